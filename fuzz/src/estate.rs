@@ -1,4 +1,5 @@
-//! Whatever words a process has left: its successor refuses them, or takes them over and can leave them to the next.
+//! Whatever words a process has left: its successor refuses them, or takes them over and can leave
+//! them to the next.
 
 use ebb_client::{Estate, Locker, Open};
 use ebb_model::Ino;
@@ -57,7 +58,9 @@ pub fn run(bytes: &[u8]) {
     assert!(locker.is_none_or(|place| handle == 0 || lockers.iter().any(|(at, _)| *at == place)));
     assert!(inode.is_none_or(|place| inodes.iter().any(|(at, ..)| *at == place)));
     let life = estate.life();
-    let Ok(next) = Estate::take(memory) else { return assert_eq!(life, u64::MAX, "what was taken over can be taken over once more") };
+    let Ok(next) = Estate::take(memory) else {
+        return assert_eq!(life, u64::MAX, "what was taken over can be taken over once more");
+    };
     let mut left = next.opens();
     opens.sort_by_key(|open| open.handle);
     left.sort_by_key(|open| open.handle);
@@ -78,6 +81,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
     memory.store(0, 0x6562_6202);
     memory.store(1, 7);
     let words = memory.0.borrow();
-    let left: Vec<(u16, u64)> = words.iter().enumerate().filter(|(_, word)| **word != 0).map(|(at, word)| (at as u16, *word)).collect();
+    let left: Vec<(u16, u64)> = words
+        .iter()
+        .enumerate()
+        .filter(|(_, word)| **word != 0)
+        .map(|(at, word)| (at as u16, *word))
+        .collect();
     vec![postcard::to_stdvec(&left).expect("words have an encoding")]
 }

@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-static FILE: LazyLock<Mutex<File>> = LazyLock::new(|| Mutex::new(tempfile::tempfile().expect("there is room for a file")));
+static FILE: LazyLock<Mutex<File>> =
+    LazyLock::new(|| Mutex::new(tempfile::tempfile().expect("there is room for a file")));
 
 /// `read` is given the path of a file that holds this.
 pub fn holding<T>(content: &[u8], read: impl FnOnce(&str) -> T) -> T {

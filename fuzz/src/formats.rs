@@ -41,8 +41,12 @@ fn read_record(bytes: &[u8]) {
     if let Decoded::Record(record) = record::decode(bytes) {
         assert!(record.consumed <= bytes.len(), "more was read than there is");
         let mut again = Vec::new();
-        record::encode(&record.header, &record.payload, &mut again).expect("what was read can be written");
-        assert_eq!(record::decode(&again), Decoded::Record(Box::new(Record { consumed: again.len(), ..*record.clone() })));
+        record::encode(&record.header, &record.payload, &mut again)
+            .expect("what was read can be written");
+        assert_eq!(
+            record::decode(&again),
+            Decoded::Record(Box::new(Record { consumed: again.len(), ..*record.clone() }))
+        );
         for header in record::later(bytes, record.header.generation, record.header.position) {
             assert!(header.position > record.header.position);
         }
@@ -63,7 +67,9 @@ pub fn snapshot(bytes: &[u8]) {
         bytes,
         |bytes| fuzz::snapshot(bytes.get_mut(1..).unwrap_or_default()),
         |bytes| {
-            let (cut, rest) = bytes.split_first().map_or((1, bytes), |(first, rest)| (usize::from(*first).max(1), rest));
+            let (cut, rest) = bytes
+                .split_first()
+                .map_or((1, bytes), |(first, rest)| (usize::from(*first).max(1), rest));
             let pieces = read_snapshot(rest.chunks(cut));
             assert_eq!(pieces, read_snapshot(std::iter::once(rest)));
         },
@@ -182,7 +188,9 @@ fn read_message(bytes: &[u8]) {
 
 /// What stands in messages, and in everything else that is not text.
 pub fn message(bytes: &[u8]) {
-    fn reads<T: for<'a> serde::Deserialize<'a> + serde::Serialize + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+    fn reads<T: for<'a> serde::Deserialize<'a> + serde::Serialize + PartialEq + std::fmt::Debug>(
+        bytes: &[u8],
+    ) {
         if let Ok(value) = postcard::from_bytes::<T>(bytes) {
             let again = postcard::to_stdvec(&value).expect("what was read can be written");
             assert_eq!(postcard::from_bytes::<T>(&again), Ok(value));

@@ -32,7 +32,9 @@ const fn target_of(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8
 /// Of what is in a golden file of `ebb-format`.
 macro_rules! golden {
     ($name:literal, $run:expr) => {
-        target_of($name, $run, || seeds::golden(include_str!(concat!("../../crates/format/golden/", $name, ".txt"))))
+        target_of($name, $run, || {
+            seeds::golden(include_str!(concat!("../../crates/format/golden/", $name, ".txt")))
+        })
     };
 }
 

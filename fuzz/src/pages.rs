@@ -1,4 +1,5 @@
-//! Whatever a bucket tells of directories, in pages and listings: it is refused, or the partition has it and keeps every law.
+//! Whatever a bucket tells of directories, in pages and listings: it is refused, or the partition
+//! has it and keeps every law.
 
 use crate::seeds::root;
 use ebb_core::backing::{Interpreted, Listed, Listing, Scope, found_pieces};
@@ -97,8 +98,12 @@ pub fn run(bytes: &[u8]) {
         assert!(problems.is_empty(), "{problems:?}");
     }
     let items: Vec<SnapshotItem> = volume.partition.items().collect();
-    let again = Partition::from_items(items).expect("a partition that keeps the laws can be written and read");
-    assert!(again.items().eq(volume.partition.items()), "a partition was not read as it was written");
+    let again = Partition::from_items(items)
+        .expect("a partition that keeps the laws can be written and read");
+    assert!(
+        again.items().eq(volume.partition.items()),
+        "a partition was not read as it was written"
+    );
 }
 
 struct Volume {
@@ -111,8 +116,13 @@ const NOW: Time = Time::from_secs(2);
 
 impl Volume {
     fn new() -> Volume {
-        let mut volume = Volume { partition: Partition::new(Incarnation(1), root(), true), sequence: 0 };
-        volume.apply(Command::SessionOpen { session: SESSION, client: "client".into(), replaces: None });
+        let mut volume =
+            Volume { partition: Partition::new(Incarnation(1), root(), true), sequence: 0 };
+        volume.apply(Command::SessionOpen {
+            session: SESSION,
+            client: "client".into(),
+            replaces: None,
+        });
         volume
     }
 
@@ -120,14 +130,23 @@ impl Volume {
         let stamp = Stamp { time: NOW, version: self.partition.next_version() };
         let modified = NOW;
         match step {
-            Step::Load { dir, page, keys, name, progress } => self.load(dir, page, keys, name.as_ref(), progress),
+            Step::Load { dir, page, keys, name, progress } => {
+                self.load(dir, page, keys, name.as_ref(), progress)
+            }
             Step::Revalidate { dir } => self.tell(BackingCommand::Revalidating { dir }),
-            Step::Replaced { ino, etag, len_bytes } => self.tell(BackingCommand::Replaced { ino, etag, len_bytes, modified, stamp }),
-            Step::RolledBack { ino, etag, len_bytes } => self.tell(BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp }),
+            Step::Replaced { ino, etag, len_bytes } => {
+                self.tell(BackingCommand::Replaced { ino, etag, len_bytes, modified, stamp })
+            }
+            Step::RolledBack { ino, etag, len_bytes } => {
+                self.tell(BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp })
+            }
             Step::Vanished { parent, name } => {
-                // The node finds out of no others: a name that has not been seen, or all that there is of something.
+                // The node finds out of no others: a name that has not been seen, or all that there
+                // is of something.
                 let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
-                if namespace.lookup(parent, &name).is_err() || backing.standing(namespace, parent, &name).is_some() {
+                if namespace.lookup(parent, &name).is_err()
+                    || backing.standing(namespace, parent, &name).is_some()
+                {
                     self.tell(BackingCommand::Vanished { parent, name, stamp });
                 }
             }
@@ -138,16 +157,21 @@ impl Volume {
             }
             Step::Rename { from, name, to, new_name, mode } => {
                 let mode = match mode {
-                    RenameMode::Whiteout { keep_target, .. } => {
-                        RenameMode::Whiteout { keep_target, ino: Some(self.partition.namespace().next_ino(from)) }
-                    }
+                    RenameMode::Whiteout { keep_target, .. } => RenameMode::Whiteout {
+                        keep_target,
+                        ino: Some(self.partition.namespace().next_ino(from)),
+                    },
                     mode => mode,
                 };
                 self.change(Mutation::Rename { from, name, to, new_name, mode, holders: vec![] });
             }
             Step::Link { ino, parent, name } => self.change(Mutation::Link { ino, parent, name }),
-            Step::Unlink { parent, name } => self.change(Mutation::Unlink { parent, name, holders: vec![] }),
-            Step::Rmdir { parent, name } => self.change(Mutation::Rmdir { parent, name, holders: vec![] }),
+            Step::Unlink { parent, name } => {
+                self.change(Mutation::Unlink { parent, name, holders: vec![] })
+            }
+            Step::Rmdir { parent, name } => {
+                self.change(Mutation::Rmdir { parent, name, holders: vec![] })
+            }
             Step::Truncate { ino, size_bytes } => {
                 let set = SetAttr { size_bytes: Some(size_bytes), ..SetAttr::default() };
                 self.change(Mutation::SetAttr { ino, set });
@@ -156,12 +180,21 @@ impl Volume {
     }
 
     /// As the node does it: what is no page is refused, and what is one may name pieces.
-    fn load(&mut self, dir: Ino, page: Option<Box<Page>>, keys: Vec<Key>, name: Option<&Name>, progress: LoadProgress) {
+    fn load(
+        &mut self,
+        dir: Ino,
+        page: Option<Box<Page>>,
+        keys: Vec<Key>,
+        name: Option<&Name>,
+        progress: LoadProgress,
+    ) {
         let page = match page {
             None => None,
             Some(page) => {
                 let (head, pieces) = *page;
-                let Ok(head) = page::encode(&head).and_then(|bytes| page::decode(&bytes)) else { return };
+                let Ok(head) = page::encode(&head).and_then(|bytes| page::decode(&bytes)) else {
+                    return;
+                };
                 let Some(entries) = entries_of(&head, pieces) else { return };
                 for found in found_pieces(dir, &head.pieces, RECORD_PIECES, NOW) {
                     self.tell(found);
@@ -177,10 +210,19 @@ impl Volume {
         let scope = name.map_or(Scope::First, Scope::Name);
         let listing = Listing { dir, entries: &entries, page: page.as_ref(), scope, after: None };
         let draw = self.partition.namespace().next_inos(dir);
-        let Interpreted { entries, hidden, .. } = self.partition.backing().interpret(self.partition.namespace(), &listing, draw);
+        let Interpreted { entries, hidden, .. } =
+            self.partition.backing().interpret(self.partition.namespace(), &listing, draw);
         let progress = if name.is_some() { LoadProgress::Unchanged } else { progress };
         let stamp = Stamp { time: NOW, version: self.partition.next_version() };
-        self.tell(BackingCommand::Install { dir, epoch, entries, hidden, owner: (0, 0), progress, stamp });
+        self.tell(BackingCommand::Install {
+            dir,
+            epoch,
+            entries,
+            hidden,
+            owner: (0, 0),
+            progress,
+            stamp,
+        });
     }
 
     fn tell(&mut self, told: BackingCommand) {
@@ -205,7 +247,8 @@ fn entries_of(head: &PageHead, pieces: Vec<PieceContent>) -> Option<Vec<Installe
         return Some(head.page.entries.clone());
     }
     let piece = |named: &PagePiece| {
-        let piece = pieces.iter().find(|piece| (piece.dir, piece.id) == (head.page.dir, named.id))?;
+        let piece =
+            pieces.iter().find(|piece| (piece.dir, piece.id) == (head.page.dir, named.id))?;
         page::decode_piece(&page::encode_piece(piece).ok()?).ok()
     };
     let pieces: Option<Vec<PieceContent>> = head.pieces.iter().map(piece).collect();
@@ -230,34 +273,67 @@ pub fn seeds() -> Vec<Vec<u8>> {
         what,
         record: Some(InstalledRecord { nlink: 1, links, ..root() }),
     };
-    let content = |key: Option<&str>| InstalledKind::Object { key: key.map(str::to_owned), etag: "e".into(), len_bytes: 5, modified: NOW };
+    let content = |key: Option<&str>| InstalledKind::Object {
+        key: key.map(str::to_owned),
+        etag: "e".into(),
+        len_bytes: 5,
+        modified: NOW,
+    };
     let links = vec![(Ino::ROOT, name("m")), (Ino::ROOT, name("n"))];
     let entries = vec![
         entry("a", file, content(None), vec![]),
-        entry("d", dir, InstalledKind::Directory { prefix: Some("old/".into()), page: true }, vec![]),
-        entry("l", link, InstalledKind::Recorded(Make::Symlink { target: bytes::Bytes::from_static(b"a") }), vec![]),
+        entry(
+            "d",
+            dir,
+            InstalledKind::Directory { prefix: Some("old/".into()), page: true },
+            vec![],
+        ),
+        entry(
+            "l",
+            link,
+            InstalledKind::Recorded(Make::Symlink { target: bytes::Bytes::from_static(b"a") }),
+            vec![],
+        ),
         entry("m", shared, content(None), links.clone()),
         entry("n", shared, content(Some("m")), links),
     ];
-    let page = DirectoryPage { dir: Ino::ROOT, parent: None, record: root(), hidden: vec!["old".into()], entries: entries.clone() };
+    let page = DirectoryPage {
+        dir: Ino::ROOT,
+        parent: None,
+        record: root(),
+        hidden: vec!["old".into()],
+        entries: entries.clone(),
+    };
     let first = Name::new(&[1]).expect("a name");
     let in_pieces = PageHead {
         page: DirectoryPage { entries: vec![], ..page.clone() },
-        pieces: vec![PagePiece { first, id: 1, entries: 2 }, PagePiece { first: name("l"), id: 2, entries: 3 }],
+        pieces: vec![
+            PagePiece { first, id: 1, entries: 2 },
+            PagePiece { first: name("l"), id: 2, entries: 3 },
+        ],
         moved: vec![name("n")],
     };
-    let piece = |id, entries: &[Installed]| PieceContent { dir: Ino::ROOT, id, entries: entries.to_vec() };
+    let piece =
+        |id, entries: &[Installed]| PieceContent { dir: Ino::ROOT, id, entries: entries.to_vec() };
     let pieces = vec![piece(1, &entries[..2]), piece(2, &entries[2..])];
-    let keys = || vec![object("a"), object("m"), object("x"), prefix("d"), prefix("old"), prefix("y")];
+    let keys =
+        || vec![object("a"), object("m"), object("x"), prefix("d"), prefix("old"), prefix("y")];
     let told = |head: PageHead, pieces| Some(Box::new((head, pieces)));
-    let load = |page, name, progress| Step::Load { dir: Ino::ROOT, page, keys: keys(), name, progress };
+    let load =
+        |page, name, progress| Step::Load { dir: Ino::ROOT, page, keys: keys(), name, progress };
     let histories = [
         vec![
             load(told(page.into(), vec![]), None, LoadProgress::UpTo("a".into())),
             Step::Make { parent: Ino::ROOT, name: name("new"), what: Make::Regular },
             load(None, None, LoadProgress::Complete),
             Step::Revalidate { dir: Ino::ROOT },
-            Step::Rename { from: Ino::ROOT, name: name("a"), to: dir, new_name: name("b"), mode: RenameMode::Replace },
+            Step::Rename {
+                from: Ino::ROOT,
+                name: name("a"),
+                to: dir,
+                new_name: name("b"),
+                mode: RenameMode::Replace,
+            },
             load(None, None, LoadProgress::Complete),
             Step::Replaced { ino: shared, etag: "f".into(), len_bytes: 9 },
             Step::Unlink { parent: Ino::ROOT, name: name("n") },
@@ -273,5 +349,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
             Step::Rmdir { parent: Ino::ROOT, name: name("d") },
         ],
     ];
-    histories.iter().map(|steps| postcard::to_stdvec(steps).expect("steps have an encoding")).collect()
+    histories
+        .iter()
+        .map(|steps| postcard::to_stdvec(steps).expect("steps have an encoding"))
+        .collect()
 }

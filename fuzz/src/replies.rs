@@ -1,4 +1,5 @@
-//! Whatever a node answers, a client comes to an end with each operation, and gives no more than was asked for.
+//! Whatever a node answers, a client comes to an end with each operation, and gives no more than
+//! was asked for.
 
 use bytes::Bytes;
 use ebb_client::{Client, ClientPorts, Link, LinkEvent, Options};
@@ -27,7 +28,9 @@ impl Link for Node {
         let next = self.answers.borrow_mut().pop_front();
         Box::pin(ready(next.unwrap_or_else(|| match request {
             Request::Attach { .. } => Ok(Reply::Attached(attached())),
-            Request::SyncFs { .. } | Request::Fsync { .. } => Ok(Reply::Forced { durable: LogIndex(u64::MAX) }),
+            Request::SyncFs { .. } | Request::Fsync { .. } => {
+                Ok(Reply::Forced { durable: LogIndex(u64::MAX) })
+            }
             _ => Err(FsError::Io.into()),
         })))
     }
@@ -64,7 +67,9 @@ fn attached() -> Attached {
 }
 
 pub fn run(bytes: &[u8]) {
-    let Ok((answers, notices)) = postcard::from_bytes::<(Vec<Answer>, Vec<Notice>)>(bytes) else { return };
+    let Ok((answers, notices)) = postcard::from_bytes::<(Vec<Answer>, Vec<Notice>)>(bytes) else {
+        return;
+    };
     let answers = RefCell::new(answers.into_iter().take(MOST_REPLIES).collect());
     let node = Rc::new(Node { answers, notices: RefCell::new(notices.into()) });
     let world = World::new(1);
@@ -72,7 +77,11 @@ pub fn run(bytes: &[u8]) {
     let ports = ClientPorts::from(&process.ports);
     let ended = world.run(process.call(async move {
         let patience = Duration::from_secs(60);
-        let options = Options { attach_timeout: patience, unavailable_timeout: Some(patience), ..Options::new("ebb", "legitimate") };
+        let options = Options {
+            attach_timeout: patience,
+            unavailable_timeout: Some(patience),
+            ..Options::new("ebb", "legitimate")
+        };
         if let Ok(client) = Client::attach(node, ports, options).await {
             use_all(&client).await;
             // Whether anything was lost is told or not.
@@ -89,20 +98,34 @@ async fn use_all(client: &Client) {
     either_way(client.lookup(root, &name("a")).await);
     either_way(client.open(ino).await);
     let data = Bytes::from_static(b"data");
-    for written in [client.write(&caller, ino, 9, data.clone(), false).await, client.append(&caller, ino, data.clone(), true).await] {
-        assert!(written.is_err() || written.is_ok_and(|written| written.len_bytes <= data.len()), "more was written than there was");
+    for written in [
+        client.write(&caller, ino, 9, data.clone(), false).await,
+        client.append(&caller, ino, data.clone(), true).await,
+    ] {
+        assert!(
+            written.is_err() || written.is_ok_and(|written| written.len_bytes <= data.len()),
+            "more was written than there was"
+        );
     }
     let copied = client.copy(&caller, (ino, 0), (Ino(3), 0), 9, false).await;
-    assert!(copied.is_err() || copied.is_ok_and(|copied| copied.len_bytes <= 9), "more was copied than was asked for");
+    assert!(
+        copied.is_err() || copied.is_ok_and(|copied| copied.len_bytes <= 9),
+        "more was copied than was asked for"
+    );
     for len_bytes in [9, 2 * MAX_IO_BYTES] {
         let read = client.read(ino, 1, len_bytes).await;
-        assert!(read.is_err() || read.is_ok_and(|read| read.len() <= len_bytes), "more was read than was asked for");
+        assert!(
+            read.is_err() || read.is_ok_and(|read| read.len() <= len_bytes),
+            "more was read than was asked for"
+        );
     }
     let range = LockRange::new(0, 9).expect("a range");
     let owner = LockOwner::Fcntl(1);
     let ask = LockAsk { ino, owner, range, mode: Some(LockMode::Exclusive), keep: false, pid: 1 };
     either_way(client.lock(ask).await);
-    either_way(client.lock_waiting(LockAsk { owner: LockOwner::Flock(1), ..ask }, true, ready(())).await);
+    either_way(
+        client.lock_waiting(LockAsk { owner: LockOwner::Flock(1), ..ask }, true, ready(())).await,
+    );
     either_way(client.test_lock(ino, owner, LockPiece { range, mode: LockMode::Shared }).await);
     either_way(client.readdir(root, Cookie::START, 10).await);
     either_way(client.getattr(ino).await);
@@ -112,7 +135,9 @@ async fn use_all(client: &Client) {
     either_way(client.statfs(ino).await);
     either_way(client.access(&caller, ino, Access::READ).await);
     either_way(client.seek(ino, 0, Seek::Data).await);
-    either_way(client.rename(&caller, root, &name("a"), root, &name("b"), RenameMode::Replace).await);
+    either_way(
+        client.rename(&caller, root, &name("a"), root, &name("b"), RenameMode::Replace).await,
+    );
     either_way(client.unlink(&caller, root, &name("b")).await);
     either_way(client.fsync(ino).await);
     client.close(ino);
@@ -148,7 +173,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let mutated = Mutated { attr: Some(attr.clone()), index: LogIndex(index), replay };
         Ok(Reply::Mutated(Box::new(mutated), vec![]))
     };
-    let entry = DirEntry { name: Name::new(b"a").expect("a name"), ino: Ino(2), kind: FileKind::Regular, cookie: Cookie(1) };
+    let entry = DirEntry {
+        name: Name::new(b"a").expect("a name"),
+        ino: Ino(2),
+        kind: FileKind::Regular,
+        cookie: Cookie(1),
+    };
     let lost = || Err(RpcError::Lost);
     let before: Vec<Answer> = vec![
         Ok(Reply::Attached(attached())),
@@ -188,7 +218,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Notice::Leaving,
     ];
     let plain: Vec<Answer> = before.iter().cloned().chain(after()).collect();
-    let restarted: Vec<Answer> =
-        before.into_iter().chain([lost(), Ok(Reply::Attached(anew)), mutated(1, None), mutated(2, Some(9))]).chain(after()).collect();
-    [(plain, vec![]), (restarted, notices)].map(|said| postcard::to_stdvec(&said).expect("replies have an encoding")).into()
+    let restarted: Vec<Answer> = before
+        .into_iter()
+        .chain([lost(), Ok(Reply::Attached(anew)), mutated(1, None), mutated(2, Some(9))])
+        .chain(after())
+        .collect();
+    [(plain, vec![]), (restarted, notices)]
+        .map(|said| postcard::to_stdvec(&said).expect("replies have an encoding"))
+        .into()
 }

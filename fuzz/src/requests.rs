@@ -16,8 +16,8 @@ const TERM: Duration = Duration::from_secs(1);
 /// Of those for which time passes, and with it the search.
 const MOST_SLOW: usize = 3;
 
-/// Requests are sent as they are. The sessions that they call 1, 2 and so on are those that have attached, one after the other; others
-/// are nobody's.
+/// Requests are sent as they are. The sessions that they call 1, 2 and so on are those that have
+/// attached, one after the other; others are nobody's.
 pub fn run(bytes: &[u8]) {
     let Ok(requests) = postcard::from_bytes::<Vec<Request>>(bytes) else { return };
     let world = World::new(1);
@@ -26,9 +26,20 @@ pub fn run(bytes: &[u8]) {
     let port = process.bucket(&bucket);
     let ports = process.ports.clone();
     let ended = world.run(process.call(async move {
-        let node = Node::open(ports, Some(port), Options { session_term: TERM, ..Options::default() }).await.expect("a node starts");
-        let attach = Request::Attach { volume: "ebb".into(), client: "legitimate".into(), previous: None, read_only: false, cluster: None };
-        let Ok(Reply::Attached(attached)) = node.handle(attach).await else { panic!("a client cannot attach") };
+        let node =
+            Node::open(ports, Some(port), Options { session_term: TERM, ..Options::default() })
+                .await
+                .expect("a node starts");
+        let attach = Request::Attach {
+            volume: "ebb".into(),
+            client: "legitimate".into(),
+            previous: None,
+            read_only: false,
+            cluster: None,
+        };
+        let Ok(Reply::Attached(attached)) = node.handle(attach).await else {
+            panic!("a client cannot attach")
+        };
         let mut sessions = vec![attached.session];
         let mut slow = 0;
         for request in requests.into_iter().take(MOST_REQUESTS) {
@@ -46,7 +57,9 @@ pub fn run(bytes: &[u8]) {
             }
         }
         match node.handle(Request::Admin(AdminRequest::Fsck)).await {
-            Ok(Reply::Admin(AdminReply::Fsck(report))) => assert!(report.problems.is_empty(), "{:?}", report.problems),
+            Ok(Reply::Admin(AdminReply::Fsck(report))) => {
+                assert!(report.problems.is_empty(), "{:?}", report.problems)
+            }
             other => panic!("fsck: {other:?}"),
         }
     }));
@@ -54,7 +67,12 @@ pub fn run(bytes: &[u8]) {
 }
 
 fn is_slow(request: &Request) -> bool {
-    matches!(request, Request::Attach { .. } | Request::Detach { .. } | Request::Admin(AdminRequest::Flush { .. }))
+    matches!(
+        request,
+        Request::Attach { .. }
+            | Request::Detach { .. }
+            | Request::Admin(AdminRequest::Flush { .. })
+    )
 }
 
 fn speaking_for(mut request: Request, sessions: &[SessionId]) -> Request {
@@ -88,8 +106,12 @@ fn speaking_for(mut request: Request, sessions: &[SessionId]) -> Request {
 /// An answer fits a frame, and gives no more than was asked for.
 fn check(request: &Request, reply: &Reply) {
     match (request, reply) {
-        (Request::Read { len_bytes, .. }, Reply::Data(data)) => assert!(data.len() <= *len_bytes as usize, "{request:?}"),
-        (Request::ReadDir { limit, .. }, Reply::Directory { entries, .. }) => assert!(entries.len() <= *limit as usize, "{request:?}"),
+        (Request::Read { len_bytes, .. }, Reply::Data(data)) => {
+            assert!(data.len() <= *len_bytes as usize, "{request:?}")
+        }
+        (Request::ReadDir { limit, .. }, Reply::Directory { entries, .. }) => {
+            assert!(entries.len() <= *limit as usize, "{request:?}")
+        }
         _ => {}
     }
     let parts = rpc::encode_reply(RequestId(1), reply).expect("an answer fits a frame");
@@ -99,7 +121,13 @@ fn check(request: &Request, reply: &Reply) {
 pub fn seeds() -> Vec<Vec<u8>> {
     let name = |text: &str| Name::new(text.as_bytes()).expect("a name");
     let mutations = [
-        ClientMutation::Make { parent: Ino::ROOT, name: name("a"), mode: 0o644.into(), what: Make::Regular, open: true },
+        ClientMutation::Make {
+            parent: Ino::ROOT,
+            name: name("a"),
+            mode: 0o644.into(),
+            what: Make::Regular,
+            open: true,
+        },
         ClientMutation::Make {
             parent: Ino::ROOT,
             name: name("d"),
@@ -107,8 +135,19 @@ pub fn seeds() -> Vec<Vec<u8>> {
             what: Make::Directory,
             open: false,
         },
-        ClientMutation::Write { ino: Ino(2), offset: 1 << 20, data: Bytes::from_static(b"data"), drop_set_id: false },
-        ClientMutation::Rename { from: Ino::ROOT, name: name("a"), to: Ino::ROOT, new_name: name("b"), mode: RenameMode::Replace },
+        ClientMutation::Write {
+            ino: Ino(2),
+            offset: 1 << 20,
+            data: Bytes::from_static(b"data"),
+            drop_set_id: false,
+        },
+        ClientMutation::Rename {
+            from: Ino::ROOT,
+            name: name("a"),
+            to: Ino::ROOT,
+            new_name: name("b"),
+            mode: RenameMode::Replace,
+        },
         ClientMutation::Rename {
             from: Ino::ROOT,
             name: name("b"),
@@ -116,7 +155,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
             new_name: name("a"),
             mode: RenameMode::Whiteout { keep_target: true, ino: Some(Ino(3)) },
         },
-        ClientMutation::SetAcl { ino: Ino(3), class: AclClass::Default, value: Bytes::from_static(b"\x02\0\0\0"), drop_set_gid: true },
+        ClientMutation::SetAcl {
+            ino: Ino(3),
+            class: AclClass::Default,
+            value: Bytes::from_static(b"\x02\0\0\0"),
+            drop_set_gid: true,
+        },
         ClientMutation::Unlink { parent: Ino::ROOT, name: name("b") },
     ];
     let mutate = |(at, mutation): (usize, ClientMutation)| {
@@ -128,12 +172,29 @@ pub fn seeds() -> Vec<Vec<u8>> {
     requests.push(Request::Read { ino: Ino(2), offset: 0, len_bytes: 1 << 16 });
     let owners = [LockOwner::Fcntl(1), LockOwner::Fcntl(2), LockOwner::Flock(1)];
     for (at, owner) in owners.into_iter().enumerate() {
-        let ask = LockAsk { ino: Ino(3), owner, range: LockRange::WHOLE, mode: Some(LockMode::Exclusive), keep: false, pid: 1 };
+        let ask = LockAsk {
+            ino: Ino(3),
+            owner,
+            range: LockRange::WHOLE,
+            mode: Some(LockMode::Exclusive),
+            keep: false,
+            pid: 1,
+        };
         let tx = TxId { session: SessionId(1), slot: 0, sequence: at as u64 + 1 };
-        requests.push(Request::Lock { tx, ask, wait: Some(LockWait { id: at as u64, detect: true }) });
+        requests.push(Request::Lock {
+            tx,
+            ask,
+            wait: Some(LockWait { id: at as u64, detect: true }),
+        });
     }
     requests.push(Request::EndWait { session: SessionId(1), wait: 1 });
-    requests.push(Request::Attach { volume: "ebb".into(), client: "another".into(), previous: None, read_only: false, cluster: None });
+    requests.push(Request::Attach {
+        volume: "ebb".into(),
+        client: "another".into(),
+        previous: None,
+        read_only: false,
+        cluster: None,
+    });
     requests.push(Request::Open { session: SessionId(2), ino: Ino(2) });
     requests.push(Request::Admin(AdminRequest::Flush { path: vec![] }));
     requests.push(Request::Detach { session: SessionId(1) });

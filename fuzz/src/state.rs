@@ -8,14 +8,18 @@ pub fn run(bytes: &[u8]) {
     let Ok(items) = postcard::from_bytes::<Vec<SnapshotItem>>(bytes) else { return };
     if let Ok(partition) = Partition::from_items(items) {
         let again: Vec<SnapshotItem> = partition.items().collect();
-        let again = Partition::from_items(again).expect("a partition that keeps the laws can be written and read");
+        let again = Partition::from_items(again)
+            .expect("a partition that keeps the laws can be written and read");
         assert!(again.items().eq(partition.items()), "a partition was not read as it was written");
     }
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
     let items = |partition: Partition| partition.items().collect::<Vec<SnapshotItem>>();
-    partitions().into_iter().map(|partition| postcard::to_stdvec(&items(partition)).expect("items have an encoding")).collect()
+    partitions()
+        .into_iter()
+        .map(|partition| postcard::to_stdvec(&items(partition)).expect("items have an encoding"))
+        .collect()
 }
 
 pub fn partitions() -> Vec<Partition> {
@@ -31,12 +35,16 @@ pub fn partitions() -> Vec<Partition> {
     let mutations = [make("file", 2 << 20, Make::Regular), make("dir", 3 << 20, Make::Directory)];
     let mut index = 1;
     let session = SessionId(1);
-    partition.apply(LogIndex(index), &Command::SessionOpen { session, client: "client".into(), replaces: None });
+    partition.apply(
+        LogIndex(index),
+        &Command::SessionOpen { session, client: "client".into(), replaces: None },
+    );
     for (at, mutation) in mutations.into_iter().enumerate() {
         index += 1;
         let tx = TxId { session, slot: 0, sequence: at as u64 + 1 };
         let stamp = Stamp { time: Time::from_secs(1), version: partition.next_version() };
-        partition.apply(LogIndex(index), &Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
+        partition
+            .apply(LogIndex(index), &Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
         partitions.push(partition.clone());
     }
     let limits = Some(QuotaLimits { bytes: Some(1 << 20), inodes: None });

@@ -4,12 +4,13 @@ use crate::{file, formats};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One byte for the store, and in between zeros: lines `NAME=VALUE` of the environment, what is in each file that it names, and what
-/// is answered. The first line is a URL.
+/// One byte for the store, and in between zeros: lines `NAME=VALUE` of the environment, what is in
+/// each file that it names, and what is answered. The first line is a URL.
 pub fn credentials(bytes: &[u8]) {
     let Some((store, rest)) = bytes.split_first() else { return };
     let mut pieces = rest.splitn(3, |byte| *byte == 0);
-    let (said, content, answers) = (pieces.next(), pieces.next().unwrap_or_default(), pieces.next().unwrap_or_default());
+    let (said, content, answers) =
+        (pieces.next(), pieces.next().unwrap_or_default(), pieces.next().unwrap_or_default());
     let said = String::from_utf8_lossy(said.unwrap_or_default()).into_owned();
     ebb_bucket::fuzz::location(said.lines().next().unwrap_or_default());
     file::holding(content, |path| {
@@ -17,10 +18,15 @@ pub fn credentials(bytes: &[u8]) {
             let (name, value) = line.split_once('=')?;
             // No other file of this machine.
             let value = if is_of_a_file(name) { path } else { value };
-            (name != "HOME" && name != "CLOUDSDK_CONFIG").then(|| (name.to_owned(), value.to_owned()))
+            (name != "HOME" && name != "CLOUDSDK_CONFIG")
+                .then(|| (name.to_owned(), value.to_owned()))
         };
         let environment: BTreeMap<String, String> = said.lines().filter_map(variable).collect();
-        ebb_bucket::fuzz::credentials(*store, Arc::new(move |name| environment.get(name).cloned()), answers);
+        ebb_bucket::fuzz::credentials(
+            *store,
+            Arc::new(move |name| environment.get(name).cloned()),
+            answers,
+        );
     });
 }
 
@@ -28,7 +34,8 @@ fn is_of_a_file(name: &str) -> bool {
     name.ends_with("_FILE") || name == "GOOGLE_APPLICATION_CREDENTIALS"
 }
 
-/// What is said of an object beside its content: the value of a tag, tags in a note of a directory, what an upload there is of.
+/// What is said of an object beside its content: the value of a tag, tags in a note of a directory,
+/// what an upload there is of.
 pub fn metadata(bytes: &[u8]) {
     formats::sums(bytes);
     ebb_bucket::fuzz::notes(bytes);

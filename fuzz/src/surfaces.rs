@@ -17,7 +17,10 @@ use std::time::Duration;
 const UNIQUE_AT: usize = 8;
 
 pub fn fuse(bytes: &[u8]) {
-    let unique = bytes.get(UNIQUE_AT..UNIQUE_AT + 8).and_then(|unique| unique.try_into().ok()).map(u64::from_le_bytes);
+    let unique = bytes
+        .get(UNIQUE_AT..UNIQUE_AT + 8)
+        .and_then(|unique| unique.try_into().ok())
+        .map(u64::from_le_bytes);
     let opcode = bytes.get(4..8).and_then(|opcode| opcode.try_into().ok()).map(u32::from_le_bytes);
     for flags in [0, abi::init::SETXATTR_EXT] {
         let agreed = Negotiated { minor: abi::MINOR, flags };
@@ -51,7 +54,10 @@ fn asked(ino: Ino, operation: Operation) {
 }
 
 fn within(offset: u64, len_bytes: usize) {
-    assert!(len_bytes <= MAX_IO_BYTES && offset.checked_add(len_bytes as u64).is_some(), "{len_bytes} bytes at {offset}");
+    assert!(
+        len_bytes <= MAX_IO_BYTES && offset.checked_add(len_bytes as u64).is_some(),
+        "{len_bytes} bytes at {offset}"
+    );
 }
 
 fn entries() -> Vec<(Name, EntryReply)> {
@@ -74,7 +80,10 @@ fn entries() -> Vec<(Name, EntryReply)> {
             btime: time,
             version: Version(1),
         };
-        (Name::new(&vec![b'n'; len]).expect("a name"), EntryReply { attr, entry_ttl: ttl, attr_ttl: ttl })
+        (
+            Name::new(&vec![b'n'; len]).expect("a name"),
+            EntryReply { attr, entry_ttl: ttl, attr_ttl: ttl },
+        )
     };
     [1, 8, 255].map(entry).into()
 }
@@ -112,8 +121,14 @@ pub fn machine(bytes: &[u8]) {
         0 => ebb_fuse::fuzz::mountinfo(bytes),
         1 => ebb_os::fuzz::memory(&text),
         2 => drop(read_again::<MountRecord>(bytes)),
-        3 => drop(read_again::<MountStats>(bytes).map(|told| (stats::text(Some(&told), None), stats::json(Some(&told), None)))),
-        4 => drop(read_again::<Profile>(bytes).map(|told| profile::text(&told, &profile::Paths::new(), 10))),
+        3 => drop(
+            read_again::<MountStats>(bytes)
+                .map(|told| (stats::text(Some(&told), None), stats::json(Some(&told), None))),
+        ),
+        4 => drop(
+            read_again::<Profile>(bytes)
+                .map(|told| profile::text(&told, &profile::Paths::new(), 10)),
+        ),
         5 => drop(Key::parse(bytes)),
         6 => {
             if let Ok(bytes) = text.parse::<units::Bytes>() {
@@ -125,7 +140,10 @@ pub fn machine(bytes: &[u8]) {
         }
         _ => {
             if let Ok(options) = text.parse::<MountOptions>() {
-                assert!((4096..=MAX_IO_BYTES as u32).contains(&options.max_read_bytes) && !options.source.contains('\0'));
+                assert!(
+                    (4096..=MAX_IO_BYTES as u32).contains(&options.max_read_bytes)
+                        && !options.source.contains('\0')
+                );
             }
         }
     }

@@ -44,9 +44,12 @@ impl MachineClock {
             let limit = plan.wall_jump_limit;
             self.jump_wall(nanos(self.rng.duration(Duration::ZERO, 2 * limit)) - nanos(limit));
         }
-        let since_epoch = EPOCH_SECS * NANOS_PER_SEC + self.to_local(nanos(self.executor.now())) + self.wall_error_nanos.get();
+        let since_epoch = EPOCH_SECS * NANOS_PER_SEC
+            + self.to_local(nanos(self.executor.now()))
+            + self.wall_error_nanos.get();
         Time {
-            secs: i64::try_from(since_epoch.div_euclid(NANOS_PER_SEC)).expect("jumps are small beside i64 seconds"),
+            secs: i64::try_from(since_epoch.div_euclid(NANOS_PER_SEC))
+                .expect("jumps are small beside i64 seconds"),
             nanos: since_epoch.rem_euclid(NANOS_PER_SEC) as u32,
         }
     }
@@ -87,8 +90,14 @@ impl Clock for ProcessClock {
     }
 
     fn sleep(&self, duration: Duration) -> PortFuture<'static, ()> {
-        let late = self.machine.rng.duration(Duration::ZERO, self.machine.faults.plan().clock.timer_late_limit);
-        Box::pin(self.executor.sleep(&self.owner, self.machine.true_delay(duration).saturating_add(late)))
+        let late = self
+            .machine
+            .rng
+            .duration(Duration::ZERO, self.machine.faults.plan().clock.timer_late_limit);
+        Box::pin(
+            self.executor
+                .sleep(&self.owner, self.machine.true_delay(duration).saturating_add(late)),
+        )
     }
 }
 

@@ -119,7 +119,12 @@ impl Executor {
     /// Performs `effect` once `delay` has passed and completes with its result. The effect
     /// happens whether or not somebody still waits: a request that was sent is not undone
     /// by forgetting it.
-    pub fn after<T: 'static>(&self, owner: &Owner, delay: Duration, effect: impl FnOnce() -> T + 'static) -> Completion<T> {
+    pub fn after<T: 'static>(
+        &self,
+        owner: &Owner,
+        delay: Duration,
+        effect: impl FnOnce() -> T + 'static,
+    ) -> Completion<T> {
         let slot = Rc::new(RefCell::new(Slot { value: None, waiting: None }));
         let filled = slot.clone();
         self.schedule(owner, self.now().saturating_add(delay), move || {
@@ -143,7 +148,13 @@ impl Executor {
     pub fn kill(&self, owner: &Owner) {
         assert!(owner.state.id != self.shared.world.state.id, "the world outlives all");
         owner.state.alive.set(false);
-        let dead: Vec<Task> = self.shared.tasks.borrow_mut().extract_if(.., |_, task| task.owner == *owner).map(|(_, task)| task).collect();
+        let dead: Vec<Task> = self
+            .shared
+            .tasks
+            .borrow_mut()
+            .extract_if(.., |_, task| task.owner == *owner)
+            .map(|(_, task)| task)
+            .collect();
         self.note(owner, "killed", format_args!("{} tasks", dead.len()));
         drop(dead);
     }
@@ -154,8 +165,13 @@ impl Executor {
         self.note(owner, "paused", format_args!("until {until:?}"));
     }
 
-    /// Runs until `future` is done, at most to the instant `limit`. The future belongs to the world.
-    pub fn block_on<T>(&self, limit: Duration, future: impl Future<Output = T>) -> Result<T, Stuck> {
+    /// Runs until `future` is done, at most to the instant `limit`. The future belongs to the
+    /// world.
+    pub fn block_on<T>(
+        &self,
+        limit: Duration,
+        future: impl Future<Output = T>,
+    ) -> Result<T, Stuck> {
         assert!(!self.shared.blocking.replace(true), "block_on within block_on");
         let mut future = pin!(future);
         let root = self.add_task(self.world(), None);
@@ -164,7 +180,9 @@ impl Executor {
             match self.next_event(limit) {
                 Next::Event(Action::Poll(id)) if id == root.id => match self.begin_poll(id) {
                     Ok(_) => {
-                        if let Poll::Ready(value) = future.as_mut().poll(&mut Context::from_waker(&root.clone().into())) {
+                        if let Poll::Ready(value) =
+                            future.as_mut().poll(&mut Context::from_waker(&root.clone().into()))
+                        {
                             break Ok(value);
                         }
                     }
@@ -176,7 +194,9 @@ impl Executor {
                     }
                 }
                 Next::Later => break Err(Stuck::Late { limit, tasks: self.describe_tasks() }),
-                Next::Nothing => break Err(Stuck::Deadlock { at: self.now(), tasks: self.describe_tasks() }),
+                Next::Nothing => {
+                    break Err(Stuck::Deadlock { at: self.now(), tasks: self.describe_tasks() });
+                }
             }
         };
         self.shared.tasks.borrow_mut().remove(&root.id);
@@ -222,15 +242,32 @@ impl Executor {
 
     fn add_task(&self, owner: &Owner, future: Option<TaskFuture>) -> Arc<TaskWaker> {
         let id = take_next(&self.shared.next_task, 1);
-        let waker = Arc::new(TaskWaker { id, queued: AtomicBool::new(false), queue: self.shared.woken.clone() });
-        let task = Task { owner: owner.clone(), future, waker: waker.clone(), polls: 0, instant: Duration::ZERO, polls_at_instant: 0 };
+        let waker = Arc::new(TaskWaker {
+            id,
+            queued: AtomicBool::new(false),
+            queue: self.shared.woken.clone(),
+        });
+        let task = Task {
+            owner: owner.clone(),
+            future,
+            waker: waker.clone(),
+            polls: 0,
+            instant: Duration::ZERO,
+            polls_at_instant: 0,
+        };
         self.shared.tasks.borrow_mut().insert(id, task);
         waker
     }
 
     fn push(&self, owner: &Owner, at: Duration, action: Action) {
         let sequence = take_next(&self.shared.next_sequence, 1);
-        let event = Event { at: at.max(self.now()), tie: self.shared.ties.next_u64(), sequence, owner: owner.clone(), action };
+        let event = Event {
+            at: at.max(self.now()),
+            tie: self.shared.ties.next_u64(),
+            sequence,
+            owner: owner.clone(),
+            action,
+        };
         self.shared.events.borrow_mut().push(event);
     }
 
@@ -240,7 +277,8 @@ impl Executor {
             self.queue_woken();
             let mut events = self.shared.events.borrow_mut();
             let Some(event) = events.peek() else { return Next::Nothing };
-            let (alive, at, resumes) = (event.owner.is_alive(), event.at, event.owner.state.paused_until.get());
+            let (alive, at, resumes) =
+                (event.owner.is_alive(), event.at, event.owner.state.paused_until.get());
             if alive && at > deadline {
                 return Next::Later;
             }
@@ -312,7 +350,14 @@ impl Executor {
 
 impl Owner {
     fn new(id: u32, name: String) -> Owner {
-        Owner { state: Rc::new(OwnerState { id, name, alive: Cell::new(true), paused_until: Cell::new(Duration::ZERO) }) }
+        Owner {
+            state: Rc::new(OwnerState {
+                id,
+                name,
+                alive: Cell::new(true),
+                paused_until: Cell::new(Duration::ZERO),
+            }),
+        }
     }
 
     pub fn name(&self) -> &str {
@@ -377,7 +422,13 @@ struct Task {
 
 impl Task {
     fn describe(&self) -> String {
-        format!("task {} of {} ({} polls, last at {:?})", self.waker.id, self.owner.name(), self.polls, self.instant)
+        format!(
+            "task {} of {} ({} polls, last at {:?})",
+            self.waker.id,
+            self.owner.name(),
+            self.polls,
+            self.instant
+        )
     }
 }
 

@@ -127,7 +127,13 @@ impl FaultPlan {
     /// Bit rot and lying syncs stay off. They destroy the only copy of what must survive,
     /// so only a scenario that has another copy, or wants the loss, may ask for them.
     pub fn random(rng: &Rng) -> FaultPlan {
-        let rate = |limit: Rate| if rng.chance(HALF) { Rate(rng.below(u64::from(limit.0) + 1) as u32) } else { Rate::NEVER };
+        let rate = |limit: Rate| {
+            if rng.chance(HALF) {
+                Rate(rng.below(u64::from(limit.0) + 1) as u32)
+            } else {
+                Rate::NEVER
+            }
+        };
         let up_to = |limit: Duration| rng.duration(Duration::ZERO, limit);
         let slow = |limit: Duration| Slowness { rate: rate(SLOW), limit: up_to(limit) };
         FaultPlan {
@@ -146,7 +152,12 @@ impl FaultPlan {
                 bit_rot: Rate::NEVER,
                 lying_sync: false,
             },
-            net: NetFaults { slow: slow(NET_SLOW), reset: rate(NET_FAULT), partition: rate(NET_FAULT), partition_limit: up_to(PARTITION) },
+            net: NetFaults {
+                slow: slow(NET_SLOW),
+                reset: rate(NET_FAULT),
+                partition: rate(NET_FAULT),
+                partition_limit: up_to(PARTITION),
+            },
             bucket: BucketFaults {
                 slow: slow(BUCKET_SLOW),
                 unavailable: rate(BUCKET_FAULT),

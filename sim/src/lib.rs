@@ -25,7 +25,9 @@ mod world;
 pub use bucket::{BUCKET_HOST, Mutation, SimBucket, UnfinishedUpload};
 pub use disk::{DiskOperation, Holder, SECTOR_BYTES, SimDisk};
 pub use executor::{Executor, Owner, POLLS_PER_INSTANT, Stuck};
-pub use faults::{BucketFaults, ClockFaults, DiskFaults, FaultPlan, Faults, NetFaults, Rate, Slowness};
+pub use faults::{
+    BucketFaults, ClockFaults, DiskFaults, FaultPlan, Faults, NetFaults, Rate, Slowness,
+};
 pub use net::Network;
 pub use rng::Rng;
 pub use trace::fingerprint;

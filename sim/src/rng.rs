@@ -44,7 +44,8 @@ impl Rng {
 
     /// Evenly from `min..=max`, to the nanosecond.
     pub fn duration(&self, min: Duration, max: Duration) -> Duration {
-        let width = u64::try_from(max.saturating_sub(min).as_nanos()).expect("durations here are short");
+        let width =
+            u64::try_from(max.saturating_sub(min).as_nanos()).expect("durations here are short");
         min + Duration::from_nanos(self.below(width + 1))
     }
 }

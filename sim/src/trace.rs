@@ -26,10 +26,21 @@ impl Trace {
         self.hash = fold(self.hash, &task.to_le_bytes());
     }
 
-    pub(crate) fn event(&mut self, at: Duration, process: &str, kind: &str, details: fmt::Arguments<'_>) {
-        let mut line = if self.tail.len() < TAIL_EVENTS { String::new() } else { self.tail.pop_front().unwrap_or_default() };
+    pub(crate) fn event(
+        &mut self,
+        at: Duration,
+        process: &str,
+        kind: &str,
+        details: fmt::Arguments<'_>,
+    ) {
+        let mut line = if self.tail.len() < TAIL_EVENTS {
+            String::new()
+        } else {
+            self.tail.pop_front().unwrap_or_default()
+        };
         line.clear();
-        write!(line, "{:>14.9} {process:<12} {kind:<14} {details}", at.as_secs_f64()).expect("a String takes all text");
+        write!(line, "{:>14.9} {process:<12} {kind:<14} {details}", at.as_secs_f64())
+            .expect("a String takes all text");
         self.hash = fold(self.hash, &at.as_nanos().to_le_bytes());
         self.hash = fold(self.hash, line.as_bytes());
         self.tail.push_back(line);

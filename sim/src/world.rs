@@ -74,7 +74,15 @@ impl World {
 
     pub fn bucket_named(&self, name: &str) -> SimBucket {
         let Parts { executor, faults, net, rng } = &self.parts;
-        let make = || SimBucket::new(name, executor.clone(), faults.clone(), net.clone(), rng.split(&format!("bucket {name}")));
+        let make = || {
+            SimBucket::new(
+                name,
+                executor.clone(),
+                faults.clone(),
+                net.clone(),
+                rng.split(&format!("bucket {name}")),
+            )
+        };
         self.buckets.borrow_mut().entry(name.to_owned()).or_insert_with(make).clone()
     }
 
@@ -103,12 +111,18 @@ impl World {
 
     /// Runs the scenario to its end, which must come within [`RUN_LIMIT`] of world time.
     pub fn run<T>(&self, scenario: impl Future<Output = T>) -> Result<T, Failure> {
-        self.parts.executor.block_on(self.now().saturating_add(RUN_LIMIT), scenario).map_err(|stuck| self.failure(stuck))
+        self.parts
+            .executor
+            .block_on(self.now().saturating_add(RUN_LIMIT), scenario)
+            .map_err(|stuck| self.failure(stuck))
     }
 
     /// Lets the world go on by itself for a while.
     pub fn run_for(&self, duration: Duration) -> Result<(), Failure> {
-        self.parts.executor.run_until(self.now().saturating_add(duration)).map_err(|stuck| self.failure(stuck))
+        self.parts
+            .executor
+            .run_until(self.now().saturating_add(duration))
+            .map_err(|stuck| self.failure(stuck))
     }
 
     /// The hash of all that has happened. Two runs of one seed agree on it.
@@ -156,10 +170,21 @@ struct MachineShared {
 impl Machine {
     fn new(name: &str, parts: Parts) -> Machine {
         let rng = parts.rng.split(&format!("machine {name}"));
-        let clock = Rc::new(MachineClock::new(parts.executor.clone(), parts.faults.clone(), rng.split("clock")));
+        let clock = Rc::new(MachineClock::new(
+            parts.executor.clone(),
+            parts.faults.clone(),
+            rng.split("clock"),
+        ));
         let boot_id = Rc::new(Cell::new(draw_boot_id(&rng)));
-        let shared =
-            MachineShared { name: name.to_owned(), parts, rng, clock, boot_id, disks: RefCell::default(), processes: RefCell::default() };
+        let shared = MachineShared {
+            name: name.to_owned(),
+            parts,
+            rng,
+            clock,
+            boot_id,
+            disks: RefCell::default(),
+            processes: RefCell::default(),
+        };
         Machine { shared: Rc::new(shared) }
     }
 
@@ -199,7 +224,14 @@ impl Machine {
     /// A data directory, empty at the first call.
     pub fn disk(&self, data_dir: &str) -> SimDisk {
         let MachineShared { parts, rng, boot_id, .. } = &*self.shared;
-        let make = || SimDisk::new(parts.executor.clone(), parts.faults.clone(), rng.split(&format!("disk {data_dir}")), boot_id.clone());
+        let make = || {
+            SimDisk::new(
+                parts.executor.clone(),
+                parts.faults.clone(),
+                rng.split(&format!("disk {data_dir}")),
+                boot_id.clone(),
+            )
+        };
         self.shared.disks.borrow_mut().entry(data_dir.to_owned()).or_insert_with(make).clone()
     }
 
@@ -251,7 +283,10 @@ impl Process {
 
     /// Runs a future inside the process: `None` if the process dies first. Code of the
     /// product belongs in here, since what the scenario polls itself no kill can stop.
-    pub fn call<T: 'static, W: Future<Output = T> + 'static>(&self, work: W) -> impl Future<Output = Option<T>> + use<T, W> {
+    pub fn call<T: 'static, W: Future<Output = T> + 'static>(
+        &self,
+        work: W,
+    ) -> impl Future<Output = Option<T>> + use<T, W> {
         let (done, result) = oneshot::channel();
         self.spawn(async move {
             let value = work.await;

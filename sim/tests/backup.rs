@@ -5,7 +5,9 @@ use ebb_client::Client;
 use ebb_format::backup::{self, Backup};
 use ebb_model::*;
 use ebb_node::head::{HeadError, TakeOver};
-use ebb_node::{BackupError, Loss, Node, Of, OpenError, Options, Outlook, Restoring, Stopped, TakingOver};
+use ebb_node::{
+    BackupError, Loss, Node, Of, OpenError, Options, Outlook, Restoring, Stopped, TakingOver,
+};
 use ebb_sim::volume::rig;
 use ebb_sim::{Process, Rng, SimBucket, World};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +23,21 @@ struct Mount {
     client: Client,
 }
 
-async fn try_mount(world: &World, machine: &str, flush_interval: Duration, take_over: TakeOver) -> Result<Mount, OpenError> {
+async fn try_mount(
+    world: &World,
+    machine: &str,
+    flush_interval: Duration,
+    take_over: TakeOver,
+) -> Result<Mount, OpenError> {
     let process = world.machine(machine).process_on("node", "data");
-    let options = Options { owner: machine.into(), embedded: true, flush_interval, take_over, scrub_interval: None, ..Options::default() };
+    let options = Options {
+        owner: machine.into(),
+        embedded: true,
+        flush_interval,
+        take_over,
+        scrub_interval: None,
+        ..Options::default()
+    };
     let node = rig::open(&process, &world.bucket(), &options).await.unwrap()?;
     let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
     Ok(Mount { process, node, client })
@@ -45,7 +59,10 @@ impl Mount {
     async fn write(&self, ino: Ino, content: &str) {
         let size = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
         self.client.setattr(&ROOT, ino, size).await.unwrap();
-        self.client.write(&ROOT, ino, 0, Bytes::copy_from_slice(content.as_bytes()), false).await.unwrap();
+        self.client
+            .write(&ROOT, ino, 0, Bytes::copy_from_slice(content.as_bytes()), false)
+            .await
+            .unwrap();
     }
 
     async fn file(&self, dir: Ino, text: &str, content: &str) -> Ino {
@@ -68,19 +85,28 @@ impl Mount {
 
     /// A backup of this moment, below `target`.
     async fn back_up(&self, target: &SimBucket) -> Result<Backup, BackupError> {
-        let AdminReply::Snapshot { cluster, incarnation, index, .. } = self.client.admin(AdminRequest::Snapshot).await.unwrap() else {
+        let AdminReply::Snapshot { cluster, incarnation, index, .. } =
+            self.client.admin(AdminRequest::Snapshot).await.unwrap()
+        else {
             panic!("another reply")
         };
         let of = Of { cluster, incarnation, backing: "sim".into(), index, encryption: None };
         let (ports, target) = (self.process.ports.clone(), self.process.bucket(target));
-        let copying = async move { ebb_node::backup(&ports, of, &*ports.disk.clone(), &*target, |_| {}).await };
+        let copying = async move {
+            ebb_node::backup(&ports, of, &*ports.disk.clone(), &*target, |_| {}).await
+        };
         self.process.call(copying).await.unwrap()
     }
 }
 
 /// Reads the backup into the machine's data directory, and says what would become of the volume.
-async fn prepare(process: &Process, world: &World, from: &SimBucket) -> Result<(Rc<Restoring>, Outlook), BackupError> {
-    let (ports, source, bucket) = (process.ports.clone(), process.bucket(from), process.bucket(&world.bucket()));
+async fn prepare(
+    process: &Process,
+    world: &World,
+    from: &SimBucket,
+) -> Result<(Rc<Restoring>, Outlook), BackupError> {
+    let (ports, source, bucket) =
+        (process.ports.clone(), process.bucket(from), process.bucket(&world.bucket()));
     let preparing = async move {
         ports.disk.lock()?;
         let found = ebb_node::find_backup(&ports, &*source).await?;
@@ -92,12 +118,19 @@ async fn prepare(process: &Process, world: &World, from: &SimBucket) -> Result<(
     process.call(preparing).await.unwrap()
 }
 
-async fn restore_with(world: &World, machine: &str, from: &SimBucket, take_over: TakeOver) -> Result<Outlook, BackupError> {
+async fn restore_with(
+    world: &World,
+    machine: &str,
+    from: &SimBucket,
+    take_over: TakeOver,
+) -> Result<Outlook, BackupError> {
     let process = world.machine(machine).process_on("restore", "data");
     let (restoring, _) = prepare(&process, world, from).await?;
     let bucket = process.bucket(&world.bucket());
-    let taking_over = TakingOver { owner: machine.into(), term: Duration::from_secs(30), take_over };
-    let outlook = process.call(async move { restoring.carry_out(bucket, taking_over).await }).await.unwrap();
+    let taking_over =
+        TakingOver { owner: machine.into(), term: Duration::from_secs(30), take_over };
+    let outlook =
+        process.call(async move { restoring.carry_out(bucket, taking_over).await }).await.unwrap();
     process.kill();
     outlook
 }
@@ -107,7 +140,12 @@ async fn restore(world: &World, machine: &str, from: &SimBucket) -> Result<Outlo
 }
 
 fn told(outlook: &Outlook) -> BTreeMap<String, Loss> {
-    let path = |path: &Vec<Name>| path.iter().map(|name| String::from_utf8_lossy(name.as_bytes())).collect::<Vec<_>>().join("/");
+    let path = |path: &Vec<Name>| {
+        path.iter()
+            .map(|name| String::from_utf8_lossy(name.as_bytes()))
+            .collect::<Vec<_>>()
+            .join("/")
+    };
     outlook.losses.iter().map(|(names, loss)| (path(names), *loss)).collect()
 }
 
@@ -116,9 +154,10 @@ fn run(seed: u64, scene: impl AsyncFnOnce(&World)) {
     world.run(scene(&world)).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a node's disk is lost, with files that were never sent, that had changed since, and that were being renamed;
-/// there is a backup. Danger: wrong bytes, or names that are gone. Expectation: names and attributes are as
-/// they were; content is the bucket's, or an error; and all that is not as it was is told beforehand.
+/// Situation: a node's disk is lost, with files that were never sent, that had changed since, and
+/// that were being renamed; there is a backup. Danger: wrong bytes, or names that are gone.
+/// Expectation: names and attributes are as they were; content is the bucket's, or an error; and
+/// all that is not as it was is told beforehand.
 #[test]
 fn what_a_lost_disk_had_comes_back() {
     run(1, async |world| {
@@ -130,8 +169,14 @@ fn what_a_lost_disk_had_comes_back() {
         a.file(dir, "from", "moved").await;
         a.flush().await;
         a.write(changed, "newer than the bucket").await;
-        a.client.setattr(&ROOT, cut, SetAttr { size_bytes: Some(3), ..SetAttr::default() }).await.unwrap();
-        a.client.rename(&ROOT, dir, &name("from"), dir, &name("to"), RenameMode::Replace).await.unwrap();
+        a.client
+            .setattr(&ROOT, cut, SetAttr { size_bytes: Some(3), ..SetAttr::default() })
+            .await
+            .unwrap();
+        a.client
+            .rename(&ROOT, dir, &name("from"), dir, &name("to"), RenameMode::Replace)
+            .await
+            .unwrap();
         a.file(dir, "from", "in its place").await;
         a.file(dir, "new", "never sent").await;
         a.make(dir, "empty", Make::Regular).await;
@@ -142,14 +187,32 @@ fn what_a_lost_disk_had_comes_back() {
         a.process.kill();
 
         let outlook = restore(world, "b", &backup).await.unwrap();
-        let expected = [("d/changed", Loss::Older), ("d/cut", Loss::Older), ("d/from", Loss::Lost), ("d/new", Loss::Lost)];
+        let expected = [
+            ("d/changed", Loss::Older),
+            ("d/cut", Loss::Older),
+            ("d/from", Loss::Lost),
+            ("d/new", Loss::Lost),
+        ];
         assert_eq!(told(&outlook), expected.map(|(path, loss)| (path.to_owned(), loss)).into());
         let b = mount(world, "b", SELDOM).await;
         let found = async |text: &str| b.client.lookup(dir, &name(text)).await.unwrap();
-        assert_eq!((b.client.lookup(Ino::ROOT, &name("d")).await.unwrap().ino, found("changed").await.ino, found("link").await.ino), ids);
+        assert_eq!(
+            (
+                b.client.lookup(Ino::ROOT, &name("d")).await.unwrap().ino,
+                found("changed").await.ino,
+                found("link").await.ino
+            ),
+            ids
+        );
         assert_eq!(found("new").await.mode, 0o640);
         assert_eq!(b.client.readlink(link).await.unwrap(), "kept");
-        for (path, content) in [("d/kept", "kept"), ("d/changed", "old"), ("d/cut", "cut short"), ("d/to", "moved"), ("d/empty", "")] {
+        for (path, content) in [
+            ("d/kept", "kept"),
+            ("d/changed", "old"),
+            ("d/cut", "cut short"),
+            ("d/to", "moved"),
+            ("d/empty", ""),
+        ] {
             assert_eq!(b.read(path).await.unwrap(), content, "{path}");
         }
         for path in ["d/new", "d/from"] {
@@ -164,17 +227,22 @@ fn what_a_lost_disk_had_comes_back() {
         assert_eq!(b.node.stop(true).await.unwrap(), Stopped::Released);
         b.process.kill();
         let c = mount(world, "c", SELDOM).await;
-        for (path, content) in
-            [("d/kept", "kept"), ("d/changed", "old"), ("d/cut", "cut short"), ("d/to", "moved"), ("d/new", "written anew")]
-        {
+        for (path, content) in [
+            ("d/kept", "kept"),
+            ("d/changed", "old"),
+            ("d/cut", "cut short"),
+            ("d/to", "moved"),
+            ("d/new", "written anew"),
+        ] {
             assert_eq!(c.read(path).await.unwrap(), content, "{path}");
         }
         assert_eq!(c.read("d/from").await, Err(FsError::NotFound));
     });
 }
 
-/// Situation: after the backup files are changed, removed, renamed and made, and reach the bucket. Expectation: names are as
-/// they were; what was renamed is found by what its object says of itself; what was made since is there too.
+/// Situation: after the backup files are changed, removed, renamed and made, and reach the bucket.
+/// Expectation: names are as they were; what was renamed is found by what its object says of
+/// itself; what was made since is there too.
 #[test]
 fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
     run(2, async |world| {
@@ -190,8 +258,14 @@ fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
         a.back_up(&backup).await.unwrap();
         a.write(changed, "new").await;
         a.client.unlink(&ROOT, dir, &name("removed")).await.unwrap();
-        a.client.rename(&ROOT, dir, &name("renamed"), other, &name("x"), RenameMode::Replace).await.unwrap();
-        a.client.rename(&ROOT, Ino::ROOT, &name("d"), other, &name("d2"), RenameMode::Replace).await.unwrap();
+        a.client
+            .rename(&ROOT, dir, &name("renamed"), other, &name("x"), RenameMode::Replace)
+            .await
+            .unwrap();
+        a.client
+            .rename(&ROOT, Ino::ROOT, &name("d"), other, &name("d2"), RenameMode::Replace)
+            .await
+            .unwrap();
         let made = a.file(other, "made", "made").await;
         a.flush().await;
         world.sleep(Duration::from_secs(60)).await;
@@ -204,13 +278,21 @@ fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
         let losses = told(&outlook);
         assert_eq!(losses.get("d/removed"), Some(&Loss::Lost), "{losses:?}");
         assert_eq!(losses.get("d/changed"), Some(&Loss::Changed), "{losses:?}");
-        for (path, content) in [("d/kept", "kept"), ("d/changed", "new"), ("d/renamed", "renamed"), ("other/made", "made")] {
+        for (path, content) in [
+            ("d/kept", "kept"),
+            ("d/changed", "new"),
+            ("d/renamed", "renamed"),
+            ("other/made", "made"),
+        ] {
             let read = b.read(path).await;
             assert!(read.as_ref().is_ok_and(|read| read == content), "{path}: {read:?} {losses:?}");
         }
         assert_eq!(b.read("other/x").await, Err(FsError::NotFound));
         let fresh = b.make(other, "fresh", Make::Regular).await;
-        assert!(fresh.incarnation() > made.incarnation(), "{fresh} may have been given out since the backup");
+        assert!(
+            fresh.incarnation() > made.incarnation(),
+            "{fresh} may have been given out since the backup"
+        );
         b.client.unlink(&ROOT, dir, &name("removed")).await.unwrap();
         b.flush().await;
         world.sleep(Duration::from_secs(60)).await;
@@ -220,14 +302,20 @@ fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
         b.node.stop(true).await.unwrap();
         b.process.kill();
         let c = mount(world, "c", SELDOM).await;
-        for (path, content) in [("d/kept", "kept"), ("d/changed", "new"), ("d/renamed", "renamed"), ("other/made", "made")] {
+        for (path, content) in [
+            ("d/kept", "kept"),
+            ("d/changed", "new"),
+            ("d/renamed", "renamed"),
+            ("other/made", "made"),
+        ] {
             assert_eq!(c.read(path).await.unwrap(), content, "{path}");
         }
     });
 }
 
-/// Situation: a directory is renamed, and the backup made before its objects have followed, which they do since; a file is made
-/// in it. Danger: that what is in it is looked for where it was. Expectation: all is there.
+/// Situation: a directory is renamed, and the backup made before its objects have followed, which
+/// they do since; a file is made in it. Danger: that what is in it is looked for where it was.
+/// Expectation: all is there.
 #[test]
 fn a_directory_is_found_where_its_objects_have_followed() {
     run(6, async |world| {
@@ -235,7 +323,10 @@ fn a_directory_is_found_where_its_objects_have_followed() {
         let dir = a.make(Ino::ROOT, "d", Make::Directory).await;
         a.file(dir, "file", "content").await;
         a.flush().await;
-        a.client.rename(&ROOT, Ino::ROOT, &name("d"), Ino::ROOT, &name("e"), RenameMode::Replace).await.unwrap();
+        a.client
+            .rename(&ROOT, Ino::ROOT, &name("d"), Ino::ROOT, &name("e"), RenameMode::Replace)
+            .await
+            .unwrap();
         let backup = world.bucket_named("backup");
         a.back_up(&backup).await.unwrap();
         a.file(dir, "made", "since").await;
@@ -247,12 +338,16 @@ fn a_directory_is_found_where_its_objects_have_followed() {
         a.process.kill();
         assert_eq!(told(&restore(world, "b", &backup).await.unwrap()), BTreeMap::new());
         let b = mount(world, "b", SELDOM).await;
-        assert_eq!((b.read("e/file").await.unwrap(), b.read("e/made").await.unwrap()), ("content".into(), "since".into()));
+        assert_eq!(
+            (b.read("e/file").await.unwrap(), b.read("e/made").await.unwrap()),
+            ("content".into(), "since".into())
+        );
     });
 }
 
-/// Situation: a volume is restored while its node lives; it is restored twice. Danger: two that write to the bucket. Expectation:
-/// who is alive keeps it; who takes it is the only one, and the others say who has it.
+/// Situation: a volume is restored while its node lives; it is restored twice. Danger: two that
+/// write to the bucket. Expectation: who is alive keeps it; who takes it is the only one, and the
+/// others say who has it.
 #[test]
 fn only_who_was_restored_last_has_the_volume() {
     run(3, async |world| {
@@ -267,20 +362,32 @@ fn only_who_was_restored_last_has_the_volume() {
         a.file(Ino::ROOT, "late", "from a").await;
         restore_with(world, "c", &backup, TakeOver::Now).await.unwrap();
         world.sleep(Duration::from_secs(60)).await;
-        assert!(!world.bucket().objects().contains_key("late"), "who has lost the volume writes nothing");
+        assert!(
+            !world.bucket().objects().contains_key("late"),
+            "who has lost the volume writes nothing"
+        );
         restore_with(world, "d", &backup, TakeOver::Now).await.unwrap();
         let d = mount(world, "d", SELDOM).await;
-        let AdminReply::Status(status) = d.client.admin(AdminRequest::Status).await.unwrap() else { panic!("another reply") };
+        let AdminReply::Status(status) = d.client.admin(AdminRequest::Status).await.unwrap() else {
+            panic!("another reply")
+        };
         assert_eq!(status.incarnation, Incarnation(incarnation.0 + 2));
         assert_eq!(d.read("file").await.unwrap(), "content");
-        let refused = try_mount(world, "c", SELDOM, TakeOver::IfAbandoned).await.err().map(|error| error.to_string());
-        assert!(refused.as_ref().is_some_and(|error| error.contains("is served by d")), "{refused:?}");
+        let refused = try_mount(world, "c", SELDOM, TakeOver::IfAbandoned)
+            .await
+            .err()
+            .map(|error| error.to_string());
+        assert!(
+            refused.as_ref().is_some_and(|error| error.contains("is served by d")),
+            "{refused:?}"
+        );
     });
 }
 
-/// Situation: parts of a backup are gone, cut, changed, or of another backup; the manifest is missing, damaged or of another version; the
-/// target has one, the data directory is used, the volume is another. Expectation: each is refused as what it is,
-/// and neither the bucket nor a data directory that is used has changed.
+/// Situation: parts of a backup are gone, cut, changed, or of another backup; the manifest is
+/// missing, damaged or of another version; the target has one, the data directory is used, the
+/// volume is another. Expectation: each is refused as what it is, and neither the bucket nor a data
+/// directory that is used has changed.
 #[test]
 fn what_is_not_whole_is_refused() {
     run(4, async |world| {
@@ -300,7 +407,11 @@ fn what_is_not_whole_is_refused() {
         let put = |key: &str, body: Bytes| drop(backup.put_as_outsider(key, body, vec![]).unwrap());
         let refused = async |expected: &str| {
             let process = world.machine("b").process_on("restore", "data");
-            let error = prepare(&process, world, &backup).await.err().map(|error| error.to_string()).unwrap_or_default();
+            let error = prepare(&process, world, &backup)
+                .await
+                .err()
+                .map(|error| error.to_string())
+                .unwrap_or_default();
             process.kill();
             assert!(error.contains(expected), "{expected}: {error}");
         };
@@ -327,7 +438,8 @@ fn what_is_not_whole_is_refused() {
         refused("there is no backup in").await;
         // Whole parts that are no snapshot.
         let junk = Bytes::from_static(b"no snapshot at all");
-        let parts = vec![backup::Part { len_bytes: junk.len() as u32, crc32c: ebb_format::crc32c(&junk) }];
+        let parts =
+            vec![backup::Part { len_bytes: junk.len() as u32, crc32c: ebb_format::crc32c(&junk) }];
         put(&part, junk);
         put(backup::KEY, backup::encode(&Backup { parts, ..made.clone() }));
         refused("not snapshot").await;
@@ -348,22 +460,32 @@ fn what_is_not_whole_is_refused() {
         let head = ".ebb/head";
         let another = world.bucket_named("another");
         let c = world.machine("c").process_on("node", "other");
-        let node = rig::open(&c, &another, &Options { owner: "c".into(), ..Options::default() }).await.unwrap().unwrap();
+        let node = rig::open(&c, &another, &Options { owner: "c".into(), ..Options::default() })
+            .await
+            .unwrap()
+            .unwrap();
         node.stop(true).await.unwrap();
         c.kill();
         world.bucket().put_as_outsider(head, another.objects()[head].body.clone(), vec![]).unwrap();
         let foreign = restore(world, "e", &backup).await;
-        assert!(matches!(foreign, Err(BackupError::Head(HeadError::OtherVolume { .. }))), "{foreign:?}");
+        assert!(
+            matches!(foreign, Err(BackupError::Head(HeadError::OtherVolume { .. }))),
+            "{foreign:?}"
+        );
         // Somebody has removed it all.
         world.bucket().objects().keys().for_each(|key| world.bucket().delete_as_outsider(key));
-        assert_eq!(told(&restore(world, "f", &backup).await.unwrap()), [("file".into(), Loss::Lost)].into());
+        assert_eq!(
+            told(&restore(world, "f", &backup).await.unwrap()),
+            [("file".into(), Loss::Lost)].into()
+        );
         let f = mount(world, "f", SELDOM).await;
         assert_eq!(f.read("file").await, Err(FsError::Io));
     });
 }
 
-/// Situation: power is cut at any moment of a restore. Expectation: the data directory is either one that was restored or
-/// one that another restore may take, once what is in the way is removed; the volume is nobody's or its own.
+/// Situation: power is cut at any moment of a restore. Expectation: the data directory is either
+/// one that was restored or one that another restore may take, once what is in the way is removed;
+/// the volume is nobody's or its own.
 #[test]
 fn a_power_cut_during_a_restore_leaves_all_or_nothing() {
     for step in 0..24 {
@@ -379,7 +501,11 @@ fn a_power_cut_during_a_restore_leaves_all_or_nothing() {
             let process = machine.process_on("restore", "data");
             let (restoring, _) = prepare(&process, world, &backup).await.unwrap();
             let bucket = process.bucket(&world.bucket());
-            let taking_over = TakingOver { owner: "b".into(), term: Duration::from_secs(30), take_over: TakeOver::IfAbandoned };
+            let taking_over = TakingOver {
+                owner: "b".into(),
+                term: Duration::from_secs(30),
+                take_over: TakeOver::IfAbandoned,
+            };
             process.spawn(async move { drop(restoring.carry_out(bucket, taking_over).await) });
             world.sleep(Duration::from_millis(5 * step)).await;
             machine.power_cut();
@@ -406,8 +532,16 @@ async fn walk(client: &Client) -> Tree {
     let mut todo = vec![(String::new(), Ino::ROOT)];
     while let Some((path, ino)) = todo.pop() {
         let attr = client.getattr(ino).await.unwrap();
-        let target = if attr.kind == FileKind::Symlink { client.readlink(ino).await.unwrap() } else { Bytes::new() };
-        let content = if attr.kind == FileKind::Regular { client.read(ino, 0, MAX_IO_BYTES).await } else { Ok(Bytes::new()) };
+        let target = if attr.kind == FileKind::Symlink {
+            client.readlink(ino).await.unwrap()
+        } else {
+            Bytes::new()
+        };
+        let content = if attr.kind == FileKind::Regular {
+            client.read(ino, 0, MAX_IO_BYTES).await
+        } else {
+            Ok(Bytes::new())
+        };
         let mut xattrs = BTreeMap::new();
         for name in client.listxattr(ino).await.unwrap() {
             xattrs.insert(name.clone(), client.getxattr(ino, name).await.unwrap());
@@ -418,7 +552,10 @@ async fn walk(client: &Client) -> Tree {
                 let page = client.readdir(ino, after, 1000).await.unwrap();
                 for (entry, _) in &page.entries {
                     let name = String::from_utf8_lossy(entry.name.as_bytes());
-                    todo.push((if path.is_empty() { name.into() } else { format!("{path}/{name}") }, entry.ino));
+                    todo.push((
+                        if path.is_empty() { name.into() } else { format!("{path}/{name}") },
+                        entry.ino,
+                    ));
                     after = entry.cookie;
                 }
                 if page.end {
@@ -448,13 +585,17 @@ impl Worker<'_> {
         let client = &self.mount.client;
         let dir = self.dirs[self.rng.index(self.dirs.len())];
         let other = self.dirs[self.rng.index(self.dirs.len())];
-        let (one, two) = (name(&format!("n{}", self.rng.below(6))), name(&format!("n{}", self.rng.below(6))));
+        let (one, two) =
+            (name(&format!("n{}", self.rng.below(6))), name(&format!("n{}", self.rng.below(6))));
         // What cannot be is refused, which changes nothing.
         match self.rng.below(15) {
             12 => {
                 if let Ok(attr) = client.lookup(dir, &one).await {
                     let value = Bytes::from(format!("{}", self.rng.next_u64()));
-                    client.setxattr(&ROOT, attr.ino, "user.x".into(), value, XattrMode::Set).await.ok();
+                    client
+                        .setxattr(&ROOT, attr.ino, "user.x".into(), value, XattrMode::Set)
+                        .await
+                        .ok();
                 }
             }
             // Open without a name until the node dies.
@@ -463,13 +604,26 @@ impl Worker<'_> {
                     self.write(attr.ino).await;
                 }
             }
-            14 => drop(client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await),
+            14 => drop(
+                client
+                    .admin(AdminRequest::Evict {
+                        path: vec![],
+                        from: (Ino(0), 0),
+                        limit_bytes: u64::MAX,
+                    })
+                    .await,
+            ),
             0 => {
-                if let Ok(attr) = client.make(&ROOT, dir, &one, 0o750, Make::Directory, false).await {
+                if let Ok(attr) = client.make(&ROOT, dir, &one, 0o750, Make::Directory, false).await
+                {
                     self.dirs.push(attr.ino);
                 }
             }
-            1 => drop(client.make(&ROOT, dir, &one, 0o777, Make::Symlink { target: "there".into() }, false).await),
+            1 => drop(
+                client
+                    .make(&ROOT, dir, &one, 0o777, Make::Symlink { target: "there".into() }, false)
+                    .await,
+            ),
             2 => drop(client.unlink(&ROOT, dir, &one).await),
             3 => {
                 if let Ok(attr) = client.lookup(dir, &one).await
@@ -481,7 +635,8 @@ impl Worker<'_> {
             4 | 5 => {
                 let replaced = client.lookup(other, &two).await.ok();
                 if client.rename(&ROOT, dir, &one, other, &two, RenameMode::Replace).await.is_ok() {
-                    self.dirs.retain(|known| replaced.as_ref().is_none_or(|attr| attr.ino != *known));
+                    self.dirs
+                        .retain(|known| replaced.as_ref().is_none_or(|attr| attr.ino != *known));
                 }
             }
             6 => {
@@ -492,7 +647,11 @@ impl Worker<'_> {
             7 => {
                 if let Ok(attr) = client.lookup(dir, &one).await {
                     let mode = Some(0o600 | self.rng.below(64) as u16);
-                    drop(client.setattr(&ROOT, attr.ino, SetAttr { mode, ..SetAttr::default() }).await);
+                    drop(
+                        client
+                            .setattr(&ROOT, attr.ino, SetAttr { mode, ..SetAttr::default() })
+                            .await,
+                    );
                 }
             }
             8 => drop(client.admin(AdminRequest::Flush { path: vec![] }).await),
@@ -519,7 +678,9 @@ impl Worker<'_> {
         }
         self.made += 1;
         let (salt, len) = (self.made, 1 + self.rng.below(100_000) as usize);
-        let content: Vec<u8> = (0..len).map(|at| (at as u64 * 31 + salt * 7919 + (at as u64 >> 8) * salt) as u8 | 1).collect();
+        let content: Vec<u8> = (0..len)
+            .map(|at| (at as u64 * 31 + salt * 7919 + (at as u64 >> 8) * salt) as u8 | 1)
+            .collect();
         client.write(&ROOT, ino, self.rng.below(2) * 3000, content.into(), false).await.unwrap();
         self.note(ino).await;
     }
@@ -530,9 +691,11 @@ impl Worker<'_> {
     }
 }
 
-/// Situation: somebody works on a volume, a backup is made at a moment, work goes on, and the node dies with its disk; the
-/// bucket's side is out of date or ahead. Expectation: every name and attribute is as of that moment; content is as it was then, or the file is
-/// named and has something that it held at another time, or that is at its key by now, or an error; and a newcomer sees the same.
+/// Situation: somebody works on a volume, a backup is made at a moment, work goes on, and the node
+/// dies with its disk; the bucket's side is out of date or ahead. Expectation: every name and
+/// attribute is as of that moment; content is as it was then, or the file is named and has
+/// something that it held at another time, or that is at its key by now, or an error; and a
+/// newcomer sees the same.
 #[test]
 fn any_moment_of_a_busy_volume_comes_back() {
     let given = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -545,9 +708,11 @@ fn any_moment_of_a_busy_volume_comes_back() {
 async fn at_any_moment(world: &World, seed: u64) {
     let rng = world.rng("work");
     let interval = Duration::from_secs([1, 5, 3600][seed as usize % 3]);
-    let (steps, pause) = (world.rng("steps"), async || world.sleep(Duration::from_millis(rng.below(300))).await);
+    let (steps, pause) =
+        (world.rng("steps"), async || world.sleep(Duration::from_millis(rng.below(300))).await);
     let mut a = mount(world, "a", interval).await;
-    let mut worker = Worker { mount: &a, rng: steps, dirs: vec![Ino::ROOT], made: 0, held: BTreeMap::new() };
+    let mut worker =
+        Worker { mount: &a, rng: steps, dirs: vec![Ino::ROOT], made: 0, held: BTreeMap::new() };
     for _ in 0..20 + rng.below(80) {
         worker.step().await;
         pause().await;
@@ -566,7 +731,9 @@ async fn at_any_moment(world: &World, seed: u64) {
             dirs = vec![Ino::ROOT];
             for number in 0..4 {
                 let found = a.client.lookup(Ino::ROOT, &name(&format!("n{number}"))).await;
-                dirs.extend(found.ok().filter(|attr| attr.kind == FileKind::Directory).map(|attr| attr.ino));
+                dirs.extend(
+                    found.ok().filter(|attr| attr.kind == FileKind::Directory).map(|attr| attr.ino),
+                );
             }
         }
     }
@@ -590,7 +757,11 @@ async fn at_any_moment(world: &World, seed: u64) {
     a.process.kill();
     // Others remove and replace objects.
     let bucket = world.bucket();
-    let files: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/") && !key.ends_with('/')).collect();
+    let files: Vec<String> = bucket
+        .objects()
+        .into_keys()
+        .filter(|key| !key.starts_with(".ebb/") && !key.ends_with('/'))
+        .collect();
     for key in files.iter().filter(|_| !is_cold && rng.below(8) == 0) {
         let content = Bytes::from(format!("of others {}", rng.next_u64()));
         match rng.below(2) {
@@ -609,18 +780,31 @@ async fn at_any_moment(world: &World, seed: u64) {
     for (path, was) in &then {
         let is = now.get(path).unwrap_or_else(|| panic!("seed {seed}: {path} is gone"));
         let of = |seen: &Seen| {
-            (seen.attr.ino, seen.attr.kind, seen.attr.mode, seen.attr.uid, seen.attr.nlink, seen.target.clone(), seen.xattrs.clone())
+            (
+                seen.attr.ino,
+                seen.attr.kind,
+                seen.attr.mode,
+                seen.attr.uid,
+                seen.attr.nlink,
+                seen.target.clone(),
+                seen.xattrs.clone(),
+            )
         };
         if was.attr.kind != FileKind::Directory || is.attr.nlink == was.attr.nlink {
             assert_eq!(of(is), of(was), "seed {seed}: {path}");
         }
-        let named = then.iter().find_map(|(other, seen)| losses.get(other).filter(|_| seen.attr.ino == was.attr.ino));
+        let named = then
+            .iter()
+            .find_map(|(other, seen)| losses.get(other).filter(|_| seen.attr.ino == was.attr.ino));
         match named {
             None => assert!(is.content == was.content, "seed {seed}: {path} has another content"),
             Some(Loss::Lost) => assert_eq!(is.content, Err(FsError::Io), "seed {seed}: {path}"),
             Some(Loss::Older) => {
                 let content = is.content.as_ref().unwrap();
-                assert!(content.is_empty() || held[&was.attr.ino].contains(content), "seed {seed}: {path}");
+                assert!(
+                    content.is_empty() || held[&was.attr.ino].contains(content),
+                    "seed {seed}: {path}"
+                );
             }
             Some(Loss::Changed) => {
                 let content = is.content.as_ref().unwrap();
@@ -628,14 +812,21 @@ async fn at_any_moment(world: &World, seed: u64) {
             }
         }
         if named.is_none() && was.attr.kind == FileKind::Regular {
-            assert_eq!((is.attr.size_bytes, is.attr.mtime), (was.attr.size_bytes, was.attr.mtime), "seed {seed}: {path}");
+            assert_eq!(
+                (is.attr.size_bytes, is.attr.mtime),
+                (was.attr.size_bytes, was.attr.mtime),
+                "seed {seed}: {path}"
+            );
         }
     }
     for (path, is) in now.iter().filter(|(path, _)| !then.contains_key(*path)) {
-        let content = is.content.as_ref().unwrap_or_else(|error| panic!("seed {seed}: {path}: {error}"));
+        let content =
+            is.content.as_ref().unwrap_or_else(|error| panic!("seed {seed}: {path}: {error}"));
         assert!(content.is_empty() || ever.contains(content), "seed {seed}: {path}");
     }
-    let AdminReply::Fsck(report) = b.client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another reply") };
+    let AdminReply::Fsck(report) = b.client.admin(AdminRequest::Fsck).await.unwrap() else {
+        panic!("another reply")
+    };
     assert_eq!(report.problems, [], "seed {seed}");
     for (path, is) in &now {
         if is.content == Err(FsError::Io) {
@@ -654,14 +845,22 @@ async fn at_any_moment(world: &World, seed: u64) {
     let newcomer = walk(&c.client).await;
     let told = |tree: &Tree| -> BTreeMap<String, (FileKind, u16, Bytes, Result<Bytes, FsError>)> {
         tree.iter()
-            .map(|(path, seen)| (path.clone(), (seen.attr.kind, seen.attr.mode, seen.target.clone(), seen.content.clone())))
+            .map(|(path, seen)| {
+                (
+                    path.clone(),
+                    (seen.attr.kind, seen.attr.mode, seen.target.clone(), seen.content.clone()),
+                )
+            })
             .collect()
     };
     let (settled, newcomer) = (told(&settled), told(&newcomer));
-    // What has come since to where a name of the backup stands is not shown as long as that is there.
+    // What has come since to where a name of the backup stands is not shown as long as that is
+    // there.
     let is_taken = |path: &String| {
         let above = path.match_indices('/').map(|(at, _)| &path[..at]).chain([path.as_str()]);
-        let is_other = |at: &str| then.get(at).zip(newcomer.get(at)).is_some_and(|(was, is)| was.attr.kind != is.0);
+        let is_other = |at: &str| {
+            then.get(at).zip(newcomer.get(at)).is_some_and(|(was, is)| was.attr.kind != is.0)
+        };
         let was_lost = |at: &str| now.get(at).is_some_and(|seen| seen.content == Err(FsError::Io));
         let beside = path.strip_suffix(".ebb%object").is_some_and(|at| then.contains_key(at));
         // What was in the way of what is moved back has been kept.
@@ -671,13 +870,21 @@ async fn at_any_moment(world: &World, seed: u64) {
     for path in settled.keys().chain(newcomer.keys()).filter(|path| !is_taken(path)) {
         let (here, there) = (settled.get(path), newcomer.get(path));
         let short = |seen: Option<&(FileKind, u16, Bytes, Result<Bytes, FsError>)>| {
-            seen.map(|(kind, mode, target, content)| (*kind, *mode, target.clone(), content.as_ref().map(|content| content.len()).ok()))
+            seen.map(|(kind, mode, target, content)| {
+                (*kind, *mode, target.clone(), content.as_ref().map(|content| content.len()).ok())
+            })
         };
-        assert!(here == there, "seed {seed}: {path} is another for a newcomer: {:?} and {:?}", short(here), short(there));
+        assert!(
+            here == there,
+            "seed {seed}: {path} is another for a newcomer: {:?} and {:?}",
+            short(here),
+            short(there)
+        );
     }
 }
 
-/// Situation: a snapshot is written while one is copied, so that the older one goes. Expectation: the backup is of one of them.
+/// Situation: a snapshot is written while one is copied, so that the older one goes. Expectation:
+/// the backup is of one of them.
 #[test]
 fn a_backup_does_not_mind_later_snapshots() {
     run(5, async |world| {
@@ -694,8 +901,11 @@ fn a_backup_does_not_mind_later_snapshots() {
             backing: String::new(),
             encryption: None,
         };
-        let (ports, target) = (a.process.ports.clone(), a.process.bucket(&world.bucket_named("third")));
-        let copied = a.process.call(async move { ebb_node::backup(&ports, gone, &*ports.disk.clone(), &*target, |_| {}).await });
+        let (ports, target) =
+            (a.process.ports.clone(), a.process.bucket(&world.bucket_named("third")));
+        let copied = a.process.call(async move {
+            ebb_node::backup(&ports, gone, &*ports.disk.clone(), &*target, |_| {}).await
+        });
         assert!(matches!(copied.await.unwrap(), Err(BackupError::Gone)));
         assert!(world.bucket_named("third").objects().is_empty());
     });

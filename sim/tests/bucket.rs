@@ -13,7 +13,12 @@ fn port(world: &World) -> Rc<dyn Bucket> {
     world.machine("a").process("node").bucket(&world.bucket())
 }
 
-async fn put(bucket: &Rc<dyn Bucket>, key: &str, body: &str, condition: Condition) -> Result<ETag, BucketError> {
+async fn put(
+    bucket: &Rc<dyn Bucket>,
+    key: &str,
+    body: &str,
+    condition: Condition,
+) -> Result<ETag, BucketError> {
     bucket.put(key, Bytes::from(body.to_owned()), condition, vec![]).await
 }
 
@@ -42,19 +47,36 @@ fn conditions_and_ranges_mean_what_the_port_says() {
             assert!(precondition(put(&bucket, "k", "1", Condition::Absent).await));
             let second = put(&bucket, "k", "4567", Condition::Match(first.clone())).await.unwrap();
             assert!(precondition(put(&bucket, "k", "1", Condition::Match(first.clone())).await));
-            assert_eq!(put(&bucket, "again", "0123", Condition::Always).await.unwrap(), first, "same content, same tag");
+            assert_eq!(
+                put(&bucket, "again", "0123", Condition::Always).await.unwrap(),
+                first,
+                "same content, same tag"
+            );
 
-            for (range, expected) in [(0..2, "45"), (2..9, "67"), (4..5, ""), (9..12, ""), (3..3, "")] {
+            for (range, expected) in
+                [(0..2, "45"), (2..9, "67"), (4..5, ""), (9..12, ""), (3..3, "")]
+            {
                 let object = bucket.get("k", Some(range), Some(&second)).await.unwrap();
                 assert_eq!((object.body, object.meta.len_bytes), (Bytes::from(expected), 4));
             }
             assert!(precondition(bucket.get("k", None, Some(&first)).await));
-            assert!(matches!(bucket.get("none", None, None).await, Err(BucketError::NotFound { .. })));
+            assert!(matches!(
+                bucket.get("none", None, None).await,
+                Err(BucketError::NotFound { .. })
+            ));
             assert!(matches!(bucket.head("none").await, Err(BucketError::NotFound { .. })));
 
-            assert!(precondition(bucket.copy("k", "copy", other().as_ref(), Condition::Always).await));
-            assert_eq!(bucket.copy("k", "copy", Some(&second), Condition::Always).await.unwrap(), second);
-            assert!(matches!(bucket.copy("none", "copy", None, Condition::Always).await, Err(BucketError::NotFound { .. })));
+            assert!(precondition(
+                bucket.copy("k", "copy", other().as_ref(), Condition::Always).await
+            ));
+            assert_eq!(
+                bucket.copy("k", "copy", Some(&second), Condition::Always).await.unwrap(),
+                second
+            );
+            assert!(matches!(
+                bucket.copy("none", "copy", None, Condition::Always).await,
+                Err(BucketError::NotFound { .. })
+            ));
 
             assert!(precondition(bucket.delete("k", Some(&first)).await));
             bucket.delete("k", Some(&second)).await.unwrap();
@@ -64,12 +86,26 @@ fn conditions_and_ranges_mean_what_the_port_says() {
             assert!(refused(put(&bucket, "", "", Condition::Always).await));
             assert!(refused(put(&bucket, &"x".repeat(2000), "", Condition::Always).await));
             assert!(refused(put(&bucket, "k", &"x".repeat(300_000), Condition::Always).await));
-            assert!(refused(bucket.put("k", Bytes::new(), Condition::Always, vec![("Bad Name".into(), "x".into())]).await));
+            assert!(refused(
+                bucket
+                    .put(
+                        "k",
+                        Bytes::new(),
+                        Condition::Always,
+                        vec![("Bad Name".into(), "x".into())]
+                    )
+                    .await
+            ));
         })
         .unwrap();
     let keys: Vec<String> = world.bucket().objects().into_keys().collect();
     assert_eq!(keys, ["again", "copy"]);
-    let history: Vec<(String, bool)> = world.bucket().history().into_iter().map(|change| (change.key, change.etag.is_some())).collect();
+    let history: Vec<(String, bool)> = world
+        .bucket()
+        .history()
+        .into_iter()
+        .map(|change| (change.key, change.etag.is_some()))
+        .collect();
     let expected = [("k", true), ("k", true), ("again", true), ("copy", true), ("k", false)];
     assert_eq!(history, expected.map(|(key, there)| (key.to_owned(), there)));
     assert_eq!(world.bucket().requests()["put"], 10);
@@ -100,7 +136,9 @@ fn naive_list(keys: &BTreeSet<String>, request: &ListRequest) -> (Vec<String>, b
         .filter_map(|key| {
             let rest = key.strip_prefix(&request.prefix)?;
             match rest.find('/') {
-                Some(at) if request.by_directory => Some(format!("{}{}", request.prefix, &rest[..=at])),
+                Some(at) if request.by_directory => {
+                    Some(format!("{}{}", request.prefix, &rest[..=at]))
+                }
                 _ => Some(key.clone()),
             }
         })
@@ -118,7 +156,11 @@ fn names(page: &ListPage) -> Vec<String> {
 fn listings_agree_with_the_plainest_listing() {
     let world = World::new(1);
     let (bucket, rng) = (port(&world), world.rng("keys"));
-    let text = |longest: usize| (0..rng.index(longest)).map(|_| ['a', 'b', '/', '0', '.', 'é'][rng.index(6)]).collect::<String>();
+    let text = |longest: usize| {
+        (0..rng.index(longest))
+            .map(|_| ['a', 'b', '/', '0', '.', 'é'][rng.index(6)])
+            .collect::<String>()
+    };
     let keys: BTreeSet<String> = (0..200).map(|_| text(7)).filter(|key| !key.is_empty()).collect();
     for key in &keys {
         world.bucket().put_as_outsider(key, "", vec![]).unwrap();
@@ -136,8 +178,13 @@ fn listings_agree_with_the_plainest_listing() {
                 let (expected, more) = naive_list(&keys, &request);
                 assert_eq!((names(&page), page.more), (expected, more), "{request:?}");
                 for entry in &page.entries {
-                    let grouped = request.by_directory && entry.key()[request.prefix.len()..].contains('/');
-                    assert_eq!(matches!(entry, ListEntry::Prefix { .. }), grouped, "{request:?}: {entry:?}");
+                    let grouped =
+                        request.by_directory && entry.key()[request.prefix.len()..].contains('/');
+                    assert_eq!(
+                        matches!(entry, ListEntry::Prefix { .. }),
+                        grouped,
+                        "{request:?}: {entry:?}"
+                    );
                 }
             }
         })
@@ -154,25 +201,47 @@ fn uploads_appear_whole_or_not_at_all() {
         .run(async {
             let tags = vec![("mode".to_owned(), "644".to_owned())];
             let upload = bucket.upload_begin("k", tags.clone()).await.unwrap();
-            let part = async |number, len: usize| bucket.upload_part("k", &upload, number, Bytes::from(vec![number as u8; len])).await;
-            let (one, two, three) = (part(1, 5000).await.unwrap(), part(2, 100).await.unwrap(), part(3, 100).await.unwrap());
+            let part = async |number, len: usize| {
+                bucket.upload_part("k", &upload, number, Bytes::from(vec![number as u8; len])).await
+            };
+            let (one, two, three) = (
+                part(1, 5000).await.unwrap(),
+                part(2, 100).await.unwrap(),
+                part(3, 100).await.unwrap(),
+            );
             assert!(refused(part(0, 1).await) && refused(part(100_000, 1).await));
             assert!(bucket.upload_part("other", &upload, 1, Bytes::new()).await.is_err());
             assert!(bucket.head("k").await.is_err());
 
-            let complete = async |parts: Vec<_>, condition| bucket.upload_complete("k", &upload, parts, condition).await;
+            let complete = async |parts: Vec<_>, condition| {
+                bucket.upload_complete("k", &upload, parts, condition).await
+            };
             assert!(refused(complete(vec![], Condition::Always).await));
             assert!(refused(complete(vec![two.clone(), one.clone()], Condition::Always).await));
-            assert!(refused(complete(vec![one.clone(), two.clone(), three.clone()], Condition::Always).await), "a short part amid");
-            assert!(precondition(complete(vec![one.clone()], Condition::Match(ETag(one.receipt.clone()))).await));
+            assert!(
+                refused(
+                    complete(vec![one.clone(), two.clone(), three.clone()], Condition::Always)
+                        .await
+                ),
+                "a short part amid"
+            );
+            assert!(precondition(
+                complete(vec![one.clone()], Condition::Match(ETag(one.receipt.clone()))).await
+            ));
             part(2, 6000).await.unwrap();
-            assert!(refused(complete(vec![one.clone(), two], Condition::Always).await), "replaced by now");
+            assert!(
+                refused(complete(vec![one.clone(), two], Condition::Always).await),
+                "replaced by now"
+            );
             assert_eq!(world.bucket().unfinished_uploads().len(), 1);
             let etag = complete(vec![one.clone(), three], Condition::Absent).await.unwrap();
             assert!(world.bucket().unfinished_uploads().is_empty());
             let object = bucket.get("k", None, Some(&etag)).await.unwrap();
             assert_eq!((object.body.len(), object.meta.tags), (5100, tags));
-            assert!(matches!(complete(vec![one], Condition::Always).await, Err(BucketError::NotFound { .. })));
+            assert!(matches!(
+                complete(vec![one], Condition::Always).await,
+                Err(BucketError::NotFound { .. })
+            ));
 
             let abandoned = bucket.upload_begin("k", vec![]).await.unwrap();
             bucket.upload_abort("other", &abandoned).await.unwrap();
@@ -263,10 +332,22 @@ fn refusals_change_nothing() {
         world.run(put(&bucket, "k", "x", Condition::Always)).unwrap().expect("outages end");
         result.unwrap_err()
     };
-    assert!(matches!(attempt(|plan| plan.bucket.unavailable = Rate::ALWAYS), BucketError::Unavailable { retry_after: None, .. }));
-    assert!(matches!(attempt(|plan| plan.bucket.throttled = Rate::ALWAYS), BucketError::Unavailable { retry_after: Some(_), .. }));
-    assert!(matches!(attempt(|plan| plan.bucket.forbidden = Rate::ALWAYS), BucketError::Forbidden { .. }));
-    assert!(matches!(attempt(|plan| plan.bucket.gone = Rate::ALWAYS), BucketError::Unavailable { .. }));
+    assert!(matches!(
+        attempt(|plan| plan.bucket.unavailable = Rate::ALWAYS),
+        BucketError::Unavailable { retry_after: None, .. }
+    ));
+    assert!(matches!(
+        attempt(|plan| plan.bucket.throttled = Rate::ALWAYS),
+        BucketError::Unavailable { retry_after: Some(_), .. }
+    ));
+    assert!(matches!(
+        attempt(|plan| plan.bucket.forbidden = Rate::ALWAYS),
+        BucketError::Forbidden { .. }
+    ));
+    assert!(matches!(
+        attempt(|plan| plan.bucket.gone = Rate::ALWAYS),
+        BucketError::Unavailable { .. }
+    ));
 }
 
 /// The scenario forbids or removes the store for a while, or cuts one machine off from it.
@@ -284,11 +365,17 @@ fn outages_on_request() {
             world.sleep(5 * SECOND).await;
 
             world.net().partition_one_way("a", BUCKET_HOST);
-            assert!(matches!(put(&bucket, "k", "x", Condition::Always).await, Err(BucketError::Unavailable { .. })));
+            assert!(matches!(
+                put(&bucket, "k", "x", Condition::Always).await,
+                Err(BucketError::Unavailable { .. })
+            ));
             put(&far, "far", "x", Condition::Always).await.unwrap();
             world.net().heal();
             world.net().partition_one_way(BUCKET_HOST, "a");
-            assert!(matches!(put(&bucket, "k", "x", Condition::Always).await, Err(BucketError::Unknown { .. })));
+            assert!(matches!(
+                put(&bucket, "k", "x", Condition::Always).await,
+                Err(BucketError::Unknown { .. })
+            ));
             assert!(matches!(bucket.head("k").await, Err(BucketError::Unavailable { .. })));
         })
         .unwrap();

@@ -18,16 +18,18 @@ fn content(file: usize) -> Vec<u8> {
 }
 
 fn fill(bucket: &SimBucket) {
-    (0..FILES).for_each(|file| drop(bucket.put_as_outsider(&file.to_string(), Bytes::from(content(file)), vec![]).unwrap()));
+    (0..FILES).for_each(|file| {
+        drop(bucket.put_as_outsider(&file.to_string(), Bytes::from(content(file)), vec![]).unwrap())
+    });
 }
 
 async fn ino(client: &Client, dir: Ino, name: &str) -> Ino {
     client.lookup(dir, &Name::new(name.as_bytes()).unwrap()).await.unwrap().ino
 }
 
-/// Situation: one of two buckets does not answer, and more is to be read from it than may be on its way at one time.
-/// Danger: that takes the memory, and the places, of what is to be read from the other one.
-/// Expectation: that comes at once.
+/// Situation: one of two buckets does not answer, and more is to be read from it than may be on its
+/// way at one time. Danger: that takes the memory, and the places, of what is to be read from the
+/// other one. Expectation: that comes at once.
 #[test]
 fn a_bucket_that_does_not_answer_keeps_its_share_and_no_more() {
     for buffer_bytes in [1 << 20, 1 << 30] {
@@ -36,9 +38,22 @@ fn a_bucket_that_does_not_answer_keeps_its_share_and_no_more() {
         [&root, &member].into_iter().for_each(fill);
         let done = world.run(async {
             let process = world.machine("a").process("node");
-            let options = Options { owner: "buffers".into(), embedded: true, buffer_bytes, ..Options::default() };
-            let members = vec![Member::new(MemberDir::new(MEMBER).unwrap(), process.bucket(&member))];
-            let opened = Node::open_side_by_side(process.ports.clone(), process.bucket(&root), members, options).await.unwrap();
+            let options = Options {
+                owner: "buffers".into(),
+                embedded: true,
+                buffer_bytes,
+                ..Options::default()
+            };
+            let members =
+                vec![Member::new(MemberDir::new(MEMBER).unwrap(), process.bucket(&member))];
+            let opened = Node::open_side_by_side(
+                process.ports.clone(),
+                process.bucket(&root),
+                members,
+                options,
+            )
+            .await
+            .unwrap();
             let (handle, notices) = (opened.clone(), opened.clone());
             let link = LocalLink::new(
                 move |request| handle.handle(request),
@@ -48,7 +63,13 @@ fn a_bucket_that_does_not_answer_keeps_its_share_and_no_more() {
                 },
             );
             let client = Rc::new(
-                Client::attach(Rc::new(link), ClientPorts::from(&process.ports), ClientOptions::new("ebb", "buffers")).await.unwrap(),
+                Client::attach(
+                    Rc::new(link),
+                    ClientPorts::from(&process.ports),
+                    ClientOptions::new("ebb", "buffers"),
+                )
+                .await
+                .unwrap(),
             );
             let work = process.call({
                 let (clock, spawn) = (process.ports.clock.clone(), process.ports.spawn.clone());
@@ -57,19 +78,28 @@ fn a_bucket_that_does_not_answer_keeps_its_share_and_no_more() {
                     let dir = ino(&client, Ino::ROOT, MEMBER).await;
                     let mut files = Vec::new();
                     for file in 0..FILES {
-                        files.push((ino(&client, dir, &file.to_string()).await, ino(&client, Ino::ROOT, &file.to_string()).await));
+                        files.push((
+                            ino(&client, dir, &file.to_string()).await,
+                            ino(&client, Ino::ROOT, &file.to_string()).await,
+                        ));
                     }
                     member.vanish_for(Duration::from_secs(3600));
                     for (lost, _) in files.clone() {
                         let client = client.clone();
-                        spawn.spawn(Box::pin(async move { drop(client.read(lost, 0, FILE_BYTES).await) }));
+                        spawn.spawn(Box::pin(async move {
+                            drop(client.read(lost, 0, FILE_BYTES).await)
+                        }));
                     }
                     clock.sleep(Duration::from_secs(1)).await;
                     let began = clock.monotonic();
                     for (file, (_, ino)) in files.into_iter().enumerate() {
                         assert!(client.read(ino, 0, FILE_BYTES).await.unwrap() == content(file));
                     }
-                    assert!(clock.monotonic() - began < Duration::from_secs(10), "{:?}", clock.monotonic() - began);
+                    assert!(
+                        clock.monotonic() - began < Duration::from_secs(10),
+                        "{:?}",
+                        clock.monotonic() - began
+                    );
                 }
             });
             work.await.expect("the process lives");

@@ -24,7 +24,11 @@ async fn stats(client: &Client) -> NodeStats {
 
 /// Requests by kind, under the names of the simulated bucket.
 fn asked(stats: &NodeStats) -> BTreeMap<String, u64> {
-    stats.bucket.iter().map(|counted| (counted.name.replace('-', "_"), counted.tally.time.count())).collect()
+    stats
+        .bucket
+        .iter()
+        .map(|counted| (counted.name.replace('-', "_"), counted.tally.time.count()))
+        .collect()
 }
 
 fn seen(bucket: &SimBucket) -> BTreeMap<String, u64> {
@@ -36,8 +40,8 @@ fn of<'a>(all: &'a [Counted], name: &str) -> &'a Tally {
 }
 
 /// Situation: a file is read, written and flushed over a bucket that refuses every fifth request.
-/// Expectation: the node has counted just the requests that the bucket saw, from the first one of its
-/// start on; what was refused is an error, what does not exist is none; reads are told apart.
+/// Expectation: the node has counted just the requests that the bucket saw, from the first one of
+/// its start on; what was refused is an error, what does not exist is none; reads are told apart.
 #[test]
 fn a_node_counts_what_its_bucket_sees() {
     let mut refused = 0;
@@ -49,9 +53,15 @@ fn a_node_counts_what_its_bucket_sees() {
             let process = world.machine("a").process("node");
             // Its head is not renewed meanwhile.
             let head_term = Duration::from_secs(100_000);
-            let options = Options { owner: "counted".into(), embedded: true, head_term, ..Options::default() };
+            let options = Options {
+                owner: "counted".into(),
+                embedded: true,
+                head_term,
+                ..Options::default()
+            };
             let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
-            let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+            let client: Rc<Client> =
+                Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
             let (inner, clock) = (client.clone(), process.ports.clock.clone());
             let quiet = process.call(async move {
                 // What is under way is not counted yet.
@@ -72,7 +82,10 @@ fn a_node_counts_what_its_bucket_sees() {
                     // What was given out is put into the cache.
                     sleeps.sleep(QUIET).await;
                 }
-                inner.write(&Caller::ROOT, ino, 0, Bytes::from(vec![1; 2 * BLOCK]), false).await.unwrap();
+                inner
+                    .write(&Caller::ROOT, ino, 0, Bytes::from(vec![1; 2 * BLOCK]), false)
+                    .await
+                    .unwrap();
                 inner.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             });
             work.await.unwrap();
@@ -85,11 +98,23 @@ fn a_node_counts_what_its_bucket_sees() {
             let stats = quiet.await.unwrap();
             assert_eq!(asked(&stats), seen(&bucket));
             let whole = 3 * BLOCK as u64;
-            let reads = ReadStats { from_cache: 1, from_bucket: 1, cache_bytes: whole, bucket_bytes: whole, zero_bytes: 0 };
+            let reads = ReadStats {
+                from_cache: 1,
+                from_bucket: 1,
+                cache_bytes: whole,
+                bucket_bytes: whole,
+                zero_bytes: 0,
+            };
             assert_eq!(stats.reads, reads);
             let (read, write) = (of(&stats.requests, "read"), of(&stats.requests, "write"));
-            assert_eq!((read.time.count(), read.bytes, write.time.count(), write.bytes), (2, 2 * whole, 1, 2 * BLOCK as u64));
-            let (get, errors) = (of(&stats.bucket, "get"), stats.bucket.iter().map(|counted| counted.tally.errors).sum::<u64>());
+            assert_eq!(
+                (read.time.count(), read.bytes, write.time.count(), write.bytes),
+                (2, 2 * whole, 1, 2 * BLOCK as u64)
+            );
+            let (get, errors) = (
+                of(&stats.bucket, "get"),
+                stats.bucket.iter().map(|counted| counted.tally.errors).sum::<u64>(),
+            );
             assert!(get.bytes >= whole && get.time.sum() > Duration::ZERO, "{get:?}");
             (errors, stats.uptime_ms)
         });
@@ -109,17 +134,34 @@ fn what_is_given_up_is_an_error() {
     let done = world.run(async {
         let process = world.machine("a").process("node");
         let (bucket_timeout, head_term) = (Duration::from_secs(20), Duration::from_secs(100_000));
-        let options = Options { owner: "counted".into(), embedded: true, bucket_timeout, head_term, ..Options::default() };
+        let options = Options {
+            owner: "counted".into(),
+            embedded: true,
+            bucket_timeout,
+            head_term,
+            ..Options::default()
+        };
         let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
-        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let client: Rc<Client> =
+            Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
         let inner = client.clone();
-        let file = process.call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
+        let file = process
+            .call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
         let ino = file.await.unwrap().unwrap().ino;
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(100 * 3600) };
-        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            bucket: BucketFaults { slow, ..BucketFaults::default() },
+            ..FaultPlan::default()
+        });
         let inner = client.clone();
         let told = process.call(async move {
-            let gets = |stats: &NodeStats| stats.bucket.iter().find(|counted| counted.name == "get").map_or(0, |get| get.tally.errors);
+            let gets = |stats: &NodeStats| {
+                stats
+                    .bucket
+                    .iter()
+                    .find(|counted| counted.name == "get")
+                    .map_or(0, |get| get.tally.errors)
+            };
             let before = stats(&inner).await;
             assert_eq!(inner.read(ino, 0, 1).await, Err(FsError::TimedOut));
             let after = stats(&inner).await;

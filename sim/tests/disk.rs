@@ -27,7 +27,9 @@ fn a_kill_loses_nothing_that_was_written() {
     let world = World::new(1);
     let process = world.machine("a").process("node");
     let disk = process.ports.disk.clone();
-    world.run(async { create(&disk, "log").await.write_at(0, Bytes::from("hello")).await.unwrap() }).unwrap();
+    world
+        .run(async { create(&disk, "log").await.write_at(0, Bytes::from("hello")).await.unwrap() })
+        .unwrap();
     process.kill();
     let disk = disk_of(&world);
     assert_eq!(world.run(content(&disk, "log")).unwrap(), "hello");
@@ -115,7 +117,9 @@ fn a_file_behaves_like_a_plain_vector() {
                         2 => file.sync_data().await.unwrap(),
                         _ => {
                             let byte = rng.below(255) as u8 + 1;
-                            file.write_at(offset as u64, Bytes::from(vec![byte; len])).await.unwrap();
+                            file.write_at(offset as u64, Bytes::from(vec![byte; len]))
+                                .await
+                                .unwrap();
                             if len > 0 {
                                 model.resize(model.len().max(offset + len), 0);
                                 model[offset..offset + len].fill(byte);
@@ -125,7 +129,10 @@ fn a_file_behaves_like_a_plain_vector() {
                     assert_eq!(file.len().await.unwrap(), model.len() as u64);
                     let (offset, len) = (rng.index(6000), rng.index(3000));
                     let end = (offset + len).min(model.len());
-                    assert_eq!(file.read_at(offset as u64, len).await.unwrap(), model[offset.min(end)..end]);
+                    assert_eq!(
+                        file.read_at(offset as u64, len).await.unwrap(),
+                        model[offset.min(end)..end]
+                    );
                 }
                 file.sync_data().await.unwrap();
             })
@@ -133,7 +140,11 @@ fn a_file_behaves_like_a_plain_vector() {
         world.machine("a").power_cut();
         let disk = disk_of(&world);
         assert_eq!(world.run(content(&disk, "data")).unwrap(), model);
-        world.run(async { disk.open("data", OpenMode::Existing).await.unwrap().set_len(0).await.unwrap() }).unwrap();
+        world
+            .run(async {
+                disk.open("data", OpenMode::Existing).await.unwrap().set_len(0).await.unwrap()
+            })
+            .unwrap();
         let space = world.run(disk.space()).unwrap().unwrap();
         assert_eq!(space.free_bytes, space.total_bytes);
     }
@@ -151,7 +162,10 @@ fn a_sync_covers_only_what_was_written_before_its_call() {
                 let file = create(&disk, "log").await;
                 disk.sync_dir("").await.unwrap();
                 file.write_at(0, Bytes::from(vec![1; 512])).await.unwrap();
-                let (synced, written) = futures_util::join!(file.sync_data(), file.write_at(0, Bytes::from(vec![2; 512])));
+                let (synced, written) = futures_util::join!(
+                    file.sync_data(),
+                    file.write_at(0, Bytes::from(vec![2; 512]))
+                );
                 synced.and(written).unwrap();
             })
             .unwrap();
@@ -289,13 +303,31 @@ fn impossible_names_are_refused() {
             disk.create_dir("dir/sub").await.unwrap();
             disk.create_dir("dir/sub").await.unwrap();
             create(&disk, "file").await;
-            assert!(matches!(disk.open("missing", OpenMode::Existing).await, Err(DiskError::NotFound { .. })));
-            assert!(matches!(disk.open("missing/file", OpenMode::Create).await, Err(DiskError::NotFound { .. })));
-            assert!(matches!(disk.open("file", OpenMode::CreateNew).await, Err(DiskError::Exists { .. })));
-            assert!(matches!(disk.open("dir", OpenMode::Existing).await, Err(DiskError::Failed { .. })));
+            assert!(matches!(
+                disk.open("missing", OpenMode::Existing).await,
+                Err(DiskError::NotFound { .. })
+            ));
+            assert!(matches!(
+                disk.open("missing/file", OpenMode::Create).await,
+                Err(DiskError::NotFound { .. })
+            ));
+            assert!(matches!(
+                disk.open("file", OpenMode::CreateNew).await,
+                Err(DiskError::Exists { .. })
+            ));
+            assert!(matches!(
+                disk.open("dir", OpenMode::Existing).await,
+                Err(DiskError::Failed { .. })
+            ));
             assert!(matches!(disk.rename("missing", "x").await, Err(DiskError::NotFound { .. })));
-            assert!(matches!(disk.rename("file", "missing/x").await, Err(DiskError::NotFound { .. })));
-            assert!(matches!(disk.rename("dir", "dir/sub/dir").await, Err(DiskError::Failed { .. })));
+            assert!(matches!(
+                disk.rename("file", "missing/x").await,
+                Err(DiskError::NotFound { .. })
+            ));
+            assert!(matches!(
+                disk.rename("dir", "dir/sub/dir").await,
+                Err(DiskError::Failed { .. })
+            ));
             assert!(matches!(disk.remove("missing").await, Err(DiskError::NotFound { .. })));
             assert!(matches!(disk.remove("dir").await, Err(DiskError::Failed { .. })));
             assert!(matches!(disk.sync_dir("missing").await, Err(DiskError::NotFound { .. })));
@@ -304,7 +336,10 @@ fn impossible_names_are_refused() {
             disk.rename("dir", "moved").await.unwrap();
             assert_eq!(disk.list("moved").await.unwrap(), ["file", "sub"]);
             let file = create(&disk, "moved/file").await;
-            assert!(matches!(file.write_at(u64::MAX, Bytes::from("x")).await, Err(DiskError::Failed { .. })));
+            assert!(matches!(
+                file.write_at(u64::MAX, Bytes::from("x")).await,
+                Err(DiskError::Failed { .. })
+            ));
             assert!(matches!(file.set_len(u64::MAX).await, Err(DiskError::Failed { .. })));
             file.punch(5, u64::MAX).await.unwrap();
             assert_eq!(file.read_at(u64::MAX, 10).await.unwrap(), "");
@@ -324,7 +359,9 @@ fn a_full_disk_writes_a_part_and_recovers() {
             let file = create(&disk, "a").await;
             assert_eq!(file.write_at(0, Bytes::from(vec![1; 5000])).await, Err(DiskError::NoSpace));
             assert_eq!(file.len().await.unwrap(), 4 * SECTOR_BYTES);
-            file.write_at(100, Bytes::from(vec![2; 100])).await.expect("overwriting needs no space");
+            file.write_at(100, Bytes::from(vec![2; 100]))
+                .await
+                .expect("overwriting needs no space");
             disk.remove("a").await.unwrap();
             assert_eq!(disk.space().await.unwrap().free_bytes, 0);
             assert_eq!(file.read_at(100, 1).await.unwrap(), vec![2]);
@@ -347,8 +384,13 @@ fn the_nth_operation_fails_once() {
             .run(async {
                 let file = create(&disk, "a").await;
                 file.write_at(0, Bytes::from(vec![1; 1000])).await.unwrap();
-                assert!(matches!(file.write_at(0, Bytes::from(vec![2; 1000])).await, Err(DiskError::Failed { .. })));
-                parts.insert(file.read_at(0, 1000).await.unwrap().iter().filter(|byte| **byte == 2).count());
+                assert!(matches!(
+                    file.write_at(0, Bytes::from(vec![2; 1000])).await,
+                    Err(DiskError::Failed { .. })
+                ));
+                parts.insert(
+                    file.read_at(0, 1000).await.unwrap().iter().filter(|byte| **byte == 2).count(),
+                );
                 file.write_at(0, Bytes::from(vec![3; 1000])).await.unwrap();
             })
             .unwrap();
@@ -515,7 +557,8 @@ fn any_power_cut_leaves_a_whole_tree() {
             world
                 .run(async {
                     for _ in 0..60 {
-                        let (path, other) = (names[rng.index(names.len())], names[rng.index(names.len())]);
+                        let (path, other) =
+                            (names[rng.index(names.len())], names[rng.index(names.len())]);
                         let dir = dirs[rng.index(dirs.len())];
                         // Many of these are refused, which is part of the mix.
                         drop(match rng.below(6) {

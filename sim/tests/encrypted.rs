@@ -25,7 +25,8 @@ fn start(world: &World) -> Process {
 #[derive(Clone)]
 struct Model {
     now: Vec<u8>,
-    /// Of what a sync has failed for nothing is known after a power cut, unless it is written again.
+    /// Of what a sync has failed for nothing is known after a power cut, unless it is written
+    /// again.
     bytes: Vec<Kept>,
     lens: Kept<usize>,
     /// The disk may have kept a length that is no longer than this, and nothing behind it.
@@ -61,7 +62,12 @@ const LONGEST: usize = 2000;
 
 impl Model {
     fn new() -> Model {
-        Model { now: Vec::new(), bytes: vec![Kept::forced(0); LONGEST], lens: Kept::forced(0), known_below: LONGEST }
+        Model {
+            now: Vec::new(),
+            bytes: vec![Kept::forced(0); LONGEST],
+            lens: Kept::forced(0),
+            known_below: LONGEST,
+        }
     }
 
     fn byte(&self, at: usize) -> u8 {
@@ -108,13 +114,19 @@ impl Model {
         self.bytes.iter_mut().for_each(|byte| byte.is_stranded |= byte.is_changed);
         self.lens.is_stranded |= self.lens.is_changed;
         if self.lens.is_stranded {
-            self.known_below = self.lens.versions.iter().copied().fold(self.known_below, usize::min);
+            self.known_below =
+                self.lens.versions.iter().copied().fold(self.known_below, usize::min);
         }
     }
 
     /// What a power cut has left.
     fn cut(&mut self, found: &[u8]) {
-        assert!(self.lens.versions.contains(&found.len()), "{} bytes, of {:?}", found.len(), self.lens.versions);
+        assert!(
+            self.lens.versions.contains(&found.len()),
+            "{} bytes, of {:?}",
+            found.len(),
+            self.lens.versions
+        );
         for (at, byte) in found.iter().enumerate() {
             let Kept { versions, is_stranded, .. } = &self.bytes[at];
             assert!(
@@ -135,8 +147,13 @@ impl Model {
             let allowed = [before.byte(at), self.byte(at)];
             assert!(allowed.contains(byte), "byte {at} is {byte}, of {allowed:?}");
         }
-        let (least, most) = (before.now.len().min(self.now.len()), before.now.len().max(self.now.len()));
-        assert!((least..=most).contains(&found.len()), "{} bytes, of {least} to {most}", found.len());
+        let (least, most) =
+            (before.now.len().min(self.now.len()), before.now.len().max(self.now.len()));
+        assert!(
+            (least..=most).contains(&found.len()),
+            "{} bytes, of {least} to {most}",
+            found.len()
+        );
         for at in 0..LONGEST {
             let value = found.get(at).copied().unwrap_or(0);
             self.bytes[at].versions.extend([value, 0]);
@@ -150,10 +167,10 @@ impl Model {
     }
 }
 
-/// Situation: one file is written, cut, punched, forced and opened again, at offsets that are seldom
-/// multiples of anything; operations fail, the process is killed, the power is cut. Danger: whoever
-/// shares a block, a length or a header with what is lost is lost too. Expectation: every byte is
-/// one that it has been since it was forced.
+/// Situation: one file is written, cut, punched, forced and opened again, at offsets that are
+/// seldom multiples of anything; operations fail, the process is killed, the power is cut. Danger:
+/// whoever shares a block, a length or a header with what is lost is lost too. Expectation: every
+/// byte is one that it has been since it was forced.
 #[test]
 fn a_file_is_what_it_would_be_in_the_clear() {
     let (mut cuts, mut failures, mut lost) = (0, 0, 0);
@@ -162,7 +179,9 @@ fn a_file_is_what_it_would_be_in_the_clear() {
         let rng = Rng::new(seed).split("encrypted file");
         let mut model = Model::new();
         let mut process = start(&world);
-        let open = async |process: &Process| encrypted(process).await.open("file", OpenMode::Create).await.unwrap();
+        let open = async |process: &Process| {
+            encrypted(process).await.open("file", OpenMode::Create).await.unwrap()
+        };
         let mut file = world.run(open(&process)).unwrap();
         world.run(process.ports.disk.sync_dir("")).unwrap().unwrap();
         for _ in 0..60 {
@@ -232,10 +251,17 @@ fn a_file_is_what_it_would_be_in_the_clear() {
             assert!(found == model.now, "seed {seed}");
             assert_eq!(world.run(file.len()).unwrap().unwrap(), model.now.len() as u64);
             let part = world.run(file.read_at(at as u64, len)).unwrap().unwrap();
-            assert_eq!(part, model.now[at.min(model.now.len())..(at + len).min(model.now.len())], "seed {seed}");
+            assert_eq!(
+                part,
+                model.now[at.min(model.now.len())..(at + len).min(model.now.len())],
+                "seed {seed}"
+            );
         }
     }
-    assert!(cuts > 1000 && failures > 200 && lost > 200, "{cuts} power cuts of which {lost} took something, {failures} failures");
+    assert!(
+        cuts > 1000 && failures > 200 && lost > 200,
+        "{cuts} power cuts of which {lost} took something, {failures} failures"
+    );
 }
 
 /// Two writers meet in a block, through two opens: both are there.
@@ -248,7 +274,10 @@ fn neighbours_do_not_overwrite_each_other() {
             let disk = encrypted(&process).await;
             let opens = [0, 1, 2, 3].map(|_| disk.open("file", OpenMode::Create));
             let files = futures_util::future::try_join_all(opens).await.unwrap();
-            let writes = files.iter().enumerate().map(|(at, file)| file.write_at(5 * at as u64, Bytes::from(vec![at as u8 + 1; 5])));
+            let writes = files
+                .iter()
+                .enumerate()
+                .map(|(at, file)| file.write_at(5 * at as u64, Bytes::from(vec![at as u8 + 1; 5])));
             futures_util::future::try_join_all(writes).await.unwrap();
             files[0].read_at(0, 100).await.unwrap()
         });
@@ -256,7 +285,8 @@ fn neighbours_do_not_overwrite_each_other() {
     }
 }
 
-/// A file takes its contents along when it is renamed, and leaves nothing to one that gets its name.
+/// A file takes its contents along when it is renamed, and leaves nothing to one that gets its
+/// name.
 #[test]
 fn names_come_and_go() {
     let world = World::new(1);
@@ -278,15 +308,21 @@ fn names_come_and_go() {
         put("second", "third").await?;
         assert_eq!(first.read_at(0, 100).await?, "first of all");
         assert_eq!(disk.list("").await?, ["second"]);
-        assert!(matches!(disk.open("second", OpenMode::CreateNew).await, Err(DiskError::Exists { .. })));
-        assert!(matches!(disk.open("first", OpenMode::Existing).await, Err(DiskError::NotFound { .. })));
+        assert!(matches!(
+            disk.open("second", OpenMode::CreateNew).await,
+            Err(DiskError::Exists { .. })
+        ));
+        assert!(matches!(
+            disk.open("first", OpenMode::Existing).await,
+            Err(DiskError::NotFound { .. })
+        ));
         encrypted(&process).await.open("second", OpenMode::Existing).await?.read_at(0, 100).await
     });
     assert_eq!(done.unwrap().unwrap(), "third");
 }
 
-/// The first write leaves a part of the header behind and fails, the second does all, and a power cut
-/// keeps some sectors of each: what is kept of the contents can be read.
+/// The first write leaves a part of the header behind and fails, the second does all, and a power
+/// cut keeps some sectors of each: what is kept of the contents can be read.
 #[test]
 fn a_header_that_failed_is_that_of_the_next_write() {
     for seed in 0..200 {
@@ -302,7 +338,9 @@ fn a_header_that_failed_is_that_of_the_next_write() {
         world.run(write()).unwrap();
         world.machine("a").power_cut();
         let process = start(&world);
-        let read = async || encrypted(&process).await.open("file", OpenMode::Existing).await?.read_at(0, 200).await;
+        let read = async || {
+            encrypted(&process).await.open("file", OpenMode::Existing).await?.read_at(0, 200).await
+        };
         let found = world.run(read()).unwrap().unwrap();
         assert!(found.iter().all(|byte| [0, 7].contains(byte)), "seed {seed}: {found:?}");
     }
@@ -313,7 +351,9 @@ fn a_header_that_failed_is_that_of_the_next_write() {
 fn a_header_can_be_lost() {
     let world = World::new(1);
     let process = start(&world);
-    let read = async || encrypted(&process).await.open("file", OpenMode::Existing).await?.read_at(0, 100).await;
+    let read = async || {
+        encrypted(&process).await.open("file", OpenMode::Existing).await?.read_at(0, 100).await
+    };
     let put = async |text: &'static str| {
         let file = encrypted(&process).await.open("file", OpenMode::Create).await.unwrap();
         file.write_at(0, text.into()).await.unwrap();
@@ -351,7 +391,15 @@ fn the_platter_tells_nothing() {
             }
             let mut blocks = BTreeSet::new();
             for path in ["one", "two"] {
-                let stored = process.ports.disk.open(path, OpenMode::Existing).await.unwrap().read_at(4096, 16_000).await.unwrap();
+                let stored = process
+                    .ports
+                    .disk
+                    .open(path, OpenMode::Existing)
+                    .await
+                    .unwrap()
+                    .read_at(4096, 16_000)
+                    .await
+                    .unwrap();
                 assert!(stored.windows(7).all(|part| part != b"letters"));
                 blocks.extend(stored.chunks(16).map(<[u8]>::to_vec));
             }
@@ -360,7 +408,8 @@ fn the_platter_tells_nothing() {
         .unwrap();
 }
 
-/// A key that is missing, wrong, or given for what is not encrypted is refused, and nothing changes.
+/// A key that is missing, wrong, or given for what is not encrypted is refused, and nothing
+/// changes.
 #[test]
 fn only_the_right_key_opens_a_data_directory() {
     let world = World::new(1);
@@ -369,7 +418,9 @@ fn only_the_right_key_opens_a_data_directory() {
     world
         .run(async {
             let open = async |disk: &Rc<dyn Disk>, key: Option<Key>| {
-                let opened = ebb_encryption::open(disk.clone(), key.as_ref(), process.ports.entropy.clone()).await;
+                let opened =
+                    ebb_encryption::open(disk.clone(), key.as_ref(), process.ports.entropy.clone())
+                        .await;
                 opened.map(|_| ())
             };
             let fresh = disk("fresh");
@@ -385,7 +436,13 @@ fn only_the_right_key_opens_a_data_directory() {
             assert_eq!(plain.list("").await.unwrap(), ["identity"]);
             let damaged = disk("damaged");
             open(&damaged, Some(key(1))).await.unwrap();
-            damaged.open("encryption", OpenMode::Existing).await.unwrap().write_at(60, "x".into()).await.unwrap();
+            damaged
+                .open("encryption", OpenMode::Existing)
+                .await
+                .unwrap()
+                .write_at(60, "x".into())
+                .await
+                .unwrap();
             assert!(matches!(open(&damaged, Some(key(1))).await, Err(EncryptionError::Format(_))));
         })
         .unwrap();

@@ -38,7 +38,8 @@ fn the_seed_orders_what_is_ready_at_once() {
         let order = Rc::new(RefCell::new(Vec::new()));
         for task in 0..8 {
             let order = order.clone();
-            executor.spawn(executor.world(), Box::pin(async move { order.borrow_mut().push(task) }));
+            executor
+                .spawn(executor.world(), Box::pin(async move { order.borrow_mut().push(task) }));
         }
         executor.run_until(Duration::ZERO).unwrap();
         order.take()
@@ -63,7 +64,8 @@ fn a_kill_drops_tasks_at_once_and_voids_their_timers() {
     let world = World::new(1);
     let process = world.machine("a").process("node");
     let (dropped, done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
-    let (clock, guard, finished) = (process.ports.clock.clone(), OnDrop(dropped.clone()), done.clone());
+    let (clock, guard, finished) =
+        (process.ports.clock.clone(), OnDrop(dropped.clone()), done.clone());
     process.spawn(async move {
         let _guard = guard;
         clock.sleep(10 * MS).await;
@@ -141,7 +143,10 @@ fn a_hot_loop_is_reported() {
         Poll::Pending
     }));
     let failure = world.run(pending::<()>()).unwrap_err();
-    assert!(matches!(&failure.stuck, Stuck::Spinning { task, .. } if task.contains("a/node#1")), "{failure}");
+    assert!(
+        matches!(&failure.stuck, Stuck::Spinning { task, .. } if task.contains("a/node#1")),
+        "{failure}"
+    );
 }
 
 /// A heartbeat hides that the scenario waits in vain: the limit of world time ends it.
@@ -196,7 +201,8 @@ fn streams_do_not_shift_each_other() {
 fn a_world_takes_everything_with_it() {
     let dropped = Rc::new(Cell::new(false));
     let world = World::new(1);
-    let (client, server) = (world.machine("a").process("client"), world.machine("b").process("node"));
+    let (client, server) =
+        (world.machine("a").process("client"), world.machine("b").process("node"));
     let (guard, clock) = (OnDrop(dropped.clone()), server.ports.clock.clone());
     server.spawn(async move {
         let _guard = guard;

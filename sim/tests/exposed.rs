@@ -1,5 +1,5 @@
-//! Files that are lent and stored into past the node: whatever happens, what was stored is in the file, and
-//! what was forced survives a power cut.
+//! Files that are lent and stored into past the node: whatever happens, what was stored is in the
+//! file, and what was forced survives a power cut.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -7,7 +7,9 @@ use ebb_model::*;
 use ebb_node::{Node, Options};
 use ebb_ports::Capabilities;
 use ebb_sim::volume::rig;
-use ebb_sim::{BucketFaults, DiskFaults, DiskOperation, FaultPlan, Holder, Process, Rate, Rng, Slowness, World};
+use ebb_sim::{
+    BucketFaults, DiskFaults, DiskOperation, FaultPlan, Holder, Process, Rate, Rng, Slowness, World,
+};
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::rc::Rc;
@@ -51,12 +53,14 @@ fn name() -> Name {
 impl Life {
     async fn begin(world: &World, options: &Options, number: u32) -> Life {
         for attempt in 0..100 {
-            let process = world.machine("a").process_on(&format!("life {number}.{attempt}"), "data");
+            let process =
+                world.machine("a").process_on(&format!("life {number}.{attempt}"), "data");
             if let Some(Ok(node)) = rig::open(&process, &world.bucket(), options).await
                 && let Some(Ok(client)) = rig::attach_embedded(&process, &node).await
             {
                 let found = client.clone();
-                let found = process.call(async move { found.lookup(Ino::ROOT, &name()).await }).await;
+                let found =
+                    process.call(async move { found.lookup(Ino::ROOT, &name()).await }).await;
                 let ino = found.expect("the process lives").map_or(Ino(0), |attr| attr.ino);
                 return Life { process, node, client, ino };
             }
@@ -66,7 +70,10 @@ impl Life {
         panic!("it never opens")
     }
 
-    async fn call<T: 'static, W: Future<Output = T> + 'static>(&self, work: impl FnOnce(Client, Ino) -> W) -> T {
+    async fn call<T: 'static, W: Future<Output = T> + 'static>(
+        &self,
+        work: impl FnOnce(Client, Ino) -> W,
+    ) -> T {
         self.process.call(work(self.client.clone(), self.ino)).await.expect("the process lives")
     }
 
@@ -77,20 +84,32 @@ impl Life {
     }
 
     async fn read(&self) -> Vec<u8> {
-        self.call(|client, ino| async move { client.read(ino, 0, 2 * MOST).await.unwrap().to_vec() }).await
+        self.call(
+            |client, ino| async move { client.read(ino, 0, 2 * MOST).await.unwrap().to_vec() },
+        )
+        .await
     }
 
     async fn flush(&self) -> Result<(), FsError> {
-        self.call(|client, _| async move { client.admin(AdminRequest::Flush { path: vec![name()] }).await.map(drop) }).await
+        self.call(|client, _| async move {
+            client.admin(AdminRequest::Flush { path: vec![name()] }).await.map(drop)
+        })
+        .await
     }
 
     async fn evict(&self) {
-        let evict = AdminRequest::Evict { path: vec![name()], from: (Ino(0), 0), limit_bytes: u64::MAX };
+        let evict =
+            AdminRequest::Evict { path: vec![name()], from: (Ino(0), 0), limit_bytes: u64::MAX };
         self.call(|client, _| async move { client.admin(evict).await.map(drop) }).await.unwrap();
     }
 
     async fn is_exposed(&self) -> bool {
-        match self.call(|client, _| async move { client.admin(AdminRequest::Explain { path: vec![name()] }).await.unwrap() }).await {
+        match self
+            .call(|client, _| async move {
+                client.admin(AdminRequest::Explain { path: vec![name()] }).await.unwrap()
+            })
+            .await
+        {
             AdminReply::Explained(explained) => explained.exposed,
             other => panic!("{other:?}"),
         }
@@ -129,7 +148,10 @@ impl Scene<'_> {
     }
 
     fn store_at(&mut self, at: usize, bytes: &[u8]) {
-        assert_eq!(self.holder.as_ref().map(|holder| holder.store(at as u64, bytes)), Some(bytes.len()));
+        assert_eq!(
+            self.holder.as_ref().map(|holder| holder.store(at as u64, bytes)),
+            Some(bytes.len())
+        );
         self.put(at, bytes);
     }
 
@@ -137,7 +159,9 @@ impl Scene<'_> {
         let (at, len) = (self.rng.index(MOST - 90_000), 1 + self.rng.index(90_000));
         let bytes = self.bytes(len);
         let data = Bytes::from(bytes.clone());
-        let written = self.life.call(|client, ino| async move { client.write(&Caller::ROOT, ino, at as u64, data, false).await });
+        let written = self.life.call(|client, ino| async move {
+            client.write(&Caller::ROOT, ino, at as u64, data, false).await
+        });
         written.await.unwrap();
         self.put(at, &bytes);
     }
@@ -145,7 +169,10 @@ impl Scene<'_> {
     async fn set_len(&mut self) {
         let len = self.rng.index(MOST);
         let set = SetAttr { size_bytes: Some(len as u64), ..SetAttr::default() };
-        self.life.call(|client, ino| async move { client.setattr(&Caller::ROOT, ino, set).await }).await.unwrap();
+        self.life
+            .call(|client, ino| async move { client.setattr(&Caller::ROOT, ino, set).await })
+            .await
+            .unwrap();
         self.model.resize(len, 0);
         self.changed();
     }
@@ -153,8 +180,9 @@ impl Scene<'_> {
     async fn punch(&mut self) {
         let (at, len) = (self.rng.index(MOST), 1 + self.rng.index(250_000));
         let span = (at as u64, len as u64);
-        let done =
-            self.life.call(|client, ino| async move { client.fallocate(&Caller::ROOT, ino, span, Allocation::Zero, true, false).await });
+        let done = self.life.call(|client, ino| async move {
+            client.fallocate(&Caller::ROOT, ino, span, Allocation::Zero, true, false).await
+        });
         done.await.unwrap();
         let end = self.model.len().min(at + len);
         self.model[at.min(end)..end].fill(0);
@@ -172,8 +200,8 @@ impl Scene<'_> {
         self.forced();
     }
 
-    /// It is read, lent, and mapped to be stored into, with bytes that have just been written or fetched; and maybe
-    /// the power is cut when that has just been done.
+    /// It is read, lent, and mapped to be stored into, with bytes that have just been written or
+    /// fetched; and maybe the power is cut when that has just been done.
     async fn get_hold(&mut self) {
         if self.holder.is_some() {
             return;
@@ -185,7 +213,11 @@ impl Scene<'_> {
             self.life.evict().await;
             self.life.read().await;
         }
-        let begin = if self.model.len() < 200_000 || self.rng.below(2) == 0 { Borrow::Follow } else { Borrow::Begin };
+        let begin = if self.model.len() < 200_000 || self.rng.below(2) == 0 {
+            Borrow::Follow
+        } else {
+            Borrow::Begin
+        };
         assert!(self.life.lend(begin).await);
         let path = format!("store/{:016x}", self.life.ino.0);
         self.holder = Some(self.world.machine("a").disk("data").hold(&path).unwrap());
@@ -201,7 +233,8 @@ impl Scene<'_> {
                 self.cut_power().await;
             }
             2 => {
-                // What is there in the end is what was there at first, and the disk has something else.
+                // What is there in the end is what was there at first, and the disk has something
+                // else.
                 let before = self.model.clone();
                 self.store().await;
                 self.store_at(0, &before);
@@ -239,17 +272,24 @@ impl Scene<'_> {
     /// A flush, and what is stored and written while it is under way.
     async fn flush(&mut self) {
         let (client, stores) = (self.life.client.clone(), self.rng.below(4));
-        let flush = self.life.process.call(async move { client.admin(AdminRequest::Flush { path: vec![name()] }).await });
+        let flush = self
+            .life
+            .process
+            .call(async move { client.admin(AdminRequest::Flush { path: vec![name()] }).await });
         let changes = async {
             for _ in 0..stores {
-                self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(40))).await;
+                self.world
+                    .sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(40)))
+                    .await;
                 match self.rng.below(4) {
                     0 => self.write().await,
                     1 if self.holder.is_some() => {
                         // The bucket may get what is there in between.
                         let before = self.model.clone();
                         self.store().await;
-                        self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(40))).await;
+                        self.world
+                            .sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(40)))
+                            .await;
                         self.store_at(0, &before);
                     }
                     _ => self.store().await,
@@ -264,7 +304,10 @@ impl Scene<'_> {
 
     fn expect_in_bucket(&self) {
         let objects = self.world.bucket().objects();
-        assert!(objects.get("file").is_some_and(|object| object.body[..] == self.model[..]), "the bucket has it as it is");
+        assert!(
+            objects.get("file").is_some_and(|object| object.body[..] == self.model[..]),
+            "the bucket has it as it is"
+        );
     }
 
     async fn kill(&mut self) {
@@ -281,7 +324,8 @@ impl Scene<'_> {
         let sizes: BTreeSet<usize> = self.since_forced.iter().map(Vec::len).collect();
         assert!(sizes.contains(&found.len()), "{} is none of {sizes:?}", found.len());
         for (at, byte) in found.iter().enumerate() {
-            let is_known = self.since_forced.iter().any(|model| model.get(at).copied().unwrap_or(0) == *byte);
+            let is_known =
+                self.since_forced.iter().any(|model| model.get(at).copied().unwrap_or(0) == *byte);
             assert!(is_known, "byte {at} is {byte}, which it never was since it was forced");
         }
         self.model = found;
@@ -301,7 +345,12 @@ impl Scene<'_> {
     async fn expect(&self) {
         let found = self.life.read().await;
         let differs = found.iter().zip(&self.model).position(|(a, b)| a != b);
-        assert!(found == self.model, "{} bytes, not {}: {differs:?}", found.len(), self.model.len());
+        assert!(
+            found == self.model,
+            "{} bytes, not {}: {differs:?}",
+            found.len(),
+            self.model.len()
+        );
         if let Some(holder) = &self.holder {
             assert!(holder.load() == self.model, "who has it sees what the node sees");
         }
@@ -318,7 +367,9 @@ impl Scene<'_> {
             69..75 => self.flush().await,
             75..79 => self.get_hold().await,
             79..81 => self.holder = None,
-            81..89 => self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_secs(12))).await,
+            81..89 => {
+                self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_secs(12))).await
+            }
             89..92 => self.kill().await,
             92..94 => self.cut_power().await,
             _ => self.expect().await,
@@ -326,11 +377,12 @@ impl Scene<'_> {
     }
 }
 
-/// Everything that changes one file, by whom the node sees and by whom it does not, and every end of the node,
-/// beside a model of the file.
+/// Everything that changes one file, by whom the node sees and by whom it does not, and every end
+/// of the node, beside a model of the file.
 #[test]
 fn what_is_stored_is_in_the_file() {
-    let seeds = std::env::var("EBB_SEEDS").map_or(1..13, |count| 1..1 + count.parse::<u64>().unwrap());
+    let seeds =
+        std::env::var("EBB_SEEDS").map_or(1..13, |count| 1..1 + count.parse::<u64>().unwrap());
     for seed in seeds {
         let bucket = BucketFaults {
             unavailable: Rate::one_in(10),
@@ -348,11 +400,25 @@ fn what_is_stored_is_in_the_file() {
             let options = options(seed % 3 == 0);
             let mut life = Life::begin(&world, &options, 0).await;
             let made = life.call(|client, _| async move {
-                client.make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false).await.unwrap().ino
+                client
+                    .make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false)
+                    .await
+                    .unwrap()
+                    .ino
             });
             life.ino = made.await;
             let (rng, model) = (world.rng("file"), Vec::new());
-            let mut scene = Scene { world: &world, rng, options, lives: 0, life, model, since_forced: Vec::new(), holder: None, round: 0 };
+            let mut scene = Scene {
+                world: &world,
+                rng,
+                options,
+                lives: 0,
+                life,
+                model,
+                since_forced: Vec::new(),
+                holder: None,
+                round: 0,
+            };
             scene.write().await;
             scene.set_len().await;
             scene.fsync().await;
@@ -366,7 +432,8 @@ fn what_is_stored_is_in_the_file() {
             assert!(!scene.life.is_exposed().await);
             scene.life.flush().await.unwrap();
             scene.expect_in_bucket();
-            let report = scene.life.call(|client, _| async move { rig::fsck(&client).await.unwrap() }).await;
+            let report =
+                scene.life.call(|client, _| async move { rig::fsck(&client).await.unwrap() }).await;
             assert!(report.problems.is_empty(), "{report:?}");
             scene.life.evict().await;
             scene.expect().await;
@@ -375,8 +442,8 @@ fn what_is_stored_is_in_the_file() {
     }
 }
 
-/// Situation: a small file is to be lent to who follows it, and what moves it out of its pack fails. Danger: the half that is there is
-/// taken for the file by the next who follows it.
+/// Situation: a small file is to be lent to who follows it, and what moves it out of its pack
+/// fails. Danger: the half that is there is taken for the file by the next who follows it.
 #[test]
 fn what_could_not_be_moved_is_not_lent() {
     let mut failed = 0;
@@ -387,7 +454,11 @@ fn what_could_not_be_moved_is_not_lent() {
             let content: Vec<u8> = (0..40_000_u32).map(|at| (at % 251) as u8 + 1).collect();
             let bytes = Bytes::from(content.clone());
             let made = life.call(|client, _| async move {
-                let ino = client.make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false).await.unwrap().ino;
+                let ino = client
+                    .make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false)
+                    .await
+                    .unwrap()
+                    .ino;
                 client.write(&Caller::ROOT, ino, 0, bytes, false).await.unwrap();
                 client.fsync(ino).await.unwrap();
                 ino
@@ -397,26 +468,42 @@ fn what_could_not_be_moved_is_not_lent() {
             let operation = if seed % 2 == 0 { DiskOperation::Write } else { DiskOperation::Sync };
             disk.fail_nth(operation, 1);
             let (node, ino) = (life.node.clone(), life.ino);
-            let failure = life.process.call(async move { node.lend(ino, Borrow::Follow).await }).await.expect("the process lives");
+            let failure = life
+                .process
+                .call(async move { node.lend(ino, Borrow::Follow).await })
+                .await
+                .expect("the process lives");
             failed += u64::from(failure.is_err());
             // Written since, where it is.
             let mut expected = content;
             expected[..4].copy_from_slice(b"more");
-            life.call(|client, ino| async move { client.write(&Caller::ROOT, ino, 0, b"more"[..].into(), false).await }).await.unwrap();
+            life.call(|client, ino| async move {
+                client.write(&Caller::ROOT, ino, 0, b"more"[..].into(), false).await
+            })
+            .await
+            .unwrap();
             assert!(life.lend(Borrow::Follow).await);
             let holder = disk.hold(&format!("store/{:016x}", life.ino.0)).unwrap();
             assert!(holder.load() == expected, "another file is lent");
             expected[..4].copy_from_slice(b"last");
-            life.call(|client, ino| async move { client.write(&Caller::ROOT, ino, 0, b"last"[..].into(), false).await }).await.unwrap();
-            assert!(holder.load() == expected && life.read().await == expected, "what is written is not seen");
+            life.call(|client, ino| async move {
+                client.write(&Caller::ROOT, ino, 0, b"last"[..].into(), false).await
+            })
+            .await
+            .unwrap();
+            assert!(
+                holder.load() == expected && life.read().await == expected,
+                "what is written is not seen"
+            );
         };
         world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
     assert!(failed > 10, "{failed} attempts failed");
 }
 
-/// Situation: a file is mapped while it is sent in parts, and stored into. Danger: its object says what the content was when the upload
-/// began. Expectation: what the object says is true, which the bucket looks after.
+/// Situation: a file is mapped while it is sent in parts, and stored into. Danger: its object says
+/// what the content was when the upload began. Expectation: what the object says is true, which the
+/// bucket looks after.
 #[test]
 fn what_is_stored_while_it_is_sent_is_no_damage_of_the_object() {
     for delay_ms in (0..800).step_by(40) {
@@ -429,7 +516,11 @@ fn what_is_stored_while_it_is_sent_is_no_damage_of_the_object() {
             let mut life = Life::begin(&world, &options, 0).await;
             let len = 6 << 20;
             let made = life.call(move |client, _| async move {
-                let ino = client.make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false).await.unwrap().ino;
+                let ino = client
+                    .make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false)
+                    .await
+                    .unwrap()
+                    .ino;
                 client.write(&Caller::ROOT, ino, 0, vec![1; len].into(), false).await.unwrap();
                 ino
             });
@@ -437,7 +528,11 @@ fn what_is_stored_while_it_is_sent_is_no_damage_of_the_object() {
             let store = async {
                 world.sleep(Duration::from_millis(delay_ms)).await;
                 assert!(life.lend(Borrow::Begin).await && life.lend(Borrow::Expose).await);
-                let holder = world.machine("a").disk("data").hold(&format!("store/{:016x}", life.ino.0)).unwrap();
+                let holder = world
+                    .machine("a")
+                    .disk("data")
+                    .hold(&format!("store/{:016x}", life.ino.0))
+                    .unwrap();
                 holder.store(len as u64 - 10, b"stored");
                 holder
             };
@@ -451,8 +546,9 @@ fn what_is_stored_while_it_is_sent_is_no_damage_of_the_object() {
     }
 }
 
-/// Situation: many flush a file at one time that somebody has mapped, which takes a comparison of all of it. Danger: one comparison
-/// for each, one after the other. Expectation: they share one, after the one that is under way, and it finds what was stored before they asked.
+/// Situation: many flush a file at one time that somebody has mapped, which takes a comparison of
+/// all of it. Danger: one comparison for each, one after the other. Expectation: they share one,
+/// after the one that is under way, and it finds what was stored before they asked.
 #[test]
 fn those_who_ask_at_one_time_share_a_comparison() {
     let world = World::new(1);
@@ -460,16 +556,24 @@ fn those_who_ask_at_one_time_share_a_comparison() {
         let mut life = Life::begin(&world, &options(false), 0).await;
         let len = 16 << 20;
         let made = life.call(move |client, _| async move {
-            let ino = client.make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false).await.unwrap().ino;
+            let ino = client
+                .make(&Caller::ROOT, Ino::ROOT, &name(), 0o644, Make::Regular, false)
+                .await
+                .unwrap()
+                .ino;
             client.write(&Caller::ROOT, ino, 0, vec![1; len].into(), false).await.unwrap();
             ino
         });
         life.ino = made.await;
         assert!(life.lend(Borrow::Begin).await && life.lend(Borrow::Expose).await);
-        let holder = world.machine("a").disk("data").hold(&format!("store/{:016x}", life.ino.0)).unwrap();
+        let holder =
+            world.machine("a").disk("data").hold(&format!("store/{:016x}", life.ino.0)).unwrap();
         life.flush().await.unwrap();
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(50) };
-        world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            disk: DiskFaults { slow, ..DiskFaults::default() },
+            ..FaultPlan::default()
+        });
         let flushes = async |count: usize| {
             let began = world.now();
             let all = futures_util::future::join_all((0..count).map(|_| life.flush())).await;

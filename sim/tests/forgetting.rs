@@ -1,5 +1,5 @@
-//! Metadata that does not fit: what the bucket says all of leaves the memory and comes back, again and
-//! again, and nobody sees it.
+//! Metadata that does not fit: what the bucket says all of leaves the memory and comes back, again
+//! and again, and nobody sees it.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -81,7 +81,10 @@ impl Kernel {
         for ino in &inos {
             if held.get(ino) == Some(&0) && self.0.rng.below(4) != 0 {
                 held.remove(ino);
-                self.0.names.borrow_mut().retain(|(parent, _), child| child != ino && parent != ino);
+                self.0
+                    .names
+                    .borrow_mut()
+                    .retain(|(parent, _), child| child != ino && parent != ino);
             }
         }
         inos.into_iter().filter(|ino| held.contains_key(ino)).collect()
@@ -173,9 +176,17 @@ impl Worker {
         let ino = way[2].ino;
         assert_eq!(ino, file.ino, "what is on record keeps its id");
         let attr = self.client.getattr(ino).await?;
-        assert_eq!((attr.mode, attr.mtime, attr.size_bytes), (file.mode, file.mtime, file.content.len() as u64), "{dir}/{text}");
+        assert_eq!(
+            (attr.mode, attr.mtime, attr.size_bytes),
+            (file.mode, file.mtime, file.content.len() as u64),
+            "{dir}/{text}"
+        );
         self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(30))).await;
-        assert_eq!(self.client.read(ino, 0, file.content.len() + 1).await?, file.content, "{dir}/{text}");
+        assert_eq!(
+            self.client.read(ino, 0, file.content.len() + 1).await?,
+            file.content,
+            "{dir}/{text}"
+        );
         Ok(())
     }
 
@@ -189,7 +200,10 @@ impl Worker {
             Some(_) => self.look_up(parent, &path.1).await?,
             None => {
                 let mode = [0o600, 0o644][self.rng.index(2)];
-                let attr = self.client.make(&ROOT, parent, &name(&path.1), mode, Make::Regular, false).await?;
+                let attr = self
+                    .client
+                    .make(&ROOT, parent, &name(&path.1), mode, Make::Regular, false)
+                    .await?;
                 self.note(&path, attr.clone(), Bytes::new());
                 self.kernel.told(parent, &path.1, attr.ino)
             }
@@ -219,7 +233,11 @@ impl Worker {
         self.client.unlink(&ROOT, way[1].ino, &name(&text)).await?;
         self.kernel.lost(way[1].ino, &text);
         self.files.borrow_mut().remove(&(dir.clone(), text.clone()));
-        assert_eq!(self.client.lookup(way[1].ino, &name(&text)).await.err(), Some(FsError::NotFound), "{dir}/{text}");
+        assert_eq!(
+            self.client.lookup(way[1].ino, &name(&text)).await.err(),
+            Some(FsError::NotFound),
+            "{dir}/{text}"
+        );
         Ok(())
     }
 
@@ -232,7 +250,9 @@ impl Worker {
         let from_way = self.walk(&[&self.top, &dir]).await?;
         let to_way = self.walk(&[&self.top, &to]).await?;
         let (from_dir, to_dir) = (from_way[1].ino, to_way[1].ino);
-        self.client.rename(&ROOT, from_dir, &name(&text), to_dir, &name(&new), RenameMode::Replace).await?;
+        self.client
+            .rename(&ROOT, from_dir, &name(&text), to_dir, &name(&new), RenameMode::Replace)
+            .await?;
         self.kernel.lost(from_dir, &text);
         self.kernel.lost(to_dir, &new);
         let mut files = self.files.borrow_mut();
@@ -266,7 +286,13 @@ impl Worker {
         self.client.close(ino);
         listed?;
         names.sort();
-        let expected: Vec<String> = self.files.borrow().keys().filter(|(of, _)| *of == dir).map(|(_, text)| text.clone()).collect();
+        let expected: Vec<String> = self
+            .files
+            .borrow()
+            .keys()
+            .filter(|(of, _)| *of == dir)
+            .map(|(_, text)| text.clone())
+            .collect();
         assert_eq!(names, expected, "names in {dir}");
         Ok(())
     }
@@ -282,7 +308,11 @@ impl Worker {
         let attr = self.client.getattr(ino).await?;
         assert_eq!((attr.mode, attr.size_bytes), (0o644, expected.len() as u64), "{path}");
         assert_eq!(self.client.read(ino, 0, 100).await?, expected, "{path}");
-        assert_eq!(self.client.lookup(way[1].ino, &name(&file.to_string())).await?.ino, ino, "{path} while it is used");
+        assert_eq!(
+            self.client.lookup(way[1].ino, &name(&file.to_string())).await?.ino,
+            ino,
+            "{path} while it is used"
+        );
         Ok(())
     }
 }
@@ -329,10 +359,20 @@ struct Shown {
 async fn tell(world: Rc<World>, clients: usize) -> Shown {
     let rng = world.rng("forgetting");
     let slow = Slowness { rate: Rate::one_in(3), limit: Duration::from_millis(500) };
-    world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+    world.set_faults(FaultPlan {
+        bucket: BucketFaults { slow, ..BucketFaults::default() },
+        ..FaultPlan::default()
+    });
     for dir in 0..FOUND_DIRS {
         for file in 0..FOUND_FILES {
-            world.bucket().put_as_outsider(&format!("f/{dir}/{file}"), found_content(dir, file).to_vec(), vec![]).unwrap();
+            world
+                .bucket()
+                .put_as_outsider(
+                    &format!("f/{dir}/{file}"),
+                    found_content(dir, file).to_vec(),
+                    vec![],
+                )
+                .unwrap();
         }
     }
     let mut shown = Shown::default();
@@ -341,16 +381,24 @@ async fn tell(world: Rc<World>, clients: usize) -> Shown {
     let refused = Rc::<Cell<u64>>::default();
     for life in 0..3 {
         let process = world.machine("node").process_on("node", "data");
-        let node = rig::open(&process, &world.bucket(), &options(clients == 0, LIMIT)).await.unwrap().unwrap();
+        let node = rig::open(&process, &world.bucket(), &options(clients == 0, LIMIT))
+            .await
+            .unwrap()
+            .unwrap();
         let mut serving = (process, node);
         let (process, node) = (&serving.0, &serving.1);
         let mut users: Vec<(Process, Client)> = Vec::new();
         if clients == 0 {
-            users.push((process.clone(), rig::attach_embedded(process, node).await.unwrap().unwrap()));
+            users.push((
+                process.clone(),
+                rig::attach_embedded(process, node).await.unwrap().unwrap(),
+            ));
         } else {
             rig::serve(process, "node", node).await;
             for number in 0..clients {
-                let user = world.machine(&format!("user {number}")).process_on("user", &format!("user {life} {number}"));
+                let user = world
+                    .machine(&format!("user {number}"))
+                    .process_on("user", &format!("user {life} {number}"));
                 let client = rig::attach_wire(&user, "node").await.unwrap().unwrap();
                 users.push((user, client));
             }
@@ -379,7 +427,10 @@ async fn tell(world: Rc<World>, clients: usize) -> Shown {
                 }
                 for _ in 0..STEPS {
                     worker.step().await;
-                    worker.world.sleep(worker.rng.duration(Duration::ZERO, Duration::from_millis(40))).await;
+                    worker
+                        .world
+                        .sleep(worker.rng.duration(Duration::ZERO, Duration::from_millis(40)))
+                        .await;
                 }
                 leaving.set(leaving.get() + 1);
             });
@@ -394,17 +445,24 @@ async fn tell(world: Rc<World>, clients: usize) -> Shown {
                 }
                 world.sleep(rng.duration(Duration::ZERO, Duration::from_secs(5))).await;
                 let process = world.machine("node").process_on("node", "data");
-                let node = rig::open(&process, &world.bucket(), &options(false, LIMIT)).await.unwrap().unwrap();
+                let node = rig::open(&process, &world.bucket(), &options(false, LIMIT))
+                    .await
+                    .unwrap()
+                    .unwrap();
                 rig::serve(&process, "node", &node).await;
                 serving = (process, node);
             }
-            shown.most_bytes = shown.most_bytes.max(status(&users[0].0, &users[0].1).await.metadata_bytes);
+            shown.most_bytes =
+                shown.most_bytes.max(status(&users[0].0, &users[0].1).await.metadata_bytes);
         }
         if life == 2 {
             end(&world, &serving.0, &serving.1, users).await;
         } else {
             for (user, client) in users {
-                user.call(async move { client.detach(Duration::from_secs(30)).await }).await.unwrap().unwrap();
+                user.call(async move { client.detach(Duration::from_secs(30)).await })
+                    .await
+                    .unwrap()
+                    .unwrap();
                 if clients > 0 {
                     user.kill();
                 }
@@ -414,14 +472,20 @@ async fn tell(world: Rc<World>, clients: usize) -> Shown {
         world.sleep(Duration::from_secs(rng.below(60))).await;
     }
     let process = world.machine("other").process("node");
-    let node = rig::open(&process, &world.bucket(), &options(true, u64::MAX)).await.unwrap().unwrap();
+    let node =
+        rig::open(&process, &world.bucket(), &options(true, u64::MAX)).await.unwrap().unwrap();
     let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
     let seen = process.call(async move { rig::walk(&client).await }).await.unwrap().unwrap();
     for (number, files) in files.iter().enumerate() {
         for ((dir, text), file) in files.borrow().iter() {
             let path = format!("w{number}/{dir}/{text}").into_bytes();
             let there = seen.get(&path).unwrap_or_else(|| panic!("{number} {dir}/{text} is lost"));
-            let is = File { ino: there.attr.ino, mode: there.attr.mode, mtime: there.attr.mtime, content: there.content.clone() };
+            let is = File {
+                ino: there.attr.ino,
+                mode: there.attr.mode,
+                mtime: there.attr.mtime,
+                content: there.content.clone(),
+            };
             assert_eq!(is, *file, "{number} {dir}/{text}");
         }
     }
@@ -435,18 +499,26 @@ async fn tell(world: Rc<World>, clients: usize) -> Shown {
 
 async fn begin(worker: &Worker) {
     let client = &worker.client;
-    let top = client.make(&ROOT, Ino::ROOT, &name(&worker.top), 0o700, Make::Directory, false).await.unwrap().ino;
+    let top = client
+        .make(&ROOT, Ino::ROOT, &name(&worker.top), 0o700, Make::Directory, false)
+        .await
+        .unwrap()
+        .ino;
     let _top = worker.kernel.told(Ino::ROOT, &worker.top, top);
     for number in 0..DIRS {
         let text = format!("d{number}");
-        let dir = client.make(&ROOT, top, &name(&text), 0o700, Make::Directory, false).await.unwrap().ino;
+        let dir =
+            client.make(&ROOT, top, &name(&text), 0o700, Make::Directory, false).await.unwrap().ino;
         drop(worker.kernel.told(top, &text, dir));
     }
 }
 
 async fn end(world: &World, process: &Process, node: &Rc<Node>, users: Vec<(Process, Client)>) {
     for (user, client) in users {
-        user.call(async move { client.detach(Duration::from_secs(30)).await }).await.unwrap().unwrap();
+        user.call(async move { client.detach(Duration::from_secs(30)).await })
+            .await
+            .unwrap()
+            .unwrap();
     }
     let node = node.clone();
     let stopped = process.call(async move { node.stop(true).await }).await.unwrap().unwrap();
@@ -459,7 +531,9 @@ fn run(clients: usize) {
     let (mut new_ids, mut refused) = (0, 0);
     for seed in 0..SEEDS {
         let world = Rc::new(World::new(seed));
-        let shown = world.run(tell(world.clone(), clients)).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        let shown = world
+            .run(tell(world.clone(), clients))
+            .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         assert!(shown.most_bytes < LIMIT + 60_000, "seed {seed}: {}", shown.most_bytes);
         new_ids += shown.new_ids;
         refused += shown.refused;
@@ -468,24 +542,25 @@ fn run(clients: usize) {
     assert!(refused < SEEDS * 100, "{refused}");
 }
 
-/// Situation: a volume with several times as many names as its node may know, whose kernel holds what it was told
-/// of, and gives some of it up when asked. Danger: that something is forgotten that is held, dirty or
-/// not in the bucket; that what comes back is not what it was. Expectation: nobody sees any of it, and
-/// the bucket has everything at the end.
+/// Situation: a volume with several times as many names as its node may know, whose kernel holds
+/// what it was told of, and gives some of it up when asked. Danger: that something is forgotten
+/// that is held, dirty or not in the bucket; that what comes back is not what it was. Expectation:
+/// nobody sees any of it, and the bucket has everything at the end.
 #[test]
 fn what_is_forgotten_comes_back_as_it_was() {
     run(0);
 }
 
-/// The same with two clients on other machines, whose answers are on their way when they are asked, and whose node
-/// is killed or loses power now and then.
+/// The same with two clients on other machines, whose answers are on their way when they are asked,
+/// and whose node is killed or loses power now and then.
 #[test]
 fn what_is_held_elsewhere_is_not_forgotten() {
     run(2);
 }
 
-/// Situation: a node asks who holds a file of which the bucket says all, and before it is answered somebody opens the file, writes to it and
-/// closes it; nobody holds it then. Danger: it is taken for what it was, and what was written goes with its store file, or is forced no more.
+/// Situation: a node asks who holds a file of which the bucket says all, and before it is answered
+/// somebody opens the file, writes to it and closes it; nobody holds it then. Danger: it is taken
+/// for what it was, and what was written goes with its store file, or is forced no more.
 #[test]
 fn what_is_written_while_it_is_asked_for_stays() {
     for (seed, len) in (0..8).flat_map(|seed| [(seed, 200_000), (seed, 5_000)]) {
@@ -496,12 +571,17 @@ fn what_is_written_while_it_is_asked_for_stays() {
 }
 
 async fn write_while_asked(world: Rc<World>, len: usize) {
-    for (dir, file) in (0..FOUND_DIRS).flat_map(|dir| (0..FOUND_FILES).map(move |file| (dir, file))) {
-        world.bucket().put_as_outsider(&format!("f/{dir}/{file}"), found_content(dir, file).to_vec(), vec![]).unwrap();
+    for (dir, file) in (0..FOUND_DIRS).flat_map(|dir| (0..FOUND_FILES).map(move |file| (dir, file)))
+    {
+        world
+            .bucket()
+            .put_as_outsider(&format!("f/{dir}/{file}"), found_content(dir, file).to_vec(), vec![])
+            .unwrap();
     }
     let open = async || {
         let process = world.machine("node").process_on("node", "data");
-        let options = Options { commit_interval: Duration::from_secs(3600), ..options(true, LIMIT / 3) };
+        let options =
+            Options { commit_interval: Duration::from_secs(3600), ..options(true, LIMIT / 3) };
         let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         // Nobody holds anything: without that word nothing would be forgotten.
@@ -509,14 +589,18 @@ async fn write_while_asked(world: Rc<World>, len: usize) {
         client
     };
     let client = open().await;
-    let dir = client.make(&ROOT, Ino::ROOT, &name("w"), 0o700, Make::Directory, false).await.unwrap().ino;
+    let dir =
+        client.make(&ROOT, Ino::ROOT, &name("w"), 0o700, Make::Directory, false).await.unwrap().ino;
     let big = client.make(&ROOT, dir, &name("big"), 0o644, Make::Regular, false).await.unwrap().ino;
     client.write(&ROOT, big, 0, vec![b'a'; len].into(), false).await.unwrap();
     client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
     let asked = Rc::<Cell<bool>>::default();
     let (writer, heard) = (client.clone(), asked.clone());
     client.on_recall(move |inos| {
-        let (writer, is_first) = (writer.clone(), inos.contains(&big) && !heard.replace(heard.get() || inos.contains(&big)));
+        let (writer, is_first) = (
+            writer.clone(),
+            inos.contains(&big) && !heard.replace(heard.get() || inos.contains(&big)),
+        );
         Box::pin(async move {
             if is_first {
                 writer.open(big).await.unwrap();
@@ -527,10 +611,14 @@ async fn write_while_asked(world: Rc<World>, len: usize) {
         })
     });
     while !asked.get() {
-        for (dir, file) in (0..FOUND_DIRS).flat_map(|dir| (0..FOUND_FILES).map(move |file| (dir, file))) {
+        for (dir, file) in
+            (0..FOUND_DIRS).flat_map(|dir| (0..FOUND_FILES).map(move |file| (dir, file)))
+        {
             // There may be no room for a while.
             let Ok(found) = client.lookup(Ino::ROOT, &name("f")).await else { continue };
-            let Ok(found) = client.lookup(found.ino, &name(&dir.to_string())).await else { continue };
+            let Ok(found) = client.lookup(found.ino, &name(&dir.to_string())).await else {
+                continue;
+            };
             drop(client.lookup(found.ino, &name(&file.to_string())).await);
         }
         world.sleep(Duration::from_secs(2)).await;

@@ -14,9 +14,10 @@ const MIB: u64 = 1 << 20;
 const FILES: u64 = 4;
 const FILE_BYTES: u64 = 8 * MIB;
 
-/// Situation: four files are to be sent in parts of 1 MiB over a line of 256 KiB/s. Danger: all parts are sent at once and share the
-/// line, so that none of them arrives before its request is given up, and all are sent again, for ever. Expectation: fewer
-/// are sent at one time, and everything arrives in little more time than the line takes.
+/// Situation: four files are to be sent in parts of 1 MiB over a line of 256 KiB/s. Danger: all
+/// parts are sent at once and share the line, so that none of them arrives before its request is
+/// given up, and all are sent again, for ever. Expectation: fewer are sent at one time, and
+/// everything arrives in little more time than the line takes.
 #[test]
 fn what_shares_a_slow_line_arrives() {
     let world = World::new(1);
@@ -26,12 +27,17 @@ fn what_shares_a_slow_line_arrives() {
     bucket.set_uplink(256 << 10);
     let took = world.run(async {
         let process = world.machine("a").process("node");
-        let options = Options { volume: "ebb".into(), embedded: true, part_bytes: MIB, ..Options::default() };
+        let options =
+            Options { volume: "ebb".into(), embedded: true, part_bytes: MIB, ..Options::default() };
         let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         for file in 0..FILES {
             let name = Name::new(file.to_string().as_bytes()).unwrap();
-            let ino = client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+            let ino = client
+                .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+                .await
+                .unwrap()
+                .ino;
             for at in 0..FILE_BYTES / MIB {
                 let data = Bytes::from(vec![(file * 10 + at) as u8; MIB as usize]);
                 client.write(&Caller::ROOT, ino, at * MIB, data, false).await.unwrap();
@@ -46,7 +52,8 @@ fn what_shares_a_slow_line_arrives() {
             world.sleep(Duration::from_secs(60)).await;
             sent().await
         };
-        let (flushed, (sent_bytes, dirty_bytes)) = join(client.admin(AdminRequest::Flush { path: vec![] }), halfway).await;
+        let (flushed, (sent_bytes, dirty_bytes)) =
+            join(client.admin(AdminRequest::Flush { path: vec![] }), halfway).await;
         flushed.unwrap();
         assert!(sent_bytes >= MIB && dirty_bytes > sent_bytes, "{sent_bytes} of {dirty_bytes}");
         assert_eq!(sent().await, (0, 0));
@@ -57,34 +64,47 @@ fn what_shares_a_slow_line_arrives() {
     assert!(took >= line && took < line * 3 / 2, "{took:?} where the line takes {line:?}");
     let objects = bucket.objects();
     for file in 0..FILES {
-        let expected: Vec<u8> = (0..FILE_BYTES / MIB).flat_map(|at| vec![(file * 10 + at) as u8; MIB as usize]).collect();
+        let expected: Vec<u8> = (0..FILE_BYTES / MIB)
+            .flat_map(|at| vec![(file * 10 + at) as u8; MIB as usize])
+            .collect();
         assert!(objects[&file.to_string()].body == expected, "{file}");
     }
 }
 
-/// Situation: somebody reads a large file in order over a line of 1 MiB/s, for whom the kernel asks for 1 MiB at one time. Danger: what is
-/// fetched ahead of that shares the line with it. Expectation: he has the beginning soon, and all of it in the time
-/// that the line takes.
+/// Situation: somebody reads a large file in order over a line of 1 MiB/s, for whom the kernel asks
+/// for 1 MiB at one time. Danger: what is fetched ahead of that shares the line with it.
+/// Expectation: he has the beginning soon, and all of it in the time that the line takes.
 #[test]
 fn what_is_read_ahead_does_not_hold_up_who_reads() {
     const LEN: u64 = 64 * MIB;
     for (latency_millis, seed) in [(0, 1), (0, 2), (0, 3), (300, 1), (300, 2), (300, 3)] {
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(latency_millis) };
-        let faults = FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() };
+        let faults = FaultPlan {
+            bucket: BucketFaults { slow, ..BucketFaults::default() },
+            ..FaultPlan::default()
+        };
         let world = World::with_faults(seed, faults);
         let bucket = world.bucket();
         let content: Vec<u8> = (0..LEN).map(|at| (at >> 8) as u8).collect();
         let (longest, took) = world
             .run(async {
                 let outside = world.machine("outside").process("others").bucket(&bucket);
-                bucket.set_capabilities(Capabilities { max_put_bytes: LEN, ..outside.capabilities() });
-                outside.put("file", Bytes::from(content.clone()), Condition::Always, vec![]).await.unwrap();
+                bucket.set_capabilities(Capabilities {
+                    max_put_bytes: LEN,
+                    ..outside.capabilities()
+                });
+                outside
+                    .put("file", Bytes::from(content.clone()), Condition::Always, vec![])
+                    .await
+                    .unwrap();
                 bucket.set_downlink(MIB);
                 let process = world.machine("a").process("node");
-                let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+                let options =
+                    Options { volume: "ebb".into(), embedded: true, ..Options::default() };
                 let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
                 let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
-                let ino = client.lookup(Ino::ROOT, &Name::new(&b"file"[..]).unwrap()).await.unwrap().ino;
+                let ino =
+                    client.lookup(Ino::ROOT, &Name::new(&b"file"[..]).unwrap()).await.unwrap().ino;
                 let (began, mut longest) = (world.now(), Duration::ZERO);
                 for at in (0..LEN).step_by(MIB as usize) {
                     let asked = world.now();
@@ -96,13 +116,17 @@ fn what_is_read_ahead_does_not_hold_up_who_reads() {
             })
             .unwrap();
         assert!(longest < Duration::from_secs(5), "seed {seed}: 1 MiB came after {longest:?}");
-        assert!(took < Duration::from_secs(LEN / MIB * 5 / 4), "the line was not kept busy: {took:?}");
+        assert!(
+            took < Duration::from_secs(LEN / MIB * 5 / 4),
+            "the line was not kept busy: {took:?}"
+        );
     }
 }
 
-/// Situation: a directory of 20,000 names that others change, over a line of 200 KiB/s, which takes a second and more for each thousand of them.
-/// Danger: several parts of the listing are asked for at one time and share the line, so that none of them comes in the time that is waited
-/// for it, and others' changes are never seen. Expectation: one is asked for behind the other.
+/// Situation: a directory of 20,000 names that others change, over a line of 200 KiB/s, which takes
+/// a second and more for each thousand of them. Danger: several parts of the listing are asked for
+/// at one time and share the line, so that none of them comes in the time that is waited for it,
+/// and others' changes are never seen. Expectation: one is asked for behind the other.
 #[test]
 fn parts_of_a_listing_do_not_hold_up_each_other() {
     let world = World::new(1);
@@ -112,7 +136,12 @@ fn parts_of_a_listing_do_not_hold_up_each_other() {
             bucket.put_as_outsider(&format!("d/{at:05}"), "content", vec![]).unwrap();
         }
         let process = world.machine("a").process("node");
-        let options = Options { volume: "ebb".into(), embedded: true, revalidate: Some(Duration::from_secs(60)), ..Options::default() };
+        let options = Options {
+            volume: "ebb".into(),
+            embedded: true,
+            revalidate: Some(Duration::from_secs(60)),
+            ..Options::default()
+        };
         let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         bucket.set_downlink(200 << 10);

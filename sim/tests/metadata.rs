@@ -23,7 +23,8 @@ fn run<F: Future<Output = ()> + 'static>(seed: u64, work: impl FnOnce(Rc<World>)
 
 /// A client of a node that may take so much.
 async fn attach(world: &World, process: &Process, metadata_bytes: u64) -> Client {
-    let node = rig::open(process, &world.bucket(), &options(metadata_bytes)).await.unwrap().unwrap();
+    let node =
+        rig::open(process, &world.bucket(), &options(metadata_bytes)).await.unwrap().unwrap();
     rig::attach_embedded(process, &node).await.unwrap().unwrap()
 }
 
@@ -54,8 +55,8 @@ async fn status(client: &Client) -> Status {
     }
 }
 
-/// Situation: a volume in which files are made until its metadata takes what it may. Danger: that it
-/// takes more, or that what makes room is refused. Expectation: all that makes something new is
+/// Situation: a volume in which files are made until its metadata takes what it may. Danger: that
+/// it takes more, or that what makes room is refused. Expectation: all that makes something new is
 /// ENOSPC, everything else goes on, status says why, and with what is removed it is over.
 #[test]
 fn what_is_new_is_refused_at_the_limit() {
@@ -68,21 +69,37 @@ fn what_is_new_is_refused_at_the_limit() {
             let dir = make(&client, Ino::ROOT, "dir", Make::Directory).await.unwrap();
             let empty = make(&client, Ino::ROOT, "empty", Make::Directory).await.unwrap();
             let files = fill(&client, dir).await;
-            let Status { metadata_bytes, metadata_limit_bytes, troubles, .. } = status(&client).await;
+            let Status { metadata_bytes, metadata_limit_bytes, troubles, .. } =
+                status(&client).await;
             assert_eq!(metadata_limit_bytes, LIMIT);
             assert!((LIMIT - 2000..=LIMIT).contains(&metadata_bytes), "{metadata_bytes}");
             assert!(files > 300, "{files} files in {metadata_bytes} bytes");
-            assert!(matches!(&troubles[..], [only] if only.what.contains("--metadata-memory")), "{troubles:?}");
+            assert!(
+                matches!(&troubles[..], [only] if only.what.contains("--metadata-memory")),
+                "{troubles:?}"
+            );
 
             let file = client.lookup(dir, &name("file 0")).await.unwrap().ino;
             let value = Bytes::from_static(b"value");
             assert_eq!(make(&client, dir, "d", Make::Directory).await, Err(FsError::NoSpace));
-            assert_eq!(make(&client, dir, "l", Make::Symlink { target: value.clone() }).await, Err(FsError::NoSpace));
-            assert_eq!(client.link(&ROOT, file, dir, &name("link")).await.map(drop), Err(FsError::NoSpace));
+            assert_eq!(
+                make(&client, dir, "l", Make::Symlink { target: value.clone() }).await,
+                Err(FsError::NoSpace)
+            );
+            assert_eq!(
+                client.link(&ROOT, file, dir, &name("link")).await.map(drop),
+                Err(FsError::NoSpace)
+            );
             assert_eq!(client.tmpfile(&ROOT, dir, 0o600).await.map(drop), Err(FsError::NoSpace));
-            assert_eq!(client.setxattr(&ROOT, file, "user.x".into(), value.clone(), XattrMode::Set).await, Err(FsError::NoSpace));
+            assert_eq!(
+                client.setxattr(&ROOT, file, "user.x".into(), value.clone(), XattrMode::Set).await,
+                Err(FsError::NoSpace)
+            );
             let leaves = RenameMode::Whiteout { keep_target: false, ino: None };
-            assert_eq!(client.rename(&ROOT, dir, &name("file 0"), dir, &name("x"), leaves).await, Err(FsError::NoSpace));
+            assert_eq!(
+                client.rename(&ROOT, dir, &name("file 0"), dir, &name("x"), leaves).await,
+                Err(FsError::NoSpace)
+            );
             client.set_flags(&ROOT, file, InodeFlags::IMMUTABLE).await.unwrap();
             client.set_flags(&ROOT, file, InodeFlags::default()).await.unwrap();
             client.write(&ROOT, file, 0, value.clone(), false).await.unwrap();
@@ -94,28 +111,43 @@ fn what_is_new_is_refused_at_the_limit() {
                     Err(error) => break error,
                 }
             };
-            assert!(refused == FsError::NoSpace && longer > 1 && status(&client).await.metadata_bytes <= LIMIT, "{refused} {longer}");
-            client.rename(&ROOT, dir, &name("file 0"), dir, &name("rename"), RenameMode::Replace).await.unwrap();
+            assert!(
+                refused == FsError::NoSpace
+                    && longer > 1
+                    && status(&client).await.metadata_bytes <= LIMIT,
+                "{refused} {longer}"
+            );
+            client
+                .rename(&ROOT, dir, &name("file 0"), dir, &name("rename"), RenameMode::Replace)
+                .await
+                .unwrap();
             client.rmdir(&ROOT, Ino::ROOT, &name("empty")).await.unwrap();
             assert_eq!(client.getattr(empty).await, Err(FsError::Stale));
 
             for number in 1..files {
-                let is = if number < longer { format!("{number:0255}") } else { format!("file {number}") };
+                let is = if number < longer {
+                    format!("{number:0255}")
+                } else {
+                    format!("file {number}")
+                };
                 client.unlink(&ROOT, dir, &name(is)).await.unwrap();
             }
             make(&client, dir, "more", Make::Regular).await.unwrap();
             // What was removed is in the bucket until the flush.
             clock.sleep(Duration::from_secs(60)).await;
             let Status { metadata_bytes, troubles, .. } = status(&client).await;
-            assert!(metadata_bytes < LIMIT / 4 && troubles.is_empty(), "{metadata_bytes} {troubles:?}");
+            assert!(
+                metadata_bytes < LIMIT / 4 && troubles.is_empty(),
+                "{metadata_bytes} {troubles:?}"
+            );
         };
         process.call(work).await.unwrap();
     });
 }
 
-/// Situation: a node that dies when its metadata takes all that it may, and is started anew with half of
-/// that. Danger: that it does not start, or that what was acknowledged is missing. Expectation: all
-/// is there, and nothing new comes in.
+/// Situation: a node that dies when its metadata takes all that it may, and is started anew with
+/// half of that. Danger: that it does not start, or that what was acknowledged is missing.
+/// Expectation: all is there, and nothing new comes in.
 #[test]
 fn what_is_in_the_log_comes_back_whatever_the_limit() {
     run(2, |world| async move {
@@ -132,15 +164,18 @@ fn what_is_in_the_log_comes_back_whatever_the_limit() {
                 client.lookup(Ino::ROOT, &name(format!("file {number}"))).await.unwrap();
             }
             assert!(status(&client).await.metadata_bytes >= LIMIT - 2000);
-            assert_eq!(make(&client, Ino::ROOT, "more", Make::Regular).await, Err(FsError::NoSpace));
+            assert_eq!(
+                make(&client, Ino::ROOT, "more", Make::Regular).await,
+                Err(FsError::NoSpace)
+            );
         };
         process.call(work).await.unwrap();
     });
 }
 
-/// Situation: a bucket with more names than the node may know. Danger: that the node takes them all.
-/// Expectation: who lists it gets ENOMEM, names that are known are found, and those that are not are not
-/// said to be absent.
+/// Situation: a bucket with more names than the node may know. Danger: that the node takes them
+/// all. Expectation: who lists it gets ENOMEM, names that are known are found, and those that are
+/// not are not said to be absent.
 #[test]
 fn a_bucket_that_does_not_fit_is_not_loaded_whole() {
     run(3, |world| async move {

@@ -1,5 +1,5 @@
-//! Stores that have no place for an object at a key and another one below it, as directories: whatever changes
-//! places with whatever, its objects get to where they are to be.
+//! Stores that have no place for an object at a key and another one below it, as directories:
+//! whatever changes places with whatever, its objects get to where they are to be.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -18,19 +18,44 @@ const CHANGES_OF_PLACE: [(&str, &str); 13] = [
     ("a file goes below its name", "write b; FLUSH; mv b t; mkdir b; mv t b/b"),
     ("a file takes its directory's name", "mkdir b; write b/b; FLUSH; mv b/b t; rmdir b; mv t b"),
     ("a file and a directory change places", "mkdir d; write d/x; write b; FLUSH; swap b d"),
-    ("so do two below others", "mkdir p; mkdir p/d; write p/d/x; mkdir q; write q/b; FLUSH; swap q/b p/d"),
-    ("a directory takes the name of an open file", "write b; FLUSH; hold b; rm b; mkdir b; write b/x"),
-    ("a file takes the name of a directory with an open file", "mkdir d; write d/x; FLUSH; hold d/x; rm d/x; rmdir d; write d"),
-    ("a directory comes where one had an open file", "mkdir d; write d/x; FLUSH; hold d/x; rm d/x; rmdir d; mkdir d; write d/x"),
+    (
+        "so do two below others",
+        "mkdir p; mkdir p/d; write p/d/x; mkdir q; write q/b; FLUSH; swap q/b p/d",
+    ),
+    (
+        "a directory takes the name of an open file",
+        "write b; FLUSH; hold b; rm b; mkdir b; write b/x",
+    ),
+    (
+        "a file takes the name of a directory with an open file",
+        "mkdir d; write d/x; FLUSH; hold d/x; rm d/x; rmdir d; write d",
+    ),
+    (
+        "a directory comes where one had an open file",
+        "mkdir d; write d/x; FLUSH; hold d/x; rm d/x; rmdir d; mkdir d; write d/x",
+    ),
     ("a changed file goes below its name", "write b; FLUSH; mv b t; mkdir b; mv t b/b; write b/b"),
-    ("a new file is below what was a file", "write b; FLUSH; mv b t; mkdir b; mkdir b/c; write b/c/x"),
-    ("a new file is where a directory was", "mkdir d; mkdir d/e; write d/e/x; FLUSH; mv d/e e; rmdir d; write d"),
+    (
+        "a new file is below what was a file",
+        "write b; FLUSH; mv b t; mkdir b; mkdir b/c; write b/c/x",
+    ),
+    (
+        "a new file is where a directory was",
+        "mkdir d; mkdir d/e; write d/e/x; FLUSH; mv d/e e; rmdir d; write d",
+    ),
     (
         "two files go below each other",
-        "mkdir a; mkdir c; write a/b; write c/d; FLUSH; mv a/b t; mv c/d u; rmdir a; rmdir c; mv t c; mv u a",
+        "mkdir a; mkdir c; write a/b; write c/d; FLUSH; mv a/b t; mv c/d u; rmdir a; rmdir c; mv t \
+         c; mv u a",
     ),
-    ("three in a circle", "write a; mkdir b; write b/x; mkdir c; write c/y; FLUSH; swap a b; swap b c; swap a c"),
-    ("a file goes, and a directory comes", "write b; FLUSH; rm b; mkdir b; write b/x; FLUSH; rm b/x; rmdir b; write b"),
+    (
+        "three in a circle",
+        "write a; mkdir b; write b/x; mkdir c; write c/y; FLUSH; swap a b; swap b c; swap a c",
+    ),
+    (
+        "a file goes, and a directory comes",
+        "write b; FLUSH; rm b; mkdir b; write b/x; FLUSH; rm b/x; rmdir b; write b",
+    ),
 ];
 
 /// What comes when is drawn by the seed: each danger shows in some of them.
@@ -46,8 +71,9 @@ fn options() -> Options {
     }
 }
 
-/// Situation: names of files and directories change places between two flushes. Danger: each object waits for the
-/// other's key, for ever. Expectation: a flush gets through, and the bucket alone shows the same tree.
+/// Situation: names of files and directories change places between two flushes. Danger: each object
+/// waits for the other's key, for ever. Expectation: a flush gets through, and the bucket alone
+/// shows the same tree.
 #[test]
 fn what_changes_places_is_flushed() {
     for (what, steps) in CHANGES_OF_PLACE {
@@ -62,13 +88,20 @@ fn what_changes_places_is_flushed() {
     }
 }
 
-/// Situation: as before, and answers of the bucket are lost, also of what is sent again once all that was lost can do nothing any more.
-/// Danger: what comes once nothing is in its way any more counts as somebody else's, and is kept beside the file. (Seed 28 of clients of a node
-/// elsewhere that are succeeded.)
+/// Situation: as before, and answers of the bucket are lost, also of what is sent again once all
+/// that was lost can do nothing any more. Danger: what comes once nothing is in its way any more
+/// counts as somebody else's, and is kept beside the file. (Seed 28 of clients of a node elsewhere
+/// that are succeeded.)
 #[test]
 fn what_changes_places_is_flushed_though_requests_come_late() {
-    let late = BucketFaults { late: Rate::one_in(2), late_limit: Duration::from_secs(8), ..BucketFaults::default() };
-    for (seed, (what, steps)) in (1..=LATE_SEEDS).flat_map(|seed| CHANGES_OF_PLACE.map(|change| (seed, change))) {
+    let late = BucketFaults {
+        late: Rate::one_in(2),
+        late_limit: Duration::from_secs(8),
+        ..BucketFaults::default()
+    };
+    for (seed, (what, steps)) in
+        (1..=LATE_SEEDS).flat_map(|seed| CHANGES_OF_PLACE.map(|change| (seed, change)))
+    {
         run_with(seed, async |world| {
             let mount = mount(world, "one").await;
             mount.act(steps).await;
@@ -84,8 +117,9 @@ fn what_changes_places_is_flushed_though_requests_come_late() {
     }
 }
 
-/// Situation: as before, and the second half is done by a node that has nothing but the bucket, and has not seen all of it.
-/// Danger: what it has not seen is lost, or in the way for ever. Expectation: the same.
+/// Situation: as before, and the second half is done by a node that has nothing but the bucket, and
+/// has not seen all of it. Danger: what it has not seen is lost, or in the way for ever.
+/// Expectation: the same.
 #[test]
 fn what_another_node_has_left_changes_places() {
     let halves = [
@@ -93,8 +127,14 @@ fn what_another_node_has_left_changes_places() {
             "mkdir a; mkdir a/b; mv a/b t; rmdir a; mkdir a; mkdir a/s; write a/s/x; FLUSH",
             "mv a/s u; write a/s; FLUSH; look u/x; look a/s; look t",
         ),
-        ("mkdir a; mkdir b; write a/f; link a/f b/g; FLUSH", "look b/g; mv a z; write a; FLUSH; look z/f; look b/g; look a"),
-        ("mkdir d; write d/x; write b; FLUSH", "swap b d; FLUSH; mv b/x d.x; rmdir b; mkdir b; write b/d; mv d b/x"),
+        (
+            "mkdir a; mkdir b; write a/f; link a/f b/g; FLUSH",
+            "look b/g; mv a z; write a; FLUSH; look z/f; look b/g; look a",
+        ),
+        (
+            "mkdir d; write d/x; write b; FLUSH",
+            "swap b d; FLUSH; mv b/x d.x; rmdir b; mkdir b; write b/d; mv d b/x",
+        ),
     ];
     for (first, second) in halves {
         println!("{first}, then {second}");
@@ -111,8 +151,8 @@ fn what_another_node_has_left_changes_places() {
     }
 }
 
-/// Situation: a directory is made where the bucket still has a file. Danger: its marker is refused once, and never
-/// written. Expectation: who sees only keys sees the directory.
+/// Situation: a directory is made where the bucket still has a file. Danger: its marker is refused
+/// once, and never written. Expectation: who sees only keys sees the directory.
 #[test]
 fn a_directory_in_the_place_of_a_file_is_marked() {
     run(async |world| {
@@ -124,8 +164,9 @@ fn a_directory_in_the_place_of_a_file_is_marked() {
     .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a directory with so many names that its objects stay where they are is renamed, and a file gets its
-/// name. Danger: the file's object has no place. Expectation: the directory's objects move.
+/// Situation: a directory with so many names that its objects stay where they are is renamed, and a
+/// file gets its name. Danger: the file's object has no place. Expectation: the directory's objects
+/// move.
 #[test]
 fn a_large_directory_makes_way() {
     run(async |world| {
@@ -143,8 +184,9 @@ fn a_large_directory_makes_way() {
     .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: directories are put into each other, each with what is in it into the next one. Danger: each is moved once with every one
-/// that it is in, which takes for ever where trees are deep. Expectation: each object is copied once, each page written a few times.
+/// Situation: directories are put into each other, each with what is in it into the next one.
+/// Danger: each is moved once with every one that it is in, which takes for ever where trees are
+/// deep. Expectation: each object is copied once, each page written a few times.
 #[test]
 fn a_deep_tree_moves_once() {
     run(async |world| {
@@ -153,7 +195,8 @@ fn a_deep_tree_moves_once() {
             mount.act(&format!("mkdir {number:03}; write {number:03}/file")).await;
         }
         mount.act("FLUSH").await;
-        let requests = |operation: &str| world.bucket().requests().get(operation).copied().unwrap_or_default();
+        let requests =
+            |operation: &str| world.bucket().requests().get(operation).copied().unwrap_or_default();
         let before = (requests("copy"), requests("put"));
         for number in 1..DEPTH {
             mount.act(&format!("mv {:03} {number:03}/in", number - 1)).await;
@@ -198,7 +241,9 @@ impl Mount {
         for step in steps.split("; ").map(str::to_owned) {
             let client = self.client.clone();
             self.process
-                .call(async move { perform(&client, &step).await.unwrap_or_else(|error| panic!("{step}: {error}")) })
+                .call(async move {
+                    perform(&client, &step).await.unwrap_or_else(|error| panic!("{step}: {error}"))
+                })
                 .await
                 .unwrap();
         }
@@ -207,7 +252,8 @@ impl Mount {
     /// Without versions, which are the node's own.
     async fn walk(&self) -> SeenTree {
         let client = self.client.clone();
-        let mut tree = self.process.call(async move { rig::walk(&client).await.unwrap() }).await.unwrap();
+        let mut tree =
+            self.process.call(async move { rig::walk(&client).await.unwrap() }).await.unwrap();
         tree.values_mut().for_each(|node| node.attr.version = Version(0));
         tree
     }
@@ -229,7 +275,8 @@ impl Mount {
         let other = mount(world, &format!("other than {}", self.process.name())).await;
         assert_eq!(other.walk().await, before);
         let client = other.client.clone();
-        let report = other.process.call(async move { rig::fsck(&client).await.unwrap() }).await.unwrap();
+        let report =
+            other.process.call(async move { rig::fsck(&client).await.unwrap() }).await.unwrap();
         assert_eq!((report.problems, report.others), (vec![], vec![]));
         other.stop().await;
     }
@@ -258,7 +305,8 @@ async fn perform(client: &Client, step: &str) -> Result<(), FsError> {
             client.lookup(dir, &name).await.map(drop)
         }
         ["link", from, to] => {
-            let ((from, name), (to, new_name)) = (place(client, from).await?, place(client, to).await?);
+            let ((from, name), (to, new_name)) =
+                (place(client, from).await?, place(client, to).await?);
             client.link(&ROOT, client.lookup(from, &name).await?.ino, to, &new_name).await.map(drop)
         }
         ["rm", path] => {
@@ -287,7 +335,8 @@ async fn rename(client: &Client, from: &str, to: &str, mode: RenameMode) -> Resu
 
 /// The directory of a path, and its name in that.
 async fn place(client: &Client, path: &str) -> Result<(Ino, Name), FsError> {
-    let mut names = path.split('/').map(|name| Name::new(name.as_bytes()).expect("paths of tests are good"));
+    let mut names =
+        path.split('/').map(|name| Name::new(name.as_bytes()).expect("paths of tests are good"));
     let last = names.next_back().expect("a path has a name");
     let mut dir = Ino::ROOT;
     for name in names {

@@ -15,7 +15,8 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Two processes on two machines with a connection between them.
 async fn connected(client: &Process, server: &Process) -> (Halves, Halves) {
     let mut listener = server.ports.net.listen("0.0.0.0:7000").await.unwrap();
-    let (dialled, accepted) = futures_util::join!(client.ports.net.connect("b:7000"), listener.accept());
+    let (dialled, accepted) =
+        futures_util::join!(client.ports.net.connect("b:7000"), listener.accept());
     (dialled.unwrap().split(), accepted.unwrap().split())
 }
 
@@ -59,15 +60,27 @@ fn what_cannot_be_reached_is_refused() {
         .run(async {
             for address in ["b:7000", "nobody:7000", "b", "b:", "b:x", "", ":"] {
                 let refused = client.ports.net.connect(address).await.err();
-                assert!(matches!(refused, Some(NetError::Unreachable { .. })), "{address:?}: {refused:?}");
+                assert!(
+                    matches!(refused, Some(NetError::Unreachable { .. })),
+                    "{address:?}: {refused:?}"
+                );
             }
             let listener = server.ports.net.listen("b:7000").await.unwrap();
-            assert!(matches!(server.ports.net.listen("localhost:7000").await.err(), Some(NetError::Unreachable { .. })));
-            assert!(matches!(client.ports.net.listen("b:7001").await.err(), Some(NetError::Unreachable { .. })));
+            assert!(matches!(
+                server.ports.net.listen("localhost:7000").await.err(),
+                Some(NetError::Unreachable { .. })
+            ));
+            assert!(matches!(
+                client.ports.net.listen("b:7001").await.err(),
+                Some(NetError::Unreachable { .. })
+            ));
             drop(listener);
             let again = server.ports.net.listen("b:7000").await.unwrap();
             assert_eq!(again.address(), "b:7000");
-            let (one, two) = (server.ports.net.listen("b:0").await.unwrap(), server.ports.net.listen("b:0").await.unwrap());
+            let (one, two) = (
+                server.ports.net.listen("b:0").await.unwrap(),
+                server.ports.net.listen("b:0").await.unwrap(),
+            );
             assert_ne!(one.address(), two.address());
             client.ports.net.connect(&one.address()).await.unwrap();
         })
@@ -81,15 +94,23 @@ fn a_partition_holds_frames_back() {
     let (client, server) = pair(&world);
     world
         .run(async {
-            let ((mut send, mut answers), (mut answer, mut receive)) = connected(&client, &server).await;
+            let ((mut send, mut answers), (mut answer, mut receive)) =
+                connected(&client, &server).await;
             world.net().partition_one_way("a", "b");
             send.send(frame(1)).await.unwrap();
             send.send(frame(2)).await.unwrap();
             answer.send(frame(3)).await.unwrap();
-            assert_eq!(answers.receive().await.unwrap().unwrap(), "frame 3", "the other way is open");
+            assert_eq!(
+                answers.receive().await.unwrap().unwrap(),
+                "frame 3",
+                "the other way is open"
+            );
             world.sleep(5 * SECOND).await;
             assert!(receive.receive().now_or_never().is_none());
-            assert!(matches!(client.ports.net.connect("b:7000").await.err(), Some(NetError::Unreachable { .. })));
+            assert!(matches!(
+                client.ports.net.connect("b:7000").await.err(),
+                Some(NetError::Unreachable { .. })
+            ));
             world.net().heal();
             assert_eq!(receive.receive().await.unwrap().unwrap(), "frame 1");
             assert_eq!(receive.receive().await.unwrap().unwrap(), "frame 2");
@@ -105,7 +126,8 @@ fn a_long_partition_breaks_the_sender_and_leaves_the_receiver_half_open() {
     let (client, server) = pair(&world);
     world
         .run(async {
-            let ((mut send, receive_too), (mut answer, mut receive)) = connected(&client, &server).await;
+            let ((mut send, receive_too), (mut answer, mut receive)) =
+                connected(&client, &server).await;
             world.net().partition("a", "b");
             send.send(frame(1)).await.unwrap();
             world.sleep(60 * SECOND).await;
@@ -129,7 +151,8 @@ fn a_reset_loses_what_is_under_way() {
     let (client, server) = pair(&world);
     world
         .run(async {
-            let ((mut send, mut answers), (_answer, mut receive)) = connected(&client, &server).await;
+            let ((mut send, mut answers), (_answer, mut receive)) =
+                connected(&client, &server).await;
             send.send(frame(1)).await.unwrap();
             world.sleep(SECOND).await;
             send.send(frame(2)).await.unwrap();
@@ -155,7 +178,8 @@ fn what_arrives_is_a_prefix_of_what_was_sent() {
         let (client, server) = pair(&world);
         world
             .run(async {
-                let ((mut send, _answers), (_answer, mut receive)) = connected(&client, &server).await;
+                let ((mut send, _answers), (_answer, mut receive)) =
+                    connected(&client, &server).await;
                 world.set_faults(plan);
                 client.spawn(async move {
                     for number in 0..50 {
@@ -167,14 +191,19 @@ fn what_arrives_is_a_prefix_of_what_was_sent() {
                 let mut next = 0;
                 let end = loop {
                     match select(receive.receive(), world.sleep(120 * SECOND)).await {
-                        Either::Left((Ok(Some(bytes)), _)) => assert_eq!(bytes, format!("frame {next}")),
+                        Either::Left((Ok(Some(bytes)), _)) => {
+                            assert_eq!(bytes, format!("frame {next}"))
+                        }
                         Either::Left((Ok(None), _)) => break "closed",
                         Either::Left((Err(_), _)) => break "broken",
                         Either::Right(_) => break "silence",
                     }
                     next += 1;
                 };
-                assert!(next == 50 || end != "closed", "seed {seed}: only {next} frames and a good end");
+                assert!(
+                    next == 50 || end != "closed",
+                    "seed {seed}: only {next} frames and a good end"
+                );
                 cut_short += u32::from(next < 50);
             })
             .unwrap();

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use ebb_model::*;
-use ebb_sim::oracle::{Checker, ClientId, Event, Identity, Op, OpId, Outcome, Permitted, SeenNode, Tree};
+use ebb_sim::oracle::{
+    Checker, ClientId, Event, Identity, Op, OpId, Outcome, Permitted, SeenNode, Tree,
+};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,7 +13,22 @@ fn dir(ino: Ino, mode: u16, mtime: Time) -> Attr {
     let (atime, ctime, btime) = (mtime, mtime, mtime);
     let size_bytes = 4096;
     let (kind, version) = (FileKind::Directory, Version(1));
-    Attr { ino, kind, mode, nlink: 2, uid: 0, gid: 0, rdev: 0, size_bytes, hole_bytes: 0, atime, mtime, ctime, btime, version }
+    Attr {
+        ino,
+        kind,
+        mode,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        size_bytes,
+        hole_bytes: 0,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        version,
+    }
 }
 
 fn lookup() -> Op {
@@ -26,14 +43,19 @@ fn an_answer_may_be_of_any_moment_since_the_question() {
     let time = |secs: i64| Time { secs, nanos: 0 };
     let (late, quick) = (ClientId(1), ClientId(2));
     let parent = Ino::new(Incarnation(1), Slot(0), 2);
-    let change = ClientMutation::SetAttr { ino: parent, set: SetAttr { mtime: Some(SetTime::To(time(9))), ..SetAttr::default() } };
+    let change = ClientMutation::SetAttr {
+        ino: parent,
+        set: SetAttr { mtime: Some(SetTime::To(time(9))), ..SetAttr::default() },
+    };
     let asked = |id, client, op| Event::Call { id: OpId(id), client, op };
     let answered = |id, outcome| Event::Return { id: OpId(id), outcome };
     let dir = |mtime| Outcome::Attr(dir(parent, 0o755, mtime));
     let history = |changed: bool| {
-        let mut history = vec![asked(1, late, lookup()), asked(2, quick, lookup()), answered(2, dir(time(5)))];
+        let mut history =
+            vec![asked(1, late, lookup()), asked(2, quick, lookup()), answered(2, dir(time(5)))];
         if changed {
-            history.extend([asked(3, quick, Op::Mutate(change.clone())), answered(3, dir(time(9)))]);
+            history
+                .extend([asked(3, quick, Op::Mutate(change.clone())), answered(3, dir(time(9)))]);
         }
         history.push(answered(1, dir(time(9))));
         history.into_iter().map(|event| (Duration::ZERO, event)).collect::<Vec<_>>()
@@ -43,22 +65,29 @@ fn an_answer_may_be_of_any_moment_since_the_question() {
     assert!(Checker::new(tree(), Permitted::default(), &history(false)).check().is_err());
 }
 
-/// The last that a client hears of a change is that it failed, because the client was cut off. Whoever
-/// looks finds it done or not, and nothing else; and where nothing can fail it must not be there.
+/// The last that a client hears of a change is that it failed, because the client was cut off.
+/// Whoever looks finds it done or not, and nothing else; and where nothing can fail it must not be
+/// there.
 #[test]
 fn what_failed_in_doubt_is_done_or_not() {
     let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
     let op = Op::Mutate(ClientMutation::SetAttr { ino: Ino::ROOT, set });
     let seen = |mode| {
         let (target, xattrs, content) = (Bytes::new(), BTreeMap::new(), Bytes::new());
-        let root = SeenNode { attr: dir(Ino::ROOT, mode, Time { secs: 1, nanos: 0 }), target, xattrs, content };
+        let root = SeenNode {
+            attr: dir(Ino::ROOT, mode, Time { secs: 1, nanos: 0 }),
+            target,
+            xattrs,
+            content,
+        };
         Event::Seen { tree: Rc::new(BTreeMap::from([(Vec::new(), root)])), inos: Identity::Kept }
     };
     let verdict = |mode, io| {
         let call = Event::Call { id: OpId(1), client: ClientId(1), op: op.clone() };
         let failed = Event::Return { id: OpId(1), outcome: Outcome::Failed(FsError::Io) };
         let history = [call, failed, seen(mode), seen(mode)].map(|event| (Duration::ZERO, event));
-        Checker::new(Tree::with_objects([]), Permitted { io, ..Permitted::default() }, &history).check()
+        Checker::new(Tree::with_objects([]), Permitted { io, ..Permitted::default() }, &history)
+            .check()
     };
     assert_eq!((verdict(0o700, true), verdict(0o755, true)), (Ok(()), Ok(())));
     assert!(verdict(0o750, true).is_err() && verdict(0o700, false).is_err());

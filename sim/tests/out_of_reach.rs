@@ -23,9 +23,11 @@ fn an_object_whose_condition_never_holds_is_an_error() {
         let process = world.machine("a").process("node");
         let options = Options { owner: "reach".into(), embedded: true, ..Options::default() };
         let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
-        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let client: Rc<Client> =
+            Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
         let inner = client.clone();
-        let file = process.call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
+        let file = process
+            .call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
         let ino = file.await.unwrap().unwrap().ino;
         let root = Caller::ROOT;
 
@@ -41,11 +43,15 @@ fn an_object_whose_condition_never_holds_is_an_error() {
         assert_eq!(read.await.unwrap(), Err(FsError::Io));
         assert!(gets() < 200);
         let inner = client.clone();
-        let written = process.call(async move { inner.write(&root, ino, 5, Bytes::from_static(b"x"), false).await.map(drop) });
+        let written = process.call(async move {
+            inner.write(&root, ino, 5, Bytes::from_static(b"x"), false).await.map(drop)
+        });
         assert_eq!(written.await.unwrap(), Err(FsError::Io));
         assert!(gets() < 200);
         let (inner, root) = (client.clone(), Caller::ROOT);
-        let zeroed = process.call(async move { inner.fallocate(&root, ino, (5, 10), Allocation::Zero, true, false).await.map(drop) });
+        let zeroed = process.call(async move {
+            inner.fallocate(&root, ino, (5, 10), Allocation::Zero, true, false).await.map(drop)
+        });
         assert_eq!(zeroed.await.unwrap(), Err(FsError::Io));
         assert!(gets() < 200);
         let (inner, root) = (client.clone(), Caller::ROOT);
@@ -58,7 +64,11 @@ fn an_object_whose_condition_never_holds_is_an_error() {
         // It is said for as long as it is so.
         let troubles = || async {
             let inner = client.clone();
-            match process.call(async move { inner.admin(AdminRequest::Status).await }).await.unwrap() {
+            match process
+                .call(async move { inner.admin(AdminRequest::Status).await })
+                .await
+                .unwrap()
+            {
                 Ok(AdminReply::Status(status)) => status.troubles.len(),
                 other => panic!("{other:?}"),
             }
@@ -83,14 +93,25 @@ fn a_bucket_that_answers_after_hours_is_waited_for_as_long_as_stated() {
     let done = world.run(async {
         let process = world.machine("a").process("node");
         let (bucket_timeout, head_term) = (Duration::from_secs(20), Duration::from_secs(100_000));
-        let options = Options { owner: "reach".into(), embedded: true, bucket_timeout, head_term, ..Options::default() };
+        let options = Options {
+            owner: "reach".into(),
+            embedded: true,
+            bucket_timeout,
+            head_term,
+            ..Options::default()
+        };
         let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
-        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let client: Rc<Client> =
+            Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
         let inner = client.clone();
-        let file = process.call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
+        let file = process
+            .call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
         let ino = file.await.unwrap().unwrap().ino;
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(100 * 3600) };
-        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            bucket: BucketFaults { slow, ..BucketFaults::default() },
+            ..FaultPlan::default()
+        });
 
         let began = world.now();
         let inner = client.clone();
@@ -102,18 +123,25 @@ fn a_bucket_that_answers_after_hours_is_waited_for_as_long_as_stated() {
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: the bucket is away for an hour, in which files are written and written over. Danger: writers wait, the bucket is asked all the
-/// time, nobody says since when it is away, or what is oldest comes last. Expectation: none of this.
+/// Situation: the bucket is away for an hour, in which files are written and written over. Danger:
+/// writers wait, the bucket is asked all the time, nobody says since when it is away, or what is
+/// oldest comes last. Expectation: none of this.
 #[test]
 fn a_bucket_that_was_away_for_an_hour_gets_everything_oldest_first() {
     const HOUR: Duration = Duration::from_secs(3600);
     let (world, files) = (World::new(6), 40u64);
     let bucket = world.bucket();
     let process = world.machine("a").process("node");
-    let options = Options { owner: "reach".into(), embedded: true, flush_parallel: 1, ..Options::default() };
+    let options =
+        Options { owner: "reach".into(), embedded: true, flush_parallel: 1, ..Options::default() };
     let status = async |client: &Rc<Client>| {
         let inner = client.clone();
-        match process.call(async move { inner.admin(AdminRequest::Status).await }).await.unwrap().unwrap() {
+        match process
+            .call(async move { inner.admin(AdminRequest::Status).await })
+            .await
+            .unwrap()
+            .unwrap()
+        {
             AdminReply::Status(status) => *status,
             other => panic!("{other:?}"),
         }
@@ -122,19 +150,31 @@ fn a_bucket_that_was_away_for_an_hour_gets_everything_oldest_first() {
     let names: Vec<String> = (0..files).map(|at| format!("{:02}", at * 37 % files)).collect();
     let scene = async {
         let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
-        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
-        let (inner, away, clock, names) = (client.clone(), bucket.clone(), process.ports.clock.clone(), names.clone());
+        let client: Rc<Client> =
+            Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let (inner, away, clock, names) =
+            (client.clone(), bucket.clone(), process.ports.clock.clone(), names.clone());
         let left = process.call(async move {
             inner.readdir(Ino::ROOT, Cookie::START, 1).await.unwrap();
             away.vanish_for(HOUR);
             let (began, left) = (clock.monotonic(), clock.wall());
             for name in names {
                 let name = Name::new(name.as_bytes()).unwrap();
-                let ino = inner.make(&Caller::ROOT, Ino::ROOT, &name, 0o600, Make::Regular, false).await.unwrap().ino;
-                inner.write(&Caller::ROOT, ino, 0, Bytes::from(vec![7; 10_000]), false).await.unwrap();
+                let ino = inner
+                    .make(&Caller::ROOT, Ino::ROOT, &name, 0o600, Make::Regular, false)
+                    .await
+                    .unwrap()
+                    .ino;
+                inner
+                    .write(&Caller::ROOT, ino, 0, Bytes::from(vec![7; 10_000]), false)
+                    .await
+                    .unwrap();
                 clock.sleep(Duration::from_secs(60)).await;
             }
-            assert!(clock.monotonic() - began < Duration::from_secs(60 * files + 1), "nobody waits for it");
+            assert!(
+                clock.monotonic() - began < Duration::from_secs(60 * files + 1),
+                "nobody waits for it"
+            );
             left
         });
         let left = left.await.unwrap();
@@ -145,12 +185,18 @@ fn a_bucket_that_was_away_for_an_hour_gets_everything_oldest_first() {
     };
     let before = requests();
     let (_node, client) = world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
-    world.run_for(HOUR - Duration::from_secs(60 * files)).unwrap_or_else(|failure| panic!("{failure}"));
+    world
+        .run_for(HOUR - Duration::from_secs(60 * files))
+        .unwrap_or_else(|failure| panic!("{failure}"));
     assert!(requests() - before < 2 * HOUR.as_secs(), "{} requests", requests() - before);
     world.run_for(Duration::from_secs(120)).unwrap_or_else(|failure| panic!("{failure}"));
     let told = world.run(status(&client)).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(told.troubles.is_empty() && told.dirty_bytes == 0, "{told:?}");
-    let sent = bucket.history().into_iter().filter(|change| change.etag.is_some()).map(|change| change.key);
+    let sent = bucket
+        .history()
+        .into_iter()
+        .filter(|change| change.etag.is_some())
+        .map(|change| change.key);
     assert_eq!(sent.filter(|key| key.len() == 2).collect::<Vec<_>>(), names);
 }
 
@@ -162,15 +208,25 @@ fn what_is_refused_is_told_of_until_it_is_done_or_gone() {
     let bucket = world.bucket();
     let done = world.run(async {
         let process = world.machine("a").process("node");
-        let options = Options { owner: "reach".into(), embedded: true, flush_interval: Duration::ZERO, ..Options::default() };
+        let options = Options {
+            owner: "reach".into(),
+            embedded: true,
+            flush_interval: Duration::ZERO,
+            ..Options::default()
+        };
         let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
-        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
-        let (inner, forbidding, clock) = (client.clone(), bucket.clone(), process.ports.clock.clone());
+        let client: Rc<Client> =
+            Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let (inner, forbidding, clock) =
+            (client.clone(), bucket.clone(), process.ports.clock.clone());
         let work = process.call(async move {
             let root = Caller::ROOT;
             let name = |text: &str| Name::new(text.as_bytes()).unwrap();
             let told = async || {
-                let AdminReply::Status(status) = inner.admin(AdminRequest::Status).await.unwrap() else { panic!("another answer") };
+                let AdminReply::Status(status) = inner.admin(AdminRequest::Status).await.unwrap()
+                else {
+                    panic!("another answer")
+                };
                 status
                     .troubles
                     .into_iter()
@@ -178,17 +234,38 @@ fn what_is_refused_is_told_of_until_it_is_done_or_gone() {
                     .filter(|what| what.contains("cannot be written"))
                     .collect::<Vec<_>>()
             };
-            inner.make(&root, Ino::ROOT, &name("before"), 0o600, Make::Regular, false).await.unwrap();
+            inner
+                .make(&root, Ino::ROOT, &name("before"), 0o600, Make::Regular, false)
+                .await
+                .unwrap();
             inner.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             forbidding.forbid_for(Duration::from_secs(60));
             for file in ["gone", "moved", "stays"] {
-                inner.make(&root, Ino::ROOT, &name(file), 0o600, Make::Regular, false).await.unwrap();
+                inner
+                    .make(&root, Ino::ROOT, &name(file), 0o600, Make::Regular, false)
+                    .await
+                    .unwrap();
             }
             clock.sleep(Duration::from_secs(5)).await;
             let first = told().await;
-            assert!(["/gone", "/moved", "/stays"].iter().all(|file| first.iter().any(|what| what.starts_with(file))), "{first:?}");
+            assert!(
+                ["/gone", "/moved", "/stays"]
+                    .iter()
+                    .all(|file| first.iter().any(|what| what.starts_with(file))),
+                "{first:?}"
+            );
             inner.unlink(&root, Ino::ROOT, &name("gone")).await.unwrap();
-            inner.rename(&root, Ino::ROOT, &name("moved"), Ino::ROOT, &name("elsewhere"), RenameMode::Replace).await.unwrap();
+            inner
+                .rename(
+                    &root,
+                    Ino::ROOT,
+                    &name("moved"),
+                    Ino::ROOT,
+                    &name("elsewhere"),
+                    RenameMode::Replace,
+                )
+                .await
+                .unwrap();
             let then = told().await;
             assert!(!then.iter().any(|what| what.starts_with("/gone")), "{then:?}");
             clock.sleep(Duration::from_secs(60)).await;
@@ -200,9 +277,9 @@ fn what_is_refused_is_told_of_until_it_is_done_or_gone() {
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a read is given up because the bucket does not answer, and when it answers again nobody wants anything of it.
-/// Danger: status says for ever that it does not.
-/// Expectation: it says so since the read, and no more once the head has been renewed.
+/// Situation: a read is given up because the bucket does not answer, and when it answers again
+/// nobody wants anything of it. Danger: status says for ever that it does not. Expectation: it says
+/// so since the read, and no more once the head has been renewed.
 #[test]
 fn a_bucket_that_answers_again_is_no_trouble_though_nobody_asks() {
     let world = World::new(4);
@@ -211,11 +288,19 @@ fn a_bucket_that_answers_again_is_no_trouble_though_nobody_asks() {
     let done = world.run(async {
         let process = world.machine("a").process("node");
         let (bucket_timeout, head_term) = (Duration::from_secs(20), Duration::from_secs(30));
-        let options = Options { owner: "reach".into(), embedded: true, bucket_timeout, head_term, ..Options::default() };
+        let options = Options {
+            owner: "reach".into(),
+            embedded: true,
+            bucket_timeout,
+            head_term,
+            ..Options::default()
+        };
         let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
-        let client: Rc<Client> = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+        let client: Rc<Client> =
+            Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
         let (inner, clock) = (client.clone(), process.ports.clock.clone());
-        let lookup = process.call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
+        let lookup = process
+            .call(async move { inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await });
         let ino = lookup.await.unwrap().unwrap().ino;
         let broken = BucketFaults { unavailable: Rate::ALWAYS, ..BucketFaults::default() };
         world.set_faults(FaultPlan { bucket: broken, ..FaultPlan::default() });
@@ -224,14 +309,24 @@ fn a_bucket_that_answers_again_is_no_trouble_though_nobody_asks() {
         assert_eq!(read.await.unwrap(), Err(FsError::TimedOut));
         let troubles = || async {
             let inner = client.clone();
-            match process.call(async move { inner.admin(AdminRequest::Status).await }).await.unwrap() {
+            match process
+                .call(async move { inner.admin(AdminRequest::Status).await })
+                .await
+                .unwrap()
+            {
                 Ok(AdminReply::Status(status)) => status.troubles,
                 other => panic!("{other:?}"),
             }
         };
         let told = troubles().await;
-        assert!(told.iter().any(|trouble| trouble.what.starts_with("get is not answered")), "{told:?}");
-        assert!(told.iter().all(|trouble| (before..=clock.wall()).contains(&trouble.since)), "{told:?}");
+        assert!(
+            told.iter().any(|trouble| trouble.what.starts_with("get is not answered")),
+            "{told:?}"
+        );
+        assert!(
+            told.iter().all(|trouble| (before..=clock.wall()).contains(&trouble.since)),
+            "{told:?}"
+        );
         world.set_faults(FaultPlan::default());
         clock.sleep(2 * head_term).await;
         assert_eq!(troubles().await, []);

@@ -30,14 +30,23 @@ fn name(text: &str) -> Name {
 async fn mount(world: &World, machine: &str, bucket: &SimBucket) -> Mount {
     let process = world.machine(machine).process("node");
     let flush_interval = Duration::from_secs(1);
-    let options = Options { owner: machine.into(), embedded: true, revalidate: Some(INTERVAL), flush_interval, ..Options::default() };
+    let options = Options {
+        owner: machine.into(),
+        embedded: true,
+        revalidate: Some(INTERVAL),
+        flush_interval,
+        ..Options::default()
+    };
     let node = rig::open(&process, bucket, &options).await.unwrap().unwrap();
     let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
     Mount { process, node, client }
 }
 
 impl Mount {
-    async fn call<T: 'static, F: Future<Output = T> + 'static>(&self, ask: impl FnOnce(Client) -> F) -> T {
+    async fn call<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        ask: impl FnOnce(Client) -> F,
+    ) -> T {
         self.process.call(ask(self.client.clone())).await.expect("the node lives")
     }
 
@@ -55,7 +64,10 @@ impl Mount {
 
     async fn read(&self, path: &str) -> Result<Bytes, FsError> {
         let attr = self.find(path).await?;
-        self.call(|client| async move { client.read(attr.ino, 0, attr.size_bytes as usize + 1).await }).await
+        self.call(
+            |client| async move { client.read(attr.ino, 0, attr.size_bytes as usize + 1).await },
+        )
+        .await
     }
 
     async fn names(&self, dir: Ino) -> Result<BTreeMap<String, (Ino, FileKind)>, FsError> {
@@ -66,7 +78,10 @@ impl Mount {
                 let page = client.readdir(dir, after, 500).await?;
                 for (entry, _) in &page.entries {
                     after = entry.cookie;
-                    names.insert(String::from_utf8(entry.name.as_bytes().to_vec()).unwrap(), (entry.ino, entry.kind));
+                    names.insert(
+                        String::from_utf8(entry.name.as_bytes().to_vec()).unwrap(),
+                        (entry.ino, entry.kind),
+                    );
                 }
                 if page.end {
                     return Ok(names);
@@ -101,12 +116,16 @@ impl Mount {
 
     async fn flush(&self) {
         self.admin(AdminRequest::Flush { path: vec![] }).await;
-        let AdminReply::Fsck(report) = self.admin(AdminRequest::Fsck).await else { panic!("another answer") };
+        let AdminReply::Fsck(report) = self.admin(AdminRequest::Fsck).await else {
+            panic!("another answer")
+        };
         assert_eq!(report.problems, vec![]);
     }
 
     async fn troubles(&self) -> Vec<String> {
-        let AdminReply::Status(status) = self.admin(AdminRequest::Status).await else { panic!("another answer") };
+        let AdminReply::Status(status) = self.admin(AdminRequest::Status).await else {
+            panic!("another answer")
+        };
         status.troubles.into_iter().map(|trouble| trouble.what).collect()
     }
 }
@@ -147,10 +166,14 @@ fn what_others_add_replace_and_remove_is_seen() {
         let after = mount.tree().await;
         assert_eq!(after.keys().collect::<Vec<_>>(), ["a", "d/", "d/b", "d/x/", "d/x/y", "z"]);
         assert_eq!(after["a"], "longer than before");
-        assert!(mount.find("").await.unwrap().mtime > root.mtime, "programs see that the directory has changed");
+        assert!(
+            mount.find("").await.unwrap().mtime > root.mtime,
+            "programs see that the directory has changed"
+        );
         assert_eq!(mount.troubles().await, Vec::<String>::new());
         mount.flush().await;
-        let keys: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
+        let keys: Vec<String> =
+            bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
         assert_eq!(keys, ["a", "d/b", "d/x/y", "z"], "nothing of others is touched");
     });
 }
@@ -162,8 +185,11 @@ fn directories_made_here_stay() {
     let bucket = world.bucket();
     run(&world, async {
         let mount = mount(&world, "a", &bucket).await;
-        let made =
-            mount.call(|client| async move { client.make(&Caller::ROOT, Ino::ROOT, &name("mine"), 0o755, Make::Directory, false).await });
+        let made = mount.call(|client| async move {
+            client
+                .make(&Caller::ROOT, Ino::ROOT, &name("mine"), 0o755, Make::Directory, false)
+                .await
+        });
         made.await.unwrap();
         mount.flush().await;
         put(&bucket, "mine/theirs", "x");
@@ -204,7 +230,8 @@ fn names_of_large_directories_are_asked_for_one_by_one() {
     });
 }
 
-/// Danger: a listing that is older than what was done here brings back what was removed, or takes away what was made.
+/// Danger: a listing that is older than what was done here brings back what was removed, or takes
+/// away what was made.
 #[test]
 fn a_listing_of_before_undoes_nothing() {
     let world = World::new(5);
@@ -216,7 +243,8 @@ fn a_listing_of_before_undoes_nothing() {
         let mount = mount(&world, "a", &bucket).await;
         mount.tree().await;
         let (root, d) = (Ino::ROOT, mount.find("d").await.unwrap().ino);
-        let (e, kept) = (mount.find("d/e").await.unwrap().ino, mount.find("kept").await.unwrap().ino);
+        let (e, kept) =
+            (mount.find("d/e").await.unwrap().ino, mount.find("kept").await.unwrap().ino);
         bucket.keep_listings(true);
         mount
             .call(|client| async move {
@@ -224,7 +252,10 @@ fn a_listing_of_before_undoes_nothing() {
                 client.unlink(&caller, root, &name("a")).await.unwrap();
                 client.unlink(&caller, e, &name("c")).await.unwrap();
                 client.rmdir(&caller, d, &name("e")).await.unwrap();
-                client.rename(&caller, d, &name("b"), root, &name("moved"), RenameMode::Replace).await.unwrap();
+                client
+                    .rename(&caller, d, &name("b"), root, &name("moved"), RenameMode::Replace)
+                    .await
+                    .unwrap();
                 client.rmdir(&caller, root, &name("d")).await.unwrap();
                 client.make(&caller, kept, &name("y"), 0o644, Make::Regular, false).await.unwrap();
             })
@@ -261,7 +292,13 @@ fn a_bucket_that_is_away_hides_nothing() {
         let began = clock.monotonic();
         assert_eq!(mount.tree().await, before);
         assert!(clock.monotonic() - began < Duration::from_secs(10));
-        assert!(mount.troubles().await.iter().any(|trouble| trouble.starts_with("what others have changed")));
+        assert!(
+            mount
+                .troubles()
+                .await
+                .iter()
+                .any(|trouble| trouble.starts_with("what others have changed"))
+        );
         world.sleep(Duration::from_secs(600)).await;
         put(&bucket, "b", "b");
         assert_eq!(mount.tree().await.len(), 2);
@@ -281,7 +318,12 @@ fn changes_of_both_sides_are_kept() {
         let ino = mount.find("a").await.unwrap().ino;
         world.sleep(INTERVAL).await;
         bucket.vanish_for(INTERVAL);
-        mount.call(|client| async move { client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"here"), false).await }).await.unwrap();
+        mount
+            .call(|client| async move {
+                client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"here"), false).await
+            })
+            .await
+            .unwrap();
         put(&bucket, "a", "there");
         world.sleep(INTERVAL * 2).await;
         mount.flush().await;
@@ -295,19 +337,30 @@ fn changes_of_both_sides_are_kept() {
 impl Mount {
     async fn write(&self, path: &str, at: u64, text: &'static [u8]) {
         let ino = self.find(path).await.unwrap().ino;
-        self.call(move |client| async move { client.write(&Caller::ROOT, ino, at, Bytes::from_static(text), false).await }).await.unwrap();
+        self.call(move |client| async move {
+            client.write(&Caller::ROOT, ino, at, Bytes::from_static(text), false).await
+        })
+        .await
+        .unwrap();
     }
 
     async fn rename(&self, from: &str, to: &str) {
         let (from, to) = (name(from), name(to));
-        let renaming =
-            |client: Client| async move { client.rename(&Caller::ROOT, Ino::ROOT, &from, Ino::ROOT, &to, RenameMode::Replace).await };
+        let renaming = |client: Client| async move {
+            client
+                .rename(&Caller::ROOT, Ino::ROOT, &from, Ino::ROOT, &to, RenameMode::Replace)
+                .await
+        };
         self.call(renaming).await.unwrap();
     }
 
     async fn make(&self, text: &str, content: &'static [u8]) {
         let name = name(text);
-        self.call(|client| async move { client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await }).await.unwrap();
+        self.call(|client| async move {
+            client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await
+        })
+        .await
+        .unwrap();
         self.write(text, 0, content).await;
     }
 }
@@ -317,11 +370,17 @@ const LEN_BYTES: usize = 3 * BLOCK_BYTES as usize;
 /// All objects beside a key, in the order of their names.
 fn beside(bucket: &SimBucket, key: &str) -> Vec<Bytes> {
     let begin = format!("{key}.ebb-conflict-");
-    bucket.objects().into_iter().filter(|(key, _)| key.starts_with(&begin)).map(|(_, object)| object.body).collect()
+    bucket
+        .objects()
+        .into_iter()
+        .filter(|(key, _)| key.starts_with(&begin))
+        .map(|(_, object)| object.body)
+        .collect()
 }
 
-/// Situation: others put an earlier object of a file back, and others what they have made of it, with all that ebb said of it, as tools do
-/// that copy objects, while the file is changed. Danger: it is taken for what ebb itself has written.
+/// Situation: others put an earlier object of a file back, and others what they have made of it,
+/// with all that ebb said of it, as tools do that copy objects, while the file is changed. Danger:
+/// it is taken for what ebb itself has written.
 #[test]
 fn what_others_make_of_an_object_of_ours_is_theirs() {
     let world = World::new(8);
@@ -333,7 +392,9 @@ fn what_others_make_of_an_object_of_ours_is_theirs() {
         let first = bucket.objects()["file"].clone();
         mount.write("file", 0, b"second").await;
         mount.flush().await;
-        for (body, change) in [(first.body.clone(), &b"third"[..]), (Bytes::from_static(b"edited"), b"fourth")] {
+        for (body, change) in
+            [(first.body.clone(), &b"third"[..]), (Bytes::from_static(b"edited"), b"fourth")]
+        {
             mount.write("file", 0, change).await;
             bucket.put_as_outsider("file", body.clone(), first.meta.tags.clone()).unwrap();
             mount.flush().await;
@@ -343,8 +404,9 @@ fn what_others_make_of_an_object_of_ours_is_theirs() {
     });
 }
 
-/// Situation: others replace the object of a file again and again while it is changed, at times with what they have put before, and change
-/// what was kept of theirs. Danger: one conflict hides another.
+/// Situation: others replace the object of a file again and again while it is changed, at times
+/// with what they have put before, and change what was kept of theirs. Danger: one conflict hides
+/// another.
 #[test]
 fn each_conflict_is_kept() {
     let world = World::new(9);
@@ -361,11 +423,19 @@ fn each_conflict_is_kept() {
                 mount.write(file, 0, b"ours").await;
                 mount.flush().await;
                 assert_eq!(bucket.objects()[file].body, "ours");
-                let (key, _) =
-                    bucket.objects().into_iter().find(|(key, object)| key.len() > file.len() && object.body == theirs).expect(theirs);
+                let (key, _) = bucket
+                    .objects()
+                    .into_iter()
+                    .find(|(key, object)| key.len() > file.len() && object.body == theirs)
+                    .expect(theirs);
                 put(&bucket, &key, format!("edited {}", kept.len()));
                 kept.push(key);
-                assert!(kept.iter().enumerate().all(|(at, key)| bucket.objects()[key].body == format!("edited {at}")), "{kept:?}");
+                assert!(
+                    kept.iter()
+                        .enumerate()
+                        .all(|(at, key)| bucket.objects()[key].body == format!("edited {at}")),
+                    "{kept:?}"
+                );
             }
             assert!(kept.iter().all(|key| key.len() <= 255));
         }
@@ -375,8 +445,8 @@ fn each_conflict_is_kept() {
     });
 }
 
-/// Situation: a file of which a part is here is changed, and others replace its object before that is sent. Danger: what is sent is of both, and
-/// neither is left. Expectation: theirs is kept.
+/// Situation: a file of which a part is here is changed, and others replace its object before that
+/// is sent. Danger: what is sent is of both, and neither is left. Expectation: theirs is kept.
 #[test]
 fn what_was_changed_in_part_does_not_take_the_place_of_theirs() {
     let world = World::new(10);
@@ -394,11 +464,14 @@ fn what_was_changed_in_part_does_not_take_the_place_of_theirs() {
     });
 }
 
-/// Situation: a file is renamed, and others put an object where it goes: while the answer of the copy is lost, or before the copy gets there.
-/// Danger: theirs is taken for the copy, and ours is deleted; or theirs is gone.
+/// Situation: a file is renamed, and others put an object where it goes: while the answer of the
+/// copy is lost, or before the copy gets there. Danger: theirs is taken for the copy, and ours is
+/// deleted; or theirs is gone.
 #[test]
 fn a_rename_takes_nobody_elses_place() {
-    for (seed, (lost, own_tags)) in (12..).zip([(true, true), (true, false), (false, true), (false, false)]) {
+    for (seed, (lost, own_tags)) in
+        (12..).zip([(true, true), (true, false), (false, true), (false, false)])
+    {
         let world = World::new(seed);
         let bucket = world.bucket();
         if own_tags {
@@ -432,8 +505,8 @@ fn a_rename_takes_nobody_elses_place() {
     }
 }
 
-/// Situation: a bucket whose copies have tags of their own refuses every other request, while others replace what was changed here.
-/// Expectation: theirs is kept once.
+/// Situation: a bucket whose copies have tags of their own refuses every other request, while
+/// others replace what was changed here. Expectation: theirs is kept once.
 #[test]
 fn a_conflict_is_kept_once() {
     for seed in 20..30 {
@@ -445,7 +518,11 @@ fn a_conflict_is_kept_once() {
             mount.make("file", b"ours").await;
             mount.flush().await;
             put(&bucket, "file", "another's");
-            let faults = BucketFaults { unavailable: Rate::one_in(2), lost_answer: Rate::one_in(4), ..BucketFaults::default() };
+            let faults = BucketFaults {
+                unavailable: Rate::one_in(2),
+                lost_answer: Rate::one_in(4),
+                ..BucketFaults::default()
+            };
             world.set_faults(FaultPlan { bucket: faults, ..FaultPlan::default() });
             mount.write("file", 0, b"OURS").await;
             world.sleep(INTERVAL * 4).await;
@@ -457,8 +534,8 @@ fn a_conflict_is_kept_once() {
     }
 }
 
-/// Situation: beside a key there is another's object at every name that is looked at. Expectation: theirs stays where it is, and what was
-/// changed here is sent once there is room for it.
+/// Situation: beside a key there is another's object at every name that is looked at. Expectation:
+/// theirs stays where it is, and what was changed here is sent once there is room for it.
 #[test]
 fn what_cannot_be_kept_is_not_replaced() {
     let world = World::new(11);
@@ -473,10 +550,15 @@ fn what_cannot_be_kept_is_not_replaced() {
         mount.write("file", 0, b"OURS").await;
         world.sleep(INTERVAL * 4).await;
         assert_eq!(bucket.objects()["file"].body, "theirs");
-        assert!(mount.troubles().await.iter().any(|trouble| trouble.contains("100 versions of others")));
+        assert!(
+            mount.troubles().await.iter().any(|trouble| trouble.contains("100 versions of others"))
+        );
         bucket.delete_as_outsider(&aside(7));
         mount.flush().await;
-        assert_eq!((&bucket.objects()["file"].body[..], &bucket.objects()[&aside(7)].body[..]), (&b"OURS"[..], &b"theirs"[..]));
+        assert_eq!(
+            (&bucket.objects()["file"].body[..], &bucket.objects()[&aside(7)].body[..]),
+            (&b"OURS"[..], &b"theirs"[..])
+        );
     });
 }
 
@@ -487,7 +569,10 @@ fn others_and_a_client_share_directories() {
     for seed in 0..24 {
         let world = World::new(seed);
         let slow = Slowness { rate: Rate::one_in(2), limit: Duration::from_secs(2) };
-        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            bucket: BucketFaults { slow, ..BucketFaults::default() },
+            ..FaultPlan::default()
+        });
         let bucket = world.bucket();
         run(&world, share(seed, &world, &bucket));
     }
@@ -505,7 +590,11 @@ async fn share(seed: u64, world: &World, bucket: &SimBucket) {
         for step in 0..STEPS {
             let dir = DIRECTORIES[draw.next_u64() as usize % DIRECTORIES.len()];
             let passing = draw.next_u64().is_multiple_of(4);
-            let key = if passing { format!("{dir}p{step}") } else { format!("{dir}o{}", draw.next_u64() % 4) };
+            let key = if passing {
+                format!("{dir}p{step}")
+            } else {
+                format!("{dir}o{}", draw.next_u64() % 4)
+            };
             if theirs.borrow().contains_key(&key) && draw.next_u64().is_multiple_of(2) {
                 bucket.delete_as_outsider(&key);
                 theirs.borrow_mut().remove(&key);
@@ -523,9 +612,13 @@ async fn share(seed: u64, world: &World, bucket: &SimBucket) {
         let draw = mount.process.ports.entropy.clone();
         for step in 0..STEPS {
             let dir = DIRECTORIES[draw.next_u64() as usize % DIRECTORIES.len()];
-            let outcome = act(seed, &mount, dir, step, draw.next_u64(), &theirs, &mut mine, &mut taken).await;
+            let outcome =
+                act(seed, &mount, dir, step, draw.next_u64(), &theirs, &mut mine, &mut taken).await;
             // The directory has gone, with all that others had in it.
-            assert!(matches!(outcome, Ok(()) | Err(FsError::NotFound | FsError::Stale)), "seed {seed}: {outcome:?}");
+            assert!(
+                matches!(outcome, Ok(()) | Err(FsError::NotFound | FsError::Stale)),
+                "seed {seed}: {outcome:?}"
+            );
             world.sleep(Duration::from_millis(draw.next_u64() % 2000)).await;
         }
     };
@@ -533,14 +626,22 @@ async fn share(seed: u64, world: &World, bucket: &SimBucket) {
 
     let mut expected = theirs.into_inner();
     expected.extend(mine);
-    let files = |tree: Files| tree.into_iter().filter(|(path, _)| !path.ends_with('/')).collect::<Files>();
+    let files =
+        |tree: Files| tree.into_iter().filter(|(path, _)| !path.ends_with('/')).collect::<Files>();
     world.sleep(INTERVAL).await;
     assert!(files(mount.tree().await) == expected, "seed {seed}: what the client sees");
     mount.flush().await;
-    let objects = bucket.objects().into_iter().filter(|(key, _)| !key.starts_with(".ebb/")).map(|(key, object)| (key, object.body));
+    let objects = bucket
+        .objects()
+        .into_iter()
+        .filter(|(key, _)| !key.starts_with(".ebb/"))
+        .map(|(key, object)| (key, object.body));
     assert!(files(objects.collect()) == expected, "seed {seed}: what the bucket has");
     world.sleep(INTERVAL).await;
-    assert!(files(mount.tree().await) == expected, "seed {seed}: what the client sees when all is settled");
+    assert!(
+        files(mount.tree().await) == expected,
+        "seed {seed}: what the client sees when all is settled"
+    );
     let Mount { process, node, client } = mount;
     let stopped = process.call(async move {
         client.detach(Duration::from_secs(60)).await.unwrap();
@@ -548,7 +649,10 @@ async fn share(seed: u64, world: &World, bucket: &SimBucket) {
     });
     stopped.await.unwrap().unwrap();
     let cold = self::mount(world, "c", bucket).await;
-    assert!(files(cold.tree().await) == expected, "seed {seed}: what a node sees that has nothing but the bucket");
+    assert!(
+        files(cold.tree().await) == expected,
+        "seed {seed}: what a node sees that has nothing but the bucket"
+    );
 }
 
 /// One thing that a client does in a directory.
@@ -566,7 +670,11 @@ async fn act(
     let parent = match mount.find(dir).await {
         Err(FsError::NotFound) if dir == "n/" => {
             mount
-                .call(|client| async move { client.make(&Caller::ROOT, Ino::ROOT, &name("n"), 0o755, Make::Directory, false).await })
+                .call(|client| async move {
+                    client
+                        .make(&Caller::ROOT, Ino::ROOT, &name("n"), 0o755, Make::Directory, false)
+                        .await
+                })
                 .await?
                 .ino
         }
@@ -585,32 +693,61 @@ async fn act(
                 }
                 false => {
                     mount
-                        .call(|client| async move { client.make(&Caller::ROOT, parent, &own, 0o644, Make::Regular, false).await })
+                        .call(|client| async move {
+                            client
+                                .make(&Caller::ROOT, parent, &own, 0o644, Make::Regular, false)
+                                .await
+                        })
                         .await?
                         .ino
                 }
             };
             mine.insert(path, body.clone());
-            mount.call(|client| async move { client.write(&Caller::ROOT, ino, 0, body, false).await }).await.unwrap();
+            mount
+                .call(
+                    |client| async move { client.write(&Caller::ROOT, ino, 0, body, false).await },
+                )
+                .await
+                .unwrap();
         }
         3..=5 => {
             let listed = mount.names(parent).await?;
             let seen: Vec<&String> = listed.keys().filter(|name| name.starts_with('l')).collect();
-            let made: Vec<&str> = mine.keys().filter_map(|path| path.strip_prefix(dir)).filter(|name| name.starts_with('l')).collect();
-            assert_eq!(seen, made, "seed {seed}: what is made here is seen, and nothing else, in {dir:?}");
-            let again = taken.iter().filter_map(|path| path.strip_prefix(dir)).find(|name| listed.contains_key(*name));
+            let made: Vec<&str> = mine
+                .keys()
+                .filter_map(|path| path.strip_prefix(dir))
+                .filter(|name| name.starts_with('l'))
+                .collect();
+            assert_eq!(
+                seen, made,
+                "seed {seed}: what is made here is seen, and nothing else, in {dir:?}"
+            );
+            let again = taken
+                .iter()
+                .filter_map(|path| path.strip_prefix(dir))
+                .find(|name| listed.contains_key(*name));
             assert_eq!(again, None, "seed {seed}: what was taken from {dir:?} stays away");
         }
         _ => {
-            let Some((old, _)) = mount.names(parent).await?.into_iter().find(|(name, _)| name.starts_with('p')) else { return Ok(()) };
+            let Some((old, _)) =
+                mount.names(parent).await?.into_iter().find(|(name, _)| name.starts_with('p'))
+            else {
+                return Ok(());
+            };
             let (from, key) = (name(&old), format!("{dir}{old}"));
             let body = theirs.borrow_mut().remove(&key).expect("what others put once stays there");
             taken.push(key);
             if (draw / 64).is_multiple_of(2) || mine.contains_key(&path) {
-                mount.call(|client| async move { client.unlink(&Caller::ROOT, parent, &from).await }).await.unwrap();
+                mount
+                    .call(|client| async move { client.unlink(&Caller::ROOT, parent, &from).await })
+                    .await
+                    .unwrap();
             } else {
-                let rename =
-                    |client: Client| async move { client.rename(&Caller::ROOT, parent, &from, parent, &own, RenameMode::Replace).await };
+                let rename = |client: Client| async move {
+                    client
+                        .rename(&Caller::ROOT, parent, &from, parent, &own, RenameMode::Replace)
+                        .await
+                };
                 mount.call(rename).await.unwrap();
                 mine.insert(path, body);
             }

@@ -18,12 +18,18 @@ fn content(len_bytes: u64) -> Bytes {
     (0..len_bytes).map(|at| (at % 251) as u8).collect()
 }
 
-/// Runs `work` with a client of a node that has these objects in its bucket, and may move 2 MiB in a
-/// second each way.
-fn slowly<F: Future<Output = ()> + 'static>(faults: BucketFaults, objects: &[(&str, u64)], work: impl FnOnce(Rc<World>, Rc<Client>) -> F) {
+/// Runs `work` with a client of a node that has these objects in its bucket, and may move 2 MiB in
+/// a second each way.
+fn slowly<F: Future<Output = ()> + 'static>(
+    faults: BucketFaults,
+    objects: &[(&str, u64)],
+    work: impl FnOnce(Rc<World>, Rc<Client>) -> F,
+) {
     let world = Rc::new(World::new(1));
     let outside = world.machine("outside").process("others").bucket(&world.bucket()).capabilities();
-    world.bucket().set_capabilities(Capabilities { max_put_bytes: outside.max_object_bytes, ..outside });
+    world
+        .bucket()
+        .set_capabilities(Capabilities { max_put_bytes: outside.max_object_bytes, ..outside });
     for (key, len_bytes) in objects {
         world.bucket().put_as_outsider(key, content(*len_bytes), vec![]).unwrap();
     }
@@ -55,38 +61,62 @@ async fn find(client: &Client, name: &str) -> Ino {
 
 async fn troubles(client: &Client) -> Vec<String> {
     match client.admin(AdminRequest::Status).await.unwrap() {
-        AdminReply::Status(status) => status.troubles.into_iter().map(|trouble| trouble.what).collect(),
+        AdminReply::Status(status) => {
+            status.troubles.into_iter().map(|trouble| trouble.what).collect()
+        }
         other => panic!("{other:?}"),
     }
 }
 
 /// Situation: a file of 64 MiB is read for the first time, all of it asked for at once, which takes
 /// three times as long as an answer is waited for. Dangers: requests that wait for their turn are
-/// given up, small ones wait behind all of them, the head of the volume is lost. Expectation: it takes
-/// the time that it may, nothing fails, and a small file comes after one large body.
+/// given up, small ones wait behind all of them, the head of the volume is lost. Expectation: it
+/// takes the time that it may, nothing fails, and a small file comes after one large body.
 #[test]
 fn downloads_keep_to_their_rate() {
-    slowly(BucketFaults::default(), &[("large", 64 * MIB), ("small", 100)], |world, client| async move {
-        let (large, small) = (find(&client, "large").await, find(&client, "small").await);
-        let began = world.now();
-        let pieces =
-            (0..4).map(|piece| client.admin(AdminRequest::Warm { ino: large, offset: piece * CHUNK_BYTES, len_bytes: CHUNK_BYTES }));
-        let all = futures_util::future::join_all(pieces);
-        let other = async {
-            world.sleep(Duration::from_secs(1)).await;
-            let asked = world.now();
-            assert_eq!(client.read(small, 0, 100).await.unwrap(), content(100));
-            // 8 MiB are under way.
-            assert!(world.now() - asked < Duration::from_secs(4) + MAX_LATENCY, "{:?}", world.now() - asked);
-        };
-        let (pieces, ()) = futures_util::future::join(all, other).await;
-        assert!(pieces.iter().all(|piece| *piece == Ok(AdminReply::Warmed { bytes: CHUNK_BYTES })), "{pieces:?}");
-        let took = world.now() - began;
-        // The last body is there when its time begins.
-        assert!(took >= Duration::from_secs(28) && took < Duration::from_secs(32) + MAX_LATENCY, "{took:?}");
-        assert!(client.read(large, 63 * MIB, MIB as usize).await.unwrap() == content(64 * MIB)[63 << 20..]);
-        assert_eq!(troubles(&client).await, Vec::<String>::new());
-    });
+    slowly(
+        BucketFaults::default(),
+        &[("large", 64 * MIB), ("small", 100)],
+        |world, client| async move {
+            let (large, small) = (find(&client, "large").await, find(&client, "small").await);
+            let began = world.now();
+            let pieces = (0..4).map(|piece| {
+                client.admin(AdminRequest::Warm {
+                    ino: large,
+                    offset: piece * CHUNK_BYTES,
+                    len_bytes: CHUNK_BYTES,
+                })
+            });
+            let all = futures_util::future::join_all(pieces);
+            let other = async {
+                world.sleep(Duration::from_secs(1)).await;
+                let asked = world.now();
+                assert_eq!(client.read(small, 0, 100).await.unwrap(), content(100));
+                // 8 MiB are under way.
+                assert!(
+                    world.now() - asked < Duration::from_secs(4) + MAX_LATENCY,
+                    "{:?}",
+                    world.now() - asked
+                );
+            };
+            let (pieces, ()) = futures_util::future::join(all, other).await;
+            assert!(
+                pieces.iter().all(|piece| *piece == Ok(AdminReply::Warmed { bytes: CHUNK_BYTES })),
+                "{pieces:?}"
+            );
+            let took = world.now() - began;
+            // The last body is there when its time begins.
+            assert!(
+                took >= Duration::from_secs(28) && took < Duration::from_secs(32) + MAX_LATENCY,
+                "{took:?}"
+            );
+            assert!(
+                client.read(large, 63 * MIB, MIB as usize).await.unwrap()
+                    == content(64 * MIB)[63 << 20..]
+            );
+            assert_eq!(troubles(&client).await, Vec::<String>::new());
+        },
+    );
 }
 
 /// As above, for what is written. A flush waits for as long as the rate takes.
@@ -94,14 +124,21 @@ fn downloads_keep_to_their_rate() {
 fn uploads_keep_to_their_rate() {
     slowly(BucketFaults::default(), &[], |world, client| async move {
         let name = Name::new(b"large").unwrap();
-        let ino = client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+        let ino = client
+            .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+            .await
+            .unwrap()
+            .ino;
         for at in 0..64 {
             client.write(&Caller::ROOT, ino, at * MIB, content(MIB), false).await.unwrap();
         }
         let began = world.now();
         client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
         let took = world.now() - began;
-        assert!(took >= Duration::from_secs(28) && took < Duration::from_secs(34) + MAX_LATENCY, "{took:?}");
+        assert!(
+            took >= Duration::from_secs(28) && took < Duration::from_secs(34) + MAX_LATENCY,
+            "{took:?}"
+        );
         assert_eq!(world.bucket().objects()["large"].body.len() as u64, 64 * MIB);
         assert_eq!(troubles(&client).await, Vec::<String>::new());
     });
@@ -115,7 +152,10 @@ fn failures_do_not_block_the_way() {
         let large = find(&client, "large").await;
         let began = world.now();
         for at in 0..16 {
-            assert!(client.read(large, at * MIB, MIB as usize).await.unwrap() == content(16 * MIB)[(at << 20) as usize..][..1 << 20]);
+            assert!(
+                client.read(large, at * MIB, MIB as usize).await.unwrap()
+                    == content(16 * MIB)[(at << 20) as usize..][..1 << 20]
+            );
         }
         assert!(world.now() - began < Duration::from_secs(20), "{:?}", world.now() - began);
     });

@@ -6,7 +6,9 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig::{attach_embedded, open};
-use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World};
+use ebb_sim::{
+    DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World,
+};
 use futures_util::future::join;
 use std::time::Duration;
 
@@ -46,7 +48,10 @@ impl Volume {
     }
 
     async fn write(&self, ino: Ino, offset: u64, len: usize, with: u8) {
-        self.client.write(&Caller::ROOT, ino, offset, Bytes::from(vec![with; len]), false).await.unwrap();
+        self.client
+            .write(&Caller::ROOT, ino, offset, Bytes::from(vec![with; len]), false)
+            .await
+            .unwrap();
     }
 
     async fn resize(&self, ino: Ino, size_bytes: u64) {
@@ -76,7 +81,17 @@ impl Volume {
     async fn fill_log(&self) {
         for len in [50_000, 100, 1] {
             let (name, value) = (Bytes::from_static(b"user.a"), Bytes::from(vec![1; len]));
-            let set = async || self.client.setxattr(&Caller::ROOT, self.other, name.clone(), value.clone(), XattrMode::Set).await;
+            let set = async || {
+                self.client
+                    .setxattr(
+                        &Caller::ROOT,
+                        self.other,
+                        name.clone(),
+                        value.clone(),
+                        XattrMode::Set,
+                    )
+                    .await
+            };
             while set().await.is_ok() {}
         }
     }
@@ -92,7 +107,10 @@ impl Volume {
     }
 
     async fn unlink(&self, name: &str) {
-        self.client.unlink(&Caller::ROOT, Ino::ROOT, &Name::new(name.as_bytes()).unwrap()).await.unwrap();
+        self.client
+            .unlink(&Caller::ROOT, Ino::ROOT, &Name::new(name.as_bytes()).unwrap())
+            .await
+            .unwrap();
     }
 
     async fn flush(&self) {
@@ -104,12 +122,17 @@ impl Volume {
     }
 
     async fn expect_sound(&self) {
-        let AdminReply::Fsck(report) = self.client.admin(AdminRequest::Fsck).await.unwrap() else { unreachable!("it was asked for") };
+        let AdminReply::Fsck(report) = self.client.admin(AdminRequest::Fsck).await.unwrap() else {
+            unreachable!("it was asked for")
+        };
         assert_eq!(report.problems, vec![]);
     }
 
     async fn packs(&self) -> PackStatus {
-        let AdminReply::Status(status) = self.client.admin(AdminRequest::Status).await.unwrap() else { unreachable!("it was asked for") };
+        let AdminReply::Status(status) = self.client.admin(AdminRequest::Status).await.unwrap()
+        else {
+            unreachable!("it was asked for")
+        };
         status.packs
     }
 }
@@ -121,7 +144,14 @@ async fn mount(machine: &Machine, bucket: &SimBucket) -> (Process, Client) {
 async fn mount_with(machine: &Machine, bucket: &SimBucket, pack_bytes: u64) -> (Process, Client) {
     let process = machine.process_on("node", "data");
     let (commit_interval, flush_interval) = (COMMIT_INTERVAL, 2 * COMMIT_INTERVAL);
-    let options = Options { volume: "ebb".into(), embedded: true, commit_interval, flush_interval, pack_bytes, ..Options::default() };
+    let options = Options {
+        volume: "ebb".into(),
+        embedded: true,
+        commit_interval,
+        flush_interval,
+        pack_bytes,
+        ..Options::default()
+    };
     let node = open(&process, bucket, &options).await.unwrap().unwrap();
     let client = attach_embedded(&process, &node).await.unwrap().unwrap();
     (process, client)
@@ -136,7 +166,8 @@ fn is_all(bytes: &[u8], with: u8) -> bool {
     bytes.iter().all(|byte| *byte == with)
 }
 
-/// Danger: the log says where the file is now, and the copy of what was forced where it was is lost.
+/// Danger: the log says where the file is now, and the copy of what was forced where it was is
+/// lost.
 #[test]
 fn what_was_forced_moves_as_a_whole() {
     for (seed, len) in (0..SEEDS).flat_map(|seed| [20_000, 200_000].map(|len| (seed, len))) {
@@ -155,7 +186,10 @@ fn what_was_forced_moves_as_a_whole() {
                 volume.force_log().await;
                 volume.cut_power().await;
                 let bytes = volume.read(file).await;
-                assert!(is_all(&bytes[..5000], OLD), "seed {seed}, {len} bytes more: what was forced is gone");
+                assert!(
+                    is_all(&bytes[..5000], OLD),
+                    "seed {seed}, {len} bytes more: what was forced is gone"
+                );
                 volume.expect_sound().await;
             };
             world.run(scenario).unwrap();
@@ -163,7 +197,8 @@ fn what_was_forced_moves_as_a_whole() {
     }
 }
 
-/// Danger: bytes behind the end of a small file stay where they are, and show when it grows over them.
+/// Danger: bytes behind the end of a small file stay where they are, and show when it grows over
+/// them.
 #[test]
 fn what_was_cut_off_is_zeros_when_the_file_grows() {
     for seed in 0..SEEDS {
@@ -181,12 +216,19 @@ fn what_was_cut_off_is_zeros_when_the_file_grows() {
                     false => volume.resize(file, 8000).await,
                 }
                 let bytes = volume.read(file).await;
-                assert!(bytes.len() == 8000 && is_all(&bytes[..100], OLD) && is_all(&bytes[100..7000], 0));
+                assert!(
+                    bytes.len() == 8000
+                        && is_all(&bytes[..100], OLD)
+                        && is_all(&bytes[100..7000], 0)
+                );
                 volume.force_log().await;
                 volume.cut_power().await;
                 let bytes = volume.read(file).await;
                 assert!(is_all(&bytes[..100], OLD), "seed {seed}: what was forced is gone");
-                assert!(is_all(&bytes[100..7000.min(bytes.len())], 0), "seed {seed}: what was cut off came back");
+                assert!(
+                    is_all(&bytes[100..7000.min(bytes.len())], 0),
+                    "seed {seed}: what was cut off came back"
+                );
             };
             world.run(scenario).unwrap();
         }
@@ -207,12 +249,18 @@ fn space_is_given_back() {
         let packs = volume.packs().await;
         assert_eq!((packs.files, packs.used_bytes), (100, 100 * PACK_UNIT_BYTES));
         assert_eq!(volume.paths("store/"), Vec::<String>::new());
-        assert_eq!(volume.paths("packs/").len() as u64, (100 * PACK_UNIT_BYTES).div_ceil(PACKED_BYTES));
+        assert_eq!(
+            volume.paths("packs/").len() as u64,
+            (100 * PACK_UNIT_BYTES).div_ceil(PACKED_BYTES)
+        );
         let used = volume.machine.disk("data").used_bytes();
         for name in &files[..90] {
             volume.unlink(name).await;
         }
-        assert!(volume.machine.disk("data").used_bytes() >= used, "a power cut may bring them back");
+        assert!(
+            volume.machine.disk("data").used_bytes() >= used,
+            "a power cut may bring them back"
+        );
         volume.force_all().await;
         assert!(volume.machine.disk("data").used_bytes() + 80 * PACK_UNIT_BYTES < used);
         volume.restart().await;
@@ -220,12 +268,16 @@ fn space_is_given_back() {
             volume.unlink(name).await;
         }
         volume.force_all().await;
-        assert_eq!((volume.paths("packs/"), volume.packs().await), (Vec::new(), PackStatus::default()));
+        assert_eq!(
+            (volume.paths("packs/"), volume.packs().await),
+            (Vec::new(), PackStatus::default())
+        );
     };
     world.run(scenario).unwrap();
 }
 
-/// Situation: a large file is removed, and that is forced, because there is no room. Danger: the room comes a commit interval later.
+/// Situation: a large file is removed, and that is forced, because there is no room. Danger: the
+/// room comes a commit interval later.
 #[test]
 fn room_of_a_large_file_comes_with_the_next_fsync() {
     let world = World::new(1);
@@ -241,8 +293,8 @@ fn room_of_a_large_file_comes_with_the_next_fsync() {
     world.run(scenario).unwrap();
 }
 
-/// What was the last in the pack file at work goes before another one is begun: nobody else comes who
-/// would take the empty one along.
+/// What was the last in the pack file at work goes before another one is begun: nobody else comes
+/// who would take the empty one along.
 #[test]
 fn an_empty_pack_file_goes_once_nothing_is_added() {
     let world = World::new(1);
@@ -308,7 +360,10 @@ fn sparse_pack_files_are_compacted() {
             volume.cut_power().await;
             for (ino, len) in kept {
                 let bytes = volume.read(ino).await;
-                assert!(bytes.len() == len && is_all(&bytes, OLD), "seed {seed}: inode {ino} is not what it was");
+                assert!(
+                    bytes.len() == len && is_all(&bytes, OLD),
+                    "seed {seed}: inode {ino} is not what it was"
+                );
             }
             volume.expect_sound().await;
         };
@@ -338,7 +393,10 @@ fn a_pack_file_stays_until_all_that_left_it_is_forced() {
             let Ok(two) = two else { return };
             back += 1;
             let bytes = volume.read(two.ino).await;
-            assert!(bytes.len() == 5000 && is_all(&bytes, OLD), "seed {seed}: it is back without its bytes");
+            assert!(
+                bytes.len() == 5000 && is_all(&bytes, OLD),
+                "seed {seed}: it is back without its bytes"
+            );
             volume.expect_sound().await;
         };
         world.run(scenario).unwrap();
@@ -346,8 +404,8 @@ fn a_pack_file_stays_until_all_that_left_it_is_forced() {
     assert!(back > 0, "no power cut took the second command");
 }
 
-/// Danger: a pack file that is about to be removed, after the other files that go at that moment, counts as nobody's.
-/// (Seed 10702 of volumes.)
+/// Danger: a pack file that is about to be removed, after the other files that go at that moment,
+/// counts as nobody's. (Seed 10702 of volumes.)
 #[test]
 fn what_is_being_removed_is_no_stray() {
     for seed in 0..4 * SEEDS {
@@ -363,7 +421,10 @@ fn what_is_being_removed_is_no_stray() {
             volume.unlink("large").await;
             volume.unlink("small").await;
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
-            world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+            world.set_faults(FaultPlan {
+                disk: DiskFaults { slow, ..DiskFaults::default() },
+                ..FaultPlan::default()
+            });
             let watch = async {
                 while !volume.paths("packs/").is_empty() {
                     volume.expect_sound().await;
@@ -375,7 +436,8 @@ fn what_is_being_removed_is_no_stray() {
     }
 }
 
-/// Danger: what is in the bucket too is moved without being forced, and the log says that it is there.
+/// Danger: what is in the bucket too is moved without being forced, and the log says that it is
+/// there.
 #[test]
 fn what_was_moved_and_lost_is_fetched_again() {
     for seed in 0..SEEDS {
@@ -400,14 +462,18 @@ fn what_was_moved_and_lost_is_fetched_again() {
             volume.cut_power().await;
             volume.expect_sound().await;
             let bytes = volume.read(kept).await;
-            assert!(bytes.len() == 5000 && is_all(&bytes, OLD), "seed {seed}: it is not what it was");
+            assert!(
+                bytes.len() == 5000 && is_all(&bytes, OLD),
+                "seed {seed}: it is not what it was"
+            );
         };
         world.run(scenario).unwrap();
     }
 }
 
-/// Situation: of the pack file with the least in it a file cannot be read any more, and the bucket does not have it. Danger: what else is
-/// there stays there for its sake, and so does all that is in the other pack files, which come after it.
+/// Situation: of the pack file with the least in it a file cannot be read any more, and the bucket
+/// does not have it. Danger: what else is there stays there for its sake, and so does all that is
+/// in the other pack files, which come after it.
 #[test]
 fn a_file_that_cannot_be_moved_keeps_no_other_from_it() {
     let world = World::new(1);
@@ -441,8 +507,8 @@ fn a_file_that_cannot_be_moved_keeps_no_other_from_it() {
     world.run(scenario).unwrap();
 }
 
-/// Situation: the disk is so full that a file can be copied to where it has room, and the log cannot say so. Danger: nobody ever gives back the
-/// room of the copy.
+/// Situation: the disk is so full that a file can be copied to where it has room, and the log
+/// cannot say so. Danger: nobody ever gives back the room of the copy.
 #[test]
 fn a_move_that_a_full_disk_refuses_takes_no_room() {
     // To another range, and to a store file of its own.
@@ -466,7 +532,10 @@ fn a_move_that_a_full_disk_refuses_takes_no_room() {
             let before = disk.used_bytes() - log_bytes();
             for ino in moved.iter().cycle().take(40) {
                 disk.set_capacity(disk.used_bytes() + 100_000);
-                let grown = volume.client.write(&Caller::ROOT, *ino, 60_000, Bytes::from(vec![NEW; grown_bytes]), false).await;
+                let grown = volume
+                    .client
+                    .write(&Caller::ROOT, *ino, 60_000, Bytes::from(vec![NEW; grown_bytes]), false)
+                    .await;
                 assert_eq!(grown.map(drop), Err(FsError::NoSpace));
             }
             disk.set_capacity(64 << 30);
@@ -483,7 +552,8 @@ fn a_move_that_a_full_disk_refuses_takes_no_room() {
     }
 }
 
-/// Situation: the disk is so full that the log has no room for what says that bytes are forced. Danger: an fsync fails whose bytes are safe.
+/// Situation: the disk is so full that the log has no room for what says that bytes are forced.
+/// Danger: an fsync fails whose bytes are safe.
 #[test]
 fn a_full_disk_fails_no_fsync() {
     let world = World::new(1);
@@ -508,8 +578,8 @@ fn a_full_disk_fails_no_fsync() {
     world.run(scenario).unwrap();
 }
 
-/// Situation: of the first write of a small file a part is in the pack file when the disk is full. Danger: nobody ever gives back the room of
-/// it, for no record says that it is there.
+/// Situation: of the first write of a small file a part is in the pack file when the disk is full.
+/// Danger: nobody ever gives back the room of it, for no record says that it is there.
 #[test]
 fn a_first_write_that_a_full_disk_refuses_takes_no_room() {
     let world = World::new(1);
@@ -524,7 +594,10 @@ fn a_first_write_that_a_full_disk_refuses_takes_no_room() {
         let before = disk.used_bytes();
         for _ in 0..20 {
             disk.set_capacity(disk.used_bytes() + 30_000);
-            let written = volume.client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![NEW; 50_000]), false).await;
+            let written = volume
+                .client
+                .write(&Caller::ROOT, ino, 0, Bytes::from(vec![NEW; 50_000]), false)
+                .await;
             assert_eq!(written.map(drop), Err(FsError::NoSpace));
         }
         disk.set_capacity(64 << 30);

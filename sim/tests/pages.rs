@@ -33,10 +33,17 @@ fn root_page(bucket: &SimBucket) -> Option<DirectoryPage> {
 fn node<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<World>, Rc<Client>) -> F) {
     let world = Rc::new(World::new(1));
     let outside = world.machine("outside").process("others").bucket(&world.bucket()).capabilities();
-    world.bucket().set_capabilities(Capabilities { max_put_bytes: outside.max_object_bytes, ..outside });
+    world
+        .bucket()
+        .set_capabilities(Capabilities { max_put_bytes: outside.max_object_bytes, ..outside });
     let done = world.run(async {
         let process = world.machine("a").process("node");
-        let options = Options { owner: "pages".into(), embedded: true, flush_interval: INTERVAL, ..Options::default() };
+        let options = Options {
+            owner: "pages".into(),
+            embedded: true,
+            flush_interval: INTERVAL,
+            ..Options::default()
+        };
         let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
         let client = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
         process.call(work(world.clone(), client)).await.expect("the process lives");
@@ -44,9 +51,9 @@ fn node<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<World>, Rc<Client
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a directory is filled without end. Danger: its page is written again and again, whole,
-/// each time for the few names that have come since, and nothing else is done. Expectation: once in a
-/// flush interval; and at once where somebody asks for it.
+/// Situation: a directory is filled without end. Danger: its page is written again and again,
+/// whole, each time for the few names that have come since, and nothing else is done. Expectation:
+/// once in a flush interval; and at once where somebody asks for it.
 #[test]
 fn the_page_of_a_busy_directory_is_written_once_in_a_flush_interval() {
     node(|world, client| async move {
@@ -54,9 +61,14 @@ fn the_page_of_a_busy_directory_is_written_once_in_a_flush_interval() {
             link(&client, &format!("link-{at}")).await;
             world.sleep(Duration::from_millis(4)).await;
         }
-        let written = || world.bucket().history().iter().filter(|mutation| mutation.key == KEY).count();
+        let written =
+            || world.bucket().history().iter().filter(|mutation| mutation.key == KEY).count();
         let intervals = (world.now().as_secs() / INTERVAL.as_secs()) as usize;
-        assert!((intervals - 1..=intervals).contains(&written()), "{} in {intervals} intervals", written());
+        assert!(
+            (intervals - 1..=intervals).contains(&written()),
+            "{} in {intervals} intervals",
+            written()
+        );
         for at in 4000..4003 {
             let before = written();
             link(&client, &format!("link-{at}")).await;
@@ -68,8 +80,8 @@ fn the_page_of_a_busy_directory_is_written_once_in_a_flush_interval() {
 }
 
 /// Situation: a directory is so large that its page is put together piece by piece, and changes
-/// meanwhile: old names go one after the other, and for each of them a new one comes. Danger: the page
-/// has both, or neither. Expectation: it is what the directory was at one moment.
+/// meanwhile: old names go one after the other, and for each of them a new one comes. Danger: the
+/// page has both, or neither. Expectation: it is what the directory was at one moment.
 #[test]
 fn the_page_of_a_large_directory_is_of_one_moment() {
     const NAMES: usize = 5000;
@@ -90,7 +102,8 @@ fn the_page_of_a_large_directory_is_of_one_moment() {
             last = object;
             pages += 1;
             let page = root_page(&world.bucket()).unwrap();
-            let names: BTreeSet<&[u8]> = page.entries.iter().map(|entry| entry.name.as_bytes()).collect();
+            let names: BTreeSet<&[u8]> =
+                page.entries.iter().map(|entry| entry.name.as_bytes()).collect();
             let has = |kind: &str, at: usize| names.contains(format!("{kind}-{at}").as_bytes());
             let came = (0..NAMES).take_while(|at| has("new", *at)).count();
             let went = (0..NAMES).take_while(|at| !has("old", *at)).count();

@@ -32,7 +32,14 @@ async fn mount(world: &World, machine: &str, flush_interval: Duration) -> Mount 
     let process = world.machine(machine).process("node");
     let owner = machine.to_owned();
     let take_over = TakeOver::Now;
-    let options = Options { owner, embedded: true, flush_interval, take_over, page_piece_entries: ENTRIES, ..Options::default() };
+    let options = Options {
+        owner,
+        embedded: true,
+        flush_interval,
+        take_over,
+        page_piece_entries: ENTRIES,
+        ..Options::default()
+    };
     let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
     let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
     Mount { process, node, client }
@@ -48,7 +55,8 @@ impl Mount {
     }
 
     async fn link(&self, text: &str, target: &str) {
-        self.make(text, Make::Symlink { target: bytes::Bytes::copy_from_slice(target.as_bytes()) }).await;
+        self.make(text, Make::Symlink { target: bytes::Bytes::copy_from_slice(target.as_bytes()) })
+            .await;
     }
 
     async fn target(&self, text: &str) -> Result<String, FsError> {
@@ -68,7 +76,9 @@ impl Mount {
 fn run<F: Future<Output = ()> + 'static>(seed: u64, scenario: impl FnOnce(Rc<World>) -> F) {
     let world = Rc::new(World::new(seed));
     let outside = world.machine("outside").process("others").bucket(&world.bucket()).capabilities();
-    world.bucket().set_capabilities(Capabilities { max_put_bytes: outside.max_object_bytes, ..outside });
+    world
+        .bucket()
+        .set_capabilities(Capabilities { max_put_bytes: outside.max_object_bytes, ..outside });
     world.run(scenario(world.clone())).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
@@ -79,20 +89,24 @@ fn head(bucket: &SimBucket) -> Head {
 /// Every piece of the head is there, and nothing besides.
 fn check_pieces(bucket: &SimBucket, entries: usize) {
     let (head, objects) = (head(bucket), bucket.objects());
-    let keys: Vec<String> = head.pieces.iter().map(|piece| format!("{PIECES}{:016x}", piece.id)).collect();
+    let keys: Vec<String> =
+        head.pieces.iter().map(|piece| format!("{PIECES}{:016x}", piece.id)).collect();
     assert_eq!(objects.keys().filter(|key| key.starts_with(PIECES)).count(), keys.len());
     let mut sum = 0;
     for (key, piece) in keys.iter().zip(&head.pieces) {
         let content = page::decode_piece(&objects[key].body).unwrap();
-        assert!(content.entries.len() <= ENTRIES && content.entries.len() == piece.entries as usize);
+        assert!(
+            content.entries.len() <= ENTRIES && content.entries.len() == piece.entries as usize
+        );
         assert!(content.entries.iter().all(|entry| head.piece_of(&entry.name) == Some(piece)));
         sum += content.entries.len();
     }
     assert_eq!(sum, entries);
 }
 
-/// Situation: one name comes to many, changes, goes. Danger: the bucket gets all of the page each time.
-/// Expectation: the piece of that name and the head, and what they replace goes; a small directory has one object.
+/// Situation: one name comes to many, changes, goes. Danger: the bucket gets all of the page each
+/// time. Expectation: the piece of that name and the head, and what they replace goes; a small
+/// directory has one object.
 #[test]
 fn a_flush_writes_the_pieces_that_changed() {
     run(1, |world| async move {
@@ -101,7 +115,10 @@ fn a_flush_writes_the_pieces_that_changed() {
             a.link(&format!("link-{at:04}"), "before").await;
         }
         a.flush().await;
-        assert_eq!((head(&bucket).pieces.len(), head(&bucket).page.entries.len()), (0, 2 * ENTRIES - 1));
+        assert_eq!(
+            (head(&bucket).pieces.len(), head(&bucket).page.entries.len()),
+            (0, 2 * ENTRIES - 1)
+        );
         for at in 2 * ENTRIES - 1..500 {
             a.link(&format!("link-{at:04}"), "before").await;
         }
@@ -120,7 +137,9 @@ fn a_flush_writes_the_pieces_that_changed() {
             }
             a.flush().await;
             let since = &bucket.history()[before..];
-            let count = |prefix: &str| since.iter().filter(|mutation| mutation.key.starts_with(prefix)).count();
+            let count = |prefix: &str| {
+                since.iter().filter(|mutation| mutation.key.starts_with(prefix)).count()
+            };
             // One or two take the place of one.
             assert!((2..=3).contains(&count(PIECES)), "{step}: {}", count(PIECES));
             assert_eq!(count(HEAD), 1, "{step}");
@@ -135,9 +154,10 @@ fn a_flush_writes_the_pieces_that_changed() {
     });
 }
 
-/// Situation: a node writes pieces and heads all the time, and dies with its disk at any moment. Danger: the head that
-/// is left names pieces that have been deleted, or lacks what an earlier one had. Expectation: the next node finds
-/// all that has not been touched since it was sent, and what was sent last of the rest or something newer.
+/// Situation: a node writes pieces and heads all the time, and dies with its disk at any moment.
+/// Danger: the head that is left names pieces that have been deleted, or lacks what an earlier one
+/// had. Expectation: the next node finds all that has not been touched since it was sent, and what
+/// was sent last of the rest or something newer.
 #[test]
 fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
     for seed in 1..=20 {
@@ -155,13 +175,24 @@ fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
                     let text = format!("link-{:03}", round * 37 % 100);
                     let link = Make::Symlink { target: bytes::Bytes::from(round.to_string()) };
                     let (Ok(_) | Err(_)) = busy.unlink(&ROOT, Ino::ROOT, &name(&text)).await;
-                    let (Ok(_) | Err(_)) = busy.make(&ROOT, Ino::ROOT, &name(&text), 0o777, link, false).await;
+                    let (Ok(_) | Err(_)) =
+                        busy.make(&ROOT, Ino::ROOT, &name(&text), 0o777, link, false).await;
                 }
             });
             world.sleep(Duration::from_millis(200)).await;
-            let last = world.bucket().history().last().map(|mutation| mutation.key.clone()).unwrap_or_default();
+            let last = world
+                .bucket()
+                .history()
+                .last()
+                .map(|mutation| mutation.key.clone())
+                .unwrap_or_default();
             // In the middle of a write, or shortly after it.
-            while !world.bucket().history().last().is_some_and(|mutation| mutation.key.starts_with(PIECES) && mutation.key != last) {
+            while !world
+                .bucket()
+                .history()
+                .last()
+                .is_some_and(|mutation| mutation.key.starts_with(PIECES) && mutation.key != last)
+            {
                 world.sleep(Duration::from_millis(1)).await;
             }
             world.sleep(Duration::from_millis(2 * seed)).await;
@@ -170,7 +201,10 @@ fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
             for at in 0..100 {
                 assert_eq!(b.target(&format!("kept-{at:03}")).await.as_deref(), Ok("kept"), "{at}");
                 // Between its end and its new beginning it is not there.
-                assert!(matches!(b.target(&format!("link-{at:03}")).await, Ok(_) | Err(FsError::NotFound)));
+                assert!(matches!(
+                    b.target(&format!("link-{at:03}")).await,
+                    Ok(_) | Err(FsError::NotFound)
+                ));
             }
             b.link("one more", "b").await;
             b.flush().await;
@@ -180,14 +214,19 @@ fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
             let there = objects.keys().filter(|key| key.starts_with(PIECES)).count();
             let told: Vec<&String> = report.problems.iter().map(|problem| &problem.what).collect();
             assert_eq!(told.len(), there - head(&world.bucket()).pieces.len(), "{told:?}");
-            assert!(told.iter().all(|what| what.contains(PIECES) && what.ends_with("nothing refers to it")), "{told:?}");
+            assert!(
+                told.iter()
+                    .all(|what| what.contains(PIECES) && what.ends_with("nothing refers to it")),
+                "{told:?}"
+            );
         });
     }
 }
 
-/// Situation: a node with nothing but the bucket is asked for names of a directory with more keys than one listing
-/// has, and changes one. Danger: all of the page is read for each name; or the piece that is written anew lacks what
-/// has not been looked up. Expectation: one piece for a name, and nothing is lost.
+/// Situation: a node with nothing but the bucket is asked for names of a directory with more keys
+/// than one listing has, and changes one. Danger: all of the page is read for each name; or the
+/// piece that is written anew lacks what has not been looked up. Expectation: one piece for a name,
+/// and nothing is lost.
 #[test]
 fn names_are_found_and_changed_without_the_other_pieces() {
     const FILES: usize = 1300;
@@ -204,12 +243,21 @@ fn names_are_found_and_changed_without_the_other_pieces() {
         let before = gets();
         let ino = b.client.lookup(Ino::ROOT, &name("file-1200")).await.unwrap().ino;
         assert!(gets() - before <= 1, "{}", gets() - before);
-        assert_eq!(b.client.lookup(Ino::ROOT, &name("file-1200-not")).await.err(), Some(FsError::NotFound));
-        b.client.setattr(&ROOT, ino, SetAttr { mode: Some(0o600), ..SetAttr::default() }).await.unwrap();
+        assert_eq!(
+            b.client.lookup(Ino::ROOT, &name("file-1200-not")).await.err(),
+            Some(FsError::NotFound)
+        );
+        b.client
+            .setattr(&ROOT, ino, SetAttr { mode: Some(0o600), ..SetAttr::default() })
+            .await
+            .unwrap();
         b.remove("file-1250").await;
         let before = world.bucket().history().len();
         b.flush().await;
-        let written = world.bucket().history()[before..].iter().filter(|mutation| mutation.key.starts_with(PIECES)).count();
+        let written = world.bucket().history()[before..]
+            .iter()
+            .filter(|mutation| mutation.key.starts_with(PIECES))
+            .count();
         assert!((4..=6).contains(&written), "{written}");
         b.process.kill();
         check_pieces(&world.bucket(), FILES - 1);
@@ -223,8 +271,9 @@ fn names_are_found_and_changed_without_the_other_pieces() {
     });
 }
 
-/// Situation: a directory has many names and no objects, so that one listing has all of its keys. Danger: all of its pieces are
-/// read, and put together again and again, for one name. Expectation: some pieces for a name; all of them once for a listing.
+/// Situation: a directory has many names and no objects, so that one listing has all of its keys.
+/// Danger: all of its pieces are read, and put together again and again, for one name. Expectation:
+/// some pieces for a name; all of them once for a listing.
 #[test]
 fn names_without_objects_come_in_parts_too() {
     const LINKS: usize = 2000;
@@ -253,9 +302,10 @@ fn names_without_objects_come_in_parts_too() {
     });
 }
 
-/// Situation: others have put an object and others below it, and between the two in the order of keys there are so many names without objects that
-/// the listing is taken in in parts. Danger: with the first one it is not known that there is a directory of the object's name, which then is never
-/// shown. Expectation: both are there.
+/// Situation: others have put an object and others below it, and between the two in the order of
+/// keys there are so many names without objects that the listing is taken in in parts. Danger: with
+/// the first one it is not known that there is a directory of the object's name, which then is
+/// never shown. Expectation: both are there.
 #[test]
 fn a_part_ends_between_an_object_and_what_is_below_it() {
     const LINKS: usize = 200;
@@ -272,14 +322,18 @@ fn a_part_ends_between_an_object_and_what_is_below_it() {
         let b = mount(&world, "b", Duration::from_secs(3600)).await;
         assert_eq!(rig::walk(&b.client).await.unwrap().len(), LINKS + 4);
         for (shown, kind) in [("a", FileKind::Directory), ("a.ebb%object", FileKind::Regular)] {
-            assert_eq!(b.client.lookup(Ino::ROOT, &name(shown)).await.unwrap().kind, kind, "{shown}");
+            assert_eq!(
+                b.client.lookup(Ino::ROOT, &name(shown)).await.unwrap().kind,
+                kind,
+                "{shown}"
+            );
         }
     });
 }
 
-/// Situation: the last head of a node that is no more arrives when the next one is about to write its own. Danger: what
-/// is written has pieces of the head before, and lacks what was renamed from one of them into another. Expectation:
-/// what both have done is there.
+/// Situation: the last head of a node that is no more arrives when the next one is about to write
+/// its own. Danger: what is written has pieces of the head before, and lacks what was renamed from
+/// one of them into another. Expectation: what both have done is there.
 #[test]
 fn a_head_that_comes_late_is_not_undone() {
     const FILES: usize = 1300;
@@ -296,12 +350,17 @@ fn a_head_that_comes_late_is_not_undone() {
         a.flush().await;
         a.process.kill();
         let late = bucket.objects()[HEAD].body.clone();
-        for (key, object) in before.iter().filter(|(key, _)| key.starts_with(PIECES) || *key == HEAD) {
+        for (key, object) in
+            before.iter().filter(|(key, _)| key.starts_with(PIECES) || *key == HEAD)
+        {
             bucket.put_as_outsider(key, object.body.clone(), vec![]).unwrap();
         }
         let b = mount(&world, "b", Duration::from_secs(3600)).await;
         let ino = b.client.lookup(root, &name("file-0650")).await.unwrap().ino;
-        b.client.setattr(&ROOT, ino, SetAttr { mode: Some(0o600), ..SetAttr::default() }).await.unwrap();
+        b.client
+            .setattr(&ROOT, ino, SetAttr { mode: Some(0o600), ..SetAttr::default() })
+            .await
+            .unwrap();
         bucket.put_as_outsider(HEAD, late, vec![]).unwrap();
         b.flush().await;
         check_pieces(&bucket, FILES + 1);
@@ -313,8 +372,9 @@ fn a_head_that_comes_late_is_not_undone() {
     });
 }
 
-/// Situation: a piece is gone from the bucket, or is not what was written. Danger: what it said is lost once the cache
-/// is, and as the head is the right one nobody writes it again. Expectation: that is told, and mended.
+/// Situation: a piece is gone from the bucket, or is not what was written. Danger: what it said is
+/// lost once the cache is, and as the head is the right one nobody writes it again. Expectation:
+/// that is told, and mended.
 #[test]
 fn a_piece_that_is_lost_is_written_again() {
     for harm in ["gone", "damaged", "less"] {
@@ -330,12 +390,23 @@ fn a_piece_that_is_lost_is_written_again() {
             match harm {
                 "gone" => bucket.delete_as_outsider(&key),
                 "damaged" => drop(bucket.put_as_outsider(&key, "another", vec![]).unwrap()),
-                _ => drop(bucket.put_as_outsider(&key, page::encode_piece(&content).unwrap(), vec![]).unwrap()),
+                _ => drop(
+                    bucket
+                        .put_as_outsider(&key, page::encode_piece(&content).unwrap(), vec![])
+                        .unwrap(),
+                ),
             }
             let report = rig::fsck(&a.client).await.unwrap();
             let [problem] = &report.problems[..] else { panic!("{:?}", report.problems) };
-            assert!(problem.what.contains(if harm == "less" { &lost } else { &key }), "{}", problem.what);
-            a.client.admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() }).await.unwrap();
+            assert!(
+                problem.what.contains(if harm == "less" { &lost } else { &key }),
+                "{}",
+                problem.what
+            );
+            a.client
+                .admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() })
+                .await
+                .unwrap();
             a.flush().await;
             assert_eq!(rig::fsck(&a.client).await.unwrap().problems, vec![]);
             check_pieces(&bucket, 100);

@@ -8,7 +8,9 @@ const WITHIN_SEEDS: u64 = 500;
 
 fn finds(bug: Planted) {
     let broken = (1..=WITHIN_SEEDS).find_map(|seed| run_planted(seed, Some(bug)).err());
-    let Some(Broken { seed, what, .. }) = broken else { panic!("{bug:?} breaks none of {WITHIN_SEEDS} seeds") };
+    let Some(Broken { seed, what, .. }) = broken else {
+        panic!("{bug:?} breaks none of {WITHIN_SEEDS} seeds")
+    };
     println!("{bug:?} is found by seed {seed}: {what}");
     if let Err(broken) = run(seed) {
         panic!("the node breaks seed {seed} without the bug: {broken}");

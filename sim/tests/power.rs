@@ -5,7 +5,9 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig::{attach_embedded, open};
-use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World};
+use ebb_sim::{
+    DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World,
+};
 use futures_util::future::{Either, join, select};
 use std::future::pending;
 use std::ops::Range;
@@ -35,8 +37,9 @@ fn a_forced_hole_stays_under_a_write_that_is_lost() {
     }
 }
 
-/// Situation: the power fails right after an fsync, before the log says that the bytes are forced. Danger: they count as what may be
-/// anything: what rots of them is not found, and what the bucket has, too, is fetched again. Expectation: they are what they were.
+/// Situation: the power fails right after an fsync, before the log says that the bytes are forced.
+/// Danger: they count as what may be anything: what rots of them is not found, and what the bucket
+/// has, too, is fetched again. Expectation: they are what they were.
 #[test]
 fn what_was_just_forced_is_known() {
     for (seed, is_sent) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -53,8 +56,15 @@ fn what_was_just_forced_is_known() {
                 volume.bucket.vanish_for(Duration::from_secs(3600));
                 volume.expect_beginning(OLD, seed).await;
             } else {
-                assert_eq!(volume.machine.disk("data").flip("packs/0000000000000001", 100, 1), Ok(true));
-                assert_eq!(volume.client.read(volume.file, 0, 10).await, Err(FsError::Io), "seed {seed}");
+                assert_eq!(
+                    volume.machine.disk("data").flip("packs/0000000000000001", 100, 1),
+                    Ok(true)
+                );
+                assert_eq!(
+                    volume.client.read(volume.file, 0, 10).await,
+                    Err(FsError::Io),
+                    "seed {seed}"
+                );
             }
         };
         world.run(scenario).unwrap();
@@ -91,7 +101,10 @@ fn a_hole_is_in_its_file_before_a_snapshot_counts() {
             let mut volume = Mounted::with_old_bytes(&world).await;
             world.sleep(Duration::from_millis(3000 + 40 * seed)).await;
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(2) };
-            world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+            world.set_faults(FaultPlan {
+                disk: DiskFaults { slow, ..DiskFaults::default() },
+                ..FaultPlan::default()
+            });
             let cut = world.sleep(Duration::from_secs(20));
             select(
                 pin!(async {
@@ -117,19 +130,28 @@ fn a_hole_is_in_its_file_before_a_snapshot_counts() {
     assert!(survived > 8, "{survived} holes survived");
 }
 
-/// Danger: a start removes a pack file that the log knows nothing of, and dies. The next run makes another of that name, which has a hole,
-/// and a power cut brings the first one back, in which there are bytes of another file. (Seed 224156 of volumes.)
+/// Danger: a start removes a pack file that the log knows nothing of, and dies. The next run makes
+/// another of that name, which has a hole, and a power cut brings the first one back, in which
+/// there are bytes of another file. (Seed 224156 of volumes.)
 #[test]
 fn a_removed_pack_file_does_not_come_back_under_the_name_of_another() {
     for seed in 0..SEEDS * 8 {
         let world = World::new(seed);
         let scenario = async {
             let mut volume = Mounted::new(&world).await;
-            volume.client.write(&Caller::ROOT, volume.file, 0, Bytes::from(vec![OLD; 2000]), false).await.unwrap();
+            volume
+                .client
+                .write(&Caller::ROOT, volume.file, 0, Bytes::from(vec![OLD; 2000]), false)
+                .await
+                .unwrap();
             volume.cut_power().await;
             volume.kill().await;
             let other = make(&volume.client, b"third").await;
-            volume.client.write(&Caller::ROOT, other, 1500, Bytes::from(vec![NEW; 500]), false).await.unwrap();
+            volume
+                .client
+                .write(&Caller::ROOT, other, 1500, Bytes::from(vec![NEW; 500]), false)
+                .await
+                .unwrap();
             // The log is forced, and not the file.
             volume.client.fsync(Ino::ROOT).await.unwrap();
             volume.cut_power().await;
@@ -184,9 +206,11 @@ fn what_the_bucket_has_is_not_lost_under_a_change_of_a_part() {
     }
 }
 
-/// Situation: a file that was never forced is flushed, and a part of its block is changed at every moment of that. The log is forced, and not
-/// the file, and the power fails. Danger: the log says that the block is dirty as a whole, its bytes are lost, and the next flush puts
-/// zeros over what the first one has sent. Expectation: what nobody changed is what was sent, here and in the bucket.
+/// Situation: a file that was never forced is flushed, and a part of its block is changed at every
+/// moment of that. The log is forced, and not the file, and the power fails. Danger: the log says
+/// that the block is dirty as a whole, its bytes are lost, and the next flush puts zeros over what
+/// the first one has sent. Expectation: what nobody changed is what was sent, here and in the
+/// bucket.
 #[test]
 fn what_a_flush_has_sent_is_not_lost_under_a_change_of_a_part() {
     let mut sent = 0;
@@ -197,10 +221,17 @@ fn what_a_flush_has_sent_is_not_lost_under_a_change_of_a_part() {
                 let mut volume = Mounted::new(&world).await;
                 // In a pack, or in a store file of its own.
                 let end = (blocks - 1) * BLOCK_BYTES;
-                volume.client.write(&Caller::ROOT, volume.file, end, Bytes::from_static(b"end"), false).await.unwrap();
+                volume
+                    .client
+                    .write(&Caller::ROOT, volume.file, end, Bytes::from_static(b"end"), false)
+                    .await
+                    .unwrap();
                 volume.fill(OLD).await;
                 let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(10) };
-                world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+                world.set_faults(FaultPlan {
+                    disk: DiskFaults { slow, ..DiskFaults::default() },
+                    ..FaultPlan::default()
+                });
                 let changed = async {
                     world.sleep(Duration::from_millis(3 * moment)).await;
                     volume.change_end(change).await;
@@ -223,15 +254,17 @@ fn what_a_flush_has_sent_is_not_lost_under_a_change_of_a_part() {
                 true
             };
             let done = world.run(scenario);
-            sent += u32::from(done.unwrap_or_else(|failure| panic!("moment {moment}, {blocks} blocks, {change:?}: {failure}")));
+            sent += u32::from(done.unwrap_or_else(|failure| {
+                panic!("moment {moment}, {blocks} blocks, {change:?}: {failure}")
+            }));
         }
     }
     assert!(sent > 50, "{sent} times it was sent");
 }
 
-/// Situation: a file was fetched; what others have written is forced, and that alone: nobody waits for
-/// what can be fetched again. Danger: what was fetched counts as forced after a power cut that took
-/// it, and under a change of a part of it zeros go to the bucket.
+/// Situation: a file was fetched; what others have written is forced, and that alone: nobody waits
+/// for what can be fetched again. Danger: what was fetched counts as forced after a power cut that
+/// took it, and under a change of a part of it zeros go to the bucket.
 #[test]
 fn what_was_fetched_is_not_forced_with_what_was_written_and_doubted_after_a_power_cut() {
     for seed in 0..SEEDS {
@@ -239,11 +272,19 @@ fn what_was_fetched_is_not_forced_with_what_was_written_and_doubted_after_a_powe
         let scenario = async {
             let mut volume = Mounted::with_old_bytes(&world).await;
             // In a store file of its own, as files from this length on are.
-            volume.client.write(&Caller::ROOT, volume.file, 2 * BLOCK_BYTES, vec![OLD; 100].into(), false).await.unwrap();
+            volume
+                .client
+                .write(&Caller::ROOT, volume.file, 2 * BLOCK_BYTES, vec![OLD; 100].into(), false)
+                .await
+                .unwrap();
             volume.client.fsync(volume.file).await.unwrap();
             volume.flush_and_evict().await;
             volume.expect_beginning(OLD, seed).await;
-            volume.client.write(&Caller::ROOT, volume.other, 0, vec![NEW; 100].into(), false).await.unwrap();
+            volume
+                .client
+                .write(&Caller::ROOT, volume.other, 0, vec![NEW; 100].into(), false)
+                .await
+                .unwrap();
             volume.client.sync_fs().await.unwrap();
             let fetched = format!("disk.sync      store/{:016x}", volume.file.0);
             let evicted = "disk.punch";
@@ -284,8 +325,12 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
             volume.change_end(Change::Write).await;
             volume.client.fsync(volume.file).await.unwrap();
             let caller = Caller::ROOT;
-            let write = volume.client.write(&caller, volume.file, 0, Bytes::from(vec![NEW; 8192]), false);
-            let acknowledged = matches!(select(pin!(write), pin!(world.sleep(Duration::from_micros(micros)))).await, Either::Left(_));
+            let write =
+                volume.client.write(&caller, volume.file, 0, Bytes::from(vec![NEW; 8192]), false);
+            let acknowledged = matches!(
+                select(pin!(write), pin!(world.sleep(Duration::from_micros(micros)))).await,
+                Either::Left(_)
+            );
             volume.kill().await;
             let seen = volume.client.read(volume.file, 0, BLOCK_BYTES as usize).await.unwrap();
             volume.client.fsync(volume.file).await.unwrap();
@@ -299,8 +344,9 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
     assert!(left > 0, "no process died at that moment");
 }
 
-/// Situation: an fsync fails, of which the kernel tells once, and calls the pages clean though the disk never saw them. The process ends,
-/// and the next one forces the file. Danger: the kernel has nothing to write, the fsync answers well, and a power cut takes the bytes.
+/// Situation: an fsync fails, of which the kernel tells once, and calls the pages clean though the
+/// disk never saw them. The process ends, and the next one forces the file. Danger: the kernel has
+/// nothing to write, the fsync answers well, and a power cut takes the bytes.
 #[test]
 fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
     for seed in 0..4 * SEEDS {
@@ -314,14 +360,18 @@ fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
             volume.client.fsync(volume.file).await.unwrap();
             volume.cut_power().await;
             let kept = volume.client.read(volume.file, 0, BLOCK_BYTES as usize).await.unwrap();
-            assert!(kept.iter().all(|byte| *byte == NEW), "seed {seed}: what was forced in the end is lost");
+            assert!(
+                kept.iter().all(|byte| *byte == NEW),
+                "seed {seed}: what was forced in the end is lost"
+            );
         };
         world.run(scenario).unwrap();
     }
 }
 
-/// Situation: as before, but everything is being forced while the fsync fails, and the kernel tells only the fsync. Danger: the other one
-/// claims that all is on the disk, so that the next process writes nothing once more.
+/// Situation: as before, but everything is being forced while the fsync fails, and the kernel tells
+/// only the fsync. Danger: the other one claims that all is on the disk, so that the next process
+/// writes nothing once more.
 #[test]
 fn who_forces_everything_hears_of_an_fsync_that_fails() {
     let mut failed = 0;
@@ -336,7 +386,10 @@ fn who_forces_everything_hears_of_an_fsync_that_fails() {
             volume.client.fsync(volume.file).await.unwrap();
             volume.cut_power().await;
             let kept = volume.client.read(volume.file, 0, BLOCK_BYTES as usize).await.unwrap();
-            assert!(kept.iter().all(|byte| *byte == NEW), "seed {seed}: what was forced in the end is lost, {one:?} and {all:?}");
+            assert!(
+                kept.iter().all(|byte| *byte == NEW),
+                "seed {seed}: what was forced in the end is lost, {one:?} and {all:?}"
+            );
             one.is_err()
         };
         failed += u64::from(world.run(scenario).unwrap());
@@ -344,8 +397,8 @@ fn who_forces_everything_hears_of_an_fsync_that_fails() {
     assert!(failed > SEEDS, "{failed} fsyncs failed");
 }
 
-/// Situation: a small file could not be forced, and is removed. Danger: nothing as a whole can be forced any more, nor a snapshot
-/// written, as long as the process lives.
+/// Situation: a small file could not be forced, and is removed. Danger: nothing as a whole can be
+/// forced any more, nor a snapshot written, as long as the process lives.
 #[test]
 fn a_file_that_is_gone_is_forced_no_more() {
     let world = World::new(1);
@@ -365,8 +418,9 @@ fn a_file_that_is_gone_is_forced_no_more() {
     world.run(scenario).unwrap();
 }
 
-/// Situation: a file is cut within a block, and that cannot be forced. The next process makes it longer and forces it. Danger: the kernel calls
-/// the zeros behind the cut clean, and a power cut brings back what was cut off.
+/// Situation: a file is cut within a block, and that cannot be forced. The next process makes it
+/// longer and forces it. Danger: the kernel calls the zeros behind the cut clean, and a power cut
+/// brings back what was cut off.
 #[test]
 fn zeros_behind_a_cut_are_written_once_more() {
     for seed in 0..4 * SEEDS {
@@ -375,7 +429,11 @@ fn zeros_behind_a_cut_are_written_once_more() {
             let mut volume = Mounted::with_old_bytes(&world).await;
             // Too large for a pack file.
             let (len, cut) = (3 * BLOCK_BYTES, 2 * BLOCK_BYTES + CHANGED_BYTES);
-            volume.client.write(&Caller::ROOT, volume.file, 0, vec![OLD; len as usize].into(), false).await.unwrap();
+            volume
+                .client
+                .write(&Caller::ROOT, volume.file, 0, vec![OLD; len as usize].into(), false)
+                .await
+                .unwrap();
             volume.client.fsync(volume.file).await.unwrap();
             volume.resize(cut).await;
             volume.machine.disk("data").fail_nth(DiskOperation::Sync, 1);
@@ -391,8 +449,9 @@ fn zeros_behind_a_cut_are_written_once_more() {
     }
 }
 
-/// Situation: part of a block was written, could not be forced, and the disk is full by the time that the next process writes once more what was not.
-/// Danger: the rest of the block takes room, and the volume cannot be opened any more, or what was written is left out.
+/// Situation: part of a block was written, could not be forced, and the disk is full by the time
+/// that the next process writes once more what was not. Danger: the rest of the block takes room,
+/// and the volume cannot be opened any more, or what was written is left out.
 #[test]
 fn a_full_disk_keeps_nobody_from_starting() {
     for seed in 0..SEEDS {
@@ -400,7 +459,11 @@ fn a_full_disk_keeps_nobody_from_starting() {
         let scenario = async {
             let mut volume = Mounted::with_old_bytes(&world).await;
             let at = 3 * BLOCK_BYTES + 20_000;
-            volume.client.write(&Caller::ROOT, volume.file, at, vec![NEW; 1000].into(), false).await.unwrap();
+            volume
+                .client
+                .write(&Caller::ROOT, volume.file, at, vec![NEW; 1000].into(), false)
+                .await
+                .unwrap();
             let disk = volume.machine.disk("data");
             disk.fail_nth(DiskOperation::Sync, 1);
             assert_eq!(volume.client.fsync(volume.file).await, Err(FsError::Io), "seed {seed}");
@@ -416,9 +479,10 @@ fn a_full_disk_keeps_nobody_from_starting() {
     }
 }
 
-/// Situation: a small file that was not forced outgrows its range in a pack file, and the process dies before the log says that it
-/// has moved to a store file of its own. Danger: the next start removes that store file, and takes with it that the bytes in the pack file are
-/// still to be forced; an fsync then does nothing, and a power cut takes them back.
+/// Situation: a small file that was not forced outgrows its range in a pack file, and the process
+/// dies before the log says that it has moved to a store file of its own. Danger: the next start
+/// removes that store file, and takes with it that the bytes in the pack file are still to be
+/// forced; an fsync then does nothing, and a power cut takes them back.
 #[test]
 fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
     let mut removed = 0;
@@ -428,9 +492,18 @@ fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
             let mut volume = Mounted::with_old_bytes(&world).await;
             volume.fill(NEW).await;
             let caller = Caller::ROOT;
-            let grow = volume.client.write(&caller, volume.file, 2 * BLOCK_BYTES, Bytes::from_static(b"end"), false);
-            let (Either::Left(_) | Either::Right(_)) = select(pin!(grow), pin!(world.sleep(Duration::from_micros(micros)))).await;
-            let store_files = async |machine: &Machine| machine.process_on("look", "data").ports.disk.list("store").await.unwrap().len();
+            let grow = volume.client.write(
+                &caller,
+                volume.file,
+                2 * BLOCK_BYTES,
+                Bytes::from_static(b"end"),
+                false,
+            );
+            let (Either::Left(_) | Either::Right(_)) =
+                select(pin!(grow), pin!(world.sleep(Duration::from_micros(micros)))).await;
+            let store_files = async |machine: &Machine| {
+                machine.process_on("look", "data").ports.disk.list("store").await.unwrap().len()
+            };
             volume.process.kill();
             let before = store_files(&volume.machine).await;
             (volume.process, volume.client) = mount(&volume.machine, &volume.bucket).await;
@@ -455,11 +528,25 @@ fn what_was_cut_off_does_not_come_back_under_a_later_write() {
             let mut volume = Mounted::with_old_bytes(&world).await;
             // Files from this length on have store files of their own, which are cut.
             for ino in [volume.file, volume.other] {
-                volume.client.write(&Caller::ROOT, ino, 2 * BLOCK_BYTES, vec![OLD; 100].into(), false).await.unwrap();
+                volume
+                    .client
+                    .write(&Caller::ROOT, ino, 2 * BLOCK_BYTES, vec![OLD; 100].into(), false)
+                    .await
+                    .unwrap();
                 volume.client.fsync(ino).await.unwrap();
             }
             volume.resize(0).await;
-            volume.client.write(&Caller::ROOT, volume.file, 100, vec![NEW; BLOCK_BYTES as usize].into(), false).await.unwrap();
+            volume
+                .client
+                .write(
+                    &Caller::ROOT,
+                    volume.file,
+                    100,
+                    vec![NEW; BLOCK_BYTES as usize].into(),
+                    false,
+                )
+                .await
+                .unwrap();
             // Before that file is cut the log is forced, and no file.
             let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
             volume.client.setattr(&Caller::ROOT, volume.other, cut).await.unwrap();
@@ -470,7 +557,8 @@ fn what_was_cut_off_does_not_come_back_under_a_later_write() {
     }
 }
 
-/// Danger: what was cut off a small file is still behind its end in the pack file; it is written over, and the write is lost.
+/// Danger: what was cut off a small file is still behind its end in the pack file; it is written
+/// over, and the write is lost.
 #[test]
 fn what_was_cut_off_a_small_file_stays_away_under_a_write_that_is_lost() {
     const KEPT_BYTES: u64 = 10_000;
@@ -494,9 +582,10 @@ fn what_was_cut_off_a_small_file_stays_away_under_a_write_that_is_lost() {
     }
 }
 
-/// Situation: a power cut keeps the bytes of a write and loses its command: where the command would have them there are zeros.
-/// Then the whole block is written, and the power is cut again.
-/// Danger: what the first cut had taken is back where the second one takes a sector. (Seed 10388 of volumes.)
+/// Situation: a power cut keeps the bytes of a write and loses its command: where the command would
+/// have them there are zeros. Then the whole block is written, and the power is cut again. Danger:
+/// what the first cut had taken is back where the second one takes a sector. (Seed 10388 of
+/// volumes.)
 #[test]
 fn a_write_that_was_lost_does_not_come_back_under_another_one() {
     let mut lost = 0;
@@ -508,7 +597,8 @@ fn a_write_that_was_lost_does_not_come_back_under_another_one() {
             volume.client.fsync(volume.other).await.unwrap();
             volume.write_other(0, OLD).await;
             volume.cut_power().await;
-            let is_lost = !volume.client.read(volume.other, 0, 30_000).await.unwrap().contains(&OLD);
+            let is_lost =
+                !volume.client.read(volume.other, 0, 30_000).await.unwrap().contains(&OLD);
             let block = Bytes::from(vec![NEW; BLOCK_BYTES as usize]);
             volume.client.write(&Caller::ROOT, volume.other, 0, block, false).await.unwrap();
             volume.client.fsync(volume.file).await.unwrap();
@@ -522,8 +612,9 @@ fn a_write_that_was_lost_does_not_come_back_under_another_one() {
     assert!(lost > SEEDS / 2, "{lost} writes were lost");
 }
 
-/// Situation: the disk fails once while a file is cut, or while what a write that failed has left is cut off: the file is as short as it
-/// was to be. Danger: its store file is longer, and what was cut off is the file's again when that grows, here and in the bucket.
+/// Situation: the disk fails once while a file is cut, or while what a write that failed has left
+/// is cut off: the file is as short as it was to be. Danger: its store file is longer, and what was
+/// cut off is the file's again when that grows, here and in the bucket.
 #[test]
 fn what_a_cut_that_failed_has_left_is_gone_before_the_file_grows() {
     const LEN: u64 = 200_000;
@@ -535,7 +626,11 @@ fn what_a_cut_that_failed_has_left_is_gone_before_the_file_grows() {
         let world = World::new(seed);
         let scenario = async {
             let mut volume = Mounted::new(&world).await;
-            volume.client.write(&Caller::ROOT, volume.file, 0, vec![OLD; LEN as usize].into(), false).await.unwrap();
+            volume
+                .client
+                .write(&Caller::ROOT, volume.file, 0, vec![OLD; LEN as usize].into(), false)
+                .await
+                .unwrap();
             volume.client.fsync(volume.file).await.unwrap();
             volume.machine.disk("data").fail_nth(failing.0, failing.1);
             let set = SetAttr { size_bytes: Some(CUT), ..SetAttr::default() };
@@ -550,10 +645,17 @@ fn what_a_cut_that_failed_has_left_is_gone_before_the_file_grows() {
             volume.cut_power().await;
             volume.expect_zeros(CUT..LEN, seed).await;
             volume.client.admin(AdminRequest::Flush { path: Vec::new() }).await.unwrap();
-            assert!(volume.bucket.objects()["file"].body[CUT as usize..].iter().all(|byte| *byte == 0), "seed {seed}: in the bucket");
+            assert!(
+                volume.bucket.objects()["file"].body[CUT as usize..].iter().all(|byte| *byte == 0),
+                "seed {seed}: in the bucket"
+            );
             true
         };
-        cut += u64::from(world.run(scenario).unwrap_or_else(|failure| panic!("seed {seed}, {failing:?}: {failure}")));
+        cut += u64::from(
+            world
+                .run(scenario)
+                .unwrap_or_else(|failure| panic!("seed {seed}, {failing:?}: {failure}")),
+        );
     }
     assert_eq!(cut, 2 * SEEDS, "cuts failed");
 }
@@ -565,10 +667,20 @@ fn what_a_write_that_failed_has_left_is_gone_before_the_file_grows() {
         let world = World::new(seed);
         let scenario = async {
             let volume = Mounted::new(&world).await;
-            volume.client.write(&Caller::ROOT, volume.file, 0, vec![NEW; 200_000].into(), false).await.unwrap();
+            volume
+                .client
+                .write(&Caller::ROOT, volume.file, 0, vec![NEW; 200_000].into(), false)
+                .await
+                .unwrap();
             volume.client.fsync(volume.file).await.unwrap();
-            world.set_faults(FaultPlan { disk: DiskFaults { write_error: Rate::ALWAYS, ..DiskFaults::default() }, ..FaultPlan::default() });
-            let failed = volume.client.write(&Caller::ROOT, volume.file, 200_000, vec![OLD; 50_000].into(), false).await;
+            world.set_faults(FaultPlan {
+                disk: DiskFaults { write_error: Rate::ALWAYS, ..DiskFaults::default() },
+                ..FaultPlan::default()
+            });
+            let failed = volume
+                .client
+                .write(&Caller::ROOT, volume.file, 200_000, vec![OLD; 50_000].into(), false)
+                .await;
             assert_eq!(failed.map(drop), Err(FsError::Io));
             world.set_faults(FaultPlan::default());
             volume.resize(300_000).await;
@@ -610,7 +722,10 @@ impl Mounted {
     }
 
     async fn write_other(&self, at: u64, with: u8) {
-        self.client.write(&Caller::ROOT, self.other, at, vec![with; 30_000].into(), false).await.unwrap();
+        self.client
+            .write(&Caller::ROOT, self.other, at, vec![with; 30_000].into(), false)
+            .await
+            .unwrap();
     }
 
     async fn change_end(&self, change: Change) {
@@ -622,7 +737,10 @@ impl Mounted {
             }
             Change::Zero => {
                 let span = (at, CHANGED_BYTES);
-                self.client.fallocate(&Caller::ROOT, self.file, span, Allocation::Zero, true, false).await.map(drop)
+                self.client
+                    .fallocate(&Caller::ROOT, self.file, span, Allocation::Zero, true, false)
+                    .await
+                    .map(drop)
             }
             Change::Truncate => return self.resize(at).await,
         }
@@ -631,11 +749,21 @@ impl Mounted {
 
     async fn flush_and_evict(&self) {
         self.client.admin(AdminRequest::Flush { path: Vec::new() }).await.unwrap();
-        self.client.admin(AdminRequest::Evict { path: Vec::new(), from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+        self.client
+            .admin(AdminRequest::Evict {
+                path: Vec::new(),
+                from: (Ino(0), 0),
+                limit_bytes: u64::MAX,
+            })
+            .await
+            .unwrap();
     }
 
     async fn make_hole(&self) {
-        self.client.fallocate(&Caller::ROOT, self.file, (0, BLOCK_BYTES), Allocation::Zero, false, false).await.unwrap();
+        self.client
+            .fallocate(&Caller::ROOT, self.file, (0, BLOCK_BYTES), Allocation::Zero, false, false)
+            .await
+            .unwrap();
     }
 
     async fn force_log(&self) {
@@ -664,7 +792,11 @@ impl Mounted {
     }
 
     async fn expect_zeros(&self, range: Range<u64>, seed: u64) {
-        let bytes = self.client.read(self.file, range.start, (range.end - range.start) as usize).await.unwrap();
+        let bytes = self
+            .client
+            .read(self.file, range.start, (range.end - range.start) as usize)
+            .await
+            .unwrap();
         assert!(
             bytes.len() as u64 == range.end - range.start && bytes.iter().all(|byte| *byte == 0),
             "seed {seed}: other bytes than zeros"
@@ -672,16 +804,26 @@ impl Mounted {
     }
 
     async fn expect_beginning(&self, with: u8, seed: u64) {
-        let bytes = self.client.read(self.file, 0, (BLOCK_BYTES - CHANGED_BYTES) as usize).await.unwrap();
-        assert!(bytes.iter().all(|byte| *byte == with), "seed {seed}: bytes that nobody changed are others now");
+        let bytes =
+            self.client.read(self.file, 0, (BLOCK_BYTES - CHANGED_BYTES) as usize).await.unwrap();
+        assert!(
+            bytes.iter().all(|byte| *byte == with),
+            "seed {seed}: bytes that nobody changed are others now"
+        );
     }
 }
 
 async fn mount(machine: &Machine, bucket: &SimBucket) -> (Process, Client) {
     let process = machine.process_on("node", "data");
     let (volume, never) = ("ebb".into(), Duration::from_secs(3600));
-    let options =
-        Options { volume, embedded: true, commit_interval: never, flush_interval: never, snapshot_operations: 1, ..Options::default() };
+    let options = Options {
+        volume,
+        embedded: true,
+        commit_interval: never,
+        flush_interval: never,
+        snapshot_operations: 1,
+        ..Options::default()
+    };
     let node = open(&process, bucket, &options).await.unwrap().unwrap();
     let client = attach_embedded(&process, &node).await.unwrap().unwrap();
     (process, client)

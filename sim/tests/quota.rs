@@ -18,12 +18,13 @@ const LIVES: u64 = 4;
 const OUTER: [&str; 1] = ["q"];
 const INNER: [&str; 2] = ["q", "in"];
 
-/// Situation: two quotas, one in the other, in a volume where one to three workers write, cut, link,
-/// rename and remove in every directory, while limits are raised and the node is killed, loses power, or goes on with
-/// nothing but the bucket. Danger: a path on which something is not counted, counted twice, or
-/// let through. Expectation: after every operation no count is above its limit; who works alone
-/// is refused only where nothing is left; a rename or link is refused exactly where it leads from
-/// one quota to another; and after every start the counts are what the tree has.
+/// Situation: two quotas, one in the other, in a volume where one to three workers write, cut,
+/// link, rename and remove in every directory, while limits are raised and the node is killed,
+/// loses power, or goes on with nothing but the bucket. Danger: a path on which something is not
+/// counted, counted twice, or let through. Expectation: after every operation no count is above its
+/// limit; who works alone is refused only where nothing is left; a rename or link is refused
+/// exactly where it leads from one quota to another; and after every start the counts are what the
+/// tree has.
 #[test]
 fn counts_are_what_there_is() {
     let refusals = Refusals::default();
@@ -43,9 +44,17 @@ type Refusals = Rc<RefCell<BTreeMap<FsError, u64>>>;
 
 async fn tell(world: Rc<World>, rng: Rng, refusals: Refusals) {
     let mut data = "data0".to_owned();
-    let mut limits = [QuotaLimits { bytes: Some(400_000), inodes: Some(9) }, QuotaLimits { bytes: Some(150_000), inodes: None }];
+    let mut limits = [
+        QuotaLimits { bytes: Some(400_000), inodes: Some(9) },
+        QuotaLimits { bytes: Some(150_000), inodes: None },
+    ];
     for life in 0..LIVES {
-        let options = Options { owner: "quota".into(), embedded: true, flush_interval: Duration::from_secs(1), ..Options::default() };
+        let options = Options {
+            owner: "quota".into(),
+            embedded: true,
+            flush_interval: Duration::from_secs(1),
+            ..Options::default()
+        };
         let process = world.machine("a").process_on("ebb", &data);
         let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
         let client = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
@@ -62,18 +71,30 @@ async fn tell(world: Rc<World>, rng: Rng, refusals: Refusals) {
         for worker in 0..workers {
             let rng = world.rng(&format!("worker {life} {worker}"));
             let (client, dirs, refusals) = (client.clone(), dirs.clone(), refusals.clone());
-            let worker = Worker { client, rng, dirs, files: RefCell::default(), alone: workers == 1, refusals };
+            let worker = Worker {
+                client,
+                rng,
+                dirs,
+                files: RefCell::default(),
+                alone: workers == 1,
+                refusals,
+            };
             let (world, leaving) = (world.clone(), leaving.clone());
             process.spawn(async move {
                 while !leaving.get() {
-                    world.sleep(worker.rng.duration(Duration::ZERO, Duration::from_millis(20))).await;
+                    world
+                        .sleep(worker.rng.duration(Duration::ZERO, Duration::from_millis(20)))
+                        .await;
                     worker.step().await;
                 }
             });
         }
         world.sleep(rng.duration(Duration::ZERO, Duration::from_secs(5))).await;
         // Answered, it is there whatever happens next.
-        limits = limits.map(|limits| QuotaLimits { bytes: limits.bytes.map(|bytes| bytes + rng.below(100_000)), ..limits });
+        limits = limits.map(|limits| QuotaLimits {
+            bytes: limits.bytes.map(|bytes| bytes + rng.below(100_000)),
+            ..limits
+        });
         let setting = client.clone();
         process.call(async move { set(&setting, limits).await }).await.unwrap();
         match rng.below(3) {
@@ -130,25 +151,43 @@ async fn look(world: &World, client: &Client, limits: [QuotaLimits; 2]) -> Vec<(
         statuses = quotas(client).await;
     }
     assert_eq!(statuses.len(), 2);
-    for (status, (limits, prefix)) in statuses.iter().zip([(limits[1], &b"q/in/"[..]), (limits[0], b"q/")]) {
+    for (status, (limits, prefix)) in
+        statuses.iter().zip([(limits[1], &b"q/in/"[..]), (limits[0], b"q/")])
+    {
         let mut seen = BTreeSet::new();
-        let below = tree.iter().filter(|(path, node)| path.starts_with(prefix) && seen.insert(node.attr.ino));
+        let below = tree
+            .iter()
+            .filter(|(path, node)| path.starts_with(prefix) && seen.insert(node.attr.ino));
         let used = below.fold(Usage::default(), |sum, (_, node)| {
             let bytes = if node.attr.kind == FileKind::Regular { node.attr.size_bytes } else { 0 };
             Usage { bytes: sum.bytes + bytes, inodes: sum.inodes + 1 }
         });
-        assert_eq!((status.used, status.limits, status.counted), (used, limits, true), "{}", prefix.escape_ascii());
+        assert_eq!(
+            (status.used, status.limits, status.counted),
+            (used, limits, true),
+            "{}",
+            prefix.escape_ascii()
+        );
     }
     match client.admin(AdminRequest::Fsck).await.unwrap() {
         AdminReply::Fsck(report) => assert_eq!(report.problems, vec![]),
         other => panic!("{other:?}"),
     }
     let ino = |path: &[u8]| tree[path].attr.ino;
-    let mut dirs = vec![(ino(b"free"), 0), (Ino::ROOT, 0), (ino(b"q"), 1), (ino(b"q"), 1), (ino(b"q/in"), 2), (ino(b"q/in"), 2)];
-    dirs.extend(tree.iter().filter(|(_, node)| node.attr.kind == FileKind::Directory).filter_map(|(path, node)| {
-        let inner = path.starts_with(b"q/in/") as usize;
-        (path.starts_with(b"q/") && path != b"q/in").then_some((node.attr.ino, 1 + inner))
-    }));
+    let mut dirs = vec![
+        (ino(b"free"), 0),
+        (Ino::ROOT, 0),
+        (ino(b"q"), 1),
+        (ino(b"q"), 1),
+        (ino(b"q/in"), 2),
+        (ino(b"q/in"), 2),
+    ];
+    dirs.extend(tree.iter().filter(|(_, node)| node.attr.kind == FileKind::Directory).filter_map(
+        |(path, node)| {
+            let inner = path.starts_with(b"q/in/") as usize;
+            (path.starts_with(b"q/") && path != b"q/in").then_some((node.attr.ino, 1 + inner))
+        },
+    ));
     dirs
 }
 
@@ -188,7 +227,8 @@ impl Worker {
         let offset = rng.below(60_000);
         let refused = match (rng.below(14), file) {
             (0..=2, _) => {
-                let made = client.make(&ROOT, dir, &name, 0o644, Make::Regular, rng.below(3) == 0).await;
+                let made =
+                    client.make(&ROOT, dir, &name, 0o644, Make::Regular, rng.below(3) == 0).await;
                 if let Ok(attr) = &made {
                     self.files.borrow_mut().insert(attr.ino, quota);
                 }
@@ -201,24 +241,42 @@ impl Worker {
                 let mode = [RenameMode::Replace, RenameMode::Exchange][rng.index(2)];
                 let done = client.rename(&ROOT, dir, &name, other, &new_name, mode).await;
                 let crosses = quota != other_quota;
-                assert!(!(crosses && done.is_ok()) && (crosses || done != Err(FsError::CrossDevice)), "{quota} to {other_quota}: {done:?}");
+                assert!(
+                    !(crosses && done.is_ok()) && (crosses || done != Err(FsError::CrossDevice)),
+                    "{quota} to {other_quota}: {done:?}"
+                );
                 done.err()
             }
             (7, Some(file)) => {
                 let done = client.link(&ROOT, file, dir, &name).await;
                 // It may have been moved within its quota only.
                 let crosses = self.files.borrow()[&file] != quota;
-                assert!(!(crosses && done.is_ok()) && (crosses || done != Err(FsError::CrossDevice)), "into {quota}: {done:?}");
+                assert!(
+                    !(crosses && done.is_ok()) && (crosses || done != Err(FsError::CrossDevice)),
+                    "into {quota}: {done:?}"
+                );
                 done.err()
             }
-            (8, Some(file)) => client.setattr(&ROOT, file, SetAttr { size_bytes: Some(offset), ..SetAttr::default() }).await.err(),
+            (8, Some(file)) => client
+                .setattr(&ROOT, file, SetAttr { size_bytes: Some(offset), ..SetAttr::default() })
+                .await
+                .err(),
             (9, Some(file)) => client.write(&ROOT, file, offset, data, false).await.err(),
-            (10, Some(file)) => {
-                client.fallocate(&ROOT, file, (offset, 1 + rng.below(50_000)), Allocation::Reserve, false, false).await.err()
-            }
+            (10, Some(file)) => client
+                .fallocate(
+                    &ROOT,
+                    file,
+                    (offset, 1 + rng.below(50_000)),
+                    Allocation::Reserve,
+                    false,
+                    false,
+                )
+                .await
+                .err(),
             (11, Some(file)) => match client.tmpfile(&ROOT, dir, 0o600).await {
                 Ok(attr) => {
-                    let copied = client.copy(&ROOT, (file, 0), (attr.ino, 0), 100_000, false).await.err();
+                    let copied =
+                        client.copy(&ROOT, (file, 0), (attr.ino, 0), 100_000, false).await.err();
                     let linked = client.link(&ROOT, attr.ino, dir, &name).await.err();
                     client.close(attr.ino);
                     copied.or(linked)
@@ -227,7 +285,12 @@ impl Worker {
             },
             (_, Some(file)) => match client.append(&ROOT, file, data, false).await {
                 Err(FsError::QuotaExceeded) if self.alone => {
-                    let left = quotas(client).await.into_iter().skip(2 - self.files.borrow()[&file]).map(|status| left(&status)).min();
+                    let left = quotas(client)
+                        .await
+                        .into_iter()
+                        .skip(2 - self.files.borrow()[&file])
+                        .map(|status| left(&status))
+                        .min();
                     assert_eq!(left, Some(0), "refused while there is room");
                     None
                 }
@@ -242,7 +305,10 @@ impl Worker {
         for status in quotas(client).await {
             let within = |limit: Option<u64>, used| limit.is_none_or(|limit| used <= limit);
             let QuotaStatus { limits, used, .. } = &status;
-            assert!(within(limits.bytes, used.bytes) && within(limits.inodes, used.inodes), "{status:?}");
+            assert!(
+                within(limits.bytes, used.bytes) && within(limits.inodes, used.inodes),
+                "{status:?}"
+            );
         }
     }
 
@@ -264,6 +330,15 @@ fn expected(error: FsError) -> bool {
     use FsError::*;
     matches!(
         error,
-        QuotaExceeded | CrossDevice | NotFound | Exists | NotEmpty | NotDirectory | IsDirectory | Invalid | Stale | NotPermitted
+        QuotaExceeded
+            | CrossDevice
+            | NotFound
+            | Exists
+            | NotEmpty
+            | NotDirectory
+            | IsDirectory
+            | Invalid
+            | Stale
+            | NotPermitted
     )
 }

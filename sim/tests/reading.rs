@@ -20,11 +20,19 @@ fn content(file: u64) -> Bytes {
 }
 
 /// Runs `work` with a client of a node that has objects of 2 MiB in its bucket.
-fn reading<F: Future<Output = ()> + 'static>(seed: u64, objects: u64, work: impl FnOnce(Rc<World>, Rc<Client>) -> F) {
+fn reading<F: Future<Output = ()> + 'static>(
+    seed: u64,
+    objects: u64,
+    work: impl FnOnce(Rc<World>, Rc<Client>) -> F,
+) {
     let world = Rc::new(World::new(seed));
     let usual = world.machine("a").process("asks").bucket(&world.bucket()).capabilities();
-    world.bucket().set_capabilities(Capabilities { max_put_bytes: usual.max_object_bytes, ..usual });
-    (0..objects).for_each(|file| drop(world.bucket().put_as_outsider(&file.to_string(), content(file), vec![]).unwrap()));
+    world
+        .bucket()
+        .set_capabilities(Capabilities { max_put_bytes: usual.max_object_bytes, ..usual });
+    (0..objects).for_each(|file| {
+        drop(world.bucket().put_as_outsider(&file.to_string(), content(file), vec![]).unwrap())
+    });
     let done = world.run(async {
         let process = world.machine("a").process("node");
         let options = Options { owner: "reading".into(), embedded: true, ..Options::default() };
@@ -45,12 +53,15 @@ async fn set_len(client: &Client, ino: Ino, len_bytes: usize) {
 }
 
 fn slow_disk(rate: Rate, limit: Duration) -> FaultPlan {
-    FaultPlan { disk: DiskFaults { slow: Slowness { rate, limit }, ..DiskFaults::default() }, ..FaultPlan::default() }
+    FaultPlan {
+        disk: DiskFaults { slow: Slowness { rate, limit }, ..DiskFaults::default() },
+        ..FaultPlan::default()
+    }
 }
 
 /// Situation: the node's disk is slow. Danger: who reads waits until what came is in the cache.
-/// Expectation: it is given out as it comes, also to who asks for a part of it meanwhile, and is in the
-/// cache later on.
+/// Expectation: it is given out as it comes, also to who asks for a part of it meanwhile, and is in
+/// the cache later on.
 #[test]
 fn what_comes_is_given_out_before_it_is_in_the_cache() {
     reading(1, 1, |world, client| async move {
@@ -68,8 +79,8 @@ fn what_comes_is_given_out_before_it_is_in_the_cache() {
     });
 }
 
-/// Situation: what came of a file waits to be put into the cache of a slow disk, while the file is written to, cut
-/// and made longer again. Danger: who reads is given what came before that.
+/// Situation: what came of a file waits to be put into the cache of a slow disk, while the file is
+/// written to, cut and made longer again. Danger: who reads is given what came before that.
 /// Expectation: who reads after a change sees it.
 #[test]
 fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
@@ -88,7 +99,10 @@ fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
                     world.sleep(Duration::from_millis(rng.below(200))).await;
                     let is_write = rng.below(2) == 0;
                     if is_write {
-                        client.write(&Caller::ROOT, ino, from as u64, vec![99; 5000].into(), false).await.unwrap();
+                        client
+                            .write(&Caller::ROOT, ino, from as u64, vec![99; 5000].into(), false)
+                            .await
+                            .unwrap();
                     } else {
                         set_len(&client, ino, from).await;
                         set_len(&client, ino, LEN_BYTES).await;
@@ -96,7 +110,11 @@ fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
                     is_write
                 };
                 let (_, was_write) = join(before, change).await;
-                model[from..if was_write { from + 5000 } else { LEN_BYTES }].fill(if was_write { 99 } else { 0 });
+                model[from..if was_write { from + 5000 } else { LEN_BYTES }].fill(if was_write {
+                    99
+                } else {
+                    0
+                });
                 let read = client.read(ino, at as u64, MIB).await.unwrap();
                 assert!(read == model[at..at + MIB], "file {file}, write {was_write}");
             }
@@ -104,8 +122,8 @@ fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
     }
 }
 
-/// Situation: others replace an object while it is read in several requests. Danger: some of what is given out is of the
-/// one, some of the other. Expectation: all of it is of one of them.
+/// Situation: others replace an object while it is read in several requests. Danger: some of what
+/// is given out is of the one, some of the other. Expectation: all of it is of one of them.
 #[test]
 fn what_has_come_is_of_one_object() {
     const FILES: u64 = 20;
@@ -113,23 +131,33 @@ fn what_has_come_is_of_one_object() {
         reading(seed, FILES, |world, client| async move {
             let rng = world.rng("changes");
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(300) };
-            world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+            world.set_faults(FaultPlan {
+                bucket: BucketFaults { slow, ..BucketFaults::default() },
+                ..FaultPlan::default()
+            });
             for file in 0..FILES {
                 let ino = ino(&client, file).await;
                 let read = async { client.read(ino, 0, MIB).await.unwrap() };
                 let replaced = async {
                     world.sleep(Duration::from_millis(rng.below(300))).await;
-                    world.bucket().put_as_outsider(&file.to_string(), content(file + 100), vec![]).unwrap();
+                    world
+                        .bucket()
+                        .put_as_outsider(&file.to_string(), content(file + 100), vec![])
+                        .unwrap();
                 };
                 let (read, ()) = join(read, replaced).await;
-                assert!(read == content(file)[..MIB] || read == content(file + 100)[..MIB], "file {file}");
+                assert!(
+                    read == content(file)[..MIB] || read == content(file + 100)[..MIB],
+                    "file {file}"
+                );
             }
         });
     }
 }
 
-/// Situation: a file is cut, and rolled back to its object while the rest of it is fetched. Danger: what is put into the
-/// cache ends where the file ended when it was asked for, in the middle of a block. Expectation: the whole object is read.
+/// Situation: a file is cut, and rolled back to its object while the rest of it is fetched. Danger:
+/// what is put into the cache ends where the file ended when it was asked for, in the middle of a
+/// block. Expectation: the whole object is read.
 #[test]
 fn what_was_asked_for_of_a_cut_file_is_not_all_of_it_once_it_was_rolled_back() {
     for seed in 1..21 {
@@ -137,7 +165,10 @@ fn what_was_asked_for_of_a_cut_file_is_not_all_of_it_once_it_was_rolled_back() {
             let (ino, rng) = (ino(&client, 0).await, world.rng("rolls back"));
             set_len(&client, ino, 40_000).await;
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(300) };
-            world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+            world.set_faults(FaultPlan {
+                bucket: BucketFaults { slow, ..BucketFaults::default() },
+                ..FaultPlan::default()
+            });
             let read = async { client.read(ino, 0, MIB).await.unwrap() };
             let back = async {
                 world.sleep(Duration::from_millis(rng.below(100))).await;
@@ -152,20 +183,26 @@ fn what_was_asked_for_of_a_cut_file_is_not_all_of_it_once_it_was_rolled_back() {
     }
 }
 
-/// Reads files of 2 MiB, one after the other, of a bucket that is far away: how long it took and how many requests
-/// for content.
+/// Reads files of 2 MiB, one after the other, of a bucket that is far away: how long it took and
+/// how many requests for content.
 fn read_in_turn(files: &[u64], len_bytes: usize) -> (Duration, u64) {
     let result = Rc::new(Cell::new((Duration::ZERO, 0)));
     let (told, files) = (result.clone(), files.to_vec());
     reading(1, 100, move |world, client| async move {
         ino(&client, 0).await;
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(200) };
-        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            bucket: BucketFaults { slow, ..BucketFaults::default() },
+            ..FaultPlan::default()
+        });
         let began = world.now();
         for file in files {
             let (ino, content) = (ino(&client, file).await, content(file));
             for at in (0..len_bytes).step_by(MIB / 4) {
-                assert!(client.read(ino, at as u64, MIB / 4).await.unwrap() == content[at..at + MIB / 4]);
+                assert!(
+                    client.read(ino, at as u64, MIB / 4).await.unwrap()
+                        == content[at..at + MIB / 4]
+                );
             }
         }
         let took = world.now() - began;
@@ -175,8 +212,8 @@ fn read_in_turn(files: &[u64], len_bytes: usize) -> (Duration, u64) {
     result.get()
 }
 
-/// Whoever reads all files of a directory is run ahead of; who reads them in any order is not, and of files whose
-/// beginning is read no more than that is fetched.
+/// Whoever reads all files of a directory is run ahead of; who reads them in any order is not, and
+/// of files whose beginning is read no more than that is fetched.
 #[test]
 fn who_reads_the_files_of_a_directory_in_turn_hardly_waits() {
     // In the order in which the bucket lists them.
@@ -186,15 +223,19 @@ fn who_reads_the_files_of_a_directory_in_turn_hardly_waits() {
     let (took, requests) = read_in_turn(&in_order, LEN_BYTES);
     let (waited, apart) = read_in_turn(&anyhow, LEN_BYTES);
     assert!(took * 5 < waited, "{took:?}, and {waited:?} in any order");
-    assert!(requests < apart, "one request for each file suffices: {requests}, {apart} in any order");
+    assert!(
+        requests < apart,
+        "one request for each file suffices: {requests}, {apart} in any order"
+    );
     let (took, requests) = read_in_turn(&in_order, MIB / 4);
     let (waited, apart) = read_in_turn(&anyhow, MIB / 4);
     assert!(took * 5 < waited, "beginnings: {took:?}, and {waited:?} in any order");
     assert_eq!(requests, apart, "one for each beginning");
 }
 
-/// Situation: somebody reads files of 2 MiB of a directory in turn, and stops. Danger: each topping up has as much fetched ahead as may be of
-/// all of them, which is paid for. Expectation: no more than that comes of files that he did not come to.
+/// Situation: somebody reads files of 2 MiB of a directory in turn, and stops. Danger: each topping
+/// up has as much fetched ahead as may be of all of them, which is paid for. Expectation: no more
+/// than that comes of files that he did not come to.
 #[test]
 fn no_more_is_read_ahead_of_files_in_turn_than_is_stated() {
     let mut in_order: Vec<u64> = (0..100).collect();

@@ -18,11 +18,18 @@ const ROOT: Caller = Caller::ROOT;
 
 /// Runs `work` with a client of a node that lets one MiB wait for the bucket, for ten seconds,
 /// and caches eight.
-fn with_room_for_one<F: Future<Output = ()> + 'static>(seed: u64, work: impl FnOnce(Rc<World>, Rc<Client>) -> F) {
+fn with_room_for_one<F: Future<Output = ()> + 'static>(
+    seed: u64,
+    work: impl FnOnce(Rc<World>, Rc<Client>) -> F,
+) {
     with_room_for(seed, MIB, work);
 }
 
-fn with_room_for<F: Future<Output = ()> + 'static>(seed: u64, dirty_bytes: u64, work: impl FnOnce(Rc<World>, Rc<Client>) -> F) {
+fn with_room_for<F: Future<Output = ()> + 'static>(
+    seed: u64,
+    dirty_bytes: u64,
+    work: impl FnOnce(Rc<World>, Rc<Client>) -> F,
+) {
     let world = Rc::new(World::new(seed));
     let done = world.run(async {
         let process = world.machine("a").process("node");
@@ -36,7 +43,14 @@ fn with_room_for<F: Future<Output = ()> + 'static>(seed: u64, dirty_bytes: u64, 
 
 fn options(dirty_bytes: u64) -> Options {
     let space_timeout = Duration::from_secs(10);
-    Options { owner: "room".into(), embedded: true, dirty_bytes, cache_bytes: 8 * MIB, space_timeout, ..Options::default() }
+    Options {
+        owner: "room".into(),
+        embedded: true,
+        dirty_bytes,
+        cache_bytes: 8 * MIB,
+        space_timeout,
+        ..Options::default()
+    }
 }
 
 async fn fill(client: &Client, ino: Ino, mib: u64) -> Result<(), FsError> {
@@ -70,7 +84,10 @@ async fn in_the_bucket<const N: usize>(client: &Client, files: [(&str, u64); N])
         fill(client, *ino, mib).await.unwrap();
     }
     client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-    client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+    client
+        .admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX })
+        .await
+        .unwrap();
     made
 }
 
@@ -100,10 +117,17 @@ fn what_never_goes_to_the_bucket_does_not_wait_for_it() {
         fill(&client, named, 1).await.unwrap();
         assert!(world.now() - began < Duration::from_secs(1), "{:?}", world.now() - began);
         assert_eq!(dirty_bytes(&client).await, MIB);
-        assert_eq!(client.write(&ROOT, named, MIB, Bytes::from_static(b"more"), false).await.map(drop), Err(FsError::NoSpace));
+        assert_eq!(
+            client.write(&ROOT, named, MIB, Bytes::from_static(b"more"), false).await.map(drop),
+            Err(FsError::NoSpace)
+        );
 
         world.sleep(Duration::from_secs(60)).await;
-        assert_eq!(fill(&client, unnamed, 9).await, Err(FsError::NoSpace), "the cache is full of it");
+        assert_eq!(
+            fill(&client, unnamed, 9).await,
+            Err(FsError::NoSpace),
+            "the cache is full of it"
+        );
         client.close(unnamed);
         fill(&client, named, 2).await.unwrap();
     });
@@ -126,9 +150,10 @@ fn what_gets_a_name_waits_from_then_on() {
     });
 }
 
-/// Situation: the bucket is away, what may wait for it waits, and a hundred writes more are asked for; somebody removes the file
-/// that takes the room. Danger: the removal waits behind the writes, and none of them ends but by its time-out. Expectation: it
-/// is done at once, and so are the writes then.
+/// Situation: the bucket is away, what may wait for it waits, and a hundred writes more are asked
+/// for; somebody removes the file that takes the room. Danger: the removal waits behind the writes,
+/// and none of them ends but by its time-out. Expectation: it is done at once, and so are the
+/// writes then.
 #[test]
 fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
     with_room_for_one(3, |world, client| async move {
@@ -137,7 +162,9 @@ fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
         fill(&client, large, 1).await.unwrap();
         client.close(large);
         let began = world.now();
-        let write = async |at: u64| client.write(&ROOT, other, at * 10, Bytes::from_static(b"ten bytes."), false).await;
+        let write = async |at: u64| {
+            client.write(&ROOT, other, at * 10, Bytes::from_static(b"ten bytes."), false).await
+        };
         let removal = async {
             world.sleep(Duration::from_secs(1)).await;
             client.unlink(&ROOT, Ino::ROOT, &Name::new(b"large").unwrap()).await
@@ -149,45 +176,64 @@ fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
     });
 }
 
-/// Situation: a file is being sent of which a part is only in the bucket, and the bucket falls silent while it is asked for that: nobody may
-/// change the file meanwhile. What is clean of it, and of another one, fills the cache. Danger: who makes room waits for the file that is sent, and
-/// everybody who writes or reads anything waits behind him. Expectation: the other one makes room at once, and where there is
-/// nothing else a writer gets ENOSPC when his time is over.
+/// Situation: a file is being sent of which a part is only in the bucket, and the bucket falls
+/// silent while it is asked for that: nobody may change the file meanwhile. What is clean of it,
+/// and of another one, fills the cache. Danger: who makes room waits for the file that is sent, and
+/// everybody who writes or reads anything waits behind him. Expectation: the other one makes room
+/// at once, and where there is nothing else a writer gets ENOSPC when his time is over.
 #[test]
 fn who_makes_room_does_not_wait_for_a_file_that_waits_for_its_bucket() {
     with_room_for(4, 4 * MIB, |world, client| async move {
         let [sent, other] = in_the_bucket(&client, [("sent", 6), ("other", 2)]).await;
         read(&client, sent, 1..6).await;
         read(&client, other, 0..2).await;
-        client.write(&ROOT, sent, 0, Bytes::from(vec![8; BLOCK_BYTES as usize]), false).await.unwrap();
+        client
+            .write(&ROOT, sent, 0, Bytes::from(vec![8; BLOCK_BYTES as usize]), false)
+            .await
+            .unwrap();
         let new = make(&client, "new").await;
-        // It is sent by one request, so that it is read before the bucket is asked to take anything.
+        // It is sent by one request, so that it is read before the bucket is asked to take
+        // anything.
         let port = world.machine("a").process("other").bucket(&world.bucket());
-        world.bucket().set_capabilities(Capabilities { max_put_bytes: 8 * MIB, ..port.capabilities() });
+        world
+            .bucket()
+            .set_capabilities(Capabilities { max_put_bytes: 8 * MIB, ..port.capabilities() });
         world.bucket().vanish_for(Duration::from_secs(600));
         let writes = async {
             world.sleep(Duration::from_secs(1)).await;
             let began = world.now();
             fill(&client, new, 2).await.unwrap();
             assert!(world.now() - began < Duration::from_secs(1), "{:?}", world.now() - began);
-            let write = async { client.write(&ROOT, new, 2 * MIB, Bytes::from(vec![7; MIB as usize]), false).await.map(drop) };
+            let write = async {
+                client
+                    .write(&ROOT, new, 2 * MIB, Bytes::from(vec![7; MIB as usize]), false)
+                    .await
+                    .map(drop)
+            };
             let (write, time) = (pin!(write), pin!(world.sleep(Duration::from_secs(20))));
-            let Either::Left((refused, _)) = select(write, time).await else { panic!("it waits for longer than it may") };
+            let Either::Left((refused, _)) = select(write, time).await else {
+                panic!("it waits for longer than it may")
+            };
             assert_eq!(refused, Err(FsError::NoSpace));
         };
         let flush = client.admin(AdminRequest::Flush { path: vec![] });
-        let Either::Right(_) = select(pin!(flush), pin!(writes)).await else { panic!("the bucket is there") };
+        let Either::Right(_) = select(pin!(flush), pin!(writes)).await else {
+            panic!("the bucket is there")
+        };
     });
 }
 
-/// Situation: several read a file that is longer than the cache, at one time and all the time. Danger: it is never evicted, since it is always
-/// being read, and more is cached than may be.
+/// Situation: several read a file that is longer than the cache, at one time and all the time.
+/// Danger: it is never evicted, since it is always being read, and more is cached than may be.
 #[test]
 fn what_is_read_all_the_time_is_evicted_all_the_same() {
     with_room_for_one(5, |world, client| async move {
         let [file] = in_the_bucket(&client, [("file", 48)]).await;
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) };
-        world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            disk: DiskFaults { slow, ..DiskFaults::default() },
+            ..FaultPlan::default()
+        });
         let reader = async |first: u64| {
             let mut most = 0;
             for at in first..first + 20 {
@@ -196,14 +242,19 @@ fn what_is_read_all_the_time_is_evicted_all_the_same() {
             }
             most
         };
-        let most = join_all((0..32).map(|reader_at| reader(reader_at * 5))).await.into_iter().max().unwrap();
+        let most = join_all((0..32).map(|reader_at| reader(reader_at * 5)))
+            .await
+            .into_iter()
+            .max()
+            .unwrap();
         // So much is read at one time, which comes in whatever there is.
         assert!(most <= 32 * MIB, "{most} bytes were cached");
     });
 }
 
-/// Situation: clean files fill the cache, and the store file of the first of them does not give back its space. Danger: who writes another file is told of that, though
-/// there is enough else to evict.
+/// Situation: clean files fill the cache, and the store file of the first of them does not give
+/// back its space. Danger: who writes another file is told of that, though there is enough else to
+/// evict.
 #[test]
 fn a_file_that_cannot_be_evicted_is_passed_over() {
     let world = World::new(6);

@@ -49,8 +49,10 @@ async fn open(process: Process, buckets: [SimBucket; 3]) -> Result<(Rc<Node>, Cl
         ..Options::default()
     };
     let [root, first, second] = buckets.map(|bucket| process.bucket(&bucket));
-    let members = [(DIRS[0], first), (DIRS[1], second)].map(|(dir, bucket)| Member::new(MemberDir::new(dir).unwrap(), bucket));
-    let node = Node::open_side_by_side(process.ports.clone(), root, members.into(), options).await?;
+    let members = [(DIRS[0], first), (DIRS[1], second)]
+        .map(|(dir, bucket)| Member::new(MemberDir::new(dir).unwrap(), bucket));
+    let node =
+        Node::open_side_by_side(process.ports.clone(), root, members.into(), options).await?;
     let (handle, notices) = (node.clone(), node.clone());
     let link = LocalLink::new(
         move |request| handle.handle(request),
@@ -59,7 +61,12 @@ async fn open(process: Process, buckets: [SimBucket; 3]) -> Result<(Rc<Node>, Cl
             Box::pin(async move { node.next_notice(session).await })
         },
     );
-    let client = Client::attach(Rc::new(link), ClientPorts::from(&process.ports), ClientOptions::new("ebb", "side by side")).await;
+    let client = Client::attach(
+        Rc::new(link),
+        ClientPorts::from(&process.ports),
+        ClientOptions::new("ebb", "side by side"),
+    )
+    .await;
     Ok((node, client.expect("an embedded client attaches")))
 }
 
@@ -81,7 +88,10 @@ impl Story<'_> {
                 _ => {
                     let (node, client) = (life.node.clone(), life.client.clone());
                     let stopping = life.process.call(async move {
-                        client.detach(Duration::from_secs(30)).await.expect("the disk does not fail");
+                        client
+                            .detach(Duration::from_secs(30))
+                            .await
+                            .expect("the disk does not fail");
                         node.stop(true).await.map(drop)
                     });
                     stopping.await.expect("nobody kills it").expect("the disk does not fail");
@@ -96,9 +106,15 @@ impl Story<'_> {
     async fn begin(&self) -> Life {
         loop {
             let process = self.world.machine("a").process_on("ebb", self.data);
-            match process.call(open(process.clone(), self.buckets.clone())).await.expect("nobody kills it") {
+            match process
+                .call(open(process.clone(), self.buckets.clone()))
+                .await
+                .expect("nobody kills it")
+            {
                 Ok((node, client)) => return Life { process, node, client },
-                Err(error @ (OpenError::Head(_) | OpenError::Member { .. } | OpenError::Request(_))) => drop(error),
+                Err(
+                    error @ (OpenError::Head(_) | OpenError::Member { .. } | OpenError::Request(_)),
+                ) => drop(error),
                 Err(error) => panic!("the node does not start: {error}"),
             }
             process.kill();
@@ -114,16 +130,27 @@ impl Story<'_> {
             let client = life.client.clone();
             let at = (dir, file.clone());
             match self.rng.below(8) {
-                0 => match life.process.call(remove(client, dir, file)).await.expect("nobody kills it") {
+                0 => match life
+                    .process
+                    .call(remove(client, dir, file))
+                    .await
+                    .expect("nobody kills it")
+                {
                     Ok(()) => self.forget(&at),
                     Err(FsError::NotFound) => {}
                     Err(_) => self.doubt(at),
                 },
                 1 | 2 => {
                     let to = (dir, other);
-                    match life.process.call(rename(client, at.clone(), to.clone())).await.expect("nobody kills it") {
+                    match life
+                        .process
+                        .call(rename(client, at.clone(), to.clone()))
+                        .await
+                        .expect("nobody kills it")
+                    {
                         Ok(()) => {
-                            let content = self.files.get(&at).filter(|_| !self.unsure.contains(&at)).cloned();
+                            let content =
+                                self.files.get(&at).filter(|_| !self.unsure.contains(&at)).cloned();
                             self.forget(&at);
                             self.forget(&to);
                             match content {
@@ -140,11 +167,18 @@ impl Story<'_> {
                 }
                 3 => {
                     let to = ((dir + 1) % 3, other);
-                    let moved = life.process.call(rename(client, at, to)).await.expect("nobody kills it");
+                    let moved =
+                        life.process.call(rename(client, at, to)).await.expect("nobody kills it");
                     assert!(moved.is_err(), "a rename from one bucket to another");
                 }
-                4 => self.buckets[self.rng.index(3)].vanish_for(self.rng.duration(Duration::ZERO, Duration::from_secs(30))),
-                _ => match life.process.call(write(client, dir, file, content.clone())).await.expect("nobody kills it") {
+                4 => self.buckets[self.rng.index(3)]
+                    .vanish_for(self.rng.duration(Duration::ZERO, Duration::from_secs(30))),
+                _ => match life
+                    .process
+                    .call(write(client, dir, file, content.clone()))
+                    .await
+                    .expect("nobody kills it")
+                {
                     Ok(()) => {
                         self.forget(&at);
                         self.files.insert(at, content);
@@ -175,18 +209,35 @@ impl Story<'_> {
             self.data = data;
             let life = self.begin().await;
             for (dir, file) in std::mem::take(&mut self.unsure) {
-                match life.process.call(remove(life.client.clone(), dir, file)).await.expect("nobody kills it") {
+                match life
+                    .process
+                    .call(remove(life.client.clone(), dir, file))
+                    .await
+                    .expect("nobody kills it")
+                {
                     Ok(()) | Err(FsError::NotFound) => {}
                     Err(error) => panic!("in calm: {error}"),
                 }
             }
             for ((dir, file), content) in &self.files {
-                let read = life.process.call(read(life.client.clone(), *dir, file.clone())).await.expect("nobody kills it");
-                assert!(read.as_ref() == Ok(content), "{}/{file} is {:?} long", DIRS[*dir], read.map(|read| read.len()));
+                let read = life
+                    .process
+                    .call(read(life.client.clone(), *dir, file.clone()))
+                    .await
+                    .expect("nobody kills it");
+                assert!(
+                    read.as_ref() == Ok(content),
+                    "{}/{file} is {:?} long",
+                    DIRS[*dir],
+                    read.map(|read| read.len())
+                );
             }
             let (node, client) = (life.node.clone(), life.client.clone());
             let ended = life.process.call(async move {
-                let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
+                let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap()
+                else {
+                    panic!("another answer")
+                };
                 assert_eq!(report.problems, vec![]);
                 client.detach(Duration::from_secs(30)).await.unwrap();
                 node.stop(true).await
@@ -202,11 +253,18 @@ impl Story<'_> {
         for (bucket, side) in self.buckets.iter().zip([2, 0, 1]) {
             for (key, object) in bucket.objects() {
                 let member = side < 2;
-                assert!(!member || !key.starts_with(".ebb/") || key == ".ebb/head", "{key} in a member");
+                assert!(
+                    !member || !key.starts_with(".ebb/") || key == ".ebb/head",
+                    "{key} in a member"
+                );
                 if key.starts_with(".ebb/") || key.ends_with('/') {
                     continue;
                 }
-                let name = if member { key.as_str() } else { key.strip_prefix("plain/").expect("what is at the root is below plain") };
+                let name = if member {
+                    key.as_str()
+                } else {
+                    key.strip_prefix("plain/").expect("what is at the root is below plain")
+                };
                 found.insert((side, name.into()), object.body.to_vec());
             }
         }
@@ -220,7 +278,9 @@ async fn dir_of(client: &Client, dir: usize) -> Result<Ino, FsError> {
         Ok(attr) => Ok(attr.ino),
         Err(FsError::NotFound) => {
             assert!(dir == 2, "the directory of a bucket is always there");
-            let made = client.make(&Caller::ROOT, Ino::ROOT, &name(DIRS[dir]), 0o755, Make::Directory, false).await?;
+            let made = client
+                .make(&Caller::ROOT, Ino::ROOT, &name(DIRS[dir]), 0o755, Make::Directory, false)
+                .await?;
             Ok(made.ino)
         }
         Err(error) => Err(error),
@@ -234,7 +294,9 @@ async fn write(client: Client, dir: usize, file: String, content: Vec<u8>) -> Re
             client.unlink(&Caller::ROOT, dir, &name(&file)).await?;
             client.make(&Caller::ROOT, dir, &name(&file), 0o644, Make::Regular, false).await?.ino
         }
-        Err(FsError::NotFound) => client.make(&Caller::ROOT, dir, &name(&file), 0o644, Make::Regular, false).await?.ino,
+        Err(FsError::NotFound) => {
+            client.make(&Caller::ROOT, dir, &name(&file), 0o644, Make::Regular, false).await?.ino
+        }
         Err(error) => return Err(error),
     };
     client.write(&Caller::ROOT, ino, 0, Bytes::from(content), false).await?;
@@ -253,9 +315,15 @@ async fn remove(client: Client, dir: usize, file: String) -> Result<(), FsError>
     client.fsync(dir).await
 }
 
-async fn rename(client: Client, (from, file): (usize, String), (to, other): (usize, String)) -> Result<(), FsError> {
+async fn rename(
+    client: Client,
+    (from, file): (usize, String),
+    (to, other): (usize, String),
+) -> Result<(), FsError> {
     let (from, to) = (dir_of(&client, from).await?, dir_of(&client, to).await?);
-    client.rename(&Caller::ROOT, from, &name(&file), to, &name(&other), RenameMode::Replace).await?;
+    client
+        .rename(&Caller::ROOT, from, &name(&file), to, &name(&other), RenameMode::Replace)
+        .await?;
     client.fsync(to).await
 }
 
@@ -279,8 +347,9 @@ fn every_file_ends_in_its_own_bucket() {
     }
 }
 
-/// Situation: a node dies while it sends to all buckets, and one of them is away when it can be seen what has become of that.
-/// Danger: what was sent to the others is never known to be there, and nothing can be sent to its keys.
+/// Situation: a node dies while it sends to all buckets, and one of them is away when it can be
+/// seen what has become of that. Danger: what was sent to the others is never known to be there,
+/// and nothing can be sent to its keys.
 #[test]
 fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
     for seed in 0..4 {
@@ -288,8 +357,16 @@ fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
             let world = World::new(seed);
             let buckets = ["root", "first", "second"].map(|name| world.bucket_named(name));
             let process = world.machine("a").process_on("node", "data");
-            let late = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
-            let (node, client) = world.run(process.call(open(process.clone(), buckets.clone()))).unwrap().unwrap().unwrap();
+            let late = BucketFaults {
+                late: Rate::ALWAYS,
+                late_limit: Duration::from_secs(8),
+                ..BucketFaults::default()
+            };
+            let (node, client) = world
+                .run(process.call(open(process.clone(), buckets.clone())))
+                .unwrap()
+                .unwrap()
+                .unwrap();
             let writing = process.call(async move {
                 for dir in 0..2 {
                     write(client.clone(), dir, "file".into(), vec![7; 1000]).await.unwrap();
@@ -298,13 +375,19 @@ fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
             });
             let client = world.run(writing).unwrap().unwrap();
             world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
-            process.spawn(async move { drop(client.admin(AdminRequest::Flush { path: vec![] }).await) });
+            process.spawn(
+                async move { drop(client.admin(AdminRequest::Flush { path: vec![] }).await) },
+            );
             world.run(world.sleep(Duration::from_millis(100))).unwrap();
             drop(node);
             process.kill();
             world.set_faults(FaultPlan::default());
             let process = world.machine("a").process_on("node", "data");
-            let (_node, client) = world.run(process.call(open(process.clone(), buckets.clone()))).unwrap().unwrap().unwrap();
+            let (_node, client) = world
+                .run(process.call(open(process.clone(), buckets.clone())))
+                .unwrap()
+                .unwrap()
+                .unwrap();
             buckets[1 + away].vanish_for(Duration::from_secs(3600));
             let here = 1 - away;
             let writing = process.call(write(client.clone(), here, "file".into(), vec![8; 1000]));
@@ -316,8 +399,9 @@ fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
     }
 }
 
-/// Situation: two files of one bucket change places, so that one of them makes way in another bucket, and that one is away when a part of
-/// it comes and when the upload is to be ended. Danger: the upload stays, and is paid for.
+/// Situation: two files of one bucket change places, so that one of them makes way in another
+/// bucket, and that one is away when a part of it comes and when the upload is to be ended. Danger:
+/// the upload stays, and is paid for.
 #[test]
 fn a_copy_that_fails_leaves_no_upload() {
     for seed in 0..4 {
@@ -325,14 +409,23 @@ fn a_copy_that_fails_leaves_no_upload() {
         let buckets = ["root", "first", "second"].map(|name| world.bucket_named(name));
         let root = buckets[0].clone();
         let process = world.machine("a").process_on("node", "data");
-        let (node, client) = world.run(process.call(open(process.clone(), buckets.clone()))).unwrap().unwrap().unwrap();
+        let (node, client) = world
+            .run(process.call(open(process.clone(), buckets.clone())))
+            .unwrap()
+            .unwrap()
+            .unwrap();
         let changing = process.call(async move {
             for file in ["one", "other"] {
-                write(client.clone(), 0, file.into(), vec![file.len() as u8; 1 << 20]).await.unwrap();
+                write(client.clone(), 0, file.into(), vec![file.len() as u8; 1 << 20])
+                    .await
+                    .unwrap();
             }
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             let dir = dir_of(&client, 0).await.unwrap();
-            client.rename(&Caller::ROOT, dir, &name("one"), dir, &name("other"), RenameMode::Exchange).await.unwrap();
+            client
+                .rename(&Caller::ROOT, dir, &name("one"), dir, &name("other"), RenameMode::Exchange)
+                .await
+                .unwrap();
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             drop((node, client));
         });

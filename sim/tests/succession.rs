@@ -25,13 +25,15 @@ fn users_do_not_notice_that_a_process_dies() {
     println!("{operations} operations");
 }
 
-/// The same of a node elsewhere, whatever another client of it does meanwhile. Where the node dies too it may be that
-/// nobody can take over: then the mount has ended, and what it had answered is there, unless power was cut.
+/// The same of a node elsewhere, whatever another client of it does meanwhile. Where the node dies
+/// too it may be that nobody can take over: then the mount has ended, and what it had answered is
+/// there, unless power was cut.
 #[test]
 fn users_do_not_notice_that_a_client_of_a_node_elsewhere_dies() {
     let mut all = Fates::default();
     for seed in 1..=SEEDS_ELSEWHERE {
-        let (report, fates) = run_succession_elsewhere(seed, None).unwrap_or_else(|broken| panic!("{broken}"));
+        let (report, fates) =
+            run_succession_elsewhere(seed, None).unwrap_or_else(|broken| panic!("{broken}"));
         all.taken_over += fates.taken_over;
         all.lost += fates.lost;
         if seed % 20 == 0 {
@@ -45,7 +47,9 @@ fn users_do_not_notice_that_a_client_of_a_node_elsewhere_dies() {
 
 fn finds<T>(run: fn(u64, Option<Amnesia>) -> Result<T, Broken>, amnesia: Amnesia) {
     let broken = (1..=PLANTED_SEEDS).find_map(|seed| run(seed, Some(amnesia)).err());
-    let Some(Broken { seed, what, .. }) = broken else { panic!("{amnesia:?} breaks none of {PLANTED_SEEDS} seeds") };
+    let Some(Broken { seed, what, .. }) = broken else {
+        panic!("{amnesia:?} breaks none of {PLANTED_SEEDS} seeds")
+    };
     println!("{amnesia:?} is found by seed {seed}: {what}");
 }
 

@@ -1,12 +1,15 @@
-//! Checksums of files that grow, are cut and written over, while they are sent, and nodes die: nothing is called damaged
-//! that is not.
+//! Checksums of files that grow, are cut and written over, while they are sent, and nodes die:
+//! nothing is called damaged that is not.
 
 use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
 use ebb_sim::volume::rig;
-use ebb_sim::{BucketFaults, DiskFaults, DiskOperation, FaultPlan, Process, Rate, Rng, SimBucket, Slowness, World};
+use ebb_sim::{
+    BucketFaults, DiskFaults, DiskOperation, FaultPlan, Process, Rate, Rng, SimBucket, Slowness,
+    World,
+};
 use futures_util::future::join;
 use std::time::Duration;
 
@@ -28,13 +31,22 @@ impl Mount {
         let name = Name::new(&b"file"[..]).unwrap();
         let file = match client.lookup(Ino::ROOT, &name).await {
             Ok(attr) => attr.ino,
-            Err(_) => client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, true).await.unwrap().ino,
+            Err(_) => {
+                client
+                    .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, true)
+                    .await
+                    .unwrap()
+                    .ino
+            }
         };
         Mount { process, client, file }
     }
 
     async fn write(&self, at: usize, data: &[u8]) {
-        self.client.write(&Caller::ROOT, self.file, at as u64, Bytes::copy_from_slice(data), false).await.unwrap();
+        self.client
+            .write(&Caller::ROOT, self.file, at as u64, Bytes::copy_from_slice(data), false)
+            .await
+            .unwrap();
     }
 
     async fn resize(&self, len: usize) {
@@ -44,7 +56,10 @@ impl Mount {
 
     async fn zero(&self, at: usize, len: usize) {
         let span = (at as u64, len as u64);
-        self.client.fallocate(&Caller::ROOT, self.file, span, Allocation::Zero, true, false).await.unwrap();
+        self.client
+            .fallocate(&Caller::ROOT, self.file, span, Allocation::Zero, true, false)
+            .await
+            .unwrap();
     }
 
     async fn read(&self) -> Vec<u8> {
@@ -58,8 +73,9 @@ fn options(flush_interval: Duration) -> Options {
     Options { owner: "sums".into(), embedded: true, flush_interval, ..Options::default() }
 }
 
-/// Situation: a file is appended to, written over, cut and made longer in pieces of all lengths while it is sent all the time,
-/// over a slow disk and a slow line; its node is killed at times, and its machine loses power.
+/// Situation: a file is appended to, written over, cut and made longer in pieces of all lengths
+/// while it is sent all the time, over a slow disk and a slow line; its node is killed at times,
+/// and its machine loses power.
 #[test]
 fn whatever_becomes_of_a_file_it_can_be_read() {
     for seed in 0..30 {
@@ -96,7 +112,16 @@ fn whatever_becomes_of_a_file_it_can_be_read() {
                     }
                     14..16 => mount.client.fsync(mount.file).await.unwrap(),
                     16 => world.sleep(Duration::from_millis(rng.below(400))).await,
-                    17 => drop(mount.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await),
+                    17 => drop(
+                        mount
+                            .client
+                            .admin(AdminRequest::Evict {
+                                path: vec![],
+                                from: (Ino(0), 0),
+                                limit_bytes: u64::MAX,
+                            })
+                            .await,
+                    ),
                     18 => {
                         mount.process.kill();
                         mount = Mount::new(&world, &bucket, often).await;
@@ -105,7 +130,10 @@ fn whatever_becomes_of_a_file_it_can_be_read() {
                         world.machine("a").power_cut();
                         mount = Mount::new(&world, &bucket, often).await;
                         let left = mount.read().await;
-                        assert!(!is_forced || left == model, "step {step}: what was forced is lost");
+                        assert!(
+                            !is_forced || left == model,
+                            "step {step}: what was forced is lost"
+                        );
                         model = left;
                     }
                 }
@@ -116,7 +144,10 @@ fn whatever_becomes_of_a_file_it_can_be_read() {
             mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![]);
             if !model.is_empty() {
-                assert!(bucket.objects()["file"].body.to_vec() == model, "other bytes in the bucket");
+                assert!(
+                    bucket.objects()["file"].body.to_vec() == model,
+                    "other bytes in the bucket"
+                );
             }
         };
         world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
@@ -146,20 +177,28 @@ async fn write(mount: &Mount, model: &mut Vec<u8>, at: Option<usize>, len: usize
     mount.write(at, &data).await;
 }
 
-/// Situation: a file that is forced is cut and written over where it was cut, and the power fails. Danger: the disk has what was
-/// written, and the log of neither, but the checksum of what was forced, which cannot be read any more.
+/// Situation: a file that is forced is cut and written over where it was cut, and the power fails.
+/// Danger: the disk has what was written, and the log of neither, but the checksum of what was
+/// forced, which cannot be read any more.
 #[test]
 fn what_is_cut_and_written_over_leaves_what_was_forced() {
-    // How many bytes are written, how long the file is, to where it is cut, and where it is written then.
-    let cuts =
-        [(1_000, 1_000, 500, 0), (100_000, 100_000, 65_536, 65_536), (100_000, 100_000, 500, 700), (140_000, 200_000, 140_000, 135_000)];
+    // How many bytes are written, how long the file is, to where it is cut, and where it is written
+    // then.
+    let cuts = [
+        (1_000, 1_000, 500, 0),
+        (100_000, 100_000, 65_536, 65_536),
+        (100_000, 100_000, 500, 700),
+        (140_000, 200_000, 140_000, 135_000),
+    ];
     for (seed, (written, len, cut, at)) in (0..24).flat_map(|seed| cuts.map(|cut| (seed, cut))) {
         let world = World::new(seed);
         let scene = async {
             let bucket = world.bucket();
             let mount = Mount::new(&world, &bucket, Duration::from_secs(3600)).await;
             // Of the second block zeros, so that nothing has to be cleared there.
-            let content: Vec<u8> = (0..len).map(|at| if at < written && at < 65_536 || at > 131_072 { 7 } else { 0 }).collect();
+            let content: Vec<u8> = (0..len)
+                .map(|at| if at < written && at < 65_536 || at > 131_072 { 7 } else { 0 })
+                .collect();
             mount.write(0, &content[..written]).await;
             mount.resize(len).await;
             mount.client.fsync(mount.file).await.unwrap();
@@ -171,19 +210,25 @@ fn what_is_cut_and_written_over_leaves_what_was_forced() {
             assert!(left.len() >= cut, "{} bytes", left.len());
             assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![]);
         };
-        world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}, {written}, {len}, {cut}, {at}: {failure}"));
+        world.run(scene).unwrap_or_else(|failure| {
+            panic!("seed {seed}, {written}, {len}, {cut}, {at}: {failure}")
+        });
     }
 }
 
-/// Situation: the end of a file is written over at every moment of its upload, also while the log hears that it has ended. Danger: the
-/// upload lets go of the block, and it is taken for zeros but for what is written.
+/// Situation: the end of a file is written over at every moment of its upload, also while the log
+/// hears that it has ended. Danger: the upload lets go of the block, and it is taken for zeros but
+/// for what is written.
 #[test]
 fn an_upload_that_ends_under_a_write_takes_no_checksum_along() {
     let world = World::new(1);
     let scene = async {
         let bucket = world.bucket();
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(10) };
-        world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            disk: DiskFaults { slow, ..DiskFaults::default() },
+            ..FaultPlan::default()
+        });
         let mount = Mount::new(&world, &bucket, Duration::ZERO).await;
         for moment in 0..400 {
             let mut model = vec![moment as u8; 1000];
@@ -197,8 +242,9 @@ fn an_upload_that_ends_under_a_write_takes_no_checksum_along() {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a file is being sent, and a write to what was read of it fails on the node's disk, with some of its bytes there. Danger: they get
-/// the checksum of what counts as sent, and are read as long as they are cached.
+/// Situation: a file is being sent, and a write to what was read of it fails on the node's disk,
+/// with some of its bytes there. Danger: they get the checksum of what counts as sent, and are read
+/// as long as they are cached.
 #[test]
 fn a_write_that_fails_under_an_upload_is_not_taken_for_what_was_sent() {
     for seed in 0..20 {
@@ -209,21 +255,36 @@ fn a_write_that_fails_under_an_upload_is_not_taken_for_what_was_sent() {
             let content: Vec<u8> = (0..200_000).map(|at| (at % 251) as u8).collect();
             mount.write(0, &content).await;
             mount.client.fsync(mount.file).await.unwrap();
-            let line = BucketFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(5) }, ..BucketFaults::default() };
+            let line = BucketFaults {
+                slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(5) },
+                ..BucketFaults::default()
+            };
             world.set_faults(FaultPlan { bucket: line, ..FaultPlan::default() });
             let flush = mount.client.admin(AdminRequest::Flush { path: vec![] });
             let fail = async {
                 world.sleep(Duration::from_millis(100)).await;
                 // After what the log has to say before.
                 world.machine("a").disk("node").fail_nth(DiskOperation::Write, 3);
-                mount.client.write(&Caller::ROOT, mount.file, 70_000, vec![255; 50_000].into(), false).await.map(drop)
+                mount
+                    .client
+                    .write(&Caller::ROOT, mount.file, 70_000, vec![255; 50_000].into(), false)
+                    .await
+                    .map(drop)
             };
             let (flushed, failed) = join(flush, fail).await;
             flushed.unwrap();
             assert_eq!(failed, Err(FsError::Io));
             world.set_faults(FaultPlan::default());
             assert!(mount.read().await == content, "other bytes than were sent");
-            mount.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+            mount
+                .client
+                .admin(AdminRequest::Evict {
+                    path: vec![],
+                    from: (Ino(0), 0),
+                    limit_bytes: u64::MAX,
+                })
+                .await
+                .unwrap();
             assert!(mount.read().await == content, "other bytes than the bucket has");
             assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![]);
         };
@@ -231,14 +292,19 @@ fn a_write_that_fails_under_an_upload_is_not_taken_for_what_was_sent() {
     }
 }
 
-/// Situation: the disk is full, and small pieces of a file are written over until its log has no room for more. Danger: the write that is
-/// refused has been made.
+/// Situation: the disk is full, and small pieces of a file are written over until its log has no
+/// room for more. Danger: the write that is refused has been made.
 #[test]
 fn what_a_full_disk_refuses_has_changed_nothing() {
     let world = World::new(1);
     let scene = async {
         let bucket = world.bucket();
-        let mount = Mount::with(&world, &bucket, Options { segment_bytes: 16 << 10, ..options(Duration::from_secs(3600)) }).await;
+        let mount = Mount::with(
+            &world,
+            &bucket,
+            Options { segment_bytes: 16 << 10, ..options(Duration::from_secs(3600)) },
+        )
+        .await;
         mount.write(0, &[1; 8192]).await;
         mount.client.fsync(mount.file).await.unwrap();
         mount.write(0, &[2; 8192]).await;
@@ -247,7 +313,10 @@ fn what_a_full_disk_refuses_has_changed_nothing() {
         let mut model = mount.read().await;
         for step in 0..10_000usize {
             let (at, data) = (step % 8 * 1000, vec![step as u8; 1000]);
-            let written = mount.client.write(&Caller::ROOT, mount.file, at as u64, data.clone().into(), false).await;
+            let written = mount
+                .client
+                .write(&Caller::ROOT, mount.file, at as u64, data.clone().into(), false)
+                .await;
             match written.map(drop) {
                 Ok(()) => model[at..at + 1000].copy_from_slice(&data),
                 refused => {
@@ -259,7 +328,10 @@ fn what_a_full_disk_refuses_has_changed_nothing() {
             assert!(step < 9_999, "the log is never full");
         }
         // Nor do zeros come in the place of what is refused.
-        let zeroed = mount.client.fallocate(&Caller::ROOT, mount.file, (100, 500), Allocation::Zero, true, false).await;
+        let zeroed = mount
+            .client
+            .fallocate(&Caller::ROOT, mount.file, (100, 500), Allocation::Zero, true, false)
+            .await;
         assert_eq!(zeroed.map(drop), Err(FsError::NoSpace));
         assert!(mount.read().await == model, "zeros in place of bytes");
         disk.set_capacity(64 << 30);
@@ -269,9 +341,10 @@ fn what_a_full_disk_refuses_has_changed_nothing() {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: of a small file that is being sent a part is written over, so that nothing of it has a checksum; when the upload ends it cannot
-/// be read for one, and while the log hears of the end the file grows out of its range. Danger: the upload lets go of blocks that have just
-/// been moved, and their place is cleared.
+/// Situation: of a small file that is being sent a part is written over, so that nothing of it has
+/// a checksum; when the upload ends it cannot be read for one, and while the log hears of the end
+/// the file grows out of its range. Danger: the upload lets go of blocks that have just been moved,
+/// and their place is cleared.
 #[test]
 fn an_upload_that_ends_under_a_move_takes_no_bytes_along() {
     let world = World::new(1);
@@ -282,10 +355,15 @@ fn an_upload_that_ends_under_a_move_takes_no_bytes_along() {
         for moment in 0..250u64 {
             let make = async |name: String| {
                 let name = Name::new(name.as_bytes()).unwrap();
-                client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino
+                client
+                    .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+                    .await
+                    .unwrap()
+                    .ino
             };
             let mut model: Vec<u8> = (0..100_000).map(|at| (at % 251 + 1) as u8).collect();
-            let (file, next) = (make(format!("file {moment}")).await, make(format!("next {moment}")).await);
+            let (file, next) =
+                (make(format!("file {moment}")).await, make(format!("next {moment}")).await);
             for (ino, data) in [(file, model.clone()), (next, vec![1; 100])] {
                 client.write(&Caller::ROOT, ino, 0, data.into(), false).await.unwrap();
             }

@@ -1,5 +1,5 @@
-//! The trash while clients work, nodes die and caches are lost: what was removed is in it or gone as
-//! if it had never been kept, and never something in between.
+//! The trash while clients work, nodes die and caches are lost: what was removed is in it or gone
+//! as if it had never been kept, and never something in between.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -17,7 +17,12 @@ const LIVES: u64 = 5;
 const KEEP_SECS: u64 = 1 << 30;
 
 fn options() -> Options {
-    Options { owner: "trash".into(), embedded: true, flush_interval: Duration::from_secs(1), ..Options::default() }
+    Options {
+        owner: "trash".into(),
+        embedded: true,
+        flush_interval: Duration::from_secs(1),
+        ..Options::default()
+    }
 }
 
 /// What a path is: the content of a file, or `None` of a directory.
@@ -30,18 +35,21 @@ struct Volume {
     trash: Vec<(String, Thing)>,
 }
 
-/// Situation: somebody makes, writes, removes, replaces, restores and purges, in a volume that keeps what
-/// is removed, and the node is killed, loses power, or goes on with nothing but the bucket. Danger:
-/// something is in the trash and at its path, or in neither; what comes back is not what it was.
-/// Expectation: every answer is what a model says, and after every start tree and trash are what they
-/// were after the last operation, or after a power cut after one that was not forced yet.
+/// Situation: somebody makes, writes, removes, replaces, restores and purges, in a volume that
+/// keeps what is removed, and the node is killed, loses power, or goes on with nothing but the
+/// bucket. Danger: something is in the trash and at its path, or in neither; what comes back is not
+/// what it was. Expectation: every answer is what a model says, and after every start tree and
+/// trash are what they were after the last operation, or after a power cut after one that was not
+/// forced yet.
 #[test]
 fn tree_and_trash_are_one_state() {
     let mut restored = 0;
     for seed in 0..SEEDS {
         let world = Rc::new(World::new(seed));
         let rng = Rc::new(world.rng("trash"));
-        restored += world.run(tell(world.clone(), rng)).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        restored += world
+            .run(tell(world.clone(), rng))
+            .unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
     assert!(restored > SEEDS, "only {restored} were restored");
 }
@@ -72,7 +80,8 @@ async fn tell(world: Rc<World>, rng: Rc<Rng>) -> u64 {
             }
             world.sleep(rng.duration(Duration::ZERO, Duration::from_millis(200))).await;
             let mut state = history.last().unwrap().clone();
-            let step = Step { client: client.clone(), rng: rng.clone(), world: world.clone(), names_only };
+            let step =
+                Step { client: client.clone(), rng: rng.clone(), world: world.clone(), names_only };
             let done = process.call(async move {
                 let restored = step.run(&mut state).await;
                 (restored, state)
@@ -106,7 +115,10 @@ async fn tell(world: Rc<World>, rng: Rc<Rng>) -> u64 {
 async fn look(client: &Client, first: bool) -> Volume {
     if first {
         let value = Bytes::from(KEEP_SECS.to_string());
-        client.setxattr(&ROOT, Ino::ROOT, Bytes::from_static(KEEP), value, XattrMode::Set).await.unwrap();
+        client
+            .setxattr(&ROOT, Ino::ROOT, Bytes::from_static(KEEP), value, XattrMode::Set)
+            .await
+            .unwrap();
         client.sync_fs().await.unwrap();
     }
     let mut volume = Volume::default();
@@ -169,7 +181,8 @@ struct Step {
     client: Rc<Client>,
     rng: Rc<Rng>,
     world: Rc<World>,
-    /// No bytes are written: a power cut takes the last operations, but of bytes any that were not forced.
+    /// No bytes are written: a power cut takes the last operations, but of bytes any that were not
+    /// forced.
     names_only: bool,
 }
 
@@ -183,25 +196,32 @@ impl Step {
             0..=3 => {
                 let len = if self.names_only { 0 } else { 1 + rng.index(200_000) };
                 let content = vec![rng.below(256) as u8; len];
-                let expected = if state.tree.contains_key(&path) { Err(FsError::Exists) } else { Ok(()) };
+                let expected =
+                    if state.tree.contains_key(&path) { Err(FsError::Exists) } else { Ok(()) };
                 let made = client.make(&ROOT, dir, &name, 0o644, Make::Regular, false).await;
                 assert_eq!(made.as_ref().map(drop), expected.as_ref().copied(), "{path}");
                 if let Ok(attr) = made {
                     if !content.is_empty() {
-                        client.write(&ROOT, attr.ino, 0, Bytes::from(content.clone()), false).await.unwrap();
+                        client
+                            .write(&ROOT, attr.ino, 0, Bytes::from(content.clone()), false)
+                            .await
+                            .unwrap();
                     }
                     state.tree.insert(path, Some(content));
                 }
             }
             4 => {
-                let expected = if state.tree.contains_key(&path) { Err(FsError::Exists) } else { Ok(()) };
-                let made = client.make(&ROOT, dir, &name, 0o755, Make::Directory, false).await.map(drop);
+                let expected =
+                    if state.tree.contains_key(&path) { Err(FsError::Exists) } else { Ok(()) };
+                let made =
+                    client.make(&ROOT, dir, &name, 0o755, Make::Directory, false).await.map(drop);
                 assert_eq!(made, expected, "{path}");
                 state.tree.entry(path).or_insert(None);
             }
             5 | 6 => self.unlink(state, &path, (dir, &name)).await,
             7 => {
-                let is_empty = !state.tree.keys().any(|other| other.starts_with(&format!("{path}/")));
+                let is_empty =
+                    !state.tree.keys().any(|other| other.starts_with(&format!("{path}/")));
                 let done = client.rmdir(&ROOT, dir, &name).await.map(drop);
                 match state.tree.get(&path) {
                     None => assert_eq!(done, Err(FsError::NotFound)),
@@ -220,7 +240,10 @@ impl Step {
                 if !is_file(&path) || path == to || state.tree.contains_key(&to) && !is_file(&to) {
                     return false;
                 }
-                client.rename(&ROOT, dir, &name, to_dir, &to_name, RenameMode::Replace).await.unwrap();
+                client
+                    .rename(&ROOT, dir, &name, to_dir, &to_name, RenameMode::Replace)
+                    .await
+                    .unwrap();
                 remove(state, &to);
                 let moved = state.tree.remove(&path).unwrap();
                 state.tree.insert(to, moved);
@@ -232,14 +255,17 @@ impl Step {
                 }
                 let entry = &entries[rng.index(entries.len())];
                 let (was, thing) = (path_of(entry), content(client, entry).await);
-                let done = client.admin(AdminRequest::Restore { ino: entry.ino, to: names(&path) }).await;
+                let done =
+                    client.admin(AdminRequest::Restore { ino: entry.ino, to: names(&path) }).await;
                 if state.tree.contains_key(&path) {
                     assert_eq!(done, Err(FsError::Exists));
                     return false;
                 }
                 assert_eq!(done, Ok(AdminReply::Restored));
                 let at = state.trash.iter().position(|kept| *kept == (was.clone(), thing.clone()));
-                state.trash.remove(at.unwrap_or_else(|| panic!("{was} was never removed as it comes back")));
+                state.trash.remove(
+                    at.unwrap_or_else(|| panic!("{was} was never removed as it comes back")),
+                );
                 state.tree.insert(path, thing);
                 return true;
             }
@@ -250,7 +276,11 @@ impl Step {
                 let until = Time { secs: i64::MAX, nanos: 0 };
                 let mut at = Some(TrashPoint::default());
                 while let Some(from) = at {
-                    match client.admin(AdminRequest::EmptyTrash { path: names(&path), until, from }).await.unwrap() {
+                    match client
+                        .admin(AdminRequest::EmptyTrash { path: names(&path), until, from })
+                        .await
+                        .unwrap()
+                    {
                         AdminReply::Emptied { next, .. } => at = next,
                         other => panic!("{other:?}"),
                     }
@@ -322,9 +352,9 @@ fn remove(state: &mut Volume, path: &str) {
     }
 }
 
-/// Situation: things are kept for 100 seconds and for a day, the cache is lost in between, and there are
-/// many of them. Expectation: they go once their time has come and not before, whoever serves the
-/// volume by then, and nothing of them is left in the bucket.
+/// Situation: things are kept for 100 seconds and for a day, the cache is lost in between, and
+/// there are many of them. Expectation: they go once their time has come and not before, whoever
+/// serves the volume by then, and nothing of them is left in the bucket.
 #[test]
 fn what_was_kept_for_its_time_goes() {
     for seed in 0..4 {
@@ -342,11 +372,25 @@ async fn expire(world: Rc<World>) {
     let fill = async move {
         let client = filling;
         for (dir, keep) in [("short", "100"), ("long", "86400")] {
-            let dir = client.make(&ROOT, Ino::ROOT, &names(dir)[0], 0o755, Make::Directory, false).await.unwrap().ino;
-            client.setxattr(&ROOT, dir, Bytes::from_static(KEEP), Bytes::from_static(keep.as_bytes()), XattrMode::Set).await.unwrap();
+            let dir = client
+                .make(&ROOT, Ino::ROOT, &names(dir)[0], 0o755, Make::Directory, false)
+                .await
+                .unwrap()
+                .ino;
+            client
+                .setxattr(
+                    &ROOT,
+                    dir,
+                    Bytes::from_static(KEEP),
+                    Bytes::from_static(keep.as_bytes()),
+                    XattrMode::Set,
+                )
+                .await
+                .unwrap();
             for at in 0..250 {
                 let name = names(&format!("f{at}")).remove(0);
-                let ino = client.make(&ROOT, dir, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+                let ino =
+                    client.make(&ROOT, dir, &name, 0o644, Make::Regular, false).await.unwrap().ino;
                 client.write(&ROOT, ino, 0, Bytes::from(vec![1; 100]), false).await.unwrap();
                 client.unlink(&ROOT, dir, &name).await.unwrap();
             }
@@ -355,7 +399,11 @@ async fn expire(world: Rc<World>) {
     began.call(fill).await.unwrap();
     world.sleep(Duration::from_secs(80)).await;
     let counting = client.clone();
-    assert_eq!(began.call(async move { listed(&counting).await.len() }).await, Some(500), "it is not yet their time");
+    assert_eq!(
+        began.call(async move { listed(&counting).await.len() }).await,
+        Some(500),
+        "it is not yet their time"
+    );
     stop(&began, &node, &client).await;
     data.push_str("after");
     let process = world.machine("a").process_on("ebb", &data);

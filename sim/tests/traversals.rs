@@ -15,9 +15,13 @@ use std::time::Duration;
 /// What 200 listings take, one after the other.
 const IN_TURN: Duration = Duration::from_secs(10);
 
-/// Does this with a volume of which nothing is known, over a store that has an object for each of these keys, and takes up to
-/// 100 ms for an answer. Gives how long that took, and how many listings.
-fn with_keys<T>(keys: impl IntoIterator<Item = String>, work: impl AsyncFn(&World, &Client) -> T) -> (T, Duration, u64) {
+/// Does this with a volume of which nothing is known, over a store that has an object for each of
+/// these keys, and takes up to 100 ms for an answer. Gives how long that took, and how many
+/// listings.
+fn with_keys<T>(
+    keys: impl IntoIterator<Item = String>,
+    work: impl AsyncFn(&World, &Client) -> T,
+) -> (T, Duration, u64) {
     with_keys_and(Options::default(), keys, work)
 }
 
@@ -35,7 +39,10 @@ fn with_node<T>(
     work: impl AsyncFn(&World, &Rc<Node>, &Client) -> T,
 ) -> (T, Duration, u64) {
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
-    let faults = FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() };
+    let faults = FaultPlan {
+        bucket: BucketFaults { slow, ..BucketFaults::default() },
+        ..FaultPlan::default()
+    };
     let world = World::with_faults(1, faults);
     let bucket = world.bucket();
     let done = world.run(async {
@@ -89,14 +96,15 @@ async fn dir(client: &Client, name: &str) -> Ino {
     client.lookup(Ino::ROOT, &Name::new(name.as_bytes()).unwrap()).await.unwrap().ino
 }
 
-/// Situation: find(1) on what only the bucket has. Danger: each of 200 directories waits for the one before. Expectation: they come
-/// several at one time, however deep they are.
+/// Situation: find(1) on what only the bucket has. Danger: each of 200 directories waits for the
+/// one before. Expectation: they come several at one time, however deep they are.
 #[test]
 fn who_looks_into_all_directories_does_not_wait_for_each() {
     let flat = (0..200).map(|at| format!("{at:03}/file"));
     let deep = (0..10).flat_map(|at| (0..19).map(move |below| format!("{at}/{below:02}/file")));
     for (keys, entries) in [(flat.collect::<Vec<_>>(), 400), (deep.collect(), 390)] {
-        let (found, took, listings) = with_keys(keys, async |_, client| find(client, Ino::ROOT).await);
+        let (found, took, listings) =
+            with_keys(keys, async |_, client| find(client, Ino::ROOT).await);
         assert_eq!(found, entries);
         assert!(took < IN_TURN / 5 * 2, "{took:?}");
         assert!(listings <= 210, "{listings}");
@@ -107,14 +115,21 @@ fn who_looks_into_all_directories_does_not_wait_for_each() {
 #[test]
 fn who_looks_into_all_directories_out_of_order_does_not_wait_for_each() {
     for order in [|at: usize| at ^ 1, |at| 199 - (at ^ 1)] {
-        let (found, took, listings) = with_keys((0..200).map(|at| format!("{at:03}/file")), async |_, client| {
-            let Page { entries: dirs, .. } = client.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap();
-            let mut found = 0;
-            for at in (0..200).map(order) {
-                found += client.readdir(dirs[at].0.ino, Cookie::START, 100).await.unwrap().entries.len();
-            }
-            found
-        });
+        let (found, took, listings) =
+            with_keys((0..200).map(|at| format!("{at:03}/file")), async |_, client| {
+                let Page { entries: dirs, .. } =
+                    client.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap();
+                let mut found = 0;
+                for at in (0..200).map(order) {
+                    found += client
+                        .readdir(dirs[at].0.ino, Cookie::START, 100)
+                        .await
+                        .unwrap()
+                        .entries
+                        .len();
+                }
+                found
+            });
         assert_eq!(found, 200);
         assert!(took < IN_TURN / 5 * 2, "{took:?}");
         assert!(listings <= 210, "{listings}");
@@ -125,31 +140,43 @@ fn who_looks_into_all_directories_out_of_order_does_not_wait_for_each() {
 #[test]
 fn who_looks_into_all_directories_again_does_not_wait_for_each() {
     let options = Options { revalidate: Some(Duration::from_secs(60)), ..Options::default() };
-    let (took, _, listings) = with_keys_and(options, (0..200).map(|at| format!("{at:03}/file")), async |world, client| {
-        find(client, Ino::ROOT).await;
-        world.sleep(Duration::from_secs(60)).await;
-        let began = world.now();
-        assert_eq!(find(client, Ino::ROOT).await, 400);
-        world.now() - began
-    });
+    let (took, _, listings) = with_keys_and(
+        options,
+        (0..200).map(|at| format!("{at:03}/file")),
+        async |world, client| {
+            find(client, Ino::ROOT).await;
+            world.sleep(Duration::from_secs(60)).await;
+            let began = world.now();
+            assert_eq!(find(client, Ino::ROOT).await, 400);
+            world.now() - began
+        },
+    );
     assert!(took < IN_TURN / 5 * 2, "{took:?}");
     assert!((402..=420).contains(&listings), "{listings}");
 }
 
-/// Situation: the memory of the node has room for a few directories at one time, and somebody looks into all of them. Danger: those that are
-/// listed ahead come in together, each of which had room. Expectation: the bound holds but for one part of a listing.
+/// Situation: the memory of the node has room for a few directories at one time, and somebody looks
+/// into all of them. Danger: those that are listed ahead come in together, each of which had room.
+/// Expectation: the bound holds but for one part of a listing.
 #[test]
 fn what_is_listed_ahead_has_room() {
     for limit in [700_000, 900_000, 1_300_000] {
         let options = Options { metadata_bytes: limit, ..Options::default() };
-        let keys = (0..60).flat_map(|at| (0..300).map(move |file| format!("{at:02}/an object with a name {file}")));
+        let keys = (0..60).flat_map(|at| {
+            (0..300).map(move |file| format!("{at:02}/an object with a name {file}"))
+        });
         let (most, ..) = with_keys_and(options, keys, async |_, client| {
             let most = Cell::new(0);
             let tops = client.readdir(Ino::ROOT, Cookie::START, 100).await.unwrap().entries;
             let dirs: BTreeSet<Ino> = tops.into_iter().map(|(entry, _)| entry.ino).collect();
-            client.on_recall(move |inos| Box::pin(ready(inos.into_iter().filter(|ino| dirs.contains(ino)).collect())));
+            client.on_recall(move |inos| {
+                Box::pin(ready(inos.into_iter().filter(|ino| dirs.contains(ino)).collect()))
+            });
             let found = go_through(client, Ino::ROOT, async |_| {
-                let Ok(AdminReply::Status(status)) = client.admin(AdminRequest::Status).await else { panic!("there is no status") };
+                let Ok(AdminReply::Status(status)) = client.admin(AdminRequest::Status).await
+                else {
+                    panic!("there is no status")
+                };
                 most.set(most.get().max(status.metadata_bytes));
             });
             assert_eq!(found.await, 60 * 301);
@@ -178,13 +205,14 @@ fn who_asks_for_names_in_all_directories_does_not_wait_for_each() {
 /// Danger: each directory that anybody looks into has others listed, which cost money.
 #[test]
 fn who_looks_into_directories_anywhere_is_not_run_ahead_of() {
-    let ((), _, listings) = with_keys((0..400).map(|at| format!("{at:03}/file")), async |_, client| {
-        let rng = Rng::new(7);
-        for _ in 0..40 {
-            let dir = dir(client, &format!("{:03}", rng.below(400))).await;
-            client.lookup(dir, &Name::new(&b"file"[..]).unwrap()).await.unwrap();
-        }
-    });
+    let ((), _, listings) =
+        with_keys((0..400).map(|at| format!("{at:03}/file")), async |_, client| {
+            let rng = Rng::new(7);
+            for _ in 0..40 {
+                let dir = dir(client, &format!("{:03}", rng.below(400))).await;
+                client.lookup(dir, &Name::new(&b"file"[..]).unwrap()).await.unwrap();
+            }
+        });
     assert!(listings < 50, "{listings}");
 }
 
@@ -192,14 +220,16 @@ fn who_looks_into_directories_anywhere_is_not_run_ahead_of() {
 #[test]
 fn what_is_elsewhere_is_not_listed() {
     let keys = (0..50).flat_map(|at| (0..10).map(move |below| format!("{at:02}/{below}/file")));
-    let (found, _, listings) = with_keys(keys, async |_, client| find(client, dir(client, "02").await).await);
+    let (found, _, listings) =
+        with_keys(keys, async |_, client| find(client, dir(client, "02").await).await);
     assert_eq!(found, 20);
     // The root, the directory, and those in it.
     assert!(listings <= 1 + 1 + 10 + 1, "{listings}");
 }
 
-/// Situation: the bucket goes away while directories are listed ahead. Danger: who comes to one of them waits for the attempts of
-/// nobody, and then for his own. Expectation: he is told after the time that is stated.
+/// Situation: the bucket goes away while directories are listed ahead. Danger: who comes to one of
+/// them waits for the attempts of nobody, and then for his own. Expectation: he is told after the
+/// time that is stated.
 #[test]
 fn who_comes_to_what_is_listed_ahead_waits_no_longer_than_is_stated() {
     let timeout = Duration::from_secs(30);
@@ -210,7 +240,8 @@ fn who_comes_to_what_is_listed_ahead_waits_no_longer_than_is_stated() {
             find(client, dir(client, &format!("{at:02}")).await).await;
         }
         world.bucket().vanish_for(Duration::from_secs(600));
-        // Those are there that were on their way, and others are begun when the next one is looked into.
+        // Those are there that were on their way, and others are begun when the next one is looked
+        // into.
         for at in 10..50 {
             let dir = dir(client, &format!("{at:02}")).await;
             let began = world.now();
@@ -223,9 +254,10 @@ fn who_comes_to_what_is_listed_ahead_waits_no_longer_than_is_stated() {
     assert!(took > timeout / 2 && took < timeout + timeout / 2, "{took:?}");
 }
 
-/// Situation: ls(1) on a directory that takes many questions to list. Danger: each of them is asked when what the one before it brought
-/// has been looked at, and one more at the end of each, for what may be behind it. Expectation: the next one is under way meanwhile, and
-/// there are no others.
+/// Situation: ls(1) on a directory that takes many questions to list. Danger: each of them is asked
+/// when what the one before it brought has been looked at, and one more at the end of each, for
+/// what may be behind it. Expectation: the next one is under way meanwhile, and there are no
+/// others.
 #[test]
 fn who_lists_a_large_directory_does_not_wait_for_each_part() {
     let (parts, calls, work) = (10, 10, Duration::from_millis(15));
@@ -249,7 +281,8 @@ fn who_lists_a_large_directory_does_not_wait_for_each_part() {
     assert!(listings <= u64::from(parts) + 2, "{listings}");
 }
 
-/// Situation: somebody has work with each of the files of a large directory. Expectation: he is not run ahead of by what is old when he wants it.
+/// Situation: somebody has work with each of the files of a large directory. Expectation: he is not
+/// run ahead of by what is old when he wants it.
 #[test]
 fn who_lists_slowly_is_not_run_ahead_of() {
     let keys = (0..9990).map(|at| format!("d/{at:05}"));
@@ -271,8 +304,8 @@ fn who_lists_slowly_is_not_run_ahead_of() {
     assert!(listings <= 1 + 10 + 3, "{listings}");
 }
 
-/// Situation: somebody lists a large directory, and stops; later he goes on. Danger: what was asked for ahead is taken for what is there by
-/// then. Expectation: it is asked for again.
+/// Situation: somebody lists a large directory, and stops; later he goes on. Danger: what was asked
+/// for ahead is taken for what is there by then. Expectation: it is asked for again.
 #[test]
 fn what_was_asked_for_ahead_does_not_become_old() {
     let keys = (0..1500).map(|at| format!("d/{at:05}"));
@@ -287,8 +320,9 @@ fn what_was_asked_for_ahead_does_not_become_old() {
     assert_eq!(names, 1501);
 }
 
-/// Situation: somebody lists a large directory, first so quickly that many parts are asked for ahead, then with pauses. Danger: he is given
-/// what was there long before he came for it. Expectation: what is too old is asked for again.
+/// Situation: somebody lists a large directory, first so quickly that many parts are asked for
+/// ahead, then with pauses. Danger: he is given what was there long before he came for it.
+/// Expectation: what is too old is asked for again.
 #[test]
 fn what_was_foretold_does_not_become_old_either() {
     let keys = (0..20_000).map(|at| format!("d/{at:05}"));
@@ -300,7 +334,9 @@ fn what_was_foretold_does_not_become_old_either() {
             found += entries.len();
             match found {
                 ..8000 => {}
-                8000..9000 => drop(world.bucket().put_as_outsider("d/14000x", "content", vec![]).unwrap()),
+                8000..9000 => {
+                    drop(world.bucket().put_as_outsider("d/14000x", "content", vec![]).unwrap())
+                }
                 _ => world.sleep(Duration::from_secs(4)).await,
             }
             match entries.last() {
@@ -312,14 +348,15 @@ fn what_was_foretold_does_not_become_old_either() {
     assert_eq!(found, 20_001);
 }
 
-/// Danger: what is left of a part to the next one is listed again, and a store that goes on only where it ended begins anew each time.
-/// Expectation: each entry comes once.
+/// Danger: what is left of a part to the next one is listed again, and a store that goes on only
+/// where it ended begins anew each time. Expectation: each entry comes once.
 #[test]
 fn each_entry_of_a_listing_comes_once() {
-    let (found, _, listings) = with_keys((0..100).map(|at| format!("d/{at:05}")), async |world, client| {
-        world.bucket().list_at_most(2);
-        find(client, dir(client, "d").await).await
-    });
+    let (found, _, listings) =
+        with_keys((0..100).map(|at| format!("d/{at:05}")), async |world, client| {
+            world.bucket().list_at_most(2);
+            find(client, dir(client, "d").await).await
+        });
     assert_eq!(found, 100);
     // The root, two entries each, and what is asked for behind the end before that has come.
     assert!(listings <= 1 + 51 + MOST_IN_VAIN, "{listings}");
@@ -333,54 +370,75 @@ const MOST_IN_VAIN: u64 = 8;
 
 /// 20,000 names in the order of the bucket, hashes of numbers.
 fn hashed() -> Vec<String> {
-    let mut names: Vec<_> = (0..20_000u64).map(|at| format!("{:016x}", (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let mut names: Vec<_> = (0..20_000u64)
+        .map(|at| format!("{:016x}", (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        .collect();
     names.sort();
     names
 }
 
-/// Situation: ls(1) on a directory that takes many questions, each of which takes long. Danger: one part after the other, as if it were not
-/// known what keys the bucket has. Expectation: several are asked for at one time, and few for nothing.
+/// Situation: ls(1) on a directory that takes many questions, each of which takes long. Danger: one
+/// part after the other, as if it were not known what keys the bucket has. Expectation: several are
+/// asked for at one time, and few for nothing.
 #[test]
 fn keys_that_can_be_foretold_are_not_asked_for_one_after_the_other() {
     let counted: Vec<_> = (0..20_000).map(|at| format!("{at:05}.jpg")).collect();
-    let denser: Vec<_> = (0..3000).map(|at| at * 10).chain(30_000..47_000).map(|at| format!("{at:05}")).collect();
-    for (what, names, most_listings) in
-        [("counted", counted, 1 + 20 + 3), ("hashed", hashed(), 1 + 20 + 6), ("denser", denser, 1 + 20 + 3 + MOST_IN_VAIN)]
-    {
+    let denser: Vec<_> =
+        (0..3000).map(|at| at * 10).chain(30_000..47_000).map(|at| format!("{at:05}")).collect();
+    for (what, names, most_listings) in [
+        ("counted", counted, 1 + 20 + 3),
+        ("hashed", hashed(), 1 + 20 + 6),
+        ("denser", denser, 1 + 20 + 3 + MOST_IN_VAIN),
+    ] {
         let keys = names.iter().map(|name| format!("d/{name}"));
-        let (found, took, listings) = with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
+        let (found, took, listings) =
+            with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
         assert_eq!(found, names.len());
         assert!(took < IN_A_ROW / 2, "{what}: {took:?}");
         assert!(listings <= most_listings + MOST_IN_VAIN, "{what}: {listings}");
     }
 }
 
-/// Situation: names come in heaps, here and there, or begin with dates. Danger: questions behind keys that are not there, or far from there,
-/// without end. Expectation: all are found, and it is given up soon to foretell any.
+/// Situation: names come in heaps, here and there, or begin with dates. Danger: questions behind
+/// keys that are not there, or far from there, without end. Expectation: all are found, and it is
+/// given up soon to foretell any.
 #[test]
 fn what_cannot_be_foretold_is_not_asked_for_in_vain() {
     let heaps = (0..20u64).map(|heap| heap.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let heaped: Vec<_> = heaps.flat_map(|heap| (0..1003).map(move |at| format!("{:016x}", (heap & !0xfff).wrapping_add(at)))).collect();
+    let heaped: Vec<_> = heaps
+        .flat_map(|heap| {
+            (0..1003).map(move |at| format!("{:016x}", (heap & !0xfff).wrapping_add(at)))
+        })
+        .collect();
     // A hundred a day, of 31 days in each of seven months.
-    let days = (0..7u32).flat_map(|month| (1..=31).map(move |day| format!("{}{:02}{day:02}", 2025 + month / 4, (8 + month) % 12 + 1)));
-    let dated: Vec<_> = days.flat_map(|day| (0..100).map(move |at| format!("{day}-{at:03}"))).collect();
+    let days = (0..7u32).flat_map(|month| {
+        (1..=31).map(move |day| format!("{}{:02}{day:02}", 2025 + month / 4, (8 + month) % 12 + 1))
+    });
+    let dated: Vec<_> =
+        days.flat_map(|day| (0..100).map(move |at| format!("{day}-{at:03}"))).collect();
     for (what, names) in [("heaped", heaped), ("dated", dated)] {
         let keys = names.iter().map(|name| format!("d/{name}"));
-        let (found, _, listings) = with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
+        let (found, _, listings) =
+            with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
         assert_eq!(found, names.len(), "{what}");
-        assert!(listings <= 1 + names.len() as u64 / 1000 + 1 + 2 * MOST_IN_VAIN, "{what}: {listings}");
+        assert!(
+            listings <= 1 + names.len() as u64 / 1000 + 1 + 2 * MOST_IN_VAIN,
+            "{what}: {listings}"
+        );
     }
 }
 
-/// Situation: names of all kinds, a bucket that gives as many of them as it likes and errors in between, and others who make and remove
-/// some meanwhile. Danger: where parts that were asked for at one time meet, a name is left out or shown twice. Expectation: what was there
-/// all the time is found once.
+/// Situation: names of all kinds, a bucket that gives as many of them as it likes and errors in
+/// between, and others who make and remove some meanwhile. Danger: where parts that were asked for
+/// at one time meet, a name is left out or shown twice. Expectation: what was there all the time is
+/// found once.
 #[test]
 fn parts_asked_for_at_one_time_leave_nothing_out() {
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
     for seed in 0..60 {
         let world = World::new(seed);
-        let errors = BucketFaults { slow, unavailable: Rate::one_in(20), ..BucketFaults::default() };
+        let errors =
+            BucketFaults { slow, unavailable: Rate::one_in(20), ..BucketFaults::default() };
         let (bucket, rng) = (world.bucket(), Rng::new(seed));
         let kind = rng.below(6);
         let number = |at: u64| match if kind < 4 { kind } else { rng.below(4) } {
@@ -390,7 +448,8 @@ fn parts_asked_for_at_one_time_leave_nothing_out() {
             _ => format!("{}é~{at}/x", "z".repeat(at as usize % 7)),
         };
         let names: BTreeSet<String> = (0..rng.below(900)).map(number).collect();
-        let shown: BTreeSet<String> = names.iter().map(|name| name.split('/').next().unwrap().to_owned()).collect();
+        let shown: BTreeSet<String> =
+            names.iter().map(|name| name.split('/').next().unwrap().to_owned()).collect();
         bucket.list_at_most(1 + rng.below(30) as usize);
         let (found, more) = world
             .run(async {
@@ -398,7 +457,8 @@ fn parts_asked_for_at_one_time_leave_nothing_out() {
                     bucket.put_as_outsider(&format!("d/{name}"), "content", vec![]).unwrap();
                 }
                 let process = world.machine("a").process("node");
-                let options = Options { volume: "ebb".into(), embedded: true, ..Options::default() };
+                let options =
+                    Options { volume: "ebb".into(), embedded: true, ..Options::default() };
                 let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
                 let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
                 let dir = if names.is_empty() { Ino::ROOT } else { dir(&client, "d").await };
@@ -406,9 +466,13 @@ fn parts_asked_for_at_one_time_leave_nothing_out() {
                 let (mut found, mut after, mut more) = (Vec::new(), Cookie::START, 0);
                 loop {
                     let Page { entries, end } = client.readdir(dir, after, 10).await.unwrap();
-                    found.extend(entries.iter().map(|(entry, _)| String::from_utf8(entry.name.as_bytes().to_vec()).unwrap()));
+                    found.extend(entries.iter().map(|(entry, _)| {
+                        String::from_utf8(entry.name.as_bytes().to_vec()).unwrap()
+                    }));
                     if rng.below(3) == 0 {
-                        bucket.put_as_outsider(&format!("d/+{}", number(more)), "content", vec![]).unwrap();
+                        bucket
+                            .put_as_outsider(&format!("d/+{}", number(more)), "content", vec![])
+                            .unwrap();
                         bucket.delete_as_outsider(&format!("d/+{}", rng.below(more + 1)));
                         more += 1;
                     }
@@ -419,16 +483,19 @@ fn parts_asked_for_at_one_time_leave_nothing_out() {
                 }
             })
             .unwrap();
-        let (others, expected): (Vec<_>, Vec<_>) =
-            found.into_iter().filter(|name| name != "." && name != "..").partition(|name| name.starts_with('+'));
+        let (others, expected): (Vec<_>, Vec<_>) = found
+            .into_iter()
+            .filter(|name| name != "." && name != "..")
+            .partition(|name| name.starts_with('+'));
         assert!(others.len() as u64 <= more, "seed {seed}");
         assert_eq!(expected.len(), shown.len(), "seed {seed}");
         assert_eq!(expected.into_iter().collect::<BTreeSet<_>>(), shown, "seed {seed}");
     }
 }
 
-/// Situation: a path of 20 directories that ebb has made, after the loss of its cache. Danger: of each the page and then the listing is waited
-/// for. Expectation: both come at one time, and are asked for once.
+/// Situation: a path of 20 directories that ebb has made, after the loss of its cache. Danger: of
+/// each the page and then the listing is waited for. Expectation: both come at one time, and are
+/// asked for once.
 #[test]
 fn page_and_listing_are_asked_for_at_one_time() {
     const DEPTH: u32 = 20;
@@ -442,8 +509,22 @@ fn page_and_listing_are_asked_for_at_one_time() {
             let client = rig::attach_embedded(&maker, &node).await.unwrap().unwrap();
             let (name, mut dir) = (Name::new(&b"d"[..]).unwrap(), Ino::ROOT);
             for _ in 0..DEPTH {
-                dir = client.make(&Caller::ROOT, dir, &name, 0o755, Make::Directory, false).await.unwrap().ino;
-                client.make(&Caller::ROOT, dir, &Name::new(&b"f"[..]).unwrap(), 0o644, Make::Regular, false).await.unwrap();
+                dir = client
+                    .make(&Caller::ROOT, dir, &name, 0o755, Make::Directory, false)
+                    .await
+                    .unwrap()
+                    .ino;
+                client
+                    .make(
+                        &Caller::ROOT,
+                        dir,
+                        &Name::new(&b"f"[..]).unwrap(),
+                        0o644,
+                        Make::Regular,
+                        false,
+                    )
+                    .await
+                    .unwrap();
             }
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             client.detach(Duration::from_secs(5)).await.unwrap();
@@ -452,8 +533,12 @@ fn page_and_listing_are_asked_for_at_one_time() {
             let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
             let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
-            world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
-            let asked = || ["get", "list"].map(|what| bucket.requests().get(what).copied().unwrap_or(0));
+            world.set_faults(FaultPlan {
+                bucket: BucketFaults { slow, ..BucketFaults::default() },
+                ..FaultPlan::default()
+            });
+            let asked =
+                || ["get", "list"].map(|what| bucket.requests().get(what).copied().unwrap_or(0));
             let (began, before) = (world.now(), asked());
             let mut dir = Ino::ROOT;
             for _ in 0..DEPTH {
@@ -468,13 +553,16 @@ fn page_and_listing_are_asked_for_at_one_time() {
     assert!(asked.into_iter().all(|asked| asked <= u64::from(DEPTH) + 1), "{asked:?}");
 }
 
-/// Situation: ripgrep on what only the bucket has: two take what is to be looked into from a stack, so that the last entry of each directory
-/// comes first; of one that they share, or each of his own until the other one has something for him. Danger: each of 300 files and 100
-/// directories waits for the one before it. Expectation: they come several at one time, each once.
+/// Situation: ripgrep on what only the bucket has: two take what is to be looked into from a stack,
+/// so that the last entry of each directory comes first; of one that they share, or each of his own
+/// until the other one has something for him. Danger: each of 300 files and 100 directories waits
+/// for the one before it. Expectation: they come several at one time, each once.
 #[test]
 fn who_takes_the_last_entries_first_does_not_wait_for_each() {
     for stacks in [1, 2] {
-        let keys = (0..3).flat_map(|top| (0..100).flat_map(move |dir| (0..3).map(move |file| format!("{top}/{dir:02}/{file}"))));
+        let keys = (0..3).flat_map(|top| {
+            (0..100).flat_map(move |dir| (0..3).map(move |file| format!("{top}/{dir:02}/{file}")))
+        });
         let (gets, took, listings) = with_keys(keys, async |world, client| {
             let gets = || world.bucket().requests().get("get").copied().unwrap_or(0);
             let (stacks, top) = (vec![RefCell::new(Vec::new()); stacks], dir(client, "1").await);
@@ -482,7 +570,8 @@ fn who_takes_the_last_entries_first_does_not_wait_for_each() {
             let (before, read) = (gets(), Cell::new(0));
             let worker = async |at: usize| {
                 while read.get() < 300 {
-                    let (own, other) = (&stacks[at % stacks.len()], &stacks[(at + 1) % stacks.len()]);
+                    let (own, other) =
+                        (&stacks[at % stacks.len()], &stacks[(at + 1) % stacks.len()]);
                     if own.borrow().is_empty() {
                         let mut other = other.borrow_mut();
                         let half = other.len().div_ceil(2).min(32);
@@ -493,9 +582,12 @@ fn who_takes_the_last_entries_first_does_not_wait_for_each() {
                     let next = own.borrow_mut().pop();
                     match next {
                         Some((dir, FileKind::Directory)) => {
-                            let Page { entries, end } = client.readdir(dir, Cookie::START, 1000).await.unwrap();
+                            let Page { entries, end } =
+                                client.readdir(dir, Cookie::START, 1000).await.unwrap();
                             assert!(end);
-                            own.borrow_mut().extend(entries.into_iter().map(|(entry, _)| (entry.ino, entry.kind)));
+                            own.borrow_mut().extend(
+                                entries.into_iter().map(|(entry, _)| (entry.ino, entry.kind)),
+                            );
                         }
                         Some((file, _)) => {
                             assert_eq!(client.read(file, 0, 4096).await.unwrap(), "content");
@@ -515,11 +607,14 @@ fn who_takes_the_last_entries_first_does_not_wait_for_each() {
     }
 }
 
-/// Situation: cp(1) of what only the bucket has. Danger: each of 300 files waits for the one before it, for none of their directories has
-/// many. Expectation: they come several at one time, each once, and nothing that is elsewhere.
+/// Situation: cp(1) of what only the bucket has. Danger: each of 300 files waits for the one before
+/// it, for none of their directories has many. Expectation: they come several at one time, each
+/// once, and nothing that is elsewhere.
 #[test]
 fn who_reads_all_files_of_a_tree_does_not_wait_for_each() {
-    let keys = (0..3).flat_map(|top| (0..100).flat_map(move |dir| (0..3).map(move |file| format!("{top}/{dir:02}/{file}"))));
+    let keys = (0..3).flat_map(|top| {
+        (0..100).flat_map(move |dir| (0..3).map(move |file| format!("{top}/{dir:02}/{file}")))
+    });
     let ((found, gets), took, listings) = with_keys(keys, async |world, client| {
         let read = async |ino| assert_eq!(client.read(ino, 0, 4096).await.unwrap(), "content");
         let gets = || world.bucket().requests().get("get").copied().unwrap_or(0);
@@ -533,7 +628,8 @@ fn who_reads_all_files_of_a_tree_does_not_wait_for_each() {
     assert!(listings <= 110, "{listings}");
 }
 
-/// An open is not kept waiting for what is looked at for it, which is done when nobody waits, not with the next open alone.
+/// An open is not kept waiting for what is looked at for it, which is done when nobody waits, not
+/// with the next open alone.
 #[test]
 fn who_opens_a_file_is_run_ahead_of() {
     let keys = (0..50).map(|file| format!("dir/{file:02}"));

@@ -1,4 +1,5 @@
-//! What `ebb status` says is wrong: as long as it is, since when it is, and beside everything else that is.
+//! What `ebb status` says is wrong: as long as it is, since when it is, and beside everything else
+//! that is.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -30,7 +31,11 @@ impl Mount {
     }
 
     async fn make(&self, name: &str) -> Ino {
-        self.client.make(&Caller::ROOT, Ino::ROOT, &named(name), 0o644, Make::Regular, true).await.unwrap().ino
+        self.client
+            .make(&Caller::ROOT, Ino::ROOT, &named(name), 0o644, Make::Regular, true)
+            .await
+            .unwrap()
+            .ino
     }
 
     async fn write(&self, ino: Ino, mib: usize) -> Result<(), FsError> {
@@ -51,12 +56,19 @@ impl Mount {
         self.client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![7; 1000]), false).await.unwrap();
         self.flush(&[]).await.unwrap();
         self.client.close(ino);
-        self.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+        self.client
+            .admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX })
+            .await
+            .unwrap();
         ino
     }
 
     async fn flush(&self, path: &[Name]) -> Result<(), RpcError> {
-        self.client.admin(AdminRequest::Flush { path: path.to_vec() }).await.map(drop).map_err(RpcError::Refused)
+        self.client
+            .admin(AdminRequest::Flush { path: path.to_vec() })
+            .await
+            .map(drop)
+            .map_err(RpcError::Refused)
     }
 
     async fn explain(&self, name: &str) -> Explained {
@@ -76,7 +88,8 @@ impl Mount {
     /// The one that says this.
     async fn trouble(&self, what: &str) -> Trouble {
         let troubles = self.troubles().await;
-        let mut found: Vec<Trouble> = troubles.iter().filter(|trouble| trouble.what.contains(what)).cloned().collect();
+        let mut found: Vec<Trouble> =
+            troubles.iter().filter(|trouble| trouble.what.contains(what)).cloned().collect();
         assert_eq!(found.len(), 1, "{what:?} in {troubles:?}");
         found.remove(0)
     }
@@ -91,11 +104,16 @@ fn run(world: &World, scene: impl Future<Output = ()>) {
 }
 
 fn by_hand() -> Options {
-    Options { flush_interval: Duration::from_secs(3600 * 24), scrub_interval: None, ..Options::default() }
+    Options {
+        flush_interval: Duration::from_secs(3600 * 24),
+        scrub_interval: None,
+        ..Options::default()
+    }
 }
 
-/// Situation: 320 blocks are damaged that the bucket does not have, then the bucket is away. Expectation: both are told;
-/// damage ends with the block that has it: written over, and removed with its file.
+/// Situation: 320 blocks are damaged that the bucket does not have, then the bucket is away.
+/// Expectation: both are told; damage ends with the block that has it: written over, and removed
+/// with its file.
 #[test]
 fn damage_of_many_blocks_hides_nothing_and_ends_with_them() {
     let world = World::new(1);
@@ -120,13 +138,18 @@ fn damage_of_many_blocks_hides_nothing_and_ends_with_them() {
 
         mount.write(ino, 1).await.unwrap();
         let troubles = mount.troubles().await;
-        assert!(!troubles.iter().any(|trouble| trouble.what.contains("block 7 of")), "{troubles:?}");
+        assert!(
+            !troubles.iter().any(|trouble| trouble.what.contains("block 7 of")),
+            "{troubles:?}"
+        );
         mount.trouble("and 240 more of this kind").await;
         mount.unlink("file").await;
         mount.client.close(ino);
         world.sleep(REST).await;
         let troubles = mount.troubles().await;
-        let is_of_block = |trouble: &Trouble| trouble.what.starts_with("block") || trouble.what.contains("of this kind");
+        let is_of_block = |trouble: &Trouble| {
+            trouble.what.starts_with("block") || trouble.what.contains("of this kind")
+        };
         assert!(!troubles.iter().any(is_of_block), "{troubles:?}");
         world.sleep(Duration::from_secs(1200)).await;
         mount.flush(&[]).await.unwrap();
@@ -134,8 +157,9 @@ fn damage_of_many_blocks_hides_nothing_and_ends_with_them() {
     });
 }
 
-/// Situation: the node's disk is full for half an hour, in which somebody tries to write all the time. Then room is made, and
-/// nobody writes. Expectation: it is full since it began, and no longer once there is room.
+/// Situation: the node's disk is full for half an hour, in which somebody tries to write all the
+/// time. Then room is made, and nobody writes. Expectation: it is full since it began, and no
+/// longer once there is room.
 #[test]
 fn a_full_disk_is_full_since_it_is_until_it_is_not() {
     let world = World::new(2);
@@ -149,7 +173,10 @@ fn a_full_disk_is_full_since_it_is_until_it_is_not() {
         let mut since = None;
         for minute in 0..30u64 {
             let data = Bytes::from(vec![1; MIB]);
-            let written = mount.client.write(&Caller::ROOT, ino, (1 + minute) * MIB as u64, data, false).await;
+            let written = mount
+                .client
+                .write(&Caller::ROOT, ino, (1 + minute) * MIB as u64, data, false)
+                .await;
             assert_eq!(written.map(drop), Err(FsError::NoSpace));
             let told = mount.trouble("the node's disk is full").await.since;
             assert_eq!(*since.get_or_insert(told), told);
@@ -161,14 +188,19 @@ fn a_full_disk_is_full_since_it_is_until_it_is_not() {
     });
 }
 
-/// Situation: as much waits for a bucket that is away as may. Then some of it is removed. Expectation: that nothing more
-/// may be written is told since the first write that was refused, and until there is room, also if nobody writes.
+/// Situation: as much waits for a bucket that is away as may. Then some of it is removed.
+/// Expectation: that nothing more may be written is told since the first write that was refused,
+/// and until there is room, also if nobody writes.
 #[test]
 fn what_has_no_room_is_told_until_there_is_room() {
     let world = World::new(3);
     let bucket = world.bucket();
     run(&world, async {
-        let options = Options { dirty_bytes: 2 * MIB as u64, space_timeout: Duration::from_secs(10), ..Options::default() };
+        let options = Options {
+            dirty_bytes: 2 * MIB as u64,
+            space_timeout: Duration::from_secs(10),
+            ..Options::default()
+        };
         let mount = Mount::new(&world, &bucket, options).await;
         let full = mount.make("full").await;
         let more = mount.make("more").await;
@@ -182,35 +214,49 @@ fn what_has_no_room_is_told_until_there_is_room() {
         mount.unlink("full").await;
         mount.client.close(full);
         let troubles = mount.troubles().await;
-        assert!(!troubles.iter().any(|trouble| trouble.what.contains("all that is allowed")), "{troubles:?}");
+        assert!(
+            !troubles.iter().any(|trouble| trouble.what.contains("all that is allowed")),
+            "{troubles:?}"
+        );
     });
 }
 
-/// Situation: the node's disk has room for less than may wait for the bucket, which is away. Expectation: who has set no such
-/// limit learns where it comes from.
+/// Situation: the node's disk has room for less than may wait for the bucket, which is away.
+/// Expectation: who has set no such limit learns where it comes from.
 #[test]
 fn a_disk_that_is_small_is_said_to_be() {
     let world = World::new(4);
     let bucket = world.bucket();
     run(&world, async {
         world.machine("a").disk("node").set_capacity(64 * MIB as u64);
-        let mount = Mount::new(&world, &bucket, Options { space_timeout: Duration::from_secs(10), ..Options::default() }).await;
+        let mount = Mount::new(
+            &world,
+            &bucket,
+            Options { space_timeout: Duration::from_secs(10), ..Options::default() },
+        )
+        .await;
         let file = mount.make("file").await;
         bucket.vanish_for(Duration::from_secs(24 * 3600));
         assert_eq!(mount.write(file, 60).await, Err(FsError::NoSpace));
-        mount.trouble("MiB are cached, which is all that is allowed, for the disk of the data directory had no room for more").await;
+        mount
+            .trouble(
+                "MiB are cached, which is all that is allowed, for the disk of the data \
+            directory had no room for more",
+            )
+            .await;
     });
 }
 
-/// Situation: reads and looks into the bucket were not answered, then a flush is, and nobody reads. Expectation: the
-/// bucket is no longer said not to answer.
+/// Situation: reads and looks into the bucket were not answered, then a flush is, and nobody reads.
+/// Expectation: the bucket is no longer said not to answer.
 #[test]
 fn a_bucket_that_answers_is_not_said_to_be_away() {
     let world = World::new(4);
     let bucket = world.bucket();
     run(&world, async {
         let bucket_timeout = Duration::from_secs(10);
-        let options = Options { bucket_timeout, revalidate: Some(Duration::from_secs(30)), ..by_hand() };
+        let options =
+            Options { bucket_timeout, revalidate: Some(Duration::from_secs(30)), ..by_hand() };
         let mount = Mount::new(&world, &bucket, options).await;
         let cold = mount.cold("cold").await;
         bucket.vanish_for(Duration::from_secs(600));
@@ -228,8 +274,8 @@ fn a_bucket_that_answers_is_not_said_to_be_away() {
     });
 }
 
-/// Situation: others have removed the object of a file. Expectation: that is told until they have put it back, the file is
-/// written anew, or removed.
+/// Situation: others have removed the object of a file. Expectation: that is told until they have
+/// put it back, the file is written anew, or removed.
 #[test]
 fn a_missing_object_is_missed_as_long_as_it_is_wanted() {
     let world = World::new(5);
@@ -260,7 +306,8 @@ fn a_missing_object_is_missed_as_long_as_it_is_wanted() {
     });
 }
 
-/// Situation: a file cannot be forced. Expectation: it is told for as long as there is the file, and fsck says what to do.
+/// Situation: a file cannot be forced. Expectation: it is told for as long as there is the file,
+/// and fsck says what to do.
 #[test]
 fn what_cannot_be_forced_is_told_until_it_is_gone() {
     let world = World::new(6);
@@ -276,8 +323,14 @@ fn what_cannot_be_forced_is_told_until_it_is_gone() {
         mount.trouble(&format!("inode {ino} has could not be forced")).await;
         let explained = mount.explain("file").await;
         assert!(!explained.forced && explained.force_failed.is_some(), "{explained:?}");
-        let Ok(AdminReply::Fsck(report)) = mount.client.admin(AdminRequest::Fsck).await else { panic!("no report") };
-        assert!(report.problems.iter().any(|problem| problem.what.contains("`ebb flush`")), "{:?}", report.problems);
+        let Ok(AdminReply::Fsck(report)) = mount.client.admin(AdminRequest::Fsck).await else {
+            panic!("no report")
+        };
+        assert!(
+            report.problems.iter().any(|problem| problem.what.contains("`ebb flush`")),
+            "{:?}",
+            report.problems
+        );
         mount.unlink("file").await;
         mount.client.close(ino);
         world.sleep(REST).await;
@@ -286,7 +339,8 @@ fn what_cannot_be_forced_is_told_until_it_is_gone() {
     });
 }
 
-/// Expectation: `ebb explain` says how much of a file has been sent that is being sent, and no more than it has of dirty bytes.
+/// Expectation: `ebb explain` says how much of a file has been sent that is being sent, and no more
+/// than it has of dirty bytes.
 #[test]
 fn what_is_being_sent_is_explained() {
     let world = World::new(7);
@@ -295,10 +349,17 @@ fn what_is_being_sent_is_explained() {
         let mount = Mount::new(&world, &bucket, by_hand()).await;
         let ino = mount.make("file").await;
         mount.write(ino, 40).await.unwrap();
-        mount.client.write(&Caller::ROOT, ino, 40 * MIB as u64, Bytes::from_static(b"end"), false).await.unwrap();
+        mount
+            .client
+            .write(&Caller::ROOT, ino, 40 * MIB as u64, Bytes::from_static(b"end"), false)
+            .await
+            .unwrap();
         let explained = mount.explain("file").await;
         let size = 40 * MIB as u64 + 3;
-        assert_eq!((explained.sent_bytes, explained.dirty_bytes, &explained.dirty_runs[..]), (None, size, &[(0, size)][..]));
+        assert_eq!(
+            (explained.sent_bytes, explained.dirty_bytes, &explained.dirty_runs[..]),
+            (None, size, &[(0, size)][..])
+        );
         bucket.set_uplink(MIB as u64);
         let flushing = mount.flush(&[]);
         let looking = async {

@@ -1,4 +1,5 @@
-//! A store that knows no conditions: nothing keeps what comes late from taking effect, and somebody else says which node is dead.
+//! A store that knows no conditions: nothing keeps what comes late from taking effect, and somebody
+//! else says which node is dead.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -14,7 +15,8 @@ use std::time::Duration;
 const SECOND: Duration = Duration::from_secs(1);
 
 fn late() -> FaultPlan {
-    let bucket = BucketFaults { late: Rate::ALWAYS, late_limit: 9 * SECOND, ..BucketFaults::default() };
+    let bucket =
+        BucketFaults { late: Rate::ALWAYS, late_limit: 9 * SECOND, ..BucketFaults::default() };
     FaultPlan { bucket, ..FaultPlan::default() }
 }
 
@@ -53,20 +55,32 @@ async fn mount(world: &World, machine: &str, bucket: &SimBucket, head_term: Dura
 }
 
 impl Mount {
-    async fn call<T: 'static, F: Future<Output = T> + 'static>(&self, ask: impl FnOnce(Client) -> F) -> T {
+    async fn call<T: 'static, F: Future<Output = T> + 'static>(
+        &self,
+        ask: impl FnOnce(Client) -> F,
+    ) -> T {
         self.process.call(ask(self.client.clone())).await.expect("the node lives")
     }
 
     async fn make(&self, file: &'static str) {
         self.call(|client| async move {
-            let made = client.make(&Caller::ROOT, Ino::ROOT, &name(file), 0o644, Make::Regular, false).await.unwrap();
-            client.write(&Caller::ROOT, made.ino, 0, Bytes::from_static(b"content"), false).await.unwrap();
+            let made = client
+                .make(&Caller::ROOT, Ino::ROOT, &name(file), 0o644, Make::Regular, false)
+                .await
+                .unwrap();
+            client
+                .write(&Caller::ROOT, made.ino, 0, Bytes::from_static(b"content"), false)
+                .await
+                .unwrap();
         })
         .await;
     }
 
     async fn flush(&self) -> Result<(), FsError> {
-        self.call(|client| async move { client.admin(AdminRequest::Flush { path: vec![] }).await.map(drop) }).await
+        self.call(|client| async move {
+            client.admin(AdminRequest::Flush { path: vec![] }).await.map(drop)
+        })
+        .await
     }
 
     async fn end(self) {
@@ -100,9 +114,10 @@ fn run(world: &World, scene: impl Future<Output = ()>) {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a node dies while it renews the head, which comes late, and another one has taken the volume.
-/// Danger: that one takes it for lost, and never writes again; or it writes, ends, and the next node counts on from the late head: to two
-/// nodes the same incarnation is given, and with it the same inodes.
+/// Situation: a node dies while it renews the head, which comes late, and another one has taken the
+/// volume. Danger: that one takes it for lost, and never writes again; or it writes, ends, and the
+/// next node counts on from the late head: to two nodes the same incarnation is given, and with it
+/// the same inodes.
 #[test]
 fn a_late_head_of_a_dead_node_takes_nothing() {
     for (seed, head_term) in (0..16).flat_map(|seed| [(seed, 12 * SECOND), (seed, 60 * SECOND)]) {
@@ -126,13 +141,17 @@ fn a_late_head_of_a_dead_node_takes_nothing() {
             second.make("other").await;
             second.flush().await.unwrap();
             second.end().await;
-            assert!(head::decode(&bucket.objects()[HEAD_KEY].body).unwrap().released, "seed {seed}");
+            assert!(
+                head::decode(&bucket.objects()[HEAD_KEY].body).unwrap().released,
+                "seed {seed}"
+            );
         });
     }
 }
 
-/// Situation: nobody hears that the head was renewed, and then the node ends.
-/// Danger: that renewal comes after the volume was given back, in place of what the next node has put there, or of what it has given back.
+/// Situation: nobody hears that the head was renewed, and then the node ends. Danger: that renewal
+/// comes after the volume was given back, in place of what the next node has put there, or of what
+/// it has given back.
 #[test]
 fn nothing_comes_after_a_volume_was_given_back() {
     for seed in 0..16 {
@@ -151,13 +170,16 @@ fn nothing_comes_after_a_volume_was_given_back() {
             world.sleep(20 * SECOND).await;
             let last = bucket.history().into_iter().rfind(|change| change.key == HEAD_KEY).unwrap();
             assert!(last.at <= ended, "seed {seed}: at {:?}, after {ended:?}", last.at);
-            assert!(head::decode(&bucket.objects()[HEAD_KEY].body).unwrap().released, "seed {seed}");
+            assert!(
+                head::decode(&bucket.objects()[HEAD_KEY].body).unwrap().released,
+                "seed {seed}"
+            );
         });
     }
 }
 
-/// Situation: some requests take seconds, and a node that has taken the volume from a dead one gives it back: by then it renews it once more.
-/// Danger: that renewal comes behind.
+/// Situation: some requests take seconds, and a node that has taken the volume from a dead one
+/// gives it back: by then it renews it once more. Danger: that renewal comes behind.
 #[test]
 fn a_renewal_that_nobody_waits_for_does_not_come_after_a_volume_was_given_back() {
     for seed in 0..100 {
@@ -166,16 +188,23 @@ fn a_renewal_that_nobody_waits_for_does_not_come_after_a_volume_was_given_back()
             mount(&world, "a", &bucket, 3 * SECOND).await.process.kill();
             let second = mount(&world, "b", &bucket, 10 * SECOND).await;
             let slow = Slowness { rate: Rate::one_in(3), limit: 9 * SECOND };
-            world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+            world.set_faults(FaultPlan {
+                bucket: BucketFaults { slow, ..BucketFaults::default() },
+                ..FaultPlan::default()
+            });
             second.end().await;
             world.sleep(20 * SECOND).await;
-            assert!(head::decode(&bucket.objects()[HEAD_KEY].body).unwrap().released, "seed {seed}");
+            assert!(
+                head::decode(&bucket.objects()[HEAD_KEY].body).unwrap().released,
+                "seed {seed}"
+            );
         });
     }
 }
 
-/// Situation: the power is cut when a file has just come to the bucket, of which nothing was forced.
-/// Danger: the object is not known for what was sent, for something else might come behind it, and what is left of the bytes here is shown.
+/// Situation: the power is cut when a file has just come to the bucket, of which nothing was
+/// forced. Danger: the object is not known for what was sent, for something else might come behind
+/// it, and what is left of the bytes here is shown.
 #[test]
 fn what_came_to_the_bucket_is_there_after_a_power_cut() {
     for seed in 0..16 {
@@ -199,8 +228,8 @@ fn what_came_to_the_bucket_is_there_after_a_power_cut() {
     }
 }
 
-/// Situation: a node that makes a volume dies, and its first put of the head comes when the next run of it has made the volume, and has been
-/// killed before it has looked at the head again.
+/// Situation: a node that makes a volume dies, and its first put of the head comes when the next
+/// run of it has made the volume, and has been killed before it has looked at the head again.
 /// Danger: that was another volume, and the data directory is refused for ever.
 #[test]
 fn a_volume_is_made_once() {
@@ -209,7 +238,8 @@ fn a_volume_is_made_once() {
         run(&world, async {
             world.set_faults(late());
             let process = world.machine("a").process_on("node", "data");
-            let options = Options { embedded: true, take_over: TakeOver::Now, ..Options::default() };
+            let options =
+                Options { embedded: true, take_over: TakeOver::Now, ..Options::default() };
             let opening = rig::open(&process, &bucket, &options);
             let dying = async {
                 while !bucket.requests().contains_key("put") {
@@ -234,8 +264,9 @@ fn a_volume_is_made_once() {
     }
 }
 
-/// Situation: the store refuses conditions of what it is to write. Others have made a directory with a marker that says something.
-/// Danger: directories and their pages are never written, or the marker is replaced.
+/// Situation: the store refuses conditions of what it is to write. Others have made a directory
+/// with a marker that says something. Danger: directories and their pages are never written, or the
+/// marker is replaced.
 #[test]
 fn directories_are_written_without_conditions() {
     let (world, bucket) = world(1);
@@ -245,10 +276,16 @@ fn directories_are_written_without_conditions() {
         first
             .call(|client| async move {
                 let root = Caller::ROOT;
-                let made = client.make(&root, Ino::ROOT, &name("dir"), 0o755, Make::Directory, false).await.unwrap();
+                let made = client
+                    .make(&root, Ino::ROOT, &name("dir"), 0o755, Make::Directory, false)
+                    .await
+                    .unwrap();
                 let target = Make::Symlink { target: Bytes::from_static(b"elsewhere") };
                 client.make(&root, made.ino, &name("link"), 0o777, target, false).await.unwrap();
-                client.make(&root, Ino::ROOT, &name("both"), 0o755, Make::Directory, false).await.unwrap();
+                client
+                    .make(&root, Ino::ROOT, &name("both"), 0o755, Make::Directory, false)
+                    .await
+                    .unwrap();
             })
             .await;
         bucket.put_as_outsider("both/", Bytes::new(), said.clone()).unwrap();

@@ -21,12 +21,19 @@ fn content(file: u64, len_bytes: u64) -> Bytes {
 /// Objects of any size, as others put them there.
 fn put(world: &World, key: &str, body: Bytes) {
     let usual = world.machine("outside").process("others").bucket(&world.bucket()).capabilities();
-    world.bucket().set_capabilities(Capabilities { max_put_bytes: usual.max_object_bytes, ..usual });
+    world
+        .bucket()
+        .set_capabilities(Capabilities { max_put_bytes: usual.max_object_bytes, ..usual });
     world.bucket().put_as_outsider(key, body, vec![]).unwrap();
     world.bucket().set_capabilities(usual);
 }
 
-async fn open(world: &World, name: &str, bucket: &SimBucket, options: &Options) -> (Process, Client) {
+async fn open(
+    world: &World,
+    name: &str,
+    bucket: &SimBucket,
+    options: &Options,
+) -> (Process, Client) {
     for attempt in 0.. {
         let process = world.machine("a").process_on(&format!("{name}{attempt}"), "data");
         if let Some(Ok(node)) = rig::open(&process, bucket, options).await
@@ -43,7 +50,13 @@ async fn open(world: &World, name: &str, bucket: &SimBucket, options: &Options) 
 
 fn options(cache_bytes: u64) -> Options {
     // Nothing is dirty, and nobody reads ahead.
-    Options { owner: "warm".into(), embedded: true, cache_bytes, read_ahead_bytes: 0, ..Options::default() }
+    Options {
+        owner: "warm".into(),
+        embedded: true,
+        cache_bytes,
+        read_ahead_bytes: 0,
+        ..Options::default()
+    }
 }
 
 async fn find(client: &Client, name: &str) -> Result<Attr, FsError> {
@@ -57,7 +70,11 @@ async fn warm(client: &Client, name: &str) -> Result<u64, FsError> {
 async fn warm_inode(client: &Client, attr: Attr) -> Result<u64, FsError> {
     let mut came = 0;
     for piece in 0..attr.size_bytes.div_ceil(CHUNK_BYTES) {
-        let request = AdminRequest::Warm { ino: attr.ino, offset: piece * CHUNK_BYTES, len_bytes: CHUNK_BYTES };
+        let request = AdminRequest::Warm {
+            ino: attr.ino,
+            offset: piece * CHUNK_BYTES,
+            len_bytes: CHUNK_BYTES,
+        };
         match client.admin(request).await? {
             AdminReply::Warmed { bytes } => came += bytes,
             other => panic!("{other:?}"),
@@ -73,9 +90,9 @@ async fn status(client: &Client) -> Status {
     }
 }
 
-/// Situation: files are warmed from a store that is slow, fails, garbles bodies and goes away, and the
-/// node is killed meanwhile, or its power cut. Expectation: who goes on until nothing fails has all of
-/// it in the cache, in which it survives a restart; then the store is not needed.
+/// Situation: files are warmed from a store that is slow, fails, garbles bodies and goes away, and
+/// the node is killed meanwhile, or its power cut. Expectation: who goes on until nothing fails has
+/// all of it in the cache, in which it survives a restart; then the store is not needed.
 #[test]
 fn what_was_warmed_is_there_whatever_happened() {
     for seed in 1..=6 {
@@ -98,7 +115,8 @@ fn what_was_warmed_is_there_whatever_happened() {
             let (bucket, options, rng) = (world.bucket(), options(32 * MIB), world.rng("ends"));
             for life in 0..4 {
                 world.set_faults(faults);
-                let (process, client) = open(&world, &format!("life {life} "), &bucket, &options).await;
+                let (process, client) =
+                    open(&world, &format!("life {life} "), &bucket, &options).await;
                 process.spawn(async move {
                     for (name, _) in files {
                         // Tried again by the next life.
@@ -132,7 +150,11 @@ fn what_was_warmed_is_there_whatever_happened() {
                     for (at, (name, len_bytes)) in (0..).zip(files) {
                         assert_eq!(warm(&client, name).await, Ok(0), "{name}");
                         let ino = find(&client, name).await.unwrap().ino;
-                        assert!(client.read(ino, 0, len_bytes as usize + 1).await.unwrap() == content(at, len_bytes), "{name}");
+                        assert!(
+                            client.read(ino, 0, len_bytes as usize + 1).await.unwrap()
+                                == content(at, len_bytes),
+                            "{name}"
+                        );
                     }
                 })
                 .await
@@ -173,7 +195,10 @@ fn what_has_no_room_is_not_fetched_for_ever() {
                     assert_eq!(status.troubles.len(), usize::from(cache_mib < 16), "{status:?}");
                     // It is only not cached.
                     let ino = find(&client, "large").await.unwrap().ino;
-                    assert!(client.read(ino, 39 * MIB, MIB as usize).await.unwrap() == content(2, 40 * MIB)[39 << 20..]);
+                    assert!(
+                        client.read(ino, 39 * MIB, MIB as usize).await.unwrap()
+                            == content(2, 40 * MIB)[39 << 20..]
+                    );
                 };
                 process.call(work).await.expect("the process lives");
                 process.kill();
@@ -184,9 +209,10 @@ fn what_has_no_room_is_not_fetched_for_ever() {
     }
 }
 
-/// Situation: a file below a pinned directory, and another one that is read to its end, of several times
-/// the cache. Expectation: the pinned one stays, also from who evicts by name and over a restart, until
-/// it is unpinned or moved away. Danger: more is pinned than fits, and nobody can read any more.
+/// Situation: a file below a pinned directory, and another one that is read to its end, of several
+/// times the cache. Expectation: the pinned one stays, also from who evicts by name and over a
+/// restart, until it is unpinned or moved away. Danger: more is pinned than fits, and nobody can
+/// read any more.
 #[test]
 fn what_is_pinned_stays() {
     for eviction in [Eviction::S3Fifo, Eviction::Lru] {
@@ -203,7 +229,11 @@ fn what_is_pinned_stays() {
                     let file = client.lookup(dir, &Name::new(b"pinned").unwrap()).await.unwrap();
                     assert_eq!(warm_inode(&client, file).await, Ok(8 * MIB));
                     scan(&client).await;
-                    let evict = AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX };
+                    let evict = AdminRequest::Evict {
+                        path: vec![],
+                        from: (Ino(0), 0),
+                        limit_bytes: u64::MAX,
+                    };
                     client.admin(evict).await.unwrap();
                     assert_eq!(status(&client).await.cached_bytes, 8 * MIB);
                 })
@@ -219,18 +249,30 @@ fn what_is_pinned_stays() {
                     client.lookup(dir, &name).await.unwrap();
                     scan(&client).await;
                     assert_eq!(
-                        (explained(&client, &["dir", "pinned"]).await.cached_bytes, status(&client).await.troubles),
+                        (
+                            explained(&client, &["dir", "pinned"]).await.cached_bytes,
+                            status(&client).await.troubles
+                        ),
                         (8 * MIB, vec![])
                     );
-                    client.rename(&Caller::ROOT, dir, &name, Ino::ROOT, &name, RenameMode::Replace).await.unwrap();
+                    client
+                        .rename(&Caller::ROOT, dir, &name, Ino::ROOT, &name, RenameMode::Replace)
+                        .await
+                        .unwrap();
                     assert_eq!(explained(&client, &["pinned"]).await.pinned_by, None);
                     let large = find(&client, "large").await.unwrap().ino;
                     pin(&client, large).await;
                     scan(&client).await;
                     assert_eq!(explained(&client, &["pinned"]).await.cached_bytes, 0);
                     let status = status(&client).await;
-                    assert!(status.cached_bytes <= options.cache_bytes && status.troubles.len() == 1, "{status:?}");
-                    client.removexattr(&Caller::ROOT, large, Bytes::from_static(PIN)).await.unwrap();
+                    assert!(
+                        status.cached_bytes <= options.cache_bytes && status.troubles.len() == 1,
+                        "{status:?}"
+                    );
+                    client
+                        .removexattr(&Caller::ROOT, large, Bytes::from_static(PIN))
+                        .await
+                        .unwrap();
                     scan(&client).await;
                 })
                 .await
@@ -241,7 +283,10 @@ fn what_is_pinned_stays() {
 }
 
 async fn pin(client: &Client, ino: Ino) {
-    client.setxattr(&Caller::ROOT, ino, Bytes::from_static(PIN), Bytes::new(), XattrMode::Set).await.unwrap();
+    client
+        .setxattr(&Caller::ROOT, ino, Bytes::from_static(PIN), Bytes::new(), XattrMode::Set)
+        .await
+        .unwrap();
 }
 
 async fn explained(client: &Client, path: &[&str]) -> Explained {

@@ -26,7 +26,11 @@ fn demo(seed: u64) -> u64 {
     world
         .run(async {
             let rng = world.rng("nemesis");
-            let mut running = [start(&machines[0], "node"), start(&machines[1], "node"), start(&machines[1], "client")];
+            let mut running = [
+                start(&machines[0], "node"),
+                start(&machines[1], "node"),
+                start(&machines[1], "client"),
+            ];
             for _ in 0..20 {
                 world.sleep(rng.duration(Duration::ZERO, SECOND)).await;
                 let which = rng.index(running.len());
@@ -89,12 +93,29 @@ async fn work(process: Process, bucket: std::rc::Rc<dyn ebb_ports::Bucket>, rng:
                     send.send(vec![Bytes::from(step.to_le_bytes().to_vec())]).await?;
                     receive.receive().await
                 };
-                if let Either::Left((answer, _)) = select(Box::pin(call), ports.clock.sleep(SECOND)).await {
-                    assert!(answer.is_err() || answer.is_ok_and(|frame| frame.is_none_or(|frame| frame == step.to_le_bytes().to_vec())));
+                if let Either::Left((answer, _)) =
+                    select(Box::pin(call), ports.clock.sleep(SECOND)).await
+                {
+                    assert!(
+                        answer.is_err()
+                            || answer.is_ok_and(|frame| frame
+                                .is_none_or(|frame| frame == step.to_le_bytes().to_vec()))
+                    );
                 }
             }
-            7 => drop(bucket.put(&name, Bytes::from(step.to_string()), Condition::Always, vec![]).await),
-            8 => drop(bucket.list(ListRequest { prefix: String::new(), by_directory: true, after: None, limit: 10 }).await),
+            7 => drop(
+                bucket.put(&name, Bytes::from(step.to_string()), Condition::Always, vec![]).await,
+            ),
+            8 => drop(
+                bucket
+                    .list(ListRequest {
+                        prefix: String::new(),
+                        by_directory: true,
+                        after: None,
+                        limit: 10,
+                    })
+                    .await,
+            ),
             _ => ports.clock.sleep(Duration::from_millis(rng.below(50))).await,
         }
     }
@@ -205,7 +226,8 @@ fn entropy_belongs_to_the_incarnation() {
     let draw = |seed| {
         let world = World::new(seed);
         let machine = world.machine("a");
-        [machine.process("node"), machine.process("node")].map(|process| process.ports.entropy.next_u64())
+        [machine.process("node"), machine.process("node")]
+            .map(|process| process.ports.entropy.next_u64())
     };
     assert_eq!(draw(1), draw(1));
     let all = [draw(1), draw(2)];

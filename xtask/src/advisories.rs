@@ -57,15 +57,21 @@ struct Heading {
 
 pub fn run(database: Option<PathBuf>) -> Outcome<()> {
     let lock: Lock = toml::from_str(&fs::read_to_string(tool::root().join("Cargo.lock"))?)?;
-    let packages: Vec<Package> = lock.package.into_iter().filter(|package| package.source.is_some()).collect();
+    let packages: Vec<Package> =
+        lock.package.into_iter().filter(|package| package.source.is_some()).collect();
     let file = tool::root().join("advisories.toml");
     if let Some(database) = database {
         fs::write(&file, toml::to_string(&look_up(&packages, &database)?)?)?;
     }
     let known: Known = toml::from_str(&fs::read_to_string(&file)?)?;
-    let wrong: Vec<String> = packages.iter().filter_map(|package| verdict(package, &known)).collect();
+    let wrong: Vec<String> =
+        packages.iter().filter_map(|package| verdict(package, &known)).collect();
     if wrong.is_empty() {
-        println!("{} packages, none at a version that an advisory of before {} speaks of", packages.len(), known.database);
+        println!(
+            "{} packages, none at a version that an advisory of before {} speaks of",
+            packages.len(),
+            known.database
+        );
         return Ok(());
     }
     Err(wrong.join("\n").into())
@@ -75,17 +81,35 @@ pub fn run(database: Option<PathBuf>) -> Outcome<()> {
 fn verdict(package: &Package, known: &Known) -> Option<String> {
     let Package { name, version, .. } = package;
     let Some(advisories) = known.advisories.get(name) else {
-        return (!known.silent.contains(name))
-            .then(|| format!("{name} has not been looked up: cargo xtask advisories --database <checkout of the RustSec database>"));
+        return (!known.silent.contains(name)).then(|| {
+            format!(
+                "{name} has not been looked up: cargo xtask advisories --database \
+                <checkout of the RustSec database>"
+            )
+        });
     };
-    let clear = |affects: &Affects| affects.patched.iter().chain(&affects.unaffected).any(|versions| versions.matches(version));
-    let hit: Vec<&str> = advisories.iter().filter(|(_, affects)| !clear(affects)).map(|(id, _)| id.as_str()).collect();
+    let clear = |affects: &Affects| {
+        affects.patched.iter().chain(&affects.unaffected).any(|versions| versions.matches(version))
+    };
+    let hit: Vec<&str> = advisories
+        .iter()
+        .filter(|(_, affects)| !clear(affects))
+        .map(|(id, _)| id.as_str())
+        .collect();
     (!hit.is_empty()).then(|| format!("{name} {version}: {}", hit.join(", ")))
 }
 
 fn look_up(packages: &[Package], database: &Path) -> Outcome<Known> {
-    let changed = tool::output(Command::new("git").arg("-C").arg(database).args(["log", "-1", "--format=%cs"]))?;
-    let mut known = Known { database: changed.trim().into(), silent: BTreeSet::new(), advisories: BTreeMap::new() };
+    let changed = tool::output(Command::new("git").arg("-C").arg(database).args([
+        "log",
+        "-1",
+        "--format=%cs",
+    ]))?;
+    let mut known = Known {
+        database: changed.trim().into(),
+        silent: BTreeSet::new(),
+        advisories: BTreeMap::new(),
+    };
     for Package { name, .. } in packages {
         let place = database.join("crates").join(name);
         if !place.is_dir() {
@@ -95,7 +119,11 @@ fn look_up(packages: &[Package], database: &Path) -> Outcome<Known> {
         for file in fs::read_dir(place)? {
             let entry = parse(&fs::read_to_string(file?.path())?)?;
             if entry.advisory.withdrawn.is_none() {
-                known.advisories.entry(name.clone()).or_default().insert(entry.advisory.id, entry.versions);
+                known
+                    .advisories
+                    .entry(name.clone())
+                    .or_default()
+                    .insert(entry.advisory.id, entry.versions);
             }
         }
         if !known.advisories.contains_key(name) {
@@ -107,7 +135,11 @@ fn look_up(packages: &[Package], database: &Path) -> Outcome<Known> {
 
 /// An advisory is prose with a heading in TOML.
 fn parse(text: &str) -> Outcome<Entry> {
-    let heading = text.split("```toml").nth(1).and_then(|rest| rest.split("```").next()).ok_or("an advisory has no heading")?;
+    let heading = text
+        .split("```toml")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .ok_or("an advisory has no heading")?;
     Ok(toml::from_str(heading)?)
 }
 
@@ -115,13 +147,21 @@ fn parse(text: &str) -> Outcome<Entry> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "```toml\n[advisory]\nid = \"RUSTSEC-1\"\npackage = \"a\"\n\n[versions]\npatched = [\">= 1.2.0\"]\nunaffected = [\"< 1.0.0\"]\n```\n# A bug\n";
+    const TEXT: &str = "```toml\n[advisory]\nid = \"RUSTSEC-1\"\npackage = \
+        \"a\"\n\n[versions]\npatched = [\">= 1.2.0\"]\nunaffected = [\"< 1.0.0\"]\n```\n# A bug\n";
 
     fn verdict_on(name: &str, version: &str) -> Option<String> {
         let Entry { advisory, versions } = parse(TEXT).unwrap();
         let advisories = BTreeMap::from([("a".into(), BTreeMap::from([(advisory.id, versions)]))]);
-        let known = Known { database: "2026-01-01".into(), silent: BTreeSet::from(["b".into()]), advisories };
-        verdict(&Package { name: name.into(), version: version.parse().unwrap(), source: None }, &known)
+        let known = Known {
+            database: "2026-01-01".into(),
+            silent: BTreeSet::from(["b".into()]),
+            advisories,
+        };
+        verdict(
+            &Package { name: name.into(), version: version.parse().unwrap(), source: None },
+            &known,
+        )
     }
 
     #[test]

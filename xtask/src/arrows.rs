@@ -18,10 +18,22 @@ const RULES: &[Rule] = &[
     Rule { name: "ebb-format", uses: &["ebb-model"], tests: &[] },
     Rule { name: "ebb-core", uses: &["ebb-model"], tests: &[] },
     Rule { name: "ebb-ports", uses: &["ebb-model"], tests: &[] },
-    Rule { name: "ebb-node", uses: &["ebb-core", "ebb-format", "ebb-model", "ebb-ports"], tests: &["ebb-bucket", "ebb-sim", "ebb-client"] },
-    Rule { name: "ebb-client", uses: &["ebb-core", "ebb-format", "ebb-model", "ebb-ports"], tests: &["ebb-sim", "ebb-node"] },
+    Rule {
+        name: "ebb-node",
+        uses: &["ebb-core", "ebb-format", "ebb-model", "ebb-ports"],
+        tests: &["ebb-bucket", "ebb-sim", "ebb-client"],
+    },
+    Rule {
+        name: "ebb-client",
+        uses: &["ebb-core", "ebb-format", "ebb-model", "ebb-ports"],
+        tests: &["ebb-sim", "ebb-node"],
+    },
     Rule { name: "ebb-os", uses: &["ebb-format", "ebb-model", "ebb-ports"], tests: &[] },
-    Rule { name: "ebb-bucket", uses: &["ebb-model", "ebb-ports"], tests: &["ebb-bucket", "ebb-s3-server"] },
+    Rule {
+        name: "ebb-bucket",
+        uses: &["ebb-model", "ebb-ports"],
+        tests: &["ebb-bucket", "ebb-s3-server"],
+    },
     Rule { name: "ebb-encryption", uses: &["ebb-format", "ebb-ports"], tests: &[] },
     Rule { name: "ebb-fuse", uses: &["ebb-client", "ebb-model"], tests: &["ebb-ports"] },
     Rule { name: "ebb-cli", uses: &["ebb-model"], tests: &[] },
@@ -44,7 +56,15 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "ebb-sim",
-        uses: &["ebb-client", "ebb-core", "ebb-encryption", "ebb-format", "ebb-model", "ebb-node", "ebb-ports"],
+        uses: &[
+            "ebb-client",
+            "ebb-core",
+            "ebb-encryption",
+            "ebb-format",
+            "ebb-model",
+            "ebb-node",
+            "ebb-ports",
+        ],
         tests: &["ebb-bucket"],
     },
     Rule {
@@ -66,13 +86,22 @@ const RULES: &[Rule] = &[
         tests: &[],
     },
     Rule { name: "ebb-s3-server", uses: &["ebb-bucket", "ebb-ports"], tests: &[] },
-    Rule { name: "xtask", uses: &["ebb-bench", "ebb-cli", "ebb-fuse", "ebb-fuzz", "ebb-model", "ebb-sim"], tests: &[] },
+    Rule {
+        name: "xtask",
+        uses: &["ebb-bench", "ebb-cli", "ebb-fuse", "ebb-fuzz", "ebb-model", "ebb-sim"],
+        tests: &[],
+    },
 ];
 
 pub fn run() -> Outcome<()> {
     let metadata = tool::metadata()?;
     let rules: BTreeMap<&str, &Rule> = RULES.iter().map(|rule| (rule.name, rule)).collect();
-    let members: Vec<&str> = metadata["workspace_members"].as_array().into_iter().flatten().filter_map(|id| id.as_str()).collect();
+    let members: Vec<&str> = metadata["workspace_members"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|id| id.as_str())
+        .collect();
     let mut wrong = Vec::new();
     let mut arrows = 0;
     for package in metadata["packages"].as_array().into_iter().flatten() {
@@ -81,7 +110,9 @@ pub fn run() -> Outcome<()> {
         }
         let name = package["name"].as_str().unwrap_or_default();
         let Some(rule) = rules.get(name) else {
-            wrong.push(format!("{name} has no rule: say in xtask/src/arrows.rs what it may depend on"));
+            wrong.push(format!(
+                "{name} has no rule: say in xtask/src/arrows.rs what it may depend on"
+            ));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {

@@ -31,7 +31,10 @@ const BANS: &[(&[&str], &[&str])] = &[
             "libc::",
         ],
     ),
-    (&["model", "format", "core"], &["ebb_ports", "async fn", ".await", "std::io::Read", "std::io::Write"]),
+    (
+        &["model", "format", "core"],
+        &["ebb_ports", "async fn", ".await", "std::io::Read", "std::io::Write"],
+    ),
 ];
 
 pub fn run() -> Outcome<()> {
@@ -43,7 +46,10 @@ pub fn run() -> Outcome<()> {
                 files += 1;
                 let text = fs::read_to_string(&file)?;
                 found.extend(offences(&text, words).map(|(line, word)| {
-                    format!("{}:{line}: {word} is banned here", file.strip_prefix(tool::root()).unwrap_or(&file).display())
+                    format!(
+                        "{}:{line}: {word} is banned here",
+                        file.strip_prefix(tool::root()).unwrap_or(&file).display()
+                    )
                 }));
             }
         }
@@ -57,15 +63,21 @@ pub fn run() -> Outcome<()> {
 
 /// Comments may name what code may not use.
 fn offences<'a>(text: &'a str, words: &'a [&'a str]) -> impl Iterator<Item = (usize, &'a str)> {
-    let code = text.lines().enumerate().map(|(number, line)| (number + 1, line.split("//").next().unwrap_or("")));
-    code.flat_map(move |(number, line)| words.iter().filter(move |word| holds(line, word)).map(move |word| (number, *word)))
+    let code = text
+        .lines()
+        .enumerate()
+        .map(|(number, line)| (number + 1, line.split("//").next().unwrap_or("")));
+    code.flat_map(move |(number, line)| {
+        words.iter().filter(move |word| holds(line, word)).map(move |word| (number, *word))
+    })
 }
 
 /// Whether the word is there, and not as a part of a longer one.
 fn holds(line: &str, word: &str) -> bool {
     let in_name = |c: char| c.is_alphanumeric() || c == '_';
     line.match_indices(word).any(|(at, _)| {
-        let (before, after) = (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
+        let (before, after) =
+            (line[..at].chars().next_back(), line[at + word.len()..].chars().next());
         let longer_before = word.starts_with(in_name) && before.is_some_and(in_name);
         let longer_after = word.ends_with(in_name) && after.is_some_and(in_name);
         !longer_before && !longer_after
@@ -92,7 +104,8 @@ fn sources(dir: &Path) -> Outcome<Vec<PathBuf>> {
 mod tests {
     #[test]
     fn code_is_found_and_comments_are_not() {
-        let text = "use std::fs;\n// std::fs\nlet x = 1; // HashMap\nlet y: HashMap<u8, u8>;\nNoHashMap, HashMaps\n";
+        let text = "use std::fs;\n// std::fs\nlet x = 1; // HashMap\nlet y: HashMap<u8, \
+            u8>;\nNoHashMap, HashMaps\n";
         let found: Vec<_> = super::offences(text, &["std::fs", "HashMap"]).collect();
         assert_eq!(found, [(1, "std::fs"), (4, "HashMap")]);
     }

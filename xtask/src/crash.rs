@@ -83,5 +83,9 @@ fn on_shape(rig: &mut Rig, rounds: &Rounds) -> Outcome<String> {
     crew.verify().map_err(at(place))?;
     rig.fsck_bucket().map_err(at(place))?;
     rig.umount()?;
-    Ok(format!("{} kills, {} operations acknowledged, none lost; recovery {recoveries}", rounds.rounds, crew.done()))
+    Ok(format!(
+        "{} kills, {} operations acknowledged, none lost; recovery {recoveries}",
+        rounds.rounds,
+        crew.done()
+    ))
 }

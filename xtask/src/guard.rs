@@ -1,5 +1,6 @@
-//! A command runs in a process of its own. One that is ended by a signal cleans up nothing, so this process, which has started it,
-//! does: it ends everything that the run has started, unmounts what is mounted in the run's directories, and removes these.
+//! A command runs in a process of its own. One that is ended by a signal cleans up nothing, so this
+//! process, which has started it, does: it ends everything that the run has started, unmounts what
+//! is mounted in the run's directories, and removes these.
 
 use crate::{Outcome, mounts, scratch, tool};
 use ebb_cli::places::RunDir;
@@ -71,11 +72,21 @@ fn clean_up_after(run: &mut Child, mark: &str) -> Outcome<()> {
     let pid = run.id();
     // It starts nothing any more. It may have ended.
     tool::signal(pid, libc::SIGSTOP).ok();
-    // No signal ends a process that waits for an answer, and those that are ended together may wait for each other. Best effort: what
-    // others than root have mounted ends with its server.
+    // No signal ends a process that waits for an answer, and those that are ended together may wait
+    // for each other. Best effort: what others than root have mounted ends with its server.
     for point in mounts::of(pid)?.iter().filter(|point| scratch::holds(point, pid)) {
         let mut command = Command::new("nsenter");
-        command.args(["--target", &pid.to_string(), "--mount", "umount", "--no-canonicalize", "--force", "--lazy"]).arg(point);
+        command
+            .args([
+                "--target",
+                &pid.to_string(),
+                "--mount",
+                "umount",
+                "--no-canonicalize",
+                "--force",
+                "--lazy",
+            ])
+            .arg(point);
         command.stderr(Stdio::null()).status().ok();
     }
     let began = Instant::now();
@@ -93,11 +104,14 @@ fn clean_up_after(run: &mut Child, mark: &str) -> Outcome<()> {
         sleep(POLL);
     }
     // What lies on top comes last.
-    for point in mounts::of(std::process::id())?.iter().rev().filter(|point| scratch::holds(point, pid)) {
+    for point in
+        mounts::of(std::process::id())?.iter().rev().filter(|point| scratch::holds(point, pid))
+    {
         Mount::remove(point, true).map_err(|error| format!("{}: {error}", point.display()))?;
     }
     let records = RunDir::of_user()?;
-    for record in records.records()?.iter().filter(|record| scratch::holds(&record.mountpoint, pid)) {
+    for record in records.records()?.iter().filter(|record| scratch::holds(&record.mountpoint, pid))
+    {
         records.remove(record)?;
     }
     records.sweep()?;
@@ -113,7 +127,9 @@ fn marked(mark: &str) -> Outcome<Vec<u32>> {
     };
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
-        found.extend(entry?.file_name().to_str().and_then(|name| name.parse().ok()).filter(has_mark));
+        found.extend(
+            entry?.file_name().to_str().and_then(|name| name.parse().ok()).filter(has_mark),
+        );
     }
     Ok(found)
 }

@@ -25,7 +25,10 @@ pub fn run() -> Outcome<()> {
         }
         match package["license"].as_str() {
             Some(licence) if satisfied(licence, &allowed) => {}
-            licence => wrong.push(format!("{name}: {} is not allowed", licence.unwrap_or("a licence that is not stated"))),
+            licence => wrong.push(format!(
+                "{name}: {} is not allowed",
+                licence.unwrap_or("a licence that is not stated")
+            )),
         }
     }
     if wrong.is_empty() {
@@ -37,7 +40,10 @@ pub fn run() -> Outcome<()> {
 
 /// The quoted words of `allow = [ … ]`.
 fn allowed(deny: &str) -> BTreeSet<&str> {
-    let list = deny.split_once("allow = [").and_then(|(_, rest)| rest.split_once(']')).map_or("", |(list, _)| list);
+    let list = deny
+        .split_once("allow = [")
+        .and_then(|(_, rest)| rest.split_once(']'))
+        .map_or("", |(list, _)| list);
     list.split('"').skip(1).step_by(2).collect()
 }
 
@@ -87,9 +93,14 @@ mod tests {
     #[test]
     fn expressions_are_read_as_spdx_means_them() {
         let allowed = BTreeSet::from(["MIT", "Apache-2.0"]);
-        for good in
-            ["MIT", "MIT OR GPL-3.0", "GPL-3.0/MIT", "MIT AND (Apache-2.0 OR X)", "Apache-2.0 WITH LLVM-exception", "(MIT OR X) AND MIT"]
-        {
+        for good in [
+            "MIT",
+            "MIT OR GPL-3.0",
+            "GPL-3.0/MIT",
+            "MIT AND (Apache-2.0 OR X)",
+            "Apache-2.0 WITH LLVM-exception",
+            "(MIT OR X) AND MIT",
+        ] {
             assert!(satisfied(good, &allowed), "{good}");
         }
         for bad in ["", "GPL-3.0", "MIT AND X", "(MIT", "MIT)", "X OR Y", "MIT MIT", "MIT WITH"] {

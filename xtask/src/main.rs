@@ -115,7 +115,8 @@ enum Command {
     },
     /// Measure ebb beside what machine and kernel can do (docs/benchmarks.md).
     Bench(bench::Wanted),
-    /// Let the bucket misbehave under load, and look for what was acknowledged and what is left over.
+    /// Let the bucket misbehave under load, and look for what was acknowledged and what is left
+    /// over.
     StoreFaults {
         /// Which faults; all, one after the other, if none is named.
         #[arg(value_enum, default_values_t = Fault::value_variants(), hide_default_value = true)]
@@ -139,7 +140,8 @@ const DEFAULT_SEEDS: u64 = 200;
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
-    let outcome = if guard::is_above() { perform(command).map(|()| ExitCode::SUCCESS) } else { guard::run() };
+    let outcome =
+        if guard::is_above() { perform(command).map(|()| ExitCode::SUCCESS) } else { guard::run() };
     outcome.unwrap_or_else(|error| {
         eprintln!("xtask: {error}");
         ExitCode::FAILURE
@@ -163,7 +165,9 @@ fn perform(command: Command) -> Outcome<()> {
         Command::Scale { keys, release } => scale::run(keys, release),
         Command::Memory { entries, release } => memory::run(entries, release),
         Command::Bench(wanted) => bench::run(wanted),
-        Command::StoreFaults { faults, seconds, seed, release } => store_faults::run(&faults, seconds, seed, release),
+        Command::StoreFaults { faults, seconds, seed, release } => {
+            store_faults::run(&faults, seconds, seed, release)
+        }
         Command::Powercut(rounds) => powercut::run(&rounds),
         Command::Crash(rounds) => crash::run(&rounds),
     }

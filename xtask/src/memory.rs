@@ -1,5 +1,5 @@
-//! What daemon and supervisor of an embedded mount hold in memory, together (PSS): idle, and at most under work. More than they may
-//! is an error.
+//! What daemon and supervisor of an embedded mount hold in memory, together (PSS): idle, and at
+//! most under work. More than they may is an error.
 
 use crate::demo::work::{archives, unpack};
 use crate::rig::{Rig, Shape};
@@ -39,28 +39,36 @@ pub fn run(entries: u64, release: bool) -> Outcome<()> {
         Ok(())
     })?;
     row(&rig, most, &format!("write {FILES} files of 4 KiB"), || many_files(&top.join("files")))?;
-    row(&rig, most, "a sparse file of 100 GiB, 1,000 pieces of 64 KiB", || sparse_file(&top.join("sparse")))?;
+    row(&rig, most, "a sparse file of 100 GiB, 1,000 pieces of 64 KiB", || {
+        sparse_file(&top.join("sparse"))
+    })?;
     let archives = archives()?;
     row(&rig, most, &format!("unpack {} archives of sources", archives.len()), || {
         fs::create_dir(top.join("sources"))?;
         archives.iter().try_for_each(|archive| unpack(archive, &top.join("sources")))
     })?;
-    row(&rig, most, &format!("make {entries} files in one directory"), || make_entries(&top.join("entries"), libc::S_IFREG, entries))?;
+    row(&rig, most, &format!("make {entries} files in one directory"), || {
+        make_entries(&top.join("entries"), libc::S_IFREG, entries)
+    })?;
     row(&rig, most, "list it", || list(&top.join("entries"), entries))?;
     println!("{}", tool::output(&mut rig.ebb(&["status", &top.display().to_string()]))?);
     drop(rig);
     sent(entries, &binaries)
 }
 
-/// Names that need no objects go to the bucket in the pieces of their directory's page, and come back from it.
+/// Names that need no objects go to the bucket in the pieces of their directory's page, and come
+/// back from it.
 fn sent(entries: u64, binaries: &Path) -> Outcome<()> {
     let (mut rig, most) = bounded(&[], entries, binaries)?;
     rig.mount("")?;
     let top = rig.mountpoint();
     let names = top.join("names");
-    row(&rig, most, &format!("make {entries} FIFOs in one directory, which are sent meanwhile"), || {
-        make_entries(&names, libc::S_IFIFO, entries)
-    })?;
+    row(
+        &rig,
+        most,
+        &format!("make {entries} FIFOs in one directory, which are sent meanwhile"),
+        || make_entries(&names, libc::S_IFIFO, entries),
+    )?;
     row(&rig, most, "flush it", || rig.flush())?;
     row(&rig, most, "make one more, and flush it", || {
         make(&names, libc::S_IFIFO, entries)?;
@@ -79,14 +87,19 @@ fn sent(entries: u64, binaries: &Path) -> Outcome<()> {
 /// A mount that may take so much memory, and how much that is altogether.
 fn bounded(flags: &[&str], entries: u64, binaries: &Path) -> Outcome<(Rig, u64)> {
     let metadata = METADATA_BYTES + entries * ENTRY_BYTES;
-    let (metadata_flag, buffer_flag) = (format!("--metadata-memory={metadata}"), format!("--buffer-memory={BUFFER_BYTES}"));
+    let (metadata_flag, buffer_flag) =
+        (format!("--metadata-memory={metadata}"), format!("--buffer-memory={BUFFER_BYTES}"));
     let flags = [flags, &[metadata_flag.as_str(), buffer_flag.as_str()]].concat();
     Ok((Rig::new(Shape::EmbeddedS3, binaries)?.with(&flags), IDLE_BYTES + BUFFER_BYTES + metadata))
 }
 
 fn list(dir: &Path, entries: u64) -> Outcome<()> {
     let listed = fs::read_dir(dir)?.count() as u64;
-    if listed == entries { Ok(()) } else { Err(format!("{listed} of {entries} entries are listed").into()) }
+    if listed == entries {
+        Ok(())
+    } else {
+        Err(format!("{listed} of {entries} entries are listed").into())
+    }
 }
 
 /// Fails if more than `may` is held at any time.
@@ -109,8 +122,18 @@ fn row(rig: &Rig, may: u64, what: &str, work: impl FnOnce() -> Outcome<()>) -> O
     let now = rig.proportional_bytes()?;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let most = most.into_inner().max(now);
-    println!("{:>9.1} of {:>6.0} MiB at most, {:>9.1} afterwards, {:>7.1} s  {what}", mib(most), mib(may), mib(now), took.as_secs_f64());
-    if most > may { Err(format!("{what}: {:.1} MiB, and {:.1} are allowed", mib(most), mib(may)).into()) } else { Ok(()) }
+    println!(
+        "{:>9.1} of {:>6.0} MiB at most, {:>9.1} afterwards, {:>7.1} s  {what}",
+        mib(most),
+        mib(may),
+        mib(now),
+        took.as_secs_f64()
+    );
+    if most > may {
+        Err(format!("{what}: {:.1} MiB, and {:.1} are allowed", mib(most), mib(may)).into())
+    } else {
+        Ok(())
+    }
 }
 
 fn many_files(top: &Path) -> Outcome<()> {

@@ -7,10 +7,16 @@ use std::path::PathBuf;
 /// Every mount point that a process sees; what lies on top comes last. None of one that has ended.
 pub fn of(pid: u32) -> io::Result<Vec<PathBuf>> {
     let mounts = match fs::read_to_string(format!("/proc/{pid}/mountinfo")) {
-        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => String::new(),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {
+            String::new()
+        }
         mounts => mounts?,
     };
-    Ok(mounts.lines().filter_map(|line| line.split(' ').nth(MOUNT_POINT)).map(PathBuf::from).collect())
+    Ok(mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(MOUNT_POINT))
+        .map(PathBuf::from)
+        .collect())
 }
 
 /// Field 5 of a line of proc_pid_mountinfo(5).

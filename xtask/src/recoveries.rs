@@ -20,6 +20,12 @@ impl Recoveries {
 
 impl fmt::Display for Recoveries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "p50 {} ms, p90 {} ms, most {} ms", self.percentile(50), self.percentile(90), self.percentile(100))
+        write!(
+            f,
+            "p50 {} ms, p90 {} ms, most {} ms",
+            self.percentile(50),
+            self.percentile(90),
+            self.percentile(100)
+        )
     }
 }

@@ -44,11 +44,16 @@ impl Store {
     fn s3(binaries: &Path, prefix: &str, fill: u64) -> Outcome<Store> {
         if let Ok(endpoint) = std::env::var("EBB_S3_ENDPOINT") {
             let bucket = std::env::var("EBB_S3_BUCKET").unwrap_or_else(|_| "bucket".into());
-            return Ok(Store { url: format!("s3://{bucket}/{prefix}"), environment: vec![("EBB_ENDPOINT", endpoint)], server: None });
+            return Ok(Store {
+                url: format!("s3://{bucket}/{prefix}"),
+                environment: vec![("EBB_ENDPOINT", endpoint)],
+                server: None,
+            });
         }
         let mut server = Command::new(binaries.join("ebb-s3-server"));
         server.args(["--fill", prefix, &fill.to_string()]);
-        let mut server = server.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let mut server =
+            server.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         let mut endpoint = String::new();
         let out = server.stdout.take().ok_or("the server has no output")?;
         BufReader::new(out).read_line(&mut endpoint)?;
@@ -168,7 +173,16 @@ impl Rig {
     fn within(dir: Scratch, shape: Shape, store: Store, binaries: &Path) -> Outcome<Rig> {
         fs::create_dir(dir.join("mnt"))?;
         let data = dir.join("data");
-        Ok(Rig { shape, store, dir, binaries: binaries.to_owned(), data, flags: Vec::new(), node: None, port: 0 })
+        Ok(Rig {
+            shape,
+            store,
+            dir,
+            binaries: binaries.to_owned(),
+            data,
+            flags: Vec::new(),
+            node: None,
+            port: 0,
+        })
     }
 
     /// With these flags for the node.
@@ -210,14 +224,20 @@ impl Rig {
         let point = self.mountpoint().display().to_string();
         if self.shape.is_embedded() {
             let url = self.store.url.clone();
-            tool::run(self.ebb(&["mount", &url, &point, "--data", &data, "-o", options]).args(&self.flags))?;
+            tool::run(
+                self.ebb(&["mount", &url, &point, "--data", &data, "-o", options])
+                    .args(&self.flags),
+            )?;
         } else {
             if self.node.is_none() {
                 self.serve()?;
             }
             let url = format!("ebb://127.0.0.1:{}/volume", self.port);
             let client = self.dir.join("client").display().to_string();
-            tool::run(self.ebb(&["mount", &url, &point, "--data", &client, "-o", options]).stderr(Stdio::null()))?;
+            tool::run(
+                self.ebb(&["mount", &url, &point, "--data", &client, "-o", options])
+                    .stderr(Stdio::null()),
+            )?;
         }
         Ok(began.elapsed())
     }
@@ -227,9 +247,15 @@ impl Rig {
         let mut node = self.serving()?.spawn()?;
         let mut line = String::new();
         BufReader::new(node.stdout.take().ok_or("the node has no output")?).read_line(&mut line)?;
-        let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split('/').next()).and_then(|port| port.parse().ok());
+        let port = line
+            .split("127.0.0.1:")
+            .nth(1)
+            .and_then(|rest| rest.split('/').next())
+            .and_then(|port| port.parse().ok());
         self.node = Some(node);
-        self.port = port.ok_or_else(|| format!("the node did not start: {}", self.dir.join("node.log").display()))?;
+        self.port = port.ok_or_else(|| {
+            format!("the node did not start: {}", self.dir.join("node.log").display())
+        })?;
         Ok(())
     }
 
@@ -237,9 +263,23 @@ impl Rig {
         let data = self.data().display().to_string();
         let listen = format!("127.0.0.1:{}", self.port);
         let url = self.store.url.clone();
-        let mut command = self.ebb(&["serve", "--data", &data, "--backing", &url, "--name", "volume", "--listen", &listen]);
+        let mut command = self.ebb(&[
+            "serve",
+            "--data",
+            &data,
+            "--backing",
+            &url,
+            "--name",
+            "volume",
+            "--listen",
+            &listen,
+        ]);
         // A mount that was killed holds up the next one for this long.
-        command.args(["--session-term", "3s"]).args(&self.flags).stdout(Stdio::piped()).stderr(self.log()?);
+        command
+            .args(["--session-term", "3s"])
+            .args(&self.flags)
+            .stdout(Stdio::piped())
+            .stderr(self.log()?);
         Ok(command)
     }
 
@@ -252,8 +292,10 @@ impl Rig {
     pub fn begin(&self) -> Outcome<Starting> {
         let mut command = match self.shape.is_embedded() {
             true => {
-                let (data, point) = (self.data().display().to_string(), self.mountpoint().display().to_string());
-                let mut command = self.ebb(&["mount", &self.store.url, &point, "--data", &data, "--foreground"]);
+                let (data, point) =
+                    (self.data().display().to_string(), self.mountpoint().display().to_string());
+                let mut command =
+                    self.ebb(&["mount", &self.store.url, &point, "--data", &data, "--foreground"]);
                 command.args(&self.flags).stdout(Stdio::null()).stderr(self.log()?);
                 command
             }
@@ -314,13 +356,18 @@ impl Rig {
         self.fsck_with(&[]).map(drop)
     }
 
-    /// As [`Rig::fsck`], of the bucket too. All directories are looked into first, so that nothing in it is left undecided.
+    /// As [`Rig::fsck`], of the bucket too. All directories are looked into first, so that nothing
+    /// in it is left undecided.
     pub fn fsck_bucket(&self) -> Outcome<()> {
         self.tree()?;
-        let report: serde_json::Value = serde_json::from_str(&self.fsck_with(&["--bucket", "--json"])?)?;
+        let report: serde_json::Value =
+            serde_json::from_str(&self.fsck_with(&["--bucket", "--json"])?)?;
         match report["undecided"].as_u64() {
             Some(0) => Ok(()),
-            _ => Err(Finding(format!("it cannot be said whose everything in the bucket is: {report}")).into()),
+            _ => Err(Finding(format!(
+                "it cannot be said whose everything in the bucket is: {report}"
+            ))
+            .into()),
         }
     }
 
@@ -331,7 +378,12 @@ impl Rig {
         match output.status.code() {
             Some(0) => Ok(text),
             Some(FSCK_FOUND) => Err(Finding(format!("ebb fsck: {text}")).into()),
-            _ => Err(format!("ebb fsck: {}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr)).into()),
+            _ => Err(format!(
+                "ebb fsck: {}: {text}{}",
+                output.status,
+                String::from_utf8_lossy(&output.stderr)
+            )
+            .into()),
         }
     }
 
@@ -399,7 +451,11 @@ impl Rig {
             tool::signal(node.id(), libc::SIGTERM)?;
             let status = node.wait()?;
             if !status.success() {
-                return Err(format!("the node did not end well: {status}; {}", self.dir.join("node.log").display()).into());
+                return Err(format!(
+                    "the node did not end well: {status}; {}",
+                    self.dir.join("node.log").display()
+                )
+                .into());
             }
         }
         Ok(())
@@ -441,7 +497,8 @@ impl Drop for Rig {
 
 /// Of a file of proc(5), in bytes.
 fn kib(text: &str, name: &str) -> Outcome<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)).ok_or("the kernel does not say")?;
+    let line =
+        text.lines().find_map(|line| line.strip_prefix(name)).ok_or("the kernel does not say")?;
     let kib: u64 = line.trim_end_matches("kB").trim().parse()?;
     Ok(kib << 10)
 }

@@ -1,4 +1,5 @@
-//! Rounds of harm to real mounts, shape by shape. A bug that is planted must be found: with it nothing but a finding will do.
+//! Rounds of harm to real mounts, shape by shape. A bug that is planted must be found: with it
+//! nothing but a finding will do.
 
 use crate::finding::Finding;
 use crate::rig::Shape;
@@ -26,7 +27,11 @@ pub struct Rounds {
 
 impl Rounds {
     pub fn build(&self) -> Outcome<PathBuf> {
-        if self.planted { tool::build_planted() } else { tool::build(&["ebb", "ebb-s3-server"], self.release) }
+        if self.planted {
+            tool::build_planted()
+        } else {
+            tool::build(&["ebb", "ebb-s3-server"], self.release)
+        }
     }
 
     pub fn announce(&self, harm: &str) {
@@ -34,16 +39,31 @@ impl Rounds {
         println!("{} {harm} each of {}, seed {}", self.rounds, shapes.join(", "), self.seed);
     }
 
-    /// Says how it went on a shape, and fails if it is not as it should be; `leave` then says what is left to look at.
-    pub fn judge(&self, shape: Shape, outcome: Outcome<String>, leave: impl FnOnce() -> Outcome<PathBuf>) -> Outcome<()> {
+    /// Says how it went on a shape, and fails if it is not as it should be; `leave` then says what
+    /// is left to look at.
+    pub fn judge(
+        &self,
+        shape: Shape,
+        outcome: Outcome<String>,
+        leave: impl FnOnce() -> Outcome<PathBuf>,
+    ) -> Outcome<()> {
         let name = name_of(shape);
         match outcome {
-            Ok(_) if self.planted => return Err(format!("{name}: the planted bug is not found").into()),
+            Ok(_) if self.planted => {
+                return Err(format!("{name}: the planted bug is not found").into());
+            }
             Ok(row) => println!("{name:<14} {row}"),
-            Err(error) if self.planted && error.is::<Finding>() => println!("{name:<14} the planted bug is found: {error}"),
+            Err(error) if self.planted && error.is::<Finding>() => {
+                println!("{name:<14} the planted bug is found: {error}")
+            }
             Err(error) => {
                 let left = leave()?;
-                return Err(format!("{name}, seed {}: {error}\nleft to look at: {}", self.seed, left.display()).into());
+                return Err(format!(
+                    "{name}, seed {}: {error}\nleft to look at: {}",
+                    self.seed,
+                    left.display()
+                )
+                .into());
             }
         }
         Ok(())

@@ -30,6 +30,9 @@ pub fn run(keys: u64, release: bool) -> Outcome<()> {
     }
     println!("{:>9.3} s  until the first name of a directory of {listed}", first.as_secs_f64());
     println!("{:>9.3} s  until the last", began.elapsed().as_secs_f64());
-    println!("{:>9.1} MB resident with that one of {top} directories listed", rig.resident_bytes()? as f64 / 1e6);
+    println!(
+        "{:>9.1} MB resident with that one of {top} directories listed",
+        rig.resident_bytes()? as f64 / 1e6
+    );
     rig.umount()
 }

@@ -61,7 +61,10 @@ impl Drop for Scratch {
 }
 
 fn is_of(file_name: &OsStr, run: u32) -> bool {
-    file_name.to_str().and_then(|name| name.strip_prefix("ebb-")?.strip_suffix(&format!("-{run}"))).is_some()
+    file_name
+        .to_str()
+        .and_then(|name| name.strip_prefix("ebb-")?.strip_suffix(&format!("-{run}")))
+        .is_some()
 }
 
 /// Whether a path is in a directory of that run.
@@ -85,7 +88,9 @@ pub fn remove_all(run: u32) -> Outcome<()> {
 
 fn remove(path: &Path) {
     match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => eprintln!("{} is left behind: {error}", path.display()),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            eprintln!("{} is left behind: {error}", path.display())
+        }
         _ => {}
     }
 }
@@ -102,7 +107,14 @@ mod tests {
     fn a_run_knows_its_own_directories() {
         let run = std::process::id();
         let scratch = Scratch::new("own").unwrap();
-        assert!(holds(&scratch.join("mnt"), run) && !holds(&scratch, run + 1) && !holds(&scratch, run % 10));
-        assert!(!holds(Path::new("/tmp/ebb-65534"), 65534) && holds(Path::new("/tmp/ebb-x-65534"), 65534));
+        assert!(
+            holds(&scratch.join("mnt"), run)
+                && !holds(&scratch, run + 1)
+                && !holds(&scratch, run % 10)
+        );
+        assert!(
+            !holds(Path::new("/tmp/ebb-65534"), 65534)
+                && holds(Path::new("/tmp/ebb-x-65534"), 65534)
+        );
     }
 }

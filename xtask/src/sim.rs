@@ -45,7 +45,12 @@ impl Only {
 }
 
 /// Seeds from `first` on, `count` of them or as many as fit `time`; `only` leaves some out.
-pub fn many(first: u64, count: Option<u64>, time: Option<Duration>, only: Option<Only>) -> Outcome<()> {
+pub fn many(
+    first: u64,
+    count: Option<u64>,
+    time: Option<Duration>,
+    only: Option<Only>,
+) -> Outcome<()> {
     let began = Instant::now();
     let next = AtomicU64::new(first);
     let end = first.saturating_add(count.unwrap_or(u64::MAX - first));
@@ -71,7 +76,11 @@ pub fn many(first: u64, count: Option<u64>, time: Option<Duration>, only: Option
     std::thread::scope(|scope| (0..cores).for_each(|_| drop(scope.spawn(work))));
     let tally = tally.into_inner().expect("every worker has ended");
     println!("from {first}: {tally}, {:.1} s", began.elapsed().as_secs_f64());
-    if tally.broken == 0 { Ok(()) } else { Err(format!("{} of {} seeds are broken", tally.broken, tally.seeds).into()) }
+    if tally.broken == 0 {
+        Ok(())
+    } else {
+        Err(format!("{} of {} seeds are broken", tally.broken, tally.seeds).into())
+    }
 }
 
 #[derive(Default)]
@@ -113,8 +122,13 @@ impl fmt::Display for Tally {
 }
 
 fn judged(seed: u64) -> Result<Judged, String> {
-    let run = || catch_unwind(|| run_seed(seed)).map_err(|_| format!("seed {seed} panics: cargo xtask sim --seed {seed}"));
-    let short = |broken: ebb_sim::volume::Broken| format!("seed {seed}: {}\nrepeat with: cargo xtask sim --seed {seed}", broken.what);
+    let run = || {
+        catch_unwind(|| run_seed(seed))
+            .map_err(|_| format!("seed {seed} panics: cargo xtask sim --seed {seed}"))
+    };
+    let short = |broken: ebb_sim::volume::Broken| {
+        format!("seed {seed}: {}\nrepeat with: cargo xtask sim --seed {seed}", broken.what)
+    };
     let report = run()?.map_err(short)?;
     if seed.is_multiple_of(TWICE_EVERY) && run()?.map_err(short)? != report {
         return Err(format!("seed {seed}: two runs differ"));

@@ -22,9 +22,11 @@ pub fn run(command: &mut Command) -> Outcome<()> {
 
 /// Runs a program to its end; what it prints to standard output is given.
 pub fn output(command: &mut Command) -> Outcome<String> {
-    let output = command.stderr(Stdio::piped()).output().map_err(|error| format!("{command:?}: {error}"))?;
+    let output =
+        command.stderr(Stdio::piped()).output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         return Err(format!("{command:?}: {}\n{}{}", output.status, out, err.trim()).into());
     }
     Ok(String::from_utf8(output.stdout)?)
@@ -67,10 +69,14 @@ pub fn debian(program: &Path, package: &str) -> Outcome<()> {
     }
     println!("installing {package}");
     let mut command = Command::new("apt-get");
-    command.args(["install", "--yes", "--quiet=2", "--no-install-recommends", package]).stdin(Stdio::null()).stdout(Stdio::null());
+    command
+        .args(["install", "--yes", "--quiet=2", "--no-install-recommends", package])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
     // Servers are started where they are tested, and not by being installed.
-    run(command.envs([("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")]))
-        .map_err(|error| format!("{package} is missing, perhaps after `apt-get update` it is not: {error}").into())
+    run(command.envs([("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")])).map_err(|error| {
+        format!("{package} is missing, perhaps after `apt-get update` it is not: {error}").into()
+    })
 }
 
 /// Where suites of others and what they leave are kept.
@@ -81,7 +87,11 @@ pub fn conformance() -> Outcome<PathBuf> {
 }
 
 pub fn metadata() -> Outcome<Value> {
-    let text = output(Command::new(cargo()).args(["metadata", "--format-version=1", "--locked"]).current_dir(root()))?;
+    let text = output(
+        Command::new(cargo())
+            .args(["metadata", "--format-version=1", "--locked"])
+            .current_dir(root()),
+    )?;
     Ok(serde_json::from_str(&text)?)
 }
 
@@ -121,13 +131,18 @@ pub fn build_examples(package: &str, names: &[&str]) -> Outcome<PathBuf> {
     if let Some(there) = std::env::var_os("EBB_BINARIES") {
         return Ok(PathBuf::from(there).join("examples"));
     }
-    run(building(&[package]).arg("--release").args(names.iter().flat_map(|name| ["--example", name])))?;
+    run(building(&[package])
+        .arg("--release")
+        .args(names.iter().flat_map(|name| ["--example", name])))?;
     Ok(target().join("release/examples"))
 }
 
 fn building(packages: &[&str]) -> Command {
     let mut command = Command::new(cargo());
-    command.args(["build", "--locked", "--quiet"]).args(packages.iter().flat_map(|package| ["-p", package])).current_dir(root());
+    command
+        .args(["build", "--locked", "--quiet"])
+        .args(packages.iter().flat_map(|package| ["-p", package]))
+        .current_dir(root());
     command
 }
 
@@ -142,7 +157,8 @@ pub fn install(name: &str, version: &str) -> Outcome<PathBuf> {
     Ok(binary)
 }
 
-/// What is different in the source of a crate than its author has published: this text, which stands there once.
+/// What is different in the source of a crate than its author has published: this text, which
+/// stands there once.
 pub struct Change {
     pub file: &'static str,
     pub from: &'static str,
@@ -156,8 +172,10 @@ pub fn install_changed(name: &str, version: &str, change: &Change) -> Outcome<Pa
     if !binary.exists() {
         println!("installing {name} {version} with a change");
         let sources = place.join("sources");
-        let manifest =
-            format!("[package]\nname = \"sources\"\nedition = \"2024\"\n\n[dependencies]\n{name} = \"={version}\"\n\n[workspace]\n");
+        let manifest = format!(
+            "[package]\nname = \"sources\"\nedition = \"2024\"\n\n[dependencies]\n{name} = \
+             \"={version}\"\n\n[workspace]\n"
+        );
         std::fs::create_dir_all(sources.join("src"))?;
         std::fs::write(sources.join("src/lib.rs"), "")?;
         std::fs::write(sources.join("Cargo.toml"), manifest)?;
@@ -167,7 +185,11 @@ pub fn install_changed(name: &str, version: &str, change: &Change) -> Outcome<Pa
         let file = source.join(change.file);
         let text = std::fs::read_to_string(&file)?;
         if text.matches(change.from).count() != 1 {
-            return Err(format!("{}: what is to be changed does not stand there once", file.display()).into());
+            return Err(format!(
+                "{}: what is to be changed does not stand there once",
+                file.display()
+            )
+            .into());
         }
         std::fs::write(&file, text.replace(change.from, change.to))?;
         // It is no member of what it is below.

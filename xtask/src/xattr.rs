@@ -9,7 +9,10 @@ use std::path::Path;
 pub fn set(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
     // SAFETY: both strings end in NUL, and the value is as long as is said.
-    check(unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) } as isize).map(drop)
+    check(unsafe {
+        libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+    } as isize)
+    .map(drop)
 }
 
 pub fn remove(path: &Path, name: &str) -> io::Result<()> {
@@ -23,14 +26,20 @@ pub fn all(path: &Path, prefixes: &[&[u8]]) -> io::Result<BTreeMap<Vec<u8>, Vec<
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut names = vec![0u8; MOST_BYTES];
     // SAFETY: the path ends in NUL and the buffer is as long as is said.
-    let len = check(unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) })?;
+    let len =
+        check(unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) })?;
     names.truncate(len);
     let mut found = BTreeMap::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix))) {
+    for name in names
+        .split(|byte| *byte == 0)
+        .filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
+    {
         let name_c = CString::new(name)?;
         let mut value = vec![0u8; MOST_BYTES];
         // SAFETY: both strings end in NUL and the buffer is as long as is said.
-        let len = check(unsafe { libc::lgetxattr(path.as_ptr(), name_c.as_ptr(), value.as_mut_ptr().cast(), value.len()) })?;
+        let len = check(unsafe {
+            libc::lgetxattr(path.as_ptr(), name_c.as_ptr(), value.as_mut_ptr().cast(), value.len())
+        })?;
         value.truncate(len);
         found.insert(name.to_vec(), value);
     }

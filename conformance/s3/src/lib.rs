@@ -32,7 +32,9 @@ pub(crate) struct Server {
 pub fn start() -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("http://{}", listener.local_addr()?);
-    std::thread::Builder::new().name("s3-server".into()).spawn(move || run(listener, Memory::new()))?;
+    std::thread::Builder::new()
+        .name("s3-server".into())
+        .spawn(move || run(listener, Memory::new()))?;
     Ok(address)
 }
 
@@ -44,7 +46,8 @@ pub fn filled(prefix: &str, count: u64) -> Memory {
     let bucket = Memory::new();
     for number in 0..count {
         let key = format!("{prefix}/d{:02}/f{:05}", number / DIRECTORY, number % DIRECTORY);
-        let put = bucket.put(&key, Bytes::from_static(b"one of many\n"), Condition::Always, Vec::new());
+        let put =
+            bucket.put(&key, Bytes::from_static(b"one of many\n"), Condition::Always, Vec::new());
         put.now_or_never().expect("memory never waits").expect("the key is plain");
     }
     bucket
@@ -52,7 +55,8 @@ pub fn filled(prefix: &str, count: u64) -> Memory {
 
 /// Serves for as long as connections can be accepted.
 pub fn run(listener: TcpListener, bucket: Memory) -> io::Result<()> {
-    let mut builder = S3ServiceBuilder::new(Server { objects: Mutex::new(bucket), checked: Mutex::default() });
+    let mut builder =
+        S3ServiceBuilder::new(Server { objects: Mutex::new(bucket), checked: Mutex::default() });
     builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
     let service = builder.build();
     listener.set_nonblocking(true)?;
@@ -66,7 +70,11 @@ pub fn run(listener: TcpListener, bucket: Memory) -> io::Result<()> {
             let service = service.clone();
             tokio::spawn(async move {
                 // A connection that the client drops is no failure of the server.
-                drop(Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(connection), service).await);
+                drop(
+                    Builder::new(TokioExecutor::new())
+                        .serve_connection(TokioIo::new(connection), service)
+                        .await,
+                );
             });
         }
     })

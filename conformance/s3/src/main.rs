@@ -10,7 +10,8 @@ fn main() -> std::io::Result<()> {
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         if arg == "--fill" {
-            let (prefix, count) = args.next().zip(args.next()).ok_or_else(|| Error::other("--fill PREFIX COUNT"))?;
+            let (prefix, count) =
+                args.next().zip(args.next()).ok_or_else(|| Error::other("--fill PREFIX COUNT"))?;
             fill = Some((prefix, count.parse().map_err(Error::other)?));
         } else {
             address = arg;

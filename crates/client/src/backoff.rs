@@ -14,7 +14,8 @@ impl Backoff {
 
     pub(crate) async fn pause(&mut self, ports: &ClientPorts) {
         let half = self.next / 2;
-        let jitter = Duration::from_nanos(ports.entropy.next_u64() % (half.as_nanos() as u64).max(1));
+        let jitter =
+            Duration::from_nanos(ports.entropy.next_u64() % (half.as_nanos() as u64).max(1));
         self.next = (self.next * 2).min(LONGEST);
         ports.clock.sleep(half + jitter).await;
     }

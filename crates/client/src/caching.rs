@@ -80,8 +80,8 @@ impl Caching {
         }
     }
 
-    /// Whoever had the session before may have left caches of which nothing is known: nothing is added to
-    /// them before they are dropped.
+    /// Whoever had the session before may have left caches of which nothing is known: nothing is
+    /// added to them before they are dropped.
     pub(crate) fn distrust(&self) {
         self.dropping.set(true);
     }
@@ -128,7 +128,8 @@ impl Caching {
         }
     }
 
-    /// Attached again. What the node has said of changes on the way to the old connection is lost, also to whoever is alone now.
+    /// Attached again. What the node has said of changes on the way to the old connection is lost,
+    /// also to whoever is alone now.
     pub(crate) fn attached(&self, sole: bool) {
         self.state.set(if sole { State::Sole } else { State::Shared });
         self.drop_all();
@@ -167,7 +168,11 @@ impl Caching {
     pub(crate) fn take(&self) -> Option<Drops> {
         let Pending { all, inodes, names, answer } = self.pending.take();
         let names = names.into_iter().map(|(dir, name)| Change::Name(dir, name));
-        let changes: Vec<Change> = if all { vec![Change::All] } else { inodes.into_iter().map(Change::Inode).chain(names).collect() };
+        let changes: Vec<Change> = if all {
+            vec![Change::All]
+        } else {
+            inodes.into_iter().map(Change::Inode).chain(names).collect()
+        };
         (answer || !changes.is_empty()).then_some(Drops { changes, answer })
     }
 }

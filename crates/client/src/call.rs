@@ -24,12 +24,19 @@ impl Failure {
 
 impl Shared {
     /// Sends a request that may be executed more than once.
-    pub(crate) async fn ask(&self, request: impl Fn(SessionId) -> Request) -> Result<Reply, FsError> {
+    pub(crate) async fn ask(
+        &self,
+        request: impl Fn(SessionId) -> Request,
+    ) -> Result<Reply, FsError> {
         self.within(pin!(self.ask_patiently(Some(self.options.request_timeout), request))).await
     }
 
     /// As [`Shared::ask`], without bound on the wait for the node.
-    pub(crate) async fn ask_patiently(&self, patience: Option<Duration>, request: impl Fn(SessionId) -> Request) -> Result<Reply, FsError> {
+    pub(crate) async fn ask_patiently(
+        &self,
+        patience: Option<Duration>,
+        request: impl Fn(SessionId) -> Request,
+    ) -> Result<Reply, FsError> {
         self.ask_and_tell(patience, request).await.map(|(reply, _)| reply)
     }
 
@@ -54,7 +61,11 @@ impl Shared {
     }
 
     /// Sends once. A node in this process always answers, so it is given all the time it wants.
-    pub(crate) async fn send(&self, request: Request, patience: Option<Duration>) -> Result<Reply, Failure> {
+    pub(crate) async fn send(
+        &self,
+        request: Request,
+        patience: Option<Duration>,
+    ) -> Result<Reply, Failure> {
         let answer = self.link.call(request);
         let result = match patience.filter(|_| !self.link.is_local()) {
             None => answer.await,
@@ -67,7 +78,12 @@ impl Shared {
     }
 
     /// Waits until it makes sense to send again, or says what the caller gets.
-    pub(crate) async fn weather(&self, failure: Failure, attachment: Attachment, backoff: &mut Backoff) -> Result<(), FsError> {
+    pub(crate) async fn weather(
+        &self,
+        failure: Failure,
+        attachment: Attachment,
+        backoff: &mut Backoff,
+    ) -> Result<(), FsError> {
         match failure {
             Failure::Rpc(RpcError::Refused(error)) => return Err(error),
             Failure::Rpc(RpcError::Denied(why)) => {
@@ -80,7 +96,9 @@ impl Shared {
             }
             Failure::Silent => return Ok(()),
             Failure::Rpc(RpcError::Overloaded) => {}
-            Failure::Rpc(RpcError::Lost | RpcError::SessionExpired | RpcError::NotServing(_)) => self.broken(attachment),
+            Failure::Rpc(RpcError::Lost | RpcError::SessionExpired | RpcError::NotServing(_)) => {
+                self.broken(attachment)
+            }
         }
         backoff.pause(&self.ports).await;
         Ok(())

@@ -35,7 +35,11 @@ pub struct ClientPorts {
 
 impl From<&Ports> for ClientPorts {
     fn from(ports: &Ports) -> ClientPorts {
-        ClientPorts { clock: ports.clock.clone(), entropy: ports.entropy.clone(), spawn: ports.spawn.clone() }
+        ClientPorts {
+            clock: ports.clock.clone(),
+            entropy: ports.entropy.clone(),
+            spawn: ports.spawn.clone(),
+        }
     }
 }
 
@@ -108,13 +112,17 @@ pub struct Client {
 
 impl Client {
     /// Attaches to a volume.
-    pub async fn attach(link: Rc<dyn Link>, ports: ClientPorts, options: Options) -> Result<Client, AttachError> {
+    pub async fn attach(
+        link: Rc<dyn Link>,
+        ports: ClientPorts,
+        options: Options,
+    ) -> Result<Client, AttachError> {
         Client::attach_with(link, ports, options, None).await
     }
 
-    /// As [`Client::attach`], and leaves what a successor needs in `estate`. If a process before has left
-    /// something there, this is its successor: the same session, with what is open and locked, and what was
-    /// asked for. A node in this process has to wait for it.
+    /// As [`Client::attach`], and leaves what a successor needs in `estate`. If a process before
+    /// has left something there, this is its successor: the same session, with what is open and
+    /// locked, and what was asked for. A node in this process has to wait for it.
     pub async fn attach_as_heir(
         link: Rc<dyn Link>,
         ports: ClientPorts,
@@ -135,7 +143,15 @@ impl Client {
             return Err(AttachError::Lost(why));
         }
         let (attached, heard) = keeper::first_attach(&*link, &ports, &options, left).await?;
-        let taken_up = Client::go_on(link.clone(), ports.clone(), options, estate, (attached.clone(), heard), left).await;
+        let taken_up = Client::go_on(
+            link.clone(),
+            ports.clone(),
+            options,
+            estate,
+            (attached.clone(), heard),
+            left,
+        )
+        .await;
         if let Err(AttachError::Lost(_)) = taken_up {
             // Others need not wait for it until it expires.
             let detached = link.call(Request::Detach { session: attached.session });
@@ -144,7 +160,8 @@ impl Client {
         taken_up
     }
 
-    /// Goes on under what the node answered, as of a time, to the attach of the session that was `left`, or of one of its own.
+    /// Goes on under what the node answered, as of a time, to the attach of the session that was
+    /// `left`, or of one of its own.
     async fn go_on(
         link: Rc<dyn Link>,
         ports: ClientPorts,
@@ -173,7 +190,10 @@ impl Client {
         let shared = Rc::new(Shared {
             link,
             ports,
-            standing: RefCell::new(Standing::Attached(Attachment { session: attached.session, generation: 1 })),
+            standing: RefCell::new(Standing::Attached(Attachment {
+                session: attached.session,
+                generation: 1,
+            })),
             standing_changed: Gate::default(),
             generation: Cell::new(1),
             identity: Cell::new(Identity::of(&attached)),
@@ -187,7 +207,10 @@ impl Client {
             errors: Errors::new(estate.clone()),
             estate,
             taken_up: Gate::default(),
-            inherited: RefCell::new(left.map(|_| Inherited { unanswered: requests.keys().copied().collect(), all_came: false })),
+            inherited: RefCell::new(left.map(|_| Inherited {
+                unanswered: requests.keys().copied().collect(),
+                all_came: false,
+            })),
             requests: RefCell::new(requests),
             in_doubt: RefCell::default(),
             asked: Cell::new(attached.start),
@@ -201,7 +224,8 @@ impl Client {
             idle: Gate::default(),
             options,
         });
-        let client = Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared, requested: None };
+        let client =
+            Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared, requested: None };
         client.shared.hears_of_node(heard);
         keeper::start_listening(&client.shared);
         if let (Some(_), Some(served)) = (left, served) {
@@ -296,7 +320,11 @@ impl Client {
         let session = self.shared.attached().await?.session;
         // The node says that the session has ended before it answers: nobody attaches again then.
         self.shared.end();
-        if let Err(failure) = self.shared.send(Request::Detach { session }, Some(self.shared.options.request_timeout)).await {
+        if let Err(failure) = self
+            .shared
+            .send(Request::Detach { session }, Some(self.shared.options.request_timeout))
+            .await
+        {
             tracing::info!(?failure, "the session is left to expire");
         }
         result
@@ -322,19 +350,22 @@ impl Client {
         self.shared.cache_term.get()
     }
 
-    /// `handler` is called for every change that the user's caches cannot know of, with the rule
-    /// as it is then, one after the other; the next comes when its future has completed. When another client
-    /// attaches the rule is [`CacheRule::Shared`] already when [`Change::All`] is called
-    /// for, and the other client waits until that has completed. The future may wait for
-    /// other operations of this client.
-    pub fn on_change(&self, handler: impl Fn(Change, CacheRule) -> PortFuture<'static, ()> + 'static) {
+    /// `handler` is called for every change that the user's caches cannot know of, with the rule as
+    /// it is then, one after the other; the next comes when its future has completed. When another
+    /// client attaches the rule is [`CacheRule::Shared`] already when [`Change::All`] is called
+    /// for, and the other client waits until that has completed. The future may wait for other
+    /// operations of this client.
+    pub fn on_change(
+        &self,
+        handler: impl Fn(Change, CacheRule) -> PortFuture<'static, ()> + 'static,
+    ) {
         self.shared.caching.set_handler(Rc::new(handler));
     }
 
-    /// `handler` is called with inodes that the node wants to forget. It gives up what it can of them, and
-    /// completes with those that the user holds then. The user holds what it has been told of, until it
-    /// gives that up: an inode that it does not hold may have another id when it is found again. A client
-    /// without a handler holds everything.
+    /// `handler` is called with inodes that the node wants to forget. It gives up what it can of
+    /// them, and completes with those that the user holds then. The user holds what it has been
+    /// told of, until it gives that up: an inode that it does not hold may have another id when it
+    /// is found again. A client without a handler holds everything.
     pub fn on_recall(&self, handler: impl Fn(Vec<Ino>) -> PortFuture<'static, Vec<Ino>> + 'static) {
         self.shared.recalls.set_handler(Rc::new(handler));
     }
@@ -368,8 +399,8 @@ impl Drop for Alive {
     }
 }
 
-/// What an heir waits for before it can say what was closed: a file that was made without a name may
-/// only be asked for again.
+/// What an heir waits for before it can say what was closed: a file that was made without a name
+/// may only be asked for again.
 struct Inherited {
     /// Requests of before that asked for a change.
     unanswered: BTreeSet<u64>,
@@ -568,9 +599,12 @@ impl Shared {
         }
     }
 
-    /// Bounds how long a caller waits for a node that does not answer: the limit of its retries (C-15). A
-    /// mutation that was sent is settled all the same.
-    pub(crate) async fn within<T>(&self, operation: impl Future<Output = Result<T, FsError>> + Unpin) -> Result<T, FsError> {
+    /// Bounds how long a caller waits for a node that does not answer: the limit of its retries
+    /// (C-15). A mutation that was sent is settled all the same.
+    pub(crate) async fn within<T>(
+        &self,
+        operation: impl Future<Output = Result<T, FsError>> + Unpin,
+    ) -> Result<T, FsError> {
         let Some(limit) = self.options.unavailable_timeout else { return operation.await };
         match select(operation, self.ports.clock.sleep(limit)).await {
             Either::Left((result, _)) => result,

@@ -6,13 +6,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Errors of operations whose callers have gone: a replay that was refused, an outcome
-/// that stays unknown. Each stands on its inode until it has been reported, by this process or its successor.
+/// Errors of operations whose callers have gone: a replay that was refused, an outcome that stays
+/// unknown. Each stands on its inode until it has been reported, by this process or its successor.
 #[derive(Default)]
 pub(crate) struct Errors {
     /// And where that is written.
     inodes: RefCell<BTreeMap<Ino, (FsError, Option<Place>)>>,
-    /// Stands for inodes that found no place: every inode has it until it is reported by a sync of all.
+    /// Stands for inodes that found no place: every inode has it until it is reported by a sync of
+    /// all.
     everywhere: Cell<Option<FsError>>,
     /// What the next sync of all reports.
     unsynced: Cell<Option<FsError>>,
@@ -37,7 +38,8 @@ impl Errors {
     pub(crate) fn set(&self, ino: Ino, error: FsError) {
         let mut inodes = self.inodes.borrow_mut();
         if inodes.len() < INODES_WITH_ERRORS || inodes.contains_key(&ino) {
-            let write = || (error, self.estate.as_ref().and_then(|estate| estate.put_error(ino, error)));
+            let write =
+                || (error, self.estate.as_ref().and_then(|estate| estate.put_error(ino, error)));
             inodes.entry(ino).or_insert_with(write);
         } else {
             self.everywhere.set(Some(error));

@@ -8,12 +8,13 @@
 //! - A slot of the session belongs to one request of the user from the first change that it asks
 //!   for until its answer has left ([`crate::Client::answered`]). So the table of the node has the
 //!   outcome for as long as the request may come again.
-//! - What is open is written here before anybody is told of it, and taken out before anybody is told
-//!   that it is closed. So are inodes that the user has been told of.
-//! - Of locks what is here is what the node has granted, or less where a request of their owner has no answer yet,
-//!   which is here too.
+//! - What is open is written here before anybody is told of it, and taken out before anybody is
+//!   told that it is closed. So are inodes that the user has been told of.
+//! - Of locks what is here is what the node has granted, or less where a request of their owner has
+//!   no answer yet, which is here too.
 //! - Each of these is there once its last word is written, and not before.
-//! - Where something is not here that a successor would have to know, nobody succeeds ([`Estate::unfit`]).
+//! - Where something is not here that a successor would have to know, nobody succeeds
+//!   ([`Estate::unfit`]).
 
 use ebb_model::{FsError, Incarnation, Ino, LockMode, LockOwner, LockPiece, LockRange, SessionId};
 use ebb_ports::Words;
@@ -97,7 +98,9 @@ impl Estate {
         assert!(words.count() >= Estate::words_for(0), "too small for anything");
         let life = match words.load(FORM) {
             0 => 1,
-            CURRENT_FORM => words.load(LIVES).checked_add(1).ok_or(EstateError::Damaged("lives"))?,
+            CURRENT_FORM => {
+                words.load(LIVES).checked_add(1).ok_or(EstateError::Damaged("lives"))?
+            }
             _ => return Err(EstateError::Foreign),
         };
         words.store(LIVES, life);
@@ -234,7 +237,9 @@ impl Estate {
 
     /// Of inodes.
     pub(crate) fn errors(&self) -> impl Iterator<Item = (Place, Ino, FsError)> {
-        self.errors.all().filter_map(|(place, [ino, error])| Some((place, Ino(ino), error_of(error)?)))
+        self.errors
+            .all()
+            .filter_map(|(place, [ino, error])| Some((place, Ino(ino), error_of(error)?)))
     }
 
     pub(crate) fn put_error(&self, ino: Ino, error: FsError) -> Option<Place> {
@@ -250,7 +255,11 @@ impl Estate {
         (error_of(self.words.load(EVERYWHERE)), error_of(self.words.load(UNSYNCED)))
     }
 
-    pub(crate) fn set_general_errors(&self, everywhere: Option<FsError>, unsynced: Option<FsError>) {
+    pub(crate) fn set_general_errors(
+        &self,
+        everywhere: Option<FsError>,
+        unsynced: Option<FsError>,
+    ) {
         self.words.store(EVERYWHERE, error_word(everywhere));
         self.words.store(UNSYNCED, error_word(unsynced));
     }
@@ -260,7 +269,8 @@ impl Estate {
         self.words.store(SURE_UNTIL, u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
     }
 
-    /// Until when others keep from what the process that has these words lets its user have cached; `None`: for ever.
+    /// Until when others keep from what the process that has these words lets its user have cached;
+    /// `None`: for ever.
     pub fn sure_until_in(words: &dyn Words) -> Option<Duration> {
         let until = words.load(SURE_UNTIL);
         (until != 0).then(|| Duration::from_millis(until))
@@ -269,7 +279,11 @@ impl Estate {
     /// What was noted last of [`Estate::serves`] and what came after it.
     pub(crate) fn served(&self) -> Served {
         let load = |at| self.words.load(at);
-        Served { start: load(START), incarnation: Incarnation(load(INCARNATION) as u16), undurable: load(UNDURABLE) != 0 }
+        Served {
+            start: load(START),
+            incarnation: Incarnation(load(INCARNATION) as u16),
+            undurable: load(UNDURABLE) != 0,
+        }
     }
 
     /// The node is this run of it, and nothing that one before has answered is missing.
@@ -288,7 +302,10 @@ impl Estate {
     #[must_use]
     pub fn opened(&self, open: Open) -> bool {
         assert_ne!(open.handle, 0);
-        let Some(place) = self.opens.put([open.request, open.ino.0, open.detail, open.handle]) else { return false };
+        let Some(place) = self.opens.put([open.request, open.ino.0, open.detail, open.handle])
+        else {
+            return false;
+        };
         self.places.borrow_mut().insert(open.handle, place);
         let before = self.of_before.borrow_mut().remove(&open.request);
         if let Some(place) = before.and_then(|handle| self.places.borrow_mut().remove(&handle)) {
@@ -324,7 +341,11 @@ impl Estate {
 
     /// All that is open.
     pub fn opens(&self) -> Vec<Open> {
-        self.places.borrow().values().filter_map(|place| self.opens.get(*place).map(open_of)).collect()
+        self.places
+            .borrow()
+            .values()
+            .filter_map(|place| self.opens.get(*place).map(open_of))
+            .collect()
     }
 
     pub(crate) fn put_lock(&self, lock: Lock) -> Option<Place> {
@@ -348,7 +369,8 @@ impl Estate {
     pub(crate) fn locks(&self) -> Result<Vec<(Place, Lock)>, EstateError> {
         let lock = |(place, [ino, owner, start, end, kind]): (Place, [u64; LOCK_WORDS])| {
             let range = LockRange::new(start, end).map_err(|_| self.locks.damaged())?;
-            let owner = if kind & FLOCK == 0 { LockOwner::Fcntl(owner) } else { LockOwner::Flock(owner) };
+            let owner =
+                if kind & FLOCK == 0 { LockOwner::Fcntl(owner) } else { LockOwner::Flock(owner) };
             let mode = if kind & EXCLUSIVE == 0 { LockMode::Shared } else { LockMode::Exclusive };
             let piece = (kind & IN_DOUBT == 0).then_some(LockPiece { range, mode });
             Ok((place, Lock { ino: Ino(ino), owner, piece, pid: (kind >> 32) as u32 }))
@@ -366,7 +388,9 @@ impl Estate {
     }
 
     pub fn lockers(&self) -> Vec<(Place, Locker)> {
-        let locker = |(place, [ino, owner, handle]): (Place, [u64; LOCKER_WORDS])| (place, Locker { ino: Ino(ino), owner, handle });
+        let locker = |(place, [ino, owner, handle]): (Place, [u64; LOCKER_WORDS])| {
+            (place, Locker { ino: Ino(ino), owner, handle })
+        };
         self.lockers.all().map(locker).collect()
     }
 

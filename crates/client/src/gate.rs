@@ -21,7 +21,8 @@ impl Gate {
     }
 
     pub(crate) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        let place = Place { gate: self, number: self.next_place.replace(self.next_place.get() + 1) };
+        let place =
+            Place { gate: self, number: self.next_place.replace(self.next_place.get() + 1) };
         poll_fn(|context| match look() {
             Some(found) => Poll::Ready(found),
             None => {

@@ -140,7 +140,11 @@ impl Shared {
     fn tell(self: &Rc<Shared>, ino: Ino) {
         {
             let mut table = self.holds.table.borrow_mut();
-            let Some(hold) = table.get_mut(&ino).filter(|hold| !hold.telling && hold.next_step().is_some()) else { return };
+            let Some(hold) =
+                table.get_mut(&ino).filter(|hold| !hold.telling && hold.next_step().is_some())
+            else {
+                return;
+            };
             hold.telling = true;
         }
         let shared = self.clone();
@@ -163,7 +167,9 @@ impl Shared {
             };
             let told = match self.send(request, Some(self.options.request_timeout)).await {
                 // A node that has started since does not know it any more.
-                Ok(Reply::Opened { .. } | Reply::Done) if identity != self.identity.get() => continue,
+                Ok(Reply::Opened { .. } | Reply::Done) if identity != self.identity.get() => {
+                    continue;
+                }
                 Ok(Reply::Opened { lends }) => Ok(lends),
                 Ok(Reply::Done) => Ok(false),
                 Ok(_) => Err(wrong_reply()),
@@ -217,11 +223,13 @@ impl Holds {
         });
     }
 
-    /// What the node is to be told now, of what somebody was told is open: who waits for that was told of nothing yet, and
-    /// asks by itself once what came before is repeated. It may hear it whether or not it answers.
+    /// What the node is to be told now, of what somebody was told is open: who waits for that was
+    /// told of nothing yet, and asks by itself once what came before is repeated. It may hear it
+    /// whether or not it answers.
     pub(crate) fn undeclared(&self) -> Vec<Ino> {
         let mut table = self.table.borrow_mut();
-        let undeclared = table.iter_mut().filter(|(_, hold)| hold.promised && hold.declared != Declared::Yes);
+        let undeclared =
+            table.iter_mut().filter(|(_, hold)| hold.promised && hold.declared != Declared::Yes);
         undeclared
             .map(|(ino, hold)| {
                 hold.declared = Declared::Unsure;

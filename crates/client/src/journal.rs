@@ -75,7 +75,9 @@ impl Journal {
 
     fn leave(&self, state: &State) {
         if let Some(estate) = &self.estate {
-            estate.set_undurable(self.of_before.get() || !state.answered.is_empty() || !state.lost.is_empty());
+            estate.set_undurable(
+                self.of_before.get() || !state.answered.is_empty() || !state.lost.is_empty(),
+            );
         }
     }
 
@@ -97,8 +99,9 @@ impl Journal {
         let first_kept = LogIndex(state.durable.0.saturating_add(1));
         let durable = state.durable;
         let rest = state.answered.split_off(&first_kept);
-        let (gone, kept): (Vec<_>, Vec<_>) =
-            std::mem::replace(&mut state.answered, rest).into_values().partition(|operation| operation.kept_until <= durable);
+        let (gone, kept): (Vec<_>, Vec<_>) = std::mem::replace(&mut state.answered, rest)
+            .into_values()
+            .partition(|operation| operation.kept_until <= durable);
         state.bytes -= gone.iter().map(size).sum::<usize>();
         state.answered.extend(kept.into_iter().map(|operation| (operation.index, operation)));
         self.leave(&state);
@@ -108,7 +111,9 @@ impl Journal {
 
     pub(crate) fn room(&self) -> Room {
         let state = self.state.borrow();
-        let full = |of: usize| state.answered.len() >= KEPT_OPERATIONS / of || state.bytes >= KEPT_BYTES / of;
+        let full = |of: usize| {
+            state.answered.len() >= KEPT_OPERATIONS / of || state.bytes >= KEPT_BYTES / of
+        };
         match (full(1), full(2)) {
             (true, _) => Room::Full,
             (_, true) => Room::Half,
@@ -119,7 +124,8 @@ impl Journal {
     /// The node has started anew: everything may be lost.
     pub(crate) fn rewind(&self) {
         let mut state = self.state.borrow_mut();
-        let mut lost: VecDeque<Operation> = std::mem::take(&mut state.answered).into_values().collect();
+        let mut lost: VecDeque<Operation> =
+            std::mem::take(&mut state.answered).into_values().collect();
         lost.append(&mut state.lost);
         state.lost = lost;
     }
@@ -141,11 +147,17 @@ impl Journal {
     /// The session of what is lost has ended. What lies above `recovered` has certainly
     /// not been executed by the log that is there now and gets new ids; the rest is taken
     /// out and given, as nobody can tell any more.
-    pub(crate) fn renumber(&self, recovered: LogIndex, mut next: impl FnMut() -> TxId) -> Vec<Operation> {
+    pub(crate) fn renumber(
+        &self,
+        recovered: LogIndex,
+        mut next: impl FnMut() -> TxId,
+    ) -> Vec<Operation> {
         let mut state = self.state.borrow_mut();
         let mut in_doubt = std::mem::take(&mut state.first_sent);
         let (certain, doubtful): (VecDeque<Operation>, VecDeque<Operation>) =
-            std::mem::take(&mut state.lost).into_iter().partition(|o| !std::mem::take(&mut in_doubt) && o.index > recovered);
+            std::mem::take(&mut state.lost)
+                .into_iter()
+                .partition(|o| !std::mem::take(&mut in_doubt) && o.index > recovered);
         state.bytes -= doubtful.iter().map(size).sum::<usize>();
         state.lost = certain;
         for operation in &mut state.lost {

@@ -10,7 +10,10 @@ use crate::link::{Link, LinkEvent};
 use crate::mutate::InDoubt;
 use crate::recalls::answer_recalls;
 use crate::session::Slots;
-use ebb_model::{Attached, ClientMutation, ClusterId, FsError, LogIndex, Mutate, Notice, Reply, Request, RpcError, SessionId};
+use ebb_model::{
+    Attached, ClientMutation, ClusterId, FsError, LogIndex, Mutate, Notice, Reply, Request,
+    RpcError, SessionId,
+};
 use futures_util::future::{Either, join_all, select};
 use std::future::Future;
 use std::pin::pin;
@@ -30,10 +33,11 @@ pub(crate) async fn first_attach(
     let mut backoff = Backoff::new();
     loop {
         let sent = ports.clock.monotonic();
-        let answer = match select(link.call(attach_request(options, left, None)), &mut deadline).await {
-            Either::Left((answer, _)) => answer,
-            Either::Right(_) => return Err(AttachError::TimedOut(options.attach_timeout)),
-        };
+        let answer =
+            match select(link.call(attach_request(options, left, None)), &mut deadline).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right(_) => return Err(AttachError::TimedOut(options.attach_timeout)),
+            };
         let why = match answer {
             Ok(Reply::Attached(attached)) => return Ok((attached, sent)),
             Ok(_) => return Err(AttachError::Protocol),
@@ -58,16 +62,20 @@ pub(crate) fn cache_term(attached: &Attached) -> Option<Duration> {
     (attached.cache_term_ms > 0).then(|| Duration::from_millis(attached.cache_term_ms.into()))
 }
 
-/// Takes up the session of a process that has died, as it has `left` it: the node is told what is open, and what
-/// is locked if it has started since.
+/// Takes up the session of a process that has died, as it has `left` it: the node is told what is
+/// open, and what is locked if it has started since.
 pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), AttachError> {
     let Identity { session, start, incarnation, .. } = shared.identity.get();
-    // One in this process has started since, and has what it had answered: just this process has died.
+    // One in this process has started since, and has what it had answered: just this process has
+    // died.
     let restarted = shared.link.is_local() || left.start != start;
-    // What was asked for and not answered may be logged without its bytes: only who has these can ask again in time.
+    // What was asked for and not answered may be logged without its bytes: only who has these can
+    // ask again in time.
     let owed = left.undurable || shared.has_inherited_requests();
     if restarted && !shared.link.is_local() && (owed || left.incarnation != incarnation) {
-        return Err(AttachError::Lost("its node has started anew, and may have lost what it had answered"));
+        return Err(AttachError::Lost(
+            "its node has started anew, and may have lost what it had answered",
+        ));
     }
     let told = async {
         insist(shared, Request::TakeUp { session }).await?;
@@ -75,7 +83,9 @@ pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), Att
         if restarted {
             shared.locks.forgotten();
             reclaim_locks(shared, session).await?;
-        } else if let Reply::Forced { durable } = insist(shared, Request::SyncFs { session }).await? {
+        } else if let Reply::Forced { durable } =
+            insist(shared, Request::SyncFs { session }).await?
+        {
             // What the process before was answered nobody can repeat.
             shared.journal.durable(durable);
             shared.journal.begin();
@@ -89,8 +99,11 @@ pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), Att
             tracing::error!(%error, "the session of the process before cannot be taken up");
             Err(AttachError::Lost("the node does not let it go on"))
         }
-        Err(Failure::Silent | Failure::Rpc(RpcError::Lost)) => Err(AttachError::Unreachable(shared.link.trouble())),
-        // Among these that the session is gone, or that another connection has it by now: who attaches again is told which.
+        Err(Failure::Silent | Failure::Rpc(RpcError::Lost)) => {
+            Err(AttachError::Unreachable(shared.link.trouble()))
+        }
+        // Among these that the session is gone, or that another connection has it by now: who
+        // attaches again is told which.
         Err(Failure::Rpc(error)) => Err(AttachError::Unreachable(error.to_string())),
     }
 }
@@ -101,8 +114,11 @@ pub(crate) fn tell_closed(shared: &Rc<Shared>) {
         let shared = shared.clone();
         async move {
             let patience = Some(within_term(&shared));
-            if let Err(error) = shared.ask_patiently(patience, |session| Request::Told { session }).await {
-                tracing::warn!(%error, "files without a name that were being closed are kept until the mount ends");
+            if let Err(error) =
+                shared.ask_patiently(patience, |session| Request::Told { session }).await
+            {
+                tracing::warn!(%error, "files without a name that were being closed are kept until \
+                    the mount ends");
             }
         }
     });
@@ -136,8 +152,11 @@ async fn keep(shared: Rc<Shared>) {
     while !shared.has_ended() {
         match shared.attachment() {
             Some(attachment) => {
-                let due = (shared.heard.get() + shared.term.get() / 3).saturating_sub(shared.ports.clock.monotonic());
-                if let Either::Left(_) = select(shared.ports.clock.sleep(due), pin!(shared.interrupted())).await {
+                let due = (shared.heard.get() + shared.term.get() / 3)
+                    .saturating_sub(shared.ports.clock.monotonic());
+                if let Either::Left(_) =
+                    select(shared.ports.clock.sleep(due), pin!(shared.interrupted())).await
+                {
                     renew(&shared, attachment).await;
                 }
             }
@@ -148,12 +167,17 @@ async fn keep(shared: Rc<Shared>) {
 
 async fn renew(shared: &Shared, attachment: Attachment) {
     let sent = shared.ports.clock.monotonic();
-    match shared.send(Request::Renew { session: attachment.session }, Some(within_term(shared))).await {
+    match shared
+        .send(Request::Renew { session: attachment.session }, Some(within_term(shared)))
+        .await
+    {
         Ok(_) => {
             shared.hears_of_node(sent);
             shared.caching.heard();
         }
-        Err(Failure::Rpc(RpcError::Overloaded)) => shared.ports.clock.sleep(shared.term.get() / 12).await,
+        Err(Failure::Rpc(RpcError::Overloaded)) => {
+            shared.ports.clock.sleep(shared.term.get() / 12).await
+        }
         Err(failure) => {
             tracing::info!(?failure, "the session could not be renewed");
             shared.broken(attachment);
@@ -170,8 +194,14 @@ async fn attach_again(shared: &Rc<Shared>) {
         // Who comes back in time is let in at once. A new session is not: others that have died
         // without a word are waited for until they expire.
         let in_time = sent < shared.heard.get() + shared.term.get();
-        let patience = if in_time { within_term(shared) } else { shared.term.get() + CONNECT_PATIENCE };
-        let answer = shared.send(attach_request(&shared.options, Some(known.session), Some(known.cluster)), Some(patience)).await;
+        let patience =
+            if in_time { within_term(shared) } else { shared.term.get() + CONNECT_PATIENCE };
+        let answer = shared
+            .send(
+                attach_request(&shared.options, Some(known.session), Some(known.cluster)),
+                Some(patience),
+            )
+            .await;
         let outcome = match answer {
             Ok(Reply::Attached(attached)) => adopt(shared, attached, sent).await,
             Ok(_) => Err(Failure::Rpc(RpcError::NotServing("a reply of the wrong kind".into()))),
@@ -180,10 +210,13 @@ async fn attach_again(shared: &Rc<Shared>) {
         match outcome {
             Ok(()) => return,
             Err(Failure::Rpc(RpcError::Denied(why))) => {
-                tracing::error!(%why, "the node refuses to let this client attach again: every operation fails from now on");
+                tracing::error!(%why, "the node refuses to let this client attach again: every \
+                    operation fails from now on");
                 return shared.end();
             }
-            Err(failure) => tracing::debug!(?failure, why = shared.link.trouble(), "attaching again failed"),
+            Err(failure) => {
+                tracing::debug!(?failure, why = shared.link.trouble(), "attaching again failed")
+            }
         }
         backoff.pause(&shared.ports).await;
     }
@@ -216,14 +249,18 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         shared.slots.replace(slots).end();
         // Others may have had the locks since, and changed what they protect.
         let lost = shared.lose_locks(attached.session);
-        let locked = |operation: &Operation| operation.locked || operation.mutation.rewrites().is_some_and(|ino| lost.contains(&ino));
+        let locked = |operation: &Operation| {
+            operation.locked || operation.mutation.rewrites().is_some_and(|ino| lost.contains(&ino))
+        };
         doubtful.append(&mut shared.journal.withdraw(locked));
     } else if restarted {
         shared.locks.forgotten();
         // What an earlier session did came before this one in the log, which has kept this one.
         // Its bytes need not have been forced, and nobody can send them again under that session.
         let earlier = shared.journal.withdraw(|operation| operation.tx.session != now.session);
-        doubtful.extend(earlier.into_iter().filter(|operation| operation.mutation.rewrites().is_some()));
+        doubtful.extend(
+            earlier.into_iter().filter(|operation| operation.mutation.rewrites().is_some()),
+        );
     }
     for operation in &doubtful {
         shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);
@@ -273,20 +310,31 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
 
 /// Asks again, in the order of the log, for what the node may have lost. The session
 /// table tells what it has from what it has not.
-async fn replay(shared: &Rc<Shared>, session: SessionId, recovered: LogIndex) -> Result<(), Failure> {
+async fn replay(
+    shared: &Rc<Shared>,
+    session: SessionId,
+    recovered: LogIndex,
+) -> Result<(), Failure> {
     let mut closed = Vec::new();
     while let Some(operation) = shared.journal.first_lost() {
         let mut mutation = operation.mutation.clone();
         // Who has no answer yet, though what it has made was shown, is still to have it open.
-        let is_open = |ino, asked| shared.holds.is_promised(ino) || asked && shared.in_doubt.borrow().contains_key(&operation.tx);
+        let is_open = |ino, asked| {
+            shared.holds.is_promised(ino)
+                || asked && shared.in_doubt.borrow().contains_key(&operation.tx)
+        };
         match (&mut mutation, operation.replay.ino) {
             (ClientMutation::Make { open, .. }, Some(ino)) => *open = is_open(ino, *open),
             // It may get its name from what follows.
             (ClientMutation::Tmpfile { .. }, Some(ino)) if !is_open(ino, true) => closed.push(ino),
             _ => {}
         }
-        let request =
-            Request::Mutate(Box::new(Mutate { tx: operation.tx, caller: operation.caller, mutation, replay: Some(operation.replay) }));
+        let request = Request::Mutate(Box::new(Mutate {
+            tx: operation.tx,
+            caller: operation.caller,
+            mutation,
+            replay: Some(operation.replay),
+        }));
         let refused = match insist(shared, request).await {
             Ok(Reply::Mutated(mutated, _)) => {
                 shared.journal.first_done(recovered, Some(&mutated));
@@ -302,7 +350,10 @@ async fn replay(shared: &Rc<Shared>, session: SessionId, recovered: LogIndex) ->
             Err(Failure::Rpc(RpcError::Denied(why))) => why,
             Err(failure) => return Err(failure),
         };
-        tracing::error!(error = refused, "an operation that the node had lost could not be repeated");
+        tracing::error!(
+            error = refused,
+            "an operation that the node had lost could not be repeated"
+        );
         shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);
         shared.journal.first_refused();
     }
@@ -316,8 +367,11 @@ async fn replay(shared: &Rc<Shared>, session: SessionId, recovered: LogIndex) ->
 /// its bytes may be gone too, and others are not to see what is there before they are back.
 /// If it was not, it waits with all that is new. Whoever asked first hears the answer later.
 async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
-    let asked: Vec<_> = shared.in_doubt.borrow().iter().map(|(tx, doubt)| (*tx, doubt.clone())).collect();
-    for (tx, InDoubt { caller, mutation, .. }) in asked.into_iter().filter(|(tx, _)| tx.session == session) {
+    let asked: Vec<_> =
+        shared.in_doubt.borrow().iter().map(|(tx, doubt)| (*tx, doubt.clone())).collect();
+    for (tx, InDoubt { caller, mutation, .. }) in
+        asked.into_iter().filter(|(tx, _)| tx.session == session)
+    {
         let request = Request::Mutate(Box::new(Mutate { tx, caller, mutation, replay: None }));
         match shared.send(request, Some(within_term(shared))).await {
             Ok(Reply::Mutated(mutated, _)) => {
@@ -325,7 +379,10 @@ async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Fai
                     doubt.kept_until = doubt.kept_until.max(mutated.index);
                 }
             }
-            Ok(_) | Err(Failure::Rpc(RpcError::Overloaded | RpcError::Refused(_) | RpcError::Misordered)) => {}
+            Ok(_)
+            | Err(Failure::Rpc(
+                RpcError::Overloaded | RpcError::Refused(_) | RpcError::Misordered,
+            )) => {}
             Err(failure) => return Err(failure),
         }
     }
@@ -335,12 +392,14 @@ async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Fai
 /// Takes back what was held before the node started anew. Others wait meanwhile.
 async fn reclaim_locks(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
     for some in shared.reclaims(session).chunks(RECLAIMS_AT_ONCE) {
-        let answers = join_all(some.iter().map(|(_, request)| insist(shared, request.clone()))).await;
+        let answers =
+            join_all(some.iter().map(|(_, request)| insist(shared, request.clone()))).await;
         for ((party, request), answer) in some.iter().zip(answers) {
             match answer {
                 Ok(_) => {}
                 Err(Failure::Rpc(RpcError::Refused(error))) => {
-                    tracing::error!(ino = %party.0, %error, "a lock is lost: it could not be reclaimed");
+                    tracing::error!(ino = %party.0, %error, "a lock is lost: it could not be \
+                        reclaimed");
                     shared.lose_lock(*party, request);
                 }
                 Err(failure) => return Err(failure),
@@ -358,14 +417,24 @@ enum IfRefused {
     Stale,
 }
 
-async fn declare_opens(shared: &Rc<Shared>, session: SessionId, if_refused: IfRefused) -> Result<(), Failure> {
+async fn declare_opens(
+    shared: &Rc<Shared>,
+    session: SessionId,
+    if_refused: IfRefused,
+) -> Result<(), Failure> {
     for inodes in shared.holds.undeclared().chunks(OPENS_AT_ONCE) {
-        let answers = join_all(inodes.iter().map(|ino| insist(shared, Request::Open { session, ino: *ino }))).await;
+        let answers =
+            join_all(inodes.iter().map(|ino| insist(shared, Request::Open { session, ino: *ino })))
+                .await;
         for (ino, answer) in inodes.iter().zip(answers) {
             match (answer, &if_refused) {
-                (Ok(reply), _) => shared.declared(*ino, matches!(reply, Reply::Opened { lends: true })),
+                (Ok(reply), _) => {
+                    shared.declared(*ino, matches!(reply, Reply::Opened { lends: true }))
+                }
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Later) => {}
-                (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) => shared.errors.set(*ino, FsError::Stale),
+                (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) => {
+                    shared.errors.set(*ino, FsError::Stale)
+                }
                 (Err(failure), _) => return Err(failure),
             }
         }
@@ -405,7 +474,9 @@ async fn listen(shared: Rc<Shared>) {
             LinkEvent::Notice(Notice::Relinked { dir, name }) => shared.caching.relinked(dir, name),
             LinkEvent::Notice(Notice::Lock { wait }) => shared.lock_news(wait),
             LinkEvent::Notice(Notice::Recall { recall, inos }) => shared.recalls.ask(recall, inos),
-            LinkEvent::Notice(Notice::Leaving) => tracing::info!("the node stops: waiting for it or its successor"),
+            LinkEvent::Notice(Notice::Leaving) => {
+                tracing::info!("the node stops: waiting for it or its successor")
+            }
             LinkEvent::Lost => {
                 if let Some(attachment) = shared.attachment() {
                     shared.broken(attachment);
@@ -418,8 +489,8 @@ async fn listen(shared: Rc<Shared>) {
 /// Has caches dropped, and tells a node that waits for it.
 async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
     if of_before {
-        // The user of before is answered first: what it hears of a change while it waits for the answer to it
-        // it may take for another one.
+        // The user of before is answered first: what it hears of a change while it waits for the
+        // answer to it it may take for another one.
         let answered = shared.taken_up.until(|| (!shared.is_taking_up()).then_some(()));
         select(pin!(answered), shared.ports.clock.sleep(ANSWERS_FIRST)).await;
         if shared.others() {
@@ -438,8 +509,11 @@ async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
         shared.caching.dropped();
         if drops.answer {
             let patience = Some(shared.options.request_timeout);
-            if let Err(error) = shared.ask_patiently(patience, |session| Request::Shared { session }).await {
-                tracing::warn!(%error, "the node does not take that this client has given up caching");
+            if let Err(error) =
+                shared.ask_patiently(patience, |session| Request::Shared { session }).await
+            {
+                tracing::warn!(%error, "the node does not take that this client has given up \
+                    caching");
             }
         }
     }
@@ -463,7 +537,11 @@ pub(crate) fn sure_until(shared: &Shared) -> Duration {
     shared.heard.get() + (term - term / DRIFT)
 }
 
-fn attach_request(options: &Options, previous: Option<SessionId>, cluster: Option<ClusterId>) -> Request {
+fn attach_request(
+    options: &Options,
+    previous: Option<SessionId>,
+    cluster: Option<ClusterId>,
+) -> Request {
     Request::Attach {
         volume: options.volume.clone(),
         client: options.name.clone(),
@@ -473,7 +551,8 @@ fn attach_request(options: &Options, previous: Option<SessionId>, cluster: Optio
     }
 }
 
-/// How long whoever takes up a session leaves caches as they are for the sake of what was asked before.
+/// How long whoever takes up a session leaves caches as they are for the sake of what was asked
+/// before.
 const ANSWERS_FIRST: Duration = Duration::from_secs(1);
 
 /// How long a first attach tries to find a node at all. No attach is given up sooner.

@@ -22,7 +22,12 @@ pub trait Link {
 
     /// The file of this machine's disk that has the bytes of an inode, where there is one that may
     /// be read past the node.
-    fn lend(&self, _borrower: Borrower, _ino: Ino, _borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+    fn lend(
+        &self,
+        _borrower: Borrower,
+        _ino: Ino,
+        _borrow: Borrow,
+    ) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
         Box::pin(ready(Ok(None)))
     }
 

@@ -36,10 +36,15 @@ pub struct Borrower {
 
 impl Loan {
     pub fn new(file: OwnedFd, give_back: impl FnOnce() + 'static) -> Loan {
-        Loan { file, held: Held(Rc::new(GiveBack(RefCell::new(Some(Box::new(give_back)))))), known: None }
+        Loan {
+            file,
+            held: Held(Rc::new(GiveBack(RefCell::new(Some(Box::new(give_back)))))),
+            known: None,
+        }
     }
 
-    /// Of a node that can start anew without its borrowers: which file it is, by device and inode, so that it is told from another one.
+    /// Of a node that can start anew without its borrowers: which file it is, by device and inode,
+    /// so that it is told from another one.
     pub fn known_as(self, device: u64, inode: u64) -> Loan {
         Loan { known: Some((device, inode)), ..self }
     }
@@ -68,7 +73,12 @@ struct One {
 
 impl Lent {
     fn add(&self, ino: Ino, loan: &Loan) {
-        let one = One { ino, file: loan.known, is_lost: Cell::new(false), held: Rc::downgrade(&loan.held.0) };
+        let one = One {
+            ino,
+            file: loan.known,
+            is_lost: Cell::new(false),
+            held: Rc::downgrade(&loan.held.0),
+        };
         let mut lent = self.0.borrow_mut();
         lent.retain(|one| one.held.strong_count() > 0);
         lent.push(Rc::new(one));
@@ -76,7 +86,10 @@ impl Lent {
 
     /// Who has it open reads what it was.
     fn is_lost(&self, ino: Ino) -> bool {
-        self.0.borrow().iter().any(|one| one.ino == ino && one.is_lost.get() && one.held.strong_count() > 0)
+        self.0
+            .borrow()
+            .iter()
+            .any(|one| one.ino == ino && one.is_lost.get() && one.held.strong_count() > 0)
     }
 }
 
@@ -88,7 +101,8 @@ impl Shared {
         if self.lent.is_lost(ino) {
             return Err(FsError::Stale.into());
         }
-        // Nobody has it natively: it is read through the node if there is nothing to be had, for which it is not asked anew.
+        // Nobody has it natively: it is read through the node if there is nothing to be had, for
+        // which it is not asked anew.
         if borrow == Borrow::Begin && !self.holds.lends(ino) {
             return Ok(None);
         }
@@ -112,9 +126,17 @@ impl Shared {
         Borrower { run: identity.start, session: identity.session }
     }
 
-    /// What the kernel reads past a node that has started anew is lent once more, before others change it if that does not take long.
+    /// What the kernel reads past a node that has started anew is lent once more, before others
+    /// change it if that does not take long.
     pub(crate) async fn borrow_again(self: &Rc<Shared>) {
-        let lent: Vec<Rc<One>> = self.lent.0.borrow().iter().filter(|one| one.held.strong_count() > 0).cloned().collect();
+        let lent: Vec<Rc<One>> = self
+            .lent
+            .0
+            .borrow()
+            .iter()
+            .filter(|one| one.held.strong_count() > 0)
+            .cloned()
+            .collect();
         let renewed = lent.into_iter().map(|one| {
             let (tell, told) = oneshot::channel();
             let shared = self.clone();
@@ -144,11 +166,13 @@ impl Shared {
                     return held.0.swap(&again.held.0.0);
                 }
                 (Ok(_) | Err(RpcError::Refused(FsError::Stale)), Some(_)) => {
-                    tracing::error!(ino = %one.ino, "the node has not what the kernel reads of a file any more: who has it open reads what it was");
+                    tracing::error!(ino = %one.ino, "the node has not what the kernel reads of a \
+                        file any more: who has it open reads what it was");
                     return one.is_lost.set(true);
                 }
                 (Err(error), Some(_)) => {
-                    tracing::warn!(ino = %one.ino, %error, "what the kernel reads of a file is not lent again yet");
+                    tracing::warn!(ino = %one.ino, %error, "what the kernel reads of a file is not \
+                        lent again yet");
                     backoff.pause(&self.ports).await;
                 }
             }
@@ -168,14 +192,18 @@ impl Client {
                 match shared.borrow(ino, borrow).await {
                     Ok(loan) => return Ok(loan),
                     // It reads through the node.
-                    Err(RpcError::Lost | RpcError::Overloaded) if borrow == Borrow::Begin => return Ok(None),
+                    Err(RpcError::Lost | RpcError::Overloaded) if borrow == Borrow::Begin => {
+                        return Ok(None);
+                    }
                     // The node may be gone, which its connection says, or about to be another one.
                     Err(RpcError::Lost) if lost < ATTEMPTS => {
                         lost += 1;
                         backoff.pause(&shared.ports).await;
                     }
                     Err(RpcError::Lost) => return Err(FsError::Io),
-                    Err(error) => shared.weather(Failure::Rpc(error), attachment, &mut backoff).await?,
+                    Err(error) => {
+                        shared.weather(Failure::Rpc(error), attachment, &mut backoff).await?
+                    }
                 }
             }
         };

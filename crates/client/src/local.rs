@@ -27,11 +27,20 @@ impl LocalLink {
         next_notice: impl Fn(SessionId) -> PortFuture<'static, Option<Notice>> + 'static,
     ) -> LocalLink {
         let (handle, next_notice) = (Box::new(handle), Box::new(next_notice));
-        LocalLink { handle, next_notice, lend: None, session: Cell::new(None), attached: Gate::default() }
+        LocalLink {
+            handle,
+            next_notice,
+            lend: None,
+            session: Cell::new(None),
+            attached: Gate::default(),
+        }
     }
 
     /// The node lends files by `lend`.
-    pub fn lending(self, lend: impl Fn(Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> + 'static) -> LocalLink {
+    pub fn lending(
+        self,
+        lend: impl Fn(Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> + 'static,
+    ) -> LocalLink {
         LocalLink { lend: Some(Box::new(lend)), ..self }
     }
 }
@@ -70,7 +79,12 @@ impl Link for LocalLink {
         true
     }
 
-    fn lend(&self, _borrower: Borrower, ino: Ino, borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+    fn lend(
+        &self,
+        _borrower: Borrower,
+        ino: Ino,
+        borrow: Borrow,
+    ) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
         match &self.lend {
             Some(lend) => lend(ino, borrow),
             None => Box::pin(ready(Ok(None))),

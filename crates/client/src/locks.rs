@@ -67,14 +67,21 @@ impl Client {
 
     /// fcntl(F_SETLKW) and flock(): waits for a lock until it is there, or `interrupted`
     /// completes. With `detect` those who wait for each other get [`FsError::Deadlock`].
-    pub async fn lock_waiting(&self, ask: LockAsk, detect: bool, interrupted: impl Future<Output = ()>) -> Result<(), FsError> {
+    pub async fn lock_waiting(
+        &self,
+        ask: LockAsk,
+        detect: bool,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<(), FsError> {
         let shared = &self.shared;
         let mut wait = Wait::begin(shared)?;
         let mut interrupted = pin!(interrupted);
         loop {
             let generation = shared.generation();
             shared.locks.waits.borrow_mut().insert(wait.id, false);
-            if shared.request_lock(ask, Some(LockWait { id: wait.id, detect })).await? == LockAnswer::Granted {
+            if shared.request_lock(ask, Some(LockWait { id: wait.id, detect })).await?
+                == LockAnswer::Granted
+            {
                 wait.is_over = true;
                 return Ok(());
             }
@@ -93,12 +100,18 @@ impl Client {
         if !self.shared.locks.concerns((ino, owner)) {
             return Ok(());
         }
-        self.lock(LockAsk { ino, owner, range: LockRange::WHOLE, mode: None, keep: false, pid: 0 }).await
+        self.lock(LockAsk { ino, owner, range: LockRange::WHOLE, mode: None, keep: false, pid: 0 })
+            .await
     }
 
-    /// fcntl(F_GETLK): the first lock that keeps an owner from having `piece`. What was asked for before is done by then: who has
-    /// closed a file that had one asks at once.
-    pub async fn test_lock(&self, ino: Ino, owner: LockOwner, piece: LockPiece) -> Result<Option<LockConflict>, FsError> {
+    /// fcntl(F_GETLK): the first lock that keeps an owner from having `piece`. What was asked for
+    /// before is done by then: who has closed a file that had one asks at once.
+    pub async fn test_lock(
+        &self,
+        ino: Ino,
+        owner: LockOwner,
+        piece: LockPiece,
+    ) -> Result<Option<LockConflict>, FsError> {
         self.requests_done(ino).await?;
         match self.shared.ask(|session| Request::TestLock { session, ino, owner, piece }).await? {
             Reply::Conflict(conflict) => Ok(conflict),
@@ -106,18 +119,27 @@ impl Client {
         }
     }
 
-    /// fcntl(F_OFD_GETLK) with F_UNLCK: the first lock that an owner itself has in `range`. Nobody is asked.
-    pub async fn own_lock(&self, ino: Ino, owner: LockOwner, range: LockRange) -> Result<Option<LockConflict>, FsError> {
+    /// fcntl(F_OFD_GETLK) with F_UNLCK: the first lock that an owner itself has in `range`. Nobody
+    /// is asked.
+    pub async fn own_lock(
+        &self,
+        ino: Ino,
+        owner: LockOwner,
+        range: LockRange,
+    ) -> Result<Option<LockConflict>, FsError> {
         self.requests_done(ino).await?;
         let held = self.shared.locks.held.borrow();
-        let own = held.get(&(ino, owner)).and_then(|held| Some((held.ranges.overlapping(range).next()?, held.pid)));
+        let own = held
+            .get(&(ino, owner))
+            .and_then(|held| Some((held.ranges.overlapping(range).next()?, held.pid)));
         Ok(own.map(|(piece, pid)| LockConflict { piece, pid }))
     }
 
     /// Waits for what has been asked for of a file.
     async fn requests_done(&self, ino: Ino) -> Result<(), FsError> {
         let locks = &self.shared.locks;
-        let mut before: Vec<Party> = locks.busy.borrow().keys().filter(|(of, _)| *of == ino).copied().collect();
+        let mut before: Vec<Party> =
+            locks.busy.borrow().keys().filter(|(of, _)| *of == ino).copied().collect();
         let over = || {
             before.retain(|party| locks.busy.borrow().contains_key(party));
             before.is_empty().then_some(Ok(()))
@@ -128,7 +150,11 @@ impl Client {
 
 impl Shared {
     /// In a task of its own, so that what is held is known whatever becomes of the caller.
-    async fn request_lock(self: &Rc<Shared>, ask: LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+    async fn request_lock(
+        self: &Rc<Shared>,
+        ask: LockAsk,
+        wait: Option<LockWait>,
+    ) -> Result<LockAnswer, FsError> {
         let (answer, outcome) = oneshot::channel();
         let shared = self.clone();
         self.begin(async move {
@@ -143,20 +169,32 @@ impl Shared {
         self.within(pin!(async { outcome.await.unwrap_or(Err(FsError::Io)) })).await
     }
 
-    /// Whoever asked for a lock has been told that it waited too long, and does not know that it is there.
+    /// Whoever asked for a lock has been told that it waited too long, and does not know that it is
+    /// there.
     async fn give_back(self: &Rc<Shared>, ask: &LockAsk, before: &[LockPiece]) {
         let Some(mode) = ask.mode else { return };
-        let kept = before.iter().filter(|held| held.mode < mode).filter_map(|held| Some((held.range.within(ask.range)?, Some(held.mode))));
-        for (range, mode) in kept.chain(without(before, ask.range).iter().map(|piece| (piece.range, None))) {
+        let kept = before
+            .iter()
+            .filter(|held| held.mode < mode)
+            .filter_map(|held| Some((held.range.within(ask.range)?, Some(held.mode))));
+        for (range, mode) in
+            kept.chain(without(before, ask.range).iter().map(|piece| (piece.range, None)))
+        {
             let ask = LockAsk { range, mode, ..*ask };
             let held = self.locks.overlapping((ask.ino, ask.owner), range);
             if let Err(error) = self.settle_lock(&ask, &held, None).await {
-                tracing::error!(ino = %ask.ino, %error, "a lock that nobody knows of stays until its file is closed");
+                tracing::error!(ino = %ask.ino, %error, "a lock that nobody knows of stays until \
+                    its file is closed");
             }
         }
     }
 
-    async fn settle_lock(self: &Rc<Shared>, ask: &LockAsk, before: &[LockPiece], wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+    async fn settle_lock(
+        self: &Rc<Shared>,
+        ask: &LockAsk,
+        before: &[LockPiece],
+        wait: Option<LockWait>,
+    ) -> Result<LockAnswer, FsError> {
         let party = (ask.ino, ask.owner);
         if let (Some(_), Some(error)) = (ask.mode, self.errors.get(ask.ino)) {
             return Err(error);
@@ -166,28 +204,37 @@ impl Shared {
         }
         let mut wait = wait;
         if may_be_refused_for_more(ask, before) {
-            // What is given up is given up when nobody can refuse the rest any more: or a restart of the
-            // node in between would leave the owner with neither.
-            if self.drive_lock(&LockAsk { keep: true, ..*ask }, wait.take()).await? == LockAnswer::Waiting {
+            // What is given up is given up when nobody can refuse the rest any more: or a restart
+            // of the node in between would leave the owner with neither.
+            if self.drive_lock(&LockAsk { keep: true, ..*ask }, wait.take()).await?
+                == LockAnswer::Waiting
+            {
                 return Ok(LockAnswer::Waiting);
             }
         }
         let upheavals = self.locks.upheavals.get();
         let weaker = self.locks.give_up(ask, before);
         let answer = self.drive_lock(ask, wait).await;
-        let stays = !matches!(answer, Ok(LockAnswer::Granted)) && matches!(ask.owner, LockOwner::Fcntl(_));
+        let stays =
+            !matches!(answer, Ok(LockAnswer::Granted)) && matches!(ask.owner, LockOwner::Fcntl(_));
         if stays && weaker && self.locks.upheavals.get() != upheavals {
-            tracing::error!(ino = %ask.ino, "a lock that was about to be weakened was lost when the node started anew");
+            tracing::error!(ino = %ask.ino, "a lock that was about to be weakened was lost when \
+                the node started anew");
             self.errors.set(ask.ino, FsError::Io);
         } else if stays && weaker {
-            self.locks
-                .change(party, LockRange::WHOLE, None, |ranges| before.iter().for_each(|held| ranges.set(held.range, Some(held.mode))));
+            self.locks.change(party, LockRange::WHOLE, None, |ranges| {
+                before.iter().for_each(|held| ranges.set(held.range, Some(held.mode)))
+            });
         }
         answer
     }
 
     /// Sends one request until its outcome is known, and notes what is granted.
-    async fn drive_lock(self: &Rc<Shared>, ask: &LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+    async fn drive_lock(
+        self: &Rc<Shared>,
+        ask: &LockAsk,
+        wait: Option<LockWait>,
+    ) -> Result<LockAnswer, FsError> {
         let mut backoff = Backoff::new();
         let (mut ticket, mut attachment) = self.lock_ticket().await?;
         loop {
@@ -198,12 +245,19 @@ impl Shared {
                 Ok(Reply::Lock(answer)) => {
                     match (answer, ask.mode) {
                         (LockAnswer::Granted, Some(mode)) => {
-                            self.locks.change((ask.ino, ask.owner), ask.range, Some(ask.pid), |ranges| match ask.keep {
-                                true => ranges.strengthen(ask.range, mode),
-                                false => ranges.set(ask.range, Some(mode)),
-                            });
+                            self.locks.change(
+                                (ask.ino, ask.owner),
+                                ask.range,
+                                Some(ask.pid),
+                                |ranges| match ask.keep {
+                                    true => ranges.strengthen(ask.range, mode),
+                                    false => ranges.set(ask.range, Some(mode)),
+                                },
+                            );
                         }
-                        (LockAnswer::Granted, None) if ask.range == LockRange::WHOLE => self.locks.settled((ask.ino, ask.owner)),
+                        (LockAnswer::Granted, None) if ask.range == LockRange::WHOLE => {
+                            self.locks.settled((ask.ino, ask.owner))
+                        }
                         _ => {}
                     }
                     return Ok(answer);
@@ -257,7 +311,9 @@ impl Shared {
         let shared = self.clone();
         self.spawn(async move {
             let patience = Some(shared.options.request_timeout);
-            if let Err(error) = shared.ask_patiently(patience, |session| Request::EndWait { session, wait }).await {
+            if let Err(error) =
+                shared.ask_patiently(patience, |session| Request::EndWait { session, wait }).await
+            {
                 tracing::debug!(%error, "a wait for a lock ends with its session");
             }
         });
@@ -286,7 +342,13 @@ impl Shared {
             let requests: Vec<(Party, Request)> = pieces
                 .chunks(LOCKS_RECLAIMED_AT_ONCE)
                 .map(|pieces| {
-                    let request = Request::Reclaim { session, ino: *ino, owner: *owner, pid: held.pid, pieces: pieces.to_vec() };
+                    let request = Request::Reclaim {
+                        session,
+                        ino: *ino,
+                        owner: *owner,
+                        pid: held.pid,
+                        pieces: pieces.to_vec(),
+                    };
                     ((*ino, *owner), request)
                 })
                 .collect();
@@ -308,7 +370,10 @@ impl Shared {
 
 impl Locks {
     /// With what a process before has left of the session, if there may be such a one.
-    pub(crate) fn new(session: SessionId, estate: Option<Rc<Estate>>) -> Result<Locks, EstateError> {
+    pub(crate) fn new(
+        session: SessionId,
+        estate: Option<Rc<Estate>>,
+    ) -> Result<Locks, EstateError> {
         let used_up = estate.as_ref().map_or(0, |estate| estate.life() << LIFE_SHIFT);
         let locks = Locks {
             held: RefCell::default(),
@@ -374,7 +439,9 @@ impl Locks {
 
     /// The party holds something, or is about to.
     fn concerns(&self, party: Party) -> bool {
-        self.held.borrow().contains_key(&party) || self.busy.borrow().contains_key(&party) || self.is_in_doubt(party)
+        self.held.borrow().contains_key(&party)
+            || self.busy.borrow().contains_key(&party)
+            || self.is_in_doubt(party)
     }
 
     fn is_in_doubt(&self, party: Party) -> bool {
@@ -383,7 +450,9 @@ impl Locks {
 
     /// The party holds nothing, and the node has said so.
     fn settled(&self, party: Party) {
-        if let (Some(place), Some(estate)) = (self.in_doubt.borrow_mut().remove(&party), &self.estate) {
+        if let (Some(place), Some(estate)) =
+            (self.in_doubt.borrow_mut().remove(&party), &self.estate)
+        {
             estate.clear_lock(place);
         }
     }
@@ -397,7 +466,11 @@ impl Locks {
     }
 
     fn overlapping(&self, party: Party, range: LockRange) -> Vec<LockPiece> {
-        self.held.borrow().get(&party).map(|held| held.ranges.overlapping(range).collect()).unwrap_or_default()
+        self.held
+            .borrow()
+            .get(&party)
+            .map(|held| held.ranges.overlapping(range).collect())
+            .unwrap_or_default()
     }
 
     /// Crosses out what a request gives up, whatever its answer will be lost in. True if that
@@ -411,13 +484,21 @@ impl Locks {
         let weaker = before.iter().any(stronger);
         if weaker {
             let mode = if let LockOwner::Flock(_) = ask.owner { None } else { ask.mode };
-            self.change((ask.ino, ask.owner), ask.range, None, |ranges| ranges.weaken(ask.range, mode));
+            self.change((ask.ino, ask.owner), ask.range, None, |ranges| {
+                ranges.weaken(ask.range, mode)
+            });
         }
         weaker
     }
 
     /// Changes what a party holds of `range`.
-    fn change(&self, party: Party, range: LockRange, pid: Option<u32>, change: impl FnOnce(&mut Ranges)) {
+    fn change(
+        &self,
+        party: Party,
+        range: LockRange,
+        pid: Option<u32>,
+        change: impl FnOnce(&mut Ranges),
+    ) {
         let mut all = self.held.borrow_mut();
         let held = all.entry(party).or_default();
         held.pid = pid.unwrap_or(held.pid);
@@ -466,7 +547,11 @@ impl Held {
 
 /// The range with the bytes on both sides of it: pieces there may become part of one in it.
 fn with_neighbours(range: LockRange) -> LockRange {
-    LockRange::new(range.start().saturating_sub(1), range.end().saturating_add(1).min(MAX_LOCK_OFFSET)).unwrap_or(range)
+    LockRange::new(
+        range.start().saturating_sub(1),
+        range.end().saturating_add(1).min(MAX_LOCK_OFFSET),
+    )
+    .unwrap_or(range)
 }
 
 /// Part of what is asked for is held in a stronger mode, and part of it is not held at all.
@@ -496,7 +581,8 @@ impl Turn {
         locks.turn.until(free).await;
         let (ino, owner) = party;
         let written = locks.estate.as_ref().filter(|_| !locks.is_in_doubt(party));
-        let place = written.and_then(|estate| estate.put_lock(Lock { ino, owner, piece: None, pid: 0 }));
+        let place =
+            written.and_then(|estate| estate.put_lock(Lock { ino, owner, piece: None, pid: 0 }));
         locks.busy.borrow_mut().insert(party, place);
         Turn { shared: shared.clone(), party }
     }

@@ -8,7 +8,10 @@ use crate::call::{Failure, wrong_reply};
 use crate::client::{Attachment, Shared};
 use crate::journal::{Operation, Room};
 use crate::session::{Requested, Ticket};
-use ebb_model::{Caller, ClientMutation, FsError, Ino, LogIndex, Mutate, Mutated, Preceding, Reply, Request, RpcError, SessionId, TxId};
+use ebb_model::{
+    Caller, ClientMutation, FsError, Ino, LogIndex, Mutate, Mutated, Preceding, Reply, Request,
+    RpcError, SessionId, TxId,
+};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
 use std::cell::Cell;
@@ -23,7 +26,12 @@ type Answer = Result<Mutated, FsError>;
 
 impl Shared {
     /// `requested`: on behalf of what, if that may come again.
-    pub(crate) async fn mutate(self: &Rc<Shared>, requested: Option<Rc<Requested>>, caller: &Caller, mutation: ClientMutation) -> Answer {
+    pub(crate) async fn mutate(
+        self: &Rc<Shared>,
+        requested: Option<Rc<Requested>>,
+        caller: &Caller,
+        mutation: ClientMutation,
+    ) -> Answer {
         if self.read_only {
             return Err(FsError::ReadOnly);
         }
@@ -53,8 +61,14 @@ impl Shared {
         // In an earlier life it may have been sent.
         let doubt = requested.is_some_and(Requested::is_of_before);
         let result = loop {
-            // Nothing has been sent under the id that is drawn here: a caller that gives up now leaves nothing behind.
-            let prepared = match select(pin!(self.prepare(requested, mutation.brings_bytes())), answer.cancellation()).await {
+            // Nothing has been sent under the id that is drawn here: a caller that gives up now
+            // leaves nothing behind.
+            let prepared = match select(
+                pin!(self.prepare(requested, mutation.brings_bytes())),
+                answer.cancellation(),
+            )
+            .await
+            {
                 Either::Left((prepared, _)) => prepared,
                 Either::Right(_) => return,
             };
@@ -62,7 +76,8 @@ impl Shared {
                 Ok(prepared) => prepared,
                 Err(error) => break Err(error),
             };
-            // A session may have ended meanwhile, and with it the locks under which this was asked for.
+            // A session may have ended meanwhile, and with it the locks under which this was asked
+            // for.
             if let Err(error) = self.may_write(&mutation) {
                 if let Some(requested) = requested.filter(|_| !doubt) {
                     requested.settled(ticket, false);
@@ -100,8 +115,13 @@ impl Shared {
         }
     }
 
-    /// Waits for room in the journal, a slot, and a node. What was sent in an earlier life has no other slot than that of then.
-    async fn prepare(self: &Rc<Shared>, requested: Option<&Requested>, brings_bytes: bool) -> Result<(Ticket, Attachment), FsError> {
+    /// Waits for room in the journal, a slot, and a node. What was sent in an earlier life has no
+    /// other slot than that of then.
+    async fn prepare(
+        self: &Rc<Shared>,
+        requested: Option<&Requested>,
+        brings_bytes: bool,
+    ) -> Result<(Ticket, Attachment), FsError> {
         self.room().await?;
         loop {
             // What waits for a node here has asked for nothing yet, and leaves nothing to anybody.
@@ -121,7 +141,8 @@ impl Shared {
         }
     }
 
-    /// Sends one transaction, under the same id, until its outcome is known (O-59, C-15). With `doubt` it was sent before.
+    /// Sends one transaction, under the same id, until its outcome is known (O-59, C-15). With
+    /// `doubt` it was sent before.
     async fn drive(
         self: &Rc<Shared>,
         ticket: &Ticket,
@@ -133,12 +154,21 @@ impl Shared {
         let mut attachment = first;
         let mut backoff = Backoff::new();
         // What a node in this process has answered is there as long as this process is.
-        let _in_doubt = (!self.link.is_local()).then(|| Doubt::new(self, ticket.tx, caller, mutation));
+        let _in_doubt =
+            (!self.link.is_local()).then(|| Doubt::new(self, ticket.tx, caller, mutation));
         loop {
-            let mutate = Mutate { tx: ticket.tx, caller: caller.clone(), mutation: mutation.clone(), replay: None };
+            let mutate = Mutate {
+                tx: ticket.tx,
+                caller: caller.clone(),
+                mutation: mutation.clone(),
+                replay: None,
+            };
             // Until the answer is in the journal: see `Shared::quiet`.
             let in_flight = Count::new(self, |shared| &shared.in_flight);
-            match self.send(Request::Mutate(Box::new(mutate)), Some(self.options.request_timeout)).await {
+            match self
+                .send(Request::Mutate(Box::new(mutate)), Some(self.options.request_timeout))
+                .await
+            {
                 Ok(Reply::Mutated(mutated, preceding)) => {
                     self.preceded(&preceding);
                     self.answered(ticket, mutation, &mutated, first == attachment);
@@ -151,7 +181,8 @@ impl Shared {
                 Err(Failure::Rpc(RpcError::Refused(error))) => return Outcome::Known(Err(error)),
                 Err(failure) => {
                     drop(in_flight);
-                    doubt |= failure.is_doubtful() || matches!(failure, Failure::Rpc(RpcError::Misordered));
+                    doubt |= failure.is_doubtful()
+                        || matches!(failure, Failure::Rpc(RpcError::Misordered));
                     if let Err(error) = self.weather(failure, attachment, &mut backoff).await {
                         return self.give_up(mutation, doubt, error);
                     }
@@ -170,7 +201,13 @@ impl Shared {
         }
     }
 
-    fn answered(self: &Rc<Shared>, ticket: &Ticket, mutation: &ClientMutation, mutated: &Mutated, at_once: bool) {
+    fn answered(
+        self: &Rc<Shared>,
+        ticket: &Ticket,
+        mutation: &ClientMutation,
+        mutated: &Mutated,
+        at_once: bool,
+    ) {
         if mutation.opens()
             && let Some(attr) = &mutated.attr
         {
@@ -188,11 +225,23 @@ impl Shared {
     /// Keeps what was in doubt until now, and is made.
     fn keep(&self, made: Preceding) {
         let Preceding { tx, index, replay } = made;
-        let Some(InDoubt { caller, mutation, kept_until }) = self.in_doubt.borrow().get(&tx).cloned() else { return };
+        let Some(InDoubt { caller, mutation, kept_until }) =
+            self.in_doubt.borrow().get(&tx).cloned()
+        else {
+            return;
+        };
         // A copy was durable when it was answered, or shown, and cannot be repeated.
         if !matches!(mutation, ClientMutation::Copy { .. }) {
             let locked = mutation.rewrites().is_some_and(|ino| self.locks.any_of(ino));
-            self.journal.keep(Operation { tx, caller, mutation, locked, replay, index, kept_until: kept_until.max(index) });
+            self.journal.keep(Operation {
+                tx,
+                caller,
+                mutation,
+                locked,
+                replay,
+                index,
+                kept_until: kept_until.max(index),
+            });
         }
     }
 
@@ -266,8 +315,12 @@ impl Shared {
     }
 
     /// Sends a request to force, [`Request::Fsync`] or [`Request::SyncFs`].
-    pub(crate) async fn force(&self, request: impl Fn(SessionId) -> Request) -> Result<(), FsError> {
-        let (reply, identity) = self.ask_and_tell(Some(self.options.request_timeout), request).await?;
+    pub(crate) async fn force(
+        &self,
+        request: impl Fn(SessionId) -> Request,
+    ) -> Result<(), FsError> {
+        let (reply, identity) =
+            self.ask_and_tell(Some(self.options.request_timeout), request).await?;
         let Reply::Forced { durable } = reply else { return Err(wrong_reply()) };
         // Another incarnation counts from the beginning.
         if self.identity.get().incarnation == identity.incarnation {
@@ -301,7 +354,8 @@ struct Doubt {
 
 impl Doubt {
     fn new(shared: &Rc<Shared>, tx: TxId, caller: &Caller, mutation: &ClientMutation) -> Doubt {
-        let in_doubt = InDoubt { caller: caller.clone(), mutation: mutation.clone(), kept_until: LogIndex(0) };
+        let in_doubt =
+            InDoubt { caller: caller.clone(), mutation: mutation.clone(), kept_until: LogIndex(0) };
         shared.in_doubt.borrow_mut().insert(tx, in_doubt);
         Doubt { shared: shared.clone(), tx }
     }

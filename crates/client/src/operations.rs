@@ -148,20 +148,42 @@ impl Client {
         open: bool,
     ) -> Result<Attr, FsError> {
         let mode = mode.into();
-        self.change(caller, ClientMutation::Make { parent, name: name.clone(), mode, what, open }).await
+        self.change(caller, ClientMutation::Make { parent, name: name.clone(), mode, what, open })
+            .await
     }
 
-    pub async fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &Name) -> Result<Attr, FsError> {
+    pub async fn link(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<Attr, FsError> {
         self.change(caller, ClientMutation::Link { ino, parent, name: name.clone() }).await
     }
 
-    /// Gives what is no more: nobody has it open, and it had no other name. So do [`Client::rmdir`] and [`Client::rename`].
-    pub async fn unlink(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<Option<Attr>, FsError> {
-        self.mutate(caller, ClientMutation::Unlink { parent, name: name.clone() }).await.map(|mutated| mutated.attr)
+    /// Gives what is no more: nobody has it open, and it had no other name. So do [`Client::rmdir`]
+    /// and [`Client::rename`].
+    pub async fn unlink(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<Option<Attr>, FsError> {
+        self.mutate(caller, ClientMutation::Unlink { parent, name: name.clone() })
+            .await
+            .map(|mutated| mutated.attr)
     }
 
-    pub async fn rmdir(&self, caller: &Caller, parent: Ino, name: &Name) -> Result<Option<Attr>, FsError> {
-        self.mutate(caller, ClientMutation::Rmdir { parent, name: name.clone() }).await.map(|mutated| mutated.attr)
+    pub async fn rmdir(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<Option<Attr>, FsError> {
+        self.mutate(caller, ClientMutation::Rmdir { parent, name: name.clone() })
+            .await
+            .map(|mutated| mutated.attr)
     }
 
     pub async fn rename(
@@ -173,7 +195,13 @@ impl Client {
         new_name: &Name,
         mode: RenameMode,
     ) -> Result<Option<Attr>, FsError> {
-        let mutation = ClientMutation::Rename { from, name: name.clone(), to, new_name: new_name.clone(), mode };
+        let mutation = ClientMutation::Rename {
+            from,
+            name: name.clone(),
+            to,
+            new_name: new_name.clone(),
+            mode,
+        };
         self.mutate(caller, mutation).await.map(|mutated| mutated.attr)
     }
 
@@ -183,17 +211,43 @@ impl Client {
 
     /// Sets an ACL, as system calls pass it, or removes it if `value` is empty. With
     /// `drop_set_gid` an access ACL takes set-gid away.
-    pub async fn set_acl(&self, caller: &Caller, ino: Ino, class: AclClass, value: Bytes, drop_set_gid: bool) -> Result<Attr, FsError> {
+    pub async fn set_acl(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        class: AclClass,
+        value: Bytes,
+        drop_set_gid: bool,
+    ) -> Result<Attr, FsError> {
         self.change(caller, ClientMutation::SetAcl { ino, class, value, drop_set_gid }).await
     }
 
     /// Who may set which is the caller's to know, but for owners and root.
-    pub async fn set_flags(&self, caller: &Caller, ino: Ino, flags: InodeFlags) -> Result<(), FsError> {
-        self.setxattr(caller, ino, Bytes::from_static(InodeFlags::ATTRIBUTE), flags.value(), XattrMode::Set).await
+    pub async fn set_flags(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        flags: InodeFlags,
+    ) -> Result<(), FsError> {
+        self.setxattr(
+            caller,
+            ino,
+            Bytes::from_static(InodeFlags::ATTRIBUTE),
+            flags.value(),
+            XattrMode::Set,
+        )
+        .await
     }
 
     /// ACLs are set by [`Client::set_acl`], flags by [`Client::set_flags`].
-    pub async fn setxattr(&self, caller: &Caller, ino: Ino, name: Bytes, value: Bytes, mode: XattrMode) -> Result<(), FsError> {
+    pub async fn setxattr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        name: Bytes,
+        value: Bytes,
+        mode: XattrMode,
+    ) -> Result<(), FsError> {
         self.mutate(caller, ClientMutation::SetXattr { ino, name, value, mode }).await.map(drop)
     }
 
@@ -202,17 +256,37 @@ impl Client {
     }
 
     /// More than [`MAX_IO_BYTES`] are written in pieces, which others may see one by one.
-    pub async fn write(&self, caller: &Caller, ino: Ino, offset: u64, data: Bytes, drop_set_id: bool) -> Result<Written, FsError> {
+    pub async fn write(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        offset: u64,
+        data: Bytes,
+        drop_set_id: bool,
+    ) -> Result<Written, FsError> {
         if offset.checked_add(data.len() as u64).is_none() {
             return Err(FsError::TooLarge);
         }
-        self.write_pieces(caller, data, |done, data| ClientMutation::Write { ino, offset: offset + done, data, drop_set_id }).await
+        self.write_pieces(caller, data, |done, data| ClientMutation::Write {
+            ino,
+            offset: offset + done,
+            data,
+            drop_set_id,
+        })
+        .await
     }
 
     /// Writes at the end of the file, wherever that is by then. Only pieces of at most
     /// [`MAX_IO_BYTES`] are sure to be in one place.
-    pub async fn append(&self, caller: &Caller, ino: Ino, data: Bytes, drop_set_id: bool) -> Result<Written, FsError> {
-        self.write_pieces(caller, data, |_, data| ClientMutation::Append { ino, data, drop_set_id }).await
+    pub async fn append(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        data: Bytes,
+        drop_set_id: bool,
+    ) -> Result<Written, FsError> {
+        self.write_pieces(caller, data, |_, data| ClientMutation::Append { ino, data, drop_set_id })
+            .await
     }
 
     /// fallocate(2) of `span`, offset and length. With `keep_size` the file does not grow.
@@ -226,7 +300,11 @@ impl Client {
         drop_set_id: bool,
     ) -> Result<Attr, FsError> {
         let (offset, len_bytes) = span;
-        self.change(caller, ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id }).await
+        self.change(
+            caller,
+            ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id },
+        )
+        .await
     }
 
     /// copy_file_range(2) between two places, each an inode and an offset. Gives how many bytes
@@ -240,7 +318,8 @@ impl Client {
         drop_set_id: bool,
     ) -> Result<Written, FsError> {
         let ((from, from_offset), (ino, offset)) = (from, to);
-        let mutation = ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id };
+        let mutation =
+            ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id };
         let mutated = self.mutate(caller, mutation).await?;
         let (attr, copied) = mutated.attr.zip(mutated.replay.len_bytes).ok_or_else(wrong_reply)?;
         Ok(Written { attr, offset, len_bytes: copied.min(len_bytes) as usize })
@@ -248,7 +327,12 @@ impl Client {
 
     /// O_TMPFILE: a file without a name, open as by [`Client::open`], that [`Client::link`] may
     /// give one. `parent` says who may make it and what it inherits.
-    pub async fn tmpfile(&self, caller: &Caller, parent: Ino, mode: impl Into<NewMode>) -> Result<Attr, FsError> {
+    pub async fn tmpfile(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        mode: impl Into<NewMode>,
+    ) -> Result<Attr, FsError> {
         let mode = mode.into();
         self.change(caller, ClientMutation::Tmpfile { parent, mode }).await
     }
@@ -261,16 +345,29 @@ impl Client {
         self.mutate(caller, mutation).await?.attr.ok_or_else(wrong_reply)
     }
 
-    async fn write_pieces(&self, caller: &Caller, data: Bytes, piece: impl Fn(u64, Bytes) -> ClientMutation) -> Result<Written, FsError> {
+    async fn write_pieces(
+        &self,
+        caller: &Caller,
+        data: Bytes,
+        piece: impl Fn(u64, Bytes) -> ClientMutation,
+    ) -> Result<Written, FsError> {
         let mut written: Option<Written> = None;
         loop {
             let done = written.as_ref().map_or(0, |written| written.len_bytes);
             let upto = data.len().min(done + MAX_IO_BYTES);
             let mutation = piece(done as u64, data.slice(done..upto));
-            let asked = if let ClientMutation::Write { offset, .. } = mutation { Some(offset) } else { None };
+            let asked = if let ClientMutation::Write { offset, .. } = mutation {
+                Some(offset)
+            } else {
+                None
+            };
             let result = self.mutate(caller, mutation).await.and_then(|mutated| {
-                let len_bytes = mutated.replay.len_bytes.map_or(upto - done, |len| (upto - done).min(len as usize));
-                let (attr, offset) = mutated.attr.zip(asked.or(mutated.replay.offset)).ok_or_else(wrong_reply)?;
+                let len_bytes = mutated
+                    .replay
+                    .len_bytes
+                    .map_or(upto - done, |len| (upto - done).min(len as usize));
+                let (attr, offset) =
+                    mutated.attr.zip(asked.or(mutated.replay.offset)).ok_or_else(wrong_reply)?;
                 Ok((attr, offset, done + len_bytes))
             });
             match (result, &mut written) {
@@ -278,13 +375,17 @@ impl Client {
                     written.attr = attr;
                     written.len_bytes = len_bytes;
                 }
-                (Ok((attr, offset, len_bytes)), None) => written = Some(Written { attr, offset, len_bytes }),
+                (Ok((attr, offset, len_bytes)), None) => {
+                    written = Some(Written { attr, offset, len_bytes })
+                }
                 // The caller learns the error with its next write, if it stays.
                 (Err(_), Some(_)) => {}
                 (Err(error), None) => return Err(error),
             }
             match written {
-                Some(written) if upto == data.len() || written.len_bytes < upto => return Ok(written),
+                Some(written) if upto == data.len() || written.len_bytes < upto => {
+                    return Ok(written);
+                }
                 _ => {}
             }
         }
@@ -306,8 +407,14 @@ impl Client {
     /// Forces the inode's data and every operation of this client. Fails with
     /// [`Client::error`] as long as that stands; of an inode that is not open it fails once.
     pub async fn fsync(&self, ino: Ino) -> Result<(), FsError> {
-        self.shared.within(pin!(self.shared.force(|session| Request::Fsync { session, ino }))).await?;
-        let error = if self.shared.holds.is_open(ino) { self.shared.errors.get(ino) } else { self.shared.errors.take(ino) };
+        self.shared
+            .within(pin!(self.shared.force(|session| Request::Fsync { session, ino })))
+            .await?;
+        let error = if self.shared.holds.is_open(ino) {
+            self.shared.errors.get(ino)
+        } else {
+            self.shared.errors.take(ino)
+        };
         error.map_or(Ok(()), Err)
     }
 

@@ -24,7 +24,9 @@ pub(crate) struct Lease<T> {
 impl<T> Pool<T> {
     /// Lends the last of `free` first.
     pub(crate) fn new(free: Vec<T>) -> Rc<Pool<T>> {
-        Rc::new(Pool { state: RefCell::new(State { free, waiting: VecDeque::new(), closed: false }) })
+        Rc::new(Pool {
+            state: RefCell::new(State { free, waiting: VecDeque::new(), closed: false }),
+        })
     }
 
     /// `None` once the pool is closed.

@@ -1,9 +1,9 @@
-//! Inodes that the node wants to forget: the user gives up those that it can, and the node is told which
-//! it still holds.
+//! Inodes that the node wants to forget: the user gives up those that it can, and the node is told
+//! which it still holds.
 //!
-//! The user holds what an answer has told it of from the moment it has the answer. One that left the node
-//! before the node asked may be on its way still, and is waited for. What the node answers later it
-//! knows by itself.
+//! The user holds what an answer has told it of from the moment it has the answer. One that left
+//! the node before the node asked may be on its way still, and is waited for. What the node answers
+//! later it knows by itself.
 
 use crate::client::Shared;
 use crate::gate::Gate;
@@ -52,8 +52,8 @@ impl Recalls {
         *self.handler.borrow_mut() = Some(handler);
     }
 
-    /// To be dropped in the turn in which the user gets the answer, which must count what it tells of
-    /// before it waits for anything.
+    /// To be dropped in the turn in which the user gets the answer, which must count what it tells
+    /// of before it waits for anything.
     pub(crate) fn find(&self) -> Finding<'_> {
         let number = self.findings.next.replace(self.findings.next.get() + 1);
         self.findings.under_way.borrow_mut().insert(number);
@@ -63,7 +63,14 @@ impl Recalls {
     /// Waits for what was sent before.
     async fn found(&self) {
         let mark = self.findings.next.get();
-        let passed = || self.findings.under_way.borrow().first().is_none_or(|first| *first >= mark).then_some(());
+        let passed = || {
+            self.findings
+                .under_way
+                .borrow()
+                .first()
+                .is_none_or(|first| *first >= mark)
+                .then_some(())
+        };
         self.findings.ended.until(passed).await;
     }
 }
@@ -81,7 +88,9 @@ pub(crate) async fn answer_recalls(shared: Rc<Shared>) {
         let (recall, inos) = shared.recalls.changed.until(|| shared.recalls.asked.take()).await;
         let held = shared.still_held(inos).await;
         let request = |session| Request::Recalled { session, recall, held: held.clone() };
-        if let Err(error) = shared.ask_patiently(Some(shared.options.request_timeout), request).await {
+        if let Err(error) =
+            shared.ask_patiently(Some(shared.options.request_timeout), request).await
+        {
             tracing::debug!(%error, "the node does not take what is held");
         }
     }

@@ -12,8 +12,8 @@ use std::rc::Rc;
 pub(crate) struct Slots {
     session: SessionId,
     free: Rc<Pool<u16>>,
-    /// What brings bytes has one of these too: it can wait at the node until there is room, and what makes room is not to wait
-    /// behind it.
+    /// What brings bytes has one of these too: it can wait at the node until there is room, and
+    /// what makes room is not to wait behind it.
     for_bytes: Rc<Pool<()>>,
     /// Sequence last given out, by slot.
     sequences: RefCell<Vec<u64>>,
@@ -43,29 +43,49 @@ impl Slots {
     }
 
     /// The slots as they are in what was left, with those that requests without an answer have.
-    pub(crate) fn left(session: SessionId, estate: Rc<Estate>) -> (Rc<Slots>, BTreeMap<u64, Rc<Requested>>) {
-        let left: Vec<(u64, Option<u64>)> = (0..SESSION_SLOTS).map(|slot| estate.slot(slot)).collect();
-        let free = (0..SESSION_SLOTS).rev().filter(|slot| left[usize::from(*slot)].1.is_none()).collect();
+    pub(crate) fn left(
+        session: SessionId,
+        estate: Rc<Estate>,
+    ) -> (Rc<Slots>, BTreeMap<u64, Rc<Requested>>) {
+        let left: Vec<(u64, Option<u64>)> =
+            (0..SESSION_SLOTS).map(|slot| estate.slot(slot)).collect();
+        let free =
+            (0..SESSION_SLOTS).rev().filter(|slot| left[usize::from(*slot)].1.is_none()).collect();
         let sequences = RefCell::new(left.iter().map(|(sequence, _)| *sequence).collect());
         let requests = left.iter().filter(|(_, request)| request.is_some()).count();
         // Each of these may bring bytes.
         let mut may_bring = requests.min(SLOTS_FOR_BYTES);
         let for_bytes = Pool::new(vec![(); SLOTS_FOR_BYTES - may_bring]);
-        let slots = Rc::new(Slots { session, free: Pool::new(free), for_bytes, sequences, estate: Some(estate) });
+        let slots = Rc::new(Slots {
+            session,
+            free: Pool::new(free),
+            for_bytes,
+            sequences,
+            estate: Some(estate),
+        });
         let mut asked = BTreeMap::new();
         for (slot, (sequence, request)) in (0..SESSION_SLOTS).zip(left) {
             let Some(request) = request else { continue };
             let for_bytes = (may_bring > 0).then(|| slots.for_bytes.lend(()));
             may_bring = may_bring.saturating_sub(1);
             let tx = TxId { session, slot, sequence };
-            let ticket = Ticket { tx, slots: slots.clone(), _slot: slots.free.lend(slot), _for_bytes: for_bytes };
+            let ticket = Ticket {
+                tx,
+                slots: slots.clone(),
+                _slot: slots.free.lend(slot),
+                _for_bytes: for_bytes,
+            };
             asked.insert(request, Rc::new(Requested::again(request, ticket)));
         }
         (slots, asked)
     }
 
     /// Waits for a slot, in order. `None` once the session has ended.
-    pub(crate) async fn ticket(self: &Rc<Slots>, request: Option<u64>, brings_bytes: bool) -> Option<Ticket> {
+    pub(crate) async fn ticket(
+        self: &Rc<Slots>,
+        request: Option<u64>,
+        brings_bytes: bool,
+    ) -> Option<Ticket> {
         let for_bytes = if brings_bytes { Some(self.for_bytes.acquire().await?) } else { None };
         let slot = self.free.acquire().await?;
         let tx = self.next(slot.item()?, request);
@@ -161,7 +181,8 @@ impl Requested {
 impl Drop for Requested {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
-        // One that may still come again is left to the next process, if this one could not take over.
+        // One that may still come again is left to the next process, if this one could not take
+        // over.
         if let (Some(estate), false) = (&ticket.slots.estate, self.is_of_before()) {
             estate.free(ticket.tx.slot);
         }

@@ -40,7 +40,8 @@ pub struct WireLink {
     lend: Option<Lend>,
 }
 
-type Lend = Box<dyn Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>>>;
+type Lend =
+    Box<dyn Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>>>;
 
 /// What outlives a connection.
 #[derive(Default)]
@@ -64,13 +65,23 @@ impl WireLink {
     /// `address` is `host:port`. Nothing is connected before the first attach.
     pub fn new(net: Rc<dyn Net>, ports: ClientPorts, address: String) -> WireLink {
         let turns = Pool::new(vec![(); REQUESTS_UNDER_WAY]);
-        WireLink { net, ports, address, wire: RefCell::new(None), next_id: Cell::new(1), turns, inbox: Rc::default(), lend: None }
+        WireLink {
+            net,
+            ports,
+            address,
+            wire: RefCell::new(None),
+            next_id: Cell::new(1),
+            turns,
+            inbox: Rc::default(),
+            lend: None,
+        }
     }
 
     /// Where the node is on this machine it lends files by `lend`.
     pub fn borrowing(
         mut self,
-        lend: impl Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> + 'static,
+        lend: impl Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>>
+        + 'static,
     ) -> WireLink {
         self.lend = Some(Box::new(lend));
         self
@@ -82,8 +93,13 @@ impl WireLink {
         }
         let wire = self.wire()?;
         // What keeps the session never waits for reads and writes.
-        let keeps_session =
-            matches!(request, Request::Attach { .. } | Request::Renew { .. } | Request::Shared { .. } | Request::Detach { .. });
+        let keeps_session = matches!(
+            request,
+            Request::Attach { .. }
+                | Request::Renew { .. }
+                | Request::Shared { .. }
+                | Request::Detach { .. }
+        );
         let _turn = if keeps_session { None } else { self.turns.acquire().await };
         let id = RequestId(self.next_id.replace(self.next_id.get() + 1));
         let frame = rpc::encode_request(id, &request).map_err(|error| {
@@ -97,17 +113,24 @@ impl WireLink {
     /// [`Request::Admin`] is no client and does it here.
     pub async fn connect(&self) -> Result<(), RpcError> {
         self.hang_up("a new connection is made");
-        let connection = match select(self.net.connect(&self.address), self.ports.clock.sleep(CONNECT_TIMEOUT)).await {
-            Either::Left((Ok(connection), _)) => connection,
-            Either::Left((Err(error), _)) => {
-                self.inbox.trouble.replace(error.to_string());
-                return Err(RpcError::Lost);
-            }
-            Either::Right(_) => {
-                self.inbox.trouble.replace(format!("{}: no connection within {} s", self.address, CONNECT_TIMEOUT.as_secs()));
-                return Err(RpcError::Lost);
-            }
-        };
+        let connection =
+            match select(self.net.connect(&self.address), self.ports.clock.sleep(CONNECT_TIMEOUT))
+                .await
+            {
+                Either::Left((Ok(connection), _)) => connection,
+                Either::Left((Err(error), _)) => {
+                    self.inbox.trouble.replace(error.to_string());
+                    return Err(RpcError::Lost);
+                }
+                Either::Right(_) => {
+                    self.inbox.trouble.replace(format!(
+                        "{}: no connection within {} s",
+                        self.address,
+                        CONNECT_TIMEOUT.as_secs()
+                    ));
+                    return Err(RpcError::Lost);
+                }
+            };
         // Two that attached at once: the later one stays.
         self.hang_up("a new connection is made");
         self.inbox.events.borrow_mut().clear();
@@ -143,7 +166,8 @@ impl Link for WireLink {
 
     fn event(&self) -> PortFuture<'_, LinkEvent> {
         Box::pin(async {
-            let event = self.inbox.changed.until(|| self.inbox.events.borrow_mut().pop_front()).await;
+            let event =
+                self.inbox.changed.until(|| self.inbox.events.borrow_mut().pop_front()).await;
             // A reader may wait for room.
             self.inbox.changed.changed();
             event
@@ -154,7 +178,12 @@ impl Link for WireLink {
         false
     }
 
-    fn lend(&self, borrower: Borrower, ino: Ino, borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+    fn lend(
+        &self,
+        borrower: Borrower,
+        ino: Ino,
+        borrow: Borrow,
+    ) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
         match &self.lend {
             Some(lend) => lend(borrower, ino, borrow),
             None => Box::pin(std::future::ready(Ok(None))),
@@ -213,11 +242,16 @@ impl Wire {
             };
             match rpc::decode(frame) {
                 Ok(Message::Reply { id, reply }) => self.answer(id, Ok(reply)),
-                Ok(Message::Error { id: RequestId::NONE, error }) => return format!("the node could not read a request: {error}"),
+                Ok(Message::Error { id: RequestId::NONE, error }) => {
+                    return format!("the node could not read a request: {error}");
+                }
                 Ok(Message::Error { id, error }) => self.answer(id, Err(error)),
                 Ok(Message::Notice(notice)) => {
                     let inbox = &self.inbox;
-                    inbox.changed.until(|| (inbox.events.borrow().len() < EVENTS_WAITING).then_some(())).await;
+                    inbox
+                        .changed
+                        .until(|| (inbox.events.borrow().len() < EVENTS_WAITING).then_some(()))
+                        .await;
                     inbox.push(LinkEvent::Notice(notice));
                 }
                 Ok(Message::Request { .. }) => return "the node sent a request".into(),

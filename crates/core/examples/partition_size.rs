@@ -1,4 +1,5 @@
-//! Memory and time per file of a partition: `cargo run --release -p ebb-core --example partition_size [FILES]`.
+//! Memory and time per file of a partition: `cargo run --release -p ebb-core --example
+//! partition_size [FILES]`.
 //!
 //! Files are made as an application makes them, 1000 to a directory with names of 21
 //! characters and 4 KiB in each, then listed, looked up and removed in another order.
@@ -41,7 +42,9 @@ fn now() -> std::time::Instant {
 }
 
 fn main() {
-    let files: u64 = std::env::args().nth(1).map_or(1_000_000, |files| files.parse().expect("a number of files"));
+    let files: u64 = std::env::args()
+        .nth(1)
+        .map_or(1_000_000, |files| files.parse().expect("a number of files"));
     let start = ALLOCATED_BYTES.load(Relaxed);
     let mut volume = Volume::new();
     let mut dirs = Vec::new();
@@ -52,13 +55,20 @@ fn main() {
                 dirs.push(volume.make(Ino::ROOT, number, Make::Directory));
             }
             let ino = volume.make(dirs[dirs.len() - 1], number, Make::Regular);
-            volume.run(Mutation::Write { ino, offset: 0, len_bytes: 4096, sums: vec![Some(number as u32)], drop_set_id: false });
+            volume.run(Mutation::Write {
+                ino,
+                offset: 0,
+                len_bytes: 4096,
+                sums: vec![Some(number as u32)],
+                drop_set_id: false,
+            });
         }
     });
     let held = ALLOCATED_BYTES.load(Relaxed) - start;
     let counted = volume.partition.memory_bytes() as usize;
     println!(
-        "memory: {:.0} bytes per file as asked of the allocator, {:.0} of them counted, {:.0} resident",
+        "memory: {:.0} bytes per file as asked of the allocator, {:.0} of them counted, {:.0} \
+         resident",
         per(held, files),
         per(counted, files),
         per(resident_bytes(), files)
@@ -72,7 +82,11 @@ fn main() {
     });
     report("list with attributes", files, || {
         for dir in &dirs {
-            let (_, end) = volume.partition.namespace().read_dir(*dir, Cookie::START, usize::MAX).expect("it is a directory");
+            let (_, end) = volume
+                .partition
+                .namespace()
+                .read_dir(*dir, Cookie::START, usize::MAX)
+                .expect("it is a directory");
             assert!(end);
         }
     });
@@ -90,9 +104,14 @@ fn main() {
 
     let mut volume = Volume::of_a_bucket();
     let parts: Vec<_> = (0..files.div_ceil(KEYS_PER_PART)).map(listed).collect();
-    report("interpret and install what a bucket lists", files, || parts.iter().for_each(|part| volume.install(part)));
+    report("interpret and install what a bucket lists", files, || {
+        parts.iter().for_each(|part| volume.install(part))
+    });
     assert_eq!(volume.partition.namespace().len() as u64, parts.len() as u64 * KEYS_PER_PART + 1);
-    println!("memory: {:.0} bytes per name counted", per(volume.partition.memory_bytes() as usize, files));
+    println!(
+        "memory: {:.0} bytes per name counted",
+        per(volume.partition.memory_bytes() as usize, files)
+    );
 }
 
 /// In the order of a bucket's listing.
@@ -115,8 +134,13 @@ const SESSION: SessionId = SessionId(1);
 
 impl Volume {
     fn new() -> Volume {
-        let mut volume = Volume { partition: Partition::new(Incarnation(1), root_record(), false), sequence: 0 };
-        volume.apply(&Command::SessionOpen { session: SESSION, client: "example".into(), replaces: None });
+        let mut volume =
+            Volume { partition: Partition::new(Incarnation(1), root_record(), false), sequence: 0 };
+        volume.apply(&Command::SessionOpen {
+            session: SESSION,
+            client: "example".into(),
+            replaces: None,
+        });
         volume
     }
 
@@ -125,12 +149,23 @@ impl Volume {
     }
 
     fn install(&mut self, entries: &[Listed]) {
-        let (dir, backing, namespace) = (Ino::ROOT, self.partition.backing(), self.partition.namespace());
+        let (dir, backing, namespace) =
+            (Ino::ROOT, self.partition.backing(), self.partition.namespace());
         let listing = Listing { dir, entries, page: None, scope: Scope::Next, after: None };
-        let Interpreted { entries, hidden, .. } = backing.interpret(namespace, &listing, namespace.next_inos(dir));
-        let stamp = Stamp { time: Time::from_secs(1_800_000_000), version: self.partition.next_version() };
+        let Interpreted { entries, hidden, .. } =
+            backing.interpret(namespace, &listing, namespace.next_inos(dir));
+        let stamp =
+            Stamp { time: Time::from_secs(1_800_000_000), version: self.partition.next_version() };
         let (epoch, owner, progress) = (0, (0, 0), LoadProgress::Unchanged);
-        self.apply(&Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp }));
+        self.apply(&Command::Backing(BackingCommand::Install {
+            dir,
+            epoch,
+            entries,
+            hidden,
+            owner,
+            progress,
+            stamp,
+        }));
     }
 
     fn make(&mut self, parent: Ino, number: u64, what: Make) -> Ino {
@@ -161,19 +196,35 @@ impl Volume {
 fn root_record() -> InstalledRecord {
     let time = Time::from_secs(0);
     let (atime, mtime, ctime, btime) = (time, time, time, time);
-    InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] }
+    InstalledRecord {
+        mode: 0o755,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        xattrs: vec![],
+        links: vec![],
+    }
 }
 
 /// Scattered, as names are: a directory is not filled in order.
 fn name(number: u64) -> Name {
-    Name::new(format!("{:016x}.file", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).as_bytes()).expect("a good name")
+    Name::new(format!("{:016x}.file", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).as_bytes())
+        .expect("a good name")
 }
 
 fn report(what: &str, files: u64, work: impl FnOnce()) {
     let start = now();
     work();
     let seconds = start.elapsed().as_secs_f64();
-    println!("{what}: {:.2} s, {:.0} thousand per second", seconds, files as f64 / seconds / 1000.0);
+    println!(
+        "{what}: {:.2} s, {:.0} thousand per second",
+        seconds,
+        files as f64 / seconds / 1000.0
+    );
 }
 
 fn per(bytes: usize, files: u64) -> f64 {

@@ -89,7 +89,8 @@ impl Cache {
     /// The chunk has `bytes` that could be evicted. An entry that is there takes the new weight.
     pub fn insert(&mut self, key: Key, bytes: u64) {
         if let Some(mut entry) = self.take(key) {
-            self.inserted_bytes = self.inserted_bytes.saturating_add(bytes.saturating_sub(entry.bytes));
+            self.inserted_bytes =
+                self.inserted_bytes.saturating_add(bytes.saturating_sub(entry.bytes));
             entry.bytes = bytes;
             let turn = entry.turn;
             self.put(key, entry, turn);
@@ -137,24 +138,28 @@ impl Cache {
 
     /// The file is gone, and is not remembered either.
     pub fn remove(&mut self, ino: Ino) {
-        let chunks: Vec<Key> = self.entries.range((ino, 0)..=(ino, u64::MAX)).map(|(key, _)| *key).collect();
+        let chunks: Vec<Key> =
+            self.entries.range((ino, 0)..=(ino, u64::MAX)).map(|(key, _)| *key).collect();
         for key in chunks {
             self.take(key);
         }
-        let ghosts: Vec<Key> = self.ghost.keys.range((ino, 0)..=(ino, u64::MAX)).map(|(key, _)| *key).collect();
+        let ghosts: Vec<Key> =
+            self.ghost.keys.range((ino, 0)..=(ino, u64::MAX)).map(|(key, _)| *key).collect();
         for key in ghosts {
             self.ghost.remove(key);
         }
     }
 
-    /// Takes chunks of at least `bytes` out of the cache, or all. One that could not be evicted after
-    /// all is inserted again.
+    /// Takes chunks of at least `bytes` out of the cache, or all. One that could not be evicted
+    /// after all is inserted again.
     pub fn victims(&mut self, bytes: u64) -> Vec<Key> {
         let mut victims = Vec::new();
         let mut freed_bytes = 0u64;
         while freed_bytes < bytes {
-            let from_small = self.main.order.is_empty() || self.small.bytes > self.bytes() / SMALL_SHARE;
-            let queue = if from_small && !self.small.order.is_empty() { &self.small } else { &self.main };
+            let from_small =
+                self.main.order.is_empty() || self.small.bytes > self.bytes() / SMALL_SHARE;
+            let queue =
+                if from_small && !self.small.order.is_empty() { &self.small } else { &self.main };
             let Some((_, &key)) = queue.order.first_key_value() else { break };
             let mut entry = self.take(key).expect("what is in a queue is in the cache");
             if entry.credits == 0 {
@@ -217,7 +222,8 @@ impl Cache {
         let mut problems = Vec::new();
         let (mut small, mut main) = (0, 0);
         for (key, entry) in &self.entries {
-            let (queue, sum) = if entry.promoted { (&self.main, &mut main) } else { (&self.small, &mut small) };
+            let (queue, sum) =
+                if entry.promoted { (&self.main, &mut main) } else { (&self.small, &mut small) };
             *sum += entry.bytes;
             if queue.order.get(&entry.turn) != Some(key) {
                 problems.push(format!("{key:?} is not where it belongs"));

@@ -5,8 +5,9 @@
 //!   state and the command.
 //! - A command that is refused changes nothing but the session table (O-59).
 //! - `applied` is the index of the last command applied; indices have no gaps.
-//! - What a command changes of the namespace is there at once. The bucket's side may be behind it, and what the node has of
-//!   files that have gone, until [`Partition::catch_up`]: nobody asks for either before.
+//! - What a command changes of the namespace is there at once. The bucket's side may be behind it,
+//!   and what the node has of files that have gone, until [`Partition::catch_up`]: nobody asks for
+//!   either before.
 //! - Every version in the state is at most `version`.
 
 mod rebuild;
@@ -64,7 +65,8 @@ pub struct Applied {
     pub answer: Option<Result<Mutated, RpcError>>,
     /// Inodes whose attributes, names or content changed, for the caches of other clients.
     pub touched: Vec<Ino>,
-    /// Names, with their directories, that no client has given or taken away: each refers to something else now.
+    /// Names, with their directories, that no client has given or taken away: each refers to
+    /// something else now.
     pub names: Vec<(Ino, Name)>,
     pub effects: Vec<Effect>,
 }
@@ -88,7 +90,10 @@ impl Partition {
     /// Everything, in an order that depends on nothing but the state. A clone of the
     /// partition costs nothing and stays as it is while the partition goes on.
     pub fn items(&self) -> impl Iterator<Item = SnapshotItem> {
-        let sessions = self.sessions.iter().map(|(id, session)| SnapshotItem::Session { id, session: session.clone() });
+        let sessions = self
+            .sessions
+            .iter()
+            .map(|(id, session)| SnapshotItem::Session { id, session: session.clone() });
         std::iter::once(SnapshotItem::Position { applied: self.applied, version: self.version })
             .chain(self.namespace.items().map(SnapshotItem::Namespace))
             .chain(sessions)
@@ -97,7 +102,9 @@ impl Partition {
     }
 
     /// What [`Partition::items`] gave.
-    pub fn from_items(items: impl IntoIterator<Item = SnapshotItem>) -> Result<Partition, Inconsistent> {
+    pub fn from_items(
+        items: impl IntoIterator<Item = SnapshotItem>,
+    ) -> Result<Partition, Inconsistent> {
         let mut positions = Vec::new();
         let mut names = Vec::new();
         let mut sessions = Sessions::default();
@@ -113,10 +120,20 @@ impl Partition {
             }
         }
         let [(applied, version)] = positions[..] else {
-            return Err(Inconsistent { problems: vec![format!("there are {} positions", positions.len())] });
+            return Err(Inconsistent {
+                problems: vec![format!("there are {} positions", positions.len())],
+            });
         };
         let namespace = Namespace::from_items(names)?;
-        let partition = Partition { namespace, sessions, extents, backing, applied, version, behind: Vec::new() };
+        let partition = Partition {
+            namespace,
+            sessions,
+            extents,
+            backing,
+            applied,
+            version,
+            behind: Vec::new(),
+        };
         let problems = partition.check();
         if problems.is_empty() { Ok(partition) } else { Err(Inconsistent { problems }) }
     }
@@ -153,7 +170,11 @@ impl Partition {
 
     /// How many bytes of what has these attributes are known to be in holes.
     pub fn hole_bytes(&self, attr: &Attr) -> u64 {
-        if attr.kind == FileKind::Regular { self.extents.hole_bytes(attr.ino, attr.size_bytes) } else { 0 }
+        if attr.kind == FileKind::Regular {
+            self.extents.hole_bytes(attr.ino, attr.size_bytes)
+        } else {
+            0
+        }
     }
 
     /// Dirty bytes of files without a name, which wait for nothing: they never go to the bucket.
@@ -164,7 +185,8 @@ impl Partition {
     /// What the trees take of the memory, which is nearly all that it takes. While a snapshot is
     /// written, what changes is there twice.
     pub fn memory_bytes(&self) -> u64 {
-        (self.namespace.memory_bytes() + self.extents.memory_bytes() + self.backing.memory_bytes()) as u64
+        (self.namespace.memory_bytes() + self.extents.memory_bytes() + self.backing.memory_bytes())
+            as u64
     }
 
     pub fn applied(&self) -> LogIndex {
@@ -222,15 +244,22 @@ impl Partition {
                 None
             }
             Command::Client { tx, caller, stamp, mutation } => {
-                let op = &mut Operation { caller, stamp: *stamp, trash: None, changes: &mut changes };
+                let op =
+                    &mut Operation { caller, stamp: *stamp, trash: None, changes: &mut changes };
                 Some(self.client(index, *tx, mutation, op, Namespace::mutate))
             }
             Command::Repeated { tx, caller, stamp, mutation } => {
-                let op = &mut Operation { caller, stamp: *stamp, trash: None, changes: &mut changes };
+                let op =
+                    &mut Operation { caller, stamp: *stamp, trash: None, changes: &mut changes };
                 Some(self.client(index, *tx, mutation, op, Namespace::repeat))
             }
             Command::Discard { tx, caller, stamp, mutation, trash, repeated } => {
-                let op = &mut Operation { caller, stamp: *stamp, trash: Some(trash), changes: &mut changes };
+                let op = &mut Operation {
+                    caller,
+                    stamp: *stamp,
+                    trash: Some(trash),
+                    changes: &mut changes,
+                };
                 let carry_out = if *repeated { Namespace::repeat } else { Namespace::mutate };
                 Some(self.client(index, *tx, mutation, op, carry_out))
             }
@@ -264,11 +293,9 @@ impl Partition {
                 None
             }
             // The inode may have gone while its bytes were on their way.
-            Command::Extent(ExtentCommand::Packed { ino, .. } | ExtentCommand::Exposed { ino, .. })
-                if self.namespace.inode(*ino).is_none() =>
-            {
-                None
-            }
+            Command::Extent(
+                ExtentCommand::Packed { ino, .. } | ExtentCommand::Exposed { ino, .. },
+            ) if self.namespace.inode(*ino).is_none() => None,
             Command::Extent(command) => {
                 if let ExtentCommand::Packed { ino, range } = *command {
                     vacated = self.vacated(ino, range);
@@ -278,7 +305,13 @@ impl Partition {
             }
             Command::Backing(command) => {
                 self.advance(command.stamp());
-                stale = self.backing.apply(self.version, command, &mut self.namespace, &mut self.extents, &mut changes);
+                stale = self.backing.apply(
+                    self.version,
+                    command,
+                    &mut self.namespace,
+                    &mut self.extents,
+                    &mut changes,
+                );
                 None
             }
         };
@@ -309,13 +342,20 @@ impl Partition {
             Verdict::Misordered => return Err(RpcError::Misordered),
             Verdict::Unknown => return Err(RpcError::SessionExpired),
         }
-        let result = self.backing.admit(mutation, &self.namespace).and_then(|()| carry_out(&mut self.namespace, mutation, op));
+        let result = self
+            .backing
+            .admit(mutation, &self.namespace)
+            .and_then(|()| carry_out(&mut self.namespace, mutation, op));
         if result.is_ok() {
             self.advance(Some(op.stamp));
         } else {
             assert!(op.changes.is_empty(), "a refused mutation changes nothing");
         }
-        let answer = result.map_err(RpcError::Refused).map(|attr| Mutated { attr, index, replay: mutation.replay(op.stamp) });
+        let answer = result.map_err(RpcError::Refused).map(|attr| Mutated {
+            attr,
+            index,
+            replay: mutation.replay(op.stamp),
+        });
         self.sessions.record(tx, answer.clone());
         answer
     }
@@ -323,10 +363,13 @@ impl Partition {
     /// Whether what is in the trash can be `name` in the directory `to`.
     pub fn may_restore(&self, ino: Ino, to: Ino, name: &Name) -> Result<(), FsError> {
         let named = Mutation::Link { ino, parent: to, name: name.clone() };
-        self.backing.admit(&named, &self.namespace).and_then(|()| self.namespace.may_restore(ino, to, name))
+        self.backing
+            .admit(&named, &self.namespace)
+            .and_then(|()| self.namespace.may_restore(ino, to, name))
     }
 
-    /// What a file is about to vacate that gets another place: a range that grows where it is is not.
+    /// What a file is about to vacate that gets another place: a range that grows where it is is
+    /// not.
     fn vacated(&self, ino: Ino, new: Option<PackRange>) -> Option<Effect> {
         let range = self.extents.packed(ino)?;
         let stays = new.is_some_and(|new| new.begins_as(&range));
@@ -344,13 +387,16 @@ impl Partition {
         }
     }
 
-    /// Lets extents of files that are there follow what happened in the namespace, in order. `touched`
-    /// are inodes that changed without the namespace having been asked to.
+    /// Lets extents of files that are there follow what happened in the namespace, in order.
+    /// `touched` are inodes that changed without the namespace having been asked to.
     fn observe(&mut self, changes: &[Change], mut touched: Vec<Ino>) -> (Vec<Ino>, Vec<Effect>) {
         let mut effects = Vec::new();
         for change in changes {
             if let Change::Zeroed { ino, range, .. } = change {
-                let runs = self.extents.resident_runs(*ino, extent::whole_blocks(range.start, range.end - range.start));
+                let runs = self.extents.resident_runs(
+                    *ino,
+                    extent::whole_blocks(range.start, range.end - range.start),
+                );
                 effects.extend(runs.into_iter().map(|blocks| Effect::Punch { ino: *ino, blocks }));
             }
             if let Change::Written { ino, packed: Some(range), .. } = *change {
@@ -378,7 +424,9 @@ impl Partition {
 
 fn names_of(changes: &[Change]) -> Vec<(Ino, Name)> {
     let name = |change: &Change| match change {
-        Change::Linked { parent, name, .. } | Change::Unlinked { parent, name, .. } => Some((*parent, name.clone())),
+        Change::Linked { parent, name, .. } | Change::Unlinked { parent, name, .. } => {
+            Some((*parent, name.clone()))
+        }
         _ => None,
     };
     changes.iter().filter_map(name).collect()

@@ -83,12 +83,22 @@ impl Sessions {
         }
     }
 
-    /// What the session's slots have made last, as far as the log has it behind `durable` and before `index`.
-    pub fn preceding(&self, session: SessionId, durable: LogIndex, index: LogIndex) -> Vec<Preceding> {
+    /// What the session's slots have made last, as far as the log has it behind `durable` and
+    /// before `index`.
+    pub fn preceding(
+        &self,
+        session: SessionId,
+        durable: LogIndex,
+        index: LogIndex,
+    ) -> Vec<Preceding> {
         let slots = self.table.get(&session).into_iter().flat_map(|session| &session.slots);
         let made = slots.filter_map(|(slot, last)| {
             let Mutated { index, replay, .. } = *last.answer.as_ref().ok()?;
-            Some(Preceding { tx: TxId { session, slot: *slot, sequence: last.sequence }, index, replay })
+            Some(Preceding {
+                tx: TxId { session, slot: *slot, sequence: last.sequence },
+                index,
+                replay,
+            })
         });
         made.filter(|made| durable < made.index && made.index < index).collect()
     }
@@ -148,8 +158,15 @@ mod tests {
         }
         sessions.record(tx(5, 3), Err(RpcError::Refused(FsError::Exists)));
         sessions.record(TxId { session: SessionId(8), slot: 0, sequence: 3 }, made(12));
-        let preceding = |slot: u16| Preceding { tx: tx(slot, 3), index: LogIndex(10 + u64::from(slot)), replay };
-        assert_eq!(sessions.preceding(SessionId(7), LogIndex(11), LogIndex(14)), [preceding(2), preceding(3)]);
+        let preceding = |slot: u16| Preceding {
+            tx: tx(slot, 3),
+            index: LogIndex(10 + u64::from(slot)),
+            replay,
+        };
+        assert_eq!(
+            sessions.preceding(SessionId(7), LogIndex(11), LogIndex(14)),
+            [preceding(2), preceding(3)]
+        );
         assert_eq!(sessions.preceding(SessionId(9), LogIndex(11), LogIndex(14)), []);
     }
 }

@@ -14,8 +14,13 @@ struct Volume {
 
 impl Volume {
     fn new() -> Volume {
-        let mut volume = Volume { partition: Partition::new(Incarnation(1), record(), true), sequence: 0 };
-        volume.apply(&Command::SessionOpen { session: SESSION, client: "test".into(), replaces: None });
+        let mut volume =
+            Volume { partition: Partition::new(Incarnation(1), record(), true), sequence: 0 };
+        volume.apply(&Command::SessionOpen {
+            session: SESSION,
+            client: "test".into(),
+            replaces: None,
+        });
         volume
     }
 
@@ -28,14 +33,24 @@ impl Volume {
     }
 
     fn install(&mut self, dir: Ino, entries: Vec<Installed>, stamp: Stamp) {
-        let (epoch, progress) = (self.partition.backing().load_epoch(dir).unwrap_or_default(), LoadProgress::Unchanged);
-        self.apply(&Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden: vec![], owner: (5, 6), progress, stamp }));
+        let (epoch, progress) =
+            (self.partition.backing().load_epoch(dir).unwrap_or_default(), LoadProgress::Unchanged);
+        self.apply(&Command::Backing(BackingCommand::Install {
+            dir,
+            epoch,
+            entries,
+            hidden: vec![],
+            owner: (5, 6),
+            progress,
+            stamp,
+        }));
     }
 
     /// Whether it is refused does not matter.
     fn mutate(&mut self, mutation: Mutation) {
         self.sequence += 1;
-        let (tx, stamp) = (TxId { session: SESSION, slot: 0, sequence: self.sequence }, self.stamp());
+        let (tx, stamp) =
+            (TxId { session: SESSION, slot: 0, sequence: self.sequence }, self.stamp());
         self.apply(&Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
     }
 
@@ -45,14 +60,28 @@ impl Volume {
     }
 
     fn items(&self) -> Vec<SnapshotItem> {
-        self.partition.items().filter(|item| !matches!(item, SnapshotItem::Position { .. })).collect()
+        self.partition
+            .items()
+            .filter(|item| !matches!(item, SnapshotItem::Position { .. }))
+            .collect()
     }
 }
 
 fn record() -> InstalledRecord {
     let time = Time::from_secs(1);
     let (atime, mtime, ctime, btime) = (time, time, time, time);
-    InstalledRecord { mode: 0o755, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] }
+    InstalledRecord {
+        mode: 0o755,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        xattrs: vec![],
+        links: vec![],
+    }
 }
 
 fn name(number: u8) -> Name {
@@ -104,7 +133,12 @@ fn installed(entries: Vec<(u8, u8, bool, u16)>, in_order: bool) -> Vec<Installed
         .into_iter()
         .map(|(what, number, recorded, ino)| {
             let (etag, modified) = (format!("e{number}"), Time::from_secs(2));
-            let object = |key| InstalledKind::Object { key, etag, len_bytes: u64::from(number) * 3000, modified };
+            let object = |key| InstalledKind::Object {
+                key,
+                etag,
+                len_bytes: u64::from(number) * 3000,
+                modified,
+            };
             let what = match what {
                 0 => object(None),
                 1 => object(Some(format!("f{}", number + 1))),
@@ -113,7 +147,12 @@ fn installed(entries: Vec<(u8, u8, bool, u16)>, in_order: bool) -> Vec<Installed
                 _ => InstalledKind::Directory { prefix: Some(format!("p{number}/")), page: false },
             };
             let incarnation = if ino == 299 { 2 } else { 1 };
-            Installed { name: name(number), ino: Ino((incarnation << 48) | (100 + u64::from(ino))), what, record: recorded.then(record) }
+            Installed {
+                name: name(number),
+                ino: Ino((incarnation << 48) | (100 + u64::from(ino))),
+                what,
+                record: recorded.then(record),
+            }
         })
         .collect();
     if in_order {
@@ -129,42 +168,89 @@ fn installed(entries: Vec<(u8, u8, bool, u16)>, in_order: bool) -> Vec<Installed
 
 fn prepared(steps: &[Before], dir: Ino) -> Volume {
     let mut volume = Volume::new();
-    let sub = Installed { name: name(0), ino: SUB, what: InstalledKind::Directory { prefix: None, page: false }, record: None };
+    let sub = Installed {
+        name: name(0),
+        ino: SUB,
+        what: InstalledKind::Directory { prefix: None, page: false },
+        record: None,
+    };
     let stamp = volume.stamp();
     volume.install(Ino::ROOT, vec![sub], stamp);
-    let ino_of = |volume: &Volume, number: u8| volume.partition.namespace().dentry(dir, &name(number)).map(|dentry| dentry.ino);
+    let ino_of = |volume: &Volume, number: u8| {
+        volume.partition.namespace().dentry(dir, &name(number)).map(|dentry| dentry.ino)
+    };
     let prefix = if dir == SUB { "d/" } else { "" };
     for step in steps {
         match *step {
-            Before::Make(number) => volume.make(dir, name(number), if number % 5 == 0 { Make::Directory } else { Make::Regular }),
-            Before::Remove(number) => volume.mutate(Mutation::Unlink { parent: dir, name: name(number), holders: vec![] }),
+            Before::Make(number) => volume.make(
+                dir,
+                name(number),
+                if number % 5 == 0 { Make::Directory } else { Make::Regular },
+            ),
+            Before::Remove(number) => {
+                volume.mutate(Mutation::Unlink { parent: dir, name: name(number), holders: vec![] })
+            }
             Before::Rename(from, to) => {
                 let (name, new_name, mode) = (name(from), name(to), RenameMode::Replace);
-                volume.mutate(Mutation::Rename { from: dir, name, to: dir, new_name, mode, holders: vec![] });
+                volume.mutate(Mutation::Rename {
+                    from: dir,
+                    name,
+                    to: dir,
+                    new_name,
+                    mode,
+                    holders: vec![],
+                });
             }
             Before::Upload(of, key) => {
                 let Some(ino) = ino_of(&volume, of) else { continue };
                 let key = format!("{prefix}f{key}");
-                volume.apply(&Command::Backing(BackingCommand::UploadBegun { ino, key, upload: None }));
+                volume.apply(&Command::Backing(BackingCommand::UploadBegun {
+                    ino,
+                    key,
+                    upload: None,
+                }));
             }
             Before::Deleted(number) => {
                 let stamp = volume.stamp();
                 volume.install(dir, installed(vec![(0, number, false, 200)], false), stamp);
-                volume.mutate(Mutation::Unlink { parent: dir, name: name(number), holders: vec![] });
+                volume.mutate(Mutation::Unlink {
+                    parent: dir,
+                    name: name(number),
+                    holders: vec![],
+                });
             }
             Before::Left(number) => {
                 let (key, etag) = (format!("{prefix}f{number}"), "left".into());
-                let uploaded = BackingCommand::Uploaded { ino: Ino(1 << 48 | 999), key, etag, len_bytes: 1, version: Version(1) };
+                let uploaded = BackingCommand::Uploaded {
+                    ino: Ino(1 << 48 | 999),
+                    key,
+                    etag,
+                    len_bytes: 1,
+                    version: Version(1),
+                };
                 volume.apply(&Command::Backing(uploaded));
             }
             Before::Quota => {
-                let (limits, stamp) = (Some(QuotaLimits { bytes: Some(1 << 20), inodes: None }), volume.stamp());
+                let (limits, stamp) =
+                    (Some(QuotaLimits { bytes: Some(1 << 20), inodes: None }), volume.stamp());
                 volume.apply(&Command::Quota { dir, limits, stamp });
             }
             Before::Complete => {
-                let (epoch, stamp) = (volume.partition.backing().load_epoch(dir).unwrap_or_default(), volume.stamp());
-                let (entries, hidden, owner, progress) = (vec![], vec![], (0, 0), LoadProgress::Complete);
-                volume.apply(&Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp }));
+                let (epoch, stamp) = (
+                    volume.partition.backing().load_epoch(dir).unwrap_or_default(),
+                    volume.stamp(),
+                );
+                let (entries, hidden, owner, progress) =
+                    (vec![], vec![], (0, 0), LoadProgress::Complete);
+                volume.apply(&Command::Backing(BackingCommand::Install {
+                    dir,
+                    epoch,
+                    entries,
+                    hidden,
+                    owner,
+                    progress,
+                    stamp,
+                }));
                 volume.apply(&Command::Backing(BackingCommand::Revalidating { dir }));
             }
         }

@@ -52,10 +52,19 @@ struct World {
 const SESSIONS: [SessionId; 2] = [SessionId(1), SessionId(2)];
 const MODES: [u16; 9] = [0o777, 0o755, 0o700, 0o2777, 0o1777, 0o4755, 0o6711, 0o644, 0];
 const SIZES: [u64; 5] = [0, 1, 70_000, MAX_FILE_BYTES, MAX_FILE_BYTES + 1];
-const XATTRS: [&[u8]; 7] = [b"user.a", b"user.b", b"trusted.a", b"security.capability", b"user.", b"system.posix_acl_access", b"a"];
+const XATTRS: [&[u8]; 7] = [
+    b"user.a",
+    b"user.b",
+    b"trusted.a",
+    b"security.capability",
+    b"user.",
+    b"system.posix_acl_access",
+    b"a",
+];
 
 fn callers() -> [Caller; 6] {
-    let caller = |uid, groups: &[u32], checked| Caller { uid, gid: uid, groups: groups.to_vec(), checked };
+    let caller =
+        |uid, groups: &[u32], checked| Caller { uid, gid: uid, groups: groups.to_vec(), checked };
     [
         Caller::ROOT,
         caller(1000, &[2000], false),
@@ -70,7 +79,18 @@ impl World {
     fn new() -> World {
         let time = Time::from_secs(1);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
-        let root = InstalledRecord { mode: 0o777, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
+        let root = InstalledRecord {
+            mode: 0o777,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            xattrs: vec![],
+            links: vec![],
+        };
         World {
             namespace: Namespace::new(Incarnation(3), root),
             reference: Reference::new(0o777, time),
@@ -101,9 +121,17 @@ impl World {
             2..=6 => {
                 let parent = self.dir(dice);
                 let what = self.make(dice);
-                Mutation::Make { parent, name: name(dice), ino: self.namespace.next_ino(parent), mode: dice.of(&MODES), what }
+                Mutation::Make {
+                    parent,
+                    name: name(dice),
+                    ino: self.namespace.next_ino(parent),
+                    mode: dice.of(&MODES),
+                    what,
+                }
             }
-            7 | 8 => Mutation::Link { ino: self.any(dice), parent: self.dir(dice), name: name(dice) },
+            7 | 8 => {
+                Mutation::Link { ino: self.any(dice), parent: self.dir(dice), name: name(dice) }
+            }
             9 | 10 => {
                 let (parent, name) = self.entry(dice);
                 Mutation::Unlink { parent, name, holders: dice.of(&holders) }
@@ -116,18 +144,35 @@ impl World {
                 let ((from, name), (to, new_name)) = (self.entry(dice), self.entry(dice));
                 let ino = Some(self.namespace.next_ino(from));
                 let whiteout = |keep_target| RenameMode::Whiteout { keep_target, ino };
-                let plain = [RenameMode::Replace, RenameMode::Exchange, RenameMode::KeepTarget, RenameMode::Replace];
-                let mode = dice.of(&[plain, plain, [RenameMode::Exchange, RenameMode::Replace, whiteout(true), whiteout(false)]].concat());
+                let plain = [
+                    RenameMode::Replace,
+                    RenameMode::Exchange,
+                    RenameMode::KeepTarget,
+                    RenameMode::Replace,
+                ];
+                let mode = dice.of(&[
+                    plain,
+                    plain,
+                    [RenameMode::Exchange, RenameMode::Replace, whiteout(true), whiteout(false)],
+                ]
+                .concat());
                 Mutation::Rename { from, name, to, new_name, mode, holders: dice.of(&holders) }
             }
             15 | 16 => Mutation::SetAttr { ino: self.any(dice), set: set(dice) },
             17 => Mutation::SetXattr {
                 ino: self.any(dice),
                 name: Bytes::from_static(dice.of(&XATTRS)),
-                value: dice.of(&[Bytes::from_static(b"v"), Bytes::new(), Bytes::from(vec![0; MAX_XATTR_VALUE_BYTES + 1])]),
+                value: dice.of(&[
+                    Bytes::from_static(b"v"),
+                    Bytes::new(),
+                    Bytes::from(vec![0; MAX_XATTR_VALUE_BYTES + 1]),
+                ]),
                 mode: dice.of(&[XattrMode::Set, XattrMode::Create, XattrMode::Replace]),
             },
-            18 => Mutation::RemoveXattr { ino: self.any(dice), name: Bytes::from_static(dice.of(&XATTRS)) },
+            18 => Mutation::RemoveXattr {
+                ino: self.any(dice),
+                name: Bytes::from_static(dice.of(&XATTRS)),
+            },
             20 => {
                 let parent = self.dir(dice);
                 let ino = self.namespace.next_ino(parent);
@@ -177,7 +222,11 @@ impl World {
     /// Mostly something that is a directory and has a name.
     fn dir(&self, dice: &mut Dice) -> Ino {
         let all = self.reference.all();
-        let dirs: Vec<Ino> = all.iter().filter(|(_, (node, _))| node.borrow().kind == FileKind::Directory).map(|(ino, _)| *ino).collect();
+        let dirs: Vec<Ino> = all
+            .iter()
+            .filter(|(_, (node, _))| node.borrow().kind == FileKind::Directory)
+            .map(|(ino, _)| *ino)
+            .collect();
         let pick = dice.below(256);
         if pick < 240 { dirs[pick % dirs.len()] } else { self.inos[pick % self.inos.len()] }
     }
@@ -185,7 +234,11 @@ impl World {
     /// Mostly something that exists, and then mostly not a directory.
     fn any(&self, dice: &mut Dice) -> Ino {
         let all = self.reference.all();
-        let files: Vec<Ino> = all.iter().filter(|(_, (node, _))| node.borrow().kind != FileKind::Directory).map(|(ino, _)| *ino).collect();
+        let files: Vec<Ino> = all
+            .iter()
+            .filter(|(_, (node, _))| node.borrow().kind != FileKind::Directory)
+            .map(|(ino, _)| *ino)
+            .collect();
         let pick = dice.below(256);
         match pick {
             0..150 if !files.is_empty() => files[pick % files.len()],
@@ -208,24 +261,36 @@ impl World {
     }
 
     fn mutate(&mut self, caller: &Caller, mutation: &Mutation) {
-        let stamp = Stamp { time: Time::from_secs(self.clock as i64), version: Version(self.clock) };
+        let stamp =
+            Stamp { time: Time::from_secs(self.clock as i64), version: Version(self.clock) };
         let before = self.namespace.clone();
         let mut changes = Vec::new();
-        let answer = self.namespace.mutate(mutation, &mut Operation { caller, stamp, trash: None, changes: &mut changes });
+        let answer = self
+            .namespace
+            .mutate(mutation, &mut Operation { caller, stamp, trash: None, changes: &mut changes });
         let expected = self.reference.run(caller, stamp.time, mutation);
         let mut found = answer.clone().map(|attr| attr.map(unversioned));
-        if let (Mutation::Unlink { .. } | Mutation::Rmdir { .. } | Mutation::Rename { .. }, Ok(gone)) = (mutation, &mut found)
+        if let (
+            Mutation::Unlink { .. } | Mutation::Rmdir { .. } | Mutation::Rename { .. },
+            Ok(gone),
+        ) = (mutation, &mut found)
             && let Some(gone) = gone.take()
         {
             // Those that have it open still have it as it is told.
             let left = self.namespace.attr(gone.ino).map(unversioned);
             let is_told = left == Err(FsError::Stale) || left.as_ref() == Ok(&gone);
-            assert!(gone.nlink == 0 && before.attr(gone.ino).is_ok() && is_told, "{gone:?}, {left:?}");
+            assert!(
+                gone.nlink == 0 && before.attr(gone.ino).is_ok() && is_told,
+                "{gone:?}, {left:?}"
+            );
         }
         assert_eq!(found, expected, "{mutation:?} by {caller:?}");
         if answer.is_err() {
             assert!(changes.is_empty());
-            assert!(before.items().eq(self.namespace.items()), "{mutation:?} was refused and left a trace");
+            assert!(
+                before.items().eq(self.namespace.items()),
+                "{mutation:?} was refused and left a trace"
+            );
         }
         if let (Ok(_), Some(ino)) = (&answer, mutation.replay(stamp).ino) {
             self.inos.push(ino);
@@ -235,13 +300,25 @@ impl World {
     }
 
     fn set_quota(&mut self, dice: &mut Dice) {
-        let stamp = Stamp { time: Time::from_secs(self.clock as i64), version: Version(self.clock) };
+        let stamp =
+            Stamp { time: Time::from_secs(self.clock as i64), version: Version(self.clock) };
         let dir = self.any_or_dir(dice);
-        let (bytes, inodes) = (dice.of(&[None, Some(0), Some(70_000), Some(2 << 20)]), dice.of(&[None, Some(2), Some(5), Some(0)]));
-        let limits = dice.of(&[Some(QuotaLimits { bytes, inodes }), Some(QuotaLimits { bytes, inodes }), None]);
+        let (bytes, inodes) = (
+            dice.of(&[None, Some(0), Some(70_000), Some(2 << 20)]),
+            dice.of(&[None, Some(2), Some(5), Some(0)]),
+        );
+        let limits = dice.of(&[
+            Some(QuotaLimits { bytes, inodes }),
+            Some(QuotaLimits { bytes, inodes }),
+            None,
+        ]);
         let mut changes = Vec::new();
         let answer = self.namespace.set_quota(dir, limits, stamp, &mut changes);
-        assert_eq!(answer, self.reference.set_quota(stamp.time, dir, limits), "{limits:?} for {dir}");
+        assert_eq!(
+            answer,
+            self.reference.set_quota(stamp.time, dir, limits),
+            "{limits:?} for {dir}"
+        );
         assert_eq!(answer.is_ok(), changes == [Change::Touched { ino: dir, stamp }]);
         self.follower.follow(&changes, &self.namespace);
     }
@@ -253,11 +330,18 @@ impl World {
         for ino in &self.inos {
             let (old, new) = (before.attr(*ino), self.namespace.attr(*ino));
             let Ok(new) = new else {
-                assert!(old.is_err() || changes.iter().any(|change| matches!(change, Change::Gone { ino: gone, .. } if gone == ino)));
+                assert!(
+                    old.is_err()
+                        || changes.iter().any(
+                            |change| matches!(change, Change::Gone { ino: gone, .. } if gone == ino)
+                        )
+                );
                 continue;
             };
-            let same = old.as_ref().is_ok_and(|old| unversioned(old.clone()) == unversioned(new.clone()));
-            let xattrs = |namespace: &Namespace| namespace.inode(*ino).map(|inode| inode.xattrs.clone());
+            let same =
+                old.as_ref().is_ok_and(|old| unversioned(old.clone()) == unversioned(new.clone()));
+            let xattrs =
+                |namespace: &Namespace| namespace.inode(*ino).map(|inode| inode.xattrs.clone());
             if same && xattrs(before) == xattrs(&self.namespace) {
                 assert_eq!(old.map(|old| old.version), Ok(new.version));
             } else {
@@ -281,9 +365,15 @@ impl World {
 
     fn ask(&self, caller: &Caller, dice: &mut Dice) {
         let (dir, name, ino) = (self.dir(dice), name(dice), self.any(dice));
-        assert_eq!(self.namespace.lookup(dir, &name).map(|attr| attr.ino), self.reference.lookup(dir, &name));
+        assert_eq!(
+            self.namespace.lookup(dir, &name).map(|attr| attr.ino),
+            self.reference.lookup(dir, &name)
+        );
         let access = Access(dice.below(8) as u8);
-        assert_eq!(self.namespace.access(caller, ino, access), self.reference.access(caller, ino, access));
+        assert_eq!(
+            self.namespace.access(caller, ino, access),
+            self.reference.access(caller, ino, access)
+        );
     }
 
     fn compare(&self) {
@@ -291,7 +381,10 @@ impl World {
         let all = self.reference.all();
         assert_eq!(self.namespace.len(), all.len());
         let quota = |root| self.namespace.quota(root).map(|(limits, used)| (root, limits, used));
-        assert_eq!(self.namespace.quota_roots().filter_map(quota).collect::<Vec<_>>(), self.reference.quotas());
+        assert_eq!(
+            self.namespace.quota_roots().filter_map(quota).collect::<Vec<_>>(),
+            self.reference.quotas()
+        );
         for ino in &self.inos {
             let Some((node, nlink)) = all.get(ino) else {
                 assert_eq!(self.namespace.attr(*ino), Err(FsError::Stale));
@@ -300,8 +393,15 @@ impl World {
             let node = node.borrow();
             assert_eq!(self.namespace.attr(*ino).map(unversioned), Ok(node.attr(*nlink)));
             let names = self.namespace.list_xattr(*ino).expect("the inode exists");
-            let xattrs: BTreeMap<Vec<u8>, Vec<u8>> =
-                names.iter().map(|name| (name.to_vec(), self.namespace.get_xattr(*ino, name).expect("it is listed").to_vec())).collect();
+            let xattrs: BTreeMap<Vec<u8>, Vec<u8>> = names
+                .iter()
+                .map(|name| {
+                    (
+                        name.to_vec(),
+                        self.namespace.get_xattr(*ino, name).expect("it is listed").to_vec(),
+                    )
+                })
+                .collect();
             assert_eq!(xattrs, node.xattrs);
             let target = self.namespace.read_link(*ino);
             assert_eq!(target.map_or(Vec::new(), Vec::from), node.target);
@@ -340,7 +440,13 @@ fn acl(dice: &mut Dice) -> Bytes {
     const TAGS: [u16; 6] = [1, 2, 4, 8, 16, 32];
     let shape = dice.below(8);
     let tags: &[u16] = match shape {
-        0 => return dice.of(&[Bytes::new(), Bytes::from_static(b"\x02\0\0\0"), Bytes::from_static(b"\x03\0\0\0")]),
+        0 => {
+            return dice.of(&[
+                Bytes::new(),
+                Bytes::from_static(b"\x02\0\0\0"),
+                Bytes::from_static(b"\x03\0\0\0"),
+            ]);
+        }
         1 => &[1, 4, 32],
         2 => &[1, 4, 16, 32],
         3 => &[1, 2, 2, 4, 16, 32],
@@ -364,13 +470,20 @@ fn acl(dice: &mut Dice) -> Bytes {
 
 fn set(dice: &mut Dice) -> SetAttr {
     let mut set = SetAttr::default();
-    let times =
-        [SetTime::Now, SetTime::To(Time { secs: -5, nanos: 7 }), SetTime::To(Time { secs: 0, nanos: 1_000_000_000 }), SetTime::Reading];
+    let times = [
+        SetTime::Now,
+        SetTime::To(Time { secs: -5, nanos: 7 }),
+        SetTime::To(Time { secs: 0, nanos: 1_000_000_000 }),
+        SetTime::Reading,
+    ];
     match dice.below(9) {
         0 => set.mode = Some(dice.of(&MODES)),
         1 => set.uid = Some(dice.of(&[1000, 1001, 0, u32::MAX])),
         2 => set.gid = Some(dice.of(&[1000, 2000, 0, u32::MAX])),
-        3 => (set.uid, set.gid, set.drop_set_id) = (Some(1000), Some(dice.of(&[1000, 2000, 1001])), dice.of(&[false, true])),
+        3 => {
+            (set.uid, set.gid, set.drop_set_id) =
+                (Some(1000), Some(dice.of(&[1000, 2000, 1001])), dice.of(&[false, true]))
+        }
         4 => set.size_bytes = Some(dice.of(&SIZES)),
         5 => (set.atime, set.mtime) = (Some(dice.of(&times)), Some(dice.of(&times))),
         8 => set.atime = Some(SetTime::Reading),
@@ -424,12 +537,15 @@ impl Follower {
                     let size = self.sizes.get(&ino).copied().unwrap_or(0);
                     assert!(range.start < size && range.end <= size.next_multiple_of(BLOCK_BYTES));
                 }
-                Change::Made { ino } | Change::Touched { ino, .. } => assert!(namespace.inode(ino).is_some()),
+                Change::Made { ino } | Change::Touched { ino, .. } => {
+                    assert!(namespace.inode(ino).is_some())
+                }
                 Change::Forgotten { .. } => unreachable!("there is no bucket"),
             }
         }
         for (ino, (parent, name)) in &self.primary {
-            let mut path = namespace.path_of(*ino).expect("an inode with a primary name has a path");
+            let mut path =
+                namespace.path_of(*ino).expect("an inode with a primary name has a path");
             assert_eq!(path.pop().as_ref(), Some(name));
             assert_eq!(namespace.dentry(*parent, name).map(|dentry| dentry.ino), Some(*ino));
         }
@@ -440,13 +556,18 @@ impl Follower {
 
     /// The oldest of the other names is primary now, unless the change goes on to say which.
     fn promote(&mut self, ino: Ino, namespace: &Namespace, changes: &[Change]) {
-        let renamed = changes.iter().any(|change| matches!(change, Change::Linked { ino: other, .. } if *other == ino));
+        let renamed = changes
+            .iter()
+            .any(|change| matches!(change, Change::Linked { ino: other, .. } if *other == ino));
         let link = namespace.primary_link(ino);
         if let Some(link) = link
             && !renamed
         {
             let place = self.names.keys().find(|(parent, name)| {
-                *parent == link.parent && namespace.dentry(*parent, name).is_some_and(|dentry| dentry.cookie == link.cookie)
+                *parent == link.parent
+                    && namespace
+                        .dentry(*parent, name)
+                        .is_some_and(|dentry| dentry.cookie == link.cookie)
             });
             self.primary.insert(ino, place.expect("the other names are known").clone());
         }

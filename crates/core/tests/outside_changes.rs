@@ -20,7 +20,18 @@ fn name(text: &str) -> Name {
 fn record() -> InstalledRecord {
     let time = Time::from_secs(1);
     let (atime, mtime, ctime, btime) = (time, time, time, time);
-    InstalledRecord { mode: 0o755, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] }
+    InstalledRecord {
+        mode: 0o755,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        xattrs: vec![],
+        links: vec![],
+    }
 }
 
 fn found(name: Name, ino: Ino, what: InstalledKind) -> Installed {
@@ -33,8 +44,13 @@ fn object(etag: &str, len_bytes: u64) -> InstalledKind {
 
 impl Node {
     fn new(backed: bool) -> Node {
-        let mut node = Node { partition: Partition::new(Incarnation(1), record(), backed), sequence: 0 };
-        node.apply(Command::SessionOpen { session: SessionId(1), client: "test".into(), replaces: None });
+        let mut node =
+            Node { partition: Partition::new(Incarnation(1), record(), backed), sequence: 0 };
+        node.apply(Command::SessionOpen {
+            session: SessionId(1),
+            client: "test".into(),
+            replaces: None,
+        });
         node
     }
 
@@ -64,14 +80,26 @@ impl Node {
 
     fn install(&mut self, dir: Ino, entries: Vec<Installed>, progress: LoadProgress) {
         let stamp = self.stamp();
-        self.log(BackingCommand::Install { dir, epoch: 0, entries, hidden: vec![], owner: (0, 0), progress, stamp });
+        self.log(BackingCommand::Install {
+            dir,
+            epoch: 0,
+            entries,
+            hidden: vec![],
+            owner: (0, 0),
+            progress,
+            stamp,
+        });
     }
 
     fn mutate(&mut self, mutation: Mutation) -> Result<(), FsError> {
         self.sequence += 1;
         let tx = TxId { session: SessionId(1), slot: 0, sequence: self.sequence };
         let stamp = self.stamp();
-        match self.apply(Command::Client { tx, caller: Caller::ROOT, stamp, mutation }).answer.unwrap() {
+        match self
+            .apply(Command::Client { tx, caller: Caller::ROOT, stamp, mutation })
+            .answer
+            .unwrap()
+        {
             Ok(_) => Ok(()),
             Err(RpcError::Refused(error)) => Err(error),
             Err(error) => panic!("{error}"),
@@ -79,7 +107,14 @@ impl Node {
     }
 
     fn write(&mut self, offset: u64, len_bytes: u64) {
-        self.mutate(Mutation::Write { ino: FILE, offset, len_bytes, sums: vec![], drop_set_id: false }).unwrap();
+        self.mutate(Mutation::Write {
+            ino: FILE,
+            offset,
+            len_bytes,
+            sums: vec![],
+            drop_set_id: false,
+        })
+        .unwrap();
     }
 
     fn size(&self) -> u64 {
@@ -88,7 +123,13 @@ impl Node {
 
     fn replaced(&mut self) -> Applied {
         let stamp = self.stamp();
-        self.log(BackingCommand::Replaced { ino: FILE, etag: "e2".into(), len_bytes: 4, modified: Time::from_secs(3), stamp })
+        self.log(BackingCommand::Replaced {
+            ino: FILE,
+            etag: "e2".into(),
+            len_bytes: 4,
+            modified: Time::from_secs(3),
+            stamp,
+        })
     }
 
     fn vanished(&mut self, text: &str) -> Applied {
@@ -102,7 +143,12 @@ impl Node {
 #[test]
 fn a_replaced_object_is_what_the_file_holds() {
     let mut node = Node::with_names();
-    node.apply(Command::Extent(ExtentCommand::Present { ino: FILE, etag: "e1".into(), first: 0, sums: vec![1] }));
+    node.apply(Command::Extent(ExtentCommand::Present {
+        ino: FILE,
+        etag: "e1".into(),
+        first: 0,
+        sums: vec![1],
+    }));
     assert_eq!(node.partition.extents().resident_bytes(), BLOCK_BYTES);
     assert_eq!(node.replaced().touched, [FILE]);
     let segments = node.partition.extents().plan_read(FILE, 0..10, node.size());
@@ -146,15 +192,32 @@ fn a_vanished_object_takes_its_name_along() {
 fn what_the_bucket_does_not_allow_is_refused() {
     let mut node = Node::with_names();
     let rmdir = || Mutation::Rmdir { parent: Ino::ROOT, name: name("d"), holders: vec![] };
-    let make =
-        |text: &str| Mutation::Make { parent: Ino::ROOT, name: name(text), ino: Ino(1 << 48 | 200), mode: 0o644, what: Make::Regular };
+    let make = |text: &str| Mutation::Make {
+        parent: Ino::ROOT,
+        name: name(text),
+        ino: Ino(1 << 48 | 200),
+        mode: 0o644,
+        what: Make::Regular,
+    };
     assert_eq!(node.mutate(rmdir()), Err(FsError::Busy));
     assert_eq!(node.mutate(make(".ebb")), Err(FsError::AccessDenied));
     assert_eq!(node.mutate(make(".ebb%2e")), Err(FsError::AccessDenied));
-    let what = InstalledKind::Object { key: Some("d/.".into()), etag: "e".into(), len_bytes: 1, modified: Time::from_secs(1) };
+    let what = InstalledKind::Object {
+        key: Some("d/.".into()),
+        etag: "e".into(),
+        len_bytes: 1,
+        modified: Time::from_secs(1),
+    };
     let borrowed = Installed { name: name(".ebb%2e"), ino: Ino(1 << 48 | 300), what, record: None };
     node.install(DIR, vec![borrowed], LoadProgress::Complete);
-    let away = |mode| Mutation::Rename { from: DIR, name: name(".ebb%2e"), to: Ino::ROOT, new_name: name("away"), mode, holders: vec![] };
+    let away = |mode| Mutation::Rename {
+        from: DIR,
+        name: name(".ebb%2e"),
+        to: Ino::ROOT,
+        new_name: name("away"),
+        mode,
+        holders: vec![],
+    };
     let whiteout = RenameMode::Whiteout { keep_target: false, ino: Some(Ino(1 << 48 | 301)) };
     assert_eq!(node.mutate(away(whiteout)), Err(FsError::AccessDenied));
     assert_eq!(node.mutate(away(RenameMode::Replace)), Ok(()));
@@ -171,9 +234,19 @@ fn an_inode_waits_for_all_its_names() {
     let ino = Ino(1 << 48 | 300);
     let links = vec![(Ino::ROOT, name("g")), (DIR, name("h"))];
     let record = Some(InstalledRecord { nlink: 2, links, ..record() });
-    let what = InstalledKind::Object { key: Some("g".into()), etag: "e".into(), len_bytes: 1, modified: Time::from_secs(1) };
-    node.install(DIR, vec![Installed { name: name("h"), ino, what, record }], LoadProgress::Unchanged);
-    let chmod = || Mutation::SetAttr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
+    let what = InstalledKind::Object {
+        key: Some("g".into()),
+        etag: "e".into(),
+        len_bytes: 1,
+        modified: Time::from_secs(1),
+    };
+    node.install(
+        DIR,
+        vec![Installed { name: name("h"), ino, what, record }],
+        LoadProgress::Unchanged,
+    );
+    let chmod =
+        || Mutation::SetAttr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
     assert_eq!(node.mutate(chmod()), Err(FsError::Busy));
     assert_eq!(node.partition.backing().unseen_names(ino), [(Ino::ROOT, name("g"))]);
     node.vanished("g");
@@ -187,9 +260,17 @@ fn a_late_listing_brings_nothing_back() {
     let mut node = Node::with_names();
     node.mutate(Mutation::Unlink { parent: Ino::ROOT, name: name("f"), holders: vec![] }).unwrap();
     node.log(BackingCommand::Deleted { key: "f".into() });
-    node.install(Ino::ROOT, vec![found(name("f"), Ino(1 << 48 | 400), object("e1", 10))], LoadProgress::Unchanged);
+    node.install(
+        Ino::ROOT,
+        vec![found(name("f"), Ino(1 << 48 | 400), object("e1", 10))],
+        LoadProgress::Unchanged,
+    );
     assert_eq!(node.partition.namespace().lookup(Ino::ROOT, &name("f")), Err(FsError::NotFound));
-    assert!(node.partition.backing().knows_absent(node.partition.namespace(), Ino::ROOT, &name("f")));
+    assert!(node.partition.backing().knows_absent(
+        node.partition.namespace(),
+        Ino::ROOT,
+        &name("f")
+    ));
     let stamp = node.stamp();
     let entries = vec![found(name("late"), Ino(1 << 48 | 401), object("e", 1))];
     node.log(BackingCommand::Install {
@@ -209,12 +290,28 @@ fn a_late_listing_brings_nothing_back() {
 #[test]
 fn an_upload_outlived_by_nothing_leaves_no_object() {
     let mut node = Node::new(true);
-    node.mutate(Mutation::Make { parent: Ino::ROOT, name: name("n"), ino: FILE, mode: 0o644, what: Make::Regular }).unwrap();
+    node.mutate(Mutation::Make {
+        parent: Ino::ROOT,
+        name: name("n"),
+        ino: FILE,
+        mode: 0o644,
+        what: Make::Regular,
+    })
+    .unwrap();
     node.log(BackingCommand::UploadBegun { ino: FILE, key: "n".into(), upload: Some("u".into()) });
     node.mutate(Mutation::Unlink { parent: Ino::ROOT, name: name("n"), holders: vec![] }).unwrap();
     assert_eq!(node.partition.backing().uploads().map(|(ino, _)| ino).collect::<Vec<_>>(), [FILE]);
-    node.log(BackingCommand::Uploaded { ino: FILE, key: "n".into(), etag: "e".into(), len_bytes: 0, version: Version(1) });
-    assert_eq!(node.partition.backing().deletes().collect::<Vec<_>>(), [("n".into(), Some("e".into()))]);
+    node.log(BackingCommand::Uploaded {
+        ino: FILE,
+        key: "n".into(),
+        etag: "e".into(),
+        len_bytes: 0,
+        version: Version(1),
+    });
+    assert_eq!(
+        node.partition.backing().deletes().collect::<Vec<_>>(),
+        [("n".into(), Some("e".into()))]
+    );
 }
 
 /// A file is renamed back while its object is being copied to the new name's key. The copy
@@ -233,7 +330,10 @@ fn a_move_that_is_overtaken_goes_back() {
     let step = |node: &Node| node.partition.backing().flush_step(node.partition.namespace(), FILE);
     assert_eq!(step(&node), FlushStep::AwaitDelete { key: "f".into() });
     node.log(BackingCommand::Deleted { key: "f".into() });
-    assert_eq!(step(&node), FlushStep::Move { from: "g".into(), to: "f".into(), etag: "e2".into() });
+    assert_eq!(
+        step(&node),
+        FlushStep::Move { from: "g".into(), to: "f".into(), etag: "e2".into() }
+    );
     assert_eq!(node.partition.backing().dirt().since, Some(Time::from_secs(9)));
 }
 
@@ -241,16 +341,27 @@ fn a_move_that_is_overtaken_goes_back() {
 #[test]
 fn a_volume_without_bucket_owes_it_nothing() {
     let mut node = Node::new(false);
-    let make = |text: &str, ino, what| Mutation::Make { parent: Ino::ROOT, name: name(text), ino, mode: 0o755, what };
+    let make = |text: &str, ino, what| Mutation::Make {
+        parent: Ino::ROOT,
+        name: name(text),
+        ino,
+        mode: 0o755,
+        what,
+    };
     node.mutate(make(".ebb", DIR, Make::Directory)).unwrap();
     node.mutate(make("f", FILE, Make::Regular)).unwrap();
     node.write(0, 10);
     let (backing, namespace) = (node.partition.backing(), node.partition.namespace());
-    assert!(backing.is_settled() && backing.is_complete(DIR) && backing.load_plan(namespace, DIR).is_none());
+    assert!(
+        backing.is_settled()
+            && backing.is_complete(DIR)
+            && backing.load_plan(namespace, DIR).is_none()
+    );
     assert!(backing.knows_absent(namespace, DIR, &name("x")));
     assert_eq!(backing.flush_step(namespace, FILE), FlushStep::Nothing);
     assert_eq!(backing.page_step(namespace, Ino::ROOT), PageStep::Nothing);
-    node.mutate(Mutation::Rmdir { parent: Ino::ROOT, name: name(".ebb"), holders: vec![] }).unwrap();
+    node.mutate(Mutation::Rmdir { parent: Ino::ROOT, name: name(".ebb"), holders: vec![] })
+        .unwrap();
 }
 
 /// A snapshot that was tampered with is refused, item by item.
@@ -262,7 +373,11 @@ fn a_snapshot_that_breaks_a_law_is_refused() {
     assert!(Partition::from_items(items.clone()).unwrap().items().eq(items.iter().cloned()));
     let mut refused = 0;
     for at in 0..items.len() {
-        let rest = items.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, item)| item.clone());
+        let rest = items
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != at)
+            .map(|(_, item)| item.clone());
         match (&items[at], Partition::from_items(rest)) {
             (SnapshotItem::Session { .. }, Ok(_)) => {}
             (item, Ok(_)) => panic!("nobody misses {item:?}"),
@@ -275,20 +390,35 @@ fn a_snapshot_that_breaks_a_law_is_refused() {
     assert_eq!(refused, items.len() - 1);
 }
 
-/// Situation: a page in the bucket is younger than what is known here, which comes from a backup: the directory `d` has been renamed to `e`
-/// since. Danger: two directories have the same objects, or `d` is hidden from whoever has nothing but the
-/// bucket. Expectation: what is here stays, and the page's `e` is not taken over.
+/// Situation: a page in the bucket is younger than what is known here, which comes from a backup:
+/// the directory `d` has been renamed to `e` since. Danger: two directories have the same objects,
+/// or `d` is hidden from whoever has nothing but the bucket. Expectation: what is here stays, and
+/// the page's `e` is not taken over.
 #[test]
 fn a_younger_page_does_not_take_the_prefix_of_what_is_here() {
     let mut node = Node::with_names();
     let renamed = InstalledKind::Directory { prefix: Some("d/".into()), page: false };
-    let entries = vec![Installed { name: name("e"), ino: Ino(DIR.0 + 1), what: renamed, record: Some(record()) }];
+    let entries = vec![Installed {
+        name: name("e"),
+        ino: Ino(DIR.0 + 1),
+        what: renamed,
+        record: Some(record()),
+    }];
     let stamp = node.stamp();
     let (progress, hidden) = (LoadProgress::Complete, vec!["d".into()]);
-    node.log(BackingCommand::Install { dir: Ino::ROOT, epoch: 0, entries, hidden, owner: (0, 0), progress, stamp });
+    node.log(BackingCommand::Install {
+        dir: Ino::ROOT,
+        epoch: 0,
+        entries,
+        hidden,
+        owner: (0, 0),
+        progress,
+        stamp,
+    });
     let (listed, _) = node.partition.namespace().read_dir(Ino::ROOT, Cookie::START, 10).unwrap();
     let names: Vec<Name> = listed.into_iter().map(|(entry, _)| entry.name).collect();
     assert_eq!(names, [name("d"), name("f")]);
-    let is_hidden = |item: SnapshotItem| matches!(item, SnapshotItem::Backing(BackingItem::Hidden { .. }));
+    let is_hidden =
+        |item: SnapshotItem| matches!(item, SnapshotItem::Backing(BackingItem::Hidden { .. }));
     assert!(!node.partition.items().any(is_hidden));
 }

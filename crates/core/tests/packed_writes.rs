@@ -5,7 +5,8 @@ use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_model::*;
 
 const FIRST: PackRange = PackRange { pack: PackId(1), start: 0, len_bytes: PACK_UNIT_BYTES };
-const SECOND: PackRange = PackRange { pack: PackId(2), start: PACK_UNIT_BYTES, len_bytes: 2 * PACK_UNIT_BYTES };
+const SECOND: PackRange =
+    PackRange { pack: PackId(2), start: PACK_UNIT_BYTES, len_bytes: 2 * PACK_UNIT_BYTES };
 
 struct Volume {
     partition: Partition,
@@ -16,13 +17,30 @@ impl Volume {
     fn with_file() -> Volume {
         let time = Time::from_secs(1);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
-        let root = InstalledRecord { mode: 0o755, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
+        let root = InstalledRecord {
+            mode: 0o755,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            xattrs: vec![],
+            links: vec![],
+        };
         let partition = Partition::new(Incarnation(1), root, true);
         let ino = partition.namespace().next_ino(Ino::ROOT);
         let mut volume = Volume { partition, ino };
-        volume.apply(Command::SessionOpen { session: SessionId(1), client: "test".into(), replaces: None });
+        volume.apply(Command::SessionOpen {
+            session: SessionId(1),
+            client: "test".into(),
+            replaces: None,
+        });
         let name = Name::new(b"f".as_slice()).unwrap();
-        volume.run(Mutation::Make { parent: Ino::ROOT, name, ino, mode: 0o644, what: Make::Regular }).unwrap();
+        volume
+            .run(Mutation::Make { parent: Ino::ROOT, name, ino, mode: 0o644, what: Make::Regular })
+            .unwrap();
         volume
     }
 
@@ -46,7 +64,14 @@ impl Volume {
 
     fn write(&mut self, range: PackRange) -> Result<Vec<PackRange>, RpcError> {
         let (ino, len_bytes) = (self.ino, 100);
-        self.run(Mutation::WritePacked { ino, offset: 0, len_bytes, sums: vec![Some(1)], drop_set_id: false, range })
+        self.run(Mutation::WritePacked {
+            ino,
+            offset: 0,
+            len_bytes,
+            sums: vec![Some(1)],
+            drop_set_id: false,
+            range,
+        })
     }
 
     fn place(&self) -> Option<PackRange> {
@@ -59,7 +84,11 @@ fn the_file_is_where_its_first_write_says() {
     let mut volume = Volume::with_file();
     assert_eq!(volume.write(FIRST).unwrap(), []);
     assert_eq!(volume.place(), Some(FIRST));
-    assert_eq!(volume.partition.extents().resident_bytes(), PACK_UNIT_BYTES, "it takes what its range takes");
+    assert_eq!(
+        volume.partition.extents().resident_bytes(),
+        PACK_UNIT_BYTES,
+        "it takes what its range takes"
+    );
     assert_eq!(volume.partition.extents().block(volume.ino, 0).unwrap().sum, Some(1));
 }
 
@@ -78,7 +107,14 @@ fn another_first_write_vacates_the_range_of_before() {
 fn a_refused_write_takes_no_range() {
     let mut volume = Volume::with_file();
     let (ino, name) = (volume.ino, Bytes::from_static(InodeFlags::ATTRIBUTE));
-    volume.run(Mutation::SetXattr { ino, name, value: InodeFlags::IMMUTABLE.value(), mode: XattrMode::Set }).unwrap();
+    volume
+        .run(Mutation::SetXattr {
+            ino,
+            name,
+            value: InodeFlags::IMMUTABLE.value(),
+            mode: XattrMode::Set,
+        })
+        .unwrap();
     assert_eq!(volume.write(FIRST), Err(RpcError::Refused(FsError::NotPermitted)));
     assert_eq!(volume.place(), None);
 }

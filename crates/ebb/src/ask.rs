@@ -8,7 +8,9 @@ use ebb_cli::args::{LsDirty, Target};
 use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
 use ebb_fuse::Mount;
-use ebb_model::{AdminReply, AdminRequest, FileKind, FsError, Ino, Name, Reply, Request, RpcError, Status};
+use ebb_model::{
+    AdminReply, AdminRequest, FileKind, FsError, Ino, Name, Reply, Request, RpcError, Status,
+};
 use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -60,21 +62,24 @@ pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
 pub async fn flush(target: Target) -> Result<(), Failure> {
     let node = Asked::at(&target.path, Last::Followed).await?;
     let path = node.path().await?;
-    let reply = {
-        let flushing = node.ask_told(AdminRequest::Flush { path }, |error| match error {
-            FsError::TimedOut => Some(Failure::of(node.shown(), "the bucket has not taken everything in time; `ebb status` says why")),
+    let reply =
+        {
+            let flushing = node.ask_told(AdminRequest::Flush { path }, |error| match error {
+            FsError::TimedOut => Some(Failure::of(node.shown(), "the bucket has not taken \
+                everything in time; `ebb status` says why")),
             FsError::ReadOnly => Some(Failure::Failed(format!(
-                "{} is mounted without taking over (--take-over=never, or ro): nothing is written to the bucket from here",
+                "{} is mounted without taking over (--take-over=never, or ro): nothing is written \
+                 to the bucket from here",
                 node.mount.as_ref().map_or_else(|| node.shown(), |mount| mount.mountpoint.shown())
             ))),
             _ => None,
         });
-        let watching = watch(&node.address);
-        tokio::select! {
-            reply = flushing => reply?,
-            never = watching => match never {},
-        }
-    };
+            let watching = watch(&node.address);
+            tokio::select! {
+                reply = flushing => reply?,
+                never = watching => match never {},
+            }
+        };
     output::reply(&reply, target.output)
 }
 
@@ -128,44 +133,56 @@ pub struct Asked {
 
 impl Asked {
     pub fn of(target: &Path) -> Result<Asked, Failure> {
-        let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        let run_dir = RunDir::of_user()
+            .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let found = run_dir.find(target).map_err(|error| Failure::of(target.shown(), error))?;
         match found {
             Some((record, below)) => Asked::on_mount(target, record, &below),
             None => served(target)?.ok_or_else(|| {
                 let what = match Mount::has(target) {
-                    Ok(true) => "is on a mount of ebb that another user has made, and only that user and root can ask",
-                    _ => "is on no mount of ebb, nor is it HOST:PORT of a node or ebb://HOST:PORT/VOLUME",
+                    Ok(true) => {
+                        "is on a mount of ebb that another user has made, and only that \
+                        user and root can ask"
+                    }
+                    _ => {
+                        "is on no mount of ebb, nor is it HOST:PORT of a node or \
+                        ebb://HOST:PORT/VOLUME"
+                    }
                 };
                 Failure::Usage(format!("{} {what}", target.shown()))
             }),
         }
     }
 
-    /// The same, with symbolic links on the way followed, which to the node are no way: it would find nothing below a link, or do its
-    /// work for the link itself. Only where a link is the mount is asked: a kernel that is asked for what is not there
-    /// takes it for absent afterwards, also when it has come back from the trash.
+    /// The same, with symbolic links on the way followed, which to the node are no way: it would
+    /// find nothing below a link, or do its work for the link itself. Only where a link is the
+    /// mount is asked: a kernel that is asked for what is not there takes it for absent afterwards,
+    /// also when it has come back from the trash.
     pub async fn at(target: &Path, last: Last) -> Result<Asked, Failure> {
-        let last = if target.as_os_str().as_bytes().ends_with(b"/") { Last::Followed } else { last };
+        let last =
+            if target.as_os_str().as_bytes().ends_with(b"/") { Last::Followed } else { last };
         let mut asked = Asked::of(target)?;
         while let Some((link, rest)) = asked.first_link(last).await? {
             let failed = |why: String| Failure::of(target.shown(), why);
-            let real = real_path(&link).ok_or_else(|| failed("the mount does not say where a link leads".into()))?;
+            let real = real_path(&link)
+                .ok_or_else(|| failed("the mount does not say where a link leads".into()))?;
             let real = real.map_err(|error| failed(error.to_string()))?;
             if real == link {
                 break;
             }
-            let path = rest.iter().fold(real, |path, name| path.join(OsStr::from_bytes(name.as_bytes())));
+            let path =
+                rest.iter().fold(real, |path, name| path.join(OsStr::from_bytes(name.as_bytes())));
             asked = Asked { given: target.to_owned(), ..Asked::of(&path)? };
         }
         Ok(asked)
     }
 
-    /// The first symbolic link on the way that is to be followed, as the machine has it, and the names behind it. What else is wrong
-    /// with the way is for the node to say.
+    /// The first symbolic link on the way that is to be followed, as the machine has it, and the
+    /// names behind it. What else is wrong with the way is for the node to say.
     async fn first_link(&self, last: Last) -> Result<Option<(PathBuf, Vec<Name>)>, Failure> {
         let Some(mount) = &self.mount else { return Ok(None) };
-        let line = Line::to(&self.address).await.map_err(|error| Failure::of(self.shown(), error))?;
+        let line =
+            Line::to(&self.address).await.map_err(|error| Failure::of(self.shown(), error))?;
         let mut dir = Ino::ROOT;
         let root = self.root().await?;
         for name in &root {
@@ -182,7 +199,9 @@ impl Asked {
             }
             at.push(OsStr::from_bytes(name.as_bytes()));
             match line.call(Request::Lookup { parent: dir, name: name.clone() }).await {
-                Ok(Reply::Attr(attr)) if attr.kind == FileKind::Symlink => return Ok(Some((at, rest.to_vec()))),
+                Ok(Reply::Attr(attr)) if attr.kind == FileKind::Symlink => {
+                    return Ok(Some((at, rest.to_vec())));
+                }
                 Ok(Reply::Attr(attr)) => dir = attr.ino,
                 _ => break,
             }
@@ -192,15 +211,26 @@ impl Asked {
 
     /// The mount of this machine, where there is just one.
     pub fn only_mount() -> Result<Asked, Failure> {
-        let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        let records = run_dir.records().map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        let mut alive: Vec<MountRecord> = records.into_iter().filter(MountRecord::is_served).collect();
+        let run_dir = RunDir::of_user()
+            .map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        let records = run_dir
+            .records()
+            .map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        let mut alive: Vec<MountRecord> =
+            records.into_iter().filter(MountRecord::is_served).collect();
         match (alive.pop(), alive.is_empty()) {
-            (None, _) => Err(Failure::Usage("nothing is mounted: say which node by HOST:PORT".into())),
-            (Some(record), true) => Asked::on_mount(&record.mountpoint.clone(), record, Path::new("")),
+            (None, _) => {
+                Err(Failure::Usage("nothing is mounted: say which node by HOST:PORT".into()))
+            }
+            (Some(record), true) => {
+                Asked::on_mount(&record.mountpoint.clone(), record, Path::new(""))
+            }
             (Some(last), false) => {
                 let all = alive.iter().chain([&last]).map(|record| record.mountpoint.shown());
-                Err(Failure::Usage(format!("say which mount: {}", all.collect::<Vec<_>>().join(", "))))
+                Err(Failure::Usage(format!(
+                    "say which mount: {}",
+                    all.collect::<Vec<_>>().join(", ")
+                )))
             }
         }
     }
@@ -220,13 +250,21 @@ impl Asked {
         let mountpoint = record.mountpoint.shown();
         if !record.daemon.is_alive() {
             return Err(Failure::Failed(format!(
-                "the daemon of {mountpoint} (process {}) has ended; `{}` goes on where it was, with the other flags that it had, `ebb umount {mountpoint}` clears it away",
+                "the daemon of {mountpoint} (process {}) has ended; `{}` goes on where it was, \
+                 with the other flags that it had, `ebb umount {mountpoint}` clears it away",
                 record.daemon.pid,
                 record.again()
             )));
         }
-        let below = names(below).ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.shown())))?;
-        Ok(Asked { given: target.to_owned(), address: record.control.clone(), volume: None, below, mount: Some(record) })
+        let below = names(below)
+            .ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.shown())))?;
+        Ok(Asked {
+            given: target.to_owned(),
+            address: record.control.clone(),
+            volume: None,
+            below,
+            mount: Some(record),
+        })
     }
 
     /// What was asked for, from the root of the volume.
@@ -234,16 +272,23 @@ impl Asked {
         Ok([&self.root().await?[..], &self.below].concat())
     }
 
-    /// The directory of the volume that the mount shows. It may have been renamed since it was mounted.
+    /// The directory of the volume that the mount shows. It may have been renamed since it was
+    /// mounted.
     pub async fn root(&self) -> Result<Vec<Name>, Failure> {
         let Some(mount) = &self.mount else { return Ok(Vec::new()) };
-        let gone = || Failure::of(self.shown(), format!("the directory that {} shows has been removed", mount.mountpoint.shown()));
+        let gone = || {
+            Failure::of(
+                self.shown(),
+                format!("the directory that {} shows has been removed", mount.mountpoint.shown()),
+            )
+        };
         match mount.root {
             None => names(&mount.subdirectory).ok_or_else(gone),
             Some(root) => match self.ask(AdminRequest::Paths { inos: vec![root] }).await? {
                 AdminReply::Paths(paths) => {
                     let path = paths.into_iter().next().flatten();
-                    path.and_then(|path| names(Path::new(OsStr::from_bytes(&path)))).ok_or_else(gone)
+                    path.and_then(|path| names(Path::new(OsStr::from_bytes(&path))))
+                        .ok_or_else(gone)
                 }
                 _ => Err(Failure::of(self.shown(), "a reply of the wrong kind")),
             },
@@ -259,7 +304,11 @@ impl Asked {
     pub async fn confirm(&self) -> Result<(), Failure> {
         let Some(volume) = &self.volume else { return Ok(()) };
         let found = node_status(&self.address).await?.volume;
-        if found == *volume { Ok(()) } else { Err(Failure::of(self.shown(), format!("the node there serves {found}"))) }
+        if found == *volume {
+            Ok(())
+        } else {
+            Err(Failure::of(self.shown(), format!("the node there serves {found}")))
+        }
     }
 
     pub fn is_on_node_of(&self, other: &Asked) -> bool {
@@ -276,14 +325,23 @@ impl Asked {
     }
 
     /// `tell`: what a refusal means of this request, where that is more than of any.
-    pub async fn ask_told(&self, request: AdminRequest, tell: impl Fn(&FsError) -> Option<Failure>) -> Result<AdminReply, Failure> {
+    pub async fn ask_told(
+        &self,
+        request: AdminRequest,
+        tell: impl Fn(&FsError) -> Option<Failure>,
+    ) -> Result<AdminReply, Failure> {
         self.confirm().await?;
         ask(&self.address, request).await.map_err(|error| {
-            let told = if let AskError::Rpc(RpcError::Refused(error)) = &error { tell(error) } else { None };
+            let told = if let AskError::Rpc(RpcError::Refused(error)) = &error {
+                tell(error)
+            } else {
+                None
+            };
             told.unwrap_or_else(|| match error {
-                AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => {
-                    Failure::of(self.shown(), "the bucket has not answered in time; `ebb status` says why")
-                }
+                AskError::Rpc(RpcError::Refused(FsError::TimedOut)) => Failure::of(
+                    self.shown(),
+                    "the bucket has not answered in time; `ebb status` says why",
+                ),
                 AskError::Rpc(RpcError::Refused(FsError::Io)) => {
                     Failure::of(self.shown(), "storage failed; `ebb status` and the log say more")
                 }
@@ -293,7 +351,8 @@ impl Asked {
     }
 }
 
-/// Asked from a thread of its own, because what is mounted there may hang for ever; then the thread is left to it, and there is none.
+/// Asked from a thread of its own, because what is mounted there may hang for ever; then the thread
+/// is left to it, and there is none.
 fn real_path(path: &Path) -> Option<io::Result<PathBuf>> {
     let (answer, answered) = mpsc::channel();
     let path = path.to_owned();
@@ -315,20 +374,40 @@ fn succeeded(mut record: MountRecord) -> MountRecord {
     record
 }
 
-/// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` of whatever volume, unless a file has that name.
+/// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` of whatever volume, unless a file has
+/// that name.
 fn served(target: &Path) -> Result<Option<Asked>, Failure> {
     let Some(text) = target.to_str() else { return Ok(None) };
     let given = target.to_owned();
     match Source::parse(text) {
         Ok(Source::Served { address, volume, subdirectory }) => {
-            return Ok(Some(Asked { given, address, volume: Some(volume), below: subdirectory, mount: None }));
+            return Ok(Some(Asked {
+                given,
+                address,
+                volume: Some(volume),
+                below: subdirectory,
+                mount: None,
+            }));
         }
-        Ok(Source::Storage { url }) => return Err(Failure::Usage(format!("{url} is storage: say which mount or node of it is meant"))),
+        Ok(Source::Storage { url }) => {
+            return Err(Failure::Usage(format!(
+                "{url} is storage: say which mount or node of it is meant"
+            )));
+        }
         Err(_) => {}
     }
-    let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
+    let port = text
+        .rsplit_once(':')
+        .filter(|(host, _)| !host.is_empty())
+        .and_then(|(_, port)| port.parse::<u16>().ok());
     let is_address = port.is_some() && std::fs::symlink_metadata(target).is_err();
-    Ok(is_address.then(|| Asked { given, address: text.to_owned(), volume: None, below: Vec::new(), mount: None }))
+    Ok(is_address.then(|| Asked {
+        given,
+        address: text.to_owned(),
+        volume: None,
+        below: Vec::new(),
+        mount: None,
+    }))
 }
 
 pub enum AskError {
@@ -351,9 +430,12 @@ async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskErro
     let line = Line::to(address).await?;
     // Other work takes as long as it takes.
     let patience = if request == AdminRequest::Status { STATUS_PATIENCE } else { Duration::MAX };
-    let Ok(answer) = tokio::time::timeout(patience, line.call(Request::Admin(request))).await else {
+    let Ok(answer) = tokio::time::timeout(patience, line.call(Request::Admin(request))).await
+    else {
         let secs = patience.as_secs();
-        return Err(AskError::Unreachable(format!("{address} has said nothing for {secs} s: it hangs, or is no node of ebb")));
+        return Err(AskError::Unreachable(format!(
+            "{address} has said nothing for {secs} s: it hangs, or is no node of ebb"
+        )));
     };
     match answer.map_err(|error| line.explain(error))? {
         Reply::Admin(reply) => Ok(reply),
@@ -369,7 +451,11 @@ pub struct Line {
 
 impl Line {
     pub async fn to(address: &str) -> Result<Line, AskError> {
-        let ports = ClientPorts { clock: Rc::new(OsClock), entropy: Rc::new(OsEntropy), spawn: Rc::new(OsSpawn) };
+        let ports = ClientPorts {
+            clock: Rc::new(OsClock),
+            entropy: Rc::new(OsEntropy),
+            spawn: Rc::new(OsSpawn),
+        };
         let line = Line { link: WireLink::new(Rc::new(OsNet), ports, address.into()) };
         match line.link.connect().await {
             Ok(()) => Ok(line),

@@ -13,7 +13,9 @@ use std::path::Path;
 pub fn set(path: &Path, name: &[u8], value: &[u8]) -> Result<(), Failure> {
     let (at, name) = texts(path, name)?;
     // SAFETY: both names end in NUL, and the value has this length.
-    let done = unsafe { libc::setxattr(at.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) };
+    let done = unsafe {
+        libc::setxattr(at.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+    };
     ended(path, done, "")
 }
 

@@ -14,15 +14,23 @@ use tokio::sync::mpsc;
 
 pub async fn run(args: args::Bench) -> Result<(), Failure> {
     if args.size.0 < LEAST_LARGE_BYTES {
-        return Err(Failure::Usage(format!("--size must be at least {}", Bytes(LEAST_LARGE_BYTES))));
+        return Err(Failure::Usage(format!(
+            "--size must be at least {}",
+            Bytes(LEAST_LARGE_BYTES)
+        )));
     }
-    let amount = Amount { small_files: args.files as usize, large_bytes: args.size.0, threads: args.threads.into() };
+    let amount = Amount {
+        small_files: args.files as usize,
+        large_bytes: args.size.0,
+        threads: args.threads.into(),
+    };
     let mut signals = Signals::at_terminal()?;
     let stop = Arc::new(Stop::default());
     let (sender, mut figures) = mpsc::unbounded_channel();
     let (path, stopped) = (args.path.clone(), stop.clone());
     // Whoever no longer takes figures has stopped the work.
-    let work = move || bench::run(&path, amount, &stopped, |figure| drop(sender.send(figure.clone())));
+    let work =
+        move || bench::run(&path, amount, &stopped, |figure| drop(sender.send(figure.clone())));
     let mut work = tokio::task::spawn_blocking(work);
     let mut table = Table { json: args.output.json, figures: Vec::new(), shown: Ok(()) };
     let ended = loop {
@@ -35,7 +43,8 @@ pub async fn run(args: args::Bench) -> Result<(), Failure> {
             }
             () = signals.next() => {
                 if stop.check().is_err() {
-                    return Err(Failure::of(args.path.shown(), "interrupted; .ebb-bench-* is left there"));
+                    return Err(Failure::of(args.path.shown(), "interrupted; .ebb-bench-* is left \
+                        there"));
                 }
                 stop.stop();
             }
@@ -47,7 +56,9 @@ pub async fn run(args: args::Bench) -> Result<(), Failure> {
     }
     table.shown?;
     match ended.unwrap_or_else(|died| Err(io::Error::other(died))) {
-        Err(error) if error.kind() == ErrorKind::Interrupted && stop.check().is_err() => Err(Failure::Failed("interrupted".into())),
+        Err(error) if error.kind() == ErrorKind::Interrupted && stop.check().is_err() => {
+            Err(Failure::Failed("interrupted".into()))
+        }
         Err(error) => Err(Failure::of(args.path.shown(), error)),
         Ok(()) if args.output.json => output::json(&report(&args, &table.figures)),
         Ok(()) => Ok(()),
@@ -76,7 +87,11 @@ fn line(figure: &Figure, before: Option<&Figure>) -> String {
         Some(before) if before.group == figure.group => String::new(),
         _ => format!("{:<52} {:>10} {:<5} survives a power cut\n", figure.group.name(), "", ""),
     };
-    let value = if figure.value < 100.0 { format!("{:.1}", figure.value) } else { format!("{:.0}", figure.value) };
+    let value = if figure.value < 100.0 {
+        format!("{:.1}", figure.value)
+    } else {
+        format!("{:.0}", figure.value)
+    };
     let survives = match figure.durability {
         None => "-",
         Some(Durability::Unforced) => "not yet",

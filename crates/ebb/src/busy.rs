@@ -19,21 +19,34 @@ pub fn users(device: u64) -> Vec<String> {
     processes().filter(|pid| uses(*pid, device)).take(LISTED).map(name).collect()
 }
 
-/// Who keeps a mount that was taken away from ending, in sentences. Nobody, where that cannot be seen soon.
+/// Who keeps a mount that was taken away from ending, in sentences. Nobody, where that cannot be
+/// seen soon.
 pub async fn keepers(mountpoint: &Path, device: u64) -> Vec<String> {
-    let looking = tokio::task::spawn_blocking(move || (users(device).join(", "), elsewhere(device).join(", ")));
-    let Ok(Ok((users, elsewhere))) = tokio::time::timeout(LONGEST_LOOK, looking).await else { return Vec::new() };
+    let looking = tokio::task::spawn_blocking(move || {
+        (users(device).join(", "), elsewhere(device).join(", "))
+    });
+    let Ok(Ok((users, elsewhere))) = tokio::time::timeout(LONGEST_LOOK, looking).await else {
+        return Vec::new();
+    };
     let by_users = (!users.is_empty()).then(|| format!("closed by {users}"));
-    let by_others = (!elsewhere.is_empty()).then(|| format!("gone from the mount namespace of {elsewhere} too (a container?)"));
-    let told = |until| format!("{} is taken away, and served until it is {until}", mountpoint.shown());
+    let by_others = (!elsewhere.is_empty())
+        .then(|| format!("gone from the mount namespace of {elsewhere} too (a container?)"));
+    let told =
+        |until| format!("{} is taken away, and served until it is {until}", mountpoint.shown());
     by_users.into_iter().chain(by_others).map(told).collect()
 }
 
 /// A process of each other mount namespace, a container's for example, in which it is mounted too.
 fn elsewhere(device: u64) -> Vec<String> {
     let mut seen: BTreeSet<_> = namespace("self").into_iter().collect();
-    let is_new = |pid: &u32| namespace(&pid.to_string()).is_some_and(|namespace| seen.insert(namespace));
-    processes().filter(is_new).filter(|pid| Mount::is_seen_by(*pid, device)).take(LISTED).map(name).collect()
+    let is_new =
+        |pid: &u32| namespace(&pid.to_string()).is_some_and(|namespace| seen.insert(namespace));
+    processes()
+        .filter(is_new)
+        .filter(|pid| Mount::is_seen_by(*pid, device))
+        .take(LISTED)
+        .map(name)
+        .collect()
 }
 
 fn processes() -> impl Iterator<Item = u32> {

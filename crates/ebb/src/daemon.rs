@@ -19,7 +19,8 @@ use tokio::task::JoinHandle;
 /// The descriptor of the pipe, in the environment of the background process.
 pub const REPORT: &str = "EBB_REPORT_FD";
 
-/// Starts this very command in the background, and waits until it is usable. `tells`: how far it is meanwhile.
+/// Starts this very command in the background, and waits until it is usable. `tells`: how far it is
+/// meanwhile.
 pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::of("cannot start in the background", error);
     let log = log::open(log_path).map_err(|error| Failure::of(log_path.shown(), error))?;
@@ -28,7 +29,10 @@ pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Fail
     let mut command = Command::new(env::current_exe().map_err(failed)?);
     // By the name that it was called by, which may be that of a mount helper.
     let mut args = env::args_os();
-    command.arg0(args.next().unwrap_or_else(|| "ebb".into())).args(args).env(REPORT, inherited.to_string());
+    command
+        .arg0(args.next().unwrap_or_else(|| "ebb".into()))
+        .args(args)
+        .env(REPORT, inherited.to_string());
     command.env(supervisor::LOG, log_path).env(supervisor::MOUNTPOINT, mountpoint);
     // The system mounts without one, and credentials are looked for in it.
     if env::var_os("HOME").is_none()
@@ -92,7 +96,8 @@ impl Report {
         Some(Report::Pipe { pipe: PipeWriter::from(owned), watch: None })
     }
 
-    /// Has `told` called if whoever waits goes before there is anything usable. On the threads of a `LocalSet`.
+    /// Has `told` called if whoever waits goes before there is anything usable. On the threads of a
+    /// `LocalSet`.
     pub fn watch(&mut self, told: impl FnOnce() + 'static) -> io::Result<()> {
         let Report::Pipe { pipe, watch } = self else { return Ok(()) };
         // SAFETY: the pipe keeps one descriptor open, and always names the same.
@@ -134,7 +139,8 @@ impl Report {
 
     fn say(&mut self, kind: &str, text: &str) -> io::Result<()> {
         match self {
-            Report::Pipe { pipe, .. } => pipe.write_all(format!("{kind} {}\n", shown_text(&text.replace('\n', " "))).as_bytes()),
+            Report::Pipe { pipe, .. } => pipe
+                .write_all(format!("{kind} {}\n", shown_text(&text.replace('\n', " "))).as_bytes()),
             Report::Closed => Ok(()),
         }
     }

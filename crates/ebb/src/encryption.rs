@@ -55,9 +55,13 @@ pub async fn change_key(args: ChangeKey) -> Result<(), Failure> {
     let disk = ebb_os::ports(&args.data_dir).map_err(|error| failed(&error))?.disk;
     disk.lock().map_err(|error| failed(&error))?;
     let Encryption { encryption_key_file, encryption_key_command } = &args.encryption;
-    let from = key(encryption_key_file, encryption_key_command).await?.ok_or_else(|| failed(&EncryptionError::NoKey))?;
+    let from = key(encryption_key_file, encryption_key_command)
+        .await?
+        .ok_or_else(|| failed(&EncryptionError::NoKey))?;
     let to = key(&args.new_key_file, &args.new_key_command).await?;
-    let to = to.ok_or_else(|| Failure::Usage("the new key is missing: --new-key-file or --new-key-command".into()))?;
+    let to = to.ok_or_else(|| {
+        Failure::Usage("the new key is missing: --new-key-file or --new-key-command".into())
+    })?;
     ebb_encryption::change_key(&*disk, &from, &to).await.map_err(|error| failed(&error))
 }
 
@@ -89,23 +93,32 @@ fn of_file(path: PathBuf, patience: Duration) -> Result<Key, Failure> {
     let (tell, told) = mpsc::channel();
     let reads_at = at.clone();
     std::thread::spawn(move || tell.send(read_file(&path, &reads_at)));
-    told.recv_timeout(patience).unwrap_or_else(|_| Err(Failure::of(at, format!("nothing came within {} s", patience.as_secs()))))
+    told.recv_timeout(patience).unwrap_or_else(|_| {
+        Err(Failure::of(at, format!("nothing came within {} s", patience.as_secs())))
+    })
 }
 
 fn read_file(path: &Path, at: &str) -> Result<Key, Failure> {
     let mut file = File::open(path).map_err(|error| Failure::of(at, error))?;
     let about = file.metadata().map_err(|error| Failure::of(at, error))?;
     if about.is_file() && about.mode() & 0o077 != 0 {
-        tracing::warn!(file = %path.shown(), "others than its owner may read the file with the encryption key");
+        tracing::warn!(file = %path.shown(), "others than its owner may read the file with the \
+            encryption key");
     }
     read(&mut file, at)
 }
 
-/// What the command writes is the key; what it says besides may have secrets in it, and is not kept. It does not outlive this process.
+/// What the command writes is the key; what it says besides may have secrets in it, and is not
+/// kept. It does not outlive this process.
 fn of_command(command: &str, patience: Duration) -> Result<Key, Failure> {
     let at = "the command for the encryption key";
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", command]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
+    shell
+        .args(["-c", command])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .process_group(0);
     // SAFETY: the call is safe between fork and exec.
     unsafe {
         shell.pre_exec(|| match libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) {
@@ -121,13 +134,16 @@ fn of_command(command: &str, patience: Duration) -> Result<Key, Failure> {
     let mut key = key.recv_timeout(patience).ok();
     loop {
         match (child.try_wait().map_err(|error| Failure::of(at, error))?, key.take()) {
-            (Some(status), Some(key)) => return if status.success() { key } else { Err(Failure::of(at, status)) },
+            (Some(status), Some(key)) => {
+                return if status.success() { key } else { Err(Failure::of(at, status)) };
+            }
             (None, Some(waiting)) if Instant::now() < until => key = Some(waiting),
             _ => break,
         }
         std::thread::sleep(POLL);
     }
-    // SAFETY: the call has no memory of ours. The group is there: its first process has not been waited for.
+    // SAFETY: the call has no memory of ours. The group is there: its first process has not been
+    // waited for.
     unsafe { libc::kill(-(child.id() as i32), libc::SIGKILL) };
     child.wait().map_err(|error| Failure::of(at, error))?;
     Err(Failure::of(at, format!("it did not end within {} s", patience.as_secs())))
@@ -147,7 +163,8 @@ fn read(from: &mut impl Read, at: &str) -> Result<Key, Failure> {
     Key::parse(&bytes[..len]).map_err(|error| Failure::of(at, error))
 }
 
-/// The key and what it protects are in memory. A program that is sent cores has them without any limit, and so without any contents.
+/// The key and what it protects are in memory. A program that is sent cores has them without any
+/// limit, and so without any contents.
 fn keep_from_cores() -> io::Result<()> {
     std::fs::write("/proc/self/coredump_filter", "0")?;
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -170,14 +187,18 @@ mod tests {
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
         let read = of_file(pipe.clone(), Duration::from_millis(200));
         std::fs::remove_file(pipe).unwrap();
-        assert!(matches!(read, Err(Failure::Failed(what)) if what.contains("nothing came within 0 s")));
+        assert!(
+            matches!(read, Err(Failure::Failed(what)) if what.contains("nothing came within 0 s"))
+        );
     }
 
     #[test]
     fn a_command_that_does_not_end_is_ended() {
         for command in ["sleep 1000", "echo started; sleep 1000", "exec >&-; sleep 1000"] {
             match of_command(command, Duration::from_millis(200)) {
-                Err(Failure::Failed(what)) => assert!(what.contains("did not end within 0 s"), "{command}: {what}"),
+                Err(Failure::Failed(what)) => {
+                    assert!(what.contains("did not end within 0 s"), "{command}: {what}")
+                }
                 _ => panic!("{command} has ended"),
             }
         }

@@ -21,7 +21,8 @@ pub async fn run(args: Evict) -> Result<(), Failure> {
     let freed = Cell::new(0);
     let outcome = tokio::select! {
         outcome = evict(&node, &pace, &freed) => outcome,
-        () = signals.next() => Err(Failure::Failed("interrupted; the same command goes on where it was".into())),
+        () = signals.next() => Err(Failure::Failed("interrupted; the same command goes on where it \
+            was".into())),
     };
     // What cannot be asked about at all has no sum.
     if outcome.is_ok() || freed.get() > 0 {
@@ -38,7 +39,9 @@ async fn evict(node: &Asked, pace: &Pace, freed: &Cell<u64>) -> Result<(), Failu
     loop {
         let limit_bytes = pace.piece_bytes(PIECE_BYTES);
         let reply = node.ask(AdminRequest::Evict { path: path.clone(), from, limit_bytes }).await?;
-        let AdminReply::Evicted { bytes: dropped, next } = reply else { return Err(Failure::Failed("a reply of the wrong kind".into())) };
+        let AdminReply::Evicted { bytes: dropped, next } = reply else {
+            return Err(Failure::Failed("a reply of the wrong kind".into()));
+        };
         freed.set(freed.get() + dropped);
         let Some(next) = next else { return Ok(()) };
         from = next;

@@ -35,7 +35,11 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
     let path = &args.target.path;
     let on_mount = is_on_mount(path);
     let is_data_dir = match is_data_dir(path) {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied && !on_mount && !Mount::has(path).unwrap_or(false) => {
+        Err(error)
+            if error.kind() == ErrorKind::PermissionDenied
+                && !on_mount
+                && !Mount::has(path).unwrap_or(false) =>
+        {
             return Err(Failure::of(path.display(), error));
         }
         // What else there is to say of it whoever is asked says.
@@ -43,16 +47,25 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
     };
     if is_data_dir && !on_mount {
         if args.online {
-            return Err(Failure::Usage(format!("{} is in no daemon's use: without --online it is checked as it is", path.shown())));
+            return Err(Failure::Usage(format!(
+                "{} is in no daemon's use: without --online it is checked as it is",
+                path.shown()
+            )));
         }
         if args.repair {
-            return Err(Failure::Usage(format!("{} is repaired while it is mounted: mount it, and repair the mount", path.shown())));
+            return Err(Failure::Usage(format!(
+                "{} is repaired while it is mounted: mount it, and repair the mount",
+                path.shown()
+            )));
         }
         let report = of_data(path, args).await?;
         return tell(report, args.target.output);
     }
     if !on_mount && Mount::has(path).is_ok_and(|has| !has) {
-        return Err(Failure::Usage(format!("{} is on no mount of ebb, nor is it a data directory", path.display())));
+        return Err(Failure::Usage(format!(
+            "{} is on no mount of ebb, nor is it a data directory",
+            path.display()
+        )));
     }
     let node = Asked::of(path)?;
     let report = of_node(&node, args.bucket).await?;
@@ -68,7 +81,9 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
         let Some(remedy) = remedy else { continue };
         match node.ask(AdminRequest::Mend { remedy: remedy.clone() }).await {
             Ok(_) => output::say(format!("repaired: {what}")),
-            Err(error) => output::say(format!("not repaired: {what}: {}", error.text().unwrap_or_default())),
+            Err(error) => {
+                output::say(format!("not repaired: {what}: {}", error.text().unwrap_or_default()))
+            }
         }
     }
     // What is left is what another look finds.
@@ -102,7 +117,9 @@ pub fn ask(question: &str) -> Result<bool, Failure> {
     }
     output::say(format!("{question} [y/N]"));
     let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer).map_err(|error| Failure::of("standard input", error))?;
+    std::io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::of("standard input", error))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
@@ -124,23 +141,32 @@ async fn of_node(node: &Asked, bucket: bool) -> Result<FsckReport, Failure> {
 /// `ebb rollback`: a file becomes what its object is (O-74).
 pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
     let node = Asked::at(&args.target.path, Last::Followed).await?;
-    let question = format!("Lose what was written to {} since it was last sent to the bucket?", args.target.path.shown());
+    let question = format!(
+        "Lose what was written to {} since it was last sent to the bucket?",
+        args.target.path.shown()
+    );
     if !args.yes && !ask(&question)? {
         return Err(Failure::Failed("nothing was done".into()));
     }
-    output::reply(&node.ask(AdminRequest::RollBack { path: node.path().await? }).await?, args.target.output)
+    output::reply(
+        &node.ask(AdminRequest::RollBack { path: node.path().await? }).await?,
+        args.target.output,
+    )
 }
 
 async fn compare(node: &Asked, report: &mut FsckReport) -> Result<(), Failure> {
     let mut progress = Progress::counting("fsck");
     let mut next = Some(FsckPoint::START);
     while let Some(from) = next {
-        let FsckPart { report: part, done, total, next: after } = match node.ask(AdminRequest::FsckBucket { from }).await? {
-            AdminReply::FsckPart(part) => *part,
-            _ => return Err(wrong_reply()),
-        };
+        let FsckPart { report: part, done, total, next: after } =
+            match node.ask(AdminRequest::FsckBucket { from }).await? {
+                AdminReply::FsckPart(part) => *part,
+                _ => return Err(wrong_reply()),
+            };
         report.add(part);
-        progress.show(done, total, || format!("{done} of {total} directories compared with the bucket"));
+        progress.show(done, total, || {
+            format!("{done} of {total} directories compared with the bucket")
+        });
         next = after;
     }
     Ok(())
@@ -151,12 +177,16 @@ async fn of_data(data_dir: &Path, args: &Fsck) -> Result<FsckReport, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::of(data_dir.shown(), error);
     let ports = ebb_os::ports(data_dir).map_err(|error| failed(&error))?;
     ports.disk.lock().map_err(|error| failed(&error))?;
-    let ports = encryption::unlock(ports, &DataDir { path: data_dir, encryption: &args.encryption }).await?;
+    let ports =
+        encryption::unlock(ports, &DataDir { path: data_dir, encryption: &args.encryption })
+            .await?;
     let bucket = if args.bucket { Some(bucket_of(&ports, data_dir, args).await?) } else { None };
     let mut progress = bucket.as_ref().map(|_| Progress::counting("fsck"));
     let show = |done, total| {
         if let Some(progress) = &mut progress {
-            progress.show(done, total, || format!("{done} of {total} directories compared with the bucket"));
+            progress.show(done, total, || {
+                format!("{done} of {total} directories compared with the bucket")
+            });
         }
     };
     ebb_node::fsck(ports, bucket, show).await.map_err(|error: FsckError| failed(&error))
@@ -168,7 +198,10 @@ async fn bucket_of(ports: &Ports, data_dir: &Path, args: &Fsck) -> Result<Rc<dyn
     let serves = ebb_node::serves(ports).await.map_err(|error| failed(&error))?;
     let serves = serves.ok_or_else(|| failed(&OpenError::Unused))?;
     if !serves.members.is_empty() {
-        return Err(Failure::Usage(format!("{} is of several buckets: mount it, and check the mount", data_dir.shown())));
+        return Err(Failure::Usage(format!(
+            "{} is of several buckets: mount it, and check the mount",
+            data_dir.shown()
+        )));
     }
     let settings = settings::bucket(&args.store, true);
     ebb_bucket::open(&serves.backing, &settings).await.map_err(|error| failed(&error))
@@ -177,7 +210,9 @@ async fn bucket_of(ports: &Ports, data_dir: &Path, args: &Fsck) -> Result<Rc<dyn
 fn is_data_dir(path: &Path) -> io::Result<bool> {
     let look = |name: &str| match fs::metadata(path.join(name)) {
         Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
         Err(error) => Err(error),
     };
     let is_dir = |name| look(name).map(|found| found.is_some_and(|found| found.is_dir()));

@@ -38,21 +38,29 @@ enum Refusal {
 }
 
 fn perform() -> Result<(), Refusal> {
-    let asked = helper::parse(std::env::args_os(), |option| MountOptions::default().apply(option).is_ok())?;
+    let asked =
+        helper::parse(std::env::args_os(), |option| MountOptions::default().apply(option).is_ok())?;
     let (args, fake) = match asked {
         Asked::Remount { dir, options } => return Ok(remount(&dir, &options)?),
         Asked::Mount { args } => (args, false),
         Asked::Fake { args } => (args, true),
     };
-    let Command::Mount(args) = ebb_cli::parse(args)?.command else { unreachable!("a helper asks for nothing but a mount") };
+    let Command::Mount(args) = ebb_cli::parse(args)?.command else {
+        unreachable!("a helper asks for nothing but a mount")
+    };
     // Whoever calls a helper takes for an error what it says.
-    if fake { Ok(mount::check(args)?) } else { Ok(mount::run(args, std::io::stderr().is_terminal())?) }
+    if fake {
+        Ok(mount::check(args)?)
+    } else {
+        Ok(mount::run(args, std::io::stderr().is_terminal())?)
+    }
 }
 
 fn remount(dir: &Path, options: &str) -> Result<(), Failure> {
     let about = |error: &dyn std::fmt::Display| Failure::of(dir.shown(), error);
     let point = umount::mountpoint(dir).map_err(|error| about(&error))?;
-    let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+    let run_dir = RunDir::of_user()
+        .map_err(|error| Failure::of("the run directory cannot be used", error))?;
     let record = run_dir.read(&point).map_err(|error| about(&error))?;
     let writable = options.split(',').rfind(|option| matches!(*option, "ro" | "rw")) == Some("rw");
     if writable && record.is_some_and(|record| record.read_only) {
@@ -74,7 +82,9 @@ impl From<HelperError> for Refusal {
     fn from(error: HelperError) -> Refusal {
         match error {
             HelperError::Usage(text) => Refusal::Text(text),
-            error @ HelperError::Misplaced(_) => Refusal::Failure(Failure::Usage(error.to_string())),
+            error @ HelperError::Misplaced(_) => {
+                Refusal::Failure(Failure::Usage(error.to_string()))
+            }
         }
     }
 }

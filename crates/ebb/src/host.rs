@@ -48,7 +48,8 @@ pub async fn open(
     report: &mut Report,
     signals: &mut Signals,
 ) -> Result<Host, Failure> {
-    let ports = ebb_os::ports(data_dir.path).map_err(|error| Failure::of("the data directory cannot be used", error))?;
+    let ports = ebb_os::ports(data_dir.path)
+        .map_err(|error| Failure::of("the data directory cannot be used", error))?;
     // Before the storage is asked, which may take its time.
     predecessor::lock(&*ports.disk, data_dir.path, report, signals).await?;
     let ports = tokio::select! {
@@ -58,8 +59,13 @@ pub async fn open(
     options.encrypted = data_dir.is_encrypted();
     let listener = match listen {
         Some(address) => {
-            let listener = ports.net.listen(address).await.map_err(|error| Failure::of("cannot listen", error))?;
-            options.address = format!("ebb://{}/{}", reached_at(&listener.address()), options.volume);
+            let listener = ports
+                .net
+                .listen(address)
+                .await
+                .map_err(|error| Failure::of("cannot listen", error))?;
+            options.address =
+                format!("ebb://{}/{}", reached_at(&listener.address()), options.volume);
             Some(listener)
         }
         None => None,
@@ -68,20 +74,30 @@ pub async fn open(
     let opening = async {
         let root = async {
             let settings = settings::bucket(bucket, options.read_only);
-            ebb_bucket::open(url, &settings).await.map_err(|error| cannot_open(&error, error.to_string()))
+            ebb_bucket::open(url, &settings)
+                .await
+                .map_err(|error| cannot_open(&error, error.to_string()))
         };
         let members = bucket.members.iter().map(|member| open_member(member, options.read_only));
         let (root, members) = try_join(root, try_join_all(members)).await?;
         match Node::open_side_by_side(ports, root, members, options).await {
             Ok(node) => {
-                let port = listener.as_ref().and_then(|listener| listener.address().rsplit_once(':')?.1.parse().ok());
+                let port = listener
+                    .as_ref()
+                    .and_then(|listener| listener.address().rsplit_once(':')?.1.parse().ok());
                 if let Some(listener) = listener {
                     // Before anybody can attach. What is encrypted nobody reads by itself.
                     let lends = !data_dir.is_encrypted();
-                    if lends && let Err(error) = RunDir::of_user().and_then(|run_dir| lending::offer(&node, &run_dir)) {
-                        tracing::warn!(%error, "mounts of other processes here read through the node");
+                    if lends
+                        && let Err(error) =
+                            RunDir::of_user().and_then(|run_dir| lending::offer(&node, &run_dir))
+                    {
+                        tracing::warn!(%error, "mounts of other processes here read through the \
+                            node");
                     }
-                    node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
+                    node.ports()
+                        .spawn
+                        .spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
                 }
                 Ok(Host::Here(node, port))
             }
@@ -97,7 +113,10 @@ pub async fn open(
         () = signals.next() => return Err(interrupted()),
         () = tokio::time::sleep(PATIENCE) => {}
     }
-    report.note(&format!("opening {url}: waiting for the storage, or to see whether another node that served it still lives"));
+    report.note(&format!(
+        "opening {url}: waiting for the storage, or to see whether another node \
+        that served it still lives"
+    ));
     tokio::select! {
         host = &mut opening => host,
         () = signals.next() => Err(interrupted()),
@@ -121,7 +140,8 @@ fn reached_at(address: &str) -> String {
 /// One of several buckets of a volume (O-24).
 async fn open_member(member: &args::Member, read_only: bool) -> Result<Member, Failure> {
     let bucket = ebb_bucket::open(&member.url, &settings::member(member, read_only)).await;
-    let bucket = bucket.map_err(|error| cannot_open(&error, format!("the bucket of {}: {error}", member.dir)))?;
+    let bucket = bucket
+        .map_err(|error| cannot_open(&error, format!("the bucket of {}: {error}", member.dir)))?;
     Ok(Member::new(member.dir.clone(), bucket))
 }
 
@@ -136,8 +156,9 @@ fn interrupted() -> Failure {
     Failure::Failed("interrupted".into())
 }
 
-/// Writes everything dirty to the bucket and stops the node. A signal ends the wait; what
-/// has not reached the bucket is given, and safe in the data directory. `read_only`: nothing was to be written.
+/// Writes everything dirty to the bucket and stops the node. A signal ends the wait; what has not
+/// reached the bucket is given, and safe in the data directory. `read_only`: nothing was to be
+/// written.
 pub async fn stop(node: &Rc<Node>, read_only: bool, signals: &mut Signals) -> Option<Left> {
     crate::service::stopping();
     let why = tokio::select! {
@@ -152,7 +173,13 @@ pub async fn stop(node: &Rc<Node>, read_only: bool, signals: &mut Signals) -> Op
         return None;
     }
     let left = Left::of(&status(node).await?, &why)?;
-    tracing::warn!(files = left.files, bytes = left.bytes, deletes = left.deletes, why = left.why, "not everything reached the bucket");
+    tracing::warn!(
+        files = left.files,
+        bytes = left.bytes,
+        deletes = left.deletes,
+        why = left.why,
+        "not everything reached the bucket"
+    );
     Some(left)
 }
 

@@ -70,9 +70,14 @@ impl Told {
                     None => None,
                 };
                 let node = node.as_ref().map(|(stats, status)| (stats, status));
-                Answer::Page(Page { kind: metrics::CONTENT_TYPE, body: metrics::text(mount.as_ref(), node) })
+                Answer::Page(Page {
+                    kind: metrics::CONTENT_TYPE,
+                    body: metrics::text(mount.as_ref(), node),
+                })
             }
-            ("/counters", From::Socket, Some(mount)) => Answer::Page(Page { kind: "application/json", body: json(&mount.stats()) }),
+            ("/counters", From::Socket, Some(mount)) => {
+                Answer::Page(Page { kind: "application/json", body: json(&mount.stats()) })
+            }
             ("/profile", From::Socket, Some(mount)) => Answer::Profile(mount.clone()),
             _ => Answer::Nothing,
         }
@@ -80,8 +85,16 @@ impl Told {
 }
 
 async fn counted_by(node: &Rc<Node>) -> Option<(ebb_model::NodeStats, ebb_model::Status)> {
-    let Ok(Reply::Admin(AdminReply::Stats(stats))) = node.handle(Request::Admin(AdminRequest::Stats)).await else { return None };
-    let Ok(Reply::Admin(AdminReply::Status(status))) = node.handle(Request::Admin(AdminRequest::Status)).await else { return None };
+    let Ok(Reply::Admin(AdminReply::Stats(stats))) =
+        node.handle(Request::Admin(AdminRequest::Stats)).await
+    else {
+        return None;
+    };
+    let Ok(Reply::Admin(AdminReply::Status(status))) =
+        node.handle(Request::Admin(AdminRequest::Status)).await
+    else {
+        return None;
+    };
     Some((*stats, *status))
 }
 
@@ -107,7 +120,9 @@ impl Drop for Socket {
 
 impl Listener {
     pub async fn at_address(address: &str) -> Result<Listener, Failure> {
-        let failed = |error: io::Error| Failure::of(format!("cannot answer for --metrics at {address}"), error);
+        let failed = |error: io::Error| {
+            Failure::of(format!("cannot answer for --metrics at {address}"), error)
+        };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         tracing::info!("metrics at http://{}/metrics", listener.local_addr().map_err(failed)?);
         Ok(Listener::Tcp(listener))
@@ -133,8 +148,14 @@ impl Listener {
         let mut failing = false;
         loop {
             let accepted = match &self {
-                Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| start(stream, &told, &open, From::Address)),
-                Listener::Unix { listener, .. } => listener.accept().await.map(|(stream, _)| start(stream, &told, &open, From::Socket)),
+                Listener::Tcp(listener) => listener
+                    .accept()
+                    .await
+                    .map(|(stream, _)| start(stream, &told, &open, From::Address)),
+                Listener::Unix { listener, .. } => listener
+                    .accept()
+                    .await
+                    .map(|(stream, _)| start(stream, &told, &open, From::Socket)),
             };
             let failed = accepted.is_err();
             if let Err(error) = accepted {
@@ -148,7 +169,12 @@ impl Listener {
     }
 }
 
-fn start(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, told: &Told, open: &Rc<Cell<usize>>, from: From) {
+fn start(
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    told: &Told,
+    open: &Rc<Cell<usize>>,
+    from: From,
+) {
     if open.get() == MOST_CONNECTIONS {
         return;
     }
@@ -162,7 +188,11 @@ fn start(stream: impl AsyncRead + AsyncWrite + Unpin + 'static, told: &Told, ope
     });
 }
 
-async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, told: &Told, from: From) -> io::Result<()> {
+async fn exchange(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    told: &Told,
+    from: From,
+) -> io::Result<()> {
     let mut head = Vec::new();
     if !in_time(read_head(&mut stream, &mut head)).await? {
         return Ok(());
@@ -181,10 +211,13 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, told: &Told, 
 }
 
 async fn in_time<T>(work: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    tokio::time::timeout(PATIENCE, work).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    tokio::time::timeout(PATIENCE, work)
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// Reads up to the end of the head, or until it is too long; false if the other side has closed before.
+/// Reads up to the end of the head, or until it is too long; false if the other side has closed
+/// before.
 async fn read_head(stream: &mut (impl AsyncRead + Unpin), head: &mut Vec<u8>) -> io::Result<bool> {
     while head_end(head).is_none() && head.len() < MOST_HEAD_BYTES {
         if stream.read_buf(head).await? == 0 {
@@ -200,9 +233,17 @@ fn head_end(message: &[u8]) -> Option<usize> {
 }
 
 /// Takes a profile from now until the other side closes its half of the connection, or is gone.
-async fn profile(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), counters: &Rc<Counters>) -> io::Result<()> {
-    let Some(under_way) = ProfileUnderWay::begin(counters) else { return in_time(answer(stream, "409 Conflict", None, true)).await };
-    in_time(stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n")).await?;
+async fn profile(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    counters: &Rc<Counters>,
+) -> io::Result<()> {
+    let Some(under_way) = ProfileUnderWay::begin(counters) else {
+        return in_time(answer(stream, "409 Conflict", None, true)).await;
+    };
+    in_time(stream.write_all(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n",
+    ))
+    .await?;
     let mut more = [0; 64];
     while stream.read(&mut more).await? > 0 {}
     let body = json(&under_way.end());
@@ -222,14 +263,24 @@ fn asked(head: &[u8]) -> Option<(&str, &str)> {
     let line = head.split(|byte| *byte == b'\r').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let (method, target, version) = (words.next()?, words.next()?, words.next()?);
-    let well_formed = version.starts_with("HTTP/1.") && target.starts_with('/') && words.next().is_none();
+    let well_formed =
+        version.starts_with("HTTP/1.") && target.starts_with('/') && words.next().is_none();
     well_formed.then(|| (method, target.split('?').next().unwrap_or(target)))
 }
 
-async fn answer(stream: &mut (impl AsyncWrite + Unpin), status: &str, page: Option<Page>, with_body: bool) -> io::Result<()> {
-    let Page { kind, body } = page.unwrap_or_else(|| Page { kind: "text/plain", body: format!("{status}\n") });
+async fn answer(
+    stream: &mut (impl AsyncWrite + Unpin),
+    status: &str,
+    page: Option<Page>,
+    with_body: bool,
+) -> io::Result<()> {
+    let Page { kind, body } =
+        page.unwrap_or_else(|| Page { kind: "text/plain", body: format!("{status}\n") });
     let length = body.len();
-    let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: \
+         close\r\n\r\n"
+    );
     stream.write_all(head.as_bytes()).await?;
     if with_body {
         stream.write_all(body.as_bytes()).await?;
@@ -263,7 +314,11 @@ impl Profiling {
 /// Sends a request, and gives the connection once the head of a good answer has come.
 async fn ask(socket: &Path, path: &str) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket).await?;
-    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: ebb\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+    stream
+        .write_all(
+            format!("GET {path} HTTP/1.1\r\nHost: ebb\r\nConnection: close\r\n\r\n").as_bytes(),
+        )
+        .await?;
     // Byte by byte: what follows is not to be taken.
     let mut head = Vec::new();
     while head_end(&head).is_none() && head.len() <= MOST_HEAD_BYTES {
@@ -271,7 +326,10 @@ async fn ask(socket: &Path, path: &str) -> io::Result<UnixStream> {
     }
     match head.get(..b"HTTP/1.1 200".len()) {
         Some(b"HTTP/1.1 200") => Ok(stream),
-        Some(b"HTTP/1.1 409") => Err(io::Error::new(io::ErrorKind::ResourceBusy, "a profile of it is being taken already")),
+        Some(b"HTTP/1.1 409") => Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "a profile of it is being taken already",
+        )),
         _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it gives another answer")),
     }
 }

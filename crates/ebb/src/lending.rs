@@ -1,7 +1,9 @@
-//! Store files that a node lends to mounts of other processes on its machine, whose kernel then reads them past both (decision 19).
+//! Store files that a node lends to mounts of other processes on its machine, whose kernel then
+//! reads them past both (decision 19).
 //!
-//! A connection to the node's socket is one loan, and lasts as long: `version u8 | borrow u8 | session u64 | inode u64`, little endian,
-//! answered with one byte, and with the descriptor if it is lent. Only the user who runs the node gets to the socket.
+//! A connection to the node's socket is one loan, and lasts as long: `version u8 | borrow u8 |
+//! session u64 | inode u64`, little endian, answered with one byte, and with the descriptor if it
+//! is lent. Only the user who runs the node gets to the socket.
 
 use ebb_cli::places::RunDir;
 use ebb_client::{Borrower, Loan};
@@ -56,20 +58,27 @@ impl Ask {
     fn encode(&self) -> [u8; ASK_BYTES] {
         let mut bytes = [0; ASK_BYTES];
         bytes[0] = VERSION;
-        bytes[1] = BORROWS.iter().position(|borrow| *borrow == self.borrow).expect("all are listed") as u8;
+        bytes[1] =
+            BORROWS.iter().position(|borrow| *borrow == self.borrow).expect("all are listed") as u8;
         bytes[2..10].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[10..].copy_from_slice(&self.ino.0.to_le_bytes());
         bytes
     }
 
     fn decode(bytes: &[u8; ASK_BYTES]) -> Option<Ask> {
-        let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+        let number =
+            |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let borrow = *BORROWS.get(usize::from(bytes[1]))?;
-        (bytes[0] == VERSION).then(|| Ask { session: SessionId(number(2)), ino: Ino(number(10)), borrow })
+        (bytes[0] == VERSION).then(|| Ask {
+            session: SessionId(number(2)),
+            ino: Ino(number(10)),
+            borrow,
+        })
     }
 }
 
-const BORROWS: [Borrow; 5] = [Borrow::Begin, Borrow::Follow, Borrow::Join, Borrow::Expose, Borrow::Resume];
+const BORROWS: [Borrow; 5] =
+    [Borrow::Begin, Borrow::Follow, Borrow::Join, Borrow::Expose, Borrow::Resume];
 
 /// Lends to mounts of this machine from now on.
 pub fn offer(node: &Rc<Node>, run_dir: &RunDir) -> io::Result<()> {
@@ -137,8 +146,11 @@ async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Re
     }
     let mut bytes = [0; ASK_BYTES];
     tokio::time::timeout(PATIENCE, stream.read_exact(&mut bytes)).await??;
-    let ask = Ask::decode(&bytes).filter(|ask| has_room || !matches!(ask.borrow, Borrow::Begin | Borrow::Follow));
-    let Some(Ask { session, ino, borrow }) = ask else { return stream.write_all(&[NOT_LENT]).await };
+    let ask = Ask::decode(&bytes)
+        .filter(|ask| has_room || !matches!(ask.borrow, Borrow::Begin | Borrow::Follow));
+    let Some(Ask { session, ino, borrow }) = ask else {
+        return stream.write_all(&[NOT_LENT]).await;
+    };
     match node.lend_to(session, ino, borrow).await {
         Ok(Some(file)) => {
             let told = tell(&stream, LENT, Some(&file)).await;
@@ -153,7 +165,9 @@ async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Re
         Ok(None) => tell(&stream, NOT_LENT, None).await,
         Err(RpcError::SessionExpired) => tell(&stream, UNKNOWN, None).await,
         Err(RpcError::Overloaded) => tell(&stream, BUSY, None).await,
-        Err(RpcError::Refused(FsError::NotFound | FsError::Stale | FsError::AccessDenied)) => tell(&stream, GONE, None).await,
+        Err(RpcError::Refused(FsError::NotFound | FsError::Stale | FsError::AccessDenied)) => {
+            tell(&stream, GONE, None).await
+        }
         Err(error) => {
             tracing::warn!(%ino, %error, "a file is not lent");
             tell(&stream, REFUSED, None).await
@@ -163,11 +177,15 @@ async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Re
 
 async fn tell(stream: &UnixStream, answer: u8, file: Option<&OwnedFd>) -> io::Result<()> {
     let file = file.map(AsFd::as_fd);
-    stream.async_io(Interest::WRITABLE, || ebb_fuse::send_with_fd(stream.as_fd(), &[answer], file)).await
+    stream
+        .async_io(Interest::WRITABLE, || ebb_fuse::send_with_fd(stream.as_fd(), &[answer], file))
+        .await
 }
 
 /// Borrows from whichever run of a node is on this machine.
-pub fn borrower(run_dir: RunDir) -> impl Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> {
+pub fn borrower(
+    run_dir: RunDir,
+) -> impl Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> {
     let found = Rc::new(RefCell::new(None));
     move |borrower, ino, borrow| {
         let (run_dir, found) = (run_dir.clone(), found.clone());
@@ -195,13 +213,20 @@ async fn ask(path: &Path, ask: Ask) -> Result<Option<Loan>, RpcError> {
     let mut stream = UnixStream::connect(path).await.map_err(lost)?;
     stream.write_all(&ask.encode()).await.map_err(lost)?;
     let mut answer = [0];
-    let file = stream.async_io(Interest::READABLE, || ebb_fuse::receive_with_fd(stream.as_fd(), &mut IoSliceMut::new(&mut answer))).await;
+    let file = stream
+        .async_io(Interest::READABLE, || {
+            ebb_fuse::receive_with_fd(stream.as_fd(), &mut IoSliceMut::new(&mut answer))
+        })
+        .await;
     match (file.map_err(lost)?, answer) {
         (None, _) => Err(RpcError::Lost),
         (Some(Some(file)), [LENT]) => {
             let file = File::from(file);
             let metadata = file.metadata().map_err(lost)?;
-            Ok(Some(Loan::new(file.into(), move || drop(stream)).known_as(metadata.dev(), metadata.ino())))
+            Ok(Some(
+                Loan::new(file.into(), move || drop(stream))
+                    .known_as(metadata.dev(), metadata.ino()),
+            ))
         }
         (Some(None), [NOT_LENT]) => Ok(None),
         (Some(None), [UNKNOWN]) => Err(RpcError::SessionExpired),
@@ -218,9 +243,14 @@ mod tests {
     #[test]
     fn what_is_asked_is_understood() {
         for borrow in BORROWS {
-            let bytes = Ask { session: SessionId(0x0102_0304_0506_0708), ino: Ino(u64::MAX), borrow }.encode();
+            let bytes =
+                Ask { session: SessionId(0x0102_0304_0506_0708), ino: Ino(u64::MAX), borrow }
+                    .encode();
             let ask = Ask::decode(&bytes).unwrap();
-            assert_eq!((ask.session, ask.ino, ask.borrow), (SessionId(0x0102_0304_0506_0708), Ino(u64::MAX), borrow));
+            assert_eq!(
+                (ask.session, ask.ino, ask.borrow),
+                (SessionId(0x0102_0304_0506_0708), Ino(u64::MAX), borrow)
+            );
         }
     }
 

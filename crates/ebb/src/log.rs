@@ -29,9 +29,15 @@ pub fn to_reopened(level: Level, path: PathBuf) {
     start(level, Reopened { path });
 }
 
-/// A line that cannot be written is lost: to say so on standard error, which may be the same full disk, would be a panic.
+/// A line that cannot be written is lost: to say so on standard error, which may be the same full
+/// disk, would be a panic.
 fn start(level: Level, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) {
-    tracing_subscriber::fmt().with_max_level(level).with_ansi(false).log_internal_errors(false).with_writer(writer).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false)
+        .log_internal_errors(false)
+        .with_writer(writer)
+        .init();
 }
 
 struct Reopened {

@@ -62,7 +62,9 @@ fn main() -> ExitCode {
         Err(ConfigError::Usage(text)) => {
             // Help and version come this way too.
             match (text.print(), text.exit_code()) {
-                (Err(error), 0) if error.kind() != ErrorKind::BrokenPipe => Err(Failure::of("standard output", error)),
+                (Err(error), 0) if error.kind() != ErrorKind::BrokenPipe => {
+                    Err(Failure::of("standard output", error))
+                }
                 // Where the terminal has gone there is nobody to tell.
                 (_, status) => return ExitCode::from(u8::try_from(status).unwrap_or(2)),
             }
@@ -125,8 +127,8 @@ fn run(command: Command) -> Result<(), Failure> {
 fn block_on(flow: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // One turn of the runtime is many of the tasks': else, where there is always one that goes on, what comes from sockets waits for
-        // thousands of them.
+        // One turn of the runtime is many of the tasks': else, where there is always one that goes
+        // on, what comes from sockets waits for thousands of them.
         .event_interval(1)
         .build()
         .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;

@@ -78,13 +78,15 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     }
     if foreground {
         // What there was to say the daemon has said.
-        return match supervisor::run(Mode::Foreground { level, mountpoint: plan.mountpoint }, None)? {
+        return match supervisor::run(Mode::Foreground { level, mountpoint: plan.mountpoint }, None)?
+        {
             0 => Ok(()),
             status => Err(Failure::Found(status)),
         };
     }
     // The directory of the log; the node will want it too.
-    ebb_os::ports(&plan.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
+    ebb_os::ports(&plan.data_dir)
+        .map_err(|error| Failure::of("the data directory cannot be used", error))?;
     daemon::start(&log_path, &plan.mountpoint, tells)
 }
 
@@ -98,7 +100,10 @@ impl Plan {
         let source = Source::parse(&args.source)?;
         settings::check(&args.node)?;
         if matches!(source, Source::Served { .. }) && !args.bucket.members.is_empty() {
-            return Err(Failure::Usage(format!("{} is served by another process: buckets are configured there", args.source)));
+            return Err(Failure::Usage(format!(
+                "{} is served by another process: buckets are configured there",
+                args.source
+            )));
         }
         let mut options = MountOptions { source: args.source.clone(), ..MountOptions::default() };
         for list in &args.options {
@@ -106,15 +111,21 @@ impl Plan {
         }
         for (option, ranges) in [("map_uid", &args.map_uid), ("map_gid", &args.map_gid)] {
             for range in ranges {
-                options.apply(&format!("{option}={range}")).map_err(|error| Failure::Usage(error.to_string()))?;
+                options
+                    .apply(&format!("{option}={range}"))
+                    .map_err(|error| Failure::Usage(error.to_string()))?;
             }
         }
-        options.squash = (args.squash == args::Squash::Root).then_some(Ids { uid: args.anonymous_uid, gid: args.anonymous_gid });
+        options.squash = (args.squash == args::Squash::Root)
+            .then_some(Ids { uid: args.anonymous_uid, gid: args.anonymous_gid });
         if let Some(Ids { uid, gid }) = options.squash {
-            let known = options.ids.users.to_remote(uid).is_some_and(|uid| uid != 0) && options.ids.groups.to_remote(gid).is_some();
+            let known = options.ids.users.to_remote(uid).is_some_and(|uid| uid != 0)
+                && options.ids.groups.to_remote(gid).is_some();
             if !known {
                 return Err(Failure::Usage(format!(
-                    "--squash: user {uid} or group {gid} is in no range of --map-uid and --map-gid, or root of the volume; choose another with --anonymous-uid and --anonymous-gid"
+                    "--squash: user {uid} or group {gid} is in no range of --map-uid and \
+                     --map-gid, or root of the volume; choose another with --anonymous-uid and \
+                     --anonymous-gid"
                 )));
             }
         }
@@ -123,12 +134,17 @@ impl Plan {
             // Its mount is there, and waits for this process.
             Some(mountpoint) if ward.as_ref().is_some_and(Ward::is_heir) => mountpoint.into(),
             _ => Mount::prepare(&args.mountpoint).map_err(|error| match error {
-                MountError::Missing(_) | MountError::NotDirectory(_) => Failure::Usage(error.to_string()),
+                MountError::Missing(_) | MountError::NotDirectory(_) => {
+                    Failure::Usage(error.to_string())
+                }
                 error => Failure::Failed(error.to_string()),
             })?,
         };
         if mountpoint.to_str().is_none() {
-            return Err(Failure::Usage(format!("mount point {} is not UTF-8: choose another name", mountpoint.shown())));
+            return Err(Failure::Usage(format!(
+                "mount point {} is not UTF-8: choose another name",
+                mountpoint.shown()
+            )));
         }
         // Clients of a node share nothing on disk but have a log each.
         let key = match source {
@@ -136,25 +152,37 @@ impl Plan {
             Source::Served { .. } => format!("{} at {}", args.source, mountpoint.display()),
         };
         let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&key));
-        let data_dir = std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.shown(), error))?;
+        let data_dir =
+            std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.shown(), error))?;
         if ward.as_ref().is_none_or(|ward| !ward.is_heir()) {
             let real = places::real(&data_dir);
             if real.starts_with(&mountpoint) {
                 let (data, at) = (data_dir.shown(), mountpoint.shown());
                 return Err(Failure::Usage(format!(
-                    "the data directory {data} would be below its own mount, at {at}: put it elsewhere with --data"
+                    "the data directory {data} would be below its own mount, at {at}: put it \
+                     elsewhere with --data"
                 )));
             }
-            settings::check_apart(&args.source, &args.bucket, &[("the data directory", &real), ("the mount point", &mountpoint)])?;
+            settings::check_apart(
+                &args.source,
+                &args.bucket,
+                &[("the data directory", &real), ("the mount point", &mountpoint)],
+            )?;
         }
-        let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        let run_dir = RunDir::of_user()
+            .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let (listen, mut node, bucket) = (args.listen, args.node, args.bucket);
         // A daemon has another working directory.
         if let Some(file) = &mut node.encryption.encryption_key_file {
-            *file = std::path::absolute(&*file).map_err(|error| Failure::of(file.shown(), error))?;
+            *file =
+                std::path::absolute(&*file).map_err(|error| Failure::of(file.shown(), error))?;
         }
         if listen.is_some() && matches!(source, Source::Served { .. }) {
-            return Err(Failure::Usage("--listen is for what this mount serves itself: others can mount an ebb:// source as it is".into()));
+            return Err(Failure::Usage(
+                "--listen is for what this mount serves itself: others can \
+                mount an ebb:// source as it is"
+                    .into(),
+            ));
         }
         if options.io_uring && (listen.is_some() || matches!(source, Source::Served { .. })) {
             return Err(Failure::Usage(format!("-o io_uring: {}", MountError::RingWithLocks)));
@@ -162,36 +190,65 @@ impl Plan {
         let passthrough = args.passthrough == args::Passthrough::Auto;
         let consistency = args.consistency;
         let text = args.source;
-        Ok(Plan { text, source, mountpoint, options, data_dir, listen, passthrough, consistency, node, bucket, run_dir, ward })
+        Ok(Plan {
+            text,
+            source,
+            mountpoint,
+            options,
+            data_dir,
+            listen,
+            passthrough,
+            consistency,
+            node,
+            bucket,
+            run_dir,
+            ward,
+        })
     }
 
     async fn mount(self, report: &mut Report) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
-        report.watch(signals.ask()).map_err(|error| Failure::of("who has asked for the mount", error))?;
+        report
+            .watch(signals.ask())
+            .map_err(|error| Failure::of("who has asked for the mount", error))?;
         if let Some(ward) = &self.ward {
             ward.hears();
         }
-        self.run_dir.sweep().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        self.run_dir
+            .sweep()
+            .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         match &self.source {
             Source::Storage { url } => self.embedded(url, report, &mut signals).await,
-            Source::Served { address, volume, subdirectory } => self.detached(address, volume, subdirectory, report, &mut signals).await,
+            Source::Served { address, volume, subdirectory } => {
+                self.detached(address, volume, subdirectory, report, &mut signals).await
+            }
         }
     }
 
     /// Node and mount in one process (O-5), or a client of the node that has the volume already.
-    async fn embedded(&self, url: &str, report: &mut Report, signals: &mut Signals) -> Result<(), Failure> {
-        let settings = settings::node(&self.node, &self.volume(), &self.data_dir, self.options.read_only);
+    async fn embedded(
+        &self,
+        url: &str,
+        report: &mut Report,
+        signals: &mut Signals,
+    ) -> Result<(), Failure> {
+        let settings =
+            settings::node(&self.node, &self.volume(), &self.data_dir, self.options.read_only);
         let mut options = ebb_node::Options { embedded: self.listen.is_none(), ..settings };
         options.heir_of = self.heir().and_then(|ward| ward.estate().session());
         if self.heir().is_some_and(Ward::has_joined) {
             options.take_over = TakeOver::Leave;
         }
         let read_only = options.read_only;
-        let listen = self.listen.as_ref().map(|address| self.heir().map_or_else(|| address.clone(), |ward| ward.address(address)));
+        let listen = self.listen.as_ref().map(|address| {
+            self.heir().map_or_else(|| address.clone(), |ward| ward.address(address))
+        });
         let listen = listen.as_deref();
         let data_dir = DataDir { path: &self.data_dir, encryption: &self.node.encryption };
         let node = loop {
-            match host::open(url, &self.bucket, &data_dir, listen, options.clone(), report, signals).await? {
+            match host::open(url, &self.bucket, &data_dir, listen, options.clone(), report, signals)
+                .await?
+            {
                 Host::Here(node, port) => {
                     if let (Some(ward), Some(port)) = (&self.ward, port) {
                         ward.listens(port);
@@ -201,11 +258,18 @@ impl Plan {
                 Host::Elsewhere(there) => {
                     if let Some(ward) = self.heir().filter(|ward| !ward.has_joined()) {
                         ward.gives_up();
-                        return Err(Failure::Failed(format!("{url} is served by another node now, at {}", there.address)));
+                        return Err(Failure::Failed(format!(
+                            "{url} is served by another node now, at {}",
+                            there.address
+                        )));
                     }
                     if there.stranded > 0 {
-                        let what = format!("{} changes in it never reached {url}, which another node serves now", there.stranded);
-                        tracing::error!(data = %self.data_dir.shown(), "{what}: docs/operation.md says how to get at them");
+                        let what = format!(
+                            "{} changes in it never reached {url}, which another node serves now",
+                            there.stranded
+                        );
+                        tracing::error!(data = %self.data_dir.shown(), "{what}: docs/operation.md \
+                            says how to get at them");
                         report.warn(&format!("{}: {what}", self.data_dir.shown()));
                     }
                     let why = match self.join(&there, report, signals).await? {
@@ -227,7 +291,8 @@ impl Plan {
         };
         let outcome = tokio::select! {
             outcome = self.over_node(&node, read_only, report, signals) => outcome,
-            // Other mounts wait for a node that has what they were told: the next start of this one.
+            // Other mounts wait for a node that has what they were told: the next start of this
+            // one.
             error = node.failure(), if listen.is_some() => return Err(host::failed(&self.data_dir, &error)),
         };
         if outcome.is_err() && self.leaves_all() {
@@ -257,7 +322,8 @@ impl Plan {
         let Ok(Source::Served { address, volume, .. }) = Source::parse(&there.address) else {
             return Ok(Err(AttachError::Unreachable("that is no address of a node".into())));
         };
-        let client = self.attach_to(&address, &volume, Some(there.cluster), report, signals).await?;
+        let client =
+            self.attach_to(&address, &volume, Some(there.cluster), report, signals).await?;
         Ok(client.map(|client| (client, address)))
     }
 
@@ -269,7 +335,12 @@ impl Plan {
         signals: &mut Signals,
     ) -> Result<MountRecord, Failure> {
         let control = format!("unix:{}", self.run_dir.socket().display());
-        let listener = node.ports().net.listen(&control).await.map_err(|error| Failure::of("cannot listen for other commands", error))?;
+        let listener = node
+            .ports()
+            .net
+            .listen(&control)
+            .await
+            .map_err(|error| Failure::of("cannot listen for other commands", error))?;
         node.ports().spawn.spawn(Box::pin(ebb_node::wire::serve(node.clone(), listener)));
         let (handler, teller) = (node.clone(), node.clone());
         let link = LocalLink::new(
@@ -290,22 +361,34 @@ impl Plan {
         // After a restart it comes back under the same name, which ends its session of before.
         let name = "the mount of the node itself".to_owned();
         let others = self.listen.is_some();
-        let options = ebb_client::Options { read_only, others, ..ebb_client::Options::new(node.volume(), name) };
+        let options = ebb_client::Options {
+            read_only,
+            others,
+            ..ebb_client::Options::new(node.volume(), name)
+        };
         let client = self.attach(Rc::new(link), ClientPorts::from(node.ports()), options).await;
         let client = client.map_err(|error| Failure::of(&self.text, error))?;
         let record = self.record(control, true, client.is_read_only());
-        let outcome = self.serve(client.clone(), Ino::ROOT, record, Some(node.clone()), report, signals).await;
+        let outcome = self
+            .serve(client.clone(), Ino::ROOT, record, Some(node.clone()), report, signals)
+            .await;
         if outcome.is_err() && self.leaves_all() {
             return outcome;
         }
         if let Err(error) = client.detach(DETACH_PATIENCE).await {
-            tracing::error!(%error, "what was acknowledged could not be made safe from a power cut");
+            tracing::error!(%error, "what was acknowledged could not be made safe from a power \
+                cut");
         }
         outcome
     }
 
     /// Attaches in the place of the daemon before, if there was one.
-    async fn attach(&self, link: Rc<dyn Link>, ports: ClientPorts, options: ebb_client::Options) -> Result<Client, AttachError> {
+    async fn attach(
+        &self,
+        link: Rc<dyn Link>,
+        ports: ClientPorts,
+        options: ebb_client::Options,
+    ) -> Result<Client, AttachError> {
         let Some(ward) = &self.ward else { return Client::attach(link, ports, options).await };
         let attached = Client::attach_as_heir(link, ports, options, ward.estate().clone()).await;
         if let Err(AttachError::Lost(_)) = attached {
@@ -337,12 +420,22 @@ impl Plan {
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<Result<Client, AttachError>, Failure> {
-        let ports = ebb_os::ports(&self.data_dir).map_err(|error| Failure::of("the data directory cannot be used", error))?;
+        let ports = ebb_os::ports(&self.data_dir)
+            .map_err(|error| Failure::of("the data directory cannot be used", error))?;
         let link = WireLink::new(ports.net.clone(), ClientPorts::from(&ports), address.into());
         let link = link.borrowing(lending::borrower(self.run_dir.clone()));
         report.note(&format!("attaching to {address}"));
-        let name = format!("{} process {} at {}", settings::host_name(), std::process::id(), self.mountpoint.display());
-        let options = ebb_client::Options { read_only: self.options.read_only, cluster, ..ebb_client::Options::new(volume, name) };
+        let name = format!(
+            "{} process {} at {}",
+            settings::host_name(),
+            std::process::id(),
+            self.mountpoint.display()
+        );
+        let options = ebb_client::Options {
+            read_only: self.options.read_only,
+            cluster,
+            ..ebb_client::Options::new(volume, name)
+        };
         tokio::select! {
             client = self.attach(Rc::new(link), ClientPorts::from(&ports), options) => Ok(client),
             () = signals.next() => Err(Failure::Failed("interrupted".into())),
@@ -379,7 +472,10 @@ impl Plan {
         match detached {
             Ok(()) => self.end(record, None),
             Err(error) => {
-                let why = format!("{address} has not confirmed that everything is safe from a power cut there: {error}");
+                let why = format!(
+                    "{address} has not confirmed that everything is safe from a power cut there: \
+                     {error}"
+                );
                 self.end(record, Some(Left { files: 0, bytes: 0, deletes: 0, why }))
             }
         }
@@ -397,7 +493,10 @@ impl Plan {
 
     fn record(&self, control: String, embedded: bool, read_only: bool) -> MountRecord {
         let subdirectory = match &self.source {
-            Source::Served { subdirectory, .. } => subdirectory.iter().map(|name| std::ffi::OsStr::from_bytes(name.as_bytes())).collect(),
+            Source::Served { subdirectory, .. } => subdirectory
+                .iter()
+                .map(|name| std::ffi::OsStr::from_bytes(name.as_bytes()))
+                .collect(),
             Source::Storage { .. } => PathBuf::new(),
         };
         MountRecord {
@@ -433,28 +532,37 @@ impl Plan {
         // Whom nobody can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
         let read_only = client.is_read_only();
-        let lends = node.is_some() || self.run_dir.lender(client.run()).is_ok_and(|lender| lender.is_some());
+        let lends = node.is_some()
+            || self.run_dir.lender(client.run()).is_ok_and(|lender| lender.is_some());
         let passthrough = self.passthrough && lends;
         let mut consistency = match self.consistency {
             args::Consistency::Strong => Consistency::Strong,
             args::Consistency::CloseToOpen => Consistency::CloseToOpen,
         };
-        let options = MountOptions { read_only, shared_locks, passthrough, consistency, ..self.options.clone() };
+        let options = MountOptions {
+            read_only,
+            shared_locks,
+            passthrough,
+            consistency,
+            ..self.options.clone()
+        };
         let metrics = match &self.node.metrics {
             Some(address) => Some(Listener::at_address(&address.0).await?),
             None => None,
         };
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.shown(), error);
-        let mut session = match self.ward.as_ref().and_then(|ward| ward.left(self.mountpoint.clone())) {
-            Some((left, as_agreed)) => {
-                consistency = as_agreed;
-                Session::take_over(left).await.map_err(failed)?
-            }
-            None => {
-                let mount = Mount::new(&self.mountpoint, &options).map_err(|error| Failure::Failed(error.to_string()))?;
-                Session::start(mount).await.map_err(failed)?
-            }
-        };
+        let mut session =
+            match self.ward.as_ref().and_then(|ward| ward.left(self.mountpoint.clone())) {
+                Some((left, as_agreed)) => {
+                    consistency = as_agreed;
+                    Session::take_over(left).await.map_err(failed)?
+                }
+                None => {
+                    let mount = Mount::new(&self.mountpoint, &options)
+                        .map_err(|error| Failure::Failed(error.to_string()))?;
+                    Session::start(mount).await.map_err(failed)?
+                }
+            };
         session.hold_at_most(settings::request_buffer_bytes(&self.node));
         if let Some(node) = node.clone() {
             session.when_idle(move || node.catch_up());
@@ -463,18 +571,35 @@ impl Plan {
             Some(ward) => ward.prepare(&mut session, root, consistency)?,
             None => None,
         };
-        let device = Mount::device_at(&self.mountpoint).map_err(|error| Failure::of(self.mountpoint.shown(), error))?;
-        let record = MountRecord { root: (root != Ino::ROOT).then_some(root), device, succeedable: connection.is_some(), ..record };
+        let device = Mount::device_at(&self.mountpoint)
+            .map_err(|error| Failure::of(self.mountpoint.shown(), error))?;
+        let record = MountRecord {
+            root: (root != Ino::ROOT).then_some(root),
+            device,
+            succeedable: connection.is_some(),
+            ..record
+        };
         let counters = session.counters();
         counters.tell_slower_than(settings::slow_operation(&self.node));
         let told = Told { mount: Some(counters), node: node.clone() };
-        let socket =
-            Listener::at_path(self.run_dir.counters_socket()).map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        [Some(socket), metrics].into_iter().flatten().for_each(|listener| listener.answer(told.clone()));
+        let socket = Listener::at_path(self.run_dir.counters_socket())
+            .map_err(|error| Failure::of("the run directory cannot be used", error))?;
+        [Some(socket), metrics]
+            .into_iter()
+            .flatten()
+            .for_each(|listener| listener.answer(told.clone()));
         let (notifier, agreed) = (session.notifier(), session.negotiated());
-        let volume = Volume::new(client, root, notifier, agreed, options.access, consistency, session.passthrough())
-            .mapping(options.ids)
-            .squashing(options.squash);
+        let volume = Volume::new(
+            client,
+            root,
+            notifier,
+            agreed,
+            options.access,
+            consistency,
+            session.passthrough(),
+        )
+        .mapping(options.ids)
+        .squashing(options.squash);
         volume.take_up().await;
         let mut announced = Ok(());
         let stop = async {
@@ -491,31 +616,45 @@ impl Plan {
         tracing::info!(?ended, "the mount has ended");
         announced?;
         let record = MountRecord { ending: true, ..record };
-        self.run_dir.update(&record).map_err(|error| Failure::of("the record of the mount", error))?;
+        self.run_dir
+            .update(&record)
+            .map_err(|error| Failure::of("the record of the mount", error))?;
         Ok(record)
     }
 
-    /// Once its disk has failed a node answers with errors only it knows of: nobody takes over from it.
+    /// Once its disk has failed a node answers with errors only it knows of: nobody takes over from
+    /// it.
     async fn forsake(&self, node: Option<&Node>, record: &MountRecord) -> Infallible {
         if let (Some(node), Some(ward), true) = (node, &self.ward, record.succeedable) {
             let error = node.failure().await;
             tracing::error!(%error, "the disk has failed: with the daemon the mount dies");
             ward.gives_up();
-            if let Err(error) = self.run_dir.update(&MountRecord { succeedable: false, ..record.clone() }) {
+            if let Err(error) =
+                self.run_dir.update(&MountRecord { succeedable: false, ..record.clone() })
+            {
                 tracing::warn!(%error, "the record of the mount");
             }
         }
         std::future::pending().await
     }
 
-    /// From when on another daemon takes over: once the mount answers, as before that whoever has asked for it is told that it
-    /// has failed, and before it is said to be usable, as this one may be killed right after that.
-    async fn announce(&self, record: &MountRecord, connection: Option<OwnedFd>, report: &mut Report) -> Result<(), Failure> {
+    /// From when on another daemon takes over: once the mount answers, as before that whoever has
+    /// asked for it is told that it has failed, and before it is said to be usable, as this one may
+    /// be killed right after that.
+    async fn announce(
+        &self,
+        record: &MountRecord,
+        connection: Option<OwnedFd>,
+        report: &mut Report,
+    ) -> Result<(), Failure> {
         let mountpoint = self.mountpoint.clone();
-        let answers = tokio::task::spawn_blocking(move || std::fs::metadata(mountpoint).map(|_| ())).await;
+        let answers =
+            tokio::task::spawn_blocking(move || std::fs::metadata(mountpoint).map(|_| ())).await;
         let answers = answers.map_err(std::io::Error::other).and_then(|answer| answer);
         answers.map_err(|error| Failure::of(self.mountpoint.shown(), error))?;
-        self.run_dir.write(record).map_err(|error| Failure::of("the mount cannot be recorded", error))?;
+        self.run_dir
+            .write(record)
+            .map_err(|error| Failure::of("the mount cannot be recorded", error))?;
         tracing::info!(source = self.text, at = %self.mountpoint.shown(), "mounted");
         if let Some(ward) = &self.ward {
             if let Some(connection) = connection {
@@ -526,7 +665,9 @@ impl Plan {
         if report.ready() {
             return Ok(());
         }
-        self.run_dir.remove(record).map_err(|error| Failure::of("the record of the mount", error))?;
+        self.run_dir
+            .remove(record)
+            .map_err(|error| Failure::of("the record of the mount", error))?;
         Err(Failure::Failed("whoever asked for the mount has gone".into()))
     }
 
@@ -541,7 +682,8 @@ impl Plan {
             None => Ok(()),
             Some(left) if left.files + left.deletes == 0 => Err(Failure::Failed(left.why)),
             Some(left) => Err(Failure::Failed(format!(
-                "{} files and {} deletions had not reached the bucket: {}. They are safe in {}; mount again to go on",
+                "{} files and {} deletions had not reached the bucket: {}. They are safe in {}; \
+                 mount again to go on",
                 left.files,
                 left.deletes,
                 left.why,
@@ -557,7 +699,9 @@ async fn directory(client: &Client, path: &[Name]) -> Result<Ino, Failure> {
     let mut shown = PathBuf::new();
     for name in path {
         shown.push(Path::new(std::ffi::OsStr::from_bytes(name.as_bytes())));
-        let refused = |error: &dyn std::fmt::Display| Failure::of(format!("subdirectory {}", shown.shown()), error);
+        let refused = |error: &dyn std::fmt::Display| {
+            Failure::of(format!("subdirectory {}", shown.shown()), error)
+        };
         let attr = client.lookup(at, name).await.map_err(|error| refused(&error))?;
         if attr.kind != FileKind::Directory {
             return Err(refused(&"not a directory"));

@@ -38,7 +38,8 @@ impl Shown for Path {
     }
 }
 
-/// Why the program of that name has not done what was asked, in one line, whatever is in the names of files and buckets.
+/// Why the program of that name has not done what was asked, in one line, whatever is in the names
+/// of files and buckets.
 pub fn fail(program: &str, failure: &Failure) {
     if let Some(text) = failure.text() {
         say(format!("{program}: {}", shown_text(text)));
@@ -58,7 +59,11 @@ pub fn reply(reply: &AdminReply, output: Output) -> Result<(), Failure> {
 }
 
 /// Something asked on a mount, which has its own part in the answer.
-pub fn reply_on(mount: Option<&MountRecord>, reply: &AdminReply, output: Output) -> Result<(), Failure> {
+pub fn reply_on(
+    mount: Option<&MountRecord>,
+    reply: &AdminReply,
+    output: Output,
+) -> Result<(), Failure> {
     match output.json {
         true => json(&render::json_on(mount, reply)),
         false => print(&render::text_on(mount, reply, now())),

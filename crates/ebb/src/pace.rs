@@ -19,8 +19,13 @@ pub struct Pace {
 impl Pace {
     pub fn new(rate: Option<Bytes>) -> Result<Pace, Failure> {
         match rate {
-            Some(Bytes(rate)) if rate < LEAST_BYTES => Err(Failure::Usage(format!("--rate must be at least {}", Bytes(LEAST_BYTES)))),
-            _ => Ok(Pace { bytes_per_sec: rate.map(|Bytes(rate)| rate), next: Cell::new(Instant::now()) }),
+            Some(Bytes(rate)) if rate < LEAST_BYTES => {
+                Err(Failure::Usage(format!("--rate must be at least {}", Bytes(LEAST_BYTES))))
+            }
+            _ => Ok(Pace {
+                bytes_per_sec: rate.map(|Bytes(rate)| rate),
+                next: Cell::new(Instant::now()),
+            }),
         }
     }
 
@@ -51,7 +56,8 @@ impl Pace {
 
     /// At most some minutes, for pieces are small.
     fn time_of(&self, bytes: u64) -> Duration {
-        self.bytes_per_sec.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate as f64))
+        self.bytes_per_sec
+            .map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate as f64))
     }
 }
 

@@ -11,5 +11,7 @@ pub fn set(path: &Path) -> Result<(), Failure> {
 
 /// The first that cannot be unpinned ends it.
 pub fn remove(paths: &[PathBuf]) -> Result<(), Failure> {
-    paths.iter().try_for_each(|path| attribute::remove(path, PIN, "is not pinned itself; `ebb explain` says what keeps it"))
+    paths.iter().try_for_each(|path| {
+        attribute::remove(path, PIN, "is not pinned itself; `ebb explain` says what keeps it")
+    })
 }

@@ -21,14 +21,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// After so long it is said who keeps the mount of before.
 const PATIENCE_WITH_KEEPERS: Duration = Duration::from_secs(4);
 
-/// So long may a process take that has nothing to do but to end, also on a machine that has much else to do.
+/// So long may a process take that has nothing to do but to end, also on a machine that has much
+/// else to do.
 const PATIENCE_TO_END: Duration = Duration::from_secs(10);
 
 /// How long it may take to end once it was told, and to let go of files that were still open
 /// when its mount was taken away.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
 
-pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals: &mut Signals) -> Result<(), Failure> {
+pub async fn lock(
+    disk: &dyn Disk,
+    data_dir: &Path,
+    report: &mut Report,
+    signals: &mut Signals,
+) -> Result<(), Failure> {
     let began = Instant::now();
     let mut unknown_since = began;
     let mut told = None;
@@ -54,8 +60,11 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
                     kept = Some(why);
                 }
                 if ending && waited > PATIENCE && told != Some(pid) {
-                    report.note(&format!("process {pid} leaves to this mount what has not reached the bucket yet"));
-                    // SAFETY: kill takes plain integers. If it has just ended that is what is wanted.
+                    report.note(&format!(
+                        "process {pid} leaves to this mount what has not reached the bucket yet"
+                    ));
+                    // SAFETY: kill takes plain integers. If it has just ended that is what is
+                    // wanted.
                     unsafe { libc::kill(pid as i32, libc::SIGTERM) };
                     told = Some(pid);
                 }
@@ -71,7 +80,11 @@ pub async fn lock(disk: &dyn Disk, data_dir: &Path, report: &mut Report, signals
 
 /// What keeps a mount that is out of sight, in one line.
 async fn keepers(record: &MountRecord) -> String {
-    let waits = format!("process {} still serves {}, which is taken away", record.daemon.pid, record.mountpoint.shown());
+    let waits = format!(
+        "process {} still serves {}, which is taken away",
+        record.daemon.pid,
+        record.mountpoint.shown()
+    );
     let Some(device) = record.device else { return waits };
     let keepers = busy::keepers(&record.mountpoint, device).await;
     if keepers.is_empty() { waits } else { keepers.join("; ") }
@@ -93,9 +106,15 @@ fn owner(data_dir: &Path) -> Owner {
     let records = RunDir::of_user().and_then(|run_dir| run_dir.records()).unwrap_or_default();
     match records.into_iter().find(|record| record.data_dir == data_dir && record.is_served()) {
         None => Owner::Unknown,
-        Some(record) if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) => Owner::Leaving(record.into()),
+        Some(record)
+            if record.ending || Mount::is_at(&record.mountpoint).is_ok_and(|mounted| !mounted) =>
+        {
+            Owner::Leaving(record.into())
+        }
         // As one in the foreground that was killed: its daemon dies too.
-        Some(record) if record.supervisor.is_some_and(|supervisor| !supervisor.is_alive()) => Owner::Unknown,
+        Some(record) if record.supervisor.is_some_and(|supervisor| !supervisor.is_alive()) => {
+            Owner::Unknown
+        }
         Some(_) => Owner::Mounted,
     }
 }

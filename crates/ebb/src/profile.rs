@@ -16,7 +16,9 @@ use std::time::Duration;
 pub async fn run(args: args::Profile) -> Result<(), Failure> {
     let asked = Asked::of(&args.path)?;
     let socket = asked.mount.as_ref().and_then(|record| record.counters.clone());
-    let socket = socket.ok_or_else(|| Failure::Usage(format!("{} is on no mount: a profile is of one", args.path.shown())))?;
+    let socket = socket.ok_or_else(|| {
+        Failure::Usage(format!("{} is on no mount: a profile is of one", args.path.shown()))
+    })?;
     // It also keeps an interrupt, which the command gets as well, from ending this one first.
     let mut signals = Signals::listen()?;
     let failed = |error: std::io::Error| Failure::of(args.path.shown(), error);
@@ -44,12 +46,16 @@ async fn waited(time: Duration, signals: &mut Signals) -> Result<(), Failure> {
 }
 
 async fn command(words: Vec<OsString>) -> Result<(), Failure> {
-    let shown = words.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
+    let shown =
+        words.first().map(|program| program.to_string_lossy().into_owned()).unwrap_or_default();
     let run = move || -> std::io::Result<ExitStatus> {
         let mut words = words.into_iter();
         Command::new(words.next().unwrap_or_default()).args(words).status()
     };
-    match tokio::task::spawn_blocking(run).await.unwrap_or_else(|died| Err(std::io::Error::other(died))) {
+    match tokio::task::spawn_blocking(run)
+        .await
+        .unwrap_or_else(|died| Err(std::io::Error::other(died)))
+    {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::of(shown, status)),
         Err(error) => Err(Failure::of(shown, error)),
@@ -70,10 +76,13 @@ async fn look_up(asked: &Asked, profile: &Profile, paths: &mut Paths) -> Result<
     let root = asked.root().await?;
     let root: Vec<&[u8]> = root.iter().map(Name::as_bytes).collect();
     paths.insert(Ino::ROOT, root.join(&b'/'));
-    let inos: BTreeSet<Ino> = profile.lines.iter().map(|line| line.ino).filter(|ino| *ino != Ino::ROOT).collect();
+    let inos: BTreeSet<Ino> =
+        profile.lines.iter().map(|line| line.ino).filter(|ino| *ino != Ino::ROOT).collect();
     let inos: Vec<Ino> = inos.into_iter().collect();
     for some in inos.chunks(MAX_PATHS) {
-        let AdminReply::Paths(found) = asked.ask(AdminRequest::Paths { inos: some.to_vec() }).await? else {
+        let AdminReply::Paths(found) =
+            asked.ask(AdminRequest::Paths { inos: some.to_vec() }).await?
+        else {
             return Err(Failure::Failed("a reply of the wrong kind".into()));
         };
         paths.extend(some.iter().zip(found).filter_map(|(ino, path)| Some((*ino, path?.to_vec()))));

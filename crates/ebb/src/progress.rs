@@ -92,7 +92,8 @@ const BYTES: &str = "{bar:32} {bytes}/{total_bytes} {msg}";
 const COUNTS: &str = "{bar:32} {pos}/{len} {msg}";
 
 fn bar(template: &'static str) -> ProgressBar {
-    let style = ProgressStyle::with_template(template).expect("the templates are constant, and a test shows it");
+    let style = ProgressStyle::with_template(template)
+        .expect("the templates are constant, and a test shows it");
     ProgressBar::new(0).with_style(style)
 }
 

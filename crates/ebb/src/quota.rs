@@ -46,12 +46,17 @@ async fn set(args: SetQuota) -> Result<(), Failure> {
     let node = Asked::at(&args.target.path, Last::Followed).await?;
     let path = node.path().await?;
     let limits = QuotaLimits { bytes: args.bytes.map(|Bytes(bytes)| bytes), inodes: args.inodes };
-    let mut reply = node.ask(AdminRequest::SetQuota { path: path.clone(), limits: Some(limits) }).await?;
+    let mut reply =
+        node.ask(AdminRequest::SetQuota { path: path.clone(), limits: Some(limits) }).await?;
     let mut said = Instant::now();
     while let Some(status) = counting(&reply) {
         if said.elapsed() >= LINE_EVERY {
             said = Instant::now();
-            output::say(format!("counting what is in the bucket: {} inodes, {} so far", status.used.inodes, Bytes(status.used.bytes)));
+            output::say(format!(
+                "counting what is in the bucket: {} inodes, {} so far",
+                status.used.inodes,
+                Bytes(status.used.bytes)
+            ));
         }
         tokio::time::sleep(POLL).await;
         reply = node.ask(AdminRequest::Quotas { path: path.clone() }).await?;

@@ -13,7 +13,10 @@ use ebb_cli::{args, places};
 pub async fn run(args: args::Serve) -> Result<(), Failure> {
     settings::check(&args.node)?;
     if args.name.is_empty() || args.name.contains('/') {
-        return Err(Failure::Usage(format!("{:?} cannot be the name of a volume: it stands in ebb://HOST:PORT/VOLUME", args.name)));
+        return Err(Failure::Usage(format!(
+            "{:?} cannot be the name of a volume: it stands in ebb://HOST:PORT/VOLUME",
+            args.name
+        )));
     }
     log::to_stderr(args.node.log);
     let mut signals = Signals::listen()?;
@@ -22,14 +25,33 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         None => None,
     };
     let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&args.backing));
-    settings::check_apart(&args.backing, &args.bucket, &[("the data directory", &places::real(&data_dir))])?;
+    settings::check_apart(
+        &args.backing,
+        &args.bucket,
+        &[("the data directory", &places::real(&data_dir))],
+    )?;
     let options = settings::node(&args.node, &args.name, &data_dir, false);
     let read_only = options.read_only;
     let listen = Some(args.listen.as_str());
     let place = DataDir { path: &data_dir, encryption: &args.node.encryption };
-    let node = match host::open(&args.backing, &args.bucket, &place, listen, options, &mut Report::Closed, &mut signals).await? {
+    let node = match host::open(
+        &args.backing,
+        &args.bucket,
+        &place,
+        listen,
+        options,
+        &mut Report::Closed,
+        &mut signals,
+    )
+    .await?
+    {
         Host::Here(node, _) => node,
-        Host::Elsewhere(there) => return Err(Failure::Failed(format!("{} is served at {}: mount that", args.backing, there.address))),
+        Host::Elsewhere(there) => {
+            return Err(Failure::Failed(format!(
+                "{} is served at {}: mount that",
+                args.backing, there.address
+            )));
+        }
     };
     if let Some(metrics) = metrics {
         metrics.answer(Told { mount: None, node: Some(node.clone()) });
@@ -40,11 +62,14 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         () = signals.next() => {}
         error = node.failure() => return Err(host::failed(&data_dir, &error)),
     }
-    tracing::info!("stopping: writing what is dirty to the bucket; a second signal ends without waiting");
+    tracing::info!(
+        "stopping: writing what is dirty to the bucket; a second signal ends without waiting"
+    );
     match host::stop(&node, read_only, &mut signals).await {
         None => Ok(()),
         Some(left) => Err(Failure::Failed(format!(
-            "{} files had not reached the bucket: {}. They are safe in {}, and the next start goes on with them",
+            "{} files had not reached the bucket: {}. They are safe in {}, and the next start goes \
+             on with them",
             left.files,
             left.why,
             data_dir.shown()

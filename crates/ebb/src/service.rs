@@ -18,7 +18,8 @@ fn tell(state: &str) {
         [b'@', rest @ ..] => SocketAddr::from_abstract_name(rest),
         path => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path)),
     };
-    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    let sent = address
+        .and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
     if let Err(error) = sent {
         tracing::warn!(%error, "the service manager could not be told: {state}");
     }

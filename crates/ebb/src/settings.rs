@@ -10,7 +10,12 @@ use std::path::Path;
 use std::time::Duration;
 
 /// `data_dir` is where the node keeps its state, for people who ask whose a volume is.
-pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -> ebb_node::Options {
+pub fn node(
+    args: &args::Node,
+    volume: &str,
+    data_dir: &Path,
+    read_only: bool,
+) -> ebb_node::Options {
     // SAFETY: both calls have no preconditions and cannot fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     ebb_node::Options {
@@ -58,17 +63,27 @@ pub fn node(args: &args::Node, volume: &str, data_dir: &Path, read_only: bool) -
 /// While a snapshot is written, what changes takes memory twice: so much is left for that.
 fn metadata_bytes(args: &args::Node) -> u64 {
     let share = ebb_os::memory_bytes().map(|memory| memory / 2);
-    args.metadata_memory.map(|given| given.0).or(share).unwrap_or(ebb_node::Options::default().metadata_bytes)
+    args.metadata_memory
+        .map(|given| given.0)
+        .or(share)
+        .unwrap_or(ebb_node::Options::default().metadata_bytes)
 }
 
 fn buffer_bytes(args: &args::Node) -> u64 {
-    let share = || ebb_os::memory_bytes().map(|memory| (memory / 8).clamp(LEAST_BUFFER_BYTES, MOST_BUFFER_BYTES));
-    args.buffer_memory.map(|given| given.0).or_else(share).unwrap_or(ebb_node::Options::default().buffer_bytes)
+    let share = || {
+        ebb_os::memory_bytes()
+            .map(|memory| (memory / 8).clamp(LEAST_BUFFER_BYTES, MOST_BUFFER_BYTES))
+    };
+    args.buffer_memory
+        .map(|given| given.0)
+        .or_else(share)
+        .unwrap_or(ebb_node::Options::default().buffer_bytes)
 }
 
 /// What the requests of a mount's users may hold.
 pub fn request_buffer_bytes(args: &args::Node) -> u64 {
-    ebb_node::Options { buffer_bytes: buffer_bytes(args), ..ebb_node::Options::default() }.request_buffer_bytes()
+    ebb_node::Options { buffer_bytes: buffer_bytes(args), ..ebb_node::Options::default() }
+        .request_buffer_bytes()
 }
 
 /// What is slow enough to be told of.
@@ -76,7 +91,8 @@ pub fn slow_operation(args: &args::Node) -> Option<Duration> {
     (!args.slow_operation.0.is_zero()).then_some(args.slow_operation.0)
 }
 
-/// A bug that `cargo xtask powercut --planted` or `crash --planted` is to find. No release has the feature.
+/// A bug that `cargo xtask powercut --planted` or `crash --planted` is to find. No release has the
+/// feature.
 fn planted() -> Option<Planted> {
     let wanted = cfg!(feature = "planted").then(|| std::env::var_os("EBB_PLANTED")).flatten()?;
     match wanted.to_str()? {
@@ -88,26 +104,41 @@ fn planted() -> Option<Planted> {
 
 /// Values that would make a node useless are mistakes.
 pub fn check(args: &args::Node) -> Result<(), Failure> {
-    let too_short =
-        [("--head-term", args.head_term.0, 3), ("--session-term", args.session_term.0, 3), ("--bucket-timeout", args.bucket_timeout.0, 1)];
+    let too_short = [
+        ("--head-term", args.head_term.0, 3),
+        ("--session-term", args.session_term.0, 3),
+        ("--bucket-timeout", args.bucket_timeout.0, 1),
+    ];
     for (flag, given, least) in too_short {
         if given.as_secs() < least {
             return Err(Failure::Usage(format!("{flag} must be at least {least} s")));
         }
     }
     if args.commit_interval.0.is_zero() {
-        return Err(Failure::Usage("--commit-interval cannot be zero; --ack=durable forces before every answer".into()));
+        return Err(Failure::Usage(
+            "--commit-interval cannot be zero; --ack=durable forces before every answer".into(),
+        ));
     }
     if args.pack_below.0 > PACKED_BYTES {
-        return Err(Failure::Usage(format!("--pack-below can be at most {}", ebb_cli::units::Bytes(PACKED_BYTES))));
+        return Err(Failure::Usage(format!(
+            "--pack-below can be at most {}",
+            ebb_cli::units::Bytes(PACKED_BYTES)
+        )));
     }
     if args.scrub_rate.0 < LEAST_SCRUB_RATE {
         let least = ebb_cli::units::Bytes(LEAST_SCRUB_RATE);
-        return Err(Failure::Usage(format!("--scrub-rate must be at least {least}; --scrub-interval=0 turns the scrub off")));
+        return Err(Failure::Usage(format!(
+            "--scrub-rate must be at least {least}; --scrub-interval=0 turns the scrub off"
+        )));
     }
-    for (flag, given) in [("--download-rate", args.download_rate.0), ("--upload-rate", args.upload_rate.0)] {
+    for (flag, given) in
+        [("--download-rate", args.download_rate.0), ("--upload-rate", args.upload_rate.0)]
+    {
         if (1..LEAST_RATE).contains(&given) {
-            return Err(Failure::Usage(format!("{flag} must be at least {}, or 0", ebb_cli::units::Bytes(LEAST_RATE))));
+            return Err(Failure::Usage(format!(
+                "{flag} must be at least {}, or 0",
+                ebb_cli::units::Bytes(LEAST_RATE)
+            )));
         }
     }
     if args.metadata_memory.is_some_and(|given| given.0 < LEAST_METADATA_BYTES) {
@@ -120,7 +151,10 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     }
     for (flag, given) in [("--cache-size", args.cache_size), ("--dirty-size", args.dirty_size)] {
         if given.0 < LEAST_CACHE_BYTES {
-            return Err(Failure::Usage(format!("{flag} must be at least {}", ebb_cli::units::Bytes(LEAST_CACHE_BYTES))));
+            return Err(Failure::Usage(format!(
+                "{flag} must be at least {}",
+                ebb_cli::units::Bytes(LEAST_CACHE_BYTES)
+            )));
         }
     }
     Ok(())
@@ -147,21 +181,36 @@ const LEAST_CACHE_BYTES: u64 = 16 << 20;
 /// Buckets of one volume that would take each other's files for their own are a mistake.
 pub fn check_members(url: &str, args: &args::Bucket) -> Result<(), Failure> {
     let root = (url, &args.endpoint);
-    match args.members.iter().find(|member| ebb_cli::member::overlap(root, (&member.url, &member.endpoint))) {
-        Some(member) => Err(Failure::Usage(format!("{url} and {} at {:?} have objects in common", member.url, member.dir.as_str()))),
+    match args
+        .members
+        .iter()
+        .find(|member| ebb_cli::member::overlap(root, (&member.url, &member.endpoint)))
+    {
+        Some(member) => Err(Failure::Usage(format!(
+            "{url} and {} at {:?} have objects in common",
+            member.url,
+            member.dir.as_str()
+        ))),
         None => Ok(()),
     }
 }
 
-/// What ebb keeps for itself, or shows, in a directory that it stores in would be files of the volume, and stored in turn. The paths are
-/// free of symbolic links.
-pub fn check_apart(url: &str, bucket: &args::Bucket, paths: &[(&str, &Path)]) -> Result<(), Failure> {
+/// What ebb keeps for itself, or shows, in a directory that it stores in would be files of the
+/// volume, and stored in turn. The paths are free of symbolic links.
+pub fn check_apart(
+    url: &str,
+    bucket: &args::Bucket,
+    paths: &[(&str, &Path)],
+) -> Result<(), Failure> {
     let urls = std::iter::once(url).chain(bucket.members.iter().map(|member| member.url.as_str()));
     for backing in urls.filter_map(|url| url.strip_prefix("file://")) {
         let stored = places::real(Path::new(backing));
         if let Some((what, path)) = paths.iter().find(|(_, path)| path.starts_with(&stored)) {
             let path = path.display();
-            return Err(Failure::Usage(format!("{what} {path} would be within {backing}, where the volume is stored: choose another")));
+            return Err(Failure::Usage(format!(
+                "{what} {path} would be within {backing}, where the volume is stored: choose \
+                 another"
+            )));
         }
     }
     Ok(())
@@ -209,5 +258,9 @@ pub fn host_name() -> String {
     // SAFETY: the buffer is valid for its length.
     let result = unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len()) };
     let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    if result == 0 { String::from_utf8_lossy(&name[..end]).into_owned() } else { "unnamed host".into() }
+    if result == 0 {
+        String::from_utf8_lossy(&name[..end]).into_owned()
+    } else {
+        "unnamed host".into()
+    }
 }

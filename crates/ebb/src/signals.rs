@@ -1,4 +1,5 @@
-//! SIGTERM and SIGINT, and SIGHUP for what works at a terminal: the first asks for a clean end, the second for an end now.
+//! SIGTERM and SIGINT, and SIGHUP for what works at a terminal: the first asks for a clean end, the
+//! second for an end now.
 
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
@@ -31,11 +32,13 @@ impl Signals {
 
     fn of(more: Option<SignalKind>) -> Result<Signals, Failure> {
         let listen = |kind| signal(kind).map_err(|error| Failure::of("signals", error));
-        let (mut terminate, mut interrupt) = (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
+        let (mut terminate, mut interrupt) =
+            (listen(SignalKind::terminate())?, listen(SignalKind::interrupt())?);
         let mut more = more.map(listen).transpose()?;
         let (ask, asked) = mpsc::unbounded_channel();
         let heard = ask.clone();
-        // What is an echo is told by when it comes, which may be long before anybody asks for the next signal.
+        // What is an echo is told by when it comes, which may be long before anybody asks for the
+        // next signal.
         tokio::task::spawn_local(async move {
             let mut last: Option<Instant> = None;
             loop {
@@ -44,7 +47,8 @@ impl Signals {
                     _ = interrupt.recv() => {}
                     () = heard_of(&mut more) => {}
                 }
-                let is_echo = last.replace(Instant::now()).is_some_and(|last| last.elapsed() < ECHO);
+                let is_echo =
+                    last.replace(Instant::now()).is_some_and(|last| last.elapsed() < ECHO);
                 if !is_echo && heard.send(()).is_err() {
                     return;
                 }

@@ -21,13 +21,16 @@ impl Source {
     pub fn parse(text: &str) -> Result<Source, Failure> {
         let wrong = |why: &str| {
             Failure::Usage(format!(
-                "{text:?} cannot be mounted: {why}; use s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX], file:///DIRECTORY or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]"
+                "{text:?} cannot be mounted: {why}; use s3://BUCKET[/PREFIX], \
+                 gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX], file:///DIRECTORY or \
+                 ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]"
             ))
         };
         match text.split_once("://") {
             Some(("ebb", rest)) => {
                 let (address, path) = rest.split_once('/').unwrap_or((rest, ""));
-                let (host, port) = address.rsplit_once(':').ok_or_else(|| wrong("it names no port"))?;
+                let (host, port) =
+                    address.rsplit_once(':').ok_or_else(|| wrong("it names no port"))?;
                 if host.is_empty() || port.parse::<u16>().is_err() {
                     return Err(wrong("it names no host and port"));
                 }
@@ -35,10 +38,13 @@ impl Source {
                 if volume.is_empty() {
                     return Err(wrong("it names no volume"));
                 }
-                let subdirectory = names(Path::new(below)).ok_or_else(|| wrong("its subdirectory cannot be"))?;
+                let subdirectory =
+                    names(Path::new(below)).ok_or_else(|| wrong("its subdirectory cannot be"))?;
                 Ok(Source::Served { address: address.into(), volume: volume.into(), subdirectory })
             }
-            Some((scheme, _)) if STORAGE.contains(&scheme) => Ok(Source::Storage { url: text.into() }),
+            Some((scheme, _)) if STORAGE.contains(&scheme) => {
+                Ok(Source::Storage { url: text.into() })
+            }
             Some(_) => Err(wrong("its scheme is unknown")),
             None => Err(wrong("it has no scheme")),
         }
@@ -80,7 +86,18 @@ mod tests {
 
     #[test]
     fn what_is_no_source_is_a_mistake_of_the_caller() {
-        for text in ["", "/dir", "ftp://x", "ebb://", "ebb://h", "ebb://h:1", "ebb://h:1/", "ebb://:1/v", "ebb://h:x/v", "ebb://h:1/v/.."] {
+        for text in [
+            "",
+            "/dir",
+            "ftp://x",
+            "ebb://",
+            "ebb://h",
+            "ebb://h:1",
+            "ebb://h:1/",
+            "ebb://:1/v",
+            "ebb://h:x/v",
+            "ebb://h:1/v/..",
+        ] {
             assert!(matches!(Source::parse(text), Err(Failure::Usage(_))), "{text}");
         }
     }

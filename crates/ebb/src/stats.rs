@@ -15,7 +15,9 @@ const FROM_THE_TOP: &str = "\x1b[H\x1b[J";
 
 pub async fn run(args: args::Stats) -> Result<(), Failure> {
     if args.interval.0.is_zero() && args.count.is_some_and(|count| count > 1) {
-        return Err(Failure::Usage("--interval 0 is all since the start: there is one table of it".into()));
+        return Err(Failure::Usage(
+            "--interval 0 is all since the start: there is one table of it".into(),
+        ));
     }
     let asked = match &args.path {
         Some(path) => Asked::of(path)?,
@@ -50,8 +52,16 @@ struct Sample {
 
 impl Sample {
     async fn take(asked: &Asked) -> Result<Sample, Failure> {
-        let mount = match asked.mount.as_ref().and_then(|record| Some((record, record.counters.as_deref()?))) {
-            Some((record, socket)) => Some(http::mount_stats(socket).await.map_err(|error| Failure::of(record.mountpoint.shown(), error))?),
+        let mount = match asked
+            .mount
+            .as_ref()
+            .and_then(|record| Some((record, record.counters.as_deref()?)))
+        {
+            Some((record, socket)) => Some(
+                http::mount_stats(socket)
+                    .await
+                    .map_err(|error| Failure::of(record.mountpoint.shown(), error))?,
+            ),
             None => None,
         };
         let node = match asked.ask(AdminRequest::Stats).await {
@@ -90,9 +100,15 @@ impl Sample {
             }
             return output::print_one(&format!("{told}\n"));
         }
-        let ms = mount.map(|mount| mount.uptime_ms).or(node.map(|node| node.uptime_ms)).unwrap_or(0);
+        let ms =
+            mount.map(|mount| mount.uptime_ms).or(node.map(|node| node.uptime_ms)).unwrap_or(0);
         let top = if std::io::stdout().is_terminal() { FROM_THE_TOP } else { "" };
-        let mut text = format!("{top}{} in {:.1} s\n{}", asked.shown(), ms as f64 / 1e3, stats::text(mount, node));
+        let mut text = format!(
+            "{top}{} in {:.1} s\n{}",
+            asked.shown(),
+            ms as f64 / 1e3,
+            stats::text(mount, node)
+        );
         if let Some(why) = missing {
             text += &format!("node              cannot be asked: {why}\n");
         }

@@ -1,17 +1,18 @@
-//! The process that a mount in the background is left to, or that is in the foreground (O-6, decision 10): it holds
-//! the kernel's connection and the memory of what is under way, and starts the daemon, again and again if that
-//! dies. It has no node, no runtime, and opens nothing on the mount.
+//! The process that a mount in the background is left to, or that is in the foreground (O-6,
+//! decision 10): it holds the kernel's connection and the memory of what is under way, and starts
+//! the daemon, again and again if that dies. It has no node, no runtime, and opens nothing on the
+//! mount.
 //!
 //! Laws:
 //! - The daemon hands the connection over once the mount is made, and says when nobody else is to
 //!   serve it any more. In between a daemon that ends without that is replaced.
-//! - What a daemon that ended by itself had to say it has said: only one that was killed is replaced,
-//!   or one that could not take over.
-//! - A daemon has ended once its first thread has and all that it had open is closed. A thread of it may wait on inside the
-//!   kernel, for what only the next daemon can answer.
+//! - What a daemon that ended by itself had to say it has said: only one that was killed is
+//!   replaced, or one that could not take over.
+//! - A daemon has ended once its first thread has and all that it had open is closed. A thread of
+//!   it may wait on inside the kernel, for what only the next daemon can answer.
 //! - Whoever tells this process to end means the daemon.
-//! - SIGHUP replaces the daemon by what the binary is by then, or by the one of before if that cannot
-//!   take over. Where a terminal says that it has gone it means the end.
+//! - SIGHUP replaces the daemon by what the binary is by then, or by the one of before if that
+//!   cannot take over. Where a terminal says that it has gone it means the end.
 //! - In the foreground the daemon does not outlive this process, which is what somebody watches.
 
 use crate::failure::Failure;
@@ -42,7 +43,8 @@ pub const LOG: &str = "EBB_SUPERVISOR_LOG";
 /// The process that a daemon in the foreground dies with, in its environment.
 const FOREGROUND: &str = "EBB_SUPERVISOR_FOREGROUND";
 
-/// Where the mount is to be, for a daemon that takes over: what the path leads to then is the mount.
+/// Where the mount is to be, for a daemon that takes over: what the path leads to then is the
+/// mount.
 pub const MOUNTPOINT: &str = "EBB_SUPERVISOR_MOUNTPOINT";
 
 /// What proc(5) calls the memory of an estate.
@@ -72,7 +74,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Between the end of a process's descriptors and its own.
 const LAST_BREATH: Duration = Duration::from_millis(1);
 
-/// For how long that is waited for, before what is left of the process is a thread inside the kernel that waits for the successor.
+/// For how long that is waited for, before what is left of the process is a thread inside the
+/// kernel that waits for the successor.
 const LAST_BREATHS: Duration = Duration::from_millis(200);
 
 /// How a mount was asked for.
@@ -92,9 +95,13 @@ impl Mode {
 
 /// Whether this process is the daemon of a command in the foreground, with which it dies.
 pub fn is_in_foreground() -> Result<bool, Failure> {
-    let Some(command) = env::var(FOREGROUND).ok().and_then(|pid| pid.parse().ok()) else { return Ok(false) };
+    let Some(command) = env::var(FOREGROUND).ok().and_then(|pid| pid.parse().ok()) else {
+        return Ok(false);
+    };
     // Once more: the kernel forgets it where the binary has capabilities of its own.
-    die_with(command).map(|()| true).map_err(|error| Failure::of("the command in the foreground", error))
+    die_with(command)
+        .map(|()| true)
+        .map_err(|error| Failure::of("the command in the foreground", error))
 }
 
 /// Runs daemons until one of them ends for good, and gives its exit status.
@@ -137,7 +144,8 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
         let life = supervisor.live(report.take()).map_err(failed)?;
         if supervisor.is_over(&life) {
             if life.status.signal().is_some() && supervisor.told_to_end.is_none() {
-                tracing::error!(status = %life.status, "the daemon has died, and nobody takes over");
+                tracing::error!(status = %life.status, "the daemon has died, and nobody takes \
+                    over");
             }
             return Ok(life.status);
         }
@@ -148,15 +156,18 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
                 supervisor.binary = Binary::OfNow;
             }
             Next::OfBefore => {
-                tracing::error!(status = %life.status, "what the binary is now cannot take over: it is left to the one of before");
+                tracing::error!(status = %life.status, "what the binary is now cannot take over: \
+                    it is left to the one of before");
                 supervisor.binary = Binary::OfBefore;
             }
             Next::Another(pause) => {
-                tracing::error!(status = %life.status, "the daemon has died: another one takes over, and who uses the mount waits for it");
+                tracing::error!(status = %life.status, "the daemon has died: another one takes \
+                    over, and who uses the mount waits for it");
                 std::thread::sleep(pause);
             }
             Next::GivenUp(why) => {
-                tracing::error!(status = %life.status, "{why}: the mount is given up, and who uses it gets errors");
+                tracing::error!(status = %life.status, "{why}: the mount is given up, and who uses \
+                    it gets errors");
                 return Ok(life.status);
             }
         }
@@ -205,15 +216,21 @@ impl Lives {
             None => self.failed += 1,
         }
         if self.killed >= SHORT_LIVES {
-            return Next::GivenUp(format!("{SHORT_LIVES} daemons in a row have died within {} s", LONG_LIFE.as_secs()));
+            return Next::GivenUp(format!(
+                "{SHORT_LIVES} daemons in a row have died within {} s",
+                LONG_LIFE.as_secs()
+            ));
         }
         if !life.served && self.served.elapsed() >= WITHOUT_SERVICE {
-            return Next::GivenUp(format!("for {} s no daemon could take over", WITHOUT_SERVICE.as_secs()));
+            return Next::GivenUp(format!(
+                "for {} s no daemon could take over",
+                WITHOUT_SERVICE.as_secs()
+            ));
         }
         let doublings = (self.killed + self.failed).checked_sub(AT_ONCE);
-        Next::Another(
-            doublings.map_or(Duration::ZERO, |doublings| FIRST_PAUSE.saturating_mul(2u32.saturating_pow(doublings)).min(LONGEST_PAUSE)),
-        )
+        Next::Another(doublings.map_or(Duration::ZERO, |doublings| {
+            FIRST_PAUSE.saturating_mul(2u32.saturating_pow(doublings)).min(LONGEST_PAUSE)
+        }))
     }
 }
 
@@ -264,19 +281,27 @@ struct Life {
 }
 
 impl Supervisor {
-    /// While nobody serves the mount: has the kernel drop what it has cached once others need not keep from changing that any
-    /// more. Gives how long they still have to.
+    /// While nobody serves the mount: has the kernel drop what it has cached once others need not
+    /// keep from changing that any more. Gives how long they still have to.
     fn fence(&mut self) -> Option<Duration> {
-        let (Some(device), Some(sure_until)) = (&self.device, Estate::sure_until_in(&self.words)) else { return None };
+        let (Some(device), Some(sure_until)) = (&self.device, Estate::sure_until_in(&self.words))
+        else {
+            return None;
+        };
         let left = sure_until.saturating_sub(OsClock.monotonic());
         if !left.is_zero() || self.fenced == Some(sure_until) {
             return Some(left).filter(|left| !left.is_zero());
         }
         self.fenced = Some(sure_until);
-        tracing::warn!("the node has not heard of the mount for too long: what the kernel has cached of it is dropped");
+        tracing::warn!(
+            "the node has not heard of the mount for too long: what the kernel has cached of it is \
+             dropped"
+        );
         let inodes = Estate::inodes_in(&self.words);
         let dropping = device.try_clone().and_then(|device| {
-            std::thread::Builder::new().name("ebb-fence".into()).spawn(move || ebb_fuse::drop_everything(&device, &inodes))
+            std::thread::Builder::new()
+                .name("ebb-fence".into())
+                .spawn(move || ebb_fuse::drop_everything(&device, &inodes))
         });
         match dropping {
             Ok(dropping) => self.dropping.push(dropping),
@@ -287,18 +312,25 @@ impl Supervisor {
 
     fn is_over(&self, life: &Life) -> bool {
         let by_itself = life.status.signal().is_none();
-        self.ending || self.device.is_none() || by_itself && (life.served || self.told_to_end.is_some())
+        self.ending
+            || self.device.is_none()
+            || by_itself && (life.served || self.told_to_end.is_some())
     }
 
     fn live(&mut self, report: Option<RawFd>) -> io::Result<Life> {
         // Perhaps no daemon can be started.
         self.fence();
-        let started = UnixStream::pair().and_then(|(words, theirs)| Ok((words, self.start(&theirs, report)?)));
+        let started = UnixStream::pair()
+            .and_then(|(words, theirs)| Ok((words, self.start(&theirs, report)?)));
         let (words, mut daemon) = match started {
             // As where memory is short, which is what the one before may have died of.
             Err(error) if self.device.is_some() => {
                 tracing::error!(%error, "no daemon can be started");
-                return Ok(Life { status: ExitStatus::from_raw(1 << 8), served: false, upgraded: false });
+                return Ok(Life {
+                    status: ExitStatus::from_raw(1 << 8),
+                    served: false,
+                    upgraded: false,
+                });
             }
             started => started?,
         };
@@ -317,15 +349,25 @@ impl Supervisor {
             self.hear(&words, &daemon, &mut heard)?;
             for signal in self.signals.take()? {
                 match signal {
-                    libc::SIGCHLD => self.remains.retain_mut(|daemon| matches!(daemon.try_wait(), Ok(None))),
+                    libc::SIGCHLD => {
+                        self.remains.retain_mut(|daemon| matches!(daemon.try_wait(), Ok(None)))
+                    }
                     // Who has said nothing yet is what the binary is by now, or nearly so.
-                    libc::SIGHUP if heard.serves && self.device.is_some() && !self.ending && self.told_to_end.is_none() => {
+                    libc::SIGHUP
+                        if heard.serves
+                            && self.device.is_some()
+                            && !self.ending
+                            && self.told_to_end.is_none() =>
+                    {
                         match Estate::unfit_in(&self.words) {
                             None => {
                                 upgraded = true;
                                 pass_on(&daemon, libc::SIGKILL);
                             }
-                            Some(why) => tracing::error!(why, "nobody can take over from the daemon: it stays"),
+                            Some(why) => tracing::error!(
+                                why,
+                                "nobody can take over from the daemon: it stays"
+                            ),
                         }
                     }
                     libc::SIGHUP => {}
@@ -346,7 +388,9 @@ impl Supervisor {
             }
             if gone_silent {
                 // It is about to end.
-                if silent.get_or_insert_with(Instant::now).elapsed() >= LAST_BREATHS && Process::first_thread_has_ended(daemon.id()) {
+                if silent.get_or_insert_with(Instant::now).elapsed() >= LAST_BREATHS
+                    && Process::first_thread_has_ended(daemon.id())
+                {
                     self.remains.push(daemon);
                     break ExitStatus::from_raw(libc::SIGKILL);
                 }
@@ -378,18 +422,21 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The directory of the command, for who takes over unless it is on a mount that may be without a daemon.
+    /// The directory of the command, for who takes over unless it is on a mount that may be without
+    /// a daemon.
     fn directory(&self) -> &Path {
         if self.device.is_none() {
             return &self.directory;
         }
-        let on_mount = self.directory.ancestors().any(|at| ebb_fuse::Mount::is_at(at).unwrap_or(true));
+        let on_mount =
+            self.directory.ancestors().any(|at| ebb_fuse::Mount::is_at(at).unwrap_or(true));
         if on_mount || !self.directory.is_dir() { Path::new("/") } else { &self.directory }
     }
 
     /// This very command, as a daemon.
     fn start(&self, words: &UnixStream, report: Option<RawFd>) -> io::Result<Child> {
-        let mut inherited: Vec<(&str, RawFd)> = vec![(ward::WORDS, words.as_raw_fd()), (ward::ESTATE, self.estate.as_raw_fd())];
+        let mut inherited: Vec<(&str, RawFd)> =
+            vec![(ward::WORDS, words.as_raw_fd()), (ward::ESTATE, self.estate.as_raw_fd())];
         inherited.extend(self.device.as_ref().map(|device| (ward::DEVICE, device.as_raw_fd())));
         inherited.extend(report.map(|report| (crate::daemon::REPORT, report)));
         let mut command = Command::new(match self.binary {
@@ -412,7 +459,9 @@ impl Supervisor {
                 match log::open(path) {
                     Ok(log) => command.stdout(log.try_clone()?).stderr(log),
                     // As on a full disk. Without the directory there is nothing to serve from.
-                    Err(_) if path.parent().is_some_and(Path::is_dir) => command.stdout(Stdio::null()).stderr(Stdio::null()),
+                    Err(_) if path.parent().is_some_and(Path::is_dir) => {
+                        command.stdout(Stdio::null()).stderr(Stdio::null())
+                    }
                     Err(error) => return Err(error),
                 };
                 None
@@ -441,21 +490,26 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Nobody serves any more. Who waits inside the kernel for an answer keeps the connection, and so waits for ever.
+    /// Nobody serves any more. Who waits inside the kernel for an answer keeps the connection, and
+    /// so waits for ever.
     fn drop(&mut self) {
         if self.dropping.iter().any(|dropping| !dropping.is_finished())
             && let Err(error) = ebb_fuse::cut_off(ward::place(&self.words))
         {
-            tracing::error!(%error, "the mount cannot be ended: who uses it waits until it is unmounted by force");
+            tracing::error!(%error, "the mount cannot be ended: who uses it waits until it is \
+                unmounted by force");
         }
     }
 }
 
-/// This process is to be killed when its parent dies. What a terminal says of its end is the parent's to hear.
+/// This process is to be killed when its parent dies. What a terminal says of its end is the
+/// parent's to hear.
 fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: all of them take plain integers.
     unsafe {
-        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1 || libc::signal(libc::SIGHUP, libc::SIG_IGN) == libc::SIG_ERR {
+        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) == -1
+            || libc::signal(libc::SIGHUP, libc::SIG_IGN) == libc::SIG_ERR
+        {
             return Err(io::Error::last_os_error());
         }
     }
@@ -510,12 +564,13 @@ struct Signals {
 impl Signals {
     fn block() -> io::Result<Signals> {
         let set = ours();
-        // SAFETY: the set is valid, and the descriptor that comes back is nobody else's. Who ignores the end of its children
-        // is not told of it.
+        // SAFETY: the set is valid, and the descriptor that comes back is nobody else's. Who
+        // ignores the end of its children is not told of it.
         unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut before: libc::sigaction = std::mem::zeroed();
-            let heeds_hangups = libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut before) == -1 || before.sa_sigaction != libc::SIG_IGN;
+            let heeds_hangups = libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut before) == -1
+                || before.sa_sigaction != libc::SIG_IGN;
             if libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) == -1 {
                 return Err(io::Error::last_os_error());
             }
@@ -535,17 +590,24 @@ impl Signals {
             // SAFETY: signalfd_siginfo is plain data, for which zeros are a value.
             let mut info: libc::signalfd_siginfo = unsafe { std::mem::zeroed() };
             // SAFETY: at most the size of `info` is written to it.
-            let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size_of_val(&info)) };
+            let read = unsafe {
+                libc::read(self.fd.as_raw_fd(), (&raw mut info).cast(), size_of_val(&info))
+            };
             match read {
                 read if read == size_of_val(&info) as isize => {
                     // That a terminal has gone the kernel says, and the shell that had it.
-                    let by_terminal = info.ssi_code == libc::SI_KERNEL || session != 0 && info.ssi_pid == session;
+                    let by_terminal =
+                        info.ssi_code == libc::SI_KERNEL || session != 0 && info.ssi_pid == session;
                     match info.ssi_signo as i32 {
-                        libc::SIGHUP if by_terminal => taken.extend(self.heeds_hangups.then_some(libc::SIGTERM)),
+                        libc::SIGHUP if by_terminal => {
+                            taken.extend(self.heeds_hangups.then_some(libc::SIGTERM))
+                        }
                         signal => taken.push(signal),
                     }
                 }
-                -1 if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock => return Err(io::Error::last_os_error()),
+                -1 if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock => {
+                    return Err(io::Error::last_os_error());
+                }
                 _ => return Ok(taken),
             }
         }
@@ -575,11 +637,15 @@ fn unblock() -> io::Result<()> {
 /// Until one of these descriptors has something. True if the last of them has been closed by the
 /// other side.
 fn wait(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<bool> {
-    let timeout_ms = timeout.map_or(-1, |timeout| timeout.as_millis().saturating_add(1).try_into().unwrap_or(i32::MAX));
-    let mut polled: Vec<libc::pollfd> = fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
+    let timeout_ms = timeout
+        .map_or(-1, |timeout| timeout.as_millis().saturating_add(1).try_into().unwrap_or(i32::MAX));
+    let mut polled: Vec<libc::pollfd> =
+        fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
     // SAFETY: as many entries as are said, valid to write to.
     match unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) } {
-        -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => Err(io::Error::last_os_error()),
+        -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => {
+            Err(io::Error::last_os_error())
+        }
         _ => Ok(polled.last().is_some_and(|last| last.revents & libc::POLLHUP != 0)),
     }
 }
@@ -610,17 +676,23 @@ mod tests {
         Instant::now().checked_sub(WITHOUT_SERVICE).unwrap()
     }
 
-    /// Daemons that are killed soon are replaced at once at first, then later and later, and not for ever.
+    /// Daemons that are killed soon are replaced at once at first, then later and later, and not
+    /// for ever.
     #[test]
     fn daemons_in_a_row_that_die_soon() {
         let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
         let mut pauses = Vec::new();
-        while let Next::Another(pause) = lives.after(&life(libc::SIGKILL, true), Duration::from_secs(1), false) {
+        while let Next::Another(pause) =
+            lives.after(&life(libc::SIGKILL, true), Duration::from_secs(1), false)
+        {
             pauses.push(pause.as_millis() as u64);
         }
         assert_eq!(pauses, [0, 0, 0, 0, 0, 0, 0, 50, 100, 200, 400, 800, 1600, 2000, 2000]);
         let mut lives = Lives { killed: SHORT_LIVES - 1, failed: 0, served: Instant::now() };
-        assert_eq!(lives.after(&life(libc::SIGKILL, true), LONG_LIFE, false), Next::Another(Duration::ZERO));
+        assert_eq!(
+            lives.after(&life(libc::SIGKILL, true), LONG_LIFE, false),
+            Next::Another(Duration::ZERO)
+        );
     }
 
     /// One that cannot take over says so, and may be able to later. It does not count as killed.
@@ -629,21 +701,31 @@ mod tests {
         let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
         let failed = life(1 << 8, false);
         for _ in 0..1000 {
-            assert!(matches!(lives.after(&failed, Duration::from_secs(1), false), Next::Another(_)));
+            assert!(matches!(
+                lives.after(&failed, Duration::from_secs(1), false),
+                Next::Another(_)
+            ));
         }
-        assert_eq!(lives.after(&failed, Duration::from_secs(1), false), Next::Another(LONGEST_PAUSE));
+        assert_eq!(
+            lives.after(&failed, Duration::from_secs(1), false),
+            Next::Another(LONGEST_PAUSE)
+        );
         lives.served = long_ago();
         assert!(matches!(lives.after(&failed, Duration::from_secs(1), false), Next::GivenUp(_)));
     }
 
-    /// Situation: a daemon that has served for long makes way for another, and that cannot take over at once, nor the binary of before.
-    /// Danger: it counts as if nobody had served for as long. Expectation: they are tried for as long as others are.
+    /// Situation: a daemon that has served for long makes way for another, and that cannot take
+    /// over at once, nor the binary of before. Danger: it counts as if nobody had served for as
+    /// long. Expectation: they are tried for as long as others are.
     #[test]
     fn daemons_that_cannot_take_over_from_one_that_made_way() {
         let mut lives = Lives { killed: 0, failed: 0, served: long_ago() };
         let upgraded = Life { upgraded: true, ..life(libc::SIGKILL, true) };
         assert_eq!(lives.after(&upgraded, LONG_LIFE, true), Next::Upgraded);
         assert_eq!(lives.after(&life(1 << 8, false), Duration::from_secs(1), true), Next::OfBefore);
-        assert_eq!(lives.after(&life(1 << 8, false), Duration::from_secs(1), false), Next::Another(Duration::ZERO));
+        assert_eq!(
+            lives.after(&life(1 << 8, false), Duration::from_secs(1), false),
+            Next::Another(Duration::ZERO)
+        );
     }
 }

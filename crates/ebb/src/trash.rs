@@ -20,8 +20,14 @@ use std::path::PathBuf;
 
 pub async fn run(command: Trash) -> Result<(), Failure> {
     match command {
-        Trash::Keep(args) => attribute::set(&args.path, KEEP, args.time.0.as_secs().to_string().as_bytes()),
-        Trash::Unkeep { path } => attribute::remove(&path, KEEP, "says nothing itself of what is kept; `ebb explain` says what does"),
+        Trash::Keep(args) => {
+            attribute::set(&args.path, KEEP, args.time.0.as_secs().to_string().as_bytes())
+        }
+        Trash::Unkeep { path } => attribute::remove(
+            &path,
+            KEEP,
+            "says nothing itself of what is kept; `ebb explain` says what does",
+        ),
         Trash::List(target) => list(target).await,
         Trash::Restore(args) => restore(args).await,
         Trash::Empty(args) => empty(args).await,
@@ -55,7 +61,8 @@ async fn empty(args: EmptyTrash) -> Result<(), Failure> {
     let path = node.path().await?;
     let now = OsClock.wall();
     let age_secs = args.older_than.map_or(0, |span| span.0.as_secs());
-    let until = Time { secs: now.secs.saturating_sub(i64::try_from(age_secs).unwrap_or(i64::MAX)), ..now };
+    let until =
+        Time { secs: now.secs.saturating_sub(i64::try_from(age_secs).unwrap_or(i64::MAX)), ..now };
     let (mut entries, mut bytes, mut at) = (0, 0, Some(TrashPoint::default()));
     while let Some(from) = at {
         match node.ask(AdminRequest::EmptyTrash { path: path.clone(), until, from }).await? {
@@ -75,12 +82,18 @@ async fn restore(args: RestoreTrash) -> Result<(), Failure> {
         None => None,
     };
     if let Some(to) = to.as_ref().filter(|to| !to.is_on_node_of(&node)) {
-        return Err(Failure::Usage(format!("{} is on another mount than {}", to.shown(), node.shown())));
+        return Err(Failure::Usage(format!(
+            "{} is on another mount than {}",
+            to.shown(),
+            node.shown()
+        )));
     }
     let (root, path) = (node.root().await?, node.path().await?);
     let entries = listed(&node, &path).await?;
     let meant: Vec<TrashEntry> = match &args.entry {
-        Some(wanted) => entries.into_iter().filter(|entry| entry.ino.to_string() == *wanted).collect(),
+        Some(wanted) => {
+            entries.into_iter().filter(|entry| entry.ino.to_string() == *wanted).collect()
+        }
         None => last_of_each(entries).into_values().collect(),
     };
     if meant.is_empty() {
@@ -101,7 +114,9 @@ async fn restore(args: RestoreTrash) -> Result<(), Failure> {
         };
         match restoring.put_back(entry.ino, &place).await {
             Ok(()) => restored.push(place),
-            Err(error) if is_standing(&error, &entry) && args.entry.is_none() => standing.push((place, error.to_string())),
+            Err(error) if is_standing(&error, &entry) && args.entry.is_none() => {
+                standing.push((place, error.to_string()))
+            }
             Err(error) => failed.push((place, error.to_string())),
         }
     }
@@ -110,9 +125,11 @@ async fn restore(args: RestoreTrash) -> Result<(), Failure> {
     if failed.is_empty() { Ok(()) } else { Err(Failure::NotGood) }
 }
 
-/// There is something at the place of a directory: perhaps a directory, into which what was in it can be put back.
+/// There is something at the place of a directory: perhaps a directory, into which what was in it
+/// can be put back.
 fn is_standing(error: &AskError, entry: &TrashEntry) -> bool {
-    matches!(error, AskError::Rpc(RpcError::Refused(FsError::Exists))) && entry.kind == FileKind::Directory
+    matches!(error, AskError::Rpc(RpcError::Refused(FsError::Exists)))
+        && entry.kind == FileKind::Directory
 }
 
 /// One of the paths, which are in order, is below the directory.
@@ -158,13 +175,19 @@ impl Restoring<'_> {
     /// As it was, if it is in the trash.
     async fn make_again(&mut self, dir: &[Name]) -> Result<(), AskError> {
         if self.dirs.is_none() {
-            let mut entries = listed(self.node, &[]).await.map_err(|failure| AskError::Unreachable(failure.text().unwrap_or("").into()))?;
+            let mut entries = listed(self.node, &[])
+                .await
+                .map_err(|failure| AskError::Unreachable(failure.text().unwrap_or("").into()))?;
             entries.retain(|entry| entry.kind == FileKind::Directory);
             self.dirs = Some(last_of_each(entries));
         }
         let kept = self.dirs.as_ref().and_then(|dirs| dirs.get(dir));
         if let Some(entry) = kept
-            && self.node.answer(AdminRequest::Restore { ino: entry.ino, to: dir.to_vec() }).await.is_ok()
+            && self
+                .node
+                .answer(AdminRequest::Restore { ino: entry.ino, to: dir.to_vec() })
+                .await
+                .is_ok()
         {
             return Ok(());
         }
@@ -179,7 +202,11 @@ impl Restoring<'_> {
     /// The path of something in the volume, if the mount shows it.
     fn on_mount(&self, path: &[Name]) -> Option<PathBuf> {
         let mount = self.node.mount.as_ref()?;
-        let below: PathBuf = path.strip_prefix(&*self.root)?.iter().map(|name| OsStr::from_bytes(name.as_bytes())).collect();
+        let below: PathBuf = path
+            .strip_prefix(&*self.root)?
+            .iter()
+            .map(|name| OsStr::from_bytes(name.as_bytes()))
+            .collect();
         Some(mount.mountpoint.join(below))
     }
 }
@@ -188,7 +215,11 @@ fn split(path: &[u8]) -> Vec<Name> {
     path.split(|byte| *byte == b'/').filter_map(|name| Name::new(name).ok()).collect()
 }
 
-fn report(restored: &[Vec<Name>], failed: &[(Vec<Name>, String)], output: Output) -> Result<(), Failure> {
+fn report(
+    restored: &[Vec<Name>],
+    failed: &[(Vec<Name>, String)],
+    output: Output,
+) -> Result<(), Failure> {
     for (path, why) in failed.iter().filter(|_| !output.json) {
         output::say(format!("ebb: /{}: {why}", shown_path(&path_bytes(path))));
     }
@@ -208,10 +239,17 @@ mod tests {
     #[test]
     fn the_last_of_each_path_comes_after_its_directory() {
         let entry = |ino, path: &'static str, secs| {
-            let trashed = Trashed { path: path.into(), at: Time::from_secs(secs), until_secs: 0, uid: 0 };
+            let trashed =
+                Trashed { path: path.into(), at: Time::from_secs(secs), until_secs: 0, uid: 0 };
             TrashEntry { ino: Ino(ino), kind: FileKind::Regular, size_bytes: 0, trashed }
         };
-        let last = last_of_each(vec![entry(1, "a/b", 5), entry(2, "a-c", 1), entry(3, "a", 6), entry(4, "a/b", 7), entry(5, "a/b", 6)]);
+        let last = last_of_each(vec![
+            entry(1, "a/b", 5),
+            entry(2, "a-c", 1),
+            entry(3, "a", 6),
+            entry(4, "a/b", 7),
+            entry(5, "a/b", 6),
+        ]);
         let order: Vec<u64> = last.into_values().map(|entry| entry.ino.0).collect();
         assert_eq!(order, [3, 4, 2]);
     }

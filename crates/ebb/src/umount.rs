@@ -27,17 +27,24 @@ const POLLS_PER_STATUS: u32 = 10;
 
 pub async fn run(args: args::Umount) -> Result<(), Failure> {
     let about = |error: io::Error| Failure::of(args.mountpoint.shown(), error);
-    let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
+    let run_dir = RunDir::of_user()
+        .map_err(|error| Failure::of("the run directory cannot be used", error))?;
     let mountpoint = mountpoint(&args.mountpoint).map_err(about)?;
     let record = run_dir.read(&mountpoint).map_err(about)?;
     let device = Mount::device_at(&mountpoint).map_err(about)?;
-    let status = match record.as_ref().filter(|record| record.embedded && record.read_only && record.is_served()) {
-        // While there is somebody to ask. It does not change: nothing is written, neither there nor to the bucket.
+    let status = match record
+        .as_ref()
+        .filter(|record| record.embedded && record.read_only && record.is_served())
+    {
+        // While there is somebody to ask. It does not change: nothing is written, neither there nor
+        // to the bucket.
         Some(record) => Some(node_status(&record.control).await),
         None => None,
     };
     let outcome = match record {
-        None if device.is_none() => return Err(Failure::Usage(format!("{} is no mount of ebb", args.mountpoint.shown()))),
+        None if device.is_none() => {
+            return Err(Failure::Usage(format!("{} is no mount of ebb", args.mountpoint.shown())));
+        }
         None => {
             take_away(mountpoint.clone(), device, args.lazy).await?;
             Outcome::Unknown
@@ -76,14 +83,18 @@ pub fn mountpoint(given: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// What is mounted there, if anything is. Unmounting waits for the daemon to write dirty pages, so another thread does it.
+/// What is mounted there, if anything is. Unmounting waits for the daemon to write dirty pages, so
+/// another thread does it.
 async fn take_away(mountpoint: PathBuf, device: Option<u64>, lazy: bool) -> Result<(), Failure> {
     let Some(device) = device else { return Ok(()) };
     let shown = mountpoint.clone();
     let removed = tokio::task::spawn_blocking(move || match Mount::remove(&mountpoint, lazy) {
-        Err(error) if error.raw_os_error() == Some(libc::EBUSY) || error.to_string().contains("busy") => {
+        Err(error)
+            if error.raw_os_error() == Some(libc::EBUSY) || error.to_string().contains("busy") =>
+        {
             let users = busy::users(device);
-            let by = if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
+            let by =
+                if users.is_empty() { String::new() } else { format!(" by {}", users.join(", ")) };
             Err(format!("in use{by}: close what is open there, or unmount with --lazy"))
         }
         other => other.map_err(|error| error.to_string()),
@@ -106,7 +117,10 @@ async fn wait(record: MountRecord, device: Option<u64>, run_dir: &RunDir) -> io:
         if began.elapsed() >= PATIENCE
             && let Some(device) = unsaid.take()
         {
-            busy::keepers(&record.mountpoint, device).await.iter().for_each(|kept| output::say(format!("umount: {kept}")));
+            busy::keepers(&record.mountpoint, device)
+                .await
+                .iter()
+                .for_each(|kept| output::say(format!("umount: {kept}")));
         }
         if polls % POLLS_PER_STATUS == 0
             && record.embedded
@@ -145,9 +159,12 @@ enum Outcome {
 impl Outcome {
     /// Of a mount whose node writes nothing, with what that has said of its data directory.
     fn of_what_only_reads(self, status: Option<Status>) -> Outcome {
-        let left = |status| Left::of(&status, "it was mounted without taking over, and nothing was written");
+        let left = |status| {
+            Left::of(&status, "it was mounted without taking over, and nothing was written")
+        };
         match (self, status) {
-            (Outcome::Clean(record) | Outcome::Waiting(record), Some(status)) => match left(status) {
+            (Outcome::Clean(record) | Outcome::Waiting(record), Some(status)) => match left(status)
+            {
                 Some(left) => Outcome::Kept(record, left),
                 None => Outcome::Clean(record),
             },
@@ -160,7 +177,9 @@ impl Outcome {
         let (flushed, record, left) = match &self {
             Outcome::Clean(record) if record.embedded => (Some(true), Some(record), None),
             Outcome::Clean(record) => (None, Some(record), None),
-            Outcome::Left(record, left) | Outcome::Kept(record, left) => (Some(false), Some(record), Some(left)),
+            Outcome::Left(record, left) | Outcome::Kept(record, left) => {
+                (Some(false), Some(record), Some(left))
+            }
             Outcome::Died(record) => (Some(false), Some(record), None),
             Outcome::Waiting(record) => (None, Some(record), None),
             Outcome::Unknown => (None, None, None),
@@ -177,35 +196,52 @@ impl Outcome {
             return if good { Ok(()) } else { Err(Failure::NotGood) };
         }
         let shown = mountpoint.shown();
-        let go_on = |record: &MountRecord| format!("`{}` goes on with it, with the other flags that it had", record.again());
+        let go_on = |record: &MountRecord| {
+            format!("`{}` goes on with it, with the other flags that it had", record.again())
+        };
         match self {
-            Outcome::Clean(record) if record.embedded => output::print(&format!("{shown} is unmounted, everything is in the bucket\n")),
-            Outcome::Clean(record) => {
-                output::print(&format!("{shown} is unmounted, everything is safe at {}, which writes it to the bucket\n", record.control))
+            Outcome::Clean(record) if record.embedded => {
+                output::print(&format!("{shown} is unmounted, everything is in the bucket\n"))
             }
+            Outcome::Clean(record) => output::print(&format!(
+                "{shown} is unmounted, everything is safe at {}, which writes it to the bucket\n",
+                record.control
+            )),
             Outcome::Kept(_, left) => {
-                let deletes = if left.deletes > 0 { format!(" and {} deletions", left.deletes) } else { String::new() };
+                let deletes = if left.deletes > 0 {
+                    format!(" and {} deletions", left.deletes)
+                } else {
+                    String::new()
+                };
                 output::print(&format!(
-                    "{shown} is unmounted; {} files ({}){deletes} of its data directory have not reached the bucket, and nothing was written\n",
+                    "{shown} is unmounted; {} files ({}){deletes} of its data directory have not \
+                     reached the bucket, and nothing was written\n",
                     left.files,
                     Bytes(left.bytes)
                 ))
             }
-            Outcome::Waiting(record) => {
-                output::print(&format!("{shown} is unmounted, process {} writes the rest to the bucket\n", record.daemon.pid))
+            Outcome::Waiting(record) => output::print(&format!(
+                "{shown} is unmounted, process {} writes the rest to the bucket\n",
+                record.daemon.pid
+            )),
+            Outcome::Unknown => {
+                output::print(&format!("{shown} is unmounted; nothing is known of its daemon\n"))
             }
-            Outcome::Unknown => output::print(&format!("{shown} is unmounted; nothing is known of its daemon\n")),
             Outcome::Left(record, left) if record.embedded => Err(Failure::Failed(format!(
-                "{shown} is unmounted, but {} files and {} deletions have not reached the bucket ({}). They are safe in {}: {}",
+                "{shown} is unmounted, but {} files and {} deletions have not reached the bucket \
+                 ({}). They are safe in {}: {}",
                 left.files,
                 left.deletes,
                 left.why,
                 record.data_dir.shown(),
                 go_on(&record)
             ))),
-            Outcome::Left(_, left) => Err(Failure::Failed(format!("{shown} is unmounted, but {}", left.why))),
+            Outcome::Left(_, left) => {
+                Err(Failure::Failed(format!("{shown} is unmounted, but {}", left.why)))
+            }
             Outcome::Died(record) if record.embedded => Err(Failure::Failed(format!(
-                "the daemon of {shown} had died, its mount is cleared away. What has not reached the bucket is safe in {}: {}",
+                "the daemon of {shown} had died, its mount is cleared away. What has not reached \
+                 the bucket is safe in {}: {}",
                 record.data_dir.shown(),
                 go_on(&record)
             ))),

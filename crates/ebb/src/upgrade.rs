@@ -22,8 +22,13 @@ const POLL: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn run(args: args::Upgrade) -> Result<(), Failure> {
-    let run_dir = RunDir::of_user().map_err(|error| Failure::of("the run directory cannot be used", error))?;
-    let records = args.mountpoints.iter().map(|given| record(&run_dir, given)).collect::<Result<Vec<MountRecord>, Failure>>()?;
+    let run_dir = RunDir::of_user()
+        .map_err(|error| Failure::of("the run directory cannot be used", error))?;
+    let records = args
+        .mountpoints
+        .iter()
+        .map(|given| record(&run_dir, given))
+        .collect::<Result<Vec<MountRecord>, Failure>>()?;
     let mut upgraded = Vec::new();
     for record in &records {
         upgraded.push(upgrade(&run_dir, record)?);
@@ -40,8 +45,11 @@ pub fn run(args: args::Upgrade) -> Result<(), Failure> {
         return output::json(&json!(upgraded.iter().map(shown).collect::<Vec<_>>()));
     }
     for (record, version, paused) in upgraded {
-        let (shown, pid, paused) = (record.mountpoint.shown(), record.daemon.pid, paused.as_millis());
-        output::print(&format!("{shown} is served by process {pid}, {version}, after a pause of {paused} ms\n"))?;
+        let (shown, pid, paused) =
+            (record.mountpoint.shown(), record.daemon.pid, paused.as_millis());
+        output::print(&format!(
+            "{shown} is served by process {pid}, {version}, after a pause of {paused} ms\n"
+        ))?;
     }
     Ok(())
 }
@@ -49,28 +57,44 @@ pub fn run(args: args::Upgrade) -> Result<(), Failure> {
 fn record(run_dir: &RunDir, given: &Path) -> Result<MountRecord, Failure> {
     let about = |error| Failure::of(given.shown(), error);
     let found = run_dir.read(&mountpoint(given).map_err(about)?).map_err(about)?;
-    found.filter(MountRecord::is_served).ok_or_else(|| Failure::Usage(format!("{} is no mount of ebb", given.shown())))
+    found
+        .filter(MountRecord::is_served)
+        .ok_or_else(|| Failure::Usage(format!("{} is no mount of ebb", given.shown())))
 }
 
 /// Gives the record of the new daemon, what it says of its version, and how long nobody served.
-fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, String, Duration), Failure> {
+fn upgrade(
+    run_dir: &RunDir,
+    record: &MountRecord,
+) -> Result<(MountRecord, String, Duration), Failure> {
     let shown = record.mountpoint.shown();
     let Some(supervisor) = record.supervisor.filter(Process::is_alive) else {
         return Err(Failure::Failed(format!(
-            "{shown} cannot be upgraded while it is mounted: its daemon (process {}) has no supervisor",
+            "{shown} cannot be upgraded while it is mounted: its daemon (process {}) has no \
+             supervisor",
             record.daemon.pid
         )));
     };
     if !record.succeedable {
-        return Err(Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: nobody can take it over from its daemon")));
+        return Err(Failure::Failed(format!(
+            "{shown} cannot be upgraded while it is mounted: nobody can take it over from its \
+             daemon"
+        )));
     }
-    if let Some(why) = supervisor::unfit(supervisor.pid).map_err(|error| Failure::of("what the mount's daemon leaves", error))? {
-        return Err(Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: {why}")));
+    if let Some(why) = supervisor::unfit(supervisor.pid)
+        .map_err(|error| Failure::of("what the mount's daemon leaves", error))?
+    {
+        return Err(Failure::Failed(format!(
+            "{shown} cannot be upgraded while it is mounted: {why}"
+        )));
     }
     if !record.embedded {
-        force(&record.mountpoint).map_err(|why| Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: {why}")))?;
+        force(&record.mountpoint).map_err(|why| {
+            Failure::Failed(format!("{shown} cannot be upgraded while it is mounted: {why}"))
+        })?;
     }
-    let (binary, _) = supervisor::binary_of(supervisor.pid).map_err(|error| Failure::of("the binary of the mount", error))?;
+    let (binary, _) = supervisor::binary_of(supervisor.pid)
+        .map_err(|error| Failure::of("the binary of the mount", error))?;
     let version = version(&binary)?;
     let began = Instant::now();
     // SAFETY: takes plain integers. If it has just ended, that is found out below.
@@ -78,12 +102,15 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
     while supervisor.is_alive() && began.elapsed() < PATIENCE {
         std::thread::sleep(POLL);
         let now = run_dir.read(&record.mountpoint).map_err(|error| Failure::of(&shown, error))?;
-        let Some(now) = now.filter(|now| now.is_of(record) && now.daemon != record.daemon) else { continue };
+        let Some(now) = now.filter(|now| now.is_of(record) && now.daemon != record.daemon) else {
+            continue;
+        };
         let paused = began.elapsed();
         return match is_of(now.daemon, &binary) {
             true => Ok((now, version, paused)),
             false => Err(Failure::Failed(format!(
-                "{} could not take over {shown}, which is served by the binary of before: its log says why",
+                "{} could not take over {shown}, which is served by the binary of before: its log \
+                 says why",
                 binary.shown()
             ))),
         };
@@ -91,13 +118,17 @@ fn upgrade(run_dir: &RunDir, record: &MountRecord) -> Result<(MountRecord, Strin
     Err(Failure::Failed(format!("nobody has taken {shown} over: the log says why")))
 }
 
-/// Has the mount's node force what it has answered. If that starts anew, only the daemon that was answered can send it again.
+/// Has the mount's node force what it has answered. If that starts anew, only the daemon that was
+/// answered can send it again.
 fn force(mountpoint: &Path) -> Result<(), String> {
     let (done, outcome) = mpsc::channel();
     let mountpoint = mountpoint.to_owned();
-    std::thread::spawn(move || done.send(fs::File::open(mountpoint).and_then(|directory| directory.sync_all())));
+    std::thread::spawn(move || {
+        done.send(fs::File::open(mountpoint).and_then(|directory| directory.sync_all()))
+    });
     match outcome.recv_timeout(PATIENCE) {
-        Ok(forced) => forced.map_err(|error| format!("its node could not force what it has answered: {error}")),
+        Ok(forced) => forced
+            .map_err(|error| format!("its node could not force what it has answered: {error}")),
         Err(_) => Err("its node does not answer".into()),
     }
 }
@@ -108,8 +139,10 @@ fn is_of(process: Process, binary: &Path) -> bool {
 
 /// Shows that it runs at all.
 fn version(binary: &Path) -> Result<String, Failure> {
-    let failed = |why: String| Failure::Failed(format!("{} cannot take over: {why}", binary.shown()));
-    let output = Command::new(binary).arg("version").output().map_err(|error| failed(error.to_string()))?;
+    let failed =
+        |why: String| Failure::Failed(format!("{} cannot take over: {why}", binary.shown()));
+    let output =
+        Command::new(binary).arg("version").output().map_err(|error| failed(error.to_string()))?;
     match output.status.success() {
         true => Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned()),
         false => Err(failed(output.status.to_string())),

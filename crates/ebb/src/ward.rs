@@ -49,7 +49,9 @@ impl Word {
     }
 
     pub fn of(byte: u8) -> Option<Word> {
-        [Word::Hears, Word::Ready, Word::Serves, Word::Ends].into_iter().find(|word| word.byte() == byte)
+        [Word::Hears, Word::Ready, Word::Serves, Word::Ends]
+            .into_iter()
+            .find(|word| word.byte() == byte)
     }
 }
 
@@ -75,15 +77,26 @@ impl Ward {
     pub fn inherited() -> Result<Option<Ward>, Failure> {
         let Some(words) = inherited(WORDS) else { return Ok(None) };
         let words = Rc::new(UnixStream::from(words));
-        let failed = |error: &dyn std::fmt::Display| Failure::of("what the daemon before has left", error);
+        let failed =
+            |error: &dyn std::fmt::Display| Failure::of("what the daemon before has left", error);
         let estate = inherited(ESTATE).ok_or_else(|| failed(&"nothing"))?;
         let memory = SharedWords::of(estate.as_fd()).map_err(|error| failed(&error))?;
         let estate = Estate::take(Rc::new(memory)).map_err(|error| failed(&error))?;
-        let pid = env::var(SUPERVISOR).ok().and_then(|pid| pid.parse().ok()).filter(|pid| *pid == parent_id());
+        let pid = env::var(SUPERVISOR)
+            .ok()
+            .and_then(|pid| pid.parse().ok())
+            .filter(|pid| *pid == parent_id());
         let supervisor = pid.and_then(Process::of);
         let device = inherited(DEVICE);
-        let stage = Rc::new(Cell::new(if device.is_some() { Stage::TakesOver } else { Stage::Usual }));
-        Ok(Some(Ward { words, estate: Rc::new(estate), device: RefCell::new(device), supervisor, stage }))
+        let stage =
+            Rc::new(Cell::new(if device.is_some() { Stage::TakesOver } else { Stage::Usual }));
+        Ok(Some(Ward {
+            words,
+            estate: Rc::new(estate),
+            device: RefCell::new(device),
+            supervisor,
+            stage,
+        }))
     }
 
     /// A daemon before this one has died.
@@ -143,18 +156,26 @@ impl Ward {
         let device = self.device.take()?;
         let note = |at| self.estate.note(at);
         let negotiated = Negotiated { minor: note(MINOR) as u32, flags: note(FLAGS) };
-        let consistency = if note(CLOSE_TO_OPEN) == 0 { Consistency::Strong } else { Consistency::CloseToOpen };
+        let consistency =
+            if note(CLOSE_TO_OPEN) == 0 { Consistency::Strong } else { Consistency::CloseToOpen };
         Some((LeftMount::new(device, path, note(PLACE), negotiated), consistency))
     }
 
     /// Leaves what a successor has to know of the mount. Gives its connection for
     /// [`Ward::serves`], if the kernel lets anybody take it over.
-    pub fn prepare(&self, session: &mut Session, root: Ino, consistency: Consistency) -> Result<Option<OwnedFd>, Failure> {
+    pub fn prepare(
+        &self,
+        session: &mut Session,
+        root: Ino,
+        consistency: Consistency,
+    ) -> Result<Option<OwnedFd>, Failure> {
         let Some(device) = session.device() else {
             tracing::info!("nothing that is lost is sent again: with the daemon the mount dies");
             return Ok(None);
         };
-        let device = device.try_clone_to_owned().map_err(|error| Failure::of("the connection to the kernel", error))?;
+        let device = device
+            .try_clone_to_owned()
+            .map_err(|error| Failure::of("the connection to the kernel", error))?;
         let agreed = session.negotiated();
         let close_to_open = u64::from(consistency == Consistency::CloseToOpen);
         for (at, word) in [

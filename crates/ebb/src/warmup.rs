@@ -43,7 +43,8 @@ pub async fn run(args: Warmup, stay: Stay) -> Result<(), Failure> {
     let line = Line::to(&node.address).await.map_err(|error| Failure::of(&node.address, error))?;
     let (jobs, progress) = (args.jobs.into(), RefCell::new(Progress::new("warmup")));
     let warming = Warming { node, line, jobs, pace, progress, sum: RefCell::default() };
-    let interrupted = || Failure::Failed("interrupted; the same command goes on where it was".into());
+    let interrupted =
+        || Failure::Failed("interrupted; the same command goes on where it was".into());
     let pinned: Vec<PathBuf> = match stay {
         Stay::No => Vec::new(),
         Stay::Yes => named.iter().map(|named| named.path.clone()).collect(),
@@ -81,7 +82,8 @@ async fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
     let mut paths = Vec::new();
     for path in &args.paths {
         match path == Path::new("-") {
-            true => read_names(io::stdin().lock(), &mut paths).map_err(|error| Failure::of("standard input", error))?,
+            true => read_names(io::stdin().lock(), &mut paths)
+                .map_err(|error| Failure::of("standard input", error))?,
             false => paths.push(path.clone()),
         }
     }
@@ -171,17 +173,31 @@ impl Warming {
         let mut dirs = Vec::new();
         let mut take = |path: PathBuf, attr: Attr, dirs: &mut Vec<(PathBuf, Ino)>| {
             // Files may have several names, and what is named may be below what is named.
-            if !matches!(attr.kind, FileKind::Regular | FileKind::Directory) || !seen.insert(attr.ino) {
+            if !matches!(attr.kind, FileKind::Regular | FileKind::Directory)
+                || !seen.insert(attr.ino)
+            {
                 return;
             }
             if attr.kind == FileKind::Directory {
                 dirs.push((path, attr.ino));
                 return;
             }
-            let cache_bytes = attr.size_bytes.saturating_sub(attr.hole_bytes).div_ceil(BLOCK_BYTES).saturating_mul(BLOCK_BYTES);
-            files.push(Wanted { path, ino: attr.ino, size_bytes: attr.size_bytes, cache_bytes, missing_bytes: attr.size_bytes.into() });
+            let cache_bytes = attr
+                .size_bytes
+                .saturating_sub(attr.hole_bytes)
+                .div_ceil(BLOCK_BYTES)
+                .saturating_mul(BLOCK_BYTES);
+            files.push(Wanted {
+                path,
+                ino: attr.ino,
+                size_bytes: attr.size_bytes,
+                cache_bytes,
+                missing_bytes: attr.size_bytes.into(),
+            });
         };
-        let mut found = stream::iter(named).map(async |named| (self.look_up_named(&named).await, named.path)).buffer_unordered(self.jobs);
+        let mut found = stream::iter(named)
+            .map(async |named| (self.look_up_named(&named).await, named.path))
+            .buffer_unordered(self.jobs);
         while let Some((outcome, path)) = found.next().await {
             match outcome {
                 Ok(attr) => take(path, attr, &mut dirs),
@@ -190,7 +206,9 @@ impl Warming {
         }
         while !dirs.is_empty() {
             let level = std::mem::take(&mut dirs);
-            let mut listed = stream::iter(level).map(async |(path, dir)| (path, self.list(dir).await)).buffer_unordered(self.jobs);
+            let mut listed = stream::iter(level)
+                .map(async |(path, dir)| (path, self.list(dir).await))
+                .buffer_unordered(self.jobs);
             while let Some((path, outcome)) = listed.next().await {
                 match outcome {
                     Ok(entries) => {
@@ -255,7 +273,9 @@ impl Warming {
     async fn check_room(&self, files: &[Wanted]) -> Result<(), Failure> {
         let wanted = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.cache_bytes));
         match self.call(Request::Admin(AdminRequest::Status)).await {
-            Ok(Reply::Admin(AdminReply::Status(status))) if wanted <= status.cache_limit_bytes => Ok(()),
+            Ok(Reply::Admin(AdminReply::Status(status))) if wanted <= status.cache_limit_bytes => {
+                Ok(())
+            }
             Ok(Reply::Admin(AdminReply::Status(status))) => Err(Failure::Failed(format!(
                 "{} files take {} in the cache, which holds {} (--cache-size): nothing was fetched",
                 files.len(),
@@ -271,9 +291,12 @@ impl Warming {
     async fn fetch(&self, files: &[Wanted]) -> Result<(), Failure> {
         let total = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size_bytes));
         let piece_bytes = self.pace.piece_bytes(CHUNK_BYTES);
-        let pieces = files.iter().flat_map(|file| pieces(file.size_bytes, piece_bytes).map(move |piece| (file, piece)));
-        let mut warmed =
-            stream::iter(pieces).map(async |(file, piece)| (file, self.warm(file.ino, piece).await)).buffer_unordered(self.jobs);
+        let pieces = files
+            .iter()
+            .flat_map(|file| pieces(file.size_bytes, piece_bytes).map(move |piece| (file, piece)));
+        let mut warmed = stream::iter(pieces)
+            .map(async |(file, piece)| (file, self.warm(file.ino, piece).await))
+            .buffer_unordered(self.jobs);
         while let Some((file, outcome)) = warmed.next().await {
             match outcome {
                 Ok((bytes, fetched_bytes)) => {
@@ -285,7 +308,14 @@ impl Warming {
                 Err(refusal) => self.refuse(file.path.clone(), Some(file.ino), refusal)?,
             }
             let sum = self.sum.borrow();
-            let text = || format!("{} of {}, {} from the bucket", Bytes(sum.bytes), Bytes(total), Bytes(sum.fetched_bytes));
+            let text = || {
+                format!(
+                    "{} of {}, {} from the bucket",
+                    Bytes(sum.bytes),
+                    Bytes(total),
+                    Bytes(sum.fetched_bytes)
+                )
+            };
             self.progress.borrow_mut().show(sum.bytes, total, text);
         }
         Ok(())
@@ -299,7 +329,9 @@ impl Warming {
             self.pace.give_back(len_bytes);
             return Ok((0, 0));
         }
-        let warmed = self.call(Request::Admin(AdminRequest::Warm { ino, offset: piece.start, len_bytes })).await;
+        let warmed = self
+            .call(Request::Admin(AdminRequest::Warm { ino, offset: piece.start, len_bytes }))
+            .await;
         let fetched_bytes = match &warmed {
             Ok(Reply::Admin(AdminReply::Warmed { bytes })) => *bytes,
             _ => 0,
@@ -318,7 +350,11 @@ impl Warming {
                 Ok(reply) => return Ok(reply),
                 Err(RpcError::Overloaded) => tokio::time::sleep(POLL).await,
                 Err(RpcError::Refused(error)) => return Err(Refusal::Of(error)),
-                Err(error) => return Err(Refusal::All(Failure::Failed(self.line.explain(error).to_string()))),
+                Err(error) => {
+                    return Err(Refusal::All(Failure::Failed(
+                        self.line.explain(error).to_string(),
+                    )));
+                }
             }
         }
     }
@@ -331,7 +367,9 @@ impl Warming {
         let mut sum = self.sum.borrow_mut();
         // Of the other pieces of a file nothing new is to be said.
         if ino.is_none_or(|ino| sum.failed_inodes.insert(ino)) {
-            self.progress.borrow_mut().line(&format!("{}: {error}", shown_path(path.as_os_str().as_bytes())));
+            self.progress
+                .borrow_mut()
+                .line(&format!("{}: {error}", shown_path(path.as_os_str().as_bytes())));
             sum.failed.push((path, error.to_string()));
         }
         Ok(())
@@ -356,7 +394,11 @@ fn pieces(size_bytes: u64, piece_bytes: u64) -> impl Iterator<Item = Range<u64>>
 impl Sum {
     fn text(&self, files: &[Wanted]) -> String {
         let cached = Bytes(self.bytes - self.fetched_bytes.min(self.bytes));
-        let failed = if self.failed.is_empty() { String::new() } else { format!(", {} FAILED", self.failed.len()) };
+        let failed = if self.failed.is_empty() {
+            String::new()
+        } else {
+            format!(", {} FAILED", self.failed.len())
+        };
         format!(
             "{} files, {}: {} came from the bucket, {cached} were cached before{failed}\n",
             cached_files(files),
@@ -366,7 +408,10 @@ impl Sum {
     }
 
     fn json(&self, files: &[Wanted], is_interrupted: bool) -> serde_json::Value {
-        let failed = self.failed.iter().map(|(path, error)| with_path(path.as_os_str().as_bytes(), json!({ "error": error })));
+        let failed = self
+            .failed
+            .iter()
+            .map(|(path, error)| with_path(path.as_os_str().as_bytes(), json!({ "error": error })));
         json!({
             "files": cached_files(files),
             "bytes": self.bytes,
@@ -388,11 +433,19 @@ mod tests {
     /// Every byte is in one piece, and no piece in two chunks.
     #[test]
     fn pieces_cover_a_file() {
-        for (size, piece) in [(0, CHUNK_BYTES), (1, CHUNK_BYTES), (CHUNK_BYTES * 2 + 1, CHUNK_BYTES), (CHUNK_BYTES + 5, 10 << 20)] {
+        for (size, piece) in [
+            (0, CHUNK_BYTES),
+            (1, CHUNK_BYTES),
+            (CHUNK_BYTES * 2 + 1, CHUNK_BYTES),
+            (CHUNK_BYTES + 5, 10 << 20),
+        ] {
             let mut end = 0;
             for range in pieces(size, piece) {
                 assert_eq!(range.start, end);
-                assert!(range.end - range.start <= piece && range.start / CHUNK_BYTES == (range.end - 1) / CHUNK_BYTES);
+                assert!(
+                    range.end - range.start <= piece
+                        && range.start / CHUNK_BYTES == (range.end - 1) / CHUNK_BYTES
+                );
                 end = range.end;
             }
             assert_eq!(end, size);
@@ -403,6 +456,10 @@ mod tests {
     fn names_are_lines() {
         let mut paths = Vec::new();
         read_names(&b"a b\n\nc/\xff\nlast"[..], &mut paths).unwrap();
-        assert_eq!(paths, [OsStr::from_bytes(b"a b"), OsStr::from_bytes(b"c/\xff"), OsStr::new("last")].map(PathBuf::from));
+        assert_eq!(
+            paths,
+            [OsStr::from_bytes(b"a b"), OsStr::from_bytes(b"c/\xff"), OsStr::new("last")]
+                .map(PathBuf::from)
+        );
     }
 }

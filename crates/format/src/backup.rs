@@ -19,7 +19,8 @@ pub struct Backup {
     pub made: Time,
     /// Drawn at random, so that parts of another backup are not taken for this one's.
     pub run: u64,
-    /// The file `encryption` of the data directory, if that was encrypted: then what the parts are of is, too.
+    /// The file `encryption` of the data directory, if that was encrypted: then what the parts are
+    /// of is, too.
     pub encryption: Option<String>,
     /// In order; together a snapshot file.
     pub parts: Vec<Part>,
@@ -70,7 +71,11 @@ pub fn encode(backup: &Backup) -> Bytes {
         made_secs: backup.made.secs,
         run: format!("{:016x}", backup.run),
         encryption: backup.encryption.clone(),
-        parts: backup.parts.iter().map(|part| (part.len_bytes, format!("{:08x}", part.crc32c))).collect(),
+        parts: backup
+            .parts
+            .iter()
+            .map(|part| (part.len_bytes, format!("{:08x}", part.crc32c)))
+            .collect(),
     })
 }
 
@@ -78,7 +83,8 @@ pub fn decode(bytes: &[u8]) -> Result<Backup, FormatError> {
     let format = Format::Backup;
     let content: Content = json::unseal(format, FORMAT, bytes)?;
     let invalid = |what: String| FormatError::Invalid { format, offset: 0, what };
-    let cluster = ClusterId::parse(&content.cluster).ok_or_else(|| invalid(format!("{:?} is no cluster id", content.cluster)))?;
+    let cluster = ClusterId::parse(&content.cluster)
+        .ok_or_else(|| invalid(format!("{:?} is no cluster id", content.cluster)))?;
     let part = |(len_bytes, sum): (u32, String)| {
         if len_bytes == 0 || len_bytes as usize > MAX_PART_BYTES {
             return Err(invalid(format!("no part has {len_bytes} bytes")));

@@ -23,7 +23,8 @@ pub fn crc32c_in_block(at: usize, bytes: &[u8]) -> u32 {
     crc32c_with(SUM_OF_ZEROS, at, bytes)
 }
 
-/// What the CRC-32C of a block becomes when `bytes` are put to `at`, where it has zeros. What these are is not read.
+/// What the CRC-32C of a block becomes when `bytes` are put to `at`, where it has zeros. What these
+/// are is not read.
 pub fn crc32c_with(sum: u32, at: usize, bytes: &[u8]) -> u32 {
     if bytes.len() as u64 == BLOCK_BYTES {
         return crc32c(bytes);
@@ -33,9 +34,15 @@ pub fn crc32c_with(sum: u32, at: usize, bytes: &[u8]) -> u32 {
     sum ^ followed_by(added, BLOCK_BYTES - (at + bytes.len()) as u64)
 }
 
-/// CRC-32C of the bytes of blocks one after the other, from the blocks' own. In the last one they end before its zeros do.
-pub fn crc32c_of_blocks(len_bytes: u64, blocks: impl IntoIterator<Item = Option<u32>>) -> Option<u32> {
-    let all = blocks.into_iter().try_fold(0, |sum, block| Some(times(SQUARES[BLOCK_BYTES.ilog2() as usize], sum) ^ block?))?;
+/// CRC-32C of the bytes of blocks one after the other, from the blocks' own. In the last one they
+/// end before its zeros do.
+pub fn crc32c_of_blocks(
+    len_bytes: u64,
+    blocks: impl IntoIterator<Item = Option<u32>>,
+) -> Option<u32> {
+    let all = blocks.into_iter().try_fold(0, |sum, block| {
+        Some(times(SQUARES[BLOCK_BYTES.ilog2() as usize], sum) ^ block?)
+    })?;
     let zeros = len_bytes.next_multiple_of(BLOCK_BYTES) - len_bytes;
     Some(!followed_by(!all, PERIOD - zeros))
 }
@@ -85,7 +92,9 @@ mod tests {
         let mut block = [0; BLOCK_BYTES as usize];
         assert_eq!(crc32c(&block), SUM_OF_ZEROS);
         let mut sum = SUM_OF_ZEROS;
-        for (at, bytes) in [(0, &b"first"[..]), (5, b"second"), (4000, &[7; 5000]), (65_535, b"x"), (70, b"")] {
+        for (at, bytes) in
+            [(0, &b"first"[..]), (5, b"second"), (4000, &[7; 5000]), (65_535, b"x"), (70, b"")]
+        {
             block[at..at + bytes.len()].copy_from_slice(bytes);
             sum = crc32c_with(sum, at, bytes);
             assert_eq!(sum, crc32c(&block), "{at}");
@@ -95,9 +104,13 @@ mod tests {
 
     #[test]
     fn checksums_of_blocks_give_that_of_what_they_hold() {
-        let bytes: Vec<u8> = (0..3 * BLOCK_BYTES as u32 + 7).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let bytes: Vec<u8> = (0..3 * BLOCK_BYTES as u32 + 7)
+            .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
+            .collect();
         for len in [0, 1, 65_535, 65_536, 65_537, 196_608, bytes.len()] {
-            let blocks = bytes[..len].chunks(BLOCK_BYTES as usize).map(|block| Some(crc32c_in_block(0, block)));
+            let blocks = bytes[..len]
+                .chunks(BLOCK_BYTES as usize)
+                .map(|block| Some(crc32c_in_block(0, block)));
             assert_eq!(crc32c_of_blocks(len as u64, blocks), Some(crc32c(&bytes[..len])), "{len}");
         }
         assert_eq!(crc32c_of_blocks(2 * BLOCK_BYTES, [Some(1), None]), None);

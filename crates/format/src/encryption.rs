@@ -81,7 +81,11 @@ pub fn decode_header(bytes: &[u8]) -> Result<FileHeader, FormatError> {
         return Err(FormatError::Foreign { format });
     }
     let Some(header) = bytes.get(..FILE_HEADER_BYTES) else {
-        return Err(FormatError::Truncated { format, offset: bytes.len() as u64, what: "the header" });
+        return Err(FormatError::Truncated {
+            format,
+            offset: bytes.len() as u64,
+            what: "the header",
+        });
     };
     if crc32c(&header[..CRC_AT]) != u32_at(header, CRC_AT) {
         return Err(FormatError::Checksum { format, offset: 0, what: "the header" });

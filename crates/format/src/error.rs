@@ -14,7 +14,10 @@ pub enum FormatError {
     Foreign { format: Format },
     /// Written or spoken by another version of ebb. The bytes are good: leave them alone
     /// and use a version that knows them.
-    #[error("{format}: version {found} is not known here (known: {known}); it takes another version of ebb")]
+    #[error(
+        "{format}: version {found} is not known here (known: {known}); it takes another version of \
+         ebb"
+    )]
     Version { format: Format, found: u8, known: u8 },
     /// The bytes are not those that were written. Use another copy.
     #[error("{format}: damaged at byte {offset}: checksum of {what} does not match")]

@@ -1,8 +1,11 @@
-//! For the fuzz targets: checksums made right, so that what a search has changed is read to its end.
+//! For the fuzz targets: checksums made right, so that what a search has changed is read to its
+//! end.
 
 use crate::body::u32_at;
 use crate::checksum::crc32c_of;
-use crate::{backup, crc32c, encryption, head, identity, json, page, record, rpc, segment, snapshot};
+use crate::{
+    backup, crc32c, encryption, head, identity, json, page, record, rpc, segment, snapshot,
+};
 use bytes::Bytes;
 
 pub fn encrypted_file(bytes: &mut [u8]) {
@@ -23,11 +26,16 @@ pub fn page(bytes: &mut [u8]) {
 /// Of all frames, as far as their lengths are within the stream.
 pub fn snapshot(bytes: &mut [u8]) {
     put_behind(bytes, snapshot::HEADER_CRC_AT);
-    let Some((header, mut rest)) = bytes.split_at_mut_checked(snapshot::HEADER_BYTES) else { return };
+    let Some((header, mut rest)) = bytes.split_at_mut_checked(snapshot::HEADER_BYTES) else {
+        return;
+    };
     let mut crc = u32_at(header, snapshot::HEADER_CRC_AT);
     while let Some((prefix, behind)) = rest.split_at_mut_checked(snapshot::FRAME_PREFIX_BYTES) {
         let length = u32_at(prefix, 0);
-        let Some((content, next)) = behind.split_at_mut_checked(snapshot::content_bytes(length)) else { return };
+        let Some((content, next)) = behind.split_at_mut_checked(snapshot::content_bytes(length))
+        else {
+            return;
+        };
         crc = snapshot::chained(crc, &prefix[..4], content);
         prefix[4..].copy_from_slice(&crc.to_le_bytes());
         rest = next;
@@ -38,10 +46,12 @@ pub fn snapshot(bytes: &mut [u8]) {
 pub fn records(bytes: &mut [u8]) {
     let mut rest = bytes;
     while let Some((head, behind)) = rest.split_at_mut_checked(record::LINE_BYTES) {
-        let lines = record::record_bytes(u32_at(head, record::LENGTH_AT) as usize) - record::LINE_BYTES;
+        let lines =
+            record::record_bytes(u32_at(head, record::LENGTH_AT) as usize) - record::LINE_BYTES;
         let Some((lines, next)) = behind.split_at_mut_checked(lines) else { return };
         if !record::is_zeros(head) {
-            head[record::PAYLOAD_CRC_AT..record::KIND_AT].copy_from_slice(&crc32c(lines).to_le_bytes());
+            head[record::PAYLOAD_CRC_AT..record::KIND_AT]
+                .copy_from_slice(&crc32c(lines).to_le_bytes());
             let crc = crc32c(&head[record::LENGTH_AT..]);
             head[..record::LENGTH_AT].copy_from_slice(&crc.to_le_bytes());
         }
@@ -51,7 +61,11 @@ pub fn records(bytes: &mut [u8]) {
 
 pub fn rpc(bytes: &mut [u8]) {
     let Some((prefix, rest)) = bytes.split_at_mut_checked(rpc::PREFIX_BYTES) else { return };
-    let Some((header, bulk)) = rest.split_at_checked(u32_at(prefix, rpc::HEADER_LENGTH_AT) as usize) else { return };
+    let Some((header, bulk)) =
+        rest.split_at_checked(u32_at(prefix, rpc::HEADER_LENGTH_AT) as usize)
+    else {
+        return;
+    };
     prefix[rpc::BULK_CRC_AT..rpc::HEADER_CRC_AT].copy_from_slice(&crc32c(bulk).to_le_bytes());
     let crc = crc32c_of(&[&prefix[..rpc::HEADER_CRC_AT], header]);
     prefix[rpc::HEADER_CRC_AT..].copy_from_slice(&crc.to_le_bytes());

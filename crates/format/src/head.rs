@@ -55,7 +55,11 @@ pub fn encode(head: &Head) -> Bytes {
 pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
     let content: Content = json::unseal(Format::Head, FORMAT, bytes)?;
     let Some(cluster) = ClusterId::parse(&content.cluster) else {
-        return Err(FormatError::Invalid { format: Format::Head, offset: 0, what: format!("{:?} is no cluster id", content.cluster) });
+        return Err(FormatError::Invalid {
+            format: Format::Head,
+            offset: 0,
+            what: format!("{:?} is no cluster id", content.cluster),
+        });
     };
     Ok(Head {
         cluster,

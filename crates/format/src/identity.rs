@@ -62,7 +62,12 @@ pub fn decode(bytes: &[u8]) -> Result<Identity, FormatError> {
                 offset: 0,
                 what: format!("{text:?} is no cluster id"),
             })?;
-            Some(Serves { cluster, incarnation: Incarnation(content.incarnation), backing: content.backing, members: content.members })
+            Some(Serves {
+                cluster,
+                incarnation: Incarnation(content.incarnation),
+                backing: content.backing,
+                members: content.members,
+            })
         }
     };
     Ok(Identity { node, serves })

@@ -36,7 +36,11 @@ pub fn resealed<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Bytes> 
 
 /// Members that are not known are skipped: a format that is not to be read by this
 /// version has another `format`.
-pub fn unseal<T: Serialize + DeserializeOwned>(format: Format, known: u8, bytes: &[u8]) -> Result<T, FormatError> {
+pub fn unseal<T: Serialize + DeserializeOwned>(
+    format: Format,
+    known: u8,
+    bytes: &[u8],
+) -> Result<T, FormatError> {
     let FormatOnly { format: found } = parse(format, bytes)?;
     if found != known {
         return Err(FormatError::Version { format, found, known });
@@ -49,10 +53,19 @@ pub fn unseal<T: Serialize + DeserializeOwned>(format: Format, known: u8, bytes:
 }
 
 /// Exactly `digits` hexadecimal digits.
-pub fn from_hex(format: Format, what: &str, text: &str, digits: usize) -> Result<u128, FormatError> {
+pub fn from_hex(
+    format: Format,
+    what: &str,
+    text: &str,
+    digits: usize,
+) -> Result<u128, FormatError> {
     let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = is_hex.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-    number.ok_or_else(|| FormatError::Invalid { format, offset: 0, what: format!("{text:?} is no {what}") })
+    number.ok_or_else(|| FormatError::Invalid {
+        format,
+        offset: 0,
+        what: format!("{text:?} is no {what}"),
+    })
 }
 
 /// Of the members as JSON without white space, in the order of their declaration, so that
@@ -63,7 +76,11 @@ fn checksum<T: Serialize>(content: &T) -> String {
 
 fn parse<'a, T: Deserialize<'a>>(format: Format, bytes: &'a [u8]) -> Result<T, FormatError> {
     serde_json::from_slice(bytes).map_err(|error| {
-        let line_start: usize = bytes.split_inclusive(|&byte| byte == b'\n').take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
+        let line_start: usize = bytes
+            .split_inclusive(|&byte| byte == b'\n')
+            .take(error.line().saturating_sub(1))
+            .map(<[u8]>::len)
+            .sum();
         let offset = (line_start + error.column().saturating_sub(1)) as u64;
         if error.is_eof() {
             FormatError::Truncated { format, offset: bytes.len() as u64, what: "the JSON text" }

@@ -1,4 +1,5 @@
-//! Tags of files' objects, apart from the checksums (`docs/format/bucket.md`): whose content an object is, and hints for other tools.
+//! Tags of files' objects, apart from the checksums (`docs/format/bucket.md`): whose content an
+//! object is, and hints for other tools.
 
 use ebb_model::{Attr, ClusterId, Incarnation, Ino, Time, Version};
 
@@ -62,7 +63,10 @@ pub fn object_tag(tags: &Tags) -> Option<&str> {
 /// When the content was last changed.
 pub fn modified(tags: &Tags) -> Option<Time> {
     let (secs, nanos) = value(tags, MODIFIED)?.split_once('.')?;
-    Some(Time { secs: secs.parse().ok()?, nanos: nanos.parse().ok().filter(|nanos| *nanos < 1_000_000_000)? })
+    Some(Time {
+        secs: secs.parse().ok()?,
+        nanos: nanos.parse().ok().filter(|nanos| *nanos < 1_000_000_000)?,
+    })
 }
 
 fn value<'a>(tags: &'a Tags, name: &str) -> Option<&'a str> {
@@ -76,7 +80,12 @@ mod tests {
 
     #[test]
     fn tags_say_whose_content_an_object_is() {
-        let of = ObjectOf { cluster: ClusterId(1), ino: Ino(0x2a), incarnation: Incarnation(3), version: Version(77) };
+        let of = ObjectOf {
+            cluster: ClusterId(1),
+            ino: Ino(0x2a),
+            incarnation: Incarnation(3),
+            version: Version(77),
+        };
         let (time, version) = (Time { secs: 12, nanos: 34 }, Version(78));
         let attr = Attr {
             ino: of.ino,
@@ -95,7 +104,8 @@ mod tests {
             version,
         };
         let tags = object_tags(&of, &attr);
-        let shown: Vec<String> = tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let shown: Vec<String> =
+            tags.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let object = "ebb-object=00000000-0000-0000-0000-000000000001/000000000000002a/3.77";
         assert_eq!(shown, [object, "mtime=12.000000034", "mode=33188", "uid=5", "gid=6"]);
         assert_eq!((ObjectOf::decode(&tags), modified(&tags)), (Some(of), Some(time)));
@@ -103,10 +113,19 @@ mod tests {
 
     #[test]
     fn what_others_wrote_says_nothing() {
-        let tags = |object: &str, mtime: &str| [(TAG.to_owned(), object.to_owned()), (MODIFIED.to_owned(), mtime.to_owned())];
+        let tags = |object: &str, mtime: &str| {
+            [(TAG.to_owned(), object.to_owned()), (MODIFIED.to_owned(), mtime.to_owned())]
+        };
         assert_eq!((ObjectOf::decode(&[]), modified(&[])), (None, None));
         let cluster = ClusterId(1);
-        for text in ["", "/", "//.", "x/1/2.3", &format!("{cluster}/2a/3.77"), &format!("{cluster}/000000000000002a/70000.1")] {
+        for text in [
+            "",
+            "/",
+            "//.",
+            "x/1/2.3",
+            &format!("{cluster}/2a/3.77"),
+            &format!("{cluster}/000000000000002a/70000.1"),
+        ] {
             assert_eq!(ObjectOf::decode(&tags(text, "")), None, "{text}");
         }
         for text in ["", "12", "12.1000000000", "x.0", "1.-1"] {

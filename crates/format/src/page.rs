@@ -49,8 +49,10 @@ struct Kind {
     what: &'static str,
 }
 
-const HEAD: Kind = Kind { format: Format::Page, magic: b"EBBDIR\0\x01", version: IN_PIECES, what: "the page" };
-const PIECE: Kind = Kind { format: Format::PagePiece, magic: b"EBBDIRE\x01", version: 1, what: "the piece" };
+const HEAD: Kind =
+    Kind { format: Format::Page, magic: b"EBBDIR\0\x01", version: IN_PIECES, what: "the page" };
+const PIECE: Kind =
+    Kind { format: Format::PagePiece, magic: b"EBBDIRE\x01", version: 1, what: "the piece" };
 
 /// Version of a page that is one object.
 const WHOLE: u8 = 2;
@@ -63,7 +65,12 @@ pub(crate) const CRC_BYTES: usize = 4;
 const TYPICAL_ENTRY_BYTES: usize = 96;
 const TYPICAL_PIECE_BYTES: usize = 32;
 
-fn seal<T: Serialize>(kind: &Kind, version: u8, value: &T, typical_bytes: usize) -> Result<Bytes, FormatError> {
+fn seal<T: Serialize>(
+    kind: &Kind,
+    version: u8,
+    value: &T,
+    typical_bytes: usize,
+) -> Result<Bytes, FormatError> {
     let mut out = Vec::with_capacity(CONTENT_AT + typical_bytes);
     out.extend_from_slice(kind.magic);
     out.push(version);
@@ -80,7 +87,11 @@ fn unseal<'a>(kind: &Kind, bytes: &'a [u8]) -> Result<(u8, &'a [u8]), FormatErro
         return Err(FormatError::Foreign { format });
     }
     if bytes.len() < CONTENT_AT + CRC_BYTES {
-        return Err(FormatError::Truncated { format, offset: bytes.len() as u64, what: "the header" });
+        return Err(FormatError::Truncated {
+            format,
+            offset: bytes.len() as u64,
+            what: "the header",
+        });
     }
     let (content, crc) = bytes.split_at(bytes.len() - CRC_BYTES);
     if crc32c(content) != u32_at(crc, 0) {
@@ -117,14 +128,19 @@ fn check_pieces(pieces: &[PagePiece]) -> Result<(), FormatError> {
         return invalid(&HEAD, "names are in front of the first piece".into());
     }
     match pieces.windows(2).find(|pair| pair[0].first >= pair[1].first) {
-        Some(pair) => invalid(&HEAD, format!("piece {} does not sort behind {}", pair[1].first, pair[0].first)),
+        Some(pair) => invalid(
+            &HEAD,
+            format!("piece {} does not sort behind {}", pair[1].first, pair[0].first),
+        ),
         None => Ok(()),
     }
 }
 
 fn check_entries(kind: &Kind, entries: &[Installed]) -> Result<(), FormatError> {
     match entries.windows(2).find(|pair| pair[0].name >= pair[1].name) {
-        Some(pair) => invalid(kind, format!("entry {} does not sort behind {}", pair[1].name, pair[0].name)),
+        Some(pair) => {
+            invalid(kind, format!("entry {} does not sort behind {}", pair[1].name, pair[0].name))
+        }
         None => Ok(()),
     }
 }

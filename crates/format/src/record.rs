@@ -1,4 +1,5 @@
-//! One record of a node's log (`docs/format/log.md`): term, kind, length and checksums, then the payload of that kind (O-65).
+//! One record of a node's log (`docs/format/log.md`): term, kind, length and checksums, then the
+//! payload of that kind (O-65).
 //!
 //! A record is made of lines of 64 bytes at multiples of 64. The first is the header with
 //! a checksum of its own; each other line is a tag and 63 bytes of payload. No line of a
@@ -84,7 +85,11 @@ pub enum Decoded {
 
 /// Appends the record to `out`, which stays as it was after an error. Records encoded one
 /// after the other into a buffer stay aligned in it.
-pub fn encode<C: Borrow<Command>>(header: &RecordHeader, payload: &Payload<C>, out: &mut Vec<u8>) -> Result<(), FormatError> {
+pub fn encode<C: Borrow<Command>>(
+    header: &RecordHeader,
+    payload: &Payload<C>,
+    out: &mut Vec<u8>,
+) -> Result<(), FormatError> {
     let (kind, bytes) = write_payload(payload)?;
     let start = out.len();
     out.resize(start + record_bytes(bytes.len()), 0);
@@ -119,9 +124,11 @@ pub fn decode(bytes: &[u8]) -> Decoded {
             Err(error) => Decoded::Corrupt(error),
         },
         Frame::Zeros => Decoded::End,
-        Frame::Torn => {
-            Decoded::Torn(FormatError::Truncated { format: Format::Record, offset: bytes.len() as u64, what: "an interrupted write" })
-        }
+        Frame::Torn => Decoded::Torn(FormatError::Truncated {
+            format: Format::Record,
+            offset: bytes.len() as u64,
+            what: "an interrupted write",
+        }),
         Frame::Damaged(error) => Decoded::Corrupt(error),
     }
 }
@@ -133,11 +140,18 @@ pub fn decode(bytes: &[u8]) -> Decoded {
 /// the device lost reads as zeros. A crash may keep later writes and lose earlier ones, so
 /// a hit proves damage only if its `synced` covers what is missing, or if nothing but the
 /// last write can be missing because the machine never went down.
-pub fn later(bytes: &[u8], generation: Generation, after: Position) -> impl Iterator<Item = RecordHeader> {
+pub fn later(
+    bytes: &[u8],
+    generation: Generation,
+    after: Position,
+) -> impl Iterator<Item = RecordHeader> {
     (0..bytes.len()).step_by(LINE_BYTES).filter_map(move |at| {
         let rest = &bytes[at..];
         // Cheap first: most of what is searched is zeros.
-        if rest.len() < LINE_BYTES || u32_at(rest, GENERATION_AT) != generation.0 || u64_at(rest, POSITION_AT) <= after.0 {
+        if rest.len() < LINE_BYTES
+            || u32_at(rest, GENERATION_AT) != generation.0
+            || u64_at(rest, POSITION_AT) <= after.0
+        {
             return None;
         }
         match frame(rest) {
@@ -224,7 +238,11 @@ fn write_payload<C: Borrow<Command>>(payload: &Payload<C>) -> Result<(u8, Vec<u8
         }
     };
     if bytes.len() > MAX_PAYLOAD_BYTES {
-        return Err(FormatError::TooLong { format, len_bytes: bytes.len() as u64, max_bytes: MAX_PAYLOAD_BYTES as u64 });
+        return Err(FormatError::TooLong {
+            format,
+            len_bytes: bytes.len() as u64,
+            max_bytes: MAX_PAYLOAD_BYTES as u64,
+        });
     }
     Ok((kind, bytes))
 }
@@ -254,7 +272,11 @@ fn frame(bytes: &[u8]) -> Frame<'_> {
         return Frame::Zeros;
     }
     if crc32c(&head[LENGTH_AT..]) != u32_at(head, 0) {
-        return Frame::Damaged(FormatError::Checksum { format, offset: 0, what: "a record's header" });
+        return Frame::Damaged(FormatError::Checksum {
+            format,
+            offset: 0,
+            what: "a record's header",
+        });
     }
     let payload_bytes = u32_at(head, LENGTH_AT) as usize;
     if payload_bytes > MAX_PAYLOAD_BYTES {
@@ -269,7 +291,11 @@ fn frame(bytes: &[u8]) -> Frame<'_> {
         if lines.chunks_exact(LINE_BYTES).any(is_zeros) {
             return Frame::Torn;
         }
-        return Frame::Damaged(FormatError::Checksum { format, offset: LINE_BYTES as u64, what: "a record's payload" });
+        return Frame::Damaged(FormatError::Checksum {
+            format,
+            offset: LINE_BYTES as u64,
+            what: "a record's payload",
+        });
     }
     let header = RecordHeader {
         generation: Generation(u32_at(head, GENERATION_AT)),
@@ -279,7 +305,13 @@ fn frame(bytes: &[u8]) -> Frame<'_> {
         term: Term(u64_at(head, TERM_AT)),
         index: LogIndex(u64_at(head, INDEX_AT)),
     };
-    Frame::Whole(Whole { header, kind: head[KIND_AT], version: head[VERSION_AT], payload_bytes, lines })
+    Frame::Whole(Whole {
+        header,
+        kind: head[KIND_AT],
+        version: head[VERSION_AT],
+        payload_bytes,
+        lines,
+    })
 }
 
 pub(crate) fn is_zeros(bytes: &[u8]) -> bool {
@@ -307,6 +339,12 @@ fn read_payload(whole: &Whole<'_>) -> Result<Payload, FormatError> {
             let Start { boot_id, incarnation, forced } = body::read(format, offset, &bytes)?;
             Payload::Start { boot_id, incarnation, forced }
         }
-        kind => return Err(FormatError::Invalid { format, offset: KIND_AT as u64, what: format!("record kind {kind} is not known") }),
+        kind => {
+            return Err(FormatError::Invalid {
+                format,
+                offset: KIND_AT as u64,
+                what: format!("record kind {kind} is not known"),
+            });
+        }
     })
 }

@@ -19,7 +19,8 @@ pub enum Message {
         id: RequestId,
         reply: Reply,
     },
-    /// The answer to a request that got no reply. [`RequestId::NONE`] where the request could not be read.
+    /// The answer to a request that got no reply. [`RequestId::NONE`] where the request could not
+    /// be read.
     Error {
         id: RequestId,
         error: RpcError,
@@ -27,7 +28,8 @@ pub enum Message {
     Notice(Notice),
 }
 
-/// Pairs an answer with its request. Chosen by the client, unique among what it has under way on a connection, never [`RequestId::NONE`].
+/// Pairs an answer with its request. Chosen by the client, unique among what it has under way on a
+/// connection, never [`RequestId::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
@@ -66,7 +68,11 @@ pub fn decode(frame: Bytes) -> Result<Message, FormatError> {
     let format = Format::Message;
     let truncated = |what| FormatError::Truncated { format, offset: frame.len() as u64, what };
     if frame.len() > MAX_MESSAGE_BYTES {
-        return Err(FormatError::TooLong { format, len_bytes: frame.len() as u64, max_bytes: MAX_MESSAGE_BYTES as u64 });
+        return Err(FormatError::TooLong {
+            format,
+            len_bytes: frame.len() as u64,
+            max_bytes: MAX_MESSAGE_BYTES as u64,
+        });
     }
     // Before all else: of another version nothing but the first byte is known.
     match frame.first() {
@@ -87,29 +93,52 @@ pub fn decode(frame: Bytes) -> Result<Message, FormatError> {
         return Err(FormatError::Checksum { format, offset: 0, what: "the header" });
     }
     if crc32c(&bulk) != u32_at(&frame, BULK_CRC_AT) {
-        return Err(FormatError::Checksum { format, offset: (PREFIX_BYTES + header_bytes) as u64, what: "the file data" });
+        return Err(FormatError::Checksum {
+            format,
+            offset: (PREFIX_BYTES + header_bytes) as u64,
+            what: "the file data",
+        });
     }
     let id = RequestId(u64_at(&frame, ID_AT));
     let (mut message, bulk) = match frame[KIND_AT] {
         REQUEST if header_bytes > MAX_REQUEST_HEADER_BYTES => {
-            return Err(FormatError::TooLong { format, len_bytes: header_bytes as u64, max_bytes: MAX_REQUEST_HEADER_BYTES as u64 });
+            return Err(FormatError::TooLong {
+                format,
+                len_bytes: header_bytes as u64,
+                max_bytes: MAX_REQUEST_HEADER_BYTES as u64,
+            });
         }
-        REQUEST if id == RequestId::NONE => return Err(invalid(ID_AT, "a request without an id".into())),
+        REQUEST if id == RequestId::NONE => {
+            return Err(invalid(ID_AT, "a request without an id".into()));
+        }
         REQUEST => (Message::Request { id, request: read(&header)? }, bulk),
         REPLY => (Message::Reply { id, reply: read(&header)? }, bulk),
         ERROR => (Message::Error { id, error: read(&header)? }, bulk),
-        NOTICE if id != RequestId::NONE => return Err(invalid(ID_AT, "a notice with a request id".into())),
+        NOTICE if id != RequestId::NONE => {
+            return Err(invalid(ID_AT, "a notice with a request id".into()));
+        }
         NOTICE => (Message::Notice(read(&header)?), bulk),
         kind => return Err(invalid(KIND_AT, format!("message kind {kind} is not known"))),
     };
     match data_of(&mut message) {
-        Some(data) if !data.is_empty() => return Err(invalid(PREFIX_BYTES, "file data in the header".into())),
+        Some(data) if !data.is_empty() => {
+            return Err(invalid(PREFIX_BYTES, "file data in the header".into()));
+        }
         Some(_) if bulk.len() > MAX_IO_BYTES => {
-            return Err(FormatError::TooLong { format, len_bytes: bulk.len() as u64, max_bytes: MAX_IO_BYTES as u64 });
+            return Err(FormatError::TooLong {
+                format,
+                len_bytes: bulk.len() as u64,
+                max_bytes: MAX_IO_BYTES as u64,
+            });
         }
         Some(data) => *data = bulk,
         None if bulk.is_empty() => {}
-        None => return Err(invalid(PREFIX_BYTES + header_bytes, "data behind a message that has none".into())),
+        None => {
+            return Err(invalid(
+                PREFIX_BYTES + header_bytes,
+                "data behind a message that has none".into(),
+            ));
+        }
     }
     Ok(message)
 }
@@ -139,9 +168,18 @@ const REPLY: u8 = 2;
 const ERROR: u8 = 3;
 const NOTICE: u8 = 4;
 
-fn encode<T: Serialize>(kind: u8, id: RequestId, header: &T, bulk: Bytes) -> Result<Vec<Bytes>, FormatError> {
+fn encode<T: Serialize>(
+    kind: u8,
+    id: RequestId,
+    header: &T,
+    bulk: Bytes,
+) -> Result<Vec<Bytes>, FormatError> {
     let format = Format::Message;
-    let too_long = |len: usize, max: usize| FormatError::TooLong { format, len_bytes: len as u64, max_bytes: max as u64 };
+    let too_long = |len: usize, max: usize| FormatError::TooLong {
+        format,
+        len_bytes: len as u64,
+        max_bytes: max as u64,
+    };
     if bulk.len() > MAX_IO_BYTES {
         return Err(too_long(bulk.len(), MAX_IO_BYTES));
     }

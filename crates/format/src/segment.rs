@@ -8,7 +8,8 @@ use std::fmt;
 pub struct SegmentHeader {
     pub generation: Generation,
     pub volume: VolumeId,
-    /// Of the file, from its first record to its last. 0 where it was not said, as before 2026-11-25.
+    /// Of the file, from its first record to its last. 0 where it was not said, as before
+    /// 2026-11-25.
     pub len_bytes: u64,
 }
 
@@ -51,7 +52,11 @@ pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
         return Err(FormatError::Foreign { format });
     }
     let Some(header) = bytes.get(..SEGMENT_HEADER_BYTES) else {
-        return Err(FormatError::Truncated { format, offset: bytes.len() as u64, what: "the header" });
+        return Err(FormatError::Truncated {
+            format,
+            offset: bytes.len() as u64,
+            what: "the header",
+        });
     };
     if crc32c(&header[..CRC_AT]) != u32_at(header, CRC_AT) {
         return Err(FormatError::Checksum { format, offset: 0, what: "the header" });
@@ -66,7 +71,8 @@ pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
     })
 }
 
-/// `magic 8 | version u8 | zeros 3 | generation u32 | volume u128 | length u64 | zeros | crc32c u32`
+/// `magic 8 | version u8 | zeros 3 | generation u32 | volume u128 | length u64 | zeros | crc32c
+/// u32`
 const MAGIC: &[u8; 8] = b"EBBLOG\0\x01";
 const VERSION: u8 = 1;
 const VERSION_AT: usize = 8;

@@ -81,7 +81,11 @@ impl SnapshotWriter {
     fn seal(&mut self, mut out: Vec<u8>) -> Result<Bytes, FormatError> {
         let len = out.len() - FRAME_PREFIX_BYTES;
         if len > MAX_FRAME_BYTES {
-            return Err(FormatError::TooLong { format: Format::Snapshot, len_bytes: len as u64, max_bytes: MAX_FRAME_BYTES as u64 });
+            return Err(FormatError::TooLong {
+                format: Format::Snapshot,
+                len_bytes: len as u64,
+                max_bytes: MAX_FRAME_BYTES as u64,
+            });
         }
         let length = (len as u32).to_le_bytes();
         self.crc = chained(self.crc, &length, &out[FRAME_PREFIX_BYTES..]);
@@ -132,13 +136,16 @@ enum State {
 }
 
 impl SnapshotReader {
-    #[allow(clippy::new_without_default, reason = "a reader of nothing is not a meaningful default")]
+    #[allow(
+        clippy::new_without_default,
+        reason = "a reader of nothing is not a meaningful default"
+    )]
     pub fn new() -> SnapshotReader {
         SnapshotReader { buffer: BytesMut::new(), offset: 0, state: State::Header }
     }
 
-    /// Takes in more of the stream. [`SnapshotReader::next_part`] is then called until it gives `None`,
-    /// which bounds what is held here to one frame and one push.
+    /// Takes in more of the stream. [`SnapshotReader::next_part`] is then called until it gives
+    /// `None`, which bounds what is held here to one frame and one push.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
@@ -211,7 +218,11 @@ impl SnapshotReader {
         let length = u32_at(&self.buffer, 0);
         let content_bytes = content_bytes(length);
         if content_bytes > MAX_FRAME_BYTES {
-            return Err(FormatError::Invalid { format, offset: at, what: format!("no frame has a length of {length} bytes") });
+            return Err(FormatError::Invalid {
+                format,
+                offset: at,
+                what: format!("no frame has a length of {length} bytes"),
+            });
         }
         if self.buffer.len() < FRAME_PREFIX_BYTES + content_bytes {
             return Ok(None);
@@ -221,7 +232,11 @@ impl SnapshotReader {
         let content = self.take(content_bytes);
         let crc = u32_at(&prefix, 4);
         if chained(before, &prefix[..4], &content) != crc {
-            return Err(FormatError::Checksum { format, offset: at, what: "a frame and all before it" });
+            return Err(FormatError::Checksum {
+                format,
+                offset: at,
+                what: "a frame and all before it",
+            });
         }
         if length != END_MARK {
             self.state = State::Frames { crc, frames: frames + 1 };
@@ -242,7 +257,8 @@ impl SnapshotReader {
     }
 }
 
-/// `magic 8 | version u8 | zeros 3 | group u32 | volume u128 | term u64 | index u64 | version u64 | crc32c u32`
+/// `magic 8 | version u8 | zeros 3 | group u32 | volume u128 | term u64 | index u64 | version u64 |
+/// crc32c u32`
 pub(crate) const HEADER_BYTES: usize = 60;
 pub(crate) const HEADER_CRC_AT: usize = 56;
 const MAGIC: &[u8; 8] = b"EBBSNAP\x01";
@@ -266,7 +282,11 @@ pub(crate) fn chained(before: u32, length: &[u8], content: &[u8]) -> u32 {
 }
 
 fn trailing(offset: u64) -> FormatError {
-    FormatError::Invalid { format: Format::Snapshot, offset, what: "bytes follow the end mark".into() }
+    FormatError::Invalid {
+        format: Format::Snapshot,
+        offset,
+        what: "bytes follow the end mark".into(),
+    }
 }
 
 /// The content of a frame that holds a value.

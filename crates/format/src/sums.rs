@@ -46,18 +46,29 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Of an object of this length, whose content's checksums are asked for in order. `None` where it is too long.
+    /// Of an object of this length, whose content's checksums are asked for in order. `None` where
+    /// it is too long.
     fn new(len_bytes: u64, sum_of: impl FnMut(Range<u64>) -> Option<u32>) -> Option<Sums> {
         let span_bytes = span_bytes(len_bytes)?;
-        Some(Sums { len_bytes, span_bytes, spans: ranges(len_bytes, span_bytes).map(sum_of).collect() })
+        Some(Sums {
+            len_bytes,
+            span_bytes,
+            spans: ranges(len_bytes, span_bytes).map(sum_of).collect(),
+        })
     }
 
     pub fn of(content: &[u8]) -> Option<Sums> {
-        Sums::new(content.len() as u64, |span| Some(crc32c(&content[span.start as usize..span.end as usize])))
+        Sums::new(content.len() as u64, |span| {
+            Some(crc32c(&content[span.start as usize..span.end as usize]))
+        })
     }
 
-    /// From those of its blocks, in order, each of which is of 64 KiB with zeros behind the end, as far as they are known.
-    pub fn of_blocks(len_bytes: u64, mut blocks: impl Iterator<Item = Option<u32>>) -> Option<Sums> {
+    /// From those of its blocks, in order, each of which is of 64 KiB with zeros behind the end, as
+    /// far as they are known.
+    pub fn of_blocks(
+        len_bytes: u64,
+        mut blocks: impl Iterator<Item = Option<u32>>,
+    ) -> Option<Sums> {
         let mut span: Vec<Option<u32>> = Vec::new();
         Sums::new(len_bytes, |range| {
             let span_bytes = range.end - range.start;
@@ -73,7 +84,9 @@ impl Sums {
             return;
         }
         let spans = ranges(self.len_bytes, self.span_bytes).zip(&mut self.spans);
-        for ((span, sum), (known, other)) in spans.zip(ranges(other.len_bytes, other.span_bytes).zip(&other.spans)) {
+        for ((span, sum), (known, other)) in
+            spans.zip(ranges(other.len_bytes, other.span_bytes).zip(&other.spans))
+        {
             *sum = sum.or_else(|| other.filter(|other| span == known && same(&span, *other)));
         }
     }
@@ -96,17 +109,26 @@ impl Sums {
     pub fn encode(&self, others: &Tags) -> String {
         let spans = self.spans.iter().map(|sum| sum.map_or(UNKNOWN, u64::from));
         let sums = [u64::from(self.bound_to(others))].into_iter().chain(spans);
-        sums.flat_map(|sum| (0..WIDTH).rev().map(move |place| DIGITS[(sum >> (6 * place) & 63) as usize] as char)).collect()
+        sums.flat_map(|sum| {
+            (0..WIDTH).rev().map(move |place| DIGITS[(sum >> (6 * place) & 63) as usize] as char)
+        })
+        .collect()
     }
 
-    /// What the tags of an object of this length say. `None` where they say nothing, or what they say is of
-    /// other content: some tools keep the tags of an object when they replace it, but for its times.
+    /// What the tags of an object of this length say. `None` where they say nothing, or what they
+    /// say is of other content: some tools keep the tags of an object when they replace it, but for
+    /// its times.
     pub fn decode(tags: &Tags, len_bytes: u64) -> Option<Sums> {
         let (_, value) = tags.iter().find(|(name, _)| name == TAG)?;
         let mut sums = value.as_bytes().chunks(WIDTH).map(from_digits);
         let bound = sums.next()??;
-        let known = |sum| if sum == UNKNOWN { Some(None) } else { u32::try_from(sum).ok().map(Some) };
-        let sums = Sums { len_bytes, span_bytes: span_bytes(len_bytes)?, spans: sums.map(|sum| known(sum?)).collect::<Option<_>>()? };
+        let known =
+            |sum| if sum == UNKNOWN { Some(None) } else { u32::try_from(sum).ok().map(Some) };
+        let sums = Sums {
+            len_bytes,
+            span_bytes: span_bytes(len_bytes)?,
+            spans: sums.map(|sum| known(sum?)).collect::<Option<_>>()?,
+        };
         let fits = sums.spans.len() as u64 == len_bytes.div_ceil(sums.span_bytes);
         (fits && bound == u64::from(sums.bound_to(tags))).then_some(sums)
     }
@@ -115,12 +137,15 @@ impl Sums {
     pub fn spans_of(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, u32)> {
         let first = range.start / self.span_bytes;
         let spans = ranges(self.len_bytes, self.span_bytes).zip(&self.spans).skip(first as usize);
-        spans.take_while(move |(span, _)| span.start < range.end).filter_map(|(span, sum)| Some((span, (*sum)?)))
+        spans
+            .take_while(move |(span, _)| span.start < range.end)
+            .filter_map(|(span, sum)| Some((span, (*sum)?)))
     }
 
     /// Those that are in it only in part.
     pub fn cut_spans(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, u32)> {
-        self.spans_of(range.clone()).filter(|(span, _)| span.start < range.start || range.end < span.end)
+        self.spans_of(range.clone())
+            .filter(|(span, _)| span.start < range.start || range.end < span.end)
     }
 
     /// The first span that is not what was written, of those that are whole in these bytes.
@@ -131,41 +156,56 @@ impl Sums {
     }
 
     /// The same by the checksums of the blocks of so many bytes, from the beginning of a block on.
-    pub fn damage_of_blocks(&self, start: u64, len_bytes: u64, blocks: &[u32]) -> Option<Range<u64>> {
+    pub fn damage_of_blocks(
+        &self,
+        start: u64,
+        len_bytes: u64,
+        blocks: &[u32],
+    ) -> Option<Range<u64>> {
         let all = start..start + len_bytes;
         let is_damaged = |(span, sum): &(Range<u64>, u32)| {
             let first = (span.start - start) / BLOCK_BYTES;
             let len_bytes = span.end - span.start;
-            let blocks = blocks.iter().skip(first as usize).take(len_bytes.div_ceil(BLOCK_BYTES) as usize);
+            let blocks =
+                blocks.iter().skip(first as usize).take(len_bytes.div_ceil(BLOCK_BYTES) as usize);
             crc32c_of_blocks(len_bytes, blocks.copied().map(Some)) != Some(*sum)
         };
-        let mut whole = self.spans_of(all.clone()).filter(|(span, _)| all.start <= span.start && span.end <= all.end);
+        let mut whole = self
+            .spans_of(all.clone())
+            .filter(|(span, _)| all.start <= span.start && span.end <= all.end);
         whole.find(is_damaged).map(|(span, _)| span)
     }
 
     /// The checksum of all that these are true of: the spans', the length, and the other tags.
     fn bound_to(&self, tags: &Tags) -> u32 {
-        let mut others: Vec<String> =
-            tags.iter().filter(|(name, _)| name != TAG).map(|(name, value)| format!("{name}={value}\n")).collect();
+        let mut others: Vec<String> = tags
+            .iter()
+            .filter(|(name, _)| name != TAG)
+            .map(|(name, value)| format!("{name}={value}\n"))
+            .collect();
         others.sort_unstable();
-        let spans: Vec<u8> = self.spans.iter().flat_map(|sum| sum.unwrap_or(u32::MAX).to_le_bytes()).collect();
+        let spans: Vec<u8> =
+            self.spans.iter().flat_map(|sum| sum.unwrap_or(u32::MAX).to_le_bytes()).collect();
         crc32c_of(&[&spans, &self.len_bytes.to_le_bytes(), others.concat().as_bytes()])
     }
 }
 
-/// The checksums of the blocks of bytes that begin with one. The last one may have zeros behind the end.
+/// The checksums of the blocks of bytes that begin with one. The last one may have zeros behind the
+/// end.
 pub fn sums_of_blocks(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(BLOCK_BYTES as usize).map(|block| crc32c_in_block(0, block)).collect()
 }
 
-/// How much of an object of this length one checksum is of: a block, doubled until there is room for all.
+/// How much of an object of this length one checksum is of: a block, doubled until there is room
+/// for all.
 fn span_bytes(len_bytes: u64) -> Option<u64> {
     let span_bytes = len_bytes.div_ceil(MAX_SPANS).next_power_of_two().max(BLOCK_BYTES);
     (span_bytes <= MAX_SPAN_BYTES).then_some(span_bytes)
 }
 
 fn ranges(len_bytes: u64, span_bytes: u64) -> impl Iterator<Item = Range<u64>> {
-    (0..len_bytes.div_ceil(span_bytes)).map(move |span| span * span_bytes..len_bytes.min((span + 1) * span_bytes))
+    (0..len_bytes.div_ceil(span_bytes))
+        .map(move |span| span * span_bytes..len_bytes.min((span + 1) * span_bytes))
 }
 
 fn from_digits(digits: &[u8]) -> Option<u64> {

@@ -179,8 +179,8 @@ pub enum RenameMode {
     KeepTarget,
     /// RENAME_EXCHANGE
     Exchange,
-    /// RENAME_WHITEOUT: a whiteout is left under the old name. The leader chooses its inode id; `keep_target` is
-    /// RENAME_NOREPLACE beside it.
+    /// RENAME_WHITEOUT: a whiteout is left under the old name. The leader chooses its inode id;
+    /// `keep_target` is RENAME_NOREPLACE beside it.
     Whiteout {
         keep_target: bool,
         ino: Option<Ino>,

@@ -4,14 +4,15 @@
 //! The paper's prototype has 72 variants of them (O-66); `docs/format/log.md` numbers these.
 
 use crate::{
-    AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, PackRange, QuotaLimits, RenameMode, Replay, SessionId, SetAttr,
-    Time, TrashPlace, TxId, Version, XattrMode,
+    AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, PackRange, QuotaLimits,
+    RenameMode, Replay, SessionId, SetAttr, Time, TrashPlace, TxId, Version, XattrMode,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// One kind of transaction for all that changes: what clients ask for, what is cached, what is sent to the bucket (O-64).
-/// Of lists of nodes, and of data that moves between nodes, there is nothing to tell yet.
+/// One kind of transaction for all that changes: what clients ask for, what is cached, what is sent
+/// to the bucket (O-64). Of lists of nodes, and of data that moves between nodes, there is nothing
+/// to tell yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Command {
     /// A client attaches. `replaces` is its session of before a restart, which ends.
@@ -36,13 +37,21 @@ pub enum Command {
     /// Blocks of an exposed file are found to hold other bytes than was known: `sums` are their
     /// checksums, from block `first` on. Ignored where the file is gone.
     Stored { ino: Ino, first: u64, sums: Vec<u32>, stamp: Stamp },
-    /// As `Client`, or as `Repeated`, of an unlink, rmdir or rename: what loses its last name by it goes to
-    /// the trash.
-    Discard { tx: TxId, caller: Caller, stamp: Stamp, mutation: Mutation, trash: TrashPlace, repeated: bool },
-    /// What is in the trash is `name` in the directory `to` from now on. Ignored where it cannot be.
+    /// As `Client`, or as `Repeated`, of an unlink, rmdir or rename: what loses its last name by it
+    /// goes to the trash.
+    Discard {
+        tx: TxId,
+        caller: Caller,
+        stamp: Stamp,
+        mutation: Mutation,
+        trash: TrashPlace,
+        repeated: bool,
+    },
+    /// What is in the trash is `name` in the directory `to` from now on. Ignored where it cannot
+    /// be.
     Restore { ino: Ino, to: Ino, name: Name, stamp: Stamp },
-    /// What is in the trash goes, once none of `holders` has it open any more. Ignored where it is not
-    /// there.
+    /// What is in the trash goes, once none of `holders` has it open any more. Ignored where it is
+    /// not there.
     Purge { ino: Ino, holders: Vec<SessionId>, stamp: Stamp },
 }
 
@@ -138,8 +147,8 @@ pub enum Mutation {
         value: Bytes,
         drop_set_gid: bool,
     },
-    /// Bytes that are in the store file already: the log has only their place (O-67). `sums`: the checksums of the blocks that are touched, in
-    /// order, of those that are known as a whole.
+    /// Bytes that are in the store file already: the log has only their place (O-67). `sums`: the
+    /// checksums of the blocks that are touched, in order, of those that are known as a whole.
     Write {
         ino: Ino,
         offset: u64,
@@ -147,7 +156,8 @@ pub enum Mutation {
         sums: Vec<Option<u32>>,
         drop_set_id: bool,
     },
-    /// As `Write`, of a file of which no block is here: from now on it is in `range` of a pack file. A range that it had is vacated.
+    /// As `Write`, of a file of which no block is here: from now on it is in `range` of a pack
+    /// file. A range that it had is vacated.
     WritePacked {
         ino: Ino,
         offset: u64,
@@ -164,7 +174,9 @@ impl Mutation {
         match *self {
             Mutation::Write { ino, offset, len_bytes, .. }
             | Mutation::WriteWhole { ino, offset, len_bytes, .. }
-            | Mutation::WritePacked { ino, offset, len_bytes, .. } => Some((ino, offset, len_bytes)),
+            | Mutation::WritePacked { ino, offset, len_bytes, .. } => {
+                Some((ino, offset, len_bytes))
+            }
             _ => None,
         }
     }
@@ -176,7 +188,8 @@ impl Mutation {
             Mutation::Rename { mode: RenameMode::Whiteout { ino, .. }, .. } => ino,
             _ => None,
         };
-        let (offset, len_bytes) = self.span().map(|(_, offset, len_bytes)| (offset, len_bytes)).unzip();
+        let (offset, len_bytes) =
+            self.span().map(|(_, offset, len_bytes)| (offset, len_bytes)).unzip();
         Replay { stamp, ino, offset, len_bytes }
     }
 }
@@ -211,7 +224,8 @@ impl Make {
 pub enum SyncScope {
     All,
     File(Ino),
-    /// Of all files what was written, which is nowhere else, but not what was fetched from the bucket.
+    /// Of all files what was written, which is nowhere else, but not what was fetched from the
+    /// bucket.
     Written,
 }
 
@@ -244,9 +258,9 @@ pub enum ExtentCommand {
     /// The bytes of the file are in this range of a pack file; `None`: in a store file of its own.
     /// Whatever blocks it has were copied there before.
     Packed { ino: Ino, range: Option<PackRange> },
-    /// From here on, or no longer, anybody may store into the store file past the node. Forced before
-    /// anybody can; logged after all bytes were forced and compared once nobody can any more. All holes
-    /// of before have been made and forced.
+    /// From here on, or no longer, anybody may store into the store file past the node. Forced
+    /// before anybody can; logged after all bytes were forced and compared once nobody can any
+    /// more. All holes of before have been made and forced.
     Exposed { ino: Ino, exposed: bool },
 }
 
@@ -256,7 +270,15 @@ pub enum BackingCommand {
     /// One page of what the bucket holds of a directory (InstallPage of DESIGN §3).
     /// Ignored if the directory's load epoch is no longer `epoch`.
     /// `hidden` is what the directory's page hides, `owner` user and group of what has no record.
-    Install { dir: Ino, epoch: u64, entries: Vec<Installed>, hidden: Vec<String>, owner: (u32, u32), progress: LoadProgress, stamp: Stamp },
+    Install {
+        dir: Ino,
+        epoch: u64,
+        entries: Vec<Installed>,
+        hidden: Vec<String>,
+        owner: (u32, u32),
+        progress: LoadProgress,
+        stamp: Stamp,
+    },
     /// An upload of `ino` to `key` begins; `upload` is set for multipart (O-75 step 3).
     UploadBegun { ino: Ino, key: String, upload: Option<String> },
     /// The upload ended without an object: aborted, or nothing was sent.
@@ -278,29 +300,32 @@ pub enum BackingCommand {
     /// A directory whose names are all known is about to be listed again (O-55): until an
     /// install completes it, names may be added.
     Revalidating { dir: Ino },
-    /// The bucket no longer has the file's object, of which nothing is absent here, or the directory's
-    /// page: it is dirty again.
+    /// The bucket no longer has the file's object, of which nothing is absent here, or the
+    /// directory's page: it is dirty again.
     SendAgain { ino: Ino, stamp: Stamp },
     /// The file is what its object is: what was written since is lost (O-74).
     RolledBack { ino: Ino, etag: String, len_bytes: u64, modified: Time, stamp: Stamp },
     /// These children of the directory leave the memory, as far as the bucket says all of them; the
     /// directory is to be loaded again. Nobody holds them.
     Forget { dir: Ino, inos: Vec<Ino> },
-    /// The directory's page is in these pieces up to the name `end`, as somebody else has written them; of more than
-    /// one record can hold the first are told first. Ignored where the page has been written here.
+    /// The directory's page is in these pieces up to the name `end`, as somebody else has written
+    /// them; of more than one record can hold the first are told first. Ignored where the page has
+    /// been written here.
     PiecesFound { dir: Ino, pieces: Vec<PagePiece>, end: Option<Name>, now: Time },
     /// Pieces with these ids are about to be written for the directory's page.
     PiecesBegun { dir: Ino, ids: Vec<u64> },
-    /// A head is in the bucket that has `pieces` in the place of those that began with `gone`. It is told in the order of
-    /// names, in several records where one cannot hold it all, and counts when `PiecesWritten` follows.
+    /// A head is in the bucket that has `pieces` in the place of those that began with `gone`. It
+    /// is told in the order of names, in several records where one cannot hold it all, and counts
+    /// when `PiecesWritten` follows.
     PiecesReplaced { dir: Ino, gone: Vec<Name>, pieces: Vec<PagePiece> },
     /// As `PageWritten`, of the head of a page in pieces.
     PiecesWritten { dir: Ino, version: Version, etag: String },
-    /// Whoever was writing the object of `ino` has ended and nothing of it is to be seen yet: it may still come. What
-    /// it brings makes nothing clean, for what is here has been read since: it is sent once more (O-76).
+    /// Whoever was writing the object of `ino` has ended and nothing of it is to be seen yet: it
+    /// may still come. What it brings makes nothing clean, for what is here has been read since: it
+    /// is sent once more (O-76).
     UploadLate { ino: Ino },
-    /// As `Unredirect`; where the directory's own place is another's, its children are moved to one that nothing else is
-    /// at, above or below.
+    /// As `Unredirect`; where the directory's own place is another's, its children are moved to one
+    /// that nothing else is at, above or below.
     MakeWay { dir: Ino },
 }
 
@@ -316,7 +341,10 @@ impl Command {
             | Command::Restore { stamp, .. }
             | Command::Purge { stamp, .. } => Some(*stamp),
             Command::Backing(command) => command.stamp(),
-            Command::SessionOpen { .. } | Command::SessionClose { .. } | Command::Release { .. } | Command::Extent(_) => None,
+            Command::SessionOpen { .. }
+            | Command::SessionClose { .. }
+            | Command::Release { .. }
+            | Command::Extent(_) => None,
         }
     }
 }
@@ -387,8 +415,8 @@ pub struct DirectoryPage {
     pub entries: Vec<Installed>,
 }
 
-/// One range of a page's entries in an object of its own, `.ebb/e/<inode>-<id>`: names from `first` to that of
-/// the next piece.
+/// One range of a page's entries in an object of its own, `.ebb/e/<inode>-<id>`: names from `first`
+/// to that of the next piece.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PagePiece {
     pub first: Name,
@@ -402,8 +430,8 @@ pub struct PageHead {
     pub page: DirectoryPage,
     /// In the order of names; the first one begins with the least name that there can be.
     pub pieces: Vec<PagePiece>,
-    /// Of a page in pieces: names in order whose objects have not followed them to their own keys. They are to be
-    /// known before any other name is.
+    /// Of a page in pieces: names in order whose objects have not followed them to their own keys.
+    /// They are to be known before any other name is.
     pub moved: Vec<Name>,
 }
 

@@ -3,7 +3,9 @@ use thiserror::Error;
 
 /// Why a file system operation was refused, as its caller can act upon it. The FUSE
 /// surface holds the one table that turns it into an errno.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Error, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Error, Serialize, Deserialize,
+)]
 pub enum FsError {
     #[error("no such file or directory")]
     NotFound,

@@ -34,13 +34,15 @@ pub struct Problem {
 pub enum Remedy {
     /// A damaged block that the bucket has is dropped, fetched and compared.
     Refetch { ino: Ino, block: u64 },
-    /// A file whose object is gone, or a directory whose page is not what was written, is written to the bucket again.
+    /// A file whose object is gone, or a directory whose page is not what was written, is written
+    /// to the bucket again.
     SendAgain { ino: Ino },
     /// An object below `.ebb/` that nobody refers to is deleted, if it is still this one.
     Delete { key: String, etag: String },
     /// A file of the data directory that nobody refers to is removed.
     Remove { path: String },
-    /// A snapshot is written in the place of a damaged one, or of a log that is damaged and goes on in a new segment.
+    /// A snapshot is written in the place of a damaged one, or of a log that is damaged and goes on
+    /// in a new segment.
     Snapshot,
 }
 
@@ -70,7 +72,8 @@ pub struct FsckPart {
 
 impl FsckReport {
     pub fn add(&mut self, part: FsckReport) {
-        let FsckReport { inodes, blocks, objects, pages, waiting, undecided, problems, others } = part;
+        let FsckReport { inodes, blocks, objects, pages, waiting, undecided, problems, others } =
+            part;
         self.inodes += inodes;
         self.blocks += blocks;
         self.objects += objects;

@@ -92,18 +92,24 @@ pub struct TxId {
 pub const SESSION_SLOTS: u16 = 64;
 
 /// Position of a record in a partition's log, from 1.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct LogIndex(pub u64);
 
 /// Content and attribute version of an inode: grows with every change, compared for
 /// coherence where times cannot be trusted (DESIGN §6). Unique within a partition.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Version(pub u64);
 
 /// A position in a directory stream. Entries are numbered in the order in which they
 /// came into the directory, so a position stays valid whatever is added or removed.
 /// 0 is the beginning; an entry's own cookie means "after this entry".
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Cookie(pub u64);
 
 impl Cookie {

@@ -3,7 +3,8 @@
 pub enum Borrow {
     /// It reads, and may be the first.
     Begin,
-    /// As `Begin`, while others write who do not go through the kernel's pages: no file is too small for it.
+    /// As `Begin`, while others write who do not go through the kernel's pages: no file is too
+    /// small for it.
     Follow,
     /// It reads or writes through the node, and joins those that have the file.
     Join,

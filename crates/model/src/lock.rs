@@ -31,14 +31,19 @@ pub struct LockRange {
     end: u64,
 }
 
-/// The last byte that a lock can be on, and the end of locks that reach behind every end of the file.
+/// The last byte that a lock can be on, and the end of locks that reach behind every end of the
+/// file.
 pub const MAX_LOCK_OFFSET: u64 = i64::MAX as u64;
 
 impl LockRange {
     pub const WHOLE: LockRange = LockRange { start: 0, end: MAX_LOCK_OFFSET };
 
     pub fn new(start: u64, end: u64) -> Result<LockRange, FsError> {
-        if start <= end && end <= MAX_LOCK_OFFSET { Ok(LockRange { start, end }) } else { Err(FsError::Invalid) }
+        if start <= end && end <= MAX_LOCK_OFFSET {
+            Ok(LockRange { start, end })
+        } else {
+            Err(FsError::Invalid)
+        }
     }
 
     pub const fn start(self) -> u64 {
@@ -94,7 +99,8 @@ pub struct LockAsk {
 pub struct LockWait {
     /// Names the wait within its session, for ever.
     pub id: u64,
-    /// Owners that wait for each other in a circle are told so (EDEADLK), as for locks of processes.
+    /// Owners that wait for each other in a circle are told so (EDEADLK), as for locks of
+    /// processes.
     pub detect: bool,
 }
 

@@ -17,7 +17,11 @@ impl Name {
         if bytes.len() > MAX_NAME_BYTES {
             return Err(FsError::NameTooLong);
         }
-        if bytes.is_empty() || bytes == b"." || bytes == b".." || bytes.iter().any(|&b| b == b'/' || b == 0) {
+        if bytes.is_empty()
+            || bytes == b"."
+            || bytes == b".."
+            || bytes.iter().any(|&b| b == b'/' || b == 0)
+        {
             return Err(FsError::Invalid);
         }
         Ok(Name(bytes.into()))
@@ -60,8 +64,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// A path for people: letters of any alphabet are as they are; what is no text, and what a terminal would obey
-/// or a reader take for the end of a line, is escaped as in a name.
+/// A path for people: letters of any alphabet are as they are; what is no text, and what a terminal
+/// would obey or a reader take for the end of a line, is escaped as in a name.
 pub fn shown_path(path: &[u8]) -> String {
     let mut out = String::new();
     for chunk in path.utf8_chunks() {
@@ -80,10 +84,15 @@ pub fn shown_bytes(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if value.fract() == 0.0 || unit == 0 { format!("{value:.0} {}", UNITS[unit]) } else { format!("{value:.1} {}", UNITS[unit]) }
+    if value.fract() == 0.0 || unit == 0 {
+        format!("{value:.0} {}", UNITS[unit])
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
-/// A text for people in one line: what a terminal would obey is escaped as in a path. A `\` may stand before what was escaped already.
+/// A text for people in one line: what a terminal would obey is escaped as in a path. A `\` may
+/// stand before what was escaped already.
 pub fn shown_text(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {

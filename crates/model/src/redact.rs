@@ -1,6 +1,8 @@
-/// An address as messages show it: without the password and the query that somebody may have put there.
+/// An address as messages show it: without the password and the query that somebody may have put
+/// there.
 pub fn redacted(address: &str) -> String {
-    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    let (scheme, rest) =
+        address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
     if !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         return HIDDEN.into();
     }

@@ -127,8 +127,8 @@ pub enum Request {
         pid: u32,
         pieces: Vec<LockPiece>,
     },
-    /// The client has told all that it has open. Of everything else the close was under way when the
-    /// node, or the process before the client, died.
+    /// The client has told all that it has open. Of everything else the close was under way when
+    /// the node, or the process before the client, died.
     Told {
         session: SessionId,
     },
@@ -138,8 +138,9 @@ pub enum Request {
         recall: u64,
         held: Vec<Ino>,
     },
-    /// Another process has the session, for the one that had it has died. What that waited for is over, and of what
-    /// it had open only that counts which is opened again before [`Request::Told`].
+    /// Another process has the session, for the one that had it has died. What that waited for is
+    /// over, and of what it had open only that counts which is opened again before
+    /// [`Request::Told`].
     TakeUp {
         session: SessionId,
     },
@@ -219,7 +220,9 @@ impl Request {
             | Request::Seek { ino, .. }
             | Request::TestLock { ino, .. }
             | Request::Reclaim { ino, .. } => Some(ino),
-            Request::Mutate(ref mutate) => mutate.mutation.inode().or_else(|| mutate.mutation.directories().next()),
+            Request::Mutate(ref mutate) => {
+                mutate.mutation.inode().or_else(|| mutate.mutation.directories().next())
+            }
             Request::Attach { .. }
             | Request::Detach { .. }
             | Request::Renew { .. }
@@ -372,7 +375,12 @@ impl ClientMutation {
 
     /// It makes an inode, or a name of one, and its answer tells of it.
     pub fn names(&self) -> bool {
-        matches!(self, ClientMutation::Make { .. } | ClientMutation::Link { .. } | ClientMutation::Tmpfile { .. })
+        matches!(
+            self,
+            ClientMutation::Make { .. }
+                | ClientMutation::Link { .. }
+                | ClientMutation::Tmpfile { .. }
+        )
     }
 
     /// The inode that it changes by its id: not one that it finds or makes under a name.
@@ -437,7 +445,9 @@ impl ClientMutation {
             | ClientMutation::Append { ino, .. }
             | ClientMutation::Copy { ino, .. }
             | ClientMutation::Fallocate { ino, .. }
-            | ClientMutation::SetAttr { ino, set: SetAttr { size_bytes: Some(_), .. } } => Some(ino),
+            | ClientMutation::SetAttr { ino, set: SetAttr { size_bytes: Some(_), .. } } => {
+                Some(ino)
+            }
             _ => None,
         }
     }
@@ -517,7 +527,8 @@ pub struct Attached {
 /// The answer to a mutation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Mutated {
-    /// Of the inode made, linked, changed or written; of unlink, rmdir and rename that of what is no more, if anything is.
+    /// Of the inode made, linked, changed or written; of unlink, rmdir and rename that of what is
+    /// no more, if anything is.
     pub attr: Option<Attr>,
     /// Where the log has it; a later one where bytes had to be repeated after a restart, which
     /// the client keeps until that one is durable.
@@ -525,8 +536,8 @@ pub struct Mutated {
     pub replay: Replay,
 }
 
-/// A mutation of the same session that was made before the one that is answered, and is not durable. A client that has no answer
-/// to it yet repeats it all the same before the answered one.
+/// A mutation of the same session that was made before the one that is answered, and is not
+/// durable. A client that has no answer to it yet repeats it all the same before the answered one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Preceding {
     pub tx: TxId,
@@ -548,10 +559,11 @@ pub enum Notice {
     Leaving,
     /// A wait for a lock has come to an end: ask again how it stands.
     Lock { wait: u64 },
-    /// The node wants to forget these inodes. Give them up, and say with [`Request::Recalled`] which are
-    /// held all the same.
+    /// The node wants to forget these inodes. Give them up, and say with [`Request::Recalled`]
+    /// which are held all the same.
     Recall { recall: u64, inos: Vec<Ino> },
-    /// By no client's hand the name refers to something else now, or to nothing; drop what is cached of it.
+    /// By no client's hand the name refers to something else now, or to nothing; drop what is
+    /// cached of it.
     Relinked { dir: Ino, name: Name },
 }
 
@@ -649,7 +661,8 @@ pub const MAX_PATHS: usize = 128;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdminReply {
     Status(Box<Status>),
-    /// `left_out`: how many there are behind these; `next`: behind which they are, `None` at the end.
+    /// `left_out`: how many there are behind these; `next`: behind which they are, `None` at the
+    /// end.
     Dirty {
         items: Vec<DirtyItem>,
         left_out: u64,
@@ -677,7 +690,8 @@ pub enum AdminReply {
     FsckPart(Box<FsckPart>),
     /// Nothing is left of the problem.
     Mended,
-    /// Bytes that the file had, those of them that the bucket did not have, and bytes that it has now.
+    /// Bytes that the file had, those of them that the bucket did not have, and bytes that it has
+    /// now.
     RolledBack {
         before_bytes: u64,
         lost_bytes: u64,
@@ -723,7 +737,8 @@ pub struct Status {
     pub dirty_bytes: u64,
     pub dirty_files: u64,
     pub dirty_since: Option<Time>,
-    /// The bucket has these bytes in parts of files that are being sent; they count as dirty until all is there.
+    /// The bucket has these bytes in parts of files that are being sent; they count as dirty until
+    /// all is there.
     pub sent_bytes: u64,
     pub pending_deletes: u64,
     /// How fast the buckets may be used; `None`: as fast as it goes.
@@ -797,7 +812,8 @@ pub struct Explained {
     pub ino: Ino,
     pub kind: FileKind,
     pub size_bytes: u64,
-    /// In the node's data directory, and where in it the file begins. `None` if no bytes of it are there.
+    /// In the node's data directory, and where in it the file begins. `None` if no bytes of it are
+    /// there.
     pub store_file: Option<(String, u64)>,
     /// What the store file has, and what of it the bucket does not have.
     pub cached_bytes: u64,
@@ -828,18 +844,19 @@ pub struct Explained {
     pub object: Option<ExplainedObject>,
     /// Why there is no such object, as far as is known.
     pub missing: Option<MissingObject>,
-    /// Somebody has it open: what a kernel has of it and has not written back yet is not known here.
+    /// Somebody has it open: what a kernel has of it and has not written back yet is not known
+    /// here.
     pub open: bool,
     /// The innermost that it counts in.
     pub quota: Option<QuotaStatus>,
-    /// The nearest that keeps it in the cache, itself or a directory that it is below, from the root
-    /// of the volume.
+    /// The nearest that keeps it in the cache, itself or a directory that it is below, from the
+    /// root of the volume.
     pub pinned_by: Option<Bytes>,
-    /// Somebody has it in a way to store into it past the node, or had and the node has not looked since:
-    /// what of it is dirty is found at intervals.
+    /// Somebody has it in a way to store into it past the node, or had and the node has not looked
+    /// since: what of it is dirty is found at intervals.
     pub exposed: bool,
-    /// For how many seconds it is kept in the trash once it is removed, and the directory that says so,
-    /// from the root of the volume.
+    /// For how many seconds it is kept in the trash once it is removed, and the directory that says
+    /// so, from the root of the volume.
     pub kept: Option<(Bytes, u64)>,
 }
 
@@ -889,7 +906,8 @@ pub struct ExplainedObject {
 mod tests {
     use super::*;
 
-    /// They are moved from layer to layer. Up to so many bytes that needs no call of a function; what is larger is in a box.
+    /// They are moved from layer to layer. Up to so many bytes that needs no call of a function;
+    /// what is larger is in a box.
     #[test]
     fn requests_and_replies_are_small() {
         const MOVED_AT_ONCE_BYTES: usize = 128;

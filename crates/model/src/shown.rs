@@ -20,13 +20,21 @@ pub mod attr {
 pub mod entries {
     use super::*;
 
-    pub fn serialize<S: Serializer>(entries: &[(DirEntry, Attr)], serializer: S) -> Result<S::Ok, S::Error> {
+    pub fn serialize<S: Serializer>(
+        entries: &[(DirEntry, Attr)],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(entries.iter().map(|(entry, attr)| (entry, attr, attr.hole_bytes)))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(DirEntry, Attr)>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<(DirEntry, Attr)>, D::Error> {
         let entries = Vec::<(DirEntry, Attr, u64)>::deserialize(deserializer)?;
-        Ok(entries.into_iter().map(|(entry, attr, hole_bytes)| (entry, Attr { hole_bytes, ..attr })).collect())
+        Ok(entries
+            .into_iter()
+            .map(|(entry, attr, hole_bytes)| (entry, Attr { hole_bytes, ..attr }))
+            .collect())
     }
 }
 
@@ -37,9 +45,12 @@ pub mod mutated {
         (mutated, mutated.attr.as_ref().map(|attr| attr.hole_bytes)).serialize(serializer)
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Mutated>, D::Error> {
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Box<Mutated>, D::Error> {
         let (mutated, hole_bytes) = <(Mutated, Option<u64>)>::deserialize(deserializer)?;
-        let attr = mutated.attr.map(|attr| Attr { hole_bytes: hole_bytes.unwrap_or_default(), ..attr });
+        let attr =
+            mutated.attr.map(|attr| Attr { hole_bytes: hole_bytes.unwrap_or_default(), ..attr });
         Ok(Box::new(Mutated { attr, ..mutated }))
     }
 }

@@ -48,15 +48,19 @@ impl Histogram {
         self.most_ns = self.most_ns.max(other.most_ns);
     }
 
-    /// What was counted after `before`, an earlier state of the same histogram. The longest of it is
-    /// known as well as any other time: by its bucket.
+    /// What was counted after `before`, an earlier state of the same histogram. The longest of it
+    /// is known as well as any other time: by its bucket.
     pub fn since(&self, before: &Histogram) -> Histogram {
         let mut buckets = self.buckets.clone();
         for (now, then) in buckets.iter_mut().zip(before.buckets.iter()) {
             *now = now.saturating_sub(*then);
         }
         let longest = buckets.iter().rposition(|count| *count > 0).map_or(0, bound_ns);
-        Histogram { buckets, sum_ns: self.sum_ns.saturating_sub(before.sum_ns), most_ns: self.most_ns.min(longest) }
+        Histogram {
+            buckets,
+            sum_ns: self.sum_ns.saturating_sub(before.sum_ns),
+            most_ns: self.most_ns.min(longest),
+        }
     }
 
     pub fn count(&self) -> u64 {
@@ -132,7 +136,11 @@ struct NoBucket(u16);
 impl From<Histogram> for Sparse {
     fn from(histogram: Histogram) -> Sparse {
         let Histogram { buckets, sum_ns, most_ns } = histogram;
-        let buckets = (0u16..).zip(buckets.iter()).filter(|(_, count)| **count > 0).map(|(index, count)| (index, *count)).collect();
+        let buckets = (0u16..)
+            .zip(buckets.iter())
+            .filter(|(_, count)| **count > 0)
+            .map(|(index, count)| (index, *count))
+            .collect();
         Sparse { sum_ns, most_ns, buckets }
     }
 }
@@ -141,7 +149,8 @@ impl TryFrom<Sparse> for Histogram {
     type Error = NoBucket;
 
     fn try_from(sparse: Sparse) -> Result<Histogram, NoBucket> {
-        let mut histogram = Histogram { sum_ns: sparse.sum_ns, most_ns: sparse.most_ns, ..Histogram::default() };
+        let mut histogram =
+            Histogram { sum_ns: sparse.sum_ns, most_ns: sparse.most_ns, ..Histogram::default() };
         for (index, count) in sparse.buckets {
             *histogram.buckets.get_mut(usize::from(index)).ok_or(NoBucket(index))? = count;
         }
@@ -193,7 +202,10 @@ impl Tallies {
     }
 
     pub fn counted(&self) -> Vec<Counted> {
-        self.0.iter().map(|(name, tally)| Counted { name: (*name).to_owned(), tally: tally.clone() }).collect()
+        self.0
+            .iter()
+            .map(|(name, tally)| Counted { name: (*name).to_owned(), tally: tally.clone() })
+            .collect()
     }
 }
 
@@ -201,7 +213,9 @@ impl Tallies {
 pub fn counted_since(now: &[Counted], before: &[Counted]) -> Vec<Counted> {
     let then = |name: &str| before.iter().find(|other| other.name == name);
     let since = now.iter().map(|counted| match then(&counted.name) {
-        Some(then) => Counted { name: counted.name.clone(), tally: counted.tally.since(&then.tally) },
+        Some(then) => {
+            Counted { name: counted.name.clone(), tally: counted.tally.since(&then.tally) }
+        }
         None => counted.clone(),
     });
     since.filter(|counted| counted.tally.time.count() > 0).collect()

@@ -1,7 +1,9 @@
 use serde::{Deserialize, Serialize};
 
 /// A wall-clock instant: seconds since the epoch and nanoseconds below one second.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 pub struct Time {
     pub secs: i64,
     /// Below 1,000,000,000.

@@ -62,10 +62,16 @@ mod tests {
 
     #[test]
     fn a_time_to_keep_is_digits() {
-        for (value, keep) in [(&b"0"[..], Some(0)), (b"604800", Some(604_800)), (b"18446744073709551615", Some(u64::MAX))] {
+        for (value, keep) in [
+            (&b"0"[..], Some(0)),
+            (b"604800", Some(604_800)),
+            (b"18446744073709551615", Some(u64::MAX)),
+        ] {
             assert_eq!(parse_keep(value), keep);
         }
-        for value in [&b""[..], b"-1", b"+1", b" 1", b"7d", b"1.5", b"18446744073709551616", b"\xff"] {
+        for value in
+            [&b""[..], b"-1", b"+1", b" 1", b"7d", b"1.5", b"18446744073709551616", b"\xff"]
+        {
             assert_eq!(parse_keep(value), None, "{}", value.escape_ascii());
         }
     }

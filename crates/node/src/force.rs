@@ -26,7 +26,8 @@ impl Node {
             Ok(any) => {
                 self.trouble("unforced", None);
                 if (any || scope == SyncScope::All) && all_back {
-                    let told = self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await;
+                    let told =
+                        self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await;
                     if let Err(error) = told {
                         // What a full disk has no room for may have it once something is removed.
                         self.force_log().await?;
@@ -58,12 +59,21 @@ impl Node {
         let upto = self.replica.log().written();
         let all_back = !self.attachments.awaits_any();
         let sync = async {
-            let synced = self.waiting("the node's disk", self.store.sync(SyncScope::File(ino))).await.map_err(|error| {
-                self.tell_of_unforced(&error);
-                RpcError::Refused(FsError::Io)
-            })?;
+            let synced = self
+                .waiting("the node's disk", self.store.sync(SyncScope::File(ino)))
+                .await
+                .map_err(|error| {
+                    self.tell_of_unforced(&error);
+                    RpcError::Refused(FsError::Io)
+                })?;
             if synced && all_back {
-                match self.commit(Command::Extent(ExtentCommand::Synced { scope: SyncScope::File(ino), upto })).await {
+                match self
+                    .commit(Command::Extent(ExtentCommand::Synced {
+                        scope: SyncScope::File(ino),
+                        upto,
+                    }))
+                    .await
+                {
                     Ok(index) => {
                         let (first, last) = self.synced.get();
                         self.synced.set((if last.0 + 1 == index.0 { first } else { index }, index));
@@ -75,8 +85,9 @@ impl Node {
             }
             Ok(())
         };
-        // The log may speak of bytes that are not forced, as it does of other files' bytes. What says that these are comes before all that
-        // follows, and may be forced with that: after a power cut before it they are compared.
+        // The log may speak of bytes that are not forced, as it does of other files' bytes. What
+        // says that these are comes before all that follows, and may be forced with that: after a
+        // power cut before it they are compared.
         let (synced, forced) = match self.store.has_cuts() {
             true => (sync.await, self.force_commands().await),
             false => join(sync, self.force_commands()).await,
@@ -89,14 +100,15 @@ impl Node {
         Ok(self.safe.get())
     }
 
-    /// Up to where a power cut takes nothing that anybody could miss: beyond what is forced there may be commands that only say of files
-    /// that they are.
+    /// Up to where a power cut takes nothing that anybody could miss: beyond what is forced there
+    /// may be commands that only say of files that they are.
     pub(crate) fn durable(&self) -> LogIndex {
         let (log, (first, last)) = (self.replica.log(), self.synced.get());
         if last == log.written() && first.0 <= log.durable().0 + 1 { last } else { log.durable() }
     }
 
-    /// Forces every command so far, which says nothing of the bytes that commands speak of, and removes what is of no use any more.
+    /// Forces every command so far, which says nothing of the bytes that commands speak of, and
+    /// removes what is of no use any more.
     pub(crate) fn force_log(&self) -> PortFuture<'_, Result<LogIndex, RpcError>> {
         // In a box, or the future of every command would be as large.
         Box::pin(async {
@@ -108,11 +120,20 @@ impl Node {
 
     async fn remove_doomed(&self) {
         let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
-        match self.waiting("the node's disk", self.store.drop_doomed(self.replica.log().durable(), has_files)).await {
+        match self
+            .waiting(
+                "the node's disk",
+                self.store.drop_doomed(self.replica.log().durable(), has_files),
+            )
+            .await
+        {
             Ok(true) => self.trouble("removal", None),
             Ok(false) => {}
             // The space comes back with the next start, which removes what nobody knows.
-            Err(error) => self.trouble("removal", Some(format!("a file of the cache could not be removed: {error}"))),
+            Err(error) => self.trouble(
+                "removal",
+                Some(format!("a file of the cache could not be removed: {error}")),
+            ),
         }
     }
 
@@ -129,10 +150,16 @@ impl Node {
     fn tell_of_unforced(&self, error: &DiskError) {
         let failed = self.store.failed();
         if failed.is_empty() {
-            self.trouble("unforced", Some(format!("cached data could not be forced to disk: {error}")));
+            self.trouble(
+                "unforced",
+                Some(format!("cached data could not be forced to disk: {error}")),
+            );
         }
         for (ino, error) in failed {
-            self.trouble(Subject::Unforced(ino), Some(format!("what inode {ino} has could not be forced to disk: {error}")));
+            self.trouble(
+                Subject::Unforced(ino),
+                Some(format!("what inode {ino} has could not be forced to disk: {error}")),
+            );
         }
     }
 }

@@ -19,20 +19,39 @@ pub enum IdentityError {
     #[error("{PATH}: {0}")]
     Format(#[from] ebb_format::FormatError),
     #[error(
-        "it holds a volume ({dir}/{name}) and has lost its file {PATH:?}, which says of which: put that back from a copy, or start with another \
+        "it holds a volume ({dir}/{name}) and has lost its file {PATH:?}, which says of which: put \
+         that back from a copy, or start with another \
          data directory and keep this one"
     )]
     Lost { dir: &'static str, name: String },
-    #[error("{0:?} is in it, which is not ebb's: give it a directory of its own, which is new or empty")]
+    #[error(
+        "{0:?} is in it, which is not ebb's: give it a directory of its own, which is new or empty"
+    )]
     Foreign(String),
 }
 
-/// What a data directory holds: its folders, this file, what it is encrypted with, what people read, and what a file system has of its own.
-const OWN: [&str; 12] =
-    [LOG_DIR, SNAPSHOT_DIR, "store", "packs", PATH, DRAFT, ENCRYPTION, "encryption.new", "LOCK", "ebb.log", "ebb.log.1", "lost+found"];
+/// What a data directory holds: its folders, this file, what it is encrypted with, what people
+/// read, and what a file system has of its own.
+const OWN: [&str; 12] = [
+    LOG_DIR,
+    SNAPSHOT_DIR,
+    "store",
+    "packs",
+    PATH,
+    DRAFT,
+    ENCRYPTION,
+    "encryption.new",
+    "LOCK",
+    "ebb.log",
+    "ebb.log.1",
+    "lost+found",
+];
 
 /// The identity of the data directory; an empty one gets one.
-pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Identity, IdentityError> {
+pub async fn load_or_create(
+    disk: &dyn Disk,
+    entropy: &dyn Entropy,
+) -> Result<Identity, IdentityError> {
     if let Some(known) = load(disk).await? {
         return Ok(known);
     }
@@ -41,8 +60,9 @@ pub async fn load_or_create(disk: &dyn Disk, entropy: &dyn Entropy) -> Result<Id
     Ok(fresh)
 }
 
-/// `None` of a directory that no node has used: bytes of files come after the identity. What a restore needs comes before it, so that
-/// one that was interrupted leaves a log and a snapshot of which nobody was told.
+/// `None` of a directory that no node has used: bytes of files come after the identity. What a
+/// restore needs comes before it, so that one that was interrupted leaves a log and a snapshot of
+/// which nobody was told.
 pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     match disk.open(PATH, OpenMode::Existing).await {
         Ok(file) => return Ok(Some(identity::decode(&file.read_at(0, MAX_BYTES).await?)?)),
@@ -55,9 +75,17 @@ pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
         }
     }
     // What others have is not to be taken for what a start was about to make, which is removed.
-    for (dir, is_own) in [("", is_own as fn(&str) -> bool), (LOG_DIR, log::is_segment), (SNAPSHOT_DIR, log::is_snapshot)] {
+    for (dir, is_own) in [
+        ("", is_own as fn(&str) -> bool),
+        (LOG_DIR, log::is_segment),
+        (SNAPSHOT_DIR, log::is_snapshot),
+    ] {
         if let Some(name) = disk.list(dir).await?.into_iter().find(|name| !is_own(name)) {
-            return Err(IdentityError::Foreign(if dir.is_empty() { name } else { format!("{dir}/{name}") }));
+            return Err(IdentityError::Foreign(if dir.is_empty() {
+                name
+            } else {
+                format!("{dir}/{name}")
+            }));
         }
     }
     Ok(None)

@@ -1,8 +1,9 @@
-//! Latches by key, shared and exclusive, first come, first served: they keep flows of this node apart. Latches are what clients take.
+//! Latches by key, shared and exclusive, first come, first served: they keep flows of this node
+//! apart. Latches are what clients take.
 //!
-//! A latch exists only while somebody holds or awaits it. Order where several are taken:
-//! the latch of an inode, or of a directory that is loaded and then of its head, before the turn of the replica; of two
-//! inodes the smaller id first.
+//! A latch exists only while somebody holds or awaits it. Order where several are taken: the latch
+//! of an inode, or of a directory that is loaded and then of its head, before the turn of the
+//! replica; of two inodes the smaller id first.
 
 use futures_channel::oneshot;
 use std::cell::RefCell;
@@ -104,7 +105,9 @@ impl<K: Ord + Clone> Latches<K> {
         // it back even if this future is dropped in between.
         match turn {
             None => Guard { table: self.table.clone(), key, mode },
-            Some(turn) => Waiting { table: self.table.clone(), key, mode, turn: Some(turn) }.enter().await,
+            Some(turn) => {
+                Waiting { table: self.table.clone(), key, mode, turn: Some(turn) }.enter().await
+            }
         }
     }
 }

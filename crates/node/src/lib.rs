@@ -24,7 +24,9 @@ mod replica;
 mod signal;
 mod snapshot;
 
-pub use admin::backup::{BackupError, ENCRYPTION, Of, backup, discard_backup, fetch_backup, find_backup};
+pub use admin::backup::{
+    BackupError, ENCRYPTION, Of, backup, discard_backup, fetch_backup, find_backup,
+};
 pub use admin::fsck::{FsckError, Readable, fsck, serves};
 pub use admin::restore::{Outlook, Restoring, TakingOver};
 pub use buckets::{head, side_by_side};
@@ -184,7 +186,8 @@ impl Node {
 
     /// Carries out what follows from an applied command: store files, caches of other clients.
     async fn follow(&self, applied: Applied, author: Option<SessionId>) -> Result<(), RpcError> {
-        let makes_holes = applied.effects.iter().any(|effect| matches!(effect, Effect::Punch { .. }));
+        let makes_holes =
+            applied.effects.iter().any(|effect| matches!(effect, Effect::Punch { .. }));
         let _pending = makes_holes.then(|| self.holes.begin());
         for ino in applied.touched {
             self.attachments.notify_others(author, &Notice::Invalidate { ino });
@@ -208,17 +211,25 @@ impl Node {
                     let place = self.place(ino);
                     // Whatever fails from here on.
                     self.store.is_to_be_cut(&place);
-                    let longer = self.store.is_longer(&place, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                    let longer = self
+                        .store
+                        .is_longer(&place, len_bytes)
+                        .await
+                        .map_err(|error| self.disk_failed(ino, error))?;
                     if longer {
                         // Or a power cut could bring back the length without the bytes.
                         self.force_log().await?;
                     }
-                    self.store.cut(&place, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+                    self.store
+                        .cut(&place, len_bytes)
+                        .await
+                        .map_err(|error| self.disk_failed(ino, error))?;
                 }
                 Effect::Punch { ino, blocks } => {
                     // Or a power cut could bring back the blocks without their bytes.
                     self.force_log().await?;
-                    let (start, len) = (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
+                    let (start, len) =
+                        (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
                     let made = self.store.hole(&self.place(ino), start, len).await;
                     if let Err(error) = &made
                         && self.is_seen(ino)
@@ -226,7 +237,12 @@ impl Node {
                         return Err(self.disk_failed(ino, error.clone()));
                     }
                     // What is a hole reads as zeros all the same.
-                    self.trouble("holes", made.err().map(|error| format!("the space of a hole could not be given back: {error}")));
+                    self.trouble(
+                        "holes",
+                        made.err().map(|error| {
+                            format!("the space of a hole could not be given back: {error}")
+                        }),
+                    );
                 }
             }
         }
@@ -250,16 +266,27 @@ impl Node {
                 RpcError::Refused(FsError::NoSpace)
             }
             error => {
-                self.trouble(Subject::Disk(ino), Some(format!("the node's disk failed where it has bytes of inode {ino}: {error}")));
+                self.trouble(
+                    Subject::Disk(ino),
+                    Some(format!(
+                        "the node's disk failed where it has bytes of inode {ino}: {error}"
+                    )),
+                );
                 RpcError::Refused(FsError::Io)
             }
         }
     }
 
-    /// Logs what `choose` makes of the state, with the time and the version that it is given, and does what follows from it.
-    async fn commit_stamped(&self, choose: impl FnOnce(&Partition, Stamp) -> Result<Command, RpcError>) -> Result<(), RpcError> {
+    /// Logs what `choose` makes of the state, with the time and the version that it is given, and
+    /// does what follows from it.
+    async fn commit_stamped(
+        &self,
+        choose: impl FnOnce(&Partition, Stamp) -> Result<Command, RpcError>,
+    ) -> Result<(), RpcError> {
         let time = self.ports.clock.wall();
-        let proposed = self.replica.propose(|state| choose(state, Stamp { time, version: state.next_version() }));
+        let proposed = self
+            .replica
+            .propose(|state| choose(state, Stamp { time, version: state.next_version() }));
         let (_, applied) = proposed.await?;
         self.follow(applied, None).await
     }
@@ -268,7 +295,9 @@ impl Node {
     fn expect_writable(&self) -> Result<(), RpcError> {
         match self.lost_to() {
             _ if self.read_only() => Err(FsError::ReadOnly.into()),
-            Some(owner) => Err(RpcError::NotServing(format!("the volume was taken over by {owner}"))),
+            Some(owner) => {
+                Err(RpcError::NotServing(format!("the volume was taken over by {owner}")))
+            }
             None => Ok(()),
         }
     }
@@ -280,7 +309,11 @@ impl Node {
     }
 
     fn expect_running(&self) -> Result<(), RpcError> {
-        if self.is_stopping() { Err(RpcError::NotServing("the node is stopping".into())) } else { Ok(()) }
+        if self.is_stopping() {
+            Err(RpcError::NotServing("the node is stopping".into()))
+        } else {
+            Ok(())
+        }
     }
 
     fn read_only(&self) -> bool {

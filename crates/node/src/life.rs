@@ -14,7 +14,8 @@ use std::time::Duration;
 /// crash finds not forced is fetched again.
 const FETCHED_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A snapshot is written when the log has 1 / this as many operations as there are inodes, at least.
+/// A snapshot is written when the log has 1 / this as many operations as there are inodes, at
+/// least.
 const SNAPSHOT_SHARE: u64 = 4;
 
 /// How often sessions are looked at.
@@ -62,7 +63,8 @@ impl Node {
         }
     }
 
-    /// Forces what was acknowledged, once every commit interval, and removes what is of no use any more.
+    /// Forces what was acknowledged, once every commit interval, and removes what is of no use any
+    /// more.
     async fn force_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(self.options.commit_interval).await;
@@ -70,13 +72,18 @@ impl Node {
                 let forced = self.force_all().await;
                 self.trouble(
                     "force",
-                    forced.err().map(|error| format!("what was acknowledged cannot be made safe from a power cut: {error}")),
+                    forced.err().map(|error| {
+                        format!(
+                            "what was acknowledged cannot be made safe from a power cut: {error}"
+                        )
+                    }),
                 );
             }
         }
     }
 
-    /// Forces what was fetched now and then, by itself: whoever waits for what was written does not wait for that.
+    /// Forces what was fetched now and then, by itself: whoever waits for what was written does not
+    /// wait for that.
     async fn force_fetched_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(FETCHED_INTERVAL).await;
@@ -109,8 +116,10 @@ impl Node {
     async fn snapshot_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(EXPIRY_POLL).await;
-            // Of many inodes a snapshot is long: a log that is a part of it costs less than the next one.
-            let least = (self.replica.view().namespace().len() as u64 / SNAPSHOT_SHARE).max(self.options.snapshot_operations);
+            // Of many inodes a snapshot is long: a log that is a part of it costs less than the
+            // next one.
+            let least = (self.replica.view().namespace().len() as u64 / SNAPSHOT_SHARE)
+                .max(self.options.snapshot_operations);
             let short = self.replica.log().written().0 - self.snapshot_at.get().0 < least;
             // A snapshot does not say which bytes clients are still to repeat.
             if short || self.attachments.awaits_any() {
@@ -118,7 +127,10 @@ impl Node {
             }
             self.unforced.borrow_mut().clear();
             let written = self.write_snapshot().await;
-            self.trouble("snapshot", written.err().map(|error| format!("the log cannot be shortened: {error}")));
+            self.trouble(
+                "snapshot",
+                written.err().map(|error| format!("the log cannot be shortened: {error}")),
+            );
         }
     }
 
@@ -135,9 +147,13 @@ impl Node {
     async fn renew_member_for_ever(self: Rc<Self>, at: usize, tenure: Rc<Tenure>) {
         let member = self.members[at].describe();
         let subject = self.subject("head", Side(at + 1));
-        self.renew_while_held(&tenure, Side(at + 1), &subject, &format!("the head of {member}")).await;
+        self.renew_while_held(&tenure, Side(at + 1), &subject, &format!("the head of {member}"))
+            .await;
         if let Some(owner) = tenure.lost_to() {
-            let what = format!("{member} was taken over by {owner}: nothing more is written there until the volume is mounted anew");
+            let what = format!(
+                "{member} was taken over by {owner}: nothing more is written there until the \
+                 volume is mounted anew"
+            );
             self.trouble(&subject, Some(what));
         }
     }
@@ -166,7 +182,9 @@ impl Node {
     pub async fn stop(self: &Rc<Self>, flush: bool) -> Result<Stopped, RpcError> {
         self.attachments.notify_others(None, &Notice::Leaving);
         let flushed = match &self.tenure {
-            Some(tenure) if flush && tenure.holds() && !self.attachments.awaits_any() => self.flush_below(Ino::ROOT).await,
+            Some(tenure) if flush && tenure.holds() && !self.attachments.awaits_any() => {
+                self.flush_below(Ino::ROOT).await
+            }
             _ => Ok((0, 0)),
         };
         if let Err(error) = &flushed {
@@ -192,7 +210,8 @@ impl Node {
             Some(tenure) if self.is_settled() => match self.release(tenure).await {
                 Ok(()) => Ok(Stopped::Released),
                 Err(error) => {
-                    tracing::warn!(%error, "the volume could not be released: the next node waits for its term to end");
+                    tracing::warn!(%error, "the volume could not be released: the next node waits \
+                        for its term to end");
                     Ok(Stopped::Kept { dirty_files })
                 }
             },
@@ -200,11 +219,14 @@ impl Node {
         }
     }
 
-    /// Nothing here is of use to another node. Objects of files that are open and have no name are not deleted yet:
-    /// to the next node they would be files again. What is stored into exposed files is this node's to find.
+    /// Nothing here is of use to another node. Objects of files that are open and have no name are
+    /// not deleted yet: to the next node they would be files again. What is stored into exposed
+    /// files is this node's to find.
     fn is_settled(&self) -> bool {
         let state = self.replica.view();
-        state.backing().is_settled() && state.namespace().orphans().next().is_none() && state.extents().exposed().next().is_none()
+        state.backing().is_settled()
+            && state.namespace().orphans().next().is_none()
+            && state.extents().exposed().next().is_none()
     }
 
     /// Gives back the members too, whatever becomes of them.

@@ -45,7 +45,8 @@ pub struct Options {
     /// What bytes of files may take of it on their way to and from buckets, and whoever asks: see
     /// [`Options::request_buffer_bytes`].
     pub buffer_bytes: u64,
-    /// Files that have grown to this are sent while they grow, where the store can put them together by itself; 0: none are.
+    /// Files that have grown to this are sent while they grow, where the store can put them
+    /// together by itself; 0: none are.
     pub early_bytes: u64,
     /// How long the parts of a large object are, but for what the store and the length ask for.
     pub part_bytes: u64,
@@ -66,11 +67,13 @@ pub struct Options {
     /// What others do to the bucket is seen at the latest after this time (O-55); `None`: names
     /// that are known are not asked for again.
     pub revalidate: Option<Duration>,
-    /// Everything cached is compared with its checksum once in this time; `None`: only what is read.
+    /// Everything cached is compared with its checksum once in this time; `None`: only what is
+    /// read.
     pub scrub_interval: Option<Duration>,
     /// Never faster than this.
     pub scrub_bytes_per_sec: u64,
-    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file to file.
+    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file
+    /// to file.
     pub read_ahead_bytes: u64,
     /// Requests that take this long are told of in the log; `None`: none are.
     pub slow_operation: Option<Duration>,
@@ -78,8 +81,8 @@ pub struct Options {
     pub pack_below_bytes: u64,
     /// How large a pack file gets; at least [`PACKED_BYTES`], at most [`PACK_BYTES`].
     pub pack_bytes: u64,
-    /// Operations after which a snapshot is written, so that a restart has no more to replay: a quarter as many as there
-    /// are inodes, where that is more.
+    /// Operations after which a snapshot is written, so that a restart has no more to replay: a
+    /// quarter as many as there are inodes, where that is more.
     pub snapshot_operations: u64,
     pub segment_bytes: u64,
     /// Most entries of one piece of a directory's page; a page with twice as many is in pieces.
@@ -147,8 +150,8 @@ impl Options {
         self.buffer_bytes / 4
     }
 
-    /// What is left for the requests of those who use the volume. Where writers wait for room nobody else is
-    /// heard once they have taken it, so it is never little.
+    /// What is left for the requests of those who use the volume. Where writers wait for room
+    /// nobody else is heard once they have taken it, so it is never little.
     pub fn request_buffer_bytes(&self) -> u64 {
         (self.buffer_bytes / 4).max(64 << 20)
     }

@@ -1,5 +1,6 @@
-//! Bugs of the kind that a change could bring in, there to show that the simulation and the tests of
-//! real processes find them. They do nothing unless the feature `planted` is on, which no release has.
+//! Bugs of the kind that a change could bring in, there to show that the simulation and the tests
+//! of real processes find them. They do nothing unless the feature `planted` is on, which no
+//! release has.
 
 use crate::{Node, Options};
 
@@ -7,7 +8,8 @@ use crate::{Node, Options};
 pub enum Planted {
     /// An fsync is answered that forced nothing.
     SkippedFsync,
-    /// A change is answered before its record of the log is written, which is only when the next one comes.
+    /// A change is answered before its record of the log is written, which is only when the next
+    /// one comes.
     LateRecord,
     /// Snapshots leave out the session table.
     LostSession,

@@ -30,7 +30,11 @@ struct Voter {
 
 impl Replica {
     pub fn new(partition: Partition, log: Log, spawn: Rc<dyn Spawn>) -> Replica {
-        Replica { voter: Rc::new(Voter { partition: RefCell::new(partition), log }), turn: Arc::default(), spawn }
+        Replica {
+            voter: Rc::new(Voter { partition: RefCell::new(partition), log }),
+            turn: Arc::default(),
+            spawn,
+        }
     }
 
     /// The state now. Not to be held across an await.
@@ -39,13 +43,14 @@ impl Replica {
         self.ahead()
     }
 
-    /// As [`Replica::view`], with the bucket's side not to be asked, nor extents of files that have gone: they may be behind. For
-    /// what lies between a command and its answer.
+    /// As [`Replica::view`], with the bucket's side not to be asked, nor extents of files that have
+    /// gone: they may be behind. For what lies between a command and its answer.
     pub fn ahead(&self) -> Ref<'_, Partition> {
         self.voter.partition.borrow()
     }
 
-    /// Does what is left of the last command since it was answered. Whoever looks next does otherwise, and may keep somebody waiting.
+    /// Does what is left of the last command since it was answered. Whoever looks next does
+    /// otherwise, and may keep somebody waiting.
     pub fn catch_up(&self) {
         if self.ahead().is_behind() {
             self.voter.partition.borrow_mut().catch_up();
@@ -66,7 +71,10 @@ impl Replica {
     /// The command survives the death of the process from here on, and a power cut once
     /// the log is forced. What was chosen is done also where nobody waits for it any more; whoever
     /// does goes on in the same step in which it is applied, before anybody else sees the state.
-    pub async fn propose(&self, choose: impl FnOnce(&Partition) -> Result<Command, RpcError>) -> Result<(LogIndex, Applied), RpcError> {
+    pub async fn propose(
+        &self,
+        choose: impl FnOnce(&Partition) -> Result<Command, RpcError>,
+    ) -> Result<(LogIndex, Applied), RpcError> {
         let turn = self.turn.clone().lock_owned().await;
         let command = choose(&self.view())?;
         let voter = self.voter.clone();

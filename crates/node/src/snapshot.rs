@@ -20,12 +20,19 @@ impl Node {
         };
         // Whatever the snapshot speaks of is in the store files and forced before it counts.
         holes.await;
-        // The first one speaks of nothing, and comes before all that is logged: no log stands without one.
+        // The first one speaks of nothing, and comes before all that is logged: no log stands
+        // without one.
         if at > LogIndex(0) {
             self.force(SyncScope::All).await?;
         }
-        let kept = |item: &SnapshotItem| !(self.has(Planted::LostSession) && matches!(item, SnapshotItem::Session { .. }));
-        self.replica.log().snapshot(at, version, frames(state.items().filter(kept))).await.map_err(refusal)?;
+        let kept = |item: &SnapshotItem| {
+            !(self.has(Planted::LostSession) && matches!(item, SnapshotItem::Session { .. }))
+        };
+        self.replica
+            .log()
+            .snapshot(at, version, frames(state.items().filter(kept)))
+            .await
+            .map_err(refusal)?;
         self.snapshot_at.set(at);
         Ok(())
     }
@@ -51,7 +58,8 @@ pub(crate) fn frames(items: impl Iterator<Item = SnapshotItem>) -> impl Iterator
             }
         };
         loop {
-            let content = snapshot::content_of(&frame).expect("items of a partition have an encoding");
+            let content =
+                snapshot::content_of(&frame).expect("items of a partition have an encoding");
             if content.len() <= snapshot::MAX_FRAME_BYTES || frame.len() == 1 {
                 return Some(content);
             }

@@ -16,31 +16,66 @@ pub const SLOWEST_UPLOAD_BYTES_PER_SECOND: u64 = 128 << 10;
 /// [`BucketError::Unknown`] means that nothing was changed.
 pub trait Bucket {
     /// `range` is cut at the end of the object; one that begins there or later gives an empty body.
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>>;
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<Object, BucketError>>;
 
     fn head(&self, key: &str) -> PortFuture<'_, Result<ObjectMeta, BucketError>>;
 
-    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>>;
+    fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: Condition,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<ETag, BucketError>>;
 
     /// Deleting what is not there succeeds. With `if_match` only that object is deleted;
     /// a store that cannot ([`Capabilities::conditional_delete`]) is asked with HEAD first.
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>>;
+    fn delete(&self, key: &str, if_match: Option<&ETag>)
+    -> PortFuture<'_, Result<(), BucketError>>;
 
-    /// Server-side copy with the object's tags. `if_match` guards the source, and `condition` what stands at `to`, where the
-    /// store guards that at all: several of S3 do not.
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>>;
+    /// Server-side copy with the object's tags. `if_match` guards the source, and `condition` what
+    /// stands at `to`, where the store guards that at all: several of S3 do not.
+    fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>>;
 
     /// Keys that begin with `prefix`, in byte order, one page.
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>>;
 
-    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>>;
+    fn upload_begin(
+        &self,
+        key: &str,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<UploadId, BucketError>>;
 
     /// Parts are numbered from 1. Sending a number again replaces the part.
-    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>>;
+    fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>>;
 
-    /// As [`Bucket::upload_part`], of bytes that the store has already. Only where [`Capabilities::copies_parts`].
-    /// [`BucketError::NotFound`] can mean as well that another upload would do.
-    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>>;
+    /// As [`Bucket::upload_part`], of bytes that the store has already. Only where
+    /// [`Capabilities::copies_parts`]. [`BucketError::NotFound`] can mean as well that another
+    /// upload would do.
+    fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: Piece,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>>;
 
     fn upload_complete(
         &self,
@@ -51,7 +86,8 @@ pub trait Bucket {
     ) -> PortFuture<'_, Result<ETag, BucketError>>;
 
     /// Aborting what is not there succeeds.
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>>;
+    fn upload_abort(&self, key: &str, upload: &UploadId)
+    -> PortFuture<'_, Result<(), BucketError>>;
 
     /// Uploads of exactly this key that have not ended, whoever began them, in no order.
     fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>>;
@@ -96,7 +132,8 @@ pub struct Piece {
     pub range: Range<u64>,
 }
 
-/// User metadata of an object (`x-amz-meta-*`): short ASCII names and values. Read back by HEAD and GET.
+/// User metadata of an object (`x-amz-meta-*`): short ASCII names and values. Read back by HEAD and
+/// GET.
 pub type ObjectTags = Vec<(String, String)>;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -126,7 +163,8 @@ pub enum Condition {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListRequest {
     pub prefix: String,
-    /// Keys with a `/` after the prefix are answered once, as the common prefix up to and with that `/`.
+    /// Keys with a `/` after the prefix are answered once, as the common prefix up to and with that
+    /// `/`.
     pub by_directory: bool,
     /// Only keys and common prefixes greater than this.
     pub after: Option<String>,
@@ -199,13 +237,15 @@ pub enum BucketError {
     Precondition { key: String },
     #[error("{what}: access denied by the store")]
     Forbidden { what: String },
-    /// Nothing was done, for that reason, but that an upload was begun, which the store forbade to end.
+    /// Nothing was done, for that reason, but that an upload was begun, which the store forbade to
+    /// end.
     #[error("{why}; the store forbids to end the upload that was begun for it")]
     Unended { why: Box<BucketError> },
     /// The store does not take such a key, size or request; asking again is of no use.
     #[error("{what}")]
     Refused { what: String },
-    /// An object is at a key above this one, or below it, and the store has no place for both: `a` beside `a/b`.
+    /// An object is at a key above this one, or below it, and the store has no place for both: `a`
+    /// beside `a/b`.
     #[error("{what}")]
     Nested { what: String },
     /// What came is not what was put there, also when it was asked for again.
@@ -233,9 +273,9 @@ impl BucketError {
         }
     }
 
-    /// This error, of which an upload is left that nobody else has heard of: why it could not be ended is `left`. Who is told that it is
-    /// unended, or that an outcome is unknown, looks for uploads of the key; nothing is to be said of one that is gone, or that
-    /// cannot be ended.
+    /// This error, of which an upload is left that nobody else has heard of: why it could not be
+    /// ended is `left`. Who is told that it is unended, or that an outcome is unknown, looks for
+    /// uploads of the key; nothing is to be said of one that is gone, or that cannot be ended.
     pub fn leaving_upload(self, left: BucketError) -> BucketError {
         match (self, left) {
             (unknown @ BucketError::Unknown { .. }, _) => unknown,

@@ -1,6 +1,6 @@
 use crate::{
-    Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
-    PortFuture, UploadId,
+    Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object,
+    ObjectMeta, ObjectTags, PartTag, Piece, PortFuture, UploadId,
 };
 use bytes::Bytes;
 use ebb_model::Tallies;
@@ -21,7 +21,11 @@ pub struct CountedBucket {
 
 impl CountedBucket {
     /// Several may count into the same `tallies`.
-    pub fn new(inner: Rc<dyn Bucket>, clock: Rc<dyn Clock>, tallies: Rc<RefCell<Tallies>>) -> CountedBucket {
+    pub fn new(
+        inner: Rc<dyn Bucket>,
+        clock: Rc<dyn Clock>,
+        tallies: Rc<RefCell<Tallies>>,
+    ) -> CountedBucket {
         CountedBucket { inner, clock, tallies }
     }
 
@@ -33,7 +37,13 @@ impl CountedBucket {
         received_bytes: fn(&T) -> u64,
     ) -> PortFuture<'a, Result<T, BucketError>> {
         Box::pin(async move {
-            let mut under_way = UnderWay { bucket: self, kind, began: self.clock.monotonic(), bytes: sent_bytes, failed: true };
+            let mut under_way = UnderWay {
+                bucket: self,
+                kind,
+                began: self.clock.monotonic(),
+                bytes: sent_bytes,
+                failed: true,
+            };
             let answer = request.await;
             under_way.failed = match &answer {
                 Ok(value) => {
@@ -69,23 +79,46 @@ fn nothing<T>(_: &T) -> u64 {
 }
 
 impl Bucket for CountedBucket {
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
-        self.count("get", 0, self.inner.get(key, range, if_match), |object| object.body.len() as u64)
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<Object, BucketError>> {
+        self.count("get", 0, self.inner.get(key, range, if_match), |object| {
+            object.body.len() as u64
+        })
     }
 
     fn head(&self, key: &str) -> PortFuture<'_, Result<ObjectMeta, BucketError>> {
         self.count("head", 0, self.inner.head(key), nothing)
     }
 
-    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: Condition,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         self.count("put", body.len() as u64, self.inner.put(key, body, condition, tags), nothing)
     }
 
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
+    fn delete(
+        &self,
+        key: &str,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         self.count("delete", 0, self.inner.delete(key, if_match), nothing)
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         self.count("copy", 0, self.inner.copy(from, to, if_match, condition), nothing)
     }
 
@@ -93,16 +126,42 @@ impl Bucket for CountedBucket {
         self.count("list", 0, self.inner.list(request), nothing)
     }
 
-    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
+    fn upload_begin(
+        &self,
+        key: &str,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<UploadId, BucketError>> {
         self.count("upload-begin", 0, self.inner.upload_begin(key, tags), nothing)
     }
 
-    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
-        self.count("upload-part", body.len() as u64, self.inner.upload_part(key, upload, number, body), nothing)
+    fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        self.count(
+            "upload-part",
+            body.len() as u64,
+            self.inner.upload_part(key, upload, number, body),
+            nothing,
+        )
     }
 
-    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
-        self.count("upload-part-copy", 0, self.inner.upload_part_copy(key, upload, number, from), nothing)
+    fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: Piece,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
+        self.count(
+            "upload-part-copy",
+            0,
+            self.inner.upload_part_copy(key, upload, number, from),
+            nothing,
+        )
     }
 
     fn upload_complete(
@@ -112,10 +171,19 @@ impl Bucket for CountedBucket {
         parts: Vec<PartTag>,
         condition: Condition,
     ) -> PortFuture<'_, Result<ETag, BucketError>> {
-        self.count("upload-complete", 0, self.inner.upload_complete(key, upload, parts, condition), nothing)
+        self.count(
+            "upload-complete",
+            0,
+            self.inner.upload_complete(key, upload, parts, condition),
+            nothing,
+        )
     }
 
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
+    fn upload_abort(
+        &self,
+        key: &str,
+        upload: &UploadId,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         self.count("upload-abort", 0, self.inner.upload_abort(key, upload), nothing)
     }
 

@@ -12,7 +12,11 @@ use thiserror::Error;
 /// their directory.
 pub trait Disk {
     /// Opens for reading and writing.
-    fn open(&self, path: &str, mode: OpenMode) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>>;
+    fn open(
+        &self,
+        path: &str,
+        mode: OpenMode,
+    ) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>>;
 
     /// Replaces `to` if it exists. Both must be in directories that exist.
     fn rename(&self, from: &str, to: &str) -> PortFuture<'_, Result<(), DiskError>>;
@@ -45,7 +49,10 @@ pub trait Disk {
 }
 
 /// An open file.
-#[allow(clippy::len_without_is_empty, reason = "asking for the length is an operation that may fail")]
+#[allow(
+    clippy::len_without_is_empty,
+    reason = "asking for the length is an operation that may fail"
+)]
 pub trait DiskFile {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, offset: u64, len: usize) -> PortFuture<'_, Result<Bytes, DiskError>>;

@@ -13,7 +13,8 @@ pub trait Net {
 pub trait Listener {
     fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>>;
 
-    /// What there was not enough of for the connection that was accepted last, but for what is kept in reserve.
+    /// What there was not enough of for the connection that was accepted last, but for what is kept
+    /// in reserve.
     fn shortage(&mut self) -> Option<String> {
         None
     }

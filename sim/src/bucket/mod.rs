@@ -10,8 +10,8 @@ use crate::rng::Rng;
 use bytes::Bytes;
 use ebb_format::sums::Sums;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, PortFuture,
-    SLOWEST_UPLOAD_BYTES_PER_SECOND, UploadId,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta,
+    ObjectTags, PartTag, Piece, PortFuture, SLOWEST_UPLOAD_BYTES_PER_SECOND, UploadId,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -78,7 +78,13 @@ enum Fate {
 }
 
 impl SimBucket {
-    pub(crate) fn new(name: &str, executor: Executor, faults: Faults, net: Network, rng: Rng) -> SimBucket {
+    pub(crate) fn new(
+        name: &str,
+        executor: Executor,
+        faults: Faults,
+        net: Network,
+        rng: Rng,
+    ) -> SimBucket {
         SimBucket {
             shared: Rc::new(Shared {
                 name: name.to_owned(),
@@ -123,7 +129,8 @@ impl SimBucket {
         self.shared.store.borrow_mut().weak_tags = weak;
     }
 
-    /// From here on no two objects have the same tag: a copy is not known by that of what it is a copy of.
+    /// From here on no two objects have the same tag: a copy is not known by that of what it is a
+    /// copy of.
     pub fn give_own_tags(&self) {
         self.shared.store.borrow_mut().own_tags = true;
     }
@@ -180,7 +187,8 @@ impl SimBucket {
         self.shared.gone_until.set(self.shared.executor.now().saturating_add(duration));
     }
 
-    /// The line to the store carries so many bytes a second, of all that is sent at one time together.
+    /// The line to the store carries so many bytes a second, of all that is sent at one time
+    /// together.
     pub fn set_uplink(&self, bytes_per_sec: u64) {
         self.shared.uplink.bytes_per_sec.set(Some(bytes_per_sec));
     }
@@ -196,13 +204,21 @@ impl SimBucket {
     }
 
     /// Puts an object at once, as somebody else would who uses the bucket too.
-    pub fn put_as_outsider(&self, key: &str, body: impl Into<Bytes>, tags: ObjectTags) -> Result<ETag, BucketError> {
-        self.perform(OUTSIDER, |store, request| store.put(request, key, body.into(), &Condition::Always, tags))
+    pub fn put_as_outsider(
+        &self,
+        key: &str,
+        body: impl Into<Bytes>,
+        tags: ObjectTags,
+    ) -> Result<ETag, BucketError> {
+        self.perform(OUTSIDER, |store, request| {
+            store.put(request, key, body.into(), &Condition::Always, tags)
+        })
     }
 
     /// Deletes an object at once, as somebody else would who uses the bucket too.
     pub fn delete_as_outsider(&self, key: &str) {
-        self.perform(OUTSIDER, |store, request| store.delete(request, key, None)).expect("deleting unconditionally succeeds");
+        self.perform(OUTSIDER, |store, request| store.delete(request, key, None))
+            .expect("deleting unconditionally succeeds");
     }
 
     /// Flips a bit of an object, which the store does not notice.
@@ -225,7 +241,11 @@ impl SimBucket {
     }
 
     pub(crate) fn port(&self, owner: &Owner, machine: &str) -> Rc<dyn Bucket> {
-        Rc::new(ProcessBucket { bucket: self.clone(), owner: owner.clone(), machine: machine.to_owned() })
+        Rc::new(ProcessBucket {
+            bucket: self.clone(),
+            owner: owner.clone(),
+            machine: machine.to_owned(),
+        })
     }
 
     fn perform<T>(&self, process: &str, effect: impl FnOnce(&mut Store, &Request<'_>) -> T) -> T {
@@ -251,7 +271,8 @@ impl SimBucket {
         if outage(plan.gone, gone_until) {
             return Fate::Refused(unavailable(what, "connection refused"));
         }
-        if outage(plan.forbidden, forbidden_until) || changes && self.shared.changes_forbidden.get() {
+        if outage(plan.forbidden, forbidden_until) || changes && self.shared.changes_forbidden.get()
+        {
             return Fate::Refused(BucketError::Forbidden { what: what.to_owned() });
         }
         if rng.chance(plan.unavailable) {
@@ -259,7 +280,10 @@ impl SimBucket {
         }
         if rng.chance(plan.throttled) {
             let retry_after = Some(rng.duration(Duration::ZERO, plan.retry_after_limit));
-            return Fate::Refused(BucketError::Unavailable { what: format!("{what}: slow down"), retry_after });
+            return Fate::Refused(BucketError::Unavailable {
+                what: format!("{what}: slow down"),
+                retry_after,
+            });
         }
         if !changes {
             Fate::Served
@@ -299,7 +323,8 @@ impl Kind {
 }
 
 impl ProcessBucket {
-    /// Sends a body. A client gives its request up if it takes longer than over the slowest line that it knows.
+    /// Sends a body. A client gives its request up if it takes longer than over the slowest line
+    /// that it knows.
     async fn send(&self, what: &str, bytes: u64) -> Result<(), BucketError> {
         let patience = BODY_PATIENCE + Duration::from_secs(bytes / SLOWEST_UPLOAD_BYTES_PER_SECOND);
         match self.carry(&self.bucket.shared.uplink, bytes, patience).await {
@@ -328,19 +353,34 @@ impl ProcessBucket {
     }
 
     /// As S3 wants it.
-    async fn copy_by_parts(&self, from: &str, to: &str, source: ObjectMeta, condition: Condition) -> Result<ETag, BucketError> {
+    async fn copy_by_parts(
+        &self,
+        from: &str,
+        to: &str,
+        source: ObjectMeta,
+        condition: Condition,
+    ) -> Result<ETag, BucketError> {
         let ObjectMeta { etag, len_bytes, tags, .. } = source;
         let part_bytes = self.capabilities().max_put_bytes;
         let upload = self.upload_begin(to, tags).await?;
         let copying = async {
             let mut parts = Vec::new();
             for (number, start) in (1..).zip((0..len_bytes).step_by(part_bytes as usize)) {
-                let piece = Piece { key: from.to_owned(), etag: etag.clone(), range: start..len_bytes.min(start + part_bytes) };
-                let copied = self.upload_part_copy(to, &upload, number, piece).await.map_err(|error| match error {
-                    // Nothing is visible before the completion.
-                    BucketError::Unknown { what } => BucketError::Unavailable { what, retry_after: None },
-                    other => other,
-                });
+                let piece = Piece {
+                    key: from.to_owned(),
+                    etag: etag.clone(),
+                    range: start..len_bytes.min(start + part_bytes),
+                };
+                let copied =
+                    self.upload_part_copy(to, &upload, number, piece).await.map_err(|error| {
+                        match error {
+                            // Nothing is visible before the completion.
+                            BucketError::Unknown { what } => {
+                                BucketError::Unavailable { what, retry_after: None }
+                            }
+                            other => other,
+                        }
+                    });
                 parts.push(copied?);
             }
             self.upload_complete(to, &upload, parts, condition).await
@@ -397,23 +437,33 @@ impl ProcessBucket {
                 Err(error)
             }
             Fate::Lost(done) => {
-                executor.note(&self.owner, "bucket.lost", format_args!("{what}, takes effect after {done:?}"));
+                executor.note(
+                    &self.owner,
+                    "bucket.lost",
+                    format_args!("{what}, takes effect after {done:?}"),
+                );
                 if let Some(delay) = done {
                     let (port, what) = (self.clone(), what.clone());
                     // Nobody hears whether it succeeded: the trace has it.
-                    executor.schedule(executor.world(), executor.now() + delay, move || drop(port.serve(&what, effect)));
+                    executor.schedule(executor.world(), executor.now() + delay, move || {
+                        drop(port.serve(&what, effect))
+                    });
                 }
                 Err(BucketError::Unknown { what })
             }
         }
     }
 
-    /// Where somebody sees it: in pages, and in those spans of files whose checksums their object says.
+    /// Where somebody sees it: in pages, and in those spans of files whose checksums their object
+    /// says.
     fn garble(&self, key: &str, first_byte: u64, object: Object) -> Object {
         let Shared { rng, faults, executor, .. } = &*self.bucket.shared;
         let is_page = PAGES.iter().any(|prefix| key.starts_with(prefix));
         let sums = Sums::decode(&object.meta.tags, object.meta.len_bytes);
-        if !is_page && sums.is_none() || object.body.is_empty() || !rng.chance(faults.plan().bucket.garbled) {
+        if !is_page && sums.is_none()
+            || object.body.is_empty()
+            || !rng.chance(faults.plan().bucket.garbled)
+        {
             return object;
         }
         let at = rng.below(object.body.len() as u64);
@@ -425,7 +475,11 @@ impl ProcessBucket {
         Object { body: flipped(&object.body, at as usize), ..object }
     }
 
-    fn serve<T>(&self, what: &str, effect: impl FnOnce(&mut Store, &Request<'_>) -> Result<T, BucketError>) -> Result<T, BucketError> {
+    fn serve<T>(
+        &self,
+        what: &str,
+        effect: impl FnOnce(&mut Store, &Request<'_>) -> Result<T, BucketError>,
+    ) -> Result<T, BucketError> {
         let result = self.bucket.perform(self.owner.name(), effect);
         let outcome = result.as_ref().err().map_or_else(|| "ok".to_owned(), BucketError::to_string);
         self.bucket.shared.executor.note(&self.owner, "bucket", format_args!("{what}: {outcome}"));
@@ -434,11 +488,20 @@ impl ProcessBucket {
 }
 
 impl Bucket for ProcessBucket {
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<Object, BucketError>> {
         let (key, if_match) = (key.to_owned(), if_match.cloned());
         Box::pin(async move {
             let (asked, first_byte) = (key.clone(), range.as_ref().map_or(0, |range| range.start));
-            let object = self.request(Kind::Reads("get"), &key, move |store, _| store.get(&asked, range, if_match.as_ref())).await?;
+            let object = self
+                .request(Kind::Reads("get"), &key, move |store, _| {
+                    store.get(&asked, range, if_match.as_ref())
+                })
+                .await?;
             // Who reads gives nothing up as long as something comes.
             self.carry(&self.bucket.shared.downlink, object.body.len() as u64, Duration::MAX).await;
             Ok(self.garble(&key, first_byte, object))
@@ -453,16 +516,29 @@ impl Bucket for ProcessBucket {
         })
     }
 
-    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: Condition,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let key = key.to_owned();
         Box::pin(async move {
             let asked = key.clone();
             self.send(&key, body.len() as u64).await?;
-            self.request(Kind::Changes("put"), &key, move |store, request| store.put(request, &asked, body, &condition, tags)).await
+            self.request(Kind::Changes("put"), &key, move |store, request| {
+                store.put(request, &asked, body, &condition, tags)
+            })
+            .await
         })
     }
 
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
+    fn delete(
+        &self,
+        key: &str,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         let (key, mut if_match) = (key.to_owned(), if_match.cloned());
         Box::pin(async move {
             if !self.capabilities().conditional_delete
@@ -476,11 +552,20 @@ impl Bucket for ProcessBucket {
                 }
             }
             let asked = key.clone();
-            self.request(Kind::Changes("delete"), &key, move |store, request| store.delete(request, &asked, if_match.as_ref())).await
+            self.request(Kind::Changes("delete"), &key, move |store, request| {
+                store.delete(request, &asked, if_match.as_ref())
+            })
+            .await
         })
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (from, to, if_match) = (from.to_owned(), to.to_owned(), if_match.cloned());
         Box::pin(async move {
             if self.bucket.shared.store.borrow().copies_in_parts {
@@ -493,43 +578,76 @@ impl Bucket for ProcessBucket {
                 }
             }
             let what = format!("{from} to {to}");
-            self.request(Kind::Changes("copy"), &what, move |store, request| store.copy(request, &from, &to, if_match.as_ref(), &condition))
-                .await
+            self.request(Kind::Changes("copy"), &what, move |store, request| {
+                store.copy(request, &from, &to, if_match.as_ref(), &condition)
+            })
+            .await
         })
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
         Box::pin(async move {
             let prefix = request.prefix.clone();
-            let page = self.request(Kind::Reads("list"), &prefix, move |store, _| Ok(store.list(&request))).await?;
-            self.carry(&self.bucket.shared.downlink, page.entries.len() as u64 * LISTED_BYTES, Duration::MAX).await;
+            let page = self
+                .request(Kind::Reads("list"), &prefix, move |store, _| Ok(store.list(&request)))
+                .await?;
+            self.carry(
+                &self.bucket.shared.downlink,
+                page.entries.len() as u64 * LISTED_BYTES,
+                Duration::MAX,
+            )
+            .await;
             Ok(page)
         })
     }
 
-    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
+    fn upload_begin(
+        &self,
+        key: &str,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<UploadId, BucketError>> {
         let key = key.to_owned();
         Box::pin(async move {
             let asked = key.clone();
-            self.request(Kind::Changes("upload_begin"), &key, move |store, request| store.upload_begin(request, &asked, tags)).await
+            self.request(Kind::Changes("upload_begin"), &key, move |store, request| {
+                store.upload_begin(request, &asked, tags)
+            })
+            .await
         })
     }
 
-    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let (key, upload) = (key.to_owned(), upload.clone());
         Box::pin(async move {
             let asked = key.clone();
             self.send(&key, body.len() as u64).await?;
-            self.request(Kind::Changes("upload_part"), &key, move |store, _| store.upload_part(&asked, &upload, number, body)).await
+            self.request(Kind::Changes("upload_part"), &key, move |store, _| {
+                store.upload_part(&asked, &upload, number, body)
+            })
+            .await
         })
     }
 
-    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: Piece,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let (key, upload) = (key.to_owned(), upload.clone());
         Box::pin(async move {
             let asked = key.clone();
-            self.request(Kind::Changes("upload_part_copy"), &key, move |store, _| store.upload_part_copy(&asked, &upload, number, &from))
-                .await
+            self.request(Kind::Changes("upload_part_copy"), &key, move |store, _| {
+                store.upload_part_copy(&asked, &upload, number, &from)
+            })
+            .await
         })
     }
 
@@ -553,7 +671,11 @@ impl Bucket for ProcessBucket {
         })
     }
 
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
+    fn upload_abort(
+        &self,
+        key: &str,
+        upload: &UploadId,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         let (key, upload) = (key.to_owned(), upload.clone());
         Box::pin(async move {
             if self.bucket.shared.aborts_forbidden.get() {
@@ -572,7 +694,8 @@ impl Bucket for ProcessBucket {
         let key = key.to_owned();
         Box::pin(async move {
             let asked = key.clone();
-            self.request(Kind::Reads("uploads"), &key, move |store, _| Ok(store.uploads_of(&asked))).await
+            self.request(Kind::Reads("uploads"), &key, move |store, _| Ok(store.uploads_of(&asked)))
+                .await
         })
     }
 

@@ -4,7 +4,8 @@ use crate::trace::fingerprint;
 use bytes::{Bytes, BytesMut};
 use ebb_format::sums::Sums;
 use ebb_ports::{
-    BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, UploadId,
+    BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object,
+    ObjectMeta, ObjectTags, PartTag, Piece, UploadId,
 };
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
@@ -38,8 +39,9 @@ pub struct UnfinishedUpload {
     pub parts: usize,
 }
 
-/// Laws: one object per key; a tag is a function of the content, as in S3, so content that
-/// comes back brings its tag back, unless each object has its own; the history holds every change and nothing else.
+/// Laws: one object per key; a tag is a function of the content, as in S3, so content that comes
+/// back brings its tag back, unless each object has its own; the history holds every change and
+/// nothing else.
 pub(crate) struct Store {
     pub(crate) capabilities: Capabilities,
     pub(crate) history: Vec<Mutation>,
@@ -111,7 +113,12 @@ impl Store {
         self.uploads.iter().map(describe).collect()
     }
 
-    pub(crate) fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> Result<Object, BucketError> {
+    pub(crate) fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> Result<Object, BucketError> {
         let object = self.objects.get(key).ok_or_else(|| not_found(key))?;
         check_tag(key, object, if_match)?;
         if self.weak_tags && if_match.is_some() {
@@ -120,7 +127,10 @@ impl Store {
         let len = object.body.len() as u64;
         let range = range.unwrap_or(0..len);
         let (start, end) = (range.start.min(len), range.end.min(len));
-        Ok(Object { meta: object.meta.clone(), body: object.body.slice(start as usize..end.max(start) as usize) })
+        Ok(Object {
+            meta: object.meta.clone(),
+            body: object.body.slice(start as usize..end.max(start) as usize),
+        })
     }
 
     pub(crate) fn rot(&mut self, key: &str, damage: impl FnOnce(&Bytes) -> Bytes) {
@@ -151,7 +161,12 @@ impl Store {
         Ok(self.insert(request, key, content_tag(&body), body, tags))
     }
 
-    pub(crate) fn delete(&mut self, request: &Request<'_>, key: &str, if_match: Option<&ETag>) -> Result<(), BucketError> {
+    pub(crate) fn delete(
+        &mut self,
+        request: &Request<'_>,
+        key: &str,
+        if_match: Option<&ETag>,
+    ) -> Result<(), BucketError> {
         if let Some(object) = self.objects.get(key) {
             check_tag(key, object, if_match)?;
             self.objects.remove(key);
@@ -181,10 +196,17 @@ impl Store {
         let limit = request.limit.clamp(1, self.most_listed);
         let mut entries: Vec<ListEntry> = Vec::new();
         let after = request.after.as_deref().filter(|after| *after >= request.prefix.as_str());
-        let mut from = after.map_or(Bound::Included(request.prefix.clone()), |after| Bound::Excluded(after.to_owned()));
+        let mut from = after.map_or(Bound::Included(request.prefix.clone()), |after| {
+            Bound::Excluded(after.to_owned())
+        });
         let listed = self.listed.as_ref().unwrap_or(&self.objects);
-        while let Some((key, object)) = listed.range((from, Bound::Unbounded)).next().filter(|(key, _)| key.starts_with(&request.prefix)) {
-            let slash = if request.by_directory { key[request.prefix.len()..].find('/') } else { None };
+        while let Some((key, object)) = listed
+            .range((from, Bound::Unbounded))
+            .next()
+            .filter(|(key, _)| key.starts_with(&request.prefix))
+        {
+            let slash =
+                if request.by_directory { key[request.prefix.len()..].find('/') } else { None };
             let common = slash.map(|at| &key[..=request.prefix.len() + at]);
             let skipped = common.is_some_and(|common| after.is_some_and(|after| common <= after));
             if !skipped && entries.len() == limit {
@@ -214,28 +236,54 @@ impl Store {
         of_key.map(|(id, _)| UploadId(id.clone())).collect()
     }
 
-    pub(crate) fn upload_begin(&mut self, request: &Request<'_>, key: &str, tags: ObjectTags) -> Result<UploadId, BucketError> {
+    pub(crate) fn upload_begin(
+        &mut self,
+        request: &Request<'_>,
+        key: &str,
+        tags: ObjectTags,
+    ) -> Result<UploadId, BucketError> {
         self.check_key(key)?;
         let tags = check_tags(key, tags)?;
         self.uploads_begun += 1;
         let id = format!("upload-{:08}", self.uploads_begun);
-        let upload =
-            Upload { key: key.to_owned(), tags, begun_at: request.at, process: request.process.to_owned(), parts: BTreeMap::new() };
+        let upload = Upload {
+            key: key.to_owned(),
+            tags,
+            begun_at: request.at,
+            process: request.process.to_owned(),
+            parts: BTreeMap::new(),
+        };
         self.uploads.insert(id.clone(), upload);
         Ok(UploadId(id))
     }
 
-    pub(crate) fn upload_part(&mut self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
+    pub(crate) fn upload_part(
+        &mut self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> Result<PartTag, BucketError> {
         if number == 0 || number > self.capabilities.max_parts {
             return Err(refused(key, "no such part number"));
         }
-        let upload = self.uploads.get_mut(&upload.0).filter(|upload| upload.key == key).ok_or_else(|| not_found(key))?;
+        let upload = self
+            .uploads
+            .get_mut(&upload.0)
+            .filter(|upload| upload.key == key)
+            .ok_or_else(|| not_found(key))?;
         let etag = content_tag(&body).0;
         upload.parts.insert(number, (etag.clone(), body));
         Ok(PartTag { number, receipt: etag })
     }
 
-    pub(crate) fn upload_part_copy(&mut self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
+    pub(crate) fn upload_part_copy(
+        &mut self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: &Piece,
+    ) -> Result<PartTag, BucketError> {
         if self.refuses_part_copies {
             return Err(refused(key, "parts are not copied"));
         }
@@ -256,7 +304,11 @@ impl Store {
         parts: &[PartTag],
         condition: &Condition,
     ) -> Result<ETag, BucketError> {
-        let upload = self.uploads.get(&id.0).filter(|upload| upload.key == key).ok_or_else(|| not_found(key))?;
+        let upload = self
+            .uploads
+            .get(&id.0)
+            .filter(|upload| upload.key == key)
+            .ok_or_else(|| not_found(key))?;
         if parts.is_empty() || !parts.is_sorted_by(|a, b| a.number < b.number) {
             return Err(refused(key, "parts must be some, in ascending order"));
         }
@@ -268,7 +320,8 @@ impl Store {
                 .get(&part.number)
                 .filter(|(etag, _)| *etag == part.receipt)
                 .ok_or_else(|| refused(key, "a part is not there"))?;
-            if position + 1 < parts.len() && (bytes.len() as u64) < self.capabilities.min_part_bytes {
+            if position + 1 < parts.len() && (bytes.len() as u64) < self.capabilities.min_part_bytes
+            {
                 return Err(refused(key, "a part is too short"));
             }
             body.extend_from_slice(bytes);
@@ -293,18 +346,43 @@ impl Store {
         }
     }
 
-    fn insert(&mut self, request: &Request<'_>, key: &str, etag: ETag, body: Bytes, tags: ObjectTags) -> ETag {
+    fn insert(
+        &mut self,
+        request: &Request<'_>,
+        key: &str,
+        etag: ETag,
+        body: Bytes,
+        tags: ObjectTags,
+    ) -> ETag {
         let sums = Sums::decode(&tags, body.len() as u64).filter(|_| !self.is_rotten);
-        assert_eq!(sums.and_then(|sums| sums.damage(0, &body)), None, "{key} is not what its checksums say");
-        let etag = if self.own_tags { ETag(format!("{}-of-{}", etag.0, self.history.len())) } else { etag };
-        let meta = ObjectMeta { etag: etag.clone(), len_bytes: body.len() as u64, modified_secs: request.wall_secs, tags };
+        assert_eq!(
+            sums.and_then(|sums| sums.damage(0, &body)),
+            None,
+            "{key} is not what its checksums say"
+        );
+        let etag = if self.own_tags {
+            ETag(format!("{}-of-{}", etag.0, self.history.len()))
+        } else {
+            etag
+        };
+        let meta = ObjectMeta {
+            etag: etag.clone(),
+            len_bytes: body.len() as u64,
+            modified_secs: request.wall_secs,
+            tags,
+        };
         self.objects.insert(key.to_owned(), Object { meta, body });
         self.record(request, key, Some(etag.clone()));
         etag
     }
 
     fn record(&mut self, request: &Request<'_>, key: &str, etag: Option<ETag>) {
-        self.history.push(Mutation { at: request.at, process: request.process.to_owned(), key: key.to_owned(), etag });
+        self.history.push(Mutation {
+            at: request.at,
+            process: request.process.to_owned(),
+            key: key.to_owned(),
+            etag,
+        });
     }
 
     fn check_key(&self, key: &str) -> Result<(), BucketError> {
@@ -318,9 +396,18 @@ impl Store {
     fn check_nesting(&self, key: &str) -> Result<(), BucketError> {
         let mut above = key.match_indices('/').map(|(at, _)| &key[..at]);
         let below = format!("{key}/");
-        let has_below = !key.ends_with('/') && self.objects.range(below.clone()..).next().is_some_and(|(key, _)| key.starts_with(&below));
-        match self.excludes_nested && (has_below || above.any(|above| self.objects.contains_key(above))) {
-            true => Err(BucketError::Nested { what: format!("{key}: an object is above or below it") }),
+        let has_below = !key.ends_with('/')
+            && self
+                .objects
+                .range(below.clone()..)
+                .next()
+                .is_some_and(|(key, _)| key.starts_with(&below));
+        match self.excludes_nested
+            && (has_below || above.any(|above| self.objects.contains_key(above)))
+        {
+            true => {
+                Err(BucketError::Nested { what: format!("{key}: an object is above or below it") })
+            }
             false => Ok(()),
         }
     }
@@ -339,13 +426,22 @@ impl Store {
 }
 
 fn check_tag(key: &str, object: &Object, if_match: Option<&ETag>) -> Result<(), BucketError> {
-    if if_match.is_none_or(|etag| object.meta.etag == *etag) { Ok(()) } else { Err(precondition(key)) }
+    if if_match.is_none_or(|etag| object.meta.etag == *etag) {
+        Ok(())
+    } else {
+        Err(precondition(key))
+    }
 }
 
 /// Tags travel as HTTP headers: what a header cannot carry is refused, and order is lost.
 fn check_tags(key: &str, mut tags: ObjectTags) -> Result<ObjectTags, BucketError> {
-    let good_name = |name: &str| !name.is_empty() && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
-    let good_value = |value: &str| value.bytes().all(|byte| matches!(byte, b' '..=b'~')) && value.trim() == value;
+    let good_name = |name: &str| {
+        !name.is_empty()
+            && name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'))
+    };
+    let good_value = |value: &str| {
+        value.bytes().all(|byte| matches!(byte, b' '..=b'~')) && value.trim() == value
+    };
     tags.sort();
     if !tags.iter().all(|(name, value)| good_name(name) && good_value(value)) {
         return Err(refused(key, "tags are lower-case names with printable ASCII values"));

@@ -87,7 +87,15 @@ impl CachedFile {
     pub(crate) fn new(stored: Rc<Stored>, used_bytes: Rc<Cell<u64>>) -> CachedFile {
         let content = stored.content.borrow().clone();
         used_bytes.set(used_bytes.get() + content.allocated_bytes());
-        CachedFile { stored, content, dirty_sectors: BTreeMap::new(), dirty_lens: Vec::new(), sequence: 0, holders: 0, used_bytes }
+        CachedFile {
+            stored,
+            content,
+            dirty_sectors: BTreeMap::new(),
+            dirty_lens: Vec::new(),
+            sequence: 0,
+            holders: 0,
+            used_bytes,
+        }
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -192,7 +200,9 @@ impl CachedFile {
     pub(crate) fn rot(&mut self, offset: u64, mask: u8) -> bool {
         let (index, within) = split(offset);
         let mut stored = self.stored.content.borrow_mut();
-        let Some(sector) = stored.sectors.get(&index).filter(|_| offset < stored.len) else { return false };
+        let Some(sector) = stored.sectors.get(&index).filter(|_| offset < stored.len) else {
+            return false;
+        };
         let mut rotten = **sector;
         rotten[within] ^= mask;
         let rotten = Rc::new(rotten);
@@ -224,8 +234,10 @@ impl CachedFile {
             .collect();
         for (index, sector) in touched {
             let start = index * SECTOR_BYTES;
-            let (from, to) = (range.start.max(start) - start, (range.end - start).min(SECTOR_BYTES));
-            // What follows the end of the file is zero, so a range up to the end takes the last sector whole.
+            let (from, to) =
+                (range.start.max(start) - start, (range.end - start).min(SECTOR_BYTES));
+            // What follows the end of the file is zero, so a range up to the end takes the last
+            // sector whole.
             if from == 0 && (to == SECTOR_BYTES || range.end >= self.content.len) {
                 self.replace(index, None);
             } else {
@@ -264,10 +276,13 @@ impl Content {
     fn read(&self, offset: u64, len: usize) -> Bytes {
         let len = (len as u64).min(self.len.saturating_sub(offset));
         let mut out = BytesMut::zeroed(len as usize);
-        for (&index, sector) in self.sectors.range(offset / SECTOR_BYTES..(offset + len).div_ceil(SECTOR_BYTES)) {
+        for (&index, sector) in
+            self.sectors.range(offset / SECTOR_BYTES..(offset + len).div_ceil(SECTOR_BYTES))
+        {
             let start = index * SECTOR_BYTES;
             let (from, to) = (offset.max(start), (offset + len).min(start + SECTOR_BYTES));
-            out[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&sector[(from - start) as usize..(to - start) as usize]);
+            out[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&sector[(from - start) as usize..(to - start) as usize]);
         }
         out.freeze()
     }

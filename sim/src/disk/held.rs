@@ -24,9 +24,14 @@ impl SimDisk {
 impl Holder {
     /// Stores bytes through a mapping, as far as the file goes. Says how many.
     pub fn store(&self, offset: u64, bytes: &[u8]) -> usize {
-        let len = (bytes.len() as u64).min(self.file.borrow().len().saturating_sub(offset)) as usize;
+        let len =
+            (bytes.len() as u64).min(self.file.borrow().len().saturating_sub(offset)) as usize;
         let stored = self.file.borrow_mut().write(offset, &bytes[..len], self.disk.room_bytes());
-        self.disk.note(self.disk.shared.executor.world(), "disk.store", format_args!("{} at {offset} {stored} bytes", self.path));
+        self.disk.note(
+            self.disk.shared.executor.world(),
+            "disk.store",
+            format_args!("{} at {offset} {stored} bytes", self.path),
+        );
         stored
     }
 

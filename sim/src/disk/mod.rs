@@ -55,7 +55,12 @@ pub enum DiskOperation {
 }
 
 impl SimDisk {
-    pub(crate) fn new(executor: Executor, faults: Faults, rng: Rng, boot_id: Rc<Cell<u128>>) -> SimDisk {
+    pub(crate) fn new(
+        executor: Executor,
+        faults: Faults,
+        rng: Rng,
+        boot_id: Rc<Cell<u128>>,
+    ) -> SimDisk {
         SimDisk {
             shared: Rc::new(Shared {
                 executor,
@@ -90,7 +95,11 @@ impl SimDisk {
     pub fn flip(&self, path: &str, offset: u64, mask: u8) -> Result<bool, DiskError> {
         let file = self.shared.names.borrow().file(path)?;
         let done = file.borrow_mut().rot(offset, mask);
-        self.note(self.shared.executor.world(), "disk.rot", format_args!("{path} at {offset}: {done}"));
+        self.note(
+            self.shared.executor.world(),
+            "disk.rot",
+            format_args!("{path} at {offset}: {done}"),
+        );
         Ok(done)
     }
 
@@ -185,10 +194,14 @@ impl ProcessDisk {
         effect: impl FnOnce(&ProcessDisk, bool) -> Result<T, DiskError> + 'static,
     ) -> Result<T, DiskError> {
         let shared = &self.disk.shared;
-        let latency = || shared.faults.plan().disk.slow.latency(&shared.rng, LATENCY_MIN, LATENCY_MAX);
+        let latency =
+            || shared.faults.plan().disk.slow.latency(&shared.rng, LATENCY_MIN, LATENCY_MAX);
         let (before, after) = (latency(), shared.rng.duration(LATENCY_MIN, LATENCY_MAX));
         let port = self.clone();
-        let result = shared.executor.after(&self.owner, before, move || effect(&port, port.disk.fails(operation))).await;
+        let result = shared
+            .executor
+            .after(&self.owner, before, move || effect(&port, port.disk.fails(operation)))
+            .await;
         shared.executor.sleep(&self.owner, after).await;
         result
     }
@@ -215,17 +228,26 @@ impl ProcessDisk {
 }
 
 impl Disk for ProcessDisk {
-    fn open(&self, path: &str, mode: OpenMode) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>> {
+    fn open(
+        &self,
+        path: &str,
+        mode: OpenMode,
+    ) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>> {
         let path = path.to_owned();
         Box::pin(async move {
             self.submit_plain(DiskOperation::Name, "disk.open", path, move |port, path| {
                 let mut names = port.names();
                 let file = match (mode, names.exists(path)?) {
-                    (OpenMode::CreateNew, true) => return Err(DiskError::Exists { path: path.to_owned() }),
+                    (OpenMode::CreateNew, true) => {
+                        return Err(DiskError::Exists { path: path.to_owned() });
+                    }
                     (OpenMode::Existing, _) | (OpenMode::Create, true) => names.file(path)?,
-                    (OpenMode::Create | OpenMode::CreateNew, false) => names.create_file(path, &port.disk.shared.used_bytes.borrow())?,
+                    (OpenMode::Create | OpenMode::CreateNew, false) => {
+                        names.create_file(path, &port.disk.shared.used_bytes.borrow())?
+                    }
                 };
-                let open: Rc<dyn DiskFile> = Rc::new(OpenFile { port: port.clone(), path: path.to_owned(), file });
+                let open: Rc<dyn DiskFile> =
+                    Rc::new(OpenFile { port: port.clone(), path: path.to_owned(), file });
                 Ok(open)
             })
             .await
@@ -235,34 +257,60 @@ impl Disk for ProcessDisk {
     fn rename(&self, from: &str, to: &str) -> PortFuture<'_, Result<(), DiskError>> {
         let (from, to) = (from.to_owned(), to.to_owned());
         Box::pin(async move {
-            self.submit_plain(DiskOperation::Name, "disk.rename", from, move |port, from| port.names().rename(from, &to)).await
+            self.submit_plain(DiskOperation::Name, "disk.rename", from, move |port, from| {
+                port.names().rename(from, &to)
+            })
+            .await
         })
     }
 
     fn remove(&self, path: &str) -> PortFuture<'_, Result<(), DiskError>> {
-        Box::pin(self.submit_plain(DiskOperation::Name, "disk.remove", path.to_owned(), |port, path| port.names().remove(path)))
+        Box::pin(self.submit_plain(
+            DiskOperation::Name,
+            "disk.remove",
+            path.to_owned(),
+            |port, path| port.names().remove(path),
+        ))
     }
 
     fn create_dir(&self, path: &str) -> PortFuture<'_, Result<(), DiskError>> {
-        Box::pin(self.submit_plain(DiskOperation::Name, "disk.create_dir", path.to_owned(), |port, path| port.names().create_dir(path)))
+        Box::pin(self.submit_plain(
+            DiskOperation::Name,
+            "disk.create_dir",
+            path.to_owned(),
+            |port, path| port.names().create_dir(path),
+        ))
     }
 
     fn list(&self, path: &str) -> PortFuture<'_, Result<Vec<String>, DiskError>> {
-        Box::pin(self.submit_plain(DiskOperation::Name, "disk.list", path.to_owned(), |port, path| port.names().list(path)))
+        Box::pin(self.submit_plain(
+            DiskOperation::Name,
+            "disk.list",
+            path.to_owned(),
+            |port, path| port.names().list(path),
+        ))
     }
 
     fn sync_dir(&self, path: &str) -> PortFuture<'_, Result<(), DiskError>> {
-        Box::pin(self.submit_plain(DiskOperation::Sync, "disk.sync_dir", path.to_owned(), |port, path| {
-            if port.disk.shared.faults.plan().disk.lying_sync {
-                return Ok(());
-            }
-            port.names().sync_dir(path)
-        }))
+        Box::pin(self.submit_plain(
+            DiskOperation::Sync,
+            "disk.sync_dir",
+            path.to_owned(),
+            |port, path| {
+                if port.disk.shared.faults.plan().disk.lying_sync {
+                    return Ok(());
+                }
+                port.names().sync_dir(path)
+            },
+        ))
     }
 
     fn space(&self) -> PortFuture<'_, Result<DiskSpace, DiskError>> {
         Box::pin(self.submit_plain(DiskOperation::Name, "disk.space", String::new(), |port, _| {
-            Ok(DiskSpace { free_bytes: port.disk.room_bytes(), total_bytes: port.disk.shared.capacity_bytes.get() })
+            Ok(DiskSpace {
+                free_bytes: port.disk.room_bytes(),
+                total_bytes: port.disk.shared.capacity_bytes.get(),
+            })
         }))
     }
 
@@ -273,7 +321,9 @@ impl Disk for ProcessDisk {
     fn lock(&self) -> Result<(), DiskError> {
         let mut locked_by = self.disk.shared.locked_by.borrow_mut();
         match &*locked_by {
-            Some(owner) if owner.is_alive() && *owner != self.owner => Err(DiskError::InUse { owner: owner.name().to_owned() }),
+            Some(owner) if owner.is_alive() && *owner != self.owner => {
+                Err(DiskError::InUse { owner: owner.name().to_owned() })
+            }
             _ => {
                 *locked_by = Some(self.owner.clone());
                 Ok(())
@@ -307,18 +357,23 @@ impl DiskFile for OpenFile {
         Box::pin(async move {
             let file = self.file.clone();
             self.port
-                .submit_plain(DiskOperation::Read, "disk.read", self.path.clone(), move |port, path| {
-                    let shared = &port.disk.shared;
-                    let mut file = file.borrow_mut();
-                    let readable = (len as u64).min(file.len().saturating_sub(offset));
-                    if file.is_spoiled(offset..offset + readable) {
-                        return Err(io_error(path));
-                    }
-                    if readable > 0 && shared.rng.chance(shared.faults.plan().disk.bit_rot) {
-                        file.rot(offset + shared.rng.below(readable), 1);
-                    }
-                    Ok(file.read(offset, len))
-                })
+                .submit_plain(
+                    DiskOperation::Read,
+                    "disk.read",
+                    self.path.clone(),
+                    move |port, path| {
+                        let shared = &port.disk.shared;
+                        let mut file = file.borrow_mut();
+                        let readable = (len as u64).min(file.len().saturating_sub(offset));
+                        if file.is_spoiled(offset..offset + readable) {
+                            return Err(io_error(path));
+                        }
+                        if readable > 0 && shared.rng.chance(shared.faults.plan().disk.bit_rot) {
+                            file.rot(offset + shared.rng.below(readable), 1);
+                        }
+                        Ok(file.read(offset, len))
+                    },
+                )
                 .await
         })
     }
@@ -330,9 +385,16 @@ impl DiskFile for OpenFile {
             self.port
                 .submit(DiskOperation::Write, move |port, fails| {
                     // A write that fails has come to the end of some line of memory.
-                    let part = |len: usize| len.saturating_sub(((offset + len as u64) % LINE_BYTES) as usize);
-                    let wanted = if fails { part(port.disk.shared.rng.index(data.len() + 1)) } else { data.len() };
-                    let written = file.borrow_mut().write(offset, &data[..wanted], port.disk.room_bytes());
+                    let part = |len: usize| {
+                        len.saturating_sub(((offset + len as u64) % LINE_BYTES) as usize)
+                    };
+                    let wanted = if fails {
+                        part(port.disk.shared.rng.index(data.len() + 1))
+                    } else {
+                        data.len()
+                    };
+                    let written =
+                        file.borrow_mut().write(offset, &data[..wanted], port.disk.room_bytes());
                     let result = if written < wanted {
                         Err(DiskError::NoSpace)
                     } else if fails {
@@ -341,7 +403,11 @@ impl DiskFile for OpenFile {
                         Ok(())
                     };
                     let (sum, outcome) = (fingerprint(&data), outcome(&result));
-                    port.disk.note(&port.owner, "disk.write", format_args!("{path} at {offset} {written} bytes {sum:016x}: {outcome}"));
+                    port.disk.note(
+                        &port.owner,
+                        "disk.write",
+                        format_args!("{path} at {offset} {written} bytes {sum:016x}: {outcome}"),
+                    );
                     result
                 })
                 .await
@@ -364,7 +430,11 @@ impl DiskFile for OpenFile {
                         }
                         Ok(())
                     };
-                    port.disk.note(&port.owner, "disk.sync", format_args!("{path}: {}", outcome(&result)));
+                    port.disk.note(
+                        &port.owner,
+                        "disk.sync",
+                        format_args!("{path}: {}", outcome(&result)),
+                    );
                     result
                 })
                 .await
@@ -379,14 +449,20 @@ impl DiskFile for OpenFile {
                 file.borrow_mut().set_len(len);
                 Ok(())
             };
-            self.port.submit_plain(DiskOperation::Write, "disk.set_len", self.path.clone(), effect).await
+            self.port
+                .submit_plain(DiskOperation::Write, "disk.set_len", self.path.clone(), effect)
+                .await
         })
     }
 
     fn len(&self) -> PortFuture<'_, Result<u64, DiskError>> {
         Box::pin(async move {
             let file = self.file.clone();
-            self.port.submit_plain(DiskOperation::Read, "disk.len", self.path.clone(), move |_, _| Ok(file.borrow().len())).await
+            self.port
+                .submit_plain(DiskOperation::Read, "disk.len", self.path.clone(), move |_, _| {
+                    Ok(file.borrow().len())
+                })
+                .await
         })
     }
 
@@ -397,7 +473,9 @@ impl DiskFile for OpenFile {
                 file.borrow_mut().punch(offset, len);
                 Ok(())
             };
-            self.port.submit_plain(DiskOperation::Write, "disk.punch", self.path.clone(), effect).await
+            self.port
+                .submit_plain(DiskOperation::Write, "disk.punch", self.path.clone(), effect)
+                .await
         })
     }
 

@@ -35,7 +35,12 @@ type Change = Vec<(Key, Option<Node<Rc<Stored>>>)>;
 
 impl Names {
     pub(crate) fn new() -> Names {
-        Names { visible: BTreeMap::new(), durable: BTreeMap::new(), pending: Vec::new(), next_id: ROOT + 1 }
+        Names {
+            visible: BTreeMap::new(),
+            durable: BTreeMap::new(),
+            pending: Vec::new(),
+            next_id: ROOT + 1,
+        }
     }
 
     pub(crate) fn file(&self, path: &str) -> Result<CachedRef, DiskError> {
@@ -50,9 +55,17 @@ impl Names {
         Ok(self.visible.contains_key(&self.key(path)?))
     }
 
-    pub(crate) fn create_file(&mut self, path: &str, used_bytes: &Rc<Cell<u64>>) -> Result<CachedRef, DiskError> {
+    pub(crate) fn create_file(
+        &mut self,
+        path: &str,
+        used_bytes: &Rc<Cell<u64>>,
+    ) -> Result<CachedRef, DiskError> {
         let key = self.key(path)?;
-        let stored = Rc::new(Stored { id: self.take_id(), content: RefCell::default(), spoiled: RefCell::default() });
+        let stored = Rc::new(Stored {
+            id: self.take_id(),
+            content: RefCell::default(),
+            spoiled: RefCell::default(),
+        });
         let file = Rc::new(RefCell::new(CachedFile::new(stored, used_bytes.clone())));
         self.change([(key, Some(Node::File(file.clone())))]);
         Ok(file)
@@ -80,8 +93,12 @@ impl Names {
         let moved = match (self.visible.get(&from_key), self.visible.get(&to_key)) {
             (None, _) => return Err(not_found(from)),
             (Some(Node::File(_)), Some(Node::Dir(_))) => return Err(failed(to, "is a directory")),
-            (Some(Node::Dir(_)), Some(_)) => return Err(failed(to, "is in the way of a directory")),
-            (Some(Node::Dir(id)), None) if self.is_within(to_key.0, *id) => return Err(failed(to, "lies within the directory moved")),
+            (Some(Node::Dir(_)), Some(_)) => {
+                return Err(failed(to, "is in the way of a directory"));
+            }
+            (Some(Node::Dir(id)), None) if self.is_within(to_key.0, *id) => {
+                return Err(failed(to, "lies within the directory moved"));
+            }
             (Some(Node::Dir(id)), None) => Node::Dir(*id),
             (Some(Node::File(file)), _) => Node::File(file.clone()),
         };
@@ -100,7 +117,9 @@ impl Names {
 
     pub(crate) fn list(&self, path: &str) -> Result<Vec<String>, DiskError> {
         match self.dir(path)? {
-            Some(dir) => Ok(in_dir(&self.visible, dir).map(|((_, name), _)| name.clone()).collect()),
+            Some(dir) => {
+                Ok(in_dir(&self.visible, dir).map(|((_, name), _)| name.clone()).collect())
+            }
             None => Ok(Vec::new()),
         }
     }
@@ -164,7 +183,12 @@ impl Names {
                         Node::Dir(*id)
                     }
                     Node::File(stored) => {
-                        let cached = || Rc::new(RefCell::new(CachedFile::new(stored.clone(), used_bytes.clone())));
+                        let cached = || {
+                            Rc::new(RefCell::new(CachedFile::new(
+                                stored.clone(),
+                                used_bytes.clone(),
+                            )))
+                        };
                         Node::File(files.entry(stored.id).or_insert_with(cached).clone())
                     }
                 };
@@ -218,7 +242,11 @@ impl Names {
             if at == dir {
                 return true;
             }
-            below.extend(in_dir(&self.visible, at).filter_map(|(_, node)| if let Node::Dir(id) = node { Some(*id) } else { None }));
+            below.extend(
+                in_dir(&self.visible, at).filter_map(|(_, node)| {
+                    if let Node::Dir(id) = node { Some(*id) } else { None }
+                }),
+            );
         }
         false
     }
@@ -229,7 +257,10 @@ impl Names {
     }
 }
 
-fn in_dir<File>(names: &BTreeMap<Key, Node<File>>, dir: DirId) -> impl Iterator<Item = (&Key, &Node<File>)> {
+fn in_dir<File>(
+    names: &BTreeMap<Key, Node<File>>,
+    dir: DirId,
+) -> impl Iterator<Item = (&Key, &Node<File>)> {
     names.range((dir, String::new())..(dir + 1, String::new()))
 }
 
@@ -246,7 +277,10 @@ fn parts(path: &str) -> Result<Vec<&str>, DiskError> {
         return Ok(Vec::new());
     }
     let names: Vec<&str> = path.split('/').collect();
-    if names.iter().any(|name| name.is_empty() || *name == "." || *name == ".." || name.contains('\0')) {
+    if names
+        .iter()
+        .any(|name| name.is_empty() || *name == "." || *name == ".." || name.contains('\0'))
+    {
         return Err(failed(path, "is not a relative path"));
     }
     Ok(names)

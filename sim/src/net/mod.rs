@@ -115,8 +115,12 @@ impl Network {
 
     /// Breaks every connection between two machines; what is under way is lost.
     pub fn reset(&self, a: &str, b: &str) {
-        let between = |end: &End| (end.machine == a && end.peer_machine == b) || (end.machine == b && end.peer_machine == a);
-        let ends: Vec<EndId> = self.state().ends.iter().filter(|(_, end)| between(end)).map(|(id, _)| *id).collect();
+        let between = |end: &End| {
+            (end.machine == a && end.peer_machine == b)
+                || (end.machine == b && end.peer_machine == a)
+        };
+        let ends: Vec<EndId> =
+            self.state().ends.iter().filter(|(_, end)| between(end)).map(|(id, _)| *id).collect();
         ends.into_iter().for_each(|id| self.break_end(id, RESET));
     }
 
@@ -131,16 +135,26 @@ impl Network {
 
     pub(crate) fn is_blocked(&self, from: &str, to: &str) -> bool {
         let now = self.shared.executor.now();
-        self.state().blocked.get(&(from.to_owned(), to.to_owned())).is_some_and(|until| *until > now)
+        self.state()
+            .blocked
+            .get(&(from.to_owned(), to.to_owned()))
+            .is_some_and(|until| *until > now)
     }
 
     /// Ends what a dead process held.
     pub(crate) fn end_of_process(&self, owner: &Owner, ending: Ending) {
         let (listeners, ends) = {
             let mut state = self.state();
-            let listeners: Vec<Listening> =
-                state.listeners.extract_if(.., |_, listening| listening.owner == *owner).map(|(_, listening)| listening).collect();
-            let ends: Vec<End> = state.ends.extract_if(.., |_, end| end.owner == *owner).map(|(_, end)| end).collect();
+            let listeners: Vec<Listening> = state
+                .listeners
+                .extract_if(.., |_, listening| listening.owner == *owner)
+                .map(|(_, listening)| listening)
+                .collect();
+            let ends: Vec<End> = state
+                .ends
+                .extract_if(.., |_, end| end.owner == *owner)
+                .map(|(_, end)| end)
+                .collect();
             (listeners, ends)
         };
         drop(listeners);
@@ -149,7 +163,9 @@ impl Network {
             match ending {
                 Ending::PowerCut => {}
                 Ending::Killed if end.broken.is_some() => {}
-                Ending::Killed if self.shared.rng.below(2) == 0 => self.send_item(end.peer, Item::Close),
+                Ending::Killed if self.shared.rng.below(2) == 0 => {
+                    self.send_item(end.peer, Item::Close)
+                }
                 Ending::Killed => self.send_reset(end.peer),
             }
         }
@@ -174,7 +190,11 @@ impl Network {
             let mut state = self.state();
             let blocked = state.blocked.entry((from.to_owned(), to.to_owned())).or_default();
             *blocked = until.max(*blocked);
-            self.shared.executor.note(self.shared.executor.world(), "net.partition", format_args!("{from} to {to} until {until:?}"));
+            self.shared.executor.note(
+                self.shared.executor.world(),
+                "net.partition",
+                format_args!("{from} to {to} until {until:?}"),
+            );
         }
     }
 
@@ -182,7 +202,8 @@ impl Network {
     fn draw_faults(&self, from: &str, to: &str) -> bool {
         let (rng, plan) = (&self.shared.rng, self.shared.faults.plan().net);
         if rng.chance(plan.partition) {
-            let until = self.shared.executor.now() + rng.duration(Duration::ZERO, plan.partition_limit);
+            let until =
+                self.shared.executor.now() + rng.duration(Duration::ZERO, plan.partition_limit);
             let ways = rng.below(3);
             if ways != 0 {
                 self.block(from, to, until);
@@ -194,8 +215,13 @@ impl Network {
         rng.chance(plan.reset)
     }
 
-    /// A connection under construction: both ends are in the table, and close when their halves are dropped.
-    fn pair(&self, dialler: (&Owner, &str), acceptor: (&Owner, &str)) -> (SimConnection, SimConnection) {
+    /// A connection under construction: both ends are in the table, and close when their halves are
+    /// dropped.
+    fn pair(
+        &self,
+        dialler: (&Owner, &str),
+        acceptor: (&Owner, &str),
+    ) -> (SimConnection, SimConnection) {
         let mut state = self.state();
         let (a, b) = (state.next_end, state.next_end + 1);
         state.next_end += 2;
@@ -233,7 +259,11 @@ impl Network {
     /// Takes in what has arrived at an end, and sets the event for what has not.
     fn arrive(&self, id: EndId) {
         let now = self.shared.executor.now();
-        let Some((from, to)) = self.state().ends.get(&id).map(|end| (end.peer_machine.clone(), end.machine.clone())) else { return };
+        let Some((from, to)) =
+            self.state().ends.get(&id).map(|end| (end.peer_machine.clone(), end.machine.clone()))
+        else {
+            return;
+        };
         let blocked = self.is_blocked(&from, &to);
         let mut state = self.state();
         let Some(end) = state.ends.get_mut(&id) else { return };
@@ -270,7 +300,9 @@ impl Network {
 
     /// The window of an end grew, or the end went and takes all: its peer may send again.
     fn wake_sender(&self, peer: EndId) {
-        if let Some(waker) = self.state().ends.get_mut(&peer).and_then(|end| end.sender_waiting.take()) {
+        if let Some(waker) =
+            self.state().ends.get_mut(&peer).and_then(|end| end.sender_waiting.take())
+        {
             waker.wake();
         }
     }

@@ -4,7 +4,9 @@ use super::{EndId, Item, Listening, Network, RESET, Receiving};
 use crate::executor::Owner;
 use crate::trace::fingerprint;
 use bytes::{Bytes, BytesMut};
-use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture};
+use ebb_ports::{
+    Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture,
+};
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
@@ -20,8 +22,10 @@ pub(super) struct ProcessNet {
 impl ProcessNet {
     /// Machine and port; a machine also answers to the names of its loopback.
     fn resolve(&self, address: &str) -> Result<(String, u16), NetError> {
-        let parsed = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        let (host, port) = parsed.ok_or_else(|| unreachable_at(address, "not an address host:port"))?;
+        let parsed =
+            address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let (host, port) =
+            parsed.ok_or_else(|| unreachable_at(address, "not an address host:port"))?;
         let host = if LOOPBACK.contains(&host) { &self.machine } else { host };
         Ok((host.to_owned(), port))
     }
@@ -33,7 +37,8 @@ impl Net for ProcessNet {
         Box::pin(async move {
             let (host, port) = self.resolve(&address)?;
             let executor = &self.net.shared.executor;
-            let (net, owner, machine, target) = (self.net.clone(), self.owner.clone(), self.machine.clone(), host.clone());
+            let (net, owner, machine, target) =
+                (self.net.clone(), self.owner.clone(), self.machine.clone(), host.clone());
             let dial = move || {
                 if net.is_blocked(&machine, &target) || net.is_blocked(&target, &machine) {
                     return Err("timed out");
@@ -43,9 +48,12 @@ impl Net for ProcessNet {
                     .listeners
                     .get(&format!("{target}:{port}"))
                     .map(|listening| (listening.owner.clone(), listening.backlog.len()));
-                let Some((listener, _)) = listener.filter(|(_, waiting)| *waiting < BACKLOG) else { return Err("connection refused") };
+                let Some((listener, _)) = listener.filter(|(_, waiting)| *waiting < BACKLOG) else {
+                    return Err("connection refused");
+                };
                 let (here, there) = net.pair((&owner, &machine), (&listener, &target));
-                if let Some(listening) = net.state().listeners.get_mut(&format!("{target}:{port}")) {
+                if let Some(listening) = net.state().listeners.get_mut(&format!("{target}:{port}"))
+                {
                     listening.backlog.push_back(there);
                     if let Some(waker) = listening.waiting.take() {
                         waker.wake();
@@ -58,7 +66,11 @@ impl Net for ProcessNet {
             if result.as_ref().is_err_and(|why| *why == "timed out") {
                 executor.sleep(&self.owner, CONNECT_PATIENCE).await;
             }
-            executor.note(&self.owner, "net.connect", format_args!("{address}: {}", result.as_ref().err().unwrap_or(&"ok")));
+            executor.note(
+                &self.owner,
+                "net.connect",
+                format_args!("{address}: {}", result.as_ref().err().unwrap_or(&"ok")),
+            );
             match result {
                 Ok(connection) => Ok(Box::new(connection) as Box<dyn Connection>),
                 Err(what) => Err(unreachable_at(&address, what)),
@@ -78,15 +90,26 @@ impl Net for ProcessNet {
             while port == 0 {
                 let candidate = FIRST_FREE_PORT + state.ports_given % (u16::MAX - FIRST_FREE_PORT);
                 state.ports_given = state.ports_given.wrapping_add(1);
-                port = if state.listeners.contains_key(&format!("{host}:{candidate}")) { 0 } else { candidate };
+                port = if state.listeners.contains_key(&format!("{host}:{candidate}")) {
+                    0
+                } else {
+                    candidate
+                };
             }
             let bound = format!("{host}:{port}");
             if state.listeners.contains_key(&bound) {
                 return Err(unreachable_at(&address, "address in use"));
             }
-            state.listeners.insert(bound.clone(), Listening { owner: self.owner.clone(), backlog: VecDeque::new(), waiting: None });
+            state.listeners.insert(
+                bound.clone(),
+                Listening { owner: self.owner.clone(), backlog: VecDeque::new(), waiting: None },
+            );
             self.net.shared.executor.note(&self.owner, "net.listen", format_args!("{bound}"));
-            Ok(Box::new(SimListener { net: self.net.clone(), owner: self.owner.clone(), address: bound }) as Box<dyn Listener>)
+            Ok(Box::new(SimListener {
+                net: self.net.clone(),
+                owner: self.owner.clone(),
+                address: bound,
+            }) as Box<dyn Listener>)
         })
     }
 }
@@ -101,7 +124,11 @@ impl Listener for SimListener {
     fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
         Box::pin(poll_fn(|context| {
             let mut state = self.net.state();
-            let Some(listening) = state.listeners.get_mut(&self.address).filter(|listening| listening.owner == self.owner) else {
+            let Some(listening) = state
+                .listeners
+                .get_mut(&self.address)
+                .filter(|listening| listening.owner == self.owner)
+            else {
                 return Poll::Pending;
             };
             match listening.backlog.pop_front() {
@@ -151,7 +178,10 @@ pub(super) enum Half {
 
 impl SimConnection {
     pub(super) fn new(net: &Network, end: EndId) -> SimConnection {
-        SimConnection { sender: SimSender { net: net.clone(), end }, receiver: SimReceiver { net: net.clone(), end } }
+        SimConnection {
+            sender: SimSender { net: net.clone(), end },
+            receiver: SimReceiver { net: net.clone(), end },
+        }
     }
 }
 
@@ -166,7 +196,9 @@ impl FrameSender for SimSender {
         Box::pin(async move {
             let frame = join(parts);
             if frame.len() > MAX_FRAME_BYTES {
-                return Err(NetError::Protocol { what: format!("a frame of {} bytes is too long", frame.len()) });
+                return Err(NetError::Protocol {
+                    what: format!("a frame of {} bytes is too long", frame.len()),
+                });
             }
             poll_fn(|context| self.poll_window(frame.len(), context.waker())).await?;
             self.put(frame)
@@ -195,14 +227,20 @@ impl SimSender {
     fn put(&self, frame: Bytes) -> Result<(), NetError> {
         let net = &self.net;
         let Some((owner, machine, peer, peer_machine)) =
-            net.state().ends.get(&self.end).map(|end| (end.owner.clone(), end.machine.clone(), end.peer, end.peer_machine.clone()))
+            net.state().ends.get(&self.end).map(|end| {
+                (end.owner.clone(), end.machine.clone(), end.peer, end.peer_machine.clone())
+            })
         else {
             return Ok(());
         };
         net.shared.executor.note(
             &owner,
             "net.send",
-            format_args!("to {peer_machine} end {peer}: {} bytes {:016x}", frame.len(), fingerprint(&frame)),
+            format_args!(
+                "to {peer_machine} end {peer}: {} bytes {:016x}",
+                frame.len(),
+                fingerprint(&frame)
+            ),
         );
         if net.draw_faults(&machine, &peer_machine) {
             net.break_end(self.end, RESET);

@@ -29,7 +29,8 @@ fn bits(list: &Entries) -> u16 {
 
 fn with_bits(mut list: Entries, bits: u16) -> Entries {
     let [owner, group, others] = spoken_of(&list);
-    (list[owner][2], list[group][2], list[others][2]) = ((bits >> 6 & 7) as u8, (bits >> 3 & 7) as u8, (bits & 7) as u8);
+    (list[owner][2], list[group][2], list[others][2]) =
+        ((bits >> 6 & 7) as u8, (bits >> 3 & 7) as u8, (bits & 7) as u8);
     list
 }
 

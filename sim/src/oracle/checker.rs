@@ -73,7 +73,11 @@ pub struct Checker<'a> {
 }
 
 impl<'a> Checker<'a> {
-    pub fn new(initial: Tree, permitted: Permitted, history: &'a [(Duration, Event)]) -> Checker<'a> {
+    pub fn new(
+        initial: Tree,
+        permitted: Permitted,
+        history: &'a [(Duration, Event)],
+    ) -> Checker<'a> {
         let outcomes = history.iter().filter_map(|(_, event)| match event {
             Event::Return { id, outcome } => Some((*id, outcome.clone())),
             _ => None,
@@ -84,7 +88,11 @@ impl<'a> Checker<'a> {
             outcomes: outcomes.collect(),
             pending: BTreeMap::new(),
             gone: BTreeSet::new(),
-            possible: vec![Possibility { tree: Rc::new(initial), done: BTreeSet::new(), past: Vec::new() }],
+            possible: vec![Possibility {
+                tree: Rc::new(initial),
+                done: BTreeSet::new(),
+                past: Vec::new(),
+            }],
             event: 0,
             tried: 0,
         }
@@ -111,8 +119,16 @@ impl<'a> Checker<'a> {
                     for possibility in self.reachable(None)? {
                         match possibility.tree.seen(tree, *inos == Identity::Kept) {
                             Ok(tree) => {
-                                let past = if *inos == Identity::Kept { possibility.past } else { Vec::new() };
-                                explained.push(Possibility { tree: Rc::new(tree), done: possibility.done, past });
+                                let past = if *inos == Identity::Kept {
+                                    possibility.past
+                                } else {
+                                    Vec::new()
+                                };
+                                explained.push(Possibility {
+                                    tree: Rc::new(tree),
+                                    done: possibility.done,
+                                    past,
+                                });
                             }
                             Err(mismatch) => why.push(mismatch),
                         }
@@ -126,7 +142,8 @@ impl<'a> Checker<'a> {
     }
 
     fn call(&mut self, id: OpId, client: ClientId, op: &Op) {
-        let outcome = self.outcomes.get(&id).filter(|outcome| !self.is_environment(op, outcome)).cloned();
+        let outcome =
+            self.outcomes.get(&id).filter(|outcome| !self.is_environment(op, outcome)).cloned();
         self.pending.insert(id, Pending { client, op: op.clone(), outcome });
         for possibility in std::mem::take(&mut self.possible) {
             let possibility = self.answer_questions(possibility);
@@ -172,8 +189,17 @@ impl<'a> Checker<'a> {
     /// What has no answer by now has either happened or never will.
     fn settle(&mut self) -> Result<(), Verdict> {
         let all = self.reachable(None)?;
-        let lost: Vec<OpId> = self.pending.iter().filter(|(_, pending)| pending.outcome.is_none()).map(|(id, _)| *id).collect();
-        let lost_operations: Vec<Op> = lost.iter().filter_map(|id| self.pending.remove(id)).map(|pending| pending.op).collect();
+        let lost: Vec<OpId> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| pending.outcome.is_none())
+            .map(|(id, _)| *id)
+            .collect();
+        let lost_operations: Vec<Op> = lost
+            .iter()
+            .filter_map(|id| self.pending.remove(id))
+            .map(|pending| pending.op)
+            .collect();
         let settled = all.into_iter().map(|mut possibility| {
             possibility.done.retain(|id| !lost.contains(id));
             possibility
@@ -193,14 +219,15 @@ impl<'a> Checker<'a> {
         self.possible.iter_mut().for_each(|possibility| smear(&mut possibility.tree, mutation));
     }
 
-    /// What nobody had open was removed while somebody wrote to it: its bytes are there if a power cut takes the removal.
+    /// What nobody had open was removed while somebody wrote to it: its bytes are there if a power
+    /// cut takes the removal.
     fn smear_removed(&mut self, mutation: &ClientMutation) {
         let past = self.possible.iter_mut().flat_map(|possibility| &mut possibility.past);
         past.for_each(|tree| smear(tree, mutation));
     }
 
-    /// Bytes of a write that was under way may be there before it is carried out, which it is when its client
-    /// asks again (semantics 4).
+    /// Bytes of a write that was under way may be there before it is carried out, which it is when
+    /// its client asks again (semantics 4).
     fn node_died(&mut self) {
         let under_way: Vec<Op> = self.pending.values().map(|pending| pending.op.clone()).collect();
         for op in under_way {
@@ -218,7 +245,11 @@ impl<'a> Checker<'a> {
             for state in &states {
                 let mut tree = Tree::clone(state);
                 tree.smear(&states);
-                recovered.push(Possibility { tree: Rc::new(tree), done: BTreeSet::new(), past: Vec::new() });
+                recovered.push(Possibility {
+                    tree: Rc::new(tree),
+                    done: BTreeSet::new(),
+                    past: Vec::new(),
+                });
             }
         }
         let interrupted = std::mem::take(&mut self.pending);
@@ -237,8 +268,16 @@ impl<'a> Checker<'a> {
         let mut found: Vec<Possibility> = Vec::new();
         let mut todo = std::mem::take(&mut self.possible);
         while let Some(possibility) = todo.pop() {
-            if let Some(known) = found.iter_mut().find(|known| known.tree == possibility.tree && known.done == possibility.done) {
-                let new: Vec<Rc<Tree>> = possibility.past.iter().filter(|state| !known.past.contains(state)).cloned().collect();
+            if let Some(known) = found
+                .iter_mut()
+                .find(|known| known.tree == possibility.tree && known.done == possibility.done)
+            {
+                let new: Vec<Rc<Tree>> = possibility
+                    .past
+                    .iter()
+                    .filter(|state| !known.past.contains(state))
+                    .cloned()
+                    .collect();
                 if new.is_empty() {
                     continue;
                 }
@@ -270,13 +309,16 @@ impl<'a> Checker<'a> {
             && possibility.tree.is_about_nameless(&pending.op);
         let mut tree = match lost_hold {
             true => Tree::clone(&possibility.tree),
-            false => possibility.tree.step(pending.client, id, &pending.op, pending.outcome.as_ref())?,
+            false => {
+                possibility.tree.step(pending.client, id, &pending.op, pending.outcome.as_ref())?
+            }
         };
         if self.gone.contains(&pending.client) {
             tree.client_gone(pending.client);
         }
         let mut past = possibility.past.clone();
-        let succeeded = pending.outcome.as_ref().is_some_and(|outcome| !matches!(outcome, Outcome::Failed(_)));
+        let succeeded =
+            pending.outcome.as_ref().is_some_and(|outcome| !matches!(outcome, Outcome::Failed(_)));
         match &pending.op {
             Op::Fsync { .. } | Op::SyncFs => {
                 if succeeded {
@@ -305,7 +347,10 @@ impl<'a> Checker<'a> {
     fn answer_questions(&self, possibility: Possibility) -> Possibility {
         let mut possibility = possibility;
         for (id, pending) in &self.pending {
-            let question = !matches!(pending.op, Op::Mutate(_) | Op::Fsync { .. } | Op::SyncFs | Op::Open { .. } | Op::Close { .. });
+            let question = !matches!(
+                pending.op,
+                Op::Mutate(_) | Op::Fsync { .. } | Op::SyncFs | Op::Open { .. } | Op::Close { .. }
+            );
             if question
                 && pending.outcome.is_some()
                 && !possibility.done.contains(id)
@@ -321,7 +366,10 @@ impl<'a> Checker<'a> {
     fn keep(&mut self, explained: Vec<Possibility>, why: Vec<Mismatch>) -> Result<(), Verdict> {
         let mut kept: Vec<Possibility> = Vec::new();
         for possibility in explained {
-            match kept.iter_mut().find(|known| known.tree == possibility.tree && known.done == possibility.done) {
+            match kept
+                .iter_mut()
+                .find(|known| known.tree == possibility.tree && known.done == possibility.done)
+            {
                 Some(known) => {
                     for state in possibility.past {
                         if !known.past.contains(&state) {
@@ -362,12 +410,16 @@ const MAX_REASONS: usize = 8;
 fn smear(tree: &mut Rc<Tree>, mutation: &ClientMutation) {
     let tree = Rc::make_mut(tree);
     match mutation {
-        ClientMutation::Write { ino, offset, data, .. } => tree.smear_write(*ino, Some(*offset), data),
+        ClientMutation::Write { ino, offset, data, .. } => {
+            tree.smear_write(*ino, Some(*offset), data)
+        }
         ClientMutation::Append { ino, data, .. } => tree.smear_write(*ino, None, data),
         ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, .. } => {
             tree.smear_copy((*from, *from_offset), (*ino, *offset), *len_bytes);
         }
-        ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => tree.smear_zeros(*ino, *offset, *len_bytes),
+        ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
+            tree.smear_zeros(*ino, *offset, *len_bytes)
+        }
         _ => {}
     }
 }

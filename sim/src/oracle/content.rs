@@ -19,8 +19,11 @@ const MAX_KNOWN: usize = 16 << 10;
 /// The states of a history take the same writes one by one. They are compared all the time, which
 /// is soon done where the page is the same one.
 fn share(page: &mut Page) {
-    let words = page.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-    let print = words.fold(0u64, |print, word| (print.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95));
+    let words =
+        page.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+    let print = words.fold(0u64, |print, word| {
+        (print.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
+    });
     KNOWN.with_borrow_mut(|known| {
         match known.get(&print) {
             Some(there) if there == page => return *page = there.clone(),
@@ -80,7 +83,11 @@ impl Content {
         if offset >= end {
             return;
         }
-        let touched: Vec<u64> = self.pages.range(offset / PAGE as u64..end.div_ceil(PAGE as u64)).map(|(index, _)| *index).collect();
+        let touched: Vec<u64> = self
+            .pages
+            .range(offset / PAGE as u64..end.div_ceil(PAGE as u64))
+            .map(|(index, _)| *index)
+            .collect();
         for index in touched {
             let start = index * PAGE as u64;
             let (from, to) = (offset.max(start) - start, end.min(start + PAGE as u64) - start);
@@ -124,14 +131,18 @@ impl Content {
             })
             .collect();
         (0..data.len())
-            .find(|at| expected[*at] != data[*at] && alternatives.iter().all(|bytes| bytes[*at] != data[*at]))
+            .find(|at| {
+                expected[*at] != data[*at]
+                    && alternatives.iter().all(|bytes| bytes[*at] != data[*at])
+            })
             .map(|at| offset + at as u64)
     }
 
     /// How many bytes are in blocks of which everything may be zeros, here or byte for byte in
     /// one of the others.
     pub fn bytes_in_zero_blocks(&self, others: &[Content]) -> u64 {
-        let touched: BTreeSet<u64> = self.pages.keys().map(|index| index * PAGE as u64 / BLOCK_BYTES).collect();
+        let touched: BTreeSet<u64> =
+            self.pages.keys().map(|index| index * PAGE as u64 / BLOCK_BYTES).collect();
         let data = touched.into_iter().map(|block| {
             let start = block * BLOCK_BYTES;
             let len_bytes = BLOCK_BYTES.min(self.size - start);
@@ -153,7 +164,8 @@ impl Content {
         for (index, page) in self.pages.range(offset / PAGE as u64..end.div_ceil(PAGE as u64)) {
             let start = index * PAGE as u64;
             let (from, to) = (offset.max(start), end.min(start + PAGE as u64));
-            data[(from - offset) as usize..(to - offset) as usize].copy_from_slice(&page[(from - start) as usize..(to - start) as usize]);
+            data[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&page[(from - start) as usize..(to - start) as usize]);
         }
     }
 }

@@ -172,7 +172,11 @@ impl History {
 
     /// Operations answered so far.
     pub fn answered(&self) -> usize {
-        self.shared.borrow().iter().filter(|(_, event)| matches!(event, Event::Return { .. })).count()
+        self.shared
+            .borrow()
+            .iter()
+            .filter(|(_, event)| matches!(event, Event::Return { .. }))
+            .count()
     }
 }
 
@@ -181,7 +185,9 @@ pub fn describe(history: &[(Duration, Event)]) -> String {
     let mut text = String::new();
     for (at, event) in history {
         let line = match event {
-            Event::Call { id, client, op } => format!("{:>4} client {} asks {}", id.0, client.0, describe_op(op)),
+            Event::Call { id, client, op } => {
+                format!("{:>4} client {} asks {}", id.0, client.0, describe_op(op))
+            }
             Event::Return { id, outcome } => format!("{:>4} {}", id.0, describe_outcome(outcome)),
             Event::Gone { client } => format!("     client {} is gone", client.0),
             Event::Settled => "     settled".into(),
@@ -190,7 +196,14 @@ pub fn describe(history: &[(Duration, Event)]) -> String {
             Event::Seen { tree, inos } => {
                 let paths: Vec<String> = tree
                     .iter()
-                    .map(|(path, node)| format!("{} {} {} bytes", path.escape_ascii(), node.attr.ino, node.attr.size_bytes))
+                    .map(|(path, node)| {
+                        format!(
+                            "{} {} {} bytes",
+                            path.escape_ascii(),
+                            node.attr.ino,
+                            node.attr.size_bytes
+                        )
+                    })
                     .collect();
                 format!("     seen ({inos:?}): {}", paths.join(", "))
             }
@@ -203,8 +216,12 @@ pub fn describe(history: &[(Duration, Event)]) -> String {
 
 pub fn describe_op(op: &Op) -> String {
     match op {
-        Op::Mutate(ClientMutation::Write { ino, offset, data, .. }) => format!("write {ino} at {offset}: {} bytes", data.len()),
-        Op::Mutate(ClientMutation::Append { ino, data, .. }) => format!("append {ino}: {} bytes", data.len()),
+        Op::Mutate(ClientMutation::Write { ino, offset, data, .. }) => {
+            format!("write {ino} at {offset}: {} bytes", data.len())
+        }
+        Op::Mutate(ClientMutation::Append { ino, data, .. }) => {
+            format!("append {ino}: {} bytes", data.len())
+        }
         Op::Mutate(mutation) => format!("{mutation:?}"),
         other => format!("{other:?}"),
     }
@@ -212,13 +229,23 @@ pub fn describe_op(op: &Op) -> String {
 
 fn describe_outcome(outcome: &Outcome) -> String {
     match outcome {
-        Outcome::Data(data) => format!("{} bytes, beginning {}", data.len(), data[..data.len().min(8)].escape_ascii()),
+        Outcome::Data(data) => {
+            format!("{} bytes, beginning {}", data.len(), data[..data.len().min(8)].escape_ascii())
+        }
         Outcome::Attr(attr) => format!(
             "{} {:?} {:o} nlink {} {}:{} {} bytes version {}",
-            attr.ino, attr.kind, attr.mode, attr.nlink, attr.uid, attr.gid, attr.size_bytes, attr.version.0
+            attr.ino,
+            attr.kind,
+            attr.mode,
+            attr.nlink,
+            attr.uid,
+            attr.gid,
+            attr.size_bytes,
+            attr.version.0
         ),
         Outcome::Entries { entries, end } => {
-            let names: Vec<String> = entries.iter().map(|(entry, _)| format!("{} {}", entry.name, entry.ino)).collect();
+            let names: Vec<String> =
+                entries.iter().map(|(entry, _)| format!("{} {}", entry.name, entry.ino)).collect();
             format!("[{}]{}", names.join(", "), if *end { "" } else { " and more" })
         }
         other => format!("{other:?}"),

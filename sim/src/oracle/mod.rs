@@ -7,5 +7,7 @@ mod history;
 mod tree;
 
 pub use checker::{Checker, Permitted, Verdict};
-pub use history::{ClientId, Event, History, Identity, Op, OpId, Outcome, Position, SeenNode, SeenTree, describe};
+pub use history::{
+    ClientId, Event, History, Identity, Op, OpId, Outcome, Position, SeenNode, SeenTree, describe,
+};
 pub use tree::Tree;

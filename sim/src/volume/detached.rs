@@ -125,7 +125,9 @@ impl Detached<'_> {
     async fn start(&self) -> Result<Process, String> {
         for attempt in 0..MAX_STARTS {
             let process = self.world.machine(SERVER).process_on(PROGRAM, DATA);
-            match open_on(&process, &self.world.bucket(), &self.plan.options, self.plan.medium).await {
+            match open_on(&process, &self.world.bucket(), &self.plan.options, self.plan.medium)
+                .await
+            {
                 Some(Ok(node)) => {
                     serve(&process, SERVER, &node).await;
                     self.history.note("the node serves");
@@ -151,7 +153,13 @@ impl Detached<'_> {
             let process = self.world.machine(&machine).process("mount");
             match attach_wire(&process, SERVER).await {
                 Some(Ok(client)) => {
-                    let attached = Attached { process, client, id: ClientId(self.begun), machine, leaving: Rc::default() };
+                    let attached = Attached {
+                        process,
+                        client,
+                        id: ClientId(self.begun),
+                        machine,
+                        leaving: Rc::default(),
+                    };
                     self.history.note(format!("client {} begins", self.begun));
                     for worker in 0..self.plan.workers {
                         let worker = Worker {
@@ -159,7 +167,9 @@ impl Detached<'_> {
                             id: attached.id,
                             history: self.history.clone(),
                             known: self.known.clone(),
-                            rng: self.world.rng(&format!("{} worker {worker}", attached.process.name())),
+                            rng: self
+                                .world
+                                .rng(&format!("{} worker {worker}", attached.process.name())),
                             executor: self.world.executor().clone(),
                             pace: self.plan.pace,
                             leaving: attached.leaving.clone(),
@@ -241,7 +251,11 @@ impl Detached<'_> {
         self.world.sleep(CALM).await;
         let Some(last) = self.clients.last() else { return Ok(()) };
         let client = last.client.clone();
-        let seen = last.process.call(async move { walk(&client).await }).await.ok_or("the client has died")?;
+        let seen = last
+            .process
+            .call(async move { walk(&client).await })
+            .await
+            .ok_or("the client has died")?;
         let seen = seen.map_err(|error| format!("the tree cannot be read: {error}"))?;
         self.history.add(Event::Seen { tree: Rc::new(seen), inos: Identity::Kept });
         for attached in &self.clients {
@@ -252,7 +266,12 @@ impl Detached<'_> {
                 Some(Err(FsError::Io)) if self.plan.disk_fails() => {}
                 // What was under way or held open when a session expired.
                 Some(Err(FsError::Io | FsError::Stale)) if self.trouble == Trouble::Isolation => {}
-                other => return Err(format!("client {} does not leave in good order: {other:?}", attached.id.0)),
+                other => {
+                    return Err(format!(
+                        "client {} does not leave in good order: {other:?}",
+                        attached.id.0
+                    ));
+                }
             }
         }
         Ok(())

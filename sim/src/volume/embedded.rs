@@ -28,7 +28,13 @@ pub fn run(seed: u64, bug: Option<Planted>) -> Result<Report, Broken> {
     let history = History::new(&world);
     let scenario = format!("embedded, {lives} lives of at most {life_limit:?}, {plan:?}");
     let permitted = plan.permitted();
-    let mut story = Story::new(&world, history.clone(), plan, rng, Home { machine: "a".into(), data: "data0".into() });
+    let mut story = Story::new(
+        &world,
+        history.clone(),
+        plan,
+        rng,
+        Home { machine: "a".into(), data: "data0".into() },
+    );
     let ended = world.run(story.tell(lives, life_limit));
     judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
 }
@@ -60,7 +66,16 @@ struct Life {
 
 impl Story<'_> {
     pub fn new(world: &World, history: History, plan: Plan, rng: Rng, home: Home) -> Story<'_> {
-        Story { world, bucket: world.bucket(), history, known: Known::default(), plan, rng, clients: FIRST_CLIENT, home }
+        Story {
+            world,
+            bucket: world.bucket(),
+            history,
+            known: Known::default(),
+            plan,
+            rng,
+            clients: FIRST_CLIENT,
+            home,
+        }
     }
 
     async fn tell(&mut self, lives: u64, life_limit: Duration) -> Result<(), String> {
@@ -81,7 +96,9 @@ impl Story<'_> {
                 Some(Ok(node)) => {
                     let client = match attach_embedded(&process, &node).await {
                         Some(Ok(client)) => client,
-                        Some(Err(error)) if !self.plan.permitted().io || attempt > MAX_STARTS => return Err(format!("attach: {error}")),
+                        Some(Err(error)) if !self.plan.permitted().io || attempt > MAX_STARTS => {
+                            return Err(format!("attach: {error}"));
+                        }
                         _ => {
                             process.kill();
                             continue;
@@ -89,9 +106,17 @@ impl Story<'_> {
                     };
                     self.clients += 1;
                     self.history.note(format!("client {} begins", self.clients));
-                    return Ok(Life { process, node, client, id: ClientId(self.clients), leaving: Rc::default() });
+                    return Ok(Life {
+                        process,
+                        node,
+                        client,
+                        id: ClientId(self.clients),
+                        leaving: Rc::default(),
+                    });
                 }
-                Some(Err(error)) if is_damage(&error) || attempt > MAX_STARTS => return Err(format!("the node does not start: {error}")),
+                Some(Err(error)) if is_damage(&error) || attempt > MAX_STARTS => {
+                    return Err(format!("the node does not start: {error}"));
+                }
                 Some(Err(error)) => self.history.note(format!("the node does not start: {error}")),
                 None => return Err("the process has died".into()),
             }
@@ -111,7 +136,11 @@ impl Story<'_> {
         let mut seen = Err(FsError::Io);
         for _ in 0..LOOKS {
             let client = client.clone();
-            seen = life.process.call(async move { walk(&client).await }).await.ok_or("the process has died")?;
+            seen = life
+                .process
+                .call(async move { walk(&client).await })
+                .await
+                .ok_or("the process has died")?;
             if seen.is_ok() {
                 break;
             }
@@ -121,7 +150,10 @@ impl Story<'_> {
         let seen = match seen {
             Ok(seen) => seen,
             Err(error) => {
-                let status = life.process.call(async move { client.admin(AdminRequest::Status).await }).await;
+                let status = life
+                    .process
+                    .call(async move { client.admin(AdminRequest::Status).await })
+                    .await;
                 let troubles = match status {
                     Some(Ok(AdminReply::Status(status))) => status.troubles,
                     _ => vec![],
@@ -134,9 +166,11 @@ impl Story<'_> {
         // What a disk did not force while the node started is told, as long as that node runs.
         let disk = self.plan.faults.disk;
         // To open a file that is encrypted is to read from it.
-        let opens_fail = disk.name_error != Rate::NEVER || self.plan.medium == Medium::Encrypted && disk.read_error != Rate::NEVER;
+        let opens_fail = disk.name_error != Rate::NEVER
+            || self.plan.medium == Medium::Encrypted && disk.read_error != Rate::NEVER;
         let may_fail = disk.sync_error != Rate::NEVER || opens_fail;
-        let is_told = |problem: &Problem| may_fail && problem.what.contains("could not be forced to disk");
+        let is_told =
+            |problem: &Problem| may_fail && problem.what.contains("could not be forced to disk");
         let mut checked = Err(FsError::Io);
         for _ in 0..LOOKS {
             let client = life.client.clone();
@@ -175,8 +209,11 @@ impl Story<'_> {
         }
         let rng = self.world.rng(&format!("{} warmer", life.process.name()));
         if rng.below(3) == 0 {
-            let (client, known, executor) = (life.client.clone(), self.known.clone(), self.world.executor().clone());
-            life.process.spawn(Warmer { client, known, rng, executor, leaving: life.leaving.clone() }.work());
+            let (client, known, executor) =
+                (life.client.clone(), self.known.clone(), self.world.executor().clone());
+            life.process.spawn(
+                Warmer { client, known, rng, executor, leaving: life.leaving.clone() }.work(),
+            );
         }
         self.world.sleep(self.rng.duration(Duration::ZERO, limit)).await;
         if self.rng.below(3) == 0 {
@@ -234,7 +271,8 @@ impl Story<'_> {
             && self.rng.below(2) == 0
         {
             let next = self.clients;
-            self.home = Home { machine: ["a", "b"][self.rng.index(2)].into(), data: format!("data{next}") };
+            self.home =
+                Home { machine: ["a", "b"][self.rng.index(2)].into(), data: format!("data{next}") };
             self.history.note("goes on with an empty data directory");
             return Ok(Identity::Anew);
         }
@@ -259,9 +297,13 @@ impl Story<'_> {
         });
         let stopped = stopped.await.ok_or("the process has died")?;
         self.history.note(format!("the end: {stopped:?}"));
-        let is_clean =
-            |report: &FsckReport| report.problems.is_empty() && report.others.is_empty() && report.waiting + report.undecided == 0;
-        if !matches!(&stopped, (Ok(_), Ok(report), Ok(()), Ok(Stopped::Released)) if is_clean(report)) {
+        let is_clean = |report: &FsckReport| {
+            report.problems.is_empty()
+                && report.others.is_empty()
+                && report.waiting + report.undecided == 0
+        };
+        if !matches!(&stopped, (Ok(_), Ok(report), Ok(()), Ok(Stopped::Released)) if is_clean(report))
+        {
             return Err(format!("the node does not come to rest: {stopped:?}"));
         }
         life.process.kill();
@@ -275,7 +317,10 @@ impl Story<'_> {
         let after = self.look(&life, Identity::Anew).await?;
         let problems = differences(&self.bucket, &before, &after);
         if !problems.is_empty() {
-            return Err(format!("the bucket alone does not give the tree back: {}", problems.join("; ")));
+            return Err(format!(
+                "the bucket alone does not give the tree back: {}",
+                problems.join("; ")
+            ));
         }
         Ok(())
     }

@@ -13,7 +13,9 @@ mod workload;
 use ebb_node::Planted;
 
 pub use report::{Broken, Report};
-pub use succession::{Amnesia, Fates, nameless, run as run_succession, run_elsewhere as run_succession_elsewhere};
+pub use succession::{
+    Amnesia, Fates, nameless, run as run_succession, run_elsewhere as run_succession_elsewhere,
+};
 
 /// How node and clients are put together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

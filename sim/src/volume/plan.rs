@@ -57,7 +57,8 @@ enum Parts {
 }
 
 /// Objects that others have put into the bucket before.
-const FOUND: [(&str, &[u8]); 4] = [("a", b"found"), ("d/a", b"below"), ("d/b/c", b"deep"), ("e/a/b/c", b"deeper")];
+const FOUND: [(&str, &[u8]); 4] =
+    [("a", b"found"), ("d/a", b"below"), ("d/b/c", b"deep"), ("e/a/b/c", b"deeper")];
 
 impl Plan {
     pub fn draw(rng: &Rng) -> Plan {
@@ -73,10 +74,14 @@ impl Plan {
         }
         // What takes effect later still can undo what came after: docs/semantics.md.
         faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
-        let guards = [Guards::None, Guards::Puts, Guards::All, Guards::All, Guards::All, Guards::All][rng.split("unguarded").index(6)];
-        let parts = [Parts::Copied, Parts::Copied, Parts::NotCopied, Parts::Refused, Parts::Kept][rng.split("kept").index(5)];
+        let guards =
+            [Guards::None, Guards::Puts, Guards::All, Guards::All, Guards::All, Guards::All]
+                [rng.split("unguarded").index(6)];
+        let parts = [Parts::Copied, Parts::Copied, Parts::NotCopied, Parts::Refused, Parts::Kept]
+            [rng.split("kept").index(5)];
         let options = Options {
-            // Without conditions nobody can find out that a node is dead: somebody has made sure of it.
+            // Without conditions nobody can find out that a node is dead: somebody has made sure of
+            // it.
             take_over: if guards == Guards::None { TakeOver::Now } else { TakeOver::IfAbandoned },
             volume: VOLUME.into(),
             owner: "simulated".into(),
@@ -112,7 +117,8 @@ impl Plan {
                 pause_limit: Duration::from_millis([1, 20, 200][rng.index(3)]),
                 far: [Rate::NEVER, Rate::one_in(40)][rng.index(2)],
             },
-            medium: [Medium::Plain, Medium::Plain, Medium::Encrypted][rng.split("encrypted").index(3)],
+            medium: [Medium::Plain, Medium::Plain, Medium::Encrypted]
+                [rng.split("encrypted").index(3)],
             found: rng.below(2) == 0,
             keeps: rng.split("trash").index(4) == 0,
             nests: rng.split("nested").index(3) != 0,
@@ -133,13 +139,22 @@ impl Plan {
     }
 
     pub fn permitted(&self) -> Permitted {
-        let bucket = self.faults.bucket != Default::default() || self.options.cache_bytes < 1 << 30 || self.options.dirty_bytes < 1 << 30;
-        Permitted { io: self.disk_fails(), bucket, expiry: false, durable_answers: self.options.ack_durable }
+        let bucket = self.faults.bucket != Default::default()
+            || self.options.cache_bytes < 1 << 30
+            || self.options.dirty_bytes < 1 << 30;
+        Permitted {
+            io: self.disk_fails(),
+            bucket,
+            expiry: false,
+            durable_answers: self.options.ack_durable,
+        }
     }
 
     pub fn disk_fails(&self) -> bool {
         let disk = self.faults.disk;
-        [disk.read_error, disk.write_error, disk.sync_error, disk.name_error].iter().any(|rate| *rate != Rate::NEVER)
+        [disk.read_error, disk.write_error, disk.sync_error, disk.name_error]
+            .iter()
+            .any(|rate| *rate != Rate::NEVER)
     }
 
     /// Fills the bucket, and says what the volume is then.
@@ -174,14 +189,30 @@ impl Plan {
             return tree;
         }
         let (name, value) = (Bytes::from_static(KEEP), Bytes::from_static(b"1000000000"));
-        let (atime, mtime, ctime, btime) = (Time::default(), Time::default(), Time::default(), Time::default());
+        let (atime, mtime, ctime, btime) =
+            (Time::default(), Time::default(), Time::default(), Time::default());
         let xattrs = vec![(name.clone(), value.clone())];
-        let dirs: BTreeSet<&str> = found.iter().filter_map(|(key, _)| Some(key.split_once('/')?.0)).collect();
+        let dirs: BTreeSet<&str> =
+            found.iter().filter_map(|(key, _)| Some(key.split_once('/')?.0)).collect();
         let nlink = 2 + dirs.len() as u32;
-        let record = InstalledRecord { mode: 0o755, nlink, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs, links: vec![] };
-        let page = DirectoryPage { dir: Ino::ROOT, parent: None, record, hidden: vec![], entries: vec![] };
+        let record = InstalledRecord {
+            mode: 0o755,
+            nlink,
+            uid: 0,
+            gid: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            xattrs,
+            links: vec![],
+        };
+        let page =
+            DirectoryPage { dir: Ino::ROOT, parent: None, record, hidden: vec![], entries: vec![] };
         let body = page::encode(&page.into()).expect("it is a small page").to_vec();
-        bucket.put_as_outsider(&page_key(Ino::ROOT), body, vec![]).expect("outsiders meet no faults");
+        bucket
+            .put_as_outsider(&page_key(Ino::ROOT), body, vec![])
+            .expect("outsiders meet no faults");
         tree.keeping(name, value)
     }
 }

@@ -17,7 +17,8 @@ pub struct Report {
 /// A run that broke a promise.
 #[derive(Clone, Debug, Error)]
 #[error(
-    "seed {seed}: {what}\n\nscenario: {scenario}\nrepeat with: cargo xtask sim --seed {seed}\n\nhistory:\n{history}\nlast events:\n{last_events}"
+    "seed {seed}: {what}\n\nscenario: {scenario}\nrepeat with: cargo xtask sim --seed \
+     {seed}\n\nhistory:\n{history}\nlast events:\n{last_events}"
 )]
 pub struct Broken {
     pub seed: u64,
@@ -37,7 +38,8 @@ pub fn judge(
     initial: Tree,
     permitted: Permitted,
 ) -> Result<Report, Broken> {
-    let operations = events.iter().filter(|(_, event)| matches!(event, Event::Return { .. })).count();
+    let operations =
+        events.iter().filter(|(_, event)| matches!(event, Event::Return { .. })).count();
     // What clients saw says more than how the end went, so it is looked at first.
     let verdict = Checker::new(initial, permitted, events).check();
     let undecided = matches!(verdict, Err(Verdict::Undecided { .. }));
@@ -45,7 +47,15 @@ pub fn judge(
         (Err(verdict @ Verdict::Impossible { .. }), _) => verdict.to_string(),
         (_, Err(failure)) => failure.stuck.to_string(),
         (_, Ok(Err(what))) => what,
-        (_, Ok(Ok(()))) => return Ok(Report { trace_hash: world.trace_hash(), operations, scenario, undecided }),
+        (_, Ok(Ok(()))) => {
+            return Ok(Report { trace_hash: world.trace_hash(), operations, scenario, undecided });
+        }
     };
-    Err(Broken { seed, what, scenario, history: describe(events), last_events: world.last_events() })
+    Err(Broken {
+        seed,
+        what,
+        scenario,
+        history: describe(events),
+        last_events: world.last_events(),
+    })
 }

@@ -2,7 +2,9 @@
 
 use crate::{Process, SimBucket};
 use bytes::{Bytes, BytesMut};
-use ebb_client::{AttachError, Client, ClientPorts, Estate, Link, LocalLink, Options as ClientOptions, WireLink};
+use ebb_client::{
+    AttachError, Client, ClientPorts, Estate, Link, LocalLink, Options as ClientOptions, WireLink,
+};
 use ebb_encryption::{EncryptionError, Key};
 use ebb_model::*;
 use ebb_node::{Node, OpenError, Options, wire};
@@ -16,7 +18,11 @@ const PORT: u16 = 7000;
 pub const VOLUME: &str = "ebb";
 
 /// Opens a node in a process. It lives and dies with the process.
-pub async fn open(process: &Process, bucket: &SimBucket, options: &Options) -> Option<Result<Rc<Node>, OpenError>> {
+pub async fn open(
+    process: &Process,
+    bucket: &SimBucket,
+    options: &Options,
+) -> Option<Result<Rc<Node>, OpenError>> {
     open_on(process, bucket, options, Medium::Plain).await
 }
 
@@ -27,7 +33,12 @@ pub enum Medium {
     Encrypted,
 }
 
-pub async fn open_on(process: &Process, bucket: &SimBucket, options: &Options, medium: Medium) -> Option<Result<Rc<Node>, OpenError>> {
+pub async fn open_on(
+    process: &Process,
+    bucket: &SimBucket,
+    options: &Options,
+    medium: Medium,
+) -> Option<Result<Rc<Node>, OpenError>> {
     let (ports, port, options) = (process.ports.clone(), process.bucket(bucket), options.clone());
     let opening = async move {
         let ports = if medium == Medium::Encrypted { encrypted(ports).await? } else { ports };
@@ -47,7 +58,10 @@ async fn encrypted(ports: Ports) -> Result<Ports, DiskError> {
 }
 
 /// A client in the node's own process.
-pub async fn attach_embedded(process: &Process, node: &Rc<Node>) -> Option<Result<Client, AttachError>> {
+pub async fn attach_embedded(
+    process: &Process,
+    node: &Rc<Node>,
+) -> Option<Result<Client, AttachError>> {
     attach(process, local_link(node), "embedded".into(), None).await
 }
 
@@ -57,11 +71,20 @@ pub async fn attach_wire(process: &Process, server: &str) -> Option<Result<Clien
 }
 
 /// One that leaves what a successor needs in the estate, and may be one.
-pub async fn attach_heir(process: &Process, link: Rc<dyn Link>, estate: Rc<Estate>) -> Option<Result<Client, AttachError>> {
+pub async fn attach_heir(
+    process: &Process,
+    link: Rc<dyn Link>,
+    estate: Rc<Estate>,
+) -> Option<Result<Client, AttachError>> {
     attach(process, link, process.name().to_owned(), Some(estate)).await
 }
 
-async fn attach(process: &Process, link: Rc<dyn Link>, name: String, estate: Option<Rc<Estate>>) -> Option<Result<Client, AttachError>> {
+async fn attach(
+    process: &Process,
+    link: Rc<dyn Link>,
+    name: String,
+    estate: Option<Rc<Estate>>,
+) -> Option<Result<Client, AttachError>> {
     let (ports, options) = (ClientPorts::from(&process.ports), ClientOptions::new(VOLUME, name));
     let attaching = async move {
         match estate {
@@ -84,7 +107,11 @@ pub fn local_link(node: &Rc<Node>) -> Rc<dyn Link> {
 }
 
 pub fn wire_link(process: &Process, server: &str) -> Rc<dyn Link> {
-    Rc::new(WireLink::new(process.ports.net.clone(), ClientPorts::from(&process.ports), format!("{server}:{PORT}")))
+    Rc::new(WireLink::new(
+        process.ports.net.clone(),
+        ClientPorts::from(&process.ports),
+        format!("{server}:{PORT}"),
+    ))
 }
 
 /// Serves clients over the network until the process ends, which it does by itself if the
@@ -98,7 +125,8 @@ pub async fn serve(process: &Process, machine: &str, node: &Rc<Node>) {
     let (net, node) = (process.ports.net.clone(), node.clone());
     let address = format!("{machine}:{PORT}");
     process.spawn(async move {
-        let listener = net.listen(&address).await.expect("the port is free: its last owner is dead");
+        let listener =
+            net.listen(&address).await.expect("the port is free: its last owner is dead");
         wire::serve(node, listener).await;
     });
 }
@@ -138,7 +166,8 @@ pub async fn walk(client: &Client) -> Result<SeenTree, FsError> {
 
 async fn see(client: &Client, ino: Ino) -> Result<SeenNode, FsError> {
     let attr = client.getattr(ino).await?;
-    let target = if attr.kind == FileKind::Symlink { client.readlink(ino).await? } else { Bytes::new() };
+    let target =
+        if attr.kind == FileKind::Symlink { client.readlink(ino).await? } else { Bytes::new() };
     let mut xattrs = BTreeMap::new();
     for name in client.listxattr(ino).await? {
         xattrs.insert(name.clone(), client.getxattr(ino, name).await?);
@@ -156,13 +185,15 @@ async fn see(client: &Client, ino: Ino) -> Result<SeenNode, FsError> {
     Ok(SeenNode { attr, target, xattrs, content: content.freeze() })
 }
 
-/// Reads what is in the trash, which [`walk`] does not see: what a power cut has left of clean blocks that
-/// were being written is found out by reading.
+/// Reads what is in the trash, which [`walk`] does not see: what a power cut has left of clean
+/// blocks that were being written is found out by reading.
 pub async fn read_trash(client: &Client) -> Result<(), FsError> {
     let mut next = Some(TrashPoint::default());
     while let Some(from) = next {
         let request = AdminRequest::ListTrash { path: vec![], from };
-        let AdminReply::Trash { entries, next: further } = client.admin(request).await? else { return Err(FsError::Invalid) };
+        let AdminReply::Trash { entries, next: further } = client.admin(request).await? else {
+            return Err(FsError::Invalid);
+        };
         for entry in entries {
             see(client, entry.ino).await?;
         }
@@ -175,8 +206,14 @@ pub async fn read_trash(client: &Client) -> Result<(), FsError> {
 pub async fn empty_trash(client: &Client) -> Result<(), FsError> {
     let mut next = Some(TrashPoint::default());
     while let Some(from) = next {
-        let request = AdminRequest::EmptyTrash { path: vec![], until: Time { secs: i64::MAX, nanos: 0 }, from };
-        let AdminReply::Emptied { next: further, .. } = client.admin(request).await? else { return Err(FsError::Invalid) };
+        let request = AdminRequest::EmptyTrash {
+            path: vec![],
+            until: Time { secs: i64::MAX, nanos: 0 },
+            from,
+        };
+        let AdminReply::Emptied { next: further, .. } = client.admin(request).await? else {
+            return Err(FsError::Invalid);
+        };
         next = further;
     }
     Ok(())
@@ -184,10 +221,15 @@ pub async fn empty_trash(client: &Client) -> Result<(), FsError> {
 
 /// What `ebb fsck --bucket` asks for, all parts of it.
 pub async fn fsck(client: &Client) -> Result<FsckReport, FsError> {
-    let AdminReply::Fsck(mut report) = client.admin(AdminRequest::Fsck).await? else { return Err(FsError::Invalid) };
+    let AdminReply::Fsck(mut report) = client.admin(AdminRequest::Fsck).await? else {
+        return Err(FsError::Invalid);
+    };
     let mut next = Some(FsckPoint::START);
     while let Some(from) = next {
-        let AdminReply::FsckPart(part) = client.admin(AdminRequest::FsckBucket { from }).await? else { return Err(FsError::Invalid) };
+        let AdminReply::FsckPart(part) = client.admin(AdminRequest::FsckBucket { from }).await?
+        else {
+            return Err(FsError::Invalid);
+        };
         report.add(part.report);
         next = part.next;
     }

@@ -1,9 +1,9 @@
-//! A process that is killed again and again, with memory that outlives it, and users who do not notice: what
-//! they ask is asked again of the next life until it is answered (O-6). Its node is in the same process, or
-//! [elsewhere].
+//! A process that is killed again and again, with memory that outlives it, and users who do not
+//! notice: what they ask is asked again of the next life until it is answered (O-6). Its node is in
+//! the same process, or [elsewhere].
 //!
-//! To the oracle there is one client that never ends: an operation that was done twice or lost, or a
-//! file that is gone while it is open, is an answer that cannot be.
+//! To the oracle there is one client that never ends: an operation that was done twice or lost, or
+//! a file that is gone while it is open, is an answer that cannot be.
 
 mod elsewhere;
 mod memory;
@@ -57,8 +57,8 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<Report, Broken> {
     judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
 }
 
-/// A file is made without a name, and the process dies before it has left to anybody that it is open.
-/// Gives what the successor says of the file when it is asked for it again.
+/// A file is made without a name, and the process dies before it has left to anybody that it is
+/// open. Gives what the successor says of the file when it is asked for it again.
 pub fn nameless(seed: u64) -> Result<Attr, String> {
     const REQUEST: u64 = 7;
     let world = World::with_faults(seed, FaultPlan::default());
@@ -88,7 +88,8 @@ async fn make_nameless(scene: &Scene, request: u64) -> Result<Attr, String> {
     let life = scene.life()?;
     let client = life.client.on_behalf_of(request);
     let mode = NewMode { mode: 0o600, umask: 0 };
-    let made = life.process.call(async move { client.tmpfile(&Caller::ROOT, Ino::ROOT, mode).await });
+    let made =
+        life.process.call(async move { client.tmpfile(&Caller::ROOT, Ino::ROOT, mode).await });
     made.await.ok_or("the process has died")?.map_err(|error| error.to_string())
 }
 
@@ -126,7 +127,13 @@ enum Errors {
 
 /// In calm: what is open is what users have open, everything comes to rest in the bucket, and
 /// nothing is held that nobody has open. No other client is attached.
-async fn end(world: &World, scene: &Scene, history: &History, (home, node): (&Process, &Rc<Node>), errors: Errors) -> Result<(), String> {
+async fn end(
+    world: &World,
+    scene: &Scene,
+    history: &History,
+    (home, node): (&Process, &Rc<Node>),
+    errors: Errors,
+) -> Result<(), String> {
     let life = scene.life()?;
     let mut left: Vec<u64> = life.estate.opens().iter().map(|open| open.handle).collect();
     let mut held: Vec<u64> = scene.open().into_values().flatten().collect();
@@ -151,7 +158,9 @@ async fn end(world: &World, scene: &Scene, history: &History, (home, node): (&Pr
     closed.await.ok_or("the process has died")?;
     world.sleep(Duration::from_secs(1)).await;
     let client = life.client.clone();
-    let seen = life.process.call(async move { (walk(&client).await, client.admin(AdminRequest::Fsck).await) });
+    let seen = life
+        .process
+        .call(async move { (walk(&client).await, client.admin(AdminRequest::Fsck).await) });
     let (seen, checked) = seen.await.ok_or("the process has died")?;
     let seen = seen.map_err(|error| format!("the tree cannot be read: {error}"))?;
     history.add(Event::Gone { client: scene.client });
@@ -164,29 +173,44 @@ async fn end(world: &World, scene: &Scene, history: &History, (home, node): (&Pr
     let client = life.client.clone();
     let calmed = life.process.call(async move {
         let emptied = empty_trash(&client).await;
-        (emptied.and(client.admin(AdminRequest::Flush { path: vec![] }).await), client.sync_fs().await)
+        (
+            emptied.and(client.admin(AdminRequest::Flush { path: vec![] }).await),
+            client.sync_fs().await,
+        )
     });
     match calmed.await.ok_or("the process has died")? {
         (Ok(_), Ok(())) => {}
         (Ok(_), Err(FsError::Io | FsError::Stale)) if errors == Errors::Ended => {}
         other => return Err(format!("the client does not come to rest: {other:?}")),
     }
-    // While the session is there, of whatever has no name and nobody has open something would be left.
+    // While the session is there, of whatever has no name and nobody has open something would be
+    // left.
     let node = node.clone();
-    let stopped = home.call(async move { node.stop(true).await }).await.ok_or("the node has died")?;
+    let stopped =
+        home.call(async move { node.stop(true).await }).await.ok_or("the node has died")?;
     if !matches!(stopped, Ok(Stopped::Released)) {
         return Err(format!("the node does not come to rest: {stopped:?}"));
     }
     let problems = bucket_holds(&world.bucket(), &seen, &empty_trashes(&world.bucket()));
-    if problems.is_empty() { Ok(()) } else { Err(format!("the bucket is not what it should be: {}", problems.join("; "))) }
+    if problems.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("the bucket is not what it should be: {}", problems.join("; ")))
+    }
 }
 
 /// How many files the node takes for open on the mount.
 async fn open_at_node(scene: &Scene) -> Result<u64, String> {
     let life = scene.life()?;
     let client = life.client.clone();
-    let status = life.process.call(async move { client.admin(AdminRequest::Status).await }).await.ok_or("the process has died")?;
-    let Ok(AdminReply::Status(status)) = status else { return Err(format!("no status: {status:?}")) };
+    let status = life
+        .process
+        .call(async move { client.admin(AdminRequest::Status).await })
+        .await
+        .ok_or("the process has died")?;
+    let Ok(AdminReply::Status(status)) = status else {
+        return Err(format!("no status: {status:?}"));
+    };
     match &status.sessions[..] {
         [session] => Ok(session.open_files),
         others => Err(format!("the mount is not the only client: {others:?}")),

@@ -9,10 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Compares the bucket with the tree that it is to hold. `others` are keys that somebody
 /// else put there and nobody touched.
-pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+pub fn bucket_holds(
+    bucket: &SimBucket,
+    tree: &SeenTree,
+    others: &BTreeMap<String, Vec<u8>>,
+) -> Vec<String> {
     let objects = bucket.objects();
     let unfinished = bucket.unfinished_uploads().into_iter();
-    let mut problems: Vec<String> = unfinished.map(|upload| format!("an upload to {} is not finished", upload.key)).collect();
+    let mut problems: Vec<String> =
+        unfinished.map(|upload| format!("an upload to {} is not finished", upload.key)).collect();
     let mut owned: BTreeSet<String> = others.keys().cloned().collect();
     owned.insert(".ebb/head".into());
     for (key, body) in others {
@@ -28,13 +33,21 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
             FileKind::Directory => {
                 let key = keys::page_key(node.attr.ino);
                 let head = objects.get(&key).and_then(|object| page::decode(&object.body).ok());
-                owned.extend(head.iter().flat_map(|head| &head.pieces).map(|piece| keys::piece_key(node.attr.ino, piece.id)));
+                owned.extend(
+                    head.iter()
+                        .flat_map(|head| &head.pieces)
+                        .map(|piece| keys::piece_key(node.attr.ino, piece.id)),
+                );
                 owned.insert(key);
                 owned.insert(prefixes[&path[..]].clone());
             }
             FileKind::Regular => {
                 let (parent, name) = split(path);
-                files.entry(node.attr.ino).or_default().push(keys::own_key(&prefixes[parent], &name, node.attr.ino));
+                files.entry(node.attr.ino).or_default().push(keys::own_key(
+                    &prefixes[parent],
+                    &name,
+                    node.attr.ino,
+                ));
             }
             _ => {}
         }
@@ -42,7 +55,8 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
     let mut elsewhere = Vec::new();
     for (path, node) in tree.iter().filter(|(_, node)| node.attr.kind == FileKind::Regular) {
         // Of several names one has the object.
-        let holds = |key: &&String| objects.get(*key).is_some_and(|object| object.body == node.content);
+        let holds =
+            |key: &&String| objects.get(*key).is_some_and(|object| object.body == node.content);
         match files[&node.attr.ino].iter().find(holds) {
             Some(key) => {
                 owned.insert(key.clone());
@@ -58,7 +72,11 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
         if !seen.insert(node.attr.ino) {
             continue;
         }
-        match left.iter().find(|key| objects[**key].body == node.content && !key.ends_with('/')).copied() {
+        match left
+            .iter()
+            .find(|key| objects[**key].body == node.content && !key.ends_with('/'))
+            .copied()
+        {
             Some(key) => {
                 left.remove(key);
             }
@@ -66,8 +84,12 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
         }
     }
     // So do their markers.
-    let displaced = prefixes.values().filter(|prefix| !prefix.is_empty() && !objects.contains_key(*prefix)).count();
-    let (markers, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|key| key.ends_with('/') && objects[*key].body.is_empty());
+    let displaced = prefixes
+        .values()
+        .filter(|prefix| !prefix.is_empty() && !objects.contains_key(*prefix))
+        .count();
+    let (markers, others): (Vec<_>, Vec<_>) =
+        left.into_iter().partition(|key| key.ends_with('/') && objects[*key].body.is_empty());
     if markers.len() > displaced {
         problems.push(format!("some of {markers:?} mark no directory"));
     }
@@ -78,11 +100,15 @@ pub fn bucket_holds(bucket: &SimBucket, tree: &SeenTree, others: &BTreeMap<Strin
 /// What the bucket has of a trash with nothing in it.
 pub fn empty_trashes(bucket: &SimBucket) -> BTreeMap<String, Vec<u8>> {
     let is_trash = |body: &[u8]| {
-        let head = page::decode(body).ok().filter(|head| head.pieces.is_empty() && head.page.entries.is_empty());
+        let head = page::decode(body)
+            .ok()
+            .filter(|head| head.pieces.is_empty() && head.page.entries.is_empty());
         head.and_then(|head| head.page.parent).is_some_and(|(_, name)| name.as_bytes() == TRASH)
     };
     let objects = bucket.objects().into_iter().map(|(key, object)| (key, object.body.to_vec()));
-    objects.filter(|(key, body)| key.as_bytes() == [TRASH, b"/"].concat() || is_trash(body)).collect()
+    objects
+        .filter(|(key, body)| key.as_bytes() == [TRASH, b"/"].concat() || is_trash(body))
+        .collect()
 }
 
 /// The prefix of each directory, by its path.
@@ -127,7 +153,9 @@ pub fn differences(bucket: &SimBucket, before: &SeenTree, after: &SeenTree) -> V
                     found.push(format!("{shown} is no longer linked to its other names"));
                 }
                 expected.attr.ino = after.attr.ino;
-                if before.attr.kind == FileKind::Directory && !objects.contains_key(&keys::page_key(before.attr.ino)) {
+                if before.attr.kind == FileKind::Directory
+                    && !objects.contains_key(&keys::page_key(before.attr.ino))
+                {
                     let Attr { atime, mtime, ctime, btime, .. } = after.attr;
                     expected.attr = Attr { atime, mtime, ctime, btime, ..expected.attr };
                 }

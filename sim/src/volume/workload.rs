@@ -54,8 +54,10 @@ impl Known {
 
     fn any(&self, rng: &Rng) -> Option<Ino> {
         let inos = self.inos.borrow();
-        let lists: Vec<&Vec<Ino>> =
-            [&inos.files, &inos.dirs, &inos.files, &inos.others].into_iter().filter(|list| !list.is_empty()).collect();
+        let lists: Vec<&Vec<Ino>> = [&inos.files, &inos.dirs, &inos.files, &inos.others]
+            .into_iter()
+            .filter(|list| !list.is_empty())
+            .collect();
         if lists.is_empty() { None } else { Some(recent(lists[rng.index(lists.len())], rng)) }
     }
 }
@@ -89,15 +91,25 @@ pub struct Warmer {
 impl Warmer {
     pub async fn work(self) {
         for _ in 0..self.rng.below(40) {
-            self.executor.sleep(self.executor.world(), self.rng.duration(Duration::ZERO, Duration::from_millis(500))).await;
+            self.executor
+                .sleep(
+                    self.executor.world(),
+                    self.rng.duration(Duration::ZERO, Duration::from_millis(500)),
+                )
+                .await;
             if self.leaving.get() {
                 return;
             }
             let Some(ino) = self.known.file(&self.rng) else { continue };
             let request = match self.rng.below(4) {
-                0 => AdminRequest::Evict { path: vec![], from: (ino, self.rng.below(2)), limit_bytes: self.rng.below(1 << 20) },
+                0 => AdminRequest::Evict {
+                    path: vec![],
+                    from: (ino, self.rng.below(2)),
+                    limit_bytes: self.rng.below(1 << 20),
+                },
                 _ => {
-                    let (offset, len_bytes) = (self.rng.below(4) * BLOCK_BYTES, self.rng.below(2 * CHUNK_BYTES));
+                    let (offset, len_bytes) =
+                        (self.rng.below(4) * BLOCK_BYTES, self.rng.below(2 * CHUNK_BYTES));
                     AdminRequest::Warm { ino, offset, len_bytes }
                 }
             };
@@ -137,7 +149,12 @@ impl Worker {
         let mut open = Vec::new();
         for _ in 0..self.pace.operations {
             let pause = if self.rng.below(10) == 0 { 20 } else { 1 };
-            self.executor.sleep(self.executor.world(), self.rng.duration(Duration::ZERO, self.pace.pause_limit) * pause).await;
+            self.executor
+                .sleep(
+                    self.executor.world(),
+                    self.rng.duration(Duration::ZERO, self.pace.pause_limit) * pause,
+                )
+                .await;
             if self.leaving.get() {
                 return;
             }
@@ -158,11 +175,14 @@ impl Worker {
         let outcome = (self.ask)(op).await;
         match &outcome {
             Outcome::Attr(attr) => self.known.learn(attr),
-            Outcome::Entries { entries, .. } => entries.iter().for_each(|(_, attr)| self.known.learn(attr)),
+            Outcome::Entries { entries, .. } => {
+                entries.iter().for_each(|(_, attr)| self.known.learn(attr))
+            }
             _ => {}
         }
         // Who leaves has no file open any more, whatever he still waits for.
-        if !(self.leaving.get() && matches!(outcome, Outcome::Failed(FsError::Io | FsError::Stale))) {
+        if !(self.leaving.get() && matches!(outcome, Outcome::Failed(FsError::Io | FsError::Stale)))
+        {
             self.history.add(Event::Return { id, outcome: outcome.clone() });
         }
         outcome
@@ -170,7 +190,9 @@ impl Worker {
 
     async fn read_dir(&self, dir: Ino) {
         let mut after = Cookie::START;
-        while let Outcome::Entries { entries, end: false } = self.run(Op::ReadDir { dir, after }).await {
+        while let Outcome::Entries { entries, end: false } =
+            self.run(Op::ReadDir { dir, after }).await
+        {
             let Some((last, _)) = entries.last() else { return };
             after = last.cookie;
         }
@@ -189,19 +211,29 @@ impl Worker {
                 len_bytes: [1 + rng.below(300), 100_000, 4 << 20][rng.index(3)],
                 drop_set_id: false,
             }),
-            32 => Op::Mutate(ClientMutation::Tmpfile { parent: self.known.dir(rng), mode: NewMode { mode: 0o660, umask: 0o022 } }),
+            32 => Op::Mutate(ClientMutation::Tmpfile {
+                parent: self.known.dir(rng),
+                mode: NewMode { mode: 0o660, umask: 0o022 },
+            }),
             18..30 => Op::Mutate(ClientMutation::Write {
                 ino: self.known.file(rng)?,
                 offset: self.offset(),
                 data: self.data(),
                 drop_set_id: false,
             }),
-            36..40 => Op::Mutate(ClientMutation::Append { ino: self.known.file(rng)?, data: self.data(), drop_set_id: false }),
+            36..40 => Op::Mutate(ClientMutation::Append {
+                ino: self.known.file(rng)?,
+                data: self.data(),
+                drop_set_id: false,
+            }),
             40..45 => {
                 let set = SetAttr { size_bytes: Some(self.offset()), ..SetAttr::default() };
                 Op::Mutate(ClientMutation::SetAttr { ino: self.known.file(rng)?, set })
             }
-            45..49 => Op::Mutate(ClientMutation::SetAttr { ino: self.known.any(rng)?, set: self.attributes() }),
+            45..49 => Op::Mutate(ClientMutation::SetAttr {
+                ino: self.known.any(rng)?,
+                set: self.attributes(),
+            }),
             49..58 => Op::Mutate(ClientMutation::Rename {
                 from: self.known.dir(rng),
                 name: self.name(),
@@ -209,9 +241,18 @@ impl Worker {
                 new_name: self.name(),
                 mode: self.rename_mode(),
             }),
-            58..65 => Op::Mutate(ClientMutation::Unlink { parent: self.known.dir(rng), name: self.name() }),
-            65..68 => Op::Mutate(ClientMutation::Rmdir { parent: self.known.dir(rng), name: self.name() }),
-            68..72 => Op::Mutate(ClientMutation::Link { ino: self.known.any(rng)?, parent: self.known.dir(rng), name: self.name() }),
+            58..65 => Op::Mutate(ClientMutation::Unlink {
+                parent: self.known.dir(rng),
+                name: self.name(),
+            }),
+            65..68 => {
+                Op::Mutate(ClientMutation::Rmdir { parent: self.known.dir(rng), name: self.name() })
+            }
+            68..72 => Op::Mutate(ClientMutation::Link {
+                ino: self.known.any(rng)?,
+                parent: self.known.dir(rng),
+                name: self.name(),
+            }),
             72..76 => Op::Lookup { parent: self.known.dir(rng), name: self.name() },
             76..78 => Op::GetAttr { ino: self.known.any(rng)? },
             78..81 => Op::ReadDir { dir: self.known.dir(rng), after: Cookie::START },
@@ -219,7 +260,11 @@ impl Worker {
                 let to = [Seek::Data, Seek::Hole][rng.index(2)];
                 Op::Seek { ino: self.known.file(rng)?, offset: self.offset(), to }
             }
-            83..89 => Op::Read { ino: self.known.file(rng)?, offset: self.offset(), len_bytes: 1 + rng.index(200_000) },
+            83..89 => Op::Read {
+                ino: self.known.file(rng)?,
+                offset: self.offset(),
+                len_bytes: 1 + rng.index(200_000),
+            },
             89 => Op::Mutate(self.xattr()?),
             90 => Op::Mutate(self.acl()?),
             91 => Op::Xattrs { ino: self.known.any(rng)? },
@@ -241,18 +286,30 @@ impl Worker {
         let (what, opened) = match rng.below(20) {
             0..11 => (Make::Regular, rng.below(4) == 0),
             11..17 => (Make::Directory, false),
-            17..19 => (Make::Symlink { target: Bytes::from(format!("to/{}", rng.below(100))) }, false),
+            17..19 => {
+                (Make::Symlink { target: Bytes::from(format!("to/{}", rng.below(100))) }, false)
+            }
             _ => (Make::Special { kind: FileKind::Fifo, rdev: 0 }, false),
         };
         let mode = [0o644, 0o600, 0o755, 0o700][rng.index(4)];
         let mode = NewMode { mode, umask: [0, 0, 0o22, 0o77][rng.index(4)] };
-        ClientMutation::Make { parent: self.known.dir(rng), name: self.name(), mode, what, open: opened }
+        ClientMutation::Make {
+            parent: self.known.dir(rng),
+            name: self.name(),
+            mode,
+            what,
+            open: opened,
+        }
     }
 
     fn fallocate(&self) -> Option<ClientMutation> {
         let rng = &self.rng;
-        let (what, keep_size) = ([Allocation::Reserve, Allocation::Zero, Allocation::Zero][rng.index(3)], rng.below(3) != 0);
-        let len_bytes = [1 + rng.below(100_000), BLOCK_BYTES * (1 + rng.below(3)), 1 << 20][rng.index(3)];
+        let (what, keep_size) = (
+            [Allocation::Reserve, Allocation::Zero, Allocation::Zero][rng.index(3)],
+            rng.below(3) != 0,
+        );
+        let len_bytes =
+            [1 + rng.below(100_000), BLOCK_BYTES * (1 + rng.below(3)), 1 << 20][rng.index(3)];
         Some(ClientMutation::Fallocate {
             ino: self.known.file(rng)?,
             offset: self.offset(),
@@ -278,7 +335,12 @@ impl Worker {
         match rng.below(3) {
             0 => set.mode = Some([0o640, 0o444, 0o777][rng.index(3)]),
             1 => (set.uid, set.gid) = (Some(rng.below(3) as u32), Some(rng.below(3) as u32)),
-            _ => set.mtime = Some(SetTime::To(Time { secs: rng.below(1 << 31) as i64, nanos: rng.below(1_000_000_000) as u32 })),
+            _ => {
+                set.mtime = Some(SetTime::To(Time {
+                    secs: rng.below(1 << 31) as i64,
+                    nanos: rng.below(1_000_000_000) as u32,
+                }))
+            }
         }
         set
     }
@@ -291,12 +353,18 @@ impl Worker {
             1 => (self.known.dir(rng), AclClass::Access),
             _ => (self.known.dir(rng), AclClass::Default),
         };
-        let tags: &[u16] = [&[][..], &[1, 4, 32], &[1, 2, 4, 16, 32], &[1, 2, 4, 8, 16, 32]][rng.index(4)];
+        let tags: &[u16] =
+            [&[][..], &[1, 4, 32], &[1, 2, 4, 16, 32], &[1, 2, 4, 8, 16, 32]][rng.index(4)];
         let entry = |tag: &u16| {
             let id = if matches!(tag, 2 | 8) { rng.below(3) as u32 } else { u32::MAX };
-            [&tag.to_le_bytes()[..], &(rng.below(8) as u16).to_le_bytes(), &id.to_le_bytes()].concat()
+            [&tag.to_le_bytes()[..], &(rng.below(8) as u16).to_le_bytes(), &id.to_le_bytes()]
+                .concat()
         };
-        let value = if tags.is_empty() { vec![] } else { [2, 0, 0, 0].into_iter().chain(tags.iter().flat_map(entry)).collect() };
+        let value = if tags.is_empty() {
+            vec![]
+        } else {
+            [2, 0, 0, 0].into_iter().chain(tags.iter().flat_map(entry)).collect()
+        };
         Some(ClientMutation::SetAcl { ino, class, value: value.into(), drop_set_gid: false })
     }
 
@@ -308,7 +376,12 @@ impl Worker {
             return Some(ClientMutation::RemoveXattr { ino, name });
         }
         let mode = [XattrMode::Set, XattrMode::Create, XattrMode::Replace][rng.index(3)];
-        Some(ClientMutation::SetXattr { ino, name, value: Bytes::from(vec![rng.next_u64() as u8; rng.index(200)]), mode })
+        Some(ClientMutation::SetXattr {
+            ino,
+            name,
+            value: Bytes::from(vec![rng.next_u64() as u8; rng.index(200)]),
+            mode,
+        })
     }
 
     fn name(&self) -> Name {
@@ -345,52 +418,92 @@ impl Worker {
             _ => 1 + rng.index(150_000),
         };
         let first = rng.next_u64();
-        (0..len as u64).map(|at| ((first.wrapping_add(at * 7 + at / 251)) % 255) as u8 + 1).collect::<Vec<u8>>().into()
+        (0..len as u64)
+            .map(|at| ((first.wrapping_add(at * 7 + at / 251)) % 255) as u8 + 1)
+            .collect::<Vec<u8>>()
+            .into()
     }
 }
 
 pub async fn perform(client: &Client, op: Op) -> Outcome {
     let root = &Caller::ROOT;
-    let done = |result: Result<(), FsError>| result.map_or_else(Outcome::Failed, |()| Outcome::Done);
+    let done =
+        |result: Result<(), FsError>| result.map_or_else(Outcome::Failed, |()| Outcome::Done);
     let attr = |result: Result<Attr, FsError>| result.map_or_else(Outcome::Failed, Outcome::Attr);
     match op {
         Op::Mutate(mutation) => match mutation {
-            ClientMutation::Make { parent, name, mode, what, open } => attr(client.make(root, parent, &name, mode, what, open).await),
-            ClientMutation::Link { ino, parent, name } => attr(client.link(root, ino, parent, &name).await),
-            ClientMutation::Unlink { parent, name } => done(client.unlink(root, parent, &name).await.map(drop)),
-            ClientMutation::Rmdir { parent, name } => done(client.rmdir(root, parent, &name).await.map(drop)),
+            ClientMutation::Make { parent, name, mode, what, open } => {
+                attr(client.make(root, parent, &name, mode, what, open).await)
+            }
+            ClientMutation::Link { ino, parent, name } => {
+                attr(client.link(root, ino, parent, &name).await)
+            }
+            ClientMutation::Unlink { parent, name } => {
+                done(client.unlink(root, parent, &name).await.map(drop))
+            }
+            ClientMutation::Rmdir { parent, name } => {
+                done(client.rmdir(root, parent, &name).await.map(drop))
+            }
             ClientMutation::Rename { from, name, to, new_name, mode } => {
                 done(client.rename(root, from, &name, to, &new_name, mode).await.map(drop))
             }
             ClientMutation::SetAttr { ino, set } => attr(client.setattr(root, ino, set).await),
-            ClientMutation::SetXattr { ino, name, value, mode } => done(client.setxattr(root, ino, name, value, mode).await),
-            ClientMutation::SetAcl { ino, class, value, drop_set_gid } => attr(client.set_acl(root, ino, class, value, drop_set_gid).await),
-            ClientMutation::RemoveXattr { ino, name } => done(client.removexattr(root, ino, name).await),
-            ClientMutation::Write { ino, offset, data, drop_set_id } => {
-                attr(client.write(root, ino, offset, data, drop_set_id).await.map(|written| written.attr))
+            ClientMutation::SetXattr { ino, name, value, mode } => {
+                done(client.setxattr(root, ino, name, value, mode).await)
             }
+            ClientMutation::SetAcl { ino, class, value, drop_set_gid } => {
+                attr(client.set_acl(root, ino, class, value, drop_set_gid).await)
+            }
+            ClientMutation::RemoveXattr { ino, name } => {
+                done(client.removexattr(root, ino, name).await)
+            }
+            ClientMutation::Write { ino, offset, data, drop_set_id } => attr(
+                client
+                    .write(root, ino, offset, data, drop_set_id)
+                    .await
+                    .map(|written| written.attr),
+            ),
             ClientMutation::Append { ino, data, drop_set_id } => {
                 attr(client.append(root, ino, data, drop_set_id).await.map(|written| written.attr))
             }
             ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id } => {
-                let copied = client.copy(root, (from, from_offset), (ino, offset), len_bytes, drop_set_id).await;
-                copied.map_or_else(Outcome::Failed, |done| Outcome::Copied { attr: done.attr, len_bytes: done.len_bytes as u64 })
+                let copied = client
+                    .copy(root, (from, from_offset), (ino, offset), len_bytes, drop_set_id)
+                    .await;
+                copied.map_or_else(Outcome::Failed, |done| Outcome::Copied {
+                    attr: done.attr,
+                    len_bytes: done.len_bytes as u64,
+                })
             }
-            ClientMutation::Tmpfile { parent, mode } => attr(client.tmpfile(root, parent, mode).await),
+            ClientMutation::Tmpfile { parent, mode } => {
+                attr(client.tmpfile(root, parent, mode).await)
+            }
             ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
-                attr(client.fallocate(root, ino, (offset, len_bytes), what, keep_size, drop_set_id).await)
+                attr(
+                    client
+                        .fallocate(root, ino, (offset, len_bytes), what, keep_size, drop_set_id)
+                        .await,
+                )
             }
         },
         Op::Lookup { parent, name } => attr(client.lookup(parent, &name).await),
         Op::GetAttr { ino } => attr(client.getattr(ino).await),
-        Op::ReadLink { ino } => client.readlink(ino).await.map_or_else(Outcome::Failed, Outcome::Link),
+        Op::ReadLink { ino } => {
+            client.readlink(ino).await.map_or_else(Outcome::Failed, Outcome::Link)
+        }
         Op::ReadDir { dir, after } => match client.readdir(dir, after, 1000).await {
             Ok(page) => Outcome::Entries { entries: page.entries, end: page.end },
             Err(error) => Outcome::Failed(error),
         },
-        Op::Read { ino, offset, len_bytes } => client.read(ino, offset, len_bytes).await.map_or_else(Outcome::Failed, Outcome::Data),
-        Op::Seek { ino, offset, to } => client.seek(ino, offset, to).await.map_or_else(Outcome::Failed, Outcome::Offset),
-        Op::Xattrs { ino } => client.listxattr(ino).await.map_or_else(Outcome::Failed, Outcome::Names),
+        Op::Read { ino, offset, len_bytes } => {
+            client.read(ino, offset, len_bytes).await.map_or_else(Outcome::Failed, Outcome::Data)
+        }
+        Op::Seek { ino, offset, to } => {
+            client.seek(ino, offset, to).await.map_or_else(Outcome::Failed, Outcome::Offset)
+        }
+        Op::Xattrs { ino } => {
+            client.listxattr(ino).await.map_or_else(Outcome::Failed, Outcome::Names)
+        }
         Op::Open { ino } => done(client.open(ino).await),
         Op::Close { ino } => {
             client.close(ino);

@@ -21,14 +21,19 @@ fn what_is_damaged_on_its_way_comes_again() {
         for (ino, content) in files {
             assert_eq!(mount.read(ino, 0, content.len()).await, Ok(content));
         }
-        assert!(bucket.requests()["get"] > before + 20, "{} before, {:?} after", before, bucket.requests());
+        assert!(
+            bucket.requests()["get"] > before + 20,
+            "{} before, {:?} after",
+            before,
+            bucket.requests()
+        );
         assert_eq!(mount.troubles().await, Vec::<String>::new());
     });
 }
 
 /// Situation: a bit of an object has flipped in the store. Danger: it is read, or sent again as if
-/// it were right. Expectation: EIO for who reads that block, or has the rest of it sent; the others are
-/// read; what is written over it is right, and so is what is sent then.
+/// it were right. Expectation: EIO for who reads that block, or has the rest of it sent; the others
+/// are read; what is written over it is right, and so is what is sent then.
 #[test]
 fn what_has_rotted_in_the_bucket_is_not_shown() {
     let world = World::new(1);
@@ -38,8 +43,17 @@ fn what_has_rotted_in_the_bucket_is_not_shown() {
         let ino = mount.cold("file", &content(0)).await;
         bucket.rot("file", BLOCK + 5);
         assert_eq!(mount.read(ino, BLOCK, BLOCK).await, Err(FsError::Io));
-        assert_eq!(mount.read(ino, 2 * BLOCK, BLOCK).await.unwrap(), content(0)[2 * BLOCK..3 * BLOCK]);
-        assert!(mount.troubles().await.iter().any(|what| what.starts_with("file came from the bucket as it was not written")));
+        assert_eq!(
+            mount.read(ino, 2 * BLOCK, BLOCK).await.unwrap(),
+            content(0)[2 * BLOCK..3 * BLOCK]
+        );
+        assert!(
+            mount
+                .troubles()
+                .await
+                .iter()
+                .any(|what| what.starts_with("file came from the bucket as it was not written"))
+        );
 
         mount.write(ino, &Bytes::from_static(b"new")).await;
         let sent = mount.client.admin(AdminRequest::Flush { path: vec![] }).await;
@@ -58,8 +72,9 @@ fn what_has_rotted_in_the_bucket_is_not_shown() {
     });
 }
 
-/// Situation: a bit of an object of many spans has flipped in the store, and it is read in order. Danger: of an object that was sent in
-/// parts nobody knows what it was. Expectation: EIO for who reads that span, and the rest is read; what the store mends is read.
+/// Situation: a bit of an object of many spans has flipped in the store, and it is read in order.
+/// Danger: of an object that was sent in parts nobody knows what it was. Expectation: EIO for who
+/// reads that span, and the rest is read; what the store mends is read.
 #[test]
 fn what_has_rotted_of_a_large_object_is_not_shown() {
     for (seed, mib) in [(1, 17), (2, 40), (3, 64)] {
@@ -68,7 +83,8 @@ fn what_has_rotted_of_a_large_object_is_not_shown() {
         run(&world, async {
             let mount = Mount::new(&world, "a", &bucket).await;
             let (ino, content) = large(&mount, mib).await;
-            let span = SPANS * (content.len() / SPANS).div_ceil(SPANS).next_power_of_two().max(BLOCK / SPANS);
+            let span = SPANS
+                * (content.len() / SPANS).div_ceil(SPANS).next_power_of_two().max(BLOCK / SPANS);
             let rotten = 5 * MIB + 7;
             bucket.rot("large", rotten);
             for at in (0..content.len()).step_by(BLOCK) {
@@ -76,10 +92,17 @@ fn what_has_rotted_of_a_large_object_is_not_shown() {
                 let read = mount.read(ino, at, BLOCK).await;
                 match at / span == rotten / span {
                     true => assert_eq!(read, Err(FsError::Io), "{at} of {mib} MiB"),
-                    false => assert!(read.is_ok_and(|read| read == content[at..end]), "{at} of {mib} MiB"),
+                    false => assert!(
+                        read.is_ok_and(|read| read == content[at..end]),
+                        "{at} of {mib} MiB"
+                    ),
                 }
             }
-            assert!(mount.troubles().await.iter().any(|what| what.starts_with("large came from the bucket as it was not written")));
+            assert!(
+                mount.troubles().await.iter().any(
+                    |what| what.starts_with("large came from the bucket as it was not written")
+                )
+            );
 
             bucket.rot("large", rotten);
             assert_eq!(mount.read(ino, rotten, 10).await.unwrap(), content[rotten..rotten + 10]);
@@ -88,9 +111,10 @@ fn what_has_rotted_of_a_large_object_is_not_shown() {
     }
 }
 
-/// Situation: a large object is read in pieces shorter than what one checksum is of, and one of them came damaged. Danger: it
-/// stays in the cache for ever. Expectation: once all of it is here it is seen, named, dropped and fetched at one time: what was damaged on its way is
-/// right then, and what has rotted in the store is EIO.
+/// Situation: a large object is read in pieces shorter than what one checksum is of, and one of
+/// them came damaged. Danger: it stays in the cache for ever. Expectation: once all of it is here
+/// it is seen, named, dropped and fetched at one time: what was damaged on its way is right then,
+/// and what has rotted in the store is EIO.
 #[test]
 fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
     for seed in 1..=6 {
@@ -101,7 +125,9 @@ fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
             let (ino, content) = large(&mount, 40).await;
             let rng = world.rng("order");
             let span = 4 * BLOCK;
-            let rotten = span * rng.below(content.len() as u64 / span as u64) as usize + BLOCK * rng.below(4) as usize + 11;
+            let rotten = span * rng.below(content.len() as u64 / span as u64) as usize
+                + BLOCK * rng.below(4) as usize
+                + 11;
             let mends = seed % 2 == 0;
             // From behind, or who reads in order would be run ahead of.
             for at in (rotten / span * span..rotten / span * span + span).step_by(BLOCK).rev() {
@@ -113,13 +139,18 @@ fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
                     bucket.rot("large", rotten);
                 }
             }
-            let is_named = async || mount.troubles().await.iter().any(|what| what.contains("have another checksum"));
+            let is_named = async || {
+                mount.troubles().await.iter().any(|what| what.contains("have another checksum"))
+            };
             world.sleep(Duration::from_secs(1)).await;
             assert!(is_named().await, "seed {seed}");
             for block in [rotten / BLOCK, rotten / span * (span / BLOCK)] {
                 let read = mount.read(ino, block * BLOCK, BLOCK).await;
                 match mends {
-                    true => assert!(read.is_ok_and(|read| read == content[block * BLOCK..(block + 1) * BLOCK]), "seed {seed}"),
+                    true => assert!(
+                        read.is_ok_and(|read| read == content[block * BLOCK..(block + 1) * BLOCK]),
+                        "seed {seed}"
+                    ),
                     false => assert_eq!(read, Err(FsError::Io), "seed {seed}"),
                 }
             }
@@ -128,8 +159,9 @@ fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
     }
 }
 
-/// Situation: as before, but it has rotted in the bucket, and comes damaged each time. Danger: it is sent for ever, or replaces what is there.
-/// Expectation: the flush says what is wrong, and nothing is replaced; once the bucket is right again the file is sent.
+/// Situation: as before, but it has rotted in the bucket, and comes damaged each time. Danger: it
+/// is sent for ever, or replaces what is there. Expectation: the flush says what is wrong, and
+/// nothing is replaced; once the bucket is right again the file is sent.
 #[test]
 fn what_has_rotted_is_not_sent_again_in_pieces() {
     let world = World::new(1);
@@ -145,7 +177,10 @@ fn what_has_rotted_is_not_sent_again_in_pieces() {
         let flushed = mount.client.admin(AdminRequest::Flush { path: vec![] }).await;
         let troubles = mount.troubles().await;
         assert!(
-            flushed.is_err() && troubles.iter().any(|what| what.contains("large") && what.contains("not what was written")),
+            flushed.is_err()
+                && troubles
+                    .iter()
+                    .any(|what| what.contains("large") && what.contains("not what was written")),
             "{troubles:?}"
         );
         assert_eq!(bucket.objects()["large"].meta.etag, before);
@@ -157,8 +192,9 @@ fn what_has_rotted_is_not_sent_again_in_pieces() {
     });
 }
 
-/// Situation: of a file that was written here one block rots on the node's disk, and in the bucket too. Danger: with it all of its span goes that
-/// is whole here. Expectation: that block is EIO, and the others stay.
+/// Situation: of a file that was written here one block rots on the node's disk, and in the bucket
+/// too. Danger: with it all of its span goes that is whole here. Expectation: that block is EIO,
+/// and the others stay.
 #[test]
 fn what_was_written_here_does_not_go_with_what_is_damaged_in_the_bucket() {
     let world = World::new(1);
@@ -169,7 +205,14 @@ fn what_was_written_here_does_not_go_with_what_is_damaged_in_the_bucket() {
         mount.write(ino, &content).await;
         mount.client.fsync(ino).await.unwrap();
         mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-        assert_eq!(world.machine("a").disk("node").flip(&format!("store/{:016x}", ino.0), 2 * BLOCK_BYTES + 9, 4), Ok(true));
+        assert_eq!(
+            world.machine("a").disk("node").flip(
+                &format!("store/{:016x}", ino.0),
+                2 * BLOCK_BYTES + 9,
+                4
+            ),
+            Ok(true)
+        );
         bucket.rot("large", 2 * BLOCK + 77);
         // What came was given before it could be checked.
         mount.read(ino, 2 * BLOCK, 10).await.unwrap();
@@ -187,17 +230,28 @@ fn what_was_written_here_does_not_go_with_what_is_damaged_in_the_bucket() {
 fn pages_that_are_damaged_on_their_way_come_again() {
     let world = World::new(1);
     let bucket = world.bucket();
-    let dirs: Vec<Name> = (0..20).map(|number| Name::new(format!("dir{number}").as_bytes()).unwrap()).collect();
+    let dirs: Vec<Name> =
+        (0..20).map(|number| Name::new(format!("dir{number}").as_bytes()).unwrap()).collect();
     let file = Name::new(b"file").unwrap();
     run(&world, async {
         let first = Mount::new(&world, "a", &bucket).await;
         for dir in &dirs {
-            let made = first.client.make(&Caller::ROOT, Ino::ROOT, dir, 0o755, Make::Directory, false).await.unwrap();
-            first.client.make(&Caller::ROOT, made.ino, &file, 0o640, Make::Regular, false).await.unwrap();
+            let made = first
+                .client
+                .make(&Caller::ROOT, Ino::ROOT, dir, 0o755, Make::Directory, false)
+                .await
+                .unwrap();
+            first
+                .client
+                .make(&Caller::ROOT, made.ino, &file, 0o640, Make::Regular, false)
+                .await
+                .unwrap();
         }
         first.node.stop(true).await.unwrap();
-        world
-            .set_faults(FaultPlan { bucket: BucketFaults { garbled: Rate::one_in(5), ..BucketFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            bucket: BucketFaults { garbled: Rate::one_in(5), ..BucketFaults::default() },
+            ..FaultPlan::default()
+        });
         let second = Mount::new(&world, "b", &bucket).await;
         for dir in &dirs {
             let dir = second.client.lookup(Ino::ROOT, dir).await.unwrap();
@@ -207,8 +261,8 @@ fn pages_that_are_damaged_on_their_way_come_again() {
     });
 }
 
-/// Situation: a node that has nothing but the bucket begins, and the root's page comes damaged (seeds 1684 and 1958 of
-/// simulated volumes). Expectation: it is asked for again.
+/// Situation: a node that has nothing but the bucket begins, and the root's page comes damaged
+/// (seeds 1684 and 1958 of simulated volumes). Expectation: it is asked for again.
 #[test]
 fn a_root_that_is_damaged_on_its_way_comes_again() {
     for seed in 1..21 {
@@ -227,9 +281,9 @@ fn a_root_that_is_damaged_on_its_way_comes_again() {
     }
 }
 
-/// Situation: the root's page is gone from the bucket, and a node comes that has nothing but that. Danger: it takes the
-/// volume for one whose root was never changed, and says nothing. Expectation: `status` says it; of a volume that is new,
-/// or has no pages yet, nothing is said.
+/// Situation: the root's page is gone from the bucket, and a node comes that has nothing but that.
+/// Danger: it takes the volume for one whose root was never changed, and says nothing. Expectation:
+/// `status` says it; of a volume that is new, or has no pages yet, nothing is said.
 #[test]
 fn a_root_that_is_gone_is_named() {
     let world = World::new(1);
@@ -238,7 +292,11 @@ fn a_root_that_is_gone_is_named() {
         let first = Mount::new(&world, "a", &bucket).await;
         assert_eq!(first.troubles().await, Vec::<String>::new());
         let name = Name::new(b"d").unwrap();
-        first.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o700, Make::Directory, false).await.unwrap();
+        first
+            .client
+            .make(&Caller::ROOT, Ino::ROOT, &name, 0o700, Make::Directory, false)
+            .await
+            .unwrap();
         first.node.stop(true).await.unwrap();
         let second = Mount::new(&world, "b", &bucket).await;
         assert_eq!(second.troubles().await, Vec::<String>::new());
@@ -246,6 +304,9 @@ fn a_root_that_is_gone_is_named() {
         bucket.delete_as_outsider(".ebb/d/1");
         let third = Mount::new(&world, "c", &bucket).await;
         let troubles = third.troubles().await;
-        assert!(troubles.iter().any(|trouble| trouble.starts_with(".ebb/d/1 is not in the bucket")), "{troubles:?}");
+        assert!(
+            troubles.iter().any(|trouble| trouble.starts_with(".ebb/d/1 is not in the bucket")),
+            "{troubles:?}"
+        );
     });
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Situation: blocks rot on the node's disk that nobody reads. Expectation: the scrub finds them; what
-/// the bucket has is dropped, and comes whole when it is read; what it has not is named.
+/// Situation: blocks rot on the node's disk that nobody reads. Expectation: the scrub finds them;
+/// what the bucket has is dropped, and comes whole when it is read; what it has not is named.
 #[test]
 fn what_rots_unread_is_found() {
     let world = World::new(1);
@@ -14,12 +14,22 @@ fn what_rots_unread_is_found() {
         assert_eq!(mount.read(clean, 0, content(0).len()).await, Ok(content(0)));
         mount.client.fsync(clean).await.unwrap();
         let name = Name::new(b"dirty").unwrap();
-        let dirty = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+        let dirty = mount
+            .client
+            .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+            .await
+            .unwrap()
+            .ino;
         mount.write(dirty, &content(1)).await;
         mount.client.fsync(dirty).await.unwrap();
         world.sleep(2 * SCRUB).await;
         let scrub = mount.status().await.scrub;
-        assert!(scrub.blocks >= 8 && scrub.round_ended.is_some() && (scrub.dropped, scrub.damaged) == (0, 0), "{scrub:?}");
+        assert!(
+            scrub.blocks >= 8
+                && scrub.round_ended.is_some()
+                && (scrub.dropped, scrub.damaged) == (0, 0),
+            "{scrub:?}"
+        );
 
         let disk = world.machine("a").disk("node");
         for ino in [clean, dirty] {
@@ -28,27 +38,46 @@ fn what_rots_unread_is_found() {
         world.sleep(2 * SCRUB).await;
         let status = mount.status().await;
         assert!(status.scrub.dropped == 1 && status.scrub.damaged >= 1, "{:?}", status.scrub);
-        assert!(status.troubles.iter().any(|trouble| trouble.what.contains(&format!("inode {dirty} is damaged"))), "{:?}", status.troubles);
+        assert!(
+            status
+                .troubles
+                .iter()
+                .any(|trouble| trouble.what.contains(&format!("inode {dirty} is damaged"))),
+            "{:?}",
+            status.troubles
+        );
         assert_eq!(mount.read(clean, 0, content(0).len()).await, Ok(content(0)));
         assert_eq!(mount.read(dirty, BLOCK, BLOCK).await, Err(FsError::Io));
         assert_eq!(mount.read(dirty, 0, BLOCK).await.unwrap(), content(1)[..BLOCK]);
     });
 }
 
-/// Situation: files grow in small pieces, and a bit of one rots before the bucket has it. Danger: nothing tells, and it is
-/// sent as it is. Expectation: it is found, named, neither sent nor added to, and after restarts too; the others are whole.
+/// Situation: files grow in small pieces, and a bit of one rots before the bucket has it. Danger:
+/// nothing tells, and it is sent as it is. Expectation: it is found, named, neither sent nor added
+/// to, and after restarts too; the others are whole.
 #[test]
 fn what_rots_of_files_that_grew_in_pieces_is_found() {
-    for (seed, piece, len) in [(1, 100, 5_000), (2, 5_000, 60_000), (3, 4_096, 100_000), (4, 60_000, 300_000), (5, 1, 17)] {
+    for (seed, piece, len) in
+        [(1, 100, 5_000), (2, 5_000, 60_000), (3, 4_096, 100_000), (4, 60_000, 300_000), (5, 1, 17)]
+    {
         let world = World::new(seed);
         let bucket = world.bucket();
         run(&world, async {
             let mount = Mount::new(&world, "a", &bucket).await;
-            let content = |of: usize| Bytes::from((0..len).map(|at| (at * at / 251 + of * 101) as u8).collect::<Vec<u8>>());
+            let content = |of: usize| {
+                Bytes::from(
+                    (0..len).map(|at| (at * at / 251 + of * 101) as u8).collect::<Vec<u8>>(),
+                )
+            };
             let mut files = Vec::new();
             for of in 0..3 {
                 let name = Name::new(format!("file{of}").as_bytes()).unwrap();
-                let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+                let ino = mount
+                    .client
+                    .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+                    .await
+                    .unwrap()
+                    .ino;
                 for at in (0..len).step_by(piece) {
                     let part = content(of).slice(at..len.min(at + piece));
                     mount.client.write(&Caller::ROOT, ino, at as u64, part, false).await.unwrap();
@@ -58,15 +87,27 @@ fn what_rots_of_files_that_grew_in_pieces_is_found() {
             }
             let rotten = files[1];
             let (path, start) = mount.find(&content(1)).await;
-            assert_eq!(world.machine("a").disk("node").flip(&path, start + len as u64 - 3, 4), Ok(true));
+            assert_eq!(
+                world.machine("a").disk("node").flip(&path, start + len as u64 - 3, 4),
+                Ok(true)
+            );
             let of_rest = async |mount: &Mount| {
                 for of in [0, 2] {
                     assert_eq!(mount.read(files[of], 0, len).await, Ok(content(of)), "seed {seed}");
                 }
-                let append = mount.client.write(&Caller::ROOT, rotten, len as u64, Bytes::from_static(b"more"), false).await;
+                let append = mount
+                    .client
+                    .write(&Caller::ROOT, rotten, len as u64, Bytes::from_static(b"more"), false)
+                    .await;
                 assert_eq!(append.map(drop), Err(FsError::Io), "seed {seed}");
                 assert_eq!(mount.read(rotten, len - 10, 10).await, Err(FsError::Io), "seed {seed}");
-                assert!(mount.troubles().await.iter().any(|what| what.contains(&format!("inode {rotten} is damaged"))));
+                assert!(
+                    mount
+                        .troubles()
+                        .await
+                        .iter()
+                        .any(|what| what.contains(&format!("inode {rotten} is damaged")))
+                );
             };
             world.sleep(2 * SCRUB).await;
             of_rest(&mount).await;
@@ -74,14 +115,22 @@ fn what_rots_of_files_that_grew_in_pieces_is_found() {
             let mount = Mount::new(&world, "a", &bucket).await;
             of_rest(&mount).await;
             mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap_err();
-            assert_eq!(bucket.objects().into_keys().filter(|key| key.starts_with("file")).collect::<Vec<_>>(), ["file0", "file2"]);
+            assert_eq!(
+                bucket
+                    .objects()
+                    .into_keys()
+                    .filter(|key| key.starts_with("file"))
+                    .collect::<Vec<_>>(),
+                ["file0", "file2"]
+            );
         });
     }
 }
 
-/// Situation: a bit of the log or of its snapshot flips, anywhere, while files are written that the bucket does not have; then
-/// the power fails. Danger: nobody has noticed by then, the start is refused, and all of that is out of reach.
-/// Expectation: the scrub finds it and replaces it by itself; nothing is lost, and nothing is to be repaired.
+/// Situation: a bit of the log or of its snapshot flips, anywhere, while files are written that the
+/// bucket does not have; then the power fails. Danger: nobody has noticed by then, the start is
+/// refused, and all of that is out of reach. Expectation: the scrub finds it and replaces it by
+/// itself; nothing is lost, and nothing is to be repaired.
 #[test]
 fn what_rots_in_the_log_is_replaced_before_it_is_needed() {
     for seed in 0..12 {
@@ -93,7 +142,12 @@ fn what_rots_in_the_log_is_replaced_before_it_is_needed() {
             let mut files = Vec::new();
             let make = async |files: &mut Vec<(Name, Bytes)>| {
                 let name = Name::new(format!("file{}", files.len()).as_bytes()).unwrap();
-                let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+                let ino = mount
+                    .client
+                    .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+                    .await
+                    .unwrap()
+                    .ino;
                 mount.write(ino, &content(files.len())).await;
                 mount.client.fsync(ino).await.unwrap();
                 files.push((name, content(files.len())));
@@ -102,12 +156,17 @@ fn what_rots_in_the_log_is_replaced_before_it_is_needed() {
                 make(&mut files).await;
             }
             let disk = world.machine("a").disk("node");
-            let at_rest = |path: &&String| path.starts_with("log/0") || path.starts_with("snapshot/0");
+            let at_rest =
+                |path: &&String| path.starts_with("log/0") || path.starts_with("snapshot/0");
             for prefix in ["log/0", "snapshot/0"] {
                 let path = disk.paths().into_iter().find(|path| path.starts_with(prefix)).unwrap();
                 let before: Vec<String> = disk.paths().iter().filter(at_rest).cloned().collect();
                 let used = mount.used(&path).await;
-                assert_eq!(disk.flip(&path, rng.below(used), 1 << rng.below(8)), Ok(true), "seed {seed}");
+                assert_eq!(
+                    disk.flip(&path, rng.below(used), 1 << rng.below(8)),
+                    Ok(true),
+                    "seed {seed}"
+                );
                 for _ in 0..rng.below(3) {
                     make(&mut files).await;
                 }
@@ -130,8 +189,9 @@ fn what_rots_in_the_log_is_replaced_before_it_is_needed() {
     }
 }
 
-/// Situation: the log has rotted, and the disk is full or fails, so that no snapshot can be written. Expectation: `status`
-/// names what is damaged and what is at stake, until it has been replaced.
+/// Situation: the log has rotted, and the disk is full or fails, so that no snapshot can be
+/// written. Expectation: `status` names what is damaged and what is at stake, until it has been
+/// replaced.
 #[test]
 fn a_rotten_log_that_cannot_be_replaced_is_named() {
     for full in [true, false] {
@@ -140,7 +200,12 @@ fn a_rotten_log_that_cannot_be_replaced_is_named() {
         run(&world, async {
             let mount = Mount::new(&world, "a", &bucket).await;
             let name = Name::new(b"file").unwrap();
-            let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+            let ino = mount
+                .client
+                .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+                .await
+                .unwrap()
+                .ino;
             mount.write(ino, &content(0)).await;
             mount.client.fsync(ino).await.unwrap();
             let disk = world.machine("a").disk("node");
@@ -154,7 +219,11 @@ fn a_rotten_log_that_cannot_be_replaced_is_named() {
             }
             world.sleep(2 * SCRUB + Duration::from_secs(5)).await;
             let troubles = mount.troubles().await;
-            for said in ["log/00000001", "A new snapshot cannot be written", "1 files and 1 directories, 262144 bytes of files"] {
+            for said in [
+                "log/00000001",
+                "A new snapshot cannot be written",
+                "1 files and 1 directories, 262144 bytes of files",
+            ] {
                 assert!(troubles.iter().any(|what| what.contains(said)), "{said}: {troubles:?}");
             }
             disk.set_capacity(64 << 30);
@@ -168,14 +237,20 @@ fn a_rotten_log_that_cannot_be_replaced_is_named() {
     }
 }
 
-/// Situation: a bit of a file has rotted on the node's disk, whether the bucket has the file or not, and another part of the same block is written
-/// over, made a hole, or cut off; or all of the file is replaced. Danger: with what is new beside it what is damaged counts as whole.
-/// Expectation: what the bucket has comes from there first; what only the node had is EIO until all of it is replaced.
+/// Situation: a bit of a file has rotted on the node's disk, whether the bucket has the file or
+/// not, and another part of the same block is written over, made a hole, or cut off; or all of the
+/// file is replaced. Danger: with what is new beside it what is damaged counts as whole.
+/// Expectation: what the bucket has comes from there first; what only the node had is EIO until all
+/// of it is replaced.
 #[test]
 fn nothing_is_changed_beside_what_is_damaged() {
-    let changes = |is_sent, len| ["write", "append", "hole", "cut", "replace"].map(|change| (is_sent, len, change));
+    let changes = |is_sent, len| {
+        ["write", "append", "hole", "cut", "replace"].map(|change| (is_sent, len, change))
+    };
     let cases = [(true, 50_000), (true, 300_000), (false, 50_000), (false, 300_000)].into_iter();
-    let cases = cases.flat_map(|(is_sent, len)| changes(is_sent, len)).flat_map(|case| [(case, false), (case, true)]);
+    let cases = cases
+        .flat_map(|(is_sent, len)| changes(is_sent, len))
+        .flat_map(|case| [(case, false), (case, true)]);
     for ((is_sent, len, change), is_compared) in cases {
         let case = format!("{change} of {len}, {is_sent}, {is_compared}");
         let world = World::new(len as u64);
@@ -184,7 +259,12 @@ fn nothing_is_changed_beside_what_is_damaged() {
             let mount = Mount::new(&world, "a", &bucket).await;
             let mut model: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
             let name = Name::new(b"file").unwrap();
-            let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+            let ino = mount
+                .client
+                .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+                .await
+                .unwrap()
+                .ino;
             mount.write(ino, &model.clone().into()).await;
             mount.client.fsync(ino).await.unwrap();
             if is_sent {
@@ -200,20 +280,33 @@ fn nothing_is_changed_beside_what_is_damaged() {
             };
             let last = (len - 1) / BLOCK * BLOCK;
             let (path, start) = mount.find(&model).await;
-            assert_eq!(world.machine("a").disk("node").flip(&path, start + last as u64 + 100, 4), Ok(true), "{case}");
+            assert_eq!(
+                world.machine("a").disk("node").flip(&path, start + last as u64 + 100, 4),
+                Ok(true),
+                "{case}"
+            );
 
             let client = &mount.client;
-            let (cut, hole) = (SetAttr { size_bytes: Some(last as u64 + 200), ..SetAttr::default() }, (last as u64 + 300, 400));
-            let write = async |at: usize, data: Vec<u8>| client.write(&Caller::ROOT, ino, at as u64, data.into(), false).await.map(drop);
+            let (cut, hole) = (
+                SetAttr { size_bytes: Some(last as u64 + 200), ..SetAttr::default() },
+                (last as u64 + 300, 400),
+            );
+            let write = async |at: usize, data: Vec<u8>| {
+                client.write(&Caller::ROOT, ino, at as u64, data.into(), false).await.map(drop)
+            };
             let changed = match change {
                 "write" => write(last + 200, vec![1; 50]).await,
                 "append" => write(len, vec![1; 50]).await,
-                "hole" => client.fallocate(&Caller::ROOT, ino, hole, Allocation::Zero, true, false).await.map(drop),
+                "hole" => client
+                    .fallocate(&Caller::ROOT, ino, hole, Allocation::Zero, true, false)
+                    .await
+                    .map(drop),
                 "cut" => client.setattr(&Caller::ROOT, ino, cut).await.map(drop),
                 _ => write(0, vec![1; len]).await,
             };
             if is_compared && !is_sent && change == "append" {
-                // It loses no checksum: of what was compared before, what was damaged is found by who reads it.
+                // It loses no checksum: of what was compared before, what was damaged is found by
+                // who reads it.
                 assert_eq!(changed.is_err(), len == 50_000, "{case}");
                 assert_eq!(mount.read(ino, last, 10).await, Err(FsError::Io), "{case}");
                 return;
@@ -221,7 +314,14 @@ fn nothing_is_changed_beside_what_is_damaged() {
             if !is_sent && change != "replace" {
                 assert_eq!(changed, Err(FsError::Io), "{case}");
                 assert_eq!(mount.read(ino, last, 10).await, Err(FsError::Io), "{case}");
-                assert!(mount.troubles().await.iter().any(|what| what.contains("is damaged on the node's disk")), "{case}");
+                assert!(
+                    mount
+                        .troubles()
+                        .await
+                        .iter()
+                        .any(|what| what.contains("is damaged on the node's disk")),
+                    "{case}"
+                );
                 return;
             }
             assert_eq!(changed, Ok(()), "{case}");
@@ -232,7 +332,10 @@ fn nothing_is_changed_beside_what_is_damaged() {
                 "cut" => model.truncate(last + 200),
                 _ => model.fill(1),
             }
-            assert!(mount.read(ino, 0, model.len()).await.is_ok_and(|read| read == model), "{case}");
+            assert!(
+                mount.read(ino, 0, model.len()).await.is_ok_and(|read| read == model),
+                "{case}"
+            );
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             assert!(bucket.objects()["file"].body == model, "{case}");
             assert_eq!(mount.troubles().await, Vec::<String>::new(), "{case}");
@@ -240,10 +343,11 @@ fn nothing_is_changed_beside_what_is_damaged() {
     }
 }
 
-/// Situation: a process dies with files that the bucket does not have, small ones in a pack and others. What held their
-/// bytes is taken away before the next start, or cut short, or a bit of it flips. Danger: zeros are read in their place,
-/// and put over what the bucket has. Expectation: whoever reads them gets an error, `status` and fsck name them, and the
-/// bucket gets nothing of them.
+/// Situation: a process dies with files that the bucket does not have, small ones in a pack and
+/// others. What held their bytes is taken away before the next start, or cut short, or a bit of it
+/// flips. Danger: zeros are read in their place, and put over what the bucket has. Expectation:
+/// whoever reads them gets an error, `status` and fsck name them, and the bucket gets nothing of
+/// them.
 #[test]
 fn what_is_missing_after_a_death_is_named() {
     for what in ["gone", "cut short", "flipped"] {
@@ -251,23 +355,42 @@ fn what_is_missing_after_a_death_is_named() {
         let bucket = world.bucket();
         run(&world, async {
             let mount = Mount::new(&world, "a", &bucket).await;
-            let sizes: &[usize] = if what == "flipped" { &[2 * BLOCK, 200_000] } else { &[700, 2 * BLOCK + 1, 200_000] };
+            let sizes: &[usize] = if what == "flipped" {
+                &[2 * BLOCK, 200_000]
+            } else {
+                &[700, 2 * BLOCK + 1, 200_000]
+            };
             let mut files = Vec::new();
             for (number, size) in sizes.iter().enumerate() {
                 let name = Name::new(format!("{number}").as_bytes()).unwrap();
-                let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+                let ino = mount
+                    .client
+                    .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+                    .await
+                    .unwrap()
+                    .ino;
                 mount.write(ino, &content(number).repeat(20)[..*size].to_vec().into()).await;
                 files.push(ino);
             }
             mount.process.kill();
             let held = world.machine("a").disk("node").paths().into_iter();
-            let held: Vec<String> = held.filter(|path| path.starts_with("store/") || path.starts_with("packs/")).collect();
+            let held: Vec<String> = held
+                .filter(|path| path.starts_with("store/") || path.starts_with("packs/"))
+                .collect();
             assert!(held.len() >= 2, "{held:?}");
             let vandal = world.machine("a").process_on("vandal", "node");
             for path in held {
                 match what {
                     "gone" => vandal.ports.disk.remove(&path).await.unwrap(),
-                    "cut short" => vandal.ports.disk.open(&path, OpenMode::Existing).await.unwrap().set_len(0).await.unwrap(),
+                    "cut short" => vandal
+                        .ports
+                        .disk
+                        .open(&path, OpenMode::Existing)
+                        .await
+                        .unwrap()
+                        .set_len(0)
+                        .await
+                        .unwrap(),
                     _ => {
                         let file = vandal.ports.disk.open(&path, OpenMode::Existing).await.unwrap();
                         let byte = file.read_at(BLOCK_BYTES + 7, 1).await.unwrap();
@@ -279,27 +402,45 @@ fn what_is_missing_after_a_death_is_named() {
             let mount = Mount::new(&world, "a", &bucket).await;
             for ino in &files {
                 let size = mount.client.getattr(*ino).await.unwrap().size_bytes as usize;
-                assert_eq!(mount.client.read(*ino, 0, size).await, Err(FsError::Io), "{what}: inode {ino}");
+                assert_eq!(
+                    mount.client.read(*ino, 0, size).await,
+                    Err(FsError::Io),
+                    "{what}: inode {ino}"
+                );
             }
             // Nor does what is written beside it make it whole.
             let offset = if what == "flipped" { BLOCK_BYTES } else { 0 };
-            let written = mount.client.write(&Caller::ROOT, files[0], offset, Bytes::from_static(b"beside"), false).await;
+            let written = mount
+                .client
+                .write(&Caller::ROOT, files[0], offset, Bytes::from_static(b"beside"), false)
+                .await;
             assert_eq!(written.map(drop), Err(FsError::Io), "{what}");
             let troubles = mount.troubles().await;
             let report = rig::fsck(&mount.client).await.unwrap();
             for ino in &files {
-                assert!(troubles.iter().any(|trouble| trouble.contains(&format!("of inode {ino} is"))), "{what}: {troubles:?}");
-                assert!(report.problems.iter().any(|problem| problem.what.contains(&format!("inode {ino}"))), "{what}: {report:?}");
+                assert!(
+                    troubles.iter().any(|trouble| trouble.contains(&format!("of inode {ino} is"))),
+                    "{what}: {troubles:?}"
+                );
+                assert!(
+                    report
+                        .problems
+                        .iter()
+                        .any(|problem| problem.what.contains(&format!("inode {ino}"))),
+                    "{what}: {report:?}"
+                );
             }
             assert!(mount.client.admin(AdminRequest::Flush { path: vec![] }).await.is_err());
-            let put: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
+            let put: Vec<String> =
+                bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
             assert_eq!(put, Vec::<String>::new(), "{what}");
         });
     }
 }
 
-/// Situation: as before, of a file that has so many blocks that what is to be logged of them is longer than a record can be. Danger: no start
-/// gets beyond that. Expectation: the volume starts, the file is EIO, and the others are what they were.
+/// Situation: as before, of a file that has so many blocks that what is to be logged of them is
+/// longer than a record can be. Danger: no start gets beyond that. Expectation: the volume starts,
+/// the file is EIO, and the others are what they were.
 #[test]
 fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
     const BLOCKS: u64 = 3_000;
@@ -310,13 +451,22 @@ fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
         let mount = Mount::with(&world, "a", &bucket, small.clone()).await;
         let make = async |name: &[u8]| {
             let name = Name::new(name).unwrap();
-            mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino
+            mount
+                .client
+                .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+                .await
+                .unwrap()
+                .ino
         };
         let (sparse, other) = (make(b"sparse").await, make(b"other").await);
         let set = SetAttr { size_bytes: Some(BLOCKS * BLOCK_BYTES), ..SetAttr::default() };
         mount.client.setattr(&Caller::ROOT, sparse, set).await.unwrap();
         for block in 0..BLOCKS {
-            mount.client.write(&Caller::ROOT, sparse, block * BLOCK_BYTES, Bytes::from_static(b"x"), false).await.unwrap();
+            mount
+                .client
+                .write(&Caller::ROOT, sparse, block * BLOCK_BYTES, Bytes::from_static(b"x"), false)
+                .await
+                .unwrap();
         }
         mount.write(other, &content(0)).await;
         mount.process.kill();
@@ -325,20 +475,28 @@ fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
 
         let mount = Mount::with(&world, "a", &bucket, small).await;
         for block in [0, BLOCKS / 2, BLOCKS - 1] {
-            assert_eq!(mount.read(sparse, block as usize * BLOCK, 1).await, Err(FsError::Io), "block {block}");
+            assert_eq!(
+                mount.read(sparse, block as usize * BLOCK, 1).await,
+                Err(FsError::Io),
+                "block {block}"
+            );
         }
         assert_eq!(mount.read(other, 0, content(0).len()).await, Ok(content(0)));
     });
 }
 
-/// Situation: the node's disk reads nothing any more. Expectation: what the bucket has is read from there.
+/// Situation: the node's disk reads nothing any more. Expectation: what the bucket has is read from
+/// there.
 #[test]
 fn what_the_disk_cannot_read_comes_from_the_bucket() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
         let mount = Mount::new(&world, "a", &bucket).await;
-        let (large, small) = (mount.cold("large", &content(0)).await, mount.cold("small", &content(1).slice(..40_000)).await);
+        let (large, small) = (
+            mount.cold("large", &content(0)).await,
+            mount.cold("small", &content(1).slice(..40_000)).await,
+        );
         for (ino, content) in [(large, content(0)), (small, content(1).slice(..40_000))] {
             assert_eq!(mount.read(ino, 0, content.len()).await, Ok(content.clone()));
             let unreadable = DiskFaults { read_error: Rate::ALWAYS, ..DiskFaults::default() };
@@ -350,9 +508,10 @@ fn what_the_disk_cannot_read_comes_from_the_bucket() {
     });
 }
 
-/// Situation: a sector of the node's disk cannot be read any more, of a block that the bucket has, beside one that it has not; or of one of a
-/// small file that has to move to become longer. Danger: whoever reads the block gets an error for ever, and the file is not sent. Expectation: the
-/// block is fetched again, by whoever needs it, and by a repair; what only the node had is EIO.
+/// Situation: a sector of the node's disk cannot be read any more, of a block that the bucket has,
+/// beside one that it has not; or of one of a small file that has to move to become longer. Danger:
+/// whoever reads the block gets an error for ever, and the file is not sent. Expectation: the block
+/// is fetched again, by whoever needs it, and by a repair; what only the node had is EIO.
 #[test]
 fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
     for how in ["read", "repair", "flush", "append", "move", "dirty"] {
@@ -367,7 +526,11 @@ fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
             assert_eq!(mount.read(ino, 0, len).await, Ok(model.clone().into()));
             assert_eq!(mount.read(next, 0, 4).await, Ok(Bytes::from_static(b"next")));
             let write = async |at: usize, data: &[u8]| {
-                mount.client.write(&Caller::ROOT, ino, at as u64, Bytes::copy_from_slice(data), false).await.unwrap();
+                mount
+                    .client
+                    .write(&Caller::ROOT, ino, at as u64, Bytes::copy_from_slice(data), false)
+                    .await
+                    .unwrap();
             };
             if how == "flush" || how == "dirty" {
                 write(10, b"dirty").await;
@@ -387,7 +550,11 @@ fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
                     let report = rig::fsck(&mount.client).await.unwrap();
                     let [problem] = &report.problems[..] else { panic!("{report:?}") };
                     assert!(problem.what.contains("block 1 cannot be read"), "{problem:?}");
-                    mount.client.admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() }).await.unwrap();
+                    mount
+                        .client
+                        .admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() })
+                        .await
+                        .unwrap();
                 }
                 "append" | "move" => {
                     // More than its range has room for.
@@ -396,7 +563,9 @@ fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
                 }
                 "dirty" => {
                     assert_eq!(mount.read(ino, 0, len).await, Err(FsError::Io));
-                    assert!(mount.troubles().await.iter().any(|what| what.contains("block 0 of inode")));
+                    assert!(
+                        mount.troubles().await.iter().any(|what| what.contains("block 0 of inode"))
+                    );
                     return;
                 }
                 _ => {}
@@ -405,7 +574,10 @@ fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
                 mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
                 assert!(bucket.objects()["file"].body == model, "{how}: other bytes in the bucket");
             }
-            assert!(mount.read(ino, 0, model.len()).await.is_ok_and(|read| read == model), "{how}: other bytes");
+            assert!(
+                mount.read(ino, 0, model.len()).await.is_ok_and(|read| read == model),
+                "{how}: other bytes"
+            );
             world.sleep(Duration::from_secs(10)).await;
             assert_eq!(rig::fsck(&mount.client).await.unwrap().problems, vec![], "{how}");
             assert_eq!(mount.troubles().await, Vec::<String>::new(), "{how}");

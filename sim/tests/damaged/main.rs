@@ -52,7 +52,12 @@ impl Mount {
     /// A file that only the bucket has.
     async fn cold(&self, name: &str, content: &Bytes) -> Ino {
         let name = Name::new(name.as_bytes()).unwrap();
-        let ino = self.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+        let ino = self
+            .client
+            .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+            .await
+            .unwrap()
+            .ino;
         self.write(ino, content).await;
         self.flush_and_evict().await;
         ino
@@ -67,7 +72,10 @@ impl Mount {
 
     async fn flush_and_evict(&self) {
         self.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-        self.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+        self.client
+            .admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX })
+            .await
+            .unwrap();
     }
 
     async fn read(&self, ino: Ino, offset: usize, len: usize) -> Result<Bytes, FsError> {
@@ -88,7 +96,8 @@ impl Mount {
                 let path = format!("{directory}/{name}");
                 let file = self.process.ports.disk.open(&path, OpenMode::Existing).await.unwrap();
                 let bytes = file.read_at(0, file.len().await.unwrap() as usize).await.unwrap();
-                if let Some(at) = bytes.windows(content.len()).position(|window| window == content) {
+                if let Some(at) = bytes.windows(content.len()).position(|window| window == content)
+                {
                     return (path, at as u64);
                 }
             }
@@ -97,7 +106,9 @@ impl Mount {
     }
 
     async fn status(&self) -> Status {
-        let Ok(AdminReply::Status(status)) = self.client.admin(AdminRequest::Status).await else { panic!("there is no status") };
+        let Ok(AdminReply::Status(status)) = self.client.admin(AdminRequest::Status).await else {
+            panic!("there is no status")
+        };
         *status
     }
 
@@ -109,7 +120,15 @@ impl Mount {
 fn options(part_bytes: u64) -> Options {
     let (flush_interval, scrub_interval) = (Duration::from_secs(3600), Some(SCRUB));
     let (owner, embedded, segment_bytes) = ("damaged".into(), true, 1 << 20);
-    Options { owner, embedded, flush_interval, scrub_interval, segment_bytes, part_bytes, ..Options::default() }
+    Options {
+        owner,
+        embedded,
+        flush_interval,
+        scrub_interval,
+        segment_bytes,
+        part_bytes,
+        ..Options::default()
+    }
 }
 
 fn run(world: &World, scene: impl Future<Output = ()>) {
@@ -123,9 +142,17 @@ fn content(salt: usize) -> Bytes {
 
 /// A file that only the bucket has, as an object that was sent in parts.
 async fn large(mount: &Mount, mib: usize) -> (Ino, Bytes) {
-    let content: Bytes = (0..(mib * MIB + 1000) as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect::<Vec<u8>>().into();
+    let content: Bytes = (0..(mib * MIB + 1000) as u32)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect::<Vec<u8>>()
+        .into();
     let name = Name::new(b"large").unwrap();
-    let ino = mount.client.make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.unwrap().ino;
+    let ino = mount
+        .client
+        .make(&Caller::ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false)
+        .await
+        .unwrap()
+        .ino;
     mount.write(ino, &content).await;
     mount.flush_and_evict().await;
     (ino, content)

@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// Situation: a large file is written to while it is sent. Expectation: whatever its object says of its content is true, which the
-/// bucket looks after; once nobody writes any more, it says something of it.
+/// Situation: a large file is written to while it is sent. Expectation: whatever its object says of
+/// its content is true, which the bucket looks after; once nobody writes any more, it says
+/// something of it.
 #[test]
 fn what_a_large_object_says_of_itself_is_true() {
     for seed in 0..12 {
@@ -18,15 +19,25 @@ fn what_a_large_object_says_of_itself_is_true() {
                 let at = rng.below(content.len() as u64);
                 let some = Bytes::from(vec![rng.below(256) as u8; 1 + rng.below(200_000) as usize]);
                 mount.client.write(&Caller::ROOT, ino, at, some, false).await.unwrap();
-                flushed = match select(flushed, Box::pin(world.sleep(Duration::from_millis(rng.below(30))))).await {
-                    Either::Left(_) => Box::pin(mount.client.admin(AdminRequest::Flush { path: vec![] })),
+                flushed = match select(
+                    flushed,
+                    Box::pin(world.sleep(Duration::from_millis(rng.below(30)))),
+                )
+                .await
+                {
+                    Either::Left(_) => {
+                        Box::pin(mount.client.admin(AdminRequest::Flush { path: vec![] }))
+                    }
                     Either::Right((_, flushed)) => flushed,
                 };
             }
             flushed.await.unwrap();
             mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             let object = &bucket.objects()["large"];
-            assert!(object.body == mount.read(ino, 0, object.body.len()).await.unwrap(), "seed {seed}");
+            assert!(
+                object.body == mount.read(ino, 0, object.body.len()).await.unwrap(),
+                "seed {seed}"
+            );
             mount.write(ino, &content).await;
             mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             let object = &bucket.objects()["large"];
@@ -36,8 +47,9 @@ fn what_a_large_object_says_of_itself_is_true() {
     }
 }
 
-/// Situation: a file is written over in place, before it is first sent and since. Danger: the blocks lose their checksums, and what comes damaged
-/// from the bucket is read. Expectation: its object says all of itself.
+/// Situation: a file is written over in place, before it is first sent and since. Danger: the
+/// blocks lose their checksums, and what comes damaged from the bucket is read. Expectation: its
+/// object says all of itself.
 #[test]
 fn what_is_written_over_in_place_has_its_checksums() {
     let world = World::new(1);
@@ -49,18 +61,26 @@ fn what_is_written_over_in_place_has_its_checksums() {
         for block in [0, 7, 80] {
             let at = block * BLOCK + 1000;
             content[at..at + 10].fill(block as u8);
-            mount.client.write(&Caller::ROOT, ino, at as u64, vec![block as u8; 10].into(), false).await.unwrap();
+            mount
+                .client
+                .write(&Caller::ROOT, ino, at as u64, vec![block as u8; 10].into(), false)
+                .await
+                .unwrap();
             if block > 0 {
                 mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
                 let object = &bucket.objects()["large"];
                 assert!(object.body == content);
-                assert!(Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap().are_all_known(), "block {block}");
+                assert!(
+                    Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap().are_all_known(),
+                    "block {block}"
+                );
             }
         }
     });
 }
 
-/// Situation: a large file has a block that is written over in place all the time. Danger: because of it the object says nothing of the rest.
+/// Situation: a large file has a block that is written over in place all the time. Danger: because
+/// of it the object says nothing of the rest.
 #[test]
 fn what_is_written_over_all_the_time_has_its_other_checksums() {
     let world = World::new(1);
@@ -70,9 +90,18 @@ fn what_is_written_over_all_the_time_has_its_other_checksums() {
         let (ino, content) = large(&mount, 12).await;
         mount.write(ino, &content).await;
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(50) };
-        world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+        world.set_faults(FaultPlan {
+            bucket: BucketFaults { slow, ..BucketFaults::default() },
+            ..FaultPlan::default()
+        });
         let is_sent = Cell::new(false);
-        let write = async || mount.client.write(&Caller::ROOT, ino, 5 * BLOCK as u64 + 7, vec![8; 10].into(), false).await.map(drop);
+        let write = async || {
+            mount
+                .client
+                .write(&Caller::ROOT, ino, 5 * BLOCK as u64 + 7, vec![8; 10].into(), false)
+                .await
+                .map(drop)
+        };
         write().await.unwrap();
         let writes = async {
             while !is_sent.get() {
@@ -87,14 +116,19 @@ fn what_is_written_over_all_the_time_has_its_other_checksums() {
         join(writes, flush).await;
         let object = &bucket.objects()["large"];
         let says = Sums::decode(&object.meta.tags, object.meta.len_bytes).expect("some are known");
-        let spans: Vec<_> = says.spans_of(0..u64::MAX).map(|(span, _)| span.start as usize / BLOCK).collect();
-        assert_eq!(spans, (0..object.body.len().div_ceil(BLOCK)).filter(|block| *block != 5).collect::<Vec<_>>());
+        let spans: Vec<_> =
+            says.spans_of(0..u64::MAX).map(|(span, _)| span.start as usize / BLOCK).collect();
+        assert_eq!(
+            spans,
+            (0..object.body.len().div_ceil(BLOCK)).filter(|block| *block != 5).collect::<Vec<_>>()
+        );
     });
 }
 
-/// Situation: an object that others wrote says nothing of itself; a block of it came damaged and is cached, which nobody can know, and
-/// something else of the file is changed. Danger: the new object says of that block what came, while the store copies what it has: EIO for ever.
-/// Expectation: of what came from the bucket it says nothing.
+/// Situation: an object that others wrote says nothing of itself; a block of it came damaged and is
+/// cached, which nobody can know, and something else of the file is changed. Danger: the new object
+/// says of that block what came, while the store copies what it has: EIO for ever. Expectation: of
+/// what came from the bucket it says nothing.
 #[test]
 fn what_was_never_checked_is_not_vouched_for() {
     let world = World::new(1);
@@ -112,11 +146,18 @@ fn what_was_never_checked_is_not_vouched_for() {
         for block in 1..8 {
             mount.read(ino, block * BLOCK, 8).await.unwrap();
         }
-        mount.client.write(&Caller::ROOT, ino, 30 << 20, vec![8; 4 * BLOCK].into(), false).await.unwrap();
+        mount
+            .client
+            .write(&Caller::ROOT, ino, 30 << 20, vec![8; 4 * BLOCK].into(), false)
+            .await
+            .unwrap();
         mount.flush_and_evict().await;
         let object = &bucket.objects()["theirs"];
         let says = Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap();
-        assert_eq!(says.spans_of(0..object.meta.len_bytes).map(|(span, _)| span.start).collect::<Vec<_>>(), [30 << 20]);
+        assert_eq!(
+            says.spans_of(0..object.meta.len_bytes).map(|(span, _)| span.start).collect::<Vec<_>>(),
+            [30 << 20]
+        );
         for at in (0..content.len()).step_by(MIB) {
             let read = mount.read(ino, at, MIB).await;
             assert!(read.is_ok_and(|read| read == object.body[at..at + MIB]), "{at}");
@@ -125,8 +166,9 @@ fn what_was_never_checked_is_not_vouched_for() {
     });
 }
 
-/// Situation: of a large file that only the bucket has a little is written over. Danger: the new object, most of which the store copies, says
-/// nothing of the rest any more. Expectation: it says what the one before said, and damage that was copied is not read.
+/// Situation: of a large file that only the bucket has a little is written over. Danger: the new
+/// object, most of which the store copies, says nothing of the rest any more. Expectation: it says
+/// what the one before said, and damage that was copied is not read.
 #[test]
 fn what_is_copied_in_the_store_keeps_its_checksums() {
     for copies_parts in [true, false] {
@@ -138,11 +180,20 @@ fn what_is_copied_in_the_store_keeps_its_checksums() {
             bucket.set_capabilities(Capabilities { copies_parts, ..usual });
             let (ino, content) = large(&mount, 40).await;
             let before = bucket.objects()["large"].clone();
-            let spans = |object: &Object| Sums::decode(&object.meta.tags, object.meta.len_bytes).unwrap().spans_of(0..u64::MAX).count();
+            let spans = |object: &Object| {
+                Sums::decode(&object.meta.tags, object.meta.len_bytes)
+                    .unwrap()
+                    .spans_of(0..u64::MAX)
+                    .count()
+            };
             // Some of it is here and right, of some only a part.
             mount.read(ino, 0, MIB).await.unwrap();
             mount.read(ino, 10 * MIB, 10).await.unwrap();
-            mount.client.write(&Caller::ROOT, ino, 30 << 20, vec![8; 10].into(), false).await.unwrap();
+            mount
+                .client
+                .write(&Caller::ROOT, ino, 30 << 20, vec![8; 10].into(), false)
+                .await
+                .unwrap();
             if copies_parts {
                 bucket.rot("large", 20 * MIB);
             }
@@ -156,16 +207,19 @@ fn what_is_copied_in_the_store_keeps_its_checksums() {
             for at in (0..30 * MIB).step_by(MIB) {
                 match mount.read(ino, at, MIB).await {
                     Ok(read) => assert!(at != 20 * MIB && read == content[at..at + MIB], "{at}"),
-                    failed => assert!(at == 20 * MIB && failed == Err(FsError::Io), "{at}: {failed:?}"),
+                    failed => {
+                        assert!(at == 20 * MIB && failed == Err(FsError::Io), "{at}: {failed:?}")
+                    }
                 }
             }
         });
     }
 }
 
-/// Situation: a large file that is mostly in the bucket is sent in parts shorter than its object's spans, while it is read and written, and some of
-/// what comes from the bucket is damaged on the way. Danger: what is sent is damaged, but the object says what it was. Expectation: what it
-/// says is true, which the bucket looks after, and so it can be read.
+/// Situation: a large file that is mostly in the bucket is sent in parts shorter than its object's
+/// spans, while it is read and written, and some of what comes from the bucket is damaged on the
+/// way. Danger: what is sent is damaged, but the object says what it was. Expectation: what it says
+/// is true, which the bucket looks after, and so it can be read.
 #[test]
 fn what_is_damaged_on_its_way_to_be_sent_again_is_not_vouched_for() {
     for seed in 0..12 {
@@ -184,16 +238,50 @@ fn what_is_damaged_on_its_way_to_be_sent_again_is_not_vouched_for() {
             });
             for _ in 0..3 {
                 let blocks = content.len() / BLOCK;
-                mount.client.write(&Caller::ROOT, ino, rng.below(content.len() as u64), vec![1; 10].into(), false).await.unwrap();
+                mount
+                    .client
+                    .write(
+                        &Caller::ROOT,
+                        ino,
+                        rng.below(content.len() as u64),
+                        vec![1; 10].into(),
+                        false,
+                    )
+                    .await
+                    .unwrap();
                 let work = async {
                     for _ in 0..60 {
                         world.sleep(Duration::from_millis(rng.below(100))).await;
                         let at = rng.below(blocks as u64) as usize * BLOCK;
                         // Whatever comes of it.
                         match rng.below(3) {
-                            0 => drop(mount.read(ino, at, 1 + rng.below(BLOCK_BYTES) as usize).await),
-                            1 => drop(mount.client.write(&Caller::ROOT, ino, at as u64, vec![2; BLOCK].into(), false).await),
-                            _ => drop(mount.client.write(&Caller::ROOT, ino, at as u64 + 7, vec![3; 9].into(), false).await),
+                            0 => {
+                                drop(mount.read(ino, at, 1 + rng.below(BLOCK_BYTES) as usize).await)
+                            }
+                            1 => drop(
+                                mount
+                                    .client
+                                    .write(
+                                        &Caller::ROOT,
+                                        ino,
+                                        at as u64,
+                                        vec![2; BLOCK].into(),
+                                        false,
+                                    )
+                                    .await,
+                            ),
+                            _ => drop(
+                                mount
+                                    .client
+                                    .write(
+                                        &Caller::ROOT,
+                                        ino,
+                                        at as u64 + 7,
+                                        vec![3; 9].into(),
+                                        false,
+                                    )
+                                    .await,
+                            ),
                         }
                     }
                 };

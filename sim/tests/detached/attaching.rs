@@ -6,18 +6,25 @@ use ebb_sim::{DiskFaults, FaultPlan, Rate, Slowness, World};
 use futures_util::future::join;
 use std::time::Duration;
 
-/// Situation: the connection of a client breaks at any moment of its attach, and it attaches again under its name, which
-/// ends the session of before. Danger: the first attach goes on, enters a session that has ended, and nobody is let in
-/// any more because that does not give up caching. Expectation: the second one is let in, at the latest when a session
-/// that it has left behind expires.
+/// Situation: the connection of a client breaks at any moment of its attach, and it attaches again
+/// under its name, which ends the session of before. Danger: the first attach goes on, enters a
+/// session that has ended, and nobody is let in any more because that does not give up caching.
+/// Expectation: the second one is let in, at the latest when a session that it has left behind
+/// expires.
 #[test]
 fn a_client_that_comes_again_while_it_is_let_in() {
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) };
-    let faults = FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() };
+    let faults =
+        FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() };
     let term = Duration::from_secs(10);
     for step in 0..80 {
         let world = World::with_faults(1, faults);
-        let options = Options { volume: rig::VOLUME.into(), owner: "simulated".into(), session_term: term, ..Options::default() };
+        let options = Options {
+            volume: rig::VOLUME.into(),
+            owner: "simulated".into(),
+            session_term: term,
+            ..Options::default()
+        };
         let took = world.run(async {
             let server = world.machine("server").process_on("node", "data");
             let node = rig::open(&server, &world.bucket(), &options).await.unwrap().unwrap();

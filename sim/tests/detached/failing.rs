@@ -18,13 +18,20 @@ fn a_node_whose_disk_has_failed_is_started_again_and_nobody_notices() {
                 let (process, client) = attach(&world, "desk").await;
                 let other = if clients == 2 { Some(attach(&world, "other").await) } else { None };
                 let maker = client.clone();
-                let first = process.call(async move { make(&maker, 0).await }).await.expect("the client lives");
+                let first = process
+                    .call(async move { make(&maker, 0).await })
+                    .await
+                    .expect("the client lives");
                 world.set_faults(FaultPlan { disk, ..FaultPlan::default() });
                 let maker = client.clone();
-                // A name first: bytes that cannot be written are refused, and nothing has been promised.
+                // A name first: bytes that cannot be written are refused, and nothing has been
+                // promised.
                 let second = process.call(async move {
                     let name = name(1);
-                    let made = maker.make(&Caller::ROOT, Ino::ROOT, &name, 0o600, Make::Regular, false).await.unwrap();
+                    let made = maker
+                        .make(&Caller::ROOT, Ino::ROOT, &name, 0o600, Make::Regular, false)
+                        .await
+                        .unwrap();
                     maker.fsync(made.ino).await.unwrap();
                     let content = Bytes::from(vec![7; 100_000]);
                     maker.write(&Caller::ROOT, made.ino, 0, content.clone(), false).await.unwrap();
@@ -36,7 +43,10 @@ fn a_node_whose_disk_has_failed_is_started_again_and_nobody_notices() {
                 serve(&world).await;
                 let made = vec![first, second.await.expect("the client lives")];
                 let (process, client) = other.unwrap_or((process, client));
-                process.call(async move { check(&client, &made).await }).await.expect("the client lives");
+                process
+                    .call(async move { check(&client, &made).await })
+                    .await
+                    .expect("the client lives");
             });
         }
     }

@@ -37,7 +37,10 @@ async fn serve_with(world: &World, options: Options) -> Process {
 
 async fn serve_one(world: &World, options: Options) -> (Process, Rc<Node>) {
     let process = world.machine("server").process("node");
-    let node = rig::open(&process, &world.bucket(), &options).await.expect("the process lives").expect("the volume is there");
+    let node = rig::open(&process, &world.bucket(), &options)
+        .await
+        .expect("the process lives")
+        .expect("the volume is there");
     rig::serve(&process, "server", &node).await;
     (process, node)
 }
@@ -49,7 +52,10 @@ async fn stop((process, node): (Process, Rc<Node>)) -> Result<Stopped, RpcError>
 
 async fn attach(world: &World, machine: &str) -> (Process, Rc<Client>) {
     let process = world.machine(machine).process("client");
-    let client = rig::attach_wire(&process, "server").await.expect("the process lives").expect("the node serves");
+    let client = rig::attach_wire(&process, "server")
+        .await
+        .expect("the process lives")
+        .expect("the node serves");
     (process, Rc::new(client))
 }
 
@@ -66,7 +72,10 @@ fn run(seed: u64, world: &World, story: impl Future<Output = ()>) {
 
 async fn make(client: &Client, file: usize) -> (Ino, Bytes) {
     let content = Bytes::from(format!("content of {file}").repeat(file + 1));
-    let made = client.make(&Caller::ROOT, Ino::ROOT, &name(file), 0o600, Make::Regular, false).await.unwrap();
+    let made = client
+        .make(&Caller::ROOT, Ino::ROOT, &name(file), 0o600, Make::Regular, false)
+        .await
+        .unwrap();
     client.write(&Caller::ROOT, made.ino, 0, content.clone(), false).await.unwrap();
     (made.ino, content)
 }

@@ -6,12 +6,18 @@ use futures_util::future::{Either, join, select};
 use std::pin::pin;
 
 async fn expect_something_to_lose(client: &Client, seed: u64) {
-    let AdminReply::Status(status) = client.admin(AdminRequest::Status).await.unwrap() else { panic!("a status was asked for") };
+    let AdminReply::Status(status) = client.admin(AdminRequest::Status).await.unwrap() else {
+        panic!("a status was asked for")
+    };
     assert!(status.durable_index < status.log_index, "seed {seed}: there is something to lose");
 }
 
 async fn in_trash(client: &Client) -> usize {
-    match client.admin(AdminRequest::ListTrash { path: vec![], from: TrashPoint::default() }).await.unwrap() {
+    match client
+        .admin(AdminRequest::ListTrash { path: vec![], from: TrashPoint::default() })
+        .await
+        .unwrap()
+    {
         AdminReply::Trash { entries, next: None } => entries.len(),
         other => panic!("{other:?}"),
     }
@@ -38,7 +44,10 @@ fn what_a_power_cut_takes_from_the_node_comes_back_from_its_client() {
             let made = made.await.expect("the client lives");
             world.machine("server").power_cut();
             serve(&world).await;
-            process.call(async move { check(&client, &made).await }).await.expect("the client lives");
+            process
+                .call(async move { check(&client, &made).await })
+                .await
+                .expect("the client lives");
         });
         done.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
@@ -72,14 +81,17 @@ fn bytes_come_back_though_their_operations_are_long_forgotten() {
                     world.sleep(Duration::from_secs(3)).await;
                 }
                 world.net().heal();
-                process.call(async move { check(&client, &made).await }).await.expect("the client lives");
+                process
+                    .call(async move { check(&client, &made).await })
+                    .await
+                    .expect("the client lives");
             });
         }
     }
 }
 
-/// A file without a name is closed, and the power is cut before the node hears of it. The next run knows
-/// from its log that the client has it open, and hears from the client that this is over.
+/// A file without a name is closed, and the power is cut before the node hears of it. The next run
+/// knows from its log that the client has it open, and hears from the client that this is over.
 #[test]
 fn what_is_closed_while_the_power_is_cut_goes() {
     for seed in 0..SEEDS {
@@ -90,7 +102,10 @@ fn what_is_closed_while_the_power_is_cut_goes() {
             let maker = client.clone();
             let made = process.call(async move {
                 let name = Name::new(b"nameless").unwrap();
-                let made = maker.make(&Caller::ROOT, Ino::ROOT, &name, 0o600, Make::Regular, true).await.unwrap();
+                let made = maker
+                    .make(&Caller::ROOT, Ino::ROOT, &name, 0o600, Make::Regular, true)
+                    .await
+                    .unwrap();
                 maker.unlink(&Caller::ROOT, Ino::ROOT, &name).await.unwrap();
                 maker.sync_fs().await.unwrap();
                 made.ino
@@ -111,8 +126,8 @@ fn what_is_closed_while_the_power_is_cut_goes() {
     }
 }
 
-/// Files are removed where what is removed is kept, and the power is cut before that is forced. The client asks
-/// for the removals again: they are in the trash again, and not gone for good.
+/// Files are removed where what is removed is kept, and the power is cut before that is forced. The
+/// client asks for the removals again: they are in the trash again, and not gone for good.
 #[test]
 fn what_is_removed_once_more_is_kept_once_more() {
     for seed in 0..SEEDS {
@@ -127,9 +142,13 @@ fn what_is_removed_once_more_is_kept_once_more() {
                     made.push(make(&remover, file).await);
                 }
                 let keep = (Bytes::from_static(KEEP), Bytes::from_static(b"86400"));
-                remover.setxattr(&Caller::ROOT, Ino::ROOT, keep.0, keep.1, XattrMode::Set).await.unwrap();
+                remover
+                    .setxattr(&Caller::ROOT, Ino::ROOT, keep.0, keep.1, XattrMode::Set)
+                    .await
+                    .unwrap();
                 remover.sync_fs().await.unwrap();
-                let entries = remover.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap().entries;
+                let entries =
+                    remover.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap().entries;
                 for (entry, _) in entries {
                     remover.unlink(&Caller::ROOT, Ino::ROOT, &entry.name).await.unwrap();
                 }
@@ -139,7 +158,15 @@ fn what_is_removed_once_more_is_kept_once_more() {
             world.machine("server").power_cut();
             serve(&world).await;
             let kept = process.call(async move {
-                assert!(client.readdir(Ino::ROOT, Cookie::START, 1000).await.unwrap().entries.is_empty(), "seed {seed}");
+                assert!(
+                    client
+                        .readdir(Ino::ROOT, Cookie::START, 1000)
+                        .await
+                        .unwrap()
+                        .entries
+                        .is_empty(),
+                    "seed {seed}"
+                );
                 in_trash(&client).await
             });
             assert_eq!(kept.await.expect("the client lives"), removed, "seed {seed}");
@@ -147,8 +174,9 @@ fn what_is_removed_once_more_is_kept_once_more() {
     }
 }
 
-/// Files are moved over others, which are kept, and leave whiteouts, and others are made; the power is cut before that is
-/// forced. The client asks again: no two of a moved file, a whiteout, what is made and the trash want one id.
+/// Files are moved over others, which are kept, and leave whiteouts, and others are made; the power
+/// is cut before that is forced. The client asks again: no two of a moved file, a whiteout, what is
+/// made and the trash want one id.
 #[test]
 fn whiteouts_come_back_under_their_ids() {
     const REPLACED: usize = 100;
@@ -161,7 +189,10 @@ fn whiteouts_come_back_under_their_ids() {
             let mover = client.clone();
             let moved = process.call(async move {
                 let keep = (Bytes::from_static(KEEP), Bytes::from_static(b"86400"));
-                mover.setxattr(&Caller::ROOT, Ino::ROOT, keep.0, keep.1, XattrMode::Set).await.unwrap();
+                mover
+                    .setxattr(&Caller::ROOT, Ino::ROOT, keep.0, keep.1, XattrMode::Set)
+                    .await
+                    .unwrap();
                 let mut moved = Vec::new();
                 for file in 0..FILES {
                     let (ino, _) = make(&mover, file).await;
@@ -170,7 +201,17 @@ fn whiteouts_come_back_under_their_ids() {
                         mover.sync_fs().await.unwrap();
                     }
                     let mode = RenameMode::Whiteout { keep_target: false, ino: None };
-                    mover.rename(&Caller::ROOT, Ino::ROOT, &name(file), Ino::ROOT, &name(REPLACED + file), mode).await.unwrap();
+                    mover
+                        .rename(
+                            &Caller::ROOT,
+                            Ino::ROOT,
+                            &name(file),
+                            Ino::ROOT,
+                            &name(REPLACED + file),
+                            mode,
+                        )
+                        .await
+                        .unwrap();
                     moved.push((ino, mover.lookup(Ino::ROOT, &name(file)).await.unwrap().ino));
                     make(&mover, MADE + file).await;
                 }
@@ -182,9 +223,17 @@ fn whiteouts_come_back_under_their_ids() {
             serve(&world).await;
             let kept = process.call(async move {
                 for (file, (ino, whiteout)) in moved.into_iter().enumerate() {
-                    assert_eq!(client.lookup(Ino::ROOT, &name(REPLACED + file)).await.unwrap().ino, ino, "seed {seed}");
+                    assert_eq!(
+                        client.lookup(Ino::ROOT, &name(REPLACED + file)).await.unwrap().ino,
+                        ino,
+                        "seed {seed}"
+                    );
                     let attr = client.lookup(Ino::ROOT, &name(file)).await.unwrap();
-                    assert_eq!((attr.ino, attr.kind, attr.rdev), (whiteout, FileKind::CharDevice, 0), "seed {seed}");
+                    assert_eq!(
+                        (attr.ino, attr.kind, attr.rdev),
+                        (whiteout, FileKind::CharDevice, 0),
+                        "seed {seed}"
+                    );
                     client.lookup(Ino::ROOT, &name(MADE + file)).await.unwrap();
                 }
                 in_trash(&client).await
@@ -204,7 +253,10 @@ fn a_client_that_comes_back_into_a_power_cut_keeps_its_session() {
             serve(&world).await;
             let (process, client) = attach(&world, "desk").await;
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
-            world.set_faults(FaultPlan { net: NetFaults { slow, ..NetFaults::default() }, ..FaultPlan::default() });
+            world.set_faults(FaultPlan {
+                net: NetFaults { slow, ..NetFaults::default() },
+                ..FaultPlan::default()
+            });
             world.net().reset("desk", "server");
             world.sleep(world.rng("cut").duration(Duration::ZERO, Duration::from_secs(3))).await;
             world.machine("server").power_cut();
@@ -232,10 +284,15 @@ fn what_is_repeated_late_does_not_go_over_what_came_after_it() {
                 let (left, early) = attach(&world, "left").await;
                 let (right, late) = attach(&world, "right").await;
                 let maker = late.clone();
-                let (ino, _) = right.call(async move { make(&maker, 1).await }).await.expect("the client lives");
+                let (ino, _) = right
+                    .call(async move { make(&maker, 1).await })
+                    .await
+                    .expect("the client lives");
                 world.net().partition_one_way("server", "left");
                 let writer = early.clone();
-                let first = left.call(async move { writer.write(&Caller::ROOT, ino, 0, before(1), false).await });
+                let first = left.call(async move {
+                    writer.write(&Caller::ROOT, ino, 0, before(1), false).await
+                });
                 let second = right.call(async move {
                     while late.read(ino, 0, 1000).await.unwrap() != before(1) {}
                     late.write(&Caller::ROOT, ino, 100, before(2), false).await.unwrap();
@@ -249,16 +306,20 @@ fn what_is_repeated_late_does_not_go_over_what_came_after_it() {
                 world.net().heal();
                 serve(&world).await;
                 assert!(first.await.expect("the client lives").is_ok());
-                let read = left.call(async move { early.read(ino, 0, 2000).await }).await.expect("the client lives").unwrap();
+                let read = left
+                    .call(async move { early.read(ino, 0, 2000).await })
+                    .await
+                    .expect("the client lives")
+                    .unwrap();
                 assert_eq!(read, [&before(1)[..100], &before(2)[..]].concat(), "seed {seed}");
             });
         }
     }
 }
 
-/// Situation: a client on a machine with another removes a file, the other hears that it is gone, the power is cut before that is
-/// forced, and the first client dies, so that nobody asks for the removal again.
-/// Danger: what was told not to be there is there. (Seed 9817 of volumes.)
+/// Situation: a client on a machine with another removes a file, the other hears that it is gone,
+/// the power is cut before that is forced, and the first client dies, so that nobody asks for the
+/// removal again. Danger: what was told not to be there is there. (Seed 9817 of volumes.)
 #[test]
 fn what_was_said_to_be_gone_stays_gone() {
     for seed in 0..SEEDS {
@@ -271,8 +332,12 @@ fn what_was_said_to_be_gone_stays_gone() {
                 let maker = observer.clone();
                 right.call(async move { make(&maker, 1).await }).await.expect("the client lives");
                 let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
-                world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
-                let removing = left.call(async move { remover.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await });
+                world.set_faults(FaultPlan {
+                    disk: DiskFaults { slow, ..DiskFaults::default() },
+                    ..FaultPlan::default()
+                });
+                let removing = left
+                    .call(async move { remover.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await });
                 let asking = observer.clone();
                 let wait = world.rng("wait").duration(Duration::ZERO, Duration::from_secs(2));
                 let clock = right.ports.clock.clone();
@@ -294,8 +359,14 @@ fn what_was_said_to_be_gone_stays_gone() {
                 world.set_faults(FaultPlan::default());
                 serve(&world).await;
                 if told == Err(FsError::NotFound) {
-                    let found = right.call(async move { observer.lookup(Ino::ROOT, &name(1)).await.map(|attr| attr.ino) });
-                    assert_eq!(found.await.expect("the client lives"), Err(FsError::NotFound), "seed {seed}");
+                    let found = right.call(async move {
+                        observer.lookup(Ino::ROOT, &name(1)).await.map(|attr| attr.ino)
+                    });
+                    assert_eq!(
+                        found.await.expect("the client lives"),
+                        Err(FsError::NotFound),
+                        "seed {seed}"
+                    );
                 }
             });
         }
@@ -312,7 +383,10 @@ fn what_was_found_in_the_bucket_keeps_its_id() {
         let world = World::new(seed);
         run(seed, &world, async {
             for key in ["d/a", "d/b/c", "e"] {
-                world.bucket().put_as_outsider(key, &b"theirs"[..], vec![]).expect("outsiders meet no faults");
+                world
+                    .bucket()
+                    .put_as_outsider(key, &b"theirs"[..], vec![])
+                    .expect("outsiders meet no faults");
             }
             serve(&world).await;
             let (process, client) = attach(&world, "desk").await;
@@ -330,7 +404,10 @@ fn what_was_found_in_the_bucket_keeps_its_id() {
             serve(&world).await;
             let look = async move {
                 for ino in seen {
-                    client.getattr(ino).await.unwrap_or_else(|error| panic!("seed {seed}: {ino}: {error}"));
+                    client
+                        .getattr(ino)
+                        .await
+                        .unwrap_or_else(|error| panic!("seed {seed}: {ino}: {error}"));
                 }
             };
             process.call(look).await.expect("the client lives");
@@ -351,7 +428,8 @@ fn what_is_said_again_needs_no_room() {
             serve_with(&world, limited(4 * MIB)).await;
             let (process, client) = attach(&world, "desk").await;
             let maker = client.clone();
-            let (ino, _) = process.call(async move { make(&maker, 0).await }).await.expect("the client lives");
+            let (ino, _) =
+                process.call(async move { make(&maker, 0).await }).await.expect("the client lives");
             let away = Duration::from_secs(60);
             world.bucket().vanish_for(away);
             let writer = client.clone();
@@ -373,7 +451,9 @@ fn what_is_said_again_needs_no_room() {
                 check(&client, std::slice::from_ref(&made)).await;
                 client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             });
-            let Either::Left((done, _)) = select(pin!(back), world.sleep(Duration::from_secs(120))).await else {
+            let Either::Left((done, _)) =
+                select(pin!(back), world.sleep(Duration::from_secs(120))).await
+            else {
                 panic!("the client is not served")
             };
             done.expect("the client lives");
@@ -383,9 +463,11 @@ fn what_is_said_again_needs_no_room() {
     }
 }
 
-/// Situation: two changes of one file are under way, and the node has made both when it answers the second, and with it shows the
-/// first. The power is cut before the first one is answered, and takes both. Danger: the client asks for the second again, as it was answered,
-/// and then for the first, whose answer shows the second: no order of the two explains both answers. (Seed 210229 of volumes.)
+/// Situation: two changes of one file are under way, and the node has made both when it answers the
+/// second, and with it shows the first. The power is cut before the first one is answered, and
+/// takes both. Danger: the client asks for the second again, as it was answered, and then for the
+/// first, whose answer shows the second: no order of the two explains both answers. (Seed 210229 of
+/// volumes.)
 #[test]
 fn what_an_answer_has_shown_is_repeated_before_it() {
     const BEFORE: u64 = 1 << 20;
@@ -401,17 +483,29 @@ fn what_an_answer_has_shown_is_repeated_before_it() {
                 let maker = client.clone();
                 let ino = process.call(async move {
                     let (ino, _) = make(&maker, 1).await;
-                    maker.write(&Caller::ROOT, ino, 0, Bytes::from(vec![1; BEFORE as usize]), false).await.unwrap();
+                    maker
+                        .write(&Caller::ROOT, ino, 0, Bytes::from(vec![1; BEFORE as usize]), false)
+                        .await
+                        .unwrap();
                     maker.sync_fs().await.unwrap();
                     ino
                 });
                 let ino = ino.await.expect("the client lives");
                 let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
-                world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+                world.set_faults(FaultPlan {
+                    disk: DiskFaults { slow, ..DiskFaults::default() },
+                    ..FaultPlan::default()
+                });
                 let first = client.clone();
                 let first = process.call(async move {
                     match copies {
-                        true => first.copy(&Caller::ROOT, (ino, 0), (ino, BEFORE), 100, false).await.unwrap().attr,
+                        true => {
+                            first
+                                .copy(&Caller::ROOT, (ino, 0), (ino, BEFORE), 100, false)
+                                .await
+                                .unwrap()
+                                .attr
+                        }
                         false => first.setattr(&Caller::ROOT, ino, shorter).await.unwrap(),
                     }
                 });
@@ -419,7 +513,14 @@ fn what_an_answer_has_shown_is_repeated_before_it() {
                 let clock = process.ports.clock.clone();
                 let second = process.call(async move {
                     clock.sleep(wait).await;
-                    client.setattr(&Caller::ROOT, ino, SetAttr { mode: Some(public), ..SetAttr::default() }).await.unwrap()
+                    client
+                        .setattr(
+                            &Caller::ROOT,
+                            ino,
+                            SetAttr { mode: Some(public), ..SetAttr::default() },
+                        )
+                        .await
+                        .unwrap()
                 });
                 let second = async {
                     let second = second.await.expect("the client lives");
@@ -429,7 +530,10 @@ fn what_an_answer_has_shown_is_repeated_before_it() {
                     second
                 };
                 let (first, second) = join(first, second).await;
-                let (first_sees, second_sees) = (first.expect("the client lives").mode & 0o777 != private, second.size_bytes != BEFORE);
+                let (first_sees, second_sees) = (
+                    first.expect("the client lives").mode & 0o777 != private,
+                    second.size_bytes != BEFORE,
+                );
                 assert!(!first_sees || !second_sees, "seed {seed}: each shows the other");
                 shown += usize::from(second_sees);
             });
@@ -438,12 +542,15 @@ fn what_an_answer_has_shown_is_repeated_before_it() {
     }
 }
 
-/// A file is cut after its name is gone, and closed; the power is cut before any of that is forced. The client asks for all
-/// of it again, under its session or, if that is over when it comes back, under another one, and has nothing open by then: nothing of it
-/// is refused, and nothing of the file stays.
+/// A file is cut after its name is gone, and closed; the power is cut before any of that is forced.
+/// The client asks for all of it again, under its session or, if that is over when it comes back,
+/// under another one, and has nothing open by then: nothing of it is refused, and nothing of the
+/// file stays.
 #[test]
 fn what_was_done_to_a_file_without_a_name_is_repeated_though_it_is_closed() {
-    for (seed, away) in (0..SEEDS).flat_map(|seed| [(seed, Duration::ZERO), (seed, Duration::from_secs(300))]) {
+    for (seed, away) in
+        (0..SEEDS).flat_map(|seed| [(seed, Duration::ZERO), (seed, Duration::from_secs(300))])
+    {
         let world = World::new(seed);
         run(seed, &world, async {
             serve(&world).await;
@@ -465,10 +572,20 @@ fn what_was_done_to_a_file_without_a_name_is_repeated_though_it_is_closed() {
             let node = serve_one(&world, options()).await;
             world.sleep(away).await;
             world.net().heal();
-            let found = process.call(async move { (client.sync_fs().await, client.getattr(ino).await, client.detach(PATIENCE).await) });
+            let found = process.call(async move {
+                (client.sync_fs().await, client.getattr(ino).await, client.detach(PATIENCE).await)
+            });
             let expected = (Ok(()), Err(FsError::Stale), Ok(()));
-            assert_eq!(found.await.expect("the client lives"), expected, "seed {seed}, away for {away:?}");
-            assert_eq!(stop(node).await, Ok(Stopped::Released), "seed {seed}, away for {away:?}: something stays");
+            assert_eq!(
+                found.await.expect("the client lives"),
+                expected,
+                "seed {seed}, away for {away:?}"
+            );
+            assert_eq!(
+                stop(node).await,
+                Ok(Stopped::Released),
+                "seed {seed}, away for {away:?}: something stays"
+            );
         });
     }
 }

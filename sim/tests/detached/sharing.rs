@@ -15,20 +15,35 @@ fn clients_see_each_other_while_connections_break() {
             let (left, writer) = attach(&world, "left").await;
             let (right, reader) = attach(&world, "right").await;
             let maker = writer.clone();
-            let (ino, _) = left.call(async move { make(&maker, 0).await }).await.expect("the client lives");
+            let (ino, _) =
+                left.call(async move { make(&maker, 0).await }).await.expect("the client lives");
             let mut size = writer.getattr(ino).await.unwrap().size_bytes;
             for turn in 0..20u8 {
-                let (process, client, other) = if turn % 2 == 0 { (&left, &writer, "right") } else { (&right, &reader, "left") };
+                let (process, client, other) = if turn % 2 == 0 {
+                    (&left, &writer, "right")
+                } else {
+                    (&right, &reader, "left")
+                };
                 let appending = client.clone();
-                let appended = process.call(async move { appending.append(&Caller::ROOT, ino, Bytes::from(vec![turn; 100]), false).await });
+                let appended = process.call(async move {
+                    appending.append(&Caller::ROOT, ino, Bytes::from(vec![turn; 100]), false).await
+                });
                 if turn % 3 == 0 {
                     world.net().reset(if turn % 2 == 0 { "left" } else { "right" }, "server");
                 }
                 let written = appended.await.expect("the client lives").unwrap();
                 assert_eq!(written.offset, size, "turn {turn}: appended once, at the end");
                 size += 100;
-                let (process, client) = if other == "left" { (&left, writer.clone()) } else { (&right, reader.clone()) };
-                let seen = process.call(async move { client.read(ino, size - 100, 200).await }).await.expect("the client lives").unwrap();
+                let (process, client) = if other == "left" {
+                    (&left, writer.clone())
+                } else {
+                    (&right, reader.clone())
+                };
+                let seen = process
+                    .call(async move { client.read(ino, size - 100, 200).await })
+                    .await
+                    .expect("the client lives")
+                    .unwrap();
                 assert_eq!(seen, vec![turn; 100], "turn {turn}: the other client reads it at once");
                 world.sleep(Duration::from_millis(50)).await;
             }
@@ -56,7 +71,8 @@ fn an_inode_without_a_name_is_only_for_those_who_had_it_open() {
             })
             .await
             .expect("the client lives");
-        let opened = right.call(async move { other.open(ino).await }).await.expect("the client lives");
+        let opened =
+            right.call(async move { other.open(ino).await }).await.expect("the client lives");
         assert_eq!(opened, Err(FsError::Stale));
         let read = left.call(async move {
             // Once more by who has it.
@@ -70,23 +86,31 @@ fn an_inode_without_a_name_is_only_for_those_who_had_it_open() {
     });
 }
 
-/// Situation: a client makes a file and has it open with that; another removes it while the record of it is still on its way to a
-/// slow disk. Danger: the removal comes between the file and its being open, which nobody keeps then (seeds 3857, 4827, 6493, 8029,
-/// 12517 and 15485 of the stories). Expectation: who has made it has it.
+/// Situation: a client makes a file and has it open with that; another removes it while the record
+/// of it is still on its way to a slow disk. Danger: the removal comes between the file and its
+/// being open, which nobody keeps then (seeds 3857, 4827, 6493, 8029, 12517 and 15485 of the
+/// stories). Expectation: who has made it has it.
 #[test]
 fn a_file_that_is_made_open_is_open_before_others_remove_it() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
-        let slow = DiskFaults { slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) }, ..DiskFaults::default() };
+        let slow = DiskFaults {
+            slow: Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) },
+            ..DiskFaults::default()
+        };
         run(seed, &world, async {
             serve(&world).await;
             let (left, maker) = attach(&world, "left").await;
             let (right, remover) = attach(&world, "right").await;
             world.set_faults(FaultPlan { disk: slow, ..FaultPlan::default() });
             for file in 0..FILES {
-                let (maker, remover, clock) = (maker.clone(), remover.clone(), right.ports.clock.clone());
+                let (maker, remover, clock) =
+                    (maker.clone(), remover.clone(), right.ports.clock.clone());
                 let making = left.call(async move {
-                    let made = maker.make(&Caller::ROOT, Ino::ROOT, &name(file), 0o600, Make::Regular, true).await.unwrap();
+                    let made = maker
+                        .make(&Caller::ROOT, Ino::ROOT, &name(file), 0o600, Make::Regular, true)
+                        .await
+                        .unwrap();
                     maker.read(made.ino, 0, 1).await
                 });
                 let removing = right.call(async move {
@@ -96,7 +120,11 @@ fn a_file_that_is_made_open_is_open_before_others_remove_it() {
                 });
                 let (read, removed) = futures_util::future::join(making, removing).await;
                 removed.expect("the client lives");
-                assert_eq!(read.expect("the client lives"), Ok(Bytes::new()), "seed {seed}, file {file}");
+                assert_eq!(
+                    read.expect("the client lives"),
+                    Ok(Bytes::new()),
+                    "seed {seed}, file {file}"
+                );
             }
         });
     }
@@ -125,18 +153,22 @@ fn an_open_that_is_refused_leaves_no_error_behind() {
             let opened = right.call(async move { client.open(ino).await });
             serve(&world).await;
             assert_eq!(opened.await.expect("the client lives"), Err(FsError::Stale), "seed {seed}");
-            let synced = right.call(async move { other.sync_fs().await }).await.expect("the client lives");
+            let synced =
+                right.call(async move { other.sync_fs().await }).await.expect("the client lives");
             assert_eq!(synced, Ok(()), "seed {seed}");
             drop(holder);
         });
     }
 }
 
-/// Situation: a client leaves that has a file open, and while that is made safe another one removes the file.
-/// Danger: who is leaving is given the file as one that has it open, and never gives it back.
+/// Situation: a client leaves that has a file open, and while that is made safe another one removes
+/// the file. Danger: who is leaving is given the file as one that has it open, and never gives it
+/// back.
 #[test]
 fn who_is_leaving_is_given_nothing() {
-    for (seed, pause) in (0..SEEDS).flat_map(|seed| (0..30).map(move |ms| (seed, Duration::from_millis(10 * ms)))) {
+    for (seed, pause) in
+        (0..SEEDS).flat_map(|seed| (0..30).map(move |ms| (seed, Duration::from_millis(10 * ms))))
+    {
         let world = World::new(seed);
         run(seed, &world, async {
             let node = serve_one(&world, options()).await;
@@ -150,23 +182,43 @@ fn who_is_leaving_is_given_nothing() {
             });
             made.await.expect("the client lives");
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(200) };
-            world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
+            world.set_faults(FaultPlan {
+                disk: DiskFaults { slow, ..DiskFaults::default() },
+                ..FaultPlan::default()
+            });
             let leaving = left.call(async move { holder.detach(PATIENCE).await });
             let client = remover.clone();
             let removing = async {
                 world.sleep(pause).await;
-                right.call(async move { client.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await.map(drop) }).await
+                right
+                    .call(async move {
+                        client.unlink(&Caller::ROOT, Ino::ROOT, &name(1)).await.map(drop)
+                    })
+                    .await
             };
-            assert_eq!(join(leaving, removing).await, (Some(Ok(())), Some(Ok(()))), "seed {seed}, {pause:?}");
+            assert_eq!(
+                join(leaving, removing).await,
+                (Some(Ok(())), Some(Ok(()))),
+                "seed {seed}, {pause:?}"
+            );
             world.set_faults(FaultPlan::default());
-            right.call(async move { remover.detach(PATIENCE).await }).await.expect("the client lives").unwrap();
-            assert_eq!(stop(node).await, Ok(Stopped::Released), "seed {seed}, {pause:?}: something stays");
+            right
+                .call(async move { remover.detach(PATIENCE).await })
+                .await
+                .expect("the client lives")
+                .unwrap();
+            assert_eq!(
+                stop(node).await,
+                Ok(Stopped::Released),
+                "seed {seed}, {pause:?}: something stays"
+            );
         });
     }
 }
 
-/// Situation: a client asks to open a file that is gone, and before it has an answer somebody closes that inode, of which nothing
-/// is open. Danger: that takes what the open waits by, which fails with another error then.
+/// Situation: a client asks to open a file that is gone, and before it has an answer somebody
+/// closes that inode, of which nothing is open. Danger: that takes what the open waits by, which
+/// fails with another error then.
 #[test]
 fn a_close_takes_nothing_from_an_open_under_way() {
     for seed in 0..SEEDS {
@@ -192,7 +244,8 @@ fn a_close_takes_nothing_from_an_open_under_way() {
 fn a_session_that_cannot_be_closed_is_closed_later() {
     let world = World::new(1);
     run(1, &world, async {
-        let node = Options { session_term: Duration::from_secs(10), segment_bytes: 16 << 10, ..options() };
+        let node =
+            Options { session_term: Duration::from_secs(10), segment_bytes: 16 << 10, ..options() };
         let server = serve_with(&world, node).await;
         let (left, holder) = attach(&world, "left").await;
         let (right, other) = attach(&world, "right").await;
@@ -218,17 +271,24 @@ fn a_session_that_cannot_be_closed_is_closed_later() {
         assert_eq!(filled.await.expect("the client lives"), FsError::NoSpace);
         world.sleep(Duration::from_secs(30)).await;
         let client = other.clone();
-        assert!(right.call(async move { client.getattr(ino).await }).await.expect("the client lives").is_ok());
+        assert!(
+            right
+                .call(async move { client.getattr(ino).await })
+                .await
+                .expect("the client lives")
+                .is_ok()
+        );
         disk.set_capacity(1 << 30);
         world.sleep(Duration::from_secs(5)).await;
-        let gone = right.call(async move { other.getattr(ino).await }).await.expect("the client lives");
+        let gone =
+            right.call(async move { other.getattr(ino).await }).await.expect("the client lives");
         assert_eq!(gone.map(|attr| attr.nlink), Err(FsError::Stale));
         assert!(server.is_alive());
     });
 }
 
-/// Situation: a copy waits for the bucket, its client dies, and its session ends meanwhile. Danger: the
-/// bytes come, are put over those of the file, and the copy is refused after that. Expectation:
+/// Situation: a copy waits for the bucket, its client dies, and its session ends meanwhile. Danger:
+/// the bytes come, are put over those of the file, and the copy is refused after that. Expectation:
 /// the file is what it was.
 #[test]
 fn what_a_dead_client_had_asked_for_overwrites_nothing() {
@@ -242,24 +302,36 @@ fn what_a_dead_client_had_asked_for_overwrites_nothing() {
             let prepared = left.call(async move {
                 let (source, _) = make(&dying, 20).await;
                 dying.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-                dying.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+                dying
+                    .admin(AdminRequest::Evict {
+                        path: vec![],
+                        from: (Ino(0), 0),
+                        limit_bytes: u64::MAX,
+                    })
+                    .await
+                    .unwrap();
                 let (target, content) = make(&dying, 3).await;
                 (dying, source, target, content)
             });
             let (dying, source, target, content) = prepared.await.expect("the client lives");
             world.bucket().vanish_for(Duration::from_secs(20));
-            let asked = left.call(async move { dying.copy(&Caller::ROOT, (source, 0), (target, 10), 100, false).await });
+            let asked = left.call(async move {
+                dying.copy(&Caller::ROOT, (source, 0), (target, 10), 100, false).await
+            });
             select(pin!(asked), pin!(world.sleep(Duration::from_secs(1)))).await;
             left.kill();
             world.sleep(Duration::from_secs(60)).await;
-            let seen = right.call(async move { other.read(target, 0, 1000).await }).await.expect("the client lives");
+            let seen = right
+                .call(async move { other.read(target, 0, 1000).await })
+                .await
+                .expect("the client lives");
             assert_eq!(seen, Ok(content));
         });
     }
 }
 
-/// Situation: a client dies, and its session runs out while the disk is slow with what it had asked for.
-/// Expectation: all of the write is there or nothing of it (O-80).
+/// Situation: a client dies, and its session runs out while the disk is slow with what it had asked
+/// for. Expectation: all of the write is there or nothing of it (O-80).
 #[test]
 fn a_session_outlives_what_is_half_done_for_it() {
     for seed in 0..40 {
@@ -277,14 +349,21 @@ fn a_session_outlives_what_is_half_done_for_it() {
             });
             let (dying, target, old, version) = made.await.expect("the client lives");
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(8) };
-            world.set_faults(FaultPlan { disk: DiskFaults { slow, ..DiskFaults::default() }, ..FaultPlan::default() });
-            let asked = left.call(async move { dying.write(&Caller::ROOT, target, 5, Bytes::from_static(b"new"), false).await });
+            world.set_faults(FaultPlan {
+                disk: DiskFaults { slow, ..DiskFaults::default() },
+                ..FaultPlan::default()
+            });
+            let asked = left.call(async move {
+                dying.write(&Caller::ROOT, target, 5, Bytes::from_static(b"new"), false).await
+            });
             select(pin!(asked), pin!(world.sleep(Duration::from_secs(1)))).await;
             left.kill();
             world.sleep(Duration::from_secs(120)).await;
             world.set_faults(FaultPlan::default());
             world.sleep(Duration::from_secs(60)).await;
-            let seen = right.call(async move { (other.getattr(target).await.unwrap(), other.read(target, 0, 1000).await.unwrap()) });
+            let seen = right.call(async move {
+                (other.getattr(target).await.unwrap(), other.read(target, 0, 1000).await.unwrap())
+            });
             let (attr, seen) = seen.await.expect("the client lives");
             let mut expected = old.to_vec();
             if attr.version > version {

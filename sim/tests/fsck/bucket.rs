@@ -17,7 +17,11 @@ fn what_is_as_it_should_be_is_clean() {
 
         // Nothing of this has reached the bucket.
         let root = Caller::ROOT;
-        mount.client.rename(&root, Ino::ROOT, &name("d"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
+        mount
+            .client
+            .rename(&root, Ino::ROOT, &name("d"), Ino::ROOT, &name("moved"), RenameMode::Replace)
+            .await
+            .unwrap();
         mount.file(dir, "new", 3).await;
         mount.client.write(&root, a, 5, content(9), false).await.unwrap();
         mount.client.unlink(&root, Ino::ROOT, &name("also-b")).await.unwrap();
@@ -33,7 +37,10 @@ fn what_is_as_it_should_be_is_clean() {
 fn what_is_planted_in_the_bucket_is_named() {
     type Plant = fn(&SimBucket, Ino);
     let plants: [(Plant, &str); 8] = [
-        (|bucket, _| bucket.delete_as_outsider("a"), "/a (inode 1.0.3): its object a is gone from the bucket; all of it is cached here"),
+        (
+            |bucket, _| bucket.delete_as_outsider("a"),
+            "/a (inode 1.0.3): its object a is gone from the bucket; all of it is cached here",
+        ),
         (
             |bucket, _| bucket.delete_as_outsider("d/b"),
             "/d/b (inode 1.0.4): its object d/b is gone from the bucket; all of it is cached here",
@@ -47,12 +54,24 @@ fn what_is_planted_in_the_bucket_is_named() {
             "/d (inode 1.0.2): its page PAGE, with what no object can say, cannot be read",
         ),
         (
-            |bucket, dir| put(bucket, &page_key(dir), bucket.objects()[&page_key(Ino::ROOT)].body.clone()),
-            "/d (inode 1.0.2): its page PAGE, with what no object can say, is not the one that was written last",
+            |bucket, dir| {
+                put(bucket, &page_key(dir), bucket.objects()[&page_key(Ino::ROOT)].body.clone())
+            },
+            "/d (inode 1.0.2): its page PAGE, with what no object can say, is not the one that was \
+             written last",
         ),
-        (|bucket, _| put(bucket, ".ebb/d/1000000000099", "left"), ".ebb/d/1000000000099 is in the bucket and nothing refers to it"),
-        (|bucket, _| put(bucket, ".ebb/tmp/1000000000003", "left"), ".ebb/tmp/1000000000003 is in the bucket and nothing refers to it"),
-        (|bucket, _| put(bucket, ".ebb/notes", "mine"), ".ebb/notes is where only ebb writes, and is nothing that ebb writes"),
+        (
+            |bucket, _| put(bucket, ".ebb/d/1000000000099", "left"),
+            ".ebb/d/1000000000099 is in the bucket and nothing refers to it",
+        ),
+        (
+            |bucket, _| put(bucket, ".ebb/tmp/1000000000003", "left"),
+            ".ebb/tmp/1000000000003 is in the bucket and nothing refers to it",
+        ),
+        (
+            |bucket, _| put(bucket, ".ebb/notes", "mine"),
+            ".ebb/notes is where only ebb writes, and is nothing that ebb writes",
+        ),
     ];
     for (plant, expected) in plants {
         let world = World::new(1);
@@ -64,7 +83,10 @@ fn what_is_planted_in_the_bucket_is_named() {
             let expected = expected.replace("PAGE", &page_key(dir));
             for report in [mount.fsck().await, mount.fsck_dead(&world, &bucket).await] {
                 let found = told(&report);
-                assert!(found.len() == 1 && found[0].starts_with(&expected), "{expected}: {report:?}");
+                assert!(
+                    found.len() == 1 && found[0].starts_with(&expected),
+                    "{expected}: {report:?}"
+                );
                 assert_eq!(report.others, Vec::<String>::new());
             }
         });
@@ -78,7 +100,9 @@ fn what_others_do_is_told_apart() {
         let world = World::new(1);
         let bucket = world.bucket();
         run(&world, async {
-            let mount = Mount::with(&world, "a", &bucket, Options { revalidate, ..Options::default() }).await;
+            let mount =
+                Mount::with(&world, "a", &bucket, Options { revalidate, ..Options::default() })
+                    .await;
             mount.tree().await;
             put(&bucket, "a", "another");
             put(&bucket, "d/added", "new");
@@ -88,7 +112,10 @@ fn what_others_do_is_told_apart() {
             let mut others: Vec<&str> = report.others.iter().map(String::as_str).collect();
             others.sort_unstable();
             let removed = "/d/b (inode 1.0.4): its object d/b was removed by others";
-            let expected = ["/a (inode 1.0.3): its object a was replaced by others", "d/added was put into the bucket by others"];
+            let expected = [
+                "/a (inode 1.0.3): its object a was replaced by others",
+                "d/added was put into the bucket by others",
+            ];
             // Only where the bucket is asked again does that take effect. What has two names stays.
             match told(&report)[..] {
                 [gone] => assert!(gone.contains("its object d/b is gone"), "{report:?}"),
@@ -97,7 +124,8 @@ fn what_others_do_is_told_apart() {
             assert_eq!(others, expected, "{removed}");
             bucket.delete_as_outsider("a");
             let report = mount.fsck().await;
-            let is_told = |what: &String| what == "/a (inode 1.0.3): its object a was removed by others";
+            let is_told =
+                |what: &String| what == "/a (inode 1.0.3): its object a was removed by others";
             assert_eq!(report.others.iter().any(is_told), revalidate.is_some(), "{report:?}");
             assert_eq!(told(&report).len(), if revalidate.is_some() { 1 } else { 2 }, "{report:?}");
         });
@@ -116,15 +144,16 @@ fn what_is_nowhere_is_said() {
         bucket.delete_as_outsider("a");
         let report = mount.fsck().await;
         let expected = format!(
-            "/a (inode {a}): its object a is gone from the bucket; {len} of its {len} bytes are nowhere else: restore the object, or remove the file",
+            "/a (inode {a}): its object a is gone from the bucket; {len} of its {len} bytes are \
+             nowhere else: restore the object, or remove the file",
             len = content(0).len()
         );
         assert_eq!(told(&report), [expected]);
     });
 }
 
-/// The root's page is written before anybody has looked into the root, where others made directories: how many it has is
-/// not what the page is there for. (Seed 220797 of volumes.)
+/// The root's page is written before anybody has looked into the root, where others made
+/// directories: how many it has is not what the page is there for. (Seed 220797 of volumes.)
 #[test]
 fn directories_of_others_do_not_belie_the_page_of_the_root() {
     let world = World::new(1);
@@ -157,11 +186,15 @@ fn what_is_not_loaded_is_not_judged() {
         assert_eq!((told(&report), report.undecided), (vec![], 6), "{report:?}");
         rig::walk(&second.client).await.unwrap();
         let report = second.fsck().await;
-        assert_eq!((told(&report), report.undecided), (vec![".ebb/d/1000000000099 is in the bucket and nothing refers to it"], 0));
+        assert_eq!(
+            (told(&report), report.undecided),
+            (vec![".ebb/d/1000000000099 is in the bucket and nothing refers to it"], 0)
+        );
     });
 }
 
-/// Another node has served the bucket since: nothing can be said, and the node that has lost it says why.
+/// Another node has served the bucket since: nothing can be said, and the node that has lost it
+/// says why.
 #[test]
 fn a_bucket_that_was_taken_over_is_not_compared() {
     let world = World::new(1);
@@ -173,8 +206,14 @@ fn a_bucket_that_was_taken_over_is_not_compared() {
         let second = Mount::new(&world, "b", &bucket).await;
         let process = world.machine("a").process("node");
         let (ports, port) = (process.ports.clone(), process.bucket(&bucket));
-        let checked = process.call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await }).await.unwrap();
-        assert!(matches!(&checked, Err(ebb_node::FsckError::Superseded { owner, .. }) if owner == "b"), "{checked:?}");
+        let checked = process
+            .call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await })
+            .await
+            .unwrap();
+        assert!(
+            matches!(&checked, Err(ebb_node::FsckError::Superseded { owner, .. }) if owner == "b"),
+            "{checked:?}"
+        );
         assert_eq!(told(&second.fsck().await), Vec::<&str>::new());
     });
 }
@@ -195,7 +234,13 @@ fn a_busy_node_is_checked() {
                     let text = format!("f{}", round % 5);
                     let ino = match client.lookup(Ino::ROOT, &name(&text)).await {
                         Ok(attr) => attr.ino,
-                        Err(_) => client.make(&root, Ino::ROOT, &name(&text), 0o600, Make::Regular, false).await.unwrap().ino,
+                        Err(_) => {
+                            client
+                                .make(&root, Ino::ROOT, &name(&text), 0o600, Make::Regular, false)
+                                .await
+                                .unwrap()
+                                .ino
+                        }
                     };
                     client.write(&root, ino, 0, content(round), false).await.unwrap();
                     if round % 7 == 3 {
@@ -203,7 +248,17 @@ fn a_busy_node_is_checked() {
                     }
                     if round % 7 == 5 {
                         let to = name(format!("g{round}"));
-                        client.rename(&root, Ino::ROOT, &name(&text), Ino::ROOT, &to, RenameMode::Replace).await.unwrap();
+                        client
+                            .rename(
+                                &root,
+                                Ino::ROOT,
+                                &name(&text),
+                                Ino::ROOT,
+                                &to,
+                                RenameMode::Replace,
+                            )
+                            .await
+                            .unwrap();
                     }
                     mount.flush().await;
                 }

@@ -1,4 +1,5 @@
-//! Damage that is planted in the bucket and on the disk: what a check says of it, and what repair makes of it.
+//! Damage that is planted in the bucket and on the disk: what a check says of it, and what repair
+//! makes of it.
 
 mod bucket;
 mod refused;
@@ -30,12 +31,24 @@ impl Mount {
         Mount::open(world, machine, bucket, options).await.unwrap()
     }
 
-    async fn open(world: &World, machine: &str, bucket: &SimBucket, options: Options) -> Result<Mount, OpenError> {
+    async fn open(
+        world: &World,
+        machine: &str,
+        bucket: &SimBucket,
+        options: Options,
+    ) -> Result<Mount, OpenError> {
         let process = world.machine(machine).process("node");
         let flush_interval = Duration::from_secs(3600);
-        let options =
-            Options { owner: machine.into(), embedded: true, flush_interval, scrub_interval: None, segment_bytes: 1 << 20, ..options };
-        let node = rig::open(&process, bucket, &options).await.unwrap().inspect_err(|_| process.kill())?;
+        let options = Options {
+            owner: machine.into(),
+            embedded: true,
+            flush_interval,
+            scrub_interval: None,
+            segment_bytes: 1 << 20,
+            ..options
+        };
+        let node =
+            rig::open(&process, bucket, &options).await.unwrap().inspect_err(|_| process.kill())?;
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
         Ok(Mount { process, node, client })
     }
@@ -73,7 +86,10 @@ impl Mount {
     }
 
     async fn evict(&self) {
-        self.client.admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX }).await.unwrap();
+        self.client
+            .admin(AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX })
+            .await
+            .unwrap();
     }
 
     async fn fsck(&self) -> FsckReport {
@@ -90,7 +106,11 @@ impl Mount {
 async fn fsck_dead(world: &World, bucket: &SimBucket) -> FsckReport {
     let process = world.machine("a").process("node");
     let (ports, port) = (process.ports.clone(), process.bucket(bucket));
-    let report = process.call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await }).await.unwrap().unwrap();
+    let report = process
+        .call(async move { ebb_node::fsck(ports, Some(port), |_, _| {}).await })
+        .await
+        .unwrap()
+        .unwrap();
     process.kill();
     report
 }

@@ -1,4 +1,5 @@
-//! A log that had rotted when its node was dead: no node starts with it, and people are told what there is.
+//! A log that had rotted when its node was dead: no node starts with it, and people are told what
+//! there is.
 
 use super::*;
 use ebb_ports::OpenMode;
@@ -16,9 +17,10 @@ async fn image(world: &World) -> BTreeMap<String, Bytes> {
     all
 }
 
-/// Situation: a bit of the log flips that nobody sees before the node dies. Danger: the node starts with what is before it,
-/// or says nothing that anybody could use. Expectation: every start is refused with file and place, what was not in the bucket
-/// by then, and what can be done; nothing on the disk changes; the volume goes on with another data directory.
+/// Situation: a bit of the log flips that nobody sees before the node dies. Danger: the node starts
+/// with what is before it, or says nothing that anybody could use. Expectation: every start is
+/// refused with file and place, what was not in the bucket by then, and what can be done; nothing
+/// on the disk changes; the volume goes on with another data directory.
 #[test]
 fn a_log_that_rotted_unseen_is_refused_with_what_is_before_it() {
     for cut in [false, true] {
@@ -31,17 +33,25 @@ fn a_log_that_rotted_unseen_is_refused_with_what_is_before_it() {
             mount.client.fsync(early).await.unwrap();
             // The next record goes behind the last line that is not zeros.
             let log = &image(&world).await["log/00000001"];
-            let damaged_at = (log.iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1).next_multiple_of(64);
+            let damaged_at =
+                (log.iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1).next_multiple_of(64);
             let late = mount.file(Ino::ROOT, "late", 4).await;
             mount.client.fsync(late).await.unwrap();
             match cut {
                 false => mount.process.kill(),
                 true => world.machine("a").power_cut(),
             }
-            assert_eq!(world.machine("a").disk("node").flip("log/00000001", damaged_at + 70, 4), Ok(true));
+            assert_eq!(
+                world.machine("a").disk("node").flip("log/00000001", damaged_at + 70, 4),
+                Ok(true)
+            );
             let before = image(&world).await;
             for _ in 0..2 {
-                let refused = Mount::open(&world, "a", &bucket, Options::default()).await.err().unwrap().to_string();
+                let refused = Mount::open(&world, "a", &bucket, Options::default())
+                    .await
+                    .err()
+                    .unwrap()
+                    .to_string();
                 for said in [
                     &format!("log/00000001: corrupt at byte {damaged_at}")[..],
                     "by then 1 files and 1 directories, 262144 bytes",
@@ -62,8 +72,16 @@ fn a_log_that_rotted_unseen_is_refused_with_what_is_before_it() {
             ] {
                 assert!(told[0].contains(said), "{said}: {}", told[0]);
             }
-            assert!(told[1..].contains(&&format!("/early (inode {early}): 262144 bytes had not reached the bucket")[..]), "{told:?}");
-            assert!(told.iter().all(|what| !what.contains("/late")) && report.problems.iter().all(|problem| problem.remedy.is_none()));
+            assert!(
+                told[1..].contains(
+                    &&format!("/early (inode {early}): 262144 bytes had not reached the bucket")[..]
+                ),
+                "{told:?}"
+            );
+            assert!(
+                told.iter().all(|what| !what.contains("/late"))
+                    && report.problems.iter().all(|problem| problem.remedy.is_none())
+            );
             assert_eq!(image(&world).await, before);
 
             let elsewhere = Mount::new(&world, "b", &bucket).await;
@@ -73,7 +91,8 @@ fn a_log_that_rotted_unseen_is_refused_with_what_is_before_it() {
     }
 }
 
-/// Situation: likewise, and it is the only snapshot. Expectation: likewise; there is nothing before it.
+/// Situation: likewise, and it is the only snapshot. Expectation: likewise; there is nothing before
+/// it.
 #[test]
 fn a_snapshot_that_rotted_unseen_is_refused() {
     let world = World::new(1);
@@ -82,13 +101,26 @@ fn a_snapshot_that_rotted_unseen_is_refused() {
         let mount = Mount::new(&world, "a", &bucket).await;
         mount.tree().await;
         mount.process.kill();
-        let snapshot = world.machine("a").disk("node").paths().into_iter().find(|path| path.starts_with("snapshot/")).unwrap();
+        let snapshot = world
+            .machine("a")
+            .disk("node")
+            .paths()
+            .into_iter()
+            .find(|path| path.starts_with("snapshot/"))
+            .unwrap();
         assert_eq!(world.machine("a").disk("node").flip(&snapshot, 70, 4), Ok(true));
         let before = image(&world).await;
-        let refused = Mount::open(&world, "a", &bucket, Options::default()).await.err().unwrap().to_string();
-        assert!(refused.contains(&snapshot) && refused.contains("there is no whole snapshot"), "{refused}");
+        let refused =
+            Mount::open(&world, "a", &bucket, Options::default()).await.err().unwrap().to_string();
+        assert!(
+            refused.contains(&snapshot) && refused.contains("there is no whole snapshot"),
+            "{refused}"
+        );
         let report = fsck_dead(&world, &bucket).await;
-        assert!(matches!(&told(&report)[..], [what] if what.contains(&snapshot) && what.contains("--data NEW_DIRECTORY")), "{report:?}");
+        assert!(
+            matches!(&told(&report)[..], [what] if what.contains(&snapshot) && what.contains("--data NEW_DIRECTORY")),
+            "{report:?}"
+        );
         assert_eq!(image(&world).await, before);
     });
 }

@@ -46,7 +46,10 @@ impl Mount {
         self.tree().await;
         let gone = self.file(Ino::ROOT, "gone", 7).await;
         let small = self.make(Ino::ROOT, "small", Make::Regular).await;
-        self.client.write(&Caller::ROOT, small, 0, Bytes::from_static(b"small"), false).await.unwrap();
+        self.client
+            .write(&Caller::ROOT, small, 0, Bytes::from_static(b"small"), false)
+            .await
+            .unwrap();
         for text in ["gone", "small"] {
             self.client.unlink(&Caller::ROOT, Ino::ROOT, &name(text)).await.unwrap();
         }
@@ -96,13 +99,16 @@ impl Plant {
             Plant::ObjectGone => bucket.delete_as_outsider("a"),
             Plant::PageGone => bucket.delete_as_outsider(&page_key(dir)),
             Plant::PageUnreadable => put(bucket, &page_key(dir), "no page"),
-            Plant::PageOther => put(bucket, &page_key(dir), bucket.objects()[&page_key(Ino::ROOT)].body.clone()),
+            Plant::PageOther => {
+                put(bucket, &page_key(dir), bucket.objects()[&page_key(Ino::ROOT)].body.clone())
+            }
             Plant::PageLeft => put(bucket, &page_key(gone), "left"),
             Plant::FileLeft => mount.plant(&at_home(gone)).await,
             Plant::PackLeft => mount.plant("packs/0000000000000000").await,
             Plant::BlockRotten => assert_eq!(disk.flip(&at_home(a), BLOCK_BYTES + 7, 4), Ok(true)),
             Plant::SnapshotRotten => {
-                let snapshot = disk.paths().into_iter().find(|path| path.starts_with("snapshot/")).unwrap();
+                let snapshot =
+                    disk.paths().into_iter().find(|path| path.starts_with("snapshot/")).unwrap();
                 assert_eq!(disk.flip(&snapshot, 70, 4), Ok(true));
             }
             Plant::LogRotten => assert_eq!(disk.flip("log/00000001", 8100, 4), Ok(true)),
@@ -122,8 +128,8 @@ impl Plant {
     }
 }
 
-/// Each kind of damage is found, put right by its remedy and no other, and the volume is as before: in
-/// this run, after a crash, and from the bucket alone.
+/// Each kind of damage is found, put right by its remedy and no other, and the volume is as before:
+/// in this run, after a crash, and from the bucket alone.
 #[test]
 fn what_is_planted_is_repaired() {
     for plant in PLANTS {
@@ -137,7 +143,10 @@ fn what_is_planted_is_repaired() {
             let before = bucket.objects();
             let report = mount.fsck().await;
             match &report.problems[..] {
-                [problem] => assert!(problem.remedy.as_ref().is_some_and(plant.remedy()), "{plant:?}: {report:?}"),
+                [problem] => assert!(
+                    problem.remedy.as_ref().is_some_and(plant.remedy()),
+                    "{plant:?}: {report:?}"
+                ),
                 _ => panic!("{plant:?}: {report:?}"),
             }
             mount.mend(&report).await;
@@ -147,7 +156,10 @@ fn what_is_planted_is_repaired() {
             let changed: Vec<&String> = before
                 .keys()
                 .chain(after.keys())
-                .filter(|key| before.get(*key).map(|it| &it.meta.etag) != after.get(*key).map(|it| &it.meta.etag))
+                .filter(|key| {
+                    before.get(*key).map(|it| &it.meta.etag)
+                        != after.get(*key).map(|it| &it.meta.etag)
+                })
                 .collect();
             let is_its_own = |key: &&String| match plant {
                 // What is recorded of the file has another tag now.
@@ -187,8 +199,11 @@ fn a_crash_during_repair_loses_nothing() {
                 let gone = mount.worn().await;
                 plant.put(&world, &mount, &bucket, gone).await;
                 let report = mount.fsck().await;
-                let (client, remedy) = (mount.client.clone(), report.problems[0].remedy.clone().unwrap());
-                mount.process.spawn(async move { drop(client.admin(AdminRequest::Mend { remedy }).await) });
+                let (client, remedy) =
+                    (mount.client.clone(), report.problems[0].remedy.clone().unwrap());
+                mount
+                    .process
+                    .spawn(async move { drop(client.admin(AdminRequest::Mend { remedy }).await) });
                 world.sleep(Duration::from_micros(step * step * 2000)).await;
                 match step % 2 {
                     0 => mount.process.kill(),
@@ -196,7 +211,10 @@ fn a_crash_during_repair_loses_nothing() {
                 }
                 // Before they are repaired the only snapshot and the log are lost with the process.
                 let Ok(again) = Mount::open(&world, "a", &bucket, Options::default()).await else {
-                    assert!(matches!(plant, Plant::SnapshotRotten | Plant::LogRotten) && step < 4, "{plant:?}, step {step}");
+                    assert!(
+                        matches!(plant, Plant::SnapshotRotten | Plant::LogRotten) && step < 4,
+                        "{plant:?}, step {step}"
+                    );
                     return;
                 };
                 again.flush().await;
@@ -208,8 +226,8 @@ fn a_crash_during_repair_loses_nothing() {
     }
 }
 
-/// What has several answers has no remedy: it is named with its bytes, and people decide. To give up what was
-/// written since the last upload is one answer (O-74), which survives a power cut.
+/// What has several answers has no remedy: it is named with its bytes, and people decide. To give
+/// up what was written since the last upload is one answer (O-74), which survives a power cut.
 #[test]
 fn what_only_people_can_decide_is_left_to_them() {
     for cut in [false, true] {
@@ -226,13 +244,16 @@ fn what_only_people_can_decide_is_left_to_them() {
             assert_eq!(disk.flip(&at_home(a), BLOCK_BYTES + 7, 4), Ok(true));
             let report = mount.fsck().await;
             let expected = format!(
-                "/a (inode {a}): block 1 is damaged on the node's disk, and the bucket does not have it: bytes 65536 to 131072 are \
-                 lost. Write them anew, remove the file, or give up what was written to it since it was last sent (`ebb rollback`)"
+                "/a (inode {a}): block 1 is damaged on the node's disk, and the bucket does not \
+                 have it: bytes 65536 to 131072 are \
+                 lost. Write them anew, remove the file, or give up what was written to it since \
+                 it was last sent (`ebb rollback`)"
             );
             assert_eq!(report.problems, [Problem { what: expected, remedy: None }]);
             assert_eq!(mount.client.read(a, BLOCK_BYTES, 1).await, Err(FsError::Io));
 
-            let rolled_back = mount.client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.unwrap();
+            let rolled_back =
+                mount.client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.unwrap();
             let (before_bytes, bytes) = (longer.len() as u64, content(0).len() as u64);
             assert!(
                 matches!(rolled_back, AdminReply::RolledBack { before_bytes: before, bytes: now, lost_bytes } if (before, now) == (before_bytes, bytes) && lost_bytes >= before_bytes),
@@ -251,7 +272,11 @@ fn what_only_people_can_decide_is_left_to_them() {
             mount.flush().await;
             mount.is_clean().await;
             mount.is_whole().await;
-            let AdminReply::Status(status) = mount.client.admin(AdminRequest::Status).await.unwrap() else { panic!("another answer") };
+            let AdminReply::Status(status) =
+                mount.client.admin(AdminRequest::Status).await.unwrap()
+            else {
+                panic!("another answer")
+            };
             assert_eq!(status.troubles, vec![]);
             // What has not changed since is left alone.
             mount.client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.unwrap();
@@ -269,12 +294,18 @@ fn what_has_no_object_is_not_rolled_back() {
         let mount = Mount::new(&world, "a", &bucket).await;
         mount.tree().await;
         let new = mount.file(Ino::ROOT, "new", 4).await;
-        assert!(mount.client.admin(AdminRequest::RollBack { path: vec![name("new")] }).await.is_err());
+        assert!(
+            mount.client.admin(AdminRequest::RollBack { path: vec![name("new")] }).await.is_err()
+        );
         assert_eq!(mount.client.read(new, 0, content(4).len()).await, Ok(content(4)));
         bucket.delete_as_outsider("a");
-        assert!(mount.client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.is_err());
+        assert!(
+            mount.client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.is_err()
+        );
         mount.is_whole().await;
-        assert!(mount.client.admin(AdminRequest::RollBack { path: vec![name("d")] }).await.is_err());
+        assert!(
+            mount.client.admin(AdminRequest::RollBack { path: vec![name("d")] }).await.is_err()
+        );
     });
 }
 
@@ -325,7 +356,10 @@ fn what_is_no_longer_wrong_is_left_alone() {
         put(&bucket, &page_key(gone), "another");
         let left = bucket.objects()[&page_key(gone)].meta.etag.clone();
         for problem in &report.problems {
-            let mended = mount.client.admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() }).await;
+            let mended = mount
+                .client
+                .admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() })
+                .await;
             assert_eq!(mended.is_ok(), problem.what.contains("its object a"), "{mended:?}");
         }
         assert_eq!(bucket.objects()[&page_key(gone)].meta.etag, left);
@@ -334,15 +368,20 @@ fn what_is_no_longer_wrong_is_left_alone() {
     });
 }
 
-/// Situation: a client of another machine has written and not forced; the file is rolled back; then the
-/// power fails. Danger: the client repeats the bytes that the node has lost, over what the file is by
-/// now. Expectation: it is what its object is.
+/// Situation: a client of another machine has written and not forced; the file is rolled back; then
+/// the power fails. Danger: the client repeats the bytes that the node has lost, over what the file
+/// is by now. Expectation: it is what its object is.
 #[test]
 fn what_was_given_up_is_not_brought_back() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
-        let options = Options { owner: "n".into(), flush_interval: Duration::from_secs(3600), scrub_interval: None, ..Options::default() };
+        let options = Options {
+            owner: "n".into(),
+            flush_interval: Duration::from_secs(3600),
+            scrub_interval: None,
+            ..Options::default()
+        };
         let start = async || {
             let process = world.machine("n").process("node");
             let node = rig::open(&process, &bucket, &options).await.unwrap().unwrap();
@@ -352,16 +391,28 @@ fn what_was_given_up_is_not_brought_back() {
         let process = world.machine("c").process("client");
         let client = rig::attach_wire(&process, "n").await.unwrap().unwrap();
         let done = process.call(async move {
-            let a = client.make(&Caller::ROOT, Ino::ROOT, &name("a"), 0o600, Make::Regular, false).await.unwrap().ino;
+            let a = client
+                .make(&Caller::ROOT, Ino::ROOT, &name("a"), 0o600, Make::Regular, false)
+                .await
+                .unwrap()
+                .ino;
             client.write(&Caller::ROOT, a, 0, content(0), false).await.unwrap();
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             client.write(&Caller::ROOT, a, 0, content(5), false).await.unwrap();
             client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.unwrap();
-            // Of this the log is forced, by who overwrites a block that has a checksum, and the bytes are not.
+            // Of this the log is forced, by who overwrites a block that has a checksum, and the
+            // bytes are not.
             client.write(&Caller::ROOT, a, 0, Bytes::from_static(b"new"), false).await.unwrap();
-            let b = client.make(&Caller::ROOT, Ino::ROOT, &name("b"), 0o600, Make::Regular, false).await.unwrap().ino;
+            let b = client
+                .make(&Caller::ROOT, Ino::ROOT, &name("b"), 0o600, Make::Regular, false)
+                .await
+                .unwrap()
+                .ino;
             for _ in 0..2 {
-                client.write(&Caller::ROOT, b, 0, vec![7; BLOCK_BYTES as usize].into(), false).await.unwrap();
+                client
+                    .write(&Caller::ROOT, b, 0, vec![7; BLOCK_BYTES as usize].into(), false)
+                    .await
+                    .unwrap();
             }
             (client, a)
         });

@@ -29,7 +29,11 @@ impl Worker {
                 continue;
             }
             if let Ok(number) = self.add_one().await {
-                assert!(self.written.borrow_mut().insert(number), "seed {}: {number} was written twice", self.seed);
+                assert!(
+                    self.written.borrow_mut().insert(number),
+                    "seed {}: {number} was written twice",
+                    self.seed
+                );
             }
             // Lost with the session, or given up.
             self.client.unlock_all(self.ino, self.owner).await.expect("a lock can be given up");
@@ -38,8 +42,14 @@ impl Worker {
     }
 
     async fn add_one(&self) -> Result<u64, FsError> {
-        let ask =
-            LockAsk { ino: self.ino, owner: self.owner, range: LockRange::WHOLE, mode: Some(LockMode::Exclusive), keep: false, pid: 1 };
+        let ask = LockAsk {
+            ino: self.ino,
+            owner: self.owner,
+            range: LockRange::WHOLE,
+            mode: Some(LockMode::Exclusive),
+            keep: false,
+            pid: 1,
+        };
         self.client.lock_waiting(ask, true, self.world.sleep(60 * SECOND)).await?;
         let read = self.client.read(self.ino, 0, 8).await?;
         let number = u64::from_le_bytes(read[..].try_into().expect("eight bytes")) + 1;
@@ -60,7 +70,10 @@ fn story(seed: u64) -> usize {
         let maker = client.clone();
         let made = process.call(async move {
             let ino = make(&maker, 0).await;
-            maker.write(&Caller::ROOT, ino, 0, Bytes::copy_from_slice(&0u64.to_le_bytes()), false).await.map(|_| ino)
+            maker
+                .write(&Caller::ROOT, ino, 0, Bytes::copy_from_slice(&0u64.to_le_bytes()), false)
+                .await
+                .map(|_| ino)
         });
         let ino = made.await.expect("the client lives").expect("it is written");
         let mut clients = vec![(process, client, "client0".to_owned())];
@@ -71,10 +84,21 @@ fn story(seed: u64) -> usize {
         }
         let start = |process: &Process, client: &Rc<Client>, machine: &str| {
             for worker in 0..2 {
-                let owner = if worker == 0 { LockOwner::Fcntl(worker) } else { LockOwner::Fcntl(7) };
+                let owner =
+                    if worker == 0 { LockOwner::Fcntl(worker) } else { LockOwner::Fcntl(7) };
                 let rng = world.rng(&format!("{machine} worker {worker}"));
-                process
-                    .spawn(Worker { seed, client: client.clone(), owner, ino, rng, written: written.clone(), world: world.clone() }.work());
+                process.spawn(
+                    Worker {
+                        seed,
+                        client: client.clone(),
+                        owner,
+                        ino,
+                        rng,
+                        written: written.clone(),
+                        world: world.clone(),
+                    }
+                    .work(),
+                );
             }
         };
         clients.iter().for_each(|(process, client, machine)| start(process, client, machine));
@@ -116,9 +140,16 @@ fn story(seed: u64) -> usize {
             world.sleep(SECOND).await;
         }
         let (process, client, _) = clients.pop().expect("there are clients");
-        let read = process.call(async move { client.read(ino, 0, 8).await }).await.expect("the client lives").expect("it can be read");
+        let read = process
+            .call(async move { client.read(ino, 0, 8).await })
+            .await
+            .expect("the client lives")
+            .expect("it can be read");
         let number = u64::from_le_bytes(read[..].try_into().expect("eight bytes"));
-        assert!(written.borrow().last().is_none_or(|last| *last <= number), "seed {seed}: {number} is not the last of {written:?}");
+        assert!(
+            written.borrow().last().is_none_or(|last| *last <= number),
+            "seed {seed}: {number} is not the last of {written:?}"
+        );
         assert!(node.is_alive());
     });
     written.take().len()
@@ -134,6 +165,8 @@ fn no_addition_is_lost() {
     let seeds = Mutex::new(SEEDS.chain([WAITED]));
     let worker = || std::iter::from_fn(|| seeds.lock().unwrap().next()).map(story).sum::<usize>();
     // No other test of so long is left by then.
-    let done: usize = thread::scope(|scope| [scope.spawn(worker), scope.spawn(worker)].map(|worker| worker.join().unwrap()).iter().sum());
+    let done: usize = thread::scope(|scope| {
+        [scope.spawn(worker), scope.spawn(worker)].map(|worker| worker.join().unwrap()).iter().sum()
+    });
     assert!(done > 700, "no test of locks: {done} additions");
 }

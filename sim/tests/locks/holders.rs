@@ -33,9 +33,14 @@ impl Book {
         let me = (ask.ino, client, ask.owner);
         self.held.borrow_mut().insert(me, before);
         self.held.borrow_mut().entry(me).or_default().set(ask.range, Some(mode));
-        for ((ino, other, owner), ranges) in self.held.borrow().iter().filter(|(party, _)| **party != me) {
-            let one_kind = matches!(owner, LockOwner::Flock(_)) == matches!(ask.owner, LockOwner::Flock(_));
-            let conflict = ranges.overlapping(ask.range).find(|held| held.mode == LockMode::Exclusive || mode == LockMode::Exclusive);
+        for ((ino, other, owner), ranges) in
+            self.held.borrow().iter().filter(|(party, _)| **party != me)
+        {
+            let one_kind =
+                matches!(owner, LockOwner::Flock(_)) == matches!(ask.owner, LockOwner::Flock(_));
+            let conflict = ranges
+                .overlapping(ask.range)
+                .find(|held| held.mode == LockMode::Exclusive || mode == LockMode::Exclusive);
             assert!(
                 *ino != ask.ino || !one_kind || conflict.is_none(),
                 "client {client} was granted {ask:?}, client {other} has {conflict:?}"
@@ -70,10 +75,19 @@ impl Worker {
             let start = self.rng.below(6);
             let range = match self.owner {
                 LockOwner::Flock(_) => LockRange::WHOLE,
-                LockOwner::Fcntl(_) => LockRange::new(start, start + self.rng.below(4)).expect("a range"),
+                LockOwner::Fcntl(_) => {
+                    LockRange::new(start, start + self.rng.below(4)).expect("a range")
+                }
             };
             let mode = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)][self.rng.index(3)];
-            let ask = LockAsk { ino: self.files[self.rng.index(self.files.len())], owner: self.owner, range, mode, keep: false, pid: 1 };
+            let ask = LockAsk {
+                ino: self.files[self.rng.index(self.files.len())],
+                owner: self.owner,
+                range,
+                mode,
+                keep: false,
+                pid: 1,
+            };
             match self.ask(ask, self.rng.below(2) == 0).await {
                 Ok(()) | Err(FsError::WouldBlock | FsError::Interrupted) => {}
                 Err(FsError::Deadlock) => {
@@ -101,7 +115,9 @@ impl Worker {
         match (&answer, ask.owner) {
             (Ok(()), _) => self.book.granted(self.number, &ask, before),
             // What was held stays; a lock of flock(2) is gone.
-            (Err(_), LockOwner::Fcntl(_)) => drop(self.book.held.borrow_mut().insert((ask.ino, self.number, ask.owner), before)),
+            (Err(_), LockOwner::Fcntl(_)) => {
+                drop(self.book.held.borrow_mut().insert((ask.ino, self.number, ask.owner), before))
+            }
             (Err(_), LockOwner::Flock(_)) => {}
         }
         answer
@@ -109,7 +125,14 @@ impl Worker {
 
     async fn let_go(&self) {
         for ino in &self.files {
-            let ask = LockAsk { ino: *ino, owner: self.owner, range: LockRange::WHOLE, mode: None, keep: false, pid: 1 };
+            let ask = LockAsk {
+                ino: *ino,
+                owner: self.owner,
+                range: LockRange::WHOLE,
+                mode: None,
+                keep: false,
+                pid: 1,
+            };
             self.book.ask(self.number, &ask);
             self.client.unlock_all(*ino, self.owner).await.expect("what is held can be given up");
         }
@@ -129,7 +152,10 @@ fn story(seed: u64) -> Book {
         let mut clients = vec![];
         let (process, first) = attach(&world, "client0").await;
         let maker = first.clone();
-        let files = process.call(async move { vec![make(&maker, 0).await, make(&maker, 1).await] }).await.expect("the client lives");
+        let files = process
+            .call(async move { vec![make(&maker, 0).await, make(&maker, 1).await] })
+            .await
+            .expect("the client lives");
         clients.push((process, first, 0));
         for number in 1..3 {
             let (process, client) = attach(&world, &format!("client{number}")).await;
@@ -137,9 +163,19 @@ fn story(seed: u64) -> Book {
         }
         let start = |process: &Process, client: &Rc<Client>, number: u32| {
             for worker in 0..3 {
-                let owner = if worker == 2 { LockOwner::Flock(1) } else { LockOwner::Fcntl(worker) };
-                let (rng, book) = (world.rng(&format!("client {number} worker {worker}")), book.clone());
-                let worker = Worker { client: client.clone(), number, owner, files: files.clone(), rng, book, world: world.clone() };
+                let owner =
+                    if worker == 2 { LockOwner::Flock(1) } else { LockOwner::Fcntl(worker) };
+                let (rng, book) =
+                    (world.rng(&format!("client {number} worker {worker}")), book.clone());
+                let worker = Worker {
+                    client: client.clone(),
+                    number,
+                    owner,
+                    files: files.clone(),
+                    rng,
+                    book,
+                    world: world.clone(),
+                };
                 process.spawn(worker.work());
             }
         };
@@ -179,11 +215,22 @@ fn story(seed: u64) -> Book {
         let (process, client, _) = clients.pop().expect("there are clients");
         let (book, files) = (book.clone(), files.clone());
         let free = process.call(async move {
-            assert!(book.held.borrow().values().all(Ranges::is_empty), "somebody still waits: {:?}", book.held.borrow());
+            assert!(
+                book.held.borrow().values().all(Ranges::is_empty),
+                "somebody still waits: {:?}",
+                book.held.borrow()
+            );
             for ino in files {
                 for owner in [LockOwner::Fcntl(99), LockOwner::Flock(99)] {
                     client
-                        .lock(LockAsk { ino, owner, range: LockRange::WHOLE, mode: Some(LockMode::Exclusive), keep: false, pid: 1 })
+                        .lock(LockAsk {
+                            ino,
+                            owner,
+                            range: LockRange::WHOLE,
+                            mode: Some(LockMode::Exclusive),
+                            keep: false,
+                            pid: 1,
+                        })
                         .await?;
                 }
             }
@@ -203,5 +250,8 @@ fn no_two_hold_what_only_one_can_hold() {
         granted += book.granted.get();
         circles += book.circles.get();
     }
-    assert!(granted > 1000 && circles > 4, "no test of locks: {granted} granted, {circles} circles");
+    assert!(
+        granted > 1000 && circles > 4,
+        "no test of locks: {granted} granted, {circles} circles"
+    );
 }

@@ -29,13 +29,18 @@ async fn serve(world: &World, session_term: Duration) -> Process {
 async fn serve_with(world: &World, options: Options) -> Process {
     let process = world.machine("server").process("node");
     let options = Options { owner: "locks".into(), ..options };
-    let node = rig::open(&process, &world.bucket(), &options).await.expect("the process lives").expect("the volume is there");
+    let node = rig::open(&process, &world.bucket(), &options)
+        .await
+        .expect("the process lives")
+        .expect("the volume is there");
     rig::serve(&process, "server", &node).await;
     let clock = process.ports.clock.clone();
     process.spawn(async move {
         loop {
             clock.sleep(SECOND / 2).await;
-            if let Ok(Reply::Admin(AdminReply::Fsck(report))) = node.handle(Request::Admin(AdminRequest::Fsck)).await {
+            if let Ok(Reply::Admin(AdminReply::Fsck(report))) =
+                node.handle(Request::Admin(AdminRequest::Fsck)).await
+            {
                 assert_eq!(report.problems, vec![]);
             }
         }
@@ -63,5 +68,7 @@ async fn make(client: &Client, file: u64) -> Ino {
 }
 
 fn run(seed: u64, world: &World, story: impl Future<Output = ()>) {
-    world.run(story).unwrap_or_else(|failure| panic!("seed {seed}: {failure}\n{}", world.last_events()));
+    world
+        .run(story)
+        .unwrap_or_else(|failure| panic!("seed {seed}: {failure}\n{}", world.last_events()));
 }

@@ -6,16 +6,32 @@ const TERM: Duration = Duration::from_secs(10);
 
 /// Nothing is forced unless somebody has to.
 async fn serve_lazily(world: &World) -> Process {
-    serve_with(world, Options { session_term: TERM, commit_interval: 100 * TERM, flush_interval: 100 * TERM, ..Options::default() }).await
+    serve_with(
+        world,
+        Options {
+            session_term: TERM,
+            commit_interval: 100 * TERM,
+            flush_interval: 100 * TERM,
+            ..Options::default()
+        },
+    )
+    .await
 }
 
 fn exclusive(ino: Ino) -> LockAsk {
-    LockAsk { ino, owner: LockOwner::Fcntl(1), range: LockRange::WHOLE, mode: Some(LockMode::Exclusive), keep: false, pid: 1 }
+    LockAsk {
+        ino,
+        owner: LockOwner::Fcntl(1),
+        range: LockRange::WHOLE,
+        mode: Some(LockMode::Exclusive),
+        keep: false,
+        pid: 1,
+    }
 }
 
 /// Situation: a client has a lock and is cut off; the node loses power and starts again, so that it
-/// no longer knows the lock. Another one waits for it, has it when the first one's session is
-/// over, and the power is cut again at once. Expectation: the end of that session is not forgotten, or
+/// no longer knows the lock. Another one waits for it, has it when the first one's session is over,
+/// and the power is cut again at once. Expectation: the end of that session is not forgotten, or
 /// the first one would reclaim what the second has; it is told that it has lost the lock.
 #[test]
 fn the_end_of_a_session_is_remembered_before_its_locks_are_given_away() {
@@ -38,7 +54,9 @@ fn the_end_of_a_session_is_remembered_before_its_locks_are_given_away() {
             world.machine("server").power_cut();
             serve_lazily(&world).await;
             let locker = second.clone();
-            let locked = right.call(async move { locker.lock_waiting(exclusive(ino), true, std::future::pending()).await });
+            let locked = right.call(async move {
+                locker.lock_waiting(exclusive(ino), true, std::future::pending()).await
+            });
             assert_eq!(locked.await, Some(Ok(())), "seed {seed}");
             world.machine("server").power_cut();
             world.net().heal();
@@ -49,7 +67,12 @@ fn the_end_of_a_session_is_remembered_before_its_locks_are_given_away() {
             world.net().heal();
             let write = |process: &Process, client: &Rc<Client>| {
                 let client = client.clone();
-                process.call(async move { client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"mine"), false).await.map(drop) })
+                process.call(async move {
+                    client
+                        .write(&Caller::ROOT, ino, 0, Bytes::from_static(b"mine"), false)
+                        .await
+                        .map(drop)
+                })
             };
             assert_eq!(write(&left, &first).await, Some(Err(FsError::Io)), "seed {seed}");
             assert_eq!(write(&right, &second).await, Some(Ok(())), "seed {seed}");

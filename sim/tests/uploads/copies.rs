@@ -13,7 +13,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 async fn rename(client: &Client, from: &str, to: &str) {
-    client.rename(&Caller::ROOT, Ino::ROOT, &name(from), Ino::ROOT, &name(to), RenameMode::Replace).await.map(drop).unwrap();
+    client
+        .rename(&Caller::ROOT, Ino::ROOT, &name(from), Ino::ROOT, &name(to), RenameMode::Replace)
+        .await
+        .map(drop)
+        .unwrap();
 }
 
 fn put_large(bucket: &SimBucket, process: &Process, key: &str, body: Bytes) {
@@ -30,8 +34,9 @@ enum Renamed {
     Others,
     /// A file of a MiB.
     File,
-    /// A directory, to the name of another that goes out of its way. A `file` of a MiB that is made in it then is sent to where it was, and
-    /// copied once the other one's objects are out of the way.
+    /// A directory, to the name of another that goes out of its way. A `file` of a MiB that is made
+    /// in it then is sent to where it was, and copied once the other one's objects are out of the
+    /// way.
     Parent,
 }
 
@@ -49,7 +54,10 @@ fn renamed(world: &World, bucket: &SimBucket, what: Renamed) -> (Process, Rc<Nod
             }
             Renamed::Parent => {
                 let made = ["old", "new"].map(async |dir| {
-                    let made = client.make(&Caller::ROOT, Ino::ROOT, &name(dir), 0o700, Make::Directory, false).await.unwrap();
+                    let made = client
+                        .make(&Caller::ROOT, Ino::ROOT, &name(dir), 0o700, Make::Directory, false)
+                        .await
+                        .unwrap();
                     make_in(&client, made.ino, "first", 0).await;
                     made.ino
                 });
@@ -71,13 +79,14 @@ fn renamed(world: &World, bucket: &SimBucket, what: Renamed) -> (Process, Rc<Nod
     (process, node, client)
 }
 
-/// Situation: nobody hears that others' object was copied, and copies have tags of their own. It is long, or the store forbids everything
-/// every now and then.
-/// Danger: the copy is taken for somebody else's, and kept beside the file.
+/// Situation: nobody hears that others' object was copied, and copies have tags of their own. It is
+/// long, or the store forbids everything every now and then. Danger: the copy is taken for somebody
+/// else's, and kept beside the file.
 #[test]
 fn a_copy_that_nobody_heard_of_is_known() {
-    for (seed, (len_mib, forbidden)) in
-        (0..24).flat_map(|seed| [(seed, (66, false)), (seed, (5, true))]).filter(|(seed, case)| case.1 || *seed < 2)
+    for (seed, (len_mib, forbidden)) in (0..24)
+        .flat_map(|seed| [(seed, (66, false)), (seed, (5, true))])
+        .filter(|(seed, case)| case.1 || *seed < 2)
     {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -95,7 +104,11 @@ fn a_copy_that_nobody_heard_of_is_known() {
             asked(&world, &bucket, "copy", 1).await;
             world.sleep(Duration::from_millis(50)).await;
             let rate = if forbidden { Rate::one_in(3) } else { Rate::NEVER };
-            let refusing = BucketFaults { forbidden: rate, outage_limit: Duration::from_secs(1), ..BucketFaults::default() };
+            let refusing = BucketFaults {
+                forbidden: rate,
+                outage_limit: Duration::from_secs(1),
+                ..BucketFaults::default()
+            };
             world.set_faults(FaultPlan { bucket: refusing, ..FaultPlan::default() });
             world.sleep(Duration::from_secs(60)).await;
             world.set_faults(FaultPlan::default());
@@ -108,8 +121,8 @@ fn a_copy_that_nobody_heard_of_is_known() {
     }
 }
 
-/// Situation: as before, where a copy has the tag of what it is a copy of; others replace that before it is asked for again.
-/// Danger: the copy is taken for somebody else's.
+/// Situation: as before, where a copy has the tag of what it is a copy of; others replace that
+/// before it is asked for again. Danger: the copy is taken for somebody else's.
 #[test]
 fn a_copy_is_known_though_its_source_is_replaced() {
     for seed in 0..8 {
@@ -145,16 +158,21 @@ fn a_copy_is_known_though_its_source_is_replaced() {
     }
 }
 
-/// Situation: what is long is copied as an upload, whose beginning or end nobody hears of; it is asked for again, and then the node may be
-/// killed. It is a copy to the new name of a file, of others' object, or of a file of which this says nothing that its
-/// directory has another name.
+/// Situation: what is long is copied as an upload, whose beginning or end nobody hears of; it is
+/// asked for again, and then the node may be killed. It is a copy to the new name of a file, of
+/// others' object, or of a file of which this says nothing that its directory has another name.
 /// Danger: an upload stays open for ever, and is paid for.
 #[test]
 fn a_copy_in_parts_leaves_no_upload() {
-    let begun = [None, Some(100), Some(2000), Some(11_000)].map(|killed_ms| ("upload_begin", killed_ms));
+    let begun =
+        [None, Some(100), Some(2000), Some(11_000)].map(|killed_ms| ("upload_begin", killed_ms));
     let cases = begun.into_iter().chain([("upload_complete", Some(100))]);
-    let cases = cases.flat_map(|case| [Renamed::Others, Renamed::File, Renamed::Parent].map(|what| (case, what)));
-    for (seed, ((lost, killed_ms), what)) in (0..12).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+    let cases = cases.flat_map(|case| {
+        [Renamed::Others, Renamed::File, Renamed::Parent].map(|what| (case, what))
+    });
+    for (seed, ((lost, killed_ms), what)) in
+        (0..12).flat_map(|seed| cases.clone().map(move |case| (seed, case)))
+    {
         let case = format!("seed {seed}, {lost}, killed after {killed_ms:?} ms, {what:?}");
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -187,14 +205,16 @@ fn a_copy_in_parts_leaves_no_upload() {
         assert_eq!(bucket.unfinished_uploads(), [], "{case}");
         let key = if what == Renamed::Parent { "new/file" } else { "new" };
         let beside = ["new/", "new/first", "other/", "other/first"];
-        let files: Vec<String> = files_in(&bucket).into_iter().filter(|key| !beside.contains(&key.as_str())).collect();
+        let files: Vec<String> =
+            files_in(&bucket).into_iter().filter(|key| !beside.contains(&key.as_str())).collect();
         assert_eq!(files, [key], "{case}");
         assert_eq!(bucket.objects()[key].body, body, "{case}");
     }
 }
 
-/// Situation: when what is long has been copied in parts, the store forbids everything for a while, also to end that upload.
-/// Danger: it stays open for ever, for the next attempt begins another one.
+/// Situation: when what is long has been copied in parts, the store forbids everything for a while,
+/// also to end that upload. Danger: it stays open for ever, for the next attempt begins another
+/// one.
 #[test]
 fn a_copy_that_is_forbidden_leaves_no_upload() {
     for seed in 0..8 {
@@ -210,7 +230,11 @@ fn a_copy_that_is_forbidden_leaves_no_upload() {
         });
         let forbidding = async {
             asked(&world, &bucket, "upload_complete", before + 1).await;
-            let forbidden = BucketFaults { forbidden: Rate::ALWAYS, outage_limit: Duration::from_secs(1), ..BucketFaults::default() };
+            let forbidden = BucketFaults {
+                forbidden: Rate::ALWAYS,
+                outage_limit: Duration::from_secs(1),
+                ..BucketFaults::default()
+            };
             world.set_faults(FaultPlan { bucket: forbidden, ..FaultPlan::default() });
             world.sleep(Duration::from_secs(60)).await;
             world.set_faults(FaultPlan::default());
@@ -227,8 +251,9 @@ fn a_copy_that_is_forbidden_leaves_no_upload() {
     }
 }
 
-/// Situation: nobody hears that a copy in parts was completed, and the store lets nobody end uploads.
-/// Danger: that counts as a copy that was forbidden, and what it has made, or makes later, as somebody else's.
+/// Situation: nobody hears that a copy in parts was completed, and the store lets nobody end
+/// uploads. Danger: that counts as a copy that was forbidden, and what it has made, or makes later,
+/// as somebody else's.
 #[test]
 fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
     for seed in 0..8 {
@@ -255,9 +280,9 @@ fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
     }
 }
 
-/// Situation: others' object stands where a file is to be, and is long; nobody hears of the upload that is to keep it beside, and then the
-/// node may be killed.
-/// Danger: that upload stays open for ever.
+/// Situation: others' object stands where a file is to be, and is long; nobody hears of the upload
+/// that is to keep it beside, and then the node may be killed. Danger: that upload stays open for
+/// ever.
 #[test]
 fn what_is_kept_beside_leaves_no_upload() {
     let kills = [None, Some(1), Some(30), Some(2000)];
@@ -295,13 +320,17 @@ fn what_is_kept_beside_leaves_no_upload() {
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         let case = format!("seed {seed}, killed after {killed_ms:?} ms");
         assert_eq!(bucket.unfinished_uploads(), [], "{case}");
-        assert_eq!(bucket.objects().into_iter().filter(|(_, object)| object.body.len() == 1 << 20).count(), 1, "{case}");
+        assert_eq!(
+            bucket.objects().into_iter().filter(|(_, object)| object.body.len() == 1 << 20).count(),
+            1,
+            "{case}"
+        );
     }
 }
 
-/// Situation: a node is killed while it sends a file, and what it has sent is lost; before it starts again others put back what the
-/// object was two versions before.
-/// Danger: that is taken for what was sent, and replaced as the file's own, or deleted with the file.
+/// Situation: a node is killed while it sends a file, and what it has sent is lost; before it
+/// starts again others put back what the object was two versions before. Danger: that is taken for
+/// what was sent, and replaced as the file's own, or deleted with the file.
 #[test]
 fn what_others_put_back_is_not_what_a_dead_node_has_sent() {
     for (seed, removed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -328,7 +357,10 @@ fn what_others_put_back_is_not_what_a_dead_node_has_sent() {
             client
         }));
         let client = changed.unwrap().expect("the process lives");
-        let losing = FaultPlan { bucket: BucketFaults { lost_request: Rate::ALWAYS, ..BucketFaults::default() }, ..FaultPlan::default() };
+        let losing = FaultPlan {
+            bucket: BucketFaults { lost_request: Rate::ALWAYS, ..BucketFaults::default() },
+            ..FaultPlan::default()
+        };
         world.run(die_flushing(&world, &bucket, &process, client, "put", losing)).unwrap();
         bucket.put_as_outsider("file", first.body.clone(), first.meta.tags.clone()).unwrap();
         let process = world.machine("a").process_on("node", "data");
@@ -343,14 +375,20 @@ fn what_others_put_back_is_not_what_a_dead_node_has_sent() {
         }));
         done.unwrap().unwrap();
         let case = format!("seed {seed}, removed {removed}");
-        let bodies: Vec<Bytes> = files_in(&bucket).iter().map(|key| bucket.objects()[key].body.clone()).collect();
+        let bodies: Vec<Bytes> =
+            files_in(&bucket).iter().map(|key| bucket.objects()[key].body.clone()).collect();
         assert!(bodies.contains(&first.body), "{case}: what others have put there is gone");
-        assert_eq!(bodies.iter().filter(|body| *body == "third").count(), usize::from(!removed), "{case}");
+        assert_eq!(
+            bodies.iter().filter(|body| *body == "third").count(),
+            usize::from(!removed),
+            "{case}"
+        );
     }
 }
 
-/// Situation: a node is killed before it has heard that its object was copied; others remove what it was copied of before the next start.
-/// Danger: the copy, which is all that is left of the file, is taken for somebody else's.
+/// Situation: a node is killed before it has heard that its object was copied; others remove what
+/// it was copied of before the next start. Danger: the copy, which is all that is left of the file,
+/// is taken for somebody else's.
 #[test]
 fn a_copy_of_ours_is_known_though_its_source_is_removed() {
     for seed in 0..8 {

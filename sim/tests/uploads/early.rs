@@ -60,9 +60,10 @@ fn what_has_just_grown_is_not_sent_yet() {
     done.expect("nobody ends the node");
 }
 
-/// A file of 20 MiB in parts of one, of which all are in the bucket before the file is due: of the upload the bucket makes all by
-/// itself. Then some are written over, once as a whole and once in part, one is made a hole, and what is behind is cut off: what was sent
-/// of these is of no use. What is renamed meanwhile goes where it is by then.
+/// A file of 20 MiB in parts of one, of which all are in the bucket before the file is due: of the
+/// upload the bucket makes all by itself. Then some are written over, once as a whole and once in
+/// part, one is made a hole, and what is behind is cut off: what was sent of these is of no use.
+/// What is renamed meanwhile goes where it is by then.
 #[test]
 fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -102,7 +103,18 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
             match then {
                 Then::Nothing | Then::WrittenAnew => {}
                 Then::Renamed => {
-                    client.rename(root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.map(drop).unwrap();
+                    client
+                        .rename(
+                            root,
+                            Ino::ROOT,
+                            &name("file"),
+                            Ino::ROOT,
+                            &name("moved"),
+                            RenameMode::Replace,
+                        )
+                        .await
+                        .map(drop)
+                        .unwrap();
                 }
                 Then::Overwritten => {
                     write(17 * MIB, MIB, 0xaa).await;
@@ -110,10 +122,15 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
                 }
                 Then::Punched => {
                     let span = (7 * MIB as u64, 1 << 16);
-                    client.fallocate(root, ino, span, Allocation::Zero, true, false).await.map(drop).unwrap();
+                    client
+                        .fallocate(root, ino, span, Allocation::Zero, true, false)
+                        .await
+                        .map(drop)
+                        .unwrap();
                 }
                 Then::Cut | Then::CutAndGrown => {
-                    let cut = SetAttr { size_bytes: Some(17 * MIB as u64 + 1), ..SetAttr::default() };
+                    let cut =
+                        SetAttr { size_bytes: Some(17 * MIB as u64 + 1), ..SetAttr::default() };
                     client.setattr(root, ino, cut).await.unwrap();
                     if then == Then::CutAndGrown {
                         write(20 * MIB - 1, 1, 0xcc).await;
@@ -121,7 +138,10 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
                 }
             }
             if then == Then::WrittenAnew {
-                client.setattr(root, ino, SetAttr { size_bytes: Some(0), ..SetAttr::default() }).await.unwrap();
+                client
+                    .setattr(root, ino, SetAttr { size_bytes: Some(0), ..SetAttr::default() })
+                    .await
+                    .unwrap();
                 until_early(&inner, &there, 0).await;
                 for at in 0..20 {
                     write(at * MIB, MIB, 0xdd).await;
@@ -129,7 +149,11 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
                 until_early(&inner, &there, 20).await;
             }
             let expected = client.read(ino, 0, 20 * MIB).await.unwrap();
-            let before = (sent(&there, "put"), sent(&there, "upload_part"), sent(&there, "upload_part_copy"));
+            let before = (
+                sent(&there, "put"),
+                sent(&there, "upload_part"),
+                sent(&there, "upload_part_copy"),
+            );
             flush(&client).await;
             let copies = sent(&there, "upload_part_copy") - before.2;
             assert_eq!(copies, copied, "{then:?}");
@@ -144,8 +168,9 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
     }
 }
 
-/// What was sent early and nobody comes to use goes: of a file that is removed, also once the store allows it again, of a node that died, and where the bucket
-/// does not put parts together after all, or does not have them any more.
+/// What was sent early and nobody comes to use goes: of a file that is removed, also once the store
+/// allows it again, of a node that died, and where the bucket does not put parts together after
+/// all, or does not have them any more.
 #[test]
 fn what_was_sent_early_in_vain_goes() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -165,7 +190,9 @@ fn what_was_sent_early_in_vain_goes() {
             make(&client, "file", 20).await;
             until_early(&inner, &there, 20).await;
             match why {
-                Why::Removed => client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap(),
+                Why::Removed => {
+                    client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap()
+                }
                 Why::Forbidden => {
                     there.forbid_for(Duration::from_secs(5));
                     client.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await.map(drop).unwrap();
@@ -174,7 +201,9 @@ fn what_was_sent_early_in_vain_goes() {
                 }
                 Why::Died => return,
                 Why::Refused => there.refuse_part_copies(),
-                Why::Gone => there.delete_as_outsider(there.objects().keys().rfind(|key| key.starts_with(".ebb/early/")).unwrap()),
+                Why::Gone => there.delete_as_outsider(
+                    there.objects().keys().rfind(|key| key.starts_with(".ebb/early/")).unwrap(),
+                ),
             }
             flush(&client).await;
             until_early(&inner, &there, 0).await;
@@ -194,12 +223,16 @@ fn what_was_sent_early_in_vain_goes() {
             world.run(next).unwrap_or_else(|failure| panic!("{why:?}: {failure}")).unwrap();
         }
         assert_eq!(early(&bucket), 0, "{why:?}");
-        assert_eq!(bucket.objects().contains_key("file"), !matches!(why, Why::Removed | Why::Forbidden), "{why:?}");
+        assert_eq!(
+            bucket.objects().contains_key("file"),
+            !matches!(why, Why::Removed | Why::Forbidden),
+            "{why:?}"
+        );
     }
 }
 
-/// A file is removed while its parts are on a slow line. Danger: whoever ends the node waits until what nobody wants has arrived, 40 s for four
-/// parts.
+/// A file is removed while its parts are on a slow line. Danger: whoever ends the node waits until
+/// what nobody wants has arrived, 40 s for four parts.
 #[test]
 fn what_nobody_wants_is_not_waited_for() {
     let (world, bucket) = world(1);

@@ -12,15 +12,27 @@ use std::time::Duration;
 
 /// What is asked for takes effect within 8 s.
 pub(crate) fn late() -> FaultPlan {
-    let bucket = BucketFaults { late: Rate::ALWAYS, late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+    let bucket = BucketFaults {
+        late: Rate::ALWAYS,
+        late_limit: Duration::from_secs(8),
+        ..BucketFaults::default()
+    };
     FaultPlan { bucket, ..FaultPlan::default() }
 }
 
 /// Flushes, and dies when the first request of a kind has been sent.
-pub(crate) async fn die_flushing(world: &World, bucket: &SimBucket, process: &Process, client: Client, what: &str, faults: FaultPlan) {
+pub(crate) async fn die_flushing(
+    world: &World,
+    bucket: &SimBucket,
+    process: &Process,
+    client: Client,
+    what: &str,
+    faults: FaultPlan,
+) {
     let before = bucket.requests().get(what).copied().unwrap_or(0);
     world.set_faults(faults);
-    let dying = process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await });
+    let dying =
+        process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await });
     let killing = async {
         asked(world, bucket, what, before + 1).await;
         world.sleep(Duration::from_millis(50)).await;
@@ -35,9 +47,9 @@ pub(crate) fn files_in(bucket: &SimBucket) -> Vec<String> {
     bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect()
 }
 
-/// Situation: a node dies while an object is on its way to the bucket, which is there after the next start only, and by then the
-/// file is gone or has another name.
-/// Danger: nobody has claimed the key any more, so that the object counts as somebody else's, and a removed file is back.
+/// Situation: a node dies while an object is on its way to the bucket, which is there after the
+/// next start only, and by then the file is gone or has another name. Danger: nobody has claimed
+/// the key any more, so that the object counts as somebody else's, and a removed file is back.
 #[test]
 fn what_a_dead_node_has_sent_may_come_late() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -46,8 +58,12 @@ fn what_a_dead_node_has_sent_may_come_late() {
         Renamed,
         Kept,
     }
-    let cases = [Then::Removed, Then::Renamed, Then::Kept].into_iter().flat_map(|then| [(then, false), (then, true)]);
-    for (seed, (then, replaces)) in (0..8).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+    let cases = [Then::Removed, Then::Renamed, Then::Kept]
+        .into_iter()
+        .flat_map(|then| [(then, false), (then, true)]);
+    for (seed, (then, replaces)) in
+        (0..8).flat_map(|seed| cases.clone().map(move |case| (seed, case)))
+    {
         let world = World::new(seed);
         let bucket = world.bucket();
         let process = world.machine("a").process_on("node", "data");
@@ -58,7 +74,10 @@ fn what_a_dead_node_has_sent_may_come_late() {
             client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"first"), false).await.unwrap();
             if replaces {
                 client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-                client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"again"), false).await.unwrap();
+                client
+                    .write(&Caller::ROOT, ino, 0, Bytes::from_static(b"again"), false)
+                    .await
+                    .unwrap();
             }
             (node, client)
         }));
@@ -70,15 +89,32 @@ fn what_a_dead_node_has_sent_may_come_late() {
             let (node, client) = start(inner, port).await;
             let root = Caller::ROOT;
             match then {
-                Then::Removed => client.unlink(&root, Ino::ROOT, &name("file")).await.map(drop).unwrap(),
-                Then::Renamed => {
-                    client.rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.map(drop).unwrap()
+                Then::Removed => {
+                    client.unlink(&root, Ino::ROOT, &name("file")).await.map(drop).unwrap()
                 }
+                Then::Renamed => client
+                    .rename(
+                        &root,
+                        Ino::ROOT,
+                        &name("file"),
+                        Ino::ROOT,
+                        &name("moved"),
+                        RenameMode::Replace,
+                    )
+                    .await
+                    .map(drop)
+                    .unwrap(),
                 Then::Kept => {}
             };
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
-            assert_eq!((report.problems, report.others, report.waiting), (vec![], vec![], 0), "seed {seed}, {then:?}");
+            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else {
+                panic!("another answer")
+            };
+            assert_eq!(
+                (report.problems, report.others, report.waiting),
+                (vec![], vec![], 0),
+                "seed {seed}, {then:?}"
+            );
             end(node, client).await;
         }));
         done.unwrap().unwrap();
@@ -89,14 +125,22 @@ fn what_a_dead_node_has_sent_may_come_late() {
             Then::Kept => vec!["file"],
         };
         assert_eq!(files_in(&bucket), expected, "seed {seed}, {then:?}, {replaces}");
-        let content = bucket.objects().remove(expected.first().copied().unwrap_or_default()).map(|object| object.body[0]);
-        assert_eq!(content, expected.first().map(|_| if replaces { b'a' } else { b'f' }), "seed {seed}, {then:?}");
+        let content = bucket
+            .objects()
+            .remove(expected.first().copied().unwrap_or_default())
+            .map(|object| object.body[0]);
+        assert_eq!(
+            content,
+            expected.first().map(|_| if replaces { b'a' } else { b'f' }),
+            "seed {seed}, {then:?}"
+        );
     }
 }
 
-/// Situation: what a dead node has sent came late, when its file was no longer what was sent; then the file is sent anew, and the node dies again
-/// meanwhile. The file is removed before that or after it.
-/// Danger: the object of before is taken for what was sent last, which is somebody else's then: a removed file is back.
+/// Situation: what a dead node has sent came late, when its file was no longer what was sent; then
+/// the file is sent anew, and the node dies again meanwhile. The file is removed before that or
+/// after it. Danger: the object of before is taken for what was sent last, which is somebody else's
+/// then: a removed file is back.
 #[test]
 fn what_came_late_is_not_what_was_sent_after_it() {
     for (seed, removed_before) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -124,7 +168,9 @@ fn what_came_late_is_not_what_was_sent_after_it() {
         let removing = async {
             asked(&world, &bucket, "put", sent + 1).await;
             if removed_before {
-                let removed = inner.call(async move { remover.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await });
+                let removed = inner.call(async move {
+                    remover.unlink(&Caller::ROOT, Ino::ROOT, &name("file")).await
+                });
                 removed.await.expect("the process lives").map(drop).unwrap();
             }
         };
@@ -142,11 +188,16 @@ fn what_came_late_is_not_what_was_sent_after_it() {
         }));
         done.unwrap().unwrap();
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
-        assert_eq!(files_in(&bucket), Vec::<String>::new(), "seed {seed}, removed before the end {removed_before}");
+        assert_eq!(
+            files_in(&bucket),
+            Vec::<String>::new(),
+            "seed {seed}, removed before the end {removed_before}"
+        );
     }
 }
 
-/// As before, of a copy of what others wrote: it carries no tag of ebb's, and what it was copied from goes before it comes.
+/// As before, of a copy of what others wrote: it carries no tag of ebb's, and what it was copied
+/// from goes before it comes.
 #[test]
 fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
     for (seed, removed) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -161,7 +212,17 @@ fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
         let prepared = world.run(process.call(async move {
             let (node, client) = start(inner, port).await;
             client.lookup(Ino::ROOT, &name("old")).await.unwrap();
-            client.rename(&Caller::ROOT, Ino::ROOT, &name("old"), Ino::ROOT, &name("new"), RenameMode::Replace).await.unwrap();
+            client
+                .rename(
+                    &Caller::ROOT,
+                    Ino::ROOT,
+                    &name("old"),
+                    Ino::ROOT,
+                    &name("new"),
+                    RenameMode::Replace,
+                )
+                .await
+                .unwrap();
             (node, client)
         }));
         let (_node, client) = prepared.unwrap().expect("the process lives");
@@ -184,8 +245,9 @@ fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
     }
 }
 
-/// Situation: the power is cut while a file is sent that was not forced; it is started twice, and what was sent is there in between.
-/// Danger: the second start takes the file for what was sent, after the first has shown something else.
+/// Situation: the power is cut while a file is sent that was not forced; it is started twice, and
+/// what was sent is there in between. Danger: the second start takes the file for what was sent,
+/// after the first has shown something else.
 #[test]
 fn what_was_read_stays_though_something_else_had_been_sent() {
     let mut lost = 0;
@@ -193,13 +255,17 @@ fn what_was_read_stays_though_something_else_had_been_sent() {
         let world = World::new(seed);
         let bucket = world.bucket();
         let machine = world.machine("a");
-        let options = || Options { commit_interval: Duration::from_secs(3600), ..Options::default() };
+        let options =
+            || Options { commit_interval: Duration::from_secs(3600), ..Options::default() };
         let process = machine.process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());
         let prepared = world.run(process.call(async move {
             let (node, client) = start_with(inner, port, options()).await;
             let ino = make(&client, "file", 0).await;
-            client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![b'a'; 5000]), false).await.unwrap();
+            client
+                .write(&Caller::ROOT, ino, 0, Bytes::from(vec![b'a'; 5000]), false)
+                .await
+                .unwrap();
             (node, client)
         }));
         let (_node, client) = prepared.unwrap().expect("the process lives");
@@ -220,7 +286,10 @@ fn what_was_read_stays_though_something_else_had_been_sent() {
             process.kill();
             seen.extend([before, after]);
         }
-        assert!(seen.windows(2).all(|two| two[0] == two[1]), "seed {seed}: the file has changed by itself");
+        assert!(
+            seen.windows(2).all(|two| two[0] == two[1]),
+            "seed {seed}: the file has changed by itself"
+        );
         lost += u32::from(seen[0] != vec![b'a'; 5000]);
     }
     assert!(lost > 0, "no power cut took the bytes");
@@ -237,7 +306,8 @@ enum Asked {
 }
 
 impl Asked {
-    const ALL: [Asked; 5] = [Asked::WrittenFile, Asked::MovedFile, Asked::RemovedFile, Asked::Marker, Asked::Pieces];
+    const ALL: [Asked; 5] =
+        [Asked::WrittenFile, Asked::MovedFile, Asked::RemovedFile, Asked::Marker, Asked::Pieces];
 
     fn request(self) -> &'static str {
         match self {
@@ -254,7 +324,16 @@ impl Asked {
             Asked::MovedFile => {
                 fill(client, "file").await;
                 flush(client).await;
-                let renamed = client.rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await;
+                let renamed = client
+                    .rename(
+                        &root,
+                        Ino::ROOT,
+                        &name("file"),
+                        Ino::ROOT,
+                        &name("moved"),
+                        RenameMode::Replace,
+                    )
+                    .await;
                 renamed.map(drop).unwrap();
             }
             Asked::RemovedFile => {
@@ -263,12 +342,18 @@ impl Asked {
                 client.unlink(&root, Ino::ROOT, &name("file")).await.unwrap();
             }
             Asked::Marker => {
-                client.make(&root, Ino::ROOT, &name("dir"), 0o755, Make::Directory, false).await.unwrap();
+                client
+                    .make(&root, Ino::ROOT, &name("dir"), 0o755, Make::Directory, false)
+                    .await
+                    .unwrap();
             }
             Asked::Pieces => {
                 for at in 0..LINKS {
                     let target = Make::Symlink { target: Bytes::from_static(b"nowhere") };
-                    client.make(&root, Ino::ROOT, &name(&format!("link{at}")), 0o777, target, false).await.unwrap();
+                    client
+                        .make(&root, Ino::ROOT, &name(&format!("link{at}")), 0o777, target, false)
+                        .await
+                        .unwrap();
                 }
             }
         }
@@ -278,8 +363,12 @@ impl Asked {
     async fn undo(self, client: &Client) -> &'static [&'static str] {
         let root = Caller::ROOT;
         match self {
-            Asked::WrittenFile => client.unlink(&root, Ino::ROOT, &name("file")).await.map(drop).unwrap(),
-            Asked::MovedFile => client.unlink(&root, Ino::ROOT, &name("moved")).await.map(drop).unwrap(),
+            Asked::WrittenFile => {
+                client.unlink(&root, Ino::ROOT, &name("file")).await.map(drop).unwrap()
+            }
+            Asked::MovedFile => {
+                client.unlink(&root, Ino::ROOT, &name("moved")).await.map(drop).unwrap()
+            }
             Asked::RemovedFile => {
                 fill(client, "file").await;
                 return &["file"];
@@ -318,14 +407,16 @@ pub(crate) async fn flush(client: &Client) {
     client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
 }
 
-/// Situation: nobody hears the answer to a request, which is asked for again and done; then the node ends, and the first request
-/// takes effect when the next node has undone it.
-/// Danger: what was removed is back, or what was made is gone.
-/// Expectation: the next node undoes nothing before all that was sent is over, and a node that stops waits for what it has sent itself.
+/// Situation: nobody hears the answer to a request, which is asked for again and done; then the
+/// node ends, and the first request takes effect when the next node has undone it. Danger: what was
+/// removed is back, or what was made is gone. Expectation: the next node undoes nothing before all
+/// that was sent is over, and a node that stops waits for what it has sent itself.
 #[test]
 fn what_an_ended_node_has_sent_twice_may_come_late() {
     let cases = Asked::ALL.into_iter().flat_map(|asked| [(asked, false), (asked, true)]);
-    for (seed, (what, killed)) in (0..4).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+    for (seed, (what, killed)) in
+        (0..4).flat_map(|seed| cases.clone().map(move |case| (seed, case)))
+    {
         let case = format!("seed {seed}, {what:?}, {}", if killed { "killed" } else { "stopped" });
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -377,7 +468,9 @@ fn what_an_ended_node_has_sent_twice_may_come_late() {
         let (port, inner) = (process.bucket(&bucket), process.clone());
         let checked = world.run(process.call(async move {
             let (node, client) = start(inner, port).await;
-            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
+            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else {
+                panic!("another answer")
+            };
             end(node, client).await;
             (report.problems, report.others)
         }));
@@ -385,9 +478,9 @@ fn what_an_ended_node_has_sent_twice_may_come_late() {
     }
 }
 
-/// Situation: nobody hears the answer to the beginning of an upload, or the node dies before it has noted it.
-/// Danger: its parts, or the upload alone, are kept and paid for: nobody has its id. Nor may anybody look for it while the bucket
-/// forbids everything (seed 14338 of the stories).
+/// Situation: nobody hears the answer to the beginning of an upload, or the node dies before it has
+/// noted it. Danger: its parts, or the upload alone, are kept and paid for: nobody has its id. Nor
+/// may anybody look for it while the bucket forbids everything (seed 14338 of the stories).
 /// Expectation: it is ended, by the node or by the next one.
 #[test]
 fn an_upload_that_was_begun_for_nobody_is_ended() {
@@ -397,7 +490,13 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
         Forbidden,
         KilledAfterMs(u64),
     }
-    let all = [Then::Nothing, Then::Forbidden, Then::KilledAfterMs(0), Then::KilledAfterMs(60), Then::KilledAfterMs(10_500)];
+    let all = [
+        Then::Nothing,
+        Then::Forbidden,
+        Then::KilledAfterMs(0),
+        Then::KilledAfterMs(60),
+        Then::KilledAfterMs(10_500),
+    ];
     for (seed, then) in (0..6).flat_map(|seed| all.map(|then| (seed, then))) {
         let case = format!("seed {seed}, {then:?}");
         let world = World::new(seed);
@@ -420,8 +519,11 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
                 Then::Nothing => {}
                 Then::Forbidden => {
                     world.sleep(Duration::from_secs(1)).await;
-                    let forbidden =
-                        BucketFaults { forbidden: Rate::ALWAYS, outage_limit: Duration::from_secs(1), ..BucketFaults::default() };
+                    let forbidden = BucketFaults {
+                        forbidden: Rate::ALWAYS,
+                        outage_limit: Duration::from_secs(1),
+                        ..BucketFaults::default()
+                    };
                     world.set_faults(FaultPlan { bucket: forbidden, ..FaultPlan::default() });
                     world.sleep(Duration::from_secs(12)).await;
                     world.set_faults(FaultPlan::default());
@@ -441,8 +543,8 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
     }
 }
 
-/// Situation: as before, and the store allows everything but to end uploads.
-/// Danger: the file, and all that is to be sent after it, waits for that for ever, or the next start does.
+/// Situation: as before, and the store allows everything but to end uploads. Danger: the file, and
+/// all that is to be sent after it, waits for that for ever, or the next start does.
 #[test]
 fn who_may_not_end_uploads_goes_on() {
     for (seed, killed) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -476,8 +578,9 @@ fn who_may_not_end_uploads_goes_on() {
     }
 }
 
-/// Situation: a bucket turns read-only while a large file is sent there, and later it may be changed again.
-/// Danger: the upload that could not be completed, and could not be ended, is forgotten, and paid for.
+/// Situation: a bucket turns read-only while a large file is sent there, and later it may be
+/// changed again. Danger: the upload that could not be completed, and could not be ended, is
+/// forgotten, and paid for.
 #[test]
 fn a_bucket_that_turns_read_only_keeps_no_upload() {
     for (seed, ends) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -511,12 +614,17 @@ fn a_bucket_that_turns_read_only_keeps_no_upload() {
         bucket.forbid_changes(false);
         flush_anew(&world, &bucket);
         assert_eq!(bucket.unfinished_uploads(), [], "seed {seed}, the node ends: {ends}");
-        assert_eq!(bucket.objects()["large"].body.len(), 17 << 20, "seed {seed}, the node ends: {ends}");
+        assert_eq!(
+            bucket.objects()["large"].body.len(),
+            17 << 20,
+            "seed {seed}, the node ends: {ends}"
+        );
     }
 }
 
-/// Situation: the deletion of a removed directory's marker gets no answer, is repeated, and has its effect once more later; meanwhile a
-/// directory of that name is made again. Danger: the marker of the new one goes, and with it the directory, for whoever sees keys only.
+/// Situation: the deletion of a removed directory's marker gets no answer, is repeated, and has its
+/// effect once more later; meanwhile a directory of that name is made again. Danger: the marker of
+/// the new one goes, and with it the directory, for whoever sees keys only.
 #[test]
 fn a_late_deletion_takes_no_new_marker() {
     for seed in 0..60 {
@@ -524,11 +632,20 @@ fn a_late_deletion_takes_no_new_marker() {
         let bucket = world.bucket();
         let process = world.machine("a").process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());
-        let late = BucketFaults { late: Rate::one_in(3), late_limit: Duration::from_secs(8), ..BucketFaults::default() };
+        let late = BucketFaults {
+            late: Rate::one_in(3),
+            late_limit: Duration::from_secs(8),
+            ..BucketFaults::default()
+        };
         world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
         let done = world.run(process.call(async move {
             let (node, client) = start(inner, port).await;
-            let make = async || client.make(&Caller::ROOT, Ino::ROOT, &name("dir"), 0o755, Make::Directory, false).await.unwrap();
+            let make = async || {
+                client
+                    .make(&Caller::ROOT, Ino::ROOT, &name("dir"), 0o755, Make::Directory, false)
+                    .await
+                    .unwrap()
+            };
             let flush = async || client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             make().await;
             flush().await;
@@ -544,13 +661,16 @@ fn a_late_deletion_takes_no_new_marker() {
     }
 }
 
-/// Situation: nobody hears the answer to what is sent of a file, and the store refuses it when it is sent again, as one does that is full; the
-/// first request takes effect later. By then the file may be gone.
-/// Danger: what stands there is taken for somebody else's, and kept beside the file, or for ever.
+/// Situation: nobody hears the answer to what is sent of a file, and the store refuses it when it
+/// is sent again, as one does that is full; the first request takes effect later. By then the file
+/// may be gone. Danger: what stands there is taken for somebody else's, and kept beside the file,
+/// or for ever.
 #[test]
 fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
     let cases = [false, true].into_iter().flat_map(|removed| [(removed, false), (removed, true)]);
-    for (seed, (removed, replaces)) in (0..6).flat_map(|seed| cases.clone().map(move |case| (seed, case))) {
+    for (seed, (removed, replaces)) in
+        (0..6).flat_map(|seed| cases.clone().map(move |case| (seed, case)))
+    {
         let world = World::new(seed);
         let bucket = world.bucket();
         let process = world.machine("a").process_on("node", "data");
@@ -562,7 +682,10 @@ fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
             if replaces {
                 flush(&client).await;
                 let ino = client.lookup(Ino::ROOT, &name("file")).await.unwrap().ino;
-                client.write(&Caller::ROOT, ino, 0, Bytes::from_static(b"again"), false).await.unwrap();
+                client
+                    .write(&Caller::ROOT, ino, 0, Bytes::from_static(b"again"), false)
+                    .await
+                    .unwrap();
             }
             (node, Rc::new(client))
         }));
@@ -571,7 +694,9 @@ fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
         let flushing = {
             let client = client.clone();
             // It may say what the store has said.
-            process.call(async move { client.admin(AdminRequest::Flush { path: vec![] }).await.map(drop).ok() })
+            process.call(async move {
+                client.admin(AdminRequest::Flush { path: vec![] }).await.map(drop).ok()
+            })
         };
         let refusing = async {
             asked(&world, &bucket, "put", before + 1).await;
@@ -594,6 +719,10 @@ fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
         process.kill();
         world.run(world.sleep(Duration::from_secs(10))).unwrap();
         let expected = if removed { vec![] } else { vec!["file".to_owned()] };
-        assert_eq!(files_in(&bucket), expected, "seed {seed}, removed {removed}, replaces {replaces}");
+        assert_eq!(
+            files_in(&bucket),
+            expected,
+            "seed {seed}, removed {removed}, replaces {replaces}"
+        );
     }
 }

@@ -25,7 +25,10 @@ fn name(text: &str) -> Name {
 fn slow_world(seed: u64) -> (World, SimBucket, Process) {
     let world = World::new(seed);
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(1) };
-    world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+    world.set_faults(FaultPlan {
+        bucket: BucketFaults { slow, ..BucketFaults::default() },
+        ..FaultPlan::default()
+    });
     let (bucket, process) = (world.bucket(), world.machine("a").process("node"));
     (world, bucket, process)
 }
@@ -34,11 +37,24 @@ async fn start(process: Process, bucket: Rc<dyn ebb_ports::Bucket>) -> (Rc<Node>
     start_with(process, bucket, Options::default()).await
 }
 
-async fn start_with(process: Process, bucket: Rc<dyn ebb_ports::Bucket>, options: Options) -> (Rc<Node>, Client) {
-    start_flushing(process, bucket, Options { flush_interval: Duration::from_secs(3600), ..options }).await
+async fn start_with(
+    process: Process,
+    bucket: Rc<dyn ebb_ports::Bucket>,
+    options: Options,
+) -> (Rc<Node>, Client) {
+    start_flushing(
+        process,
+        bucket,
+        Options { flush_interval: Duration::from_secs(3600), ..options },
+    )
+    .await
 }
 
-async fn start_flushing(process: Process, bucket: Rc<dyn ebb_ports::Bucket>, options: Options) -> (Rc<Node>, Client) {
+async fn start_flushing(
+    process: Process,
+    bucket: Rc<dyn ebb_ports::Bucket>,
+    options: Options,
+) -> (Rc<Node>, Client) {
     let options = Options { embedded: true, owner: "uploads".into(), ..options };
     let node = Node::open(process.ports.clone(), Some(bucket), options).await.unwrap();
     let (handle, notices) = (node.clone(), node.clone());
@@ -49,7 +65,13 @@ async fn start_flushing(process: Process, bucket: Rc<dyn ebb_ports::Bucket>, opt
             Box::pin(async move { node.next_notice(session).await })
         },
     );
-    let client = Client::attach(Rc::new(link), ClientPorts::from(&process.ports), ClientOptions::new("ebb", "uploads")).await.unwrap();
+    let client = Client::attach(
+        Rc::new(link),
+        ClientPorts::from(&process.ports),
+        ClientOptions::new("ebb", "uploads"),
+    )
+    .await
+    .unwrap();
     (node, client)
 }
 
@@ -63,15 +85,26 @@ async fn make(client: &Client, file: &str, mib: usize) -> Ino {
 }
 
 async fn make_in(client: &Client, dir: Ino, file: &str, mib: usize) -> Ino {
-    let made = client.make(&Caller::ROOT, dir, &name(file), 0o600, Make::Regular, false).await.unwrap();
+    let made =
+        client.make(&Caller::ROOT, dir, &name(file), 0o600, Make::Regular, false).await.unwrap();
     for at in 0..mib {
-        client.write(&Caller::ROOT, made.ino, (at * MIB) as u64, Bytes::from(vec![at as u8; MIB]), false).await.unwrap();
+        client
+            .write(
+                &Caller::ROOT,
+                made.ino,
+                (at * MIB) as u64,
+                Bytes::from(vec![at as u8; MIB]),
+                false,
+            )
+            .await
+            .unwrap();
     }
     made.ino
 }
 
-/// Situation: each part of a large file takes a while, all of them many times as long as one request may take. Danger: a
-/// flush, and with it an unmount, gives up though the bucket takes part after part. Expectation: it ends when all are there.
+/// Situation: each part of a large file takes a while, all of them many times as long as one
+/// request may take. Danger: a flush, and with it an unmount, gives up though the bucket takes part
+/// after part. Expectation: it ends when all are there.
 #[test]
 fn a_flush_waits_as_long_as_parts_arrive() {
     let world = World::new(1);
@@ -92,11 +125,18 @@ fn a_flush_waits_as_long_as_parts_arrive() {
     }));
     let (node, client) = made.unwrap().unwrap();
     let slow = Slowness { rate: Rate(1_000_000), limit: Duration::from_secs(8) };
-    world.set_faults(FaultPlan { bucket: BucketFaults { slow, ..BucketFaults::default() }, ..FaultPlan::default() });
+    world.set_faults(FaultPlan {
+        bucket: BucketFaults { slow, ..BucketFaults::default() },
+        ..FaultPlan::default()
+    });
     let done = world.run(process.call(async move {
         let began = clock.monotonic();
         client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-        assert!(clock.monotonic() - began > Duration::from_secs(25), "{:?}", clock.monotonic() - began);
+        assert!(
+            clock.monotonic() - began > Duration::from_secs(25),
+            "{:?}",
+            clock.monotonic() - began
+        );
         end(node, client).await;
     }));
     done.unwrap().unwrap();
@@ -124,28 +164,40 @@ fn large_files_do_not_wait_for_each_other() {
     for file in 0..5 {
         let object = &bucket.objects()[&format!("file{file}")];
         assert_eq!(object.body.len(), 40 * MIB);
-        assert!((0..40).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == at as u8)));
+        assert!(
+            (0..40).all(|at| object.body[at * MIB..(at + 1) * MIB]
+                .iter()
+                .all(|byte| *byte == at as u8))
+        );
     }
 }
 
-/// Situation: little memory for uploads; of two files one is cut and written all the time, until its writers are made to
-/// wait, and copied to the other. Danger: its upload, which nobody may write past, waits for the memory of the other one's,
-/// which waits for the copy, which waits for a writer.
-/// Expectation: both are in the bucket in the end.
+/// Situation: little memory for uploads; of two files one is cut and written all the time, until
+/// its writers are made to wait, and copied to the other. Danger: its upload, which nobody may
+/// write past, waits for the memory of the other one's, which waits for the copy, which waits for a
+/// writer. Expectation: both are in the bucket in the end.
 #[test]
 fn an_upload_that_makes_writers_wait_waits_for_no_other() {
     for seed in 0..4 {
         let (world, bucket, process) = slow_world(seed);
         let (port, inner) = (process.bucket(&bucket), process.clone());
         let done = world.run(process.call(async move {
-            let (node, client) = start_with(inner.clone(), port, Options { buffer_bytes: 32 << 20, ..Options::default() }).await;
+            let (node, client) = start_with(
+                inner.clone(),
+                port,
+                Options { buffer_bytes: 32 << 20, ..Options::default() },
+            )
+            .await;
             let (copy, busy) = (make(&client, "copy", 40).await, make(&client, "busy", 40).await);
             let root = Caller::ROOT;
             let flush = async { client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap() };
             let cut = async {
                 for round in 0..30 {
                     let size_bytes = Some((40 * MIB - 1 - round) as u64);
-                    client.setattr(&root, busy, SetAttr { size_bytes, ..SetAttr::default() }).await.unwrap();
+                    client
+                        .setattr(&root, busy, SetAttr { size_bytes, ..SetAttr::default() })
+                        .await
+                        .unwrap();
                     inner.ports.clock.sleep(Duration::from_millis(700)).await;
                 }
             };
@@ -166,24 +218,40 @@ fn an_upload_that_makes_writers_wait_waits_for_no_other() {
     }
 }
 
-/// Situation: a file is cut and written anew while the next part of its upload waits for memory, twice. Danger: what is read
-/// then is taken for damage, as it is not what the object was to say. Expectation: the upload is made anew, and nothing is wrong.
+/// Situation: a file is cut and written anew while the next part of its upload waits for memory,
+/// twice. Danger: what is read then is taken for damage, as it is not what the object was to say.
+/// Expectation: the upload is made anew, and nothing is wrong.
 #[test]
 fn what_changes_while_a_part_waits_for_memory_is_not_damaged() {
     for pause_ms in [400, 800] {
         let (world, bucket, process) = slow_world(pause_ms);
         let (port, inner) = (process.bucket(&bucket), process.clone());
         let done = world.run(process.call(async move {
-            let options = Options { buffer_bytes: 8 << 20, part_bytes: 2 << 20, early_bytes: 0, ..Options::default() };
+            let options = Options {
+                buffer_bytes: 8 << 20,
+                part_bytes: 2 << 20,
+                early_bytes: 0,
+                ..Options::default()
+            };
             let (node, client) = start_with(inner.clone(), port, options).await;
-            let (ino, clock, over) = (make(&client, "file", 20).await, inner.ports.clock.clone(), Cell::new(false));
+            let (ino, clock, over) =
+                (make(&client, "file", 20).await, inner.ports.clock.clone(), Cell::new(false));
             let change = async {
                 for round in 0..8_u8 {
                     clock.sleep(Duration::from_millis(pause_ms)).await;
                     let cut = SetAttr { size_bytes: Some(0), ..SetAttr::default() };
                     client.setattr(&Caller::ROOT, ino, cut).await.unwrap();
                     for at in 0..20 {
-                        client.write(&Caller::ROOT, ino, at * MIB as u64, Bytes::from(vec![round + 100; MIB]), false).await.unwrap();
+                        client
+                            .write(
+                                &Caller::ROOT,
+                                ino,
+                                at * MIB as u64,
+                                Bytes::from(vec![round + 100; MIB]),
+                                false,
+                            )
+                            .await
+                            .unwrap();
                     }
                 }
                 client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
@@ -193,7 +261,10 @@ fn what_changes_while_a_part_waits_for_memory_is_not_damaged() {
             let look = async {
                 while !over.get() {
                     clock.sleep(Duration::from_millis(20)).await;
-                    let Ok(AdminReply::Status(status)) = client.admin(AdminRequest::Status).await else { panic!("no status") };
+                    let Ok(AdminReply::Status(status)) = client.admin(AdminRequest::Status).await
+                    else {
+                        panic!("no status")
+                    };
                     assert_eq!(status.troubles, [], "{pause_ms} ms");
                 }
             };
@@ -224,14 +295,36 @@ fn names_change_while_files_are_sent() {
             let flush = Box::pin(client.admin(AdminRequest::Flush { path: vec![] }));
             let change = async {
                 inner.ports.clock.sleep(Duration::from_millis(pause_ms)).await;
-                client.rename(&root, Ino::ROOT, &name("large"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
-                client.rename(&root, Ino::ROOT, &name("other"), Ino::ROOT, &name("large"), RenameMode::Replace).await.unwrap();
+                client
+                    .rename(
+                        &root,
+                        Ino::ROOT,
+                        &name("large"),
+                        Ino::ROOT,
+                        &name("moved"),
+                        RenameMode::Replace,
+                    )
+                    .await
+                    .unwrap();
+                client
+                    .rename(
+                        &root,
+                        Ino::ROOT,
+                        &name("other"),
+                        Ino::ROOT,
+                        &name("large"),
+                        RenameMode::Replace,
+                    )
+                    .await
+                    .unwrap();
                 client.unlink(&root, Ino::ROOT, &name("gone")).await.unwrap();
                 make(&client, "gone", 2).await;
             };
             futures_util::future::join(flush, change).await.0.unwrap();
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
-            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else { panic!("another answer") };
+            let AdminReply::Fsck(report) = client.admin(AdminRequest::Fsck).await.unwrap() else {
+                panic!("another answer")
+            };
             assert_eq!(report.problems, vec![]);
             end(node, client).await;
         }));
@@ -307,12 +400,18 @@ fn what_is_sent_stays_cached_though_the_file_is_written_to_meanwhile() {
             let flush = Box::pin(client.admin(AdminRequest::Flush { path: vec![] }));
             let change = async {
                 inner.ports.clock.sleep(Duration::from_millis(pause_ms)).await;
-                client.write(&Caller::ROOT, ino, 10, Bytes::from_static(b"x"), false).await.unwrap();
+                client
+                    .write(&Caller::ROOT, ino, 10, Bytes::from_static(b"x"), false)
+                    .await
+                    .unwrap();
             };
             futures_util::future::join(flush, change).await.0.unwrap();
             let at = MIB as u64 + 100;
             client.write(&Caller::ROOT, ino, at, Bytes::from_static(b"y"), false).await.unwrap();
-            assert_eq!(client.read(ino, at - 1, 3).await.unwrap(), Bytes::from_static(&[1, b'y', 1]));
+            assert_eq!(
+                client.read(ino, at - 1, 3).await.unwrap(),
+                Bytes::from_static(&[1, b'y', 1])
+            );
             assert_eq!(asked.requests().get("get"), before.get("get"), "after {pause_ms} ms");
             end(node, client).await;
         }));
@@ -344,7 +443,17 @@ fn a_copy_that_a_dead_node_has_made_is_known() {
             let client = Rc::new(client);
             shared.replace(Some(client.clone()));
             client.lookup(Ino::ROOT, &name("old")).await.unwrap();
-            client.rename(&Caller::ROOT, Ino::ROOT, &name("old"), Ino::ROOT, &name("new"), RenameMode::Replace).await.unwrap();
+            client
+                .rename(
+                    &Caller::ROOT,
+                    Ino::ROOT,
+                    &name("old"),
+                    Ino::ROOT,
+                    &name("new"),
+                    RenameMode::Replace,
+                )
+                .await
+                .unwrap();
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
         });
         let killing = async {
@@ -353,7 +462,13 @@ fn a_copy_that_a_dead_node_has_made_is_known() {
             }
             if removed {
                 let client = renamed.take().unwrap();
-                process.call(async move { client.unlink(&Caller::ROOT, Ino::ROOT, &name("new")).await }).await.unwrap().unwrap();
+                process
+                    .call(
+                        async move { client.unlink(&Caller::ROOT, Ino::ROOT, &name("new")).await },
+                    )
+                    .await
+                    .unwrap()
+                    .unwrap();
             }
             process.kill();
         };
@@ -371,14 +486,15 @@ fn a_copy_that_a_dead_node_has_made_is_known() {
             end(node, client).await;
         }));
         done.unwrap().unwrap();
-        let left: Vec<String> = bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
+        let left: Vec<String> =
+            bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect();
         assert_eq!(left, Vec::<String>::new(), "seed {seed}");
     }
 }
 
-/// The object is there, the answer was lost, and then the bucket forbids everything for a while. What
-/// became of the upload is asked for until it is known: or the object would be nobody's once the
-/// file has another name.
+/// The object is there, the answer was lost, and then the bucket forbids everything for a while.
+/// What became of the upload is asked for until it is known: or the object would be nobody's once
+/// the file has another name.
 #[test]
 fn a_lost_answer_is_asked_for_while_the_bucket_forbids_it() {
     for seed in 0..8 {
@@ -402,7 +518,17 @@ fn a_lost_answer_is_asked_for_while_the_bucket_forbids_it() {
                 outer.set_faults(FaultPlan::default());
                 seen.forbid_for(Duration::from_secs(60));
                 inner.ports.clock.sleep(Duration::from_secs(30)).await;
-                client.rename(&Caller::ROOT, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
+                client
+                    .rename(
+                        &Caller::ROOT,
+                        Ino::ROOT,
+                        &name("file"),
+                        Ino::ROOT,
+                        &name("moved"),
+                        RenameMode::Replace,
+                    )
+                    .await
+                    .unwrap();
             };
             let (Ok(_) | Err(_)) = futures_util::future::join(flush, change).await.0;
             inner.ports.clock.sleep(Duration::from_secs(60)).await;
@@ -411,7 +537,8 @@ fn a_lost_answer_is_asked_for_while_the_bucket_forbids_it() {
         }));
         done.unwrap().unwrap();
         let objects = bucket.objects();
-        let keys: Vec<&str> = objects.keys().map(String::as_str).filter(|key| !key.starts_with(".ebb/")).collect();
+        let keys: Vec<&str> =
+            objects.keys().map(String::as_str).filter(|key| !key.starts_with(".ebb/")).collect();
         assert_eq!(keys, ["moved"], "seed {seed}");
     }
 }
@@ -422,9 +549,9 @@ fn since(bucket: &SimBucket, before: &BTreeMap<&'static str, u64>, what: &str) -
     count(&bucket.requests()) - count(before)
 }
 
-/// Situation: a large file is in the bucket and nothing of it is cached. It is written to in one place, appended to, and
-/// gets another name.
-/// Expectation: what has not changed is neither fetched nor sent, and the object is the file.
+/// Situation: a large file is in the bucket and nothing of it is cached. It is written to in one
+/// place, appended to, and gets another name. Expectation: what has not changed is neither fetched
+/// nor sent, and the object is the file.
 #[test]
 fn parts_that_have_not_changed_are_copied_within_the_bucket() {
     let world = World::new(1);
@@ -435,7 +562,8 @@ fn parts_that_have_not_changed_are_copied_within_the_bucket() {
     let done = world.run(process.call(async move {
         let root = Caller::ROOT;
         let (node, client) = start(inner, port).await;
-        let flush = async || drop(client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap());
+        let flush =
+            async || drop(client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap());
         let ino = make(&client, "file", 40).await;
         flush().await;
         let evict = AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX };
@@ -443,23 +571,34 @@ fn parts_that_have_not_changed_are_copied_within_the_bucket() {
         let before = asked.requests();
         client.write(&root, ino, 20 * MIB as u64, Bytes::from(vec![99; MIB]), false).await.unwrap();
         client.write(&root, ino, 40 * MIB as u64, Bytes::from(vec![40; MIB]), false).await.unwrap();
-        client.rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace).await.unwrap();
+        client
+            .rename(&root, Ino::ROOT, &name("file"), Ino::ROOT, &name("moved"), RenameMode::Replace)
+            .await
+            .unwrap();
         flush().await;
         assert_eq!(since(&asked, &before, "upload_part_copy"), 4, "of six parts");
         assert_eq!(since(&asked, &before, "upload_part"), 2);
-        assert!(since(&asked, &before, "get") <= 7, "seven blocks of 1 MiB were to be fetched, of the part that has changed");
+        assert!(
+            since(&asked, &before, "get") <= 7,
+            "seven blocks of 1 MiB were to be fetched, of the part that has changed"
+        );
         end(node, client).await;
     }));
     done.unwrap().unwrap();
     let object = &bucket.objects()["moved"];
     assert_eq!(object.body.len(), 41 * MIB);
     let expected = |at: usize| if at == 20 { 99 } else { at as u8 };
-    assert!((0..41).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == expected(at))));
+    assert!(
+        (0..41).all(|at| object.body[at * MIB..(at + 1) * MIB]
+            .iter()
+            .all(|byte| *byte == expected(at)))
+    );
 }
 
-/// Situation: a large file of which nothing is cached is sent, because a byte has changed, and overwritten meanwhile.
-/// Danger: the upload is given up for what it can no longer read here, in the end while its writers wait.
-/// Expectation: what is overwritten is read from the object that has it, and the upload goes through as it began.
+/// Situation: a large file of which nothing is cached is sent, because a byte has changed, and
+/// overwritten meanwhile. Danger: the upload is given up for what it can no longer read here, in
+/// the end while its writers wait. Expectation: what is overwritten is read from the object that
+/// has it, and the upload goes through as it began.
 #[test]
 fn what_is_overwritten_while_a_file_is_sent_is_read_from_the_bucket() {
     for refuses in [false, true] {
@@ -479,11 +618,15 @@ fn what_is_overwritten_while_a_file_is_sent_is_read_from_the_bucket() {
             // What the bucket refuses is found out here.
             client.write(&root, ino, 1, Bytes::from_static(b"x"), false).await.unwrap();
             client.admin(flush.clone()).await.unwrap();
-            let evict = AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX };
+            let evict =
+                AdminRequest::Evict { path: vec![], from: (Ino(0), 0), limit_bytes: u64::MAX };
             client.admin(evict).await.unwrap();
             client.write(&root, ino, 0, Bytes::from_static(b"y"), false).await.unwrap();
             let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_secs(2) };
-            outer.set_faults(FaultPlan { bucket: BucketFaults { slow, ..Default::default() }, ..FaultPlan::default() });
+            outer.set_faults(FaultPlan {
+                bucket: BucketFaults { slow, ..Default::default() },
+                ..FaultPlan::default()
+            });
             let (before, old) = (asks.requests(), asks.objects()["file"].meta.etag.clone());
             let change = async {
                 asked(&outer, &asks, "upload_begin", before["upload_begin"] + 1).await;
@@ -497,16 +640,28 @@ fn what_is_overwritten_while_a_file_is_sent_is_read_from_the_bucket() {
                 }
                 asks.objects()["file"].body.clone()
             };
-            let (flushed, sent) = futures_util::future::join(client.admin(flush.clone()), change).await;
+            let (flushed, sent) =
+                futures_util::future::join(client.admin(flush.clone()), change).await;
             flushed.unwrap();
-            assert!(sent.starts_with(b"yx") && (1..40).all(|at| sent[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == at as u8)));
+            assert!(
+                sent.starts_with(b"yx")
+                    && (1..40).all(|at| sent[at * MIB..(at + 1) * MIB]
+                        .iter()
+                        .all(|byte| *byte == at as u8))
+            );
             assert_eq!(since(&asks, &before, "upload_abort"), 0);
-            assert_eq!(since(&asks, &before, "upload_begin"), 2, "as it was, and with what was overwritten");
+            assert_eq!(
+                since(&asks, &before, "upload_begin"),
+                2,
+                "as it was, and with what was overwritten"
+            );
             end(node, client).await;
         }));
         done.unwrap().unwrap();
         let object = &bucket.objects()["file"].body;
-        assert!((3..40).step_by(4).all(|at| object[at * MIB..at * MIB + BLOCK_BYTES as usize].iter().all(|byte| *byte == 77)));
+        assert!((3..40).step_by(4).all(|at| {
+            object[at * MIB..at * MIB + BLOCK_BYTES as usize].iter().all(|byte| *byte == 77)
+        }));
     }
 }
 
@@ -525,7 +680,10 @@ fn a_bucket_that_copies_no_parts_is_sent_them() {
         client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
         for (at, byte) in [(0, 50), (1, 51)] {
             let before = asked.requests();
-            client.write(&Caller::ROOT, ino, (at * MIB) as u64, Bytes::from(vec![byte; MIB]), false).await.unwrap();
+            client
+                .write(&Caller::ROOT, ino, (at * MIB) as u64, Bytes::from(vec![byte; MIB]), false)
+                .await
+                .unwrap();
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             assert!(since(&asked, &before, "upload_part") >= 3, "the file has three parts");
             let copies = since(&asked, &before, "upload_part_copy");
@@ -537,11 +695,15 @@ fn a_bucket_that_copies_no_parts_is_sent_them() {
     assert_eq!(bucket.unfinished_uploads(), []);
     let object = &bucket.objects()["file"];
     let expected = |at: usize| [50, 51].get(at).copied().unwrap_or(at as u8);
-    assert!((0..20).all(|at| object.body[at * MIB..(at + 1) * MIB].iter().all(|byte| *byte == expected(at))));
+    assert!(
+        (0..20).all(|at| object.body[at * MIB..(at + 1) * MIB]
+            .iter()
+            .all(|byte| *byte == expected(at)))
+    );
 }
 
-/// A log: somebody appends to it all the time. It is not sent all the time, and yet the bucket is no more than a flush
-/// interval and what it takes to send it behind.
+/// A log: somebody appends to it all the time. It is not sent all the time, and yet the bucket is
+/// no more than a flush interval and what it takes to send it behind.
 #[test]
 fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
     const SECONDS: u64 = 60;
@@ -553,17 +715,20 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
         let options = Options { flush_interval: Duration::from_secs(5), ..Options::default() };
         let (node, client) = start_flushing(inner.clone(), inner.bucket(&bucket), options).await;
         let ino = make(&client, "log", 0).await;
-        let times = || bucket.history().iter().filter(|mutation| mutation.key == "log").count() as u64;
+        let times =
+            || bucket.history().iter().filter(|mutation| mutation.key == "log").count() as u64;
         let mut len = 0;
         for step in 0..SECONDS * 100 {
             client.write(&Caller::ROOT, ino, len, Bytes::from(vec![1; 100]), false).await.unwrap();
             len += 100;
             inner.ports.clock.sleep(Duration::from_millis(10)).await;
             // 100 bytes in 10 ms: after its first time the bucket has what was there 12 s ago.
-            let behind = len - bucket.objects().get("log").map_or(0, |object| object.body.len() as u64);
+            let behind =
+                len - bucket.objects().get("log").map_or(0, |object| object.body.len() as u64);
             assert!(behind <= 12 * 10_000 + 100, "{behind} bytes behind after {step} steps");
             if step % 100 == 0 {
-                let listed = client.admin(AdminRequest::ListDirty { limit: 10, after: None }).await.unwrap();
+                let listed =
+                    client.admin(AdminRequest::ListDirty { limit: 10, after: None }).await.unwrap();
                 let AdminReply::Dirty { items: dirty, .. } = listed else { panic!() };
                 let now = inner.ports.clock.wall();
                 let mut log = dirty.iter().filter(|item| item.ino == ino);
@@ -576,9 +741,10 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
     done.unwrap_or_else(|failure| panic!("{failure}")).unwrap();
 }
 
-/// Situation: somebody appends to a file all the time, and makes files beside it, while others flush. Danger: there is always something that
-/// the bucket does not have, and the flush never ends, or says that it could not. Expectation: it ends once the bucket has what was
-/// there when it began.
+/// Situation: somebody appends to a file all the time, and makes files beside it, while others
+/// flush. Danger: there is always something that the bucket does not have, and the flush never
+/// ends, or says that it could not. Expectation: it ends once the bucket has what was there when it
+/// began.
 #[test]
 fn a_flush_ends_though_there_is_always_more() {
     for seed in 0..4 {
@@ -591,7 +757,16 @@ fn a_flush_ends_though_there_is_always_more() {
             let (ino, len) = (make(&client, "log", 0).await, Cell::new(0usize));
             let work = async {
                 for step in 0.. {
-                    client.write(&Caller::ROOT, ino, len.get() as u64, Bytes::from(vec![1; 100]), false).await.unwrap();
+                    client
+                        .write(
+                            &Caller::ROOT,
+                            ino,
+                            len.get() as u64,
+                            Bytes::from(vec![1; 100]),
+                            false,
+                        )
+                        .await
+                        .unwrap();
                     len.set(len.get() + 100);
                     if step % 10 == 0 {
                         make(&client, &format!("file {step}"), 0).await;
@@ -616,21 +791,29 @@ fn a_flush_ends_though_there_is_always_more() {
     }
 }
 
-/// Situation: a file whose checksums a death has made void is sent, and the bucket refuses a part while checksums of another one are
-/// being logged, so that the upload is given up.
-/// Danger: nobody waits for these records any more, so that it is not known whether they are in the log, and it takes nothing else.
+/// Situation: a file whose checksums a death has made void is sent, and the bucket refuses a part
+/// while checksums of another one are being logged, so that the upload is given up. Danger: nobody
+/// waits for these records any more, so that it is not known whether they are in the log, and it
+/// takes nothing else.
 #[test]
 fn an_upload_that_is_given_up_does_not_end_the_log() {
     for seed in 0..16 {
         let world = World::new(seed);
         let bucket = world.bucket();
-        let options = || Options { part_bytes: 64 << 10, flush_interval: Duration::from_millis(100), ..Options::default() };
+        let options = || Options {
+            part_bytes: 64 << 10,
+            flush_interval: Duration::from_millis(100),
+            ..Options::default()
+        };
         let process = world.machine("a").process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());
         let prepared = world.run(process.call(async move {
             let (node, client) = start_with(inner, port, options()).await;
             let ino = make(&client, "file", 0).await;
-            client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![1; 1 << 20]), false).await.unwrap();
+            client
+                .write(&Caller::ROOT, ino, 0, Bytes::from(vec![1; 1 << 20]), false)
+                .await
+                .unwrap();
             (node, client, ino)
         }));
         let (_node, _client, ino) = prepared.unwrap().expect("the process lives");
@@ -642,14 +825,20 @@ fn an_upload_that_is_given_up_does_not_end_the_log() {
         let (_node, client) = opened.unwrap().expect("the process lives");
         world.set_faults(FaultPlan {
             disk: DiskFaults { slow, ..DiskFaults::default() },
-            bucket: BucketFaults { unavailable: Rate::one_in(2), throttled: Rate::one_in(2), ..BucketFaults::default() },
+            bucket: BucketFaults {
+                unavailable: Rate::one_in(2),
+                throttled: Rate::one_in(2),
+                ..BucketFaults::default()
+            },
             ..FaultPlan::default()
         });
         let clock = process.ports.clock.clone();
         let done = world.run(process.call(async move {
             for at in 0..100 {
                 clock.sleep(Duration::from_millis(50)).await;
-                let written = client.write(&Caller::ROOT, ino, at * 7919, Bytes::from(vec![2; 3000]), false).await;
+                let written = client
+                    .write(&Caller::ROOT, ino, at * 7919, Bytes::from(vec![2; 3000]), false)
+                    .await;
                 assert!(written.is_ok(), "seed {seed}: {written:?}");
             }
         }));
@@ -657,10 +846,11 @@ fn an_upload_that_is_given_up_does_not_end_the_log() {
     }
 }
 
-/// Situation: a large file is written to after its upload has begun, so that the upload's tag is older than what is sent, and
-/// forced; when it is in the bucket, it is overwritten, and a power cut takes that back and the end of the upload.
-/// Danger: what was overwritten in place counts as dirty again, with the checksum of what was there before: it is in the
-/// bucket, and nobody can read it. (Seed 9096 of volumes.)
+/// Situation: a large file is written to after its upload has begun, so that the upload's tag is
+/// older than what is sent, and forced; when it is in the bucket, it is overwritten, and a power
+/// cut takes that back and the end of the upload. Danger: what was overwritten in place counts as
+/// dirty again, with the checksum of what was there before: it is in the bucket, and nobody can
+/// read it. (Seed 9096 of volumes.)
 #[test]
 fn what_was_sent_is_overwritten_only_when_that_is_known_for_good() {
     const OLD: u8 = b'o';
@@ -671,14 +861,22 @@ fn what_was_sent_is_overwritten_only_when_that_is_known_for_good() {
         let world = Rc::new(World::new(seed));
         let bucket = world.bucket();
         let machine = world.machine("a");
-        let options = || Options { commit_interval: Duration::from_secs(3600), part_bytes: 64 << 10, ..Options::default() };
+        let options = || Options {
+            commit_interval: Duration::from_secs(3600),
+            part_bytes: 64 << 10,
+            ..Options::default()
+        };
         let process = machine.process_on("node", "data");
-        let (port, inner, outer, asks) = (process.bucket(&bucket), process.clone(), world.clone(), bucket.clone());
+        let (port, inner, outer, asks) =
+            (process.bucket(&bucket), process.clone(), world.clone(), bucket.clone());
         let overwritten = world.run(process.call(async move {
             let (_node, client) = start_with(inner, port, options()).await;
             let ino = make(&client, "file", 0).await;
             let write = async |with: u8, len: usize| {
-                client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![with; len]), false).await.unwrap();
+                client
+                    .write(&Caller::ROOT, ino, 0, Bytes::from(vec![with; len]), false)
+                    .await
+                    .unwrap();
             };
             write(OLD, MIB).await;
             client.fsync(ino).await.unwrap();
@@ -695,11 +893,17 @@ fn what_was_sent_is_overwritten_only_when_that_is_known_for_good() {
                 write(NEW, BLOCK_BYTES as usize).await;
             };
             let flush = Box::pin(client.admin(AdminRequest::Flush { path: vec![] }));
-            assert!(matches!(select(flush, Box::pin(change)).await, Either::Right(_)), "seed {seed}: it was sent too soon");
+            assert!(
+                matches!(select(flush, Box::pin(change)).await, Either::Right(_)),
+                "seed {seed}: it was sent too soon"
+            );
             ino
         }));
         let ino = overwritten.unwrap().expect("the process lives");
-        assert!(bucket.objects()["file"].body.starts_with(&[SENT]), "seed {seed}: it was sent as it was written");
+        assert!(
+            bucket.objects()["file"].body.starts_with(&[SENT]),
+            "seed {seed}: it was sent as it was written"
+        );
         machine.power_cut();
         let process = machine.process_on("node", "data");
         let (port, inner) = (process.bucket(&bucket), process.clone());
@@ -707,7 +911,10 @@ fn what_was_sent_is_overwritten_only_when_that_is_known_for_good() {
             let (_node, client) = start_with(inner, port, options()).await;
             client.read(ino, 0, BLOCK_BYTES as usize).await
         }));
-        let read = read.unwrap().expect("the process lives").unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let read = read
+            .unwrap()
+            .expect("the process lives")
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(read.iter().all(|byte| [SENT, NEW].contains(byte)), "seed {seed}: {:?}", read[0]);
     }
 }

@@ -36,7 +36,9 @@ const READS: u64 = 1024;
 
 /// One object from the beginning to the end, with nothing of it on the node: MB/s.
 pub fn sequential(places: &mut Places, column: Column) -> Outcome<f64> {
-    sequential_with(places, column, &[], |key| curl::ranges(key, LARGE_BYTES, LARGE_BYTES / AT_ONCE))
+    sequential_with(places, column, &[], |key| {
+        curl::ranges(key, LARGE_BYTES, LARGE_BYTES / AT_ONCE)
+    })
 }
 
 /// With these flags of `ebb mount`, and these requests of `curl`.
@@ -74,7 +76,9 @@ pub fn beginnings(places: &mut Places, column: Column) -> Outcome<f64> {
 pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
     let path = data::large(places, column.owner())?;
     let mut rng = Rng(128);
-    let offsets: Vec<u64> = (0..READS).map(|_| rng.below(LARGE_BYTES / READ_BYTES as u64) * READ_BYTES as u64).collect();
+    let offsets: Vec<u64> = (0..READS)
+        .map(|_| rng.below(LARGE_BYTES / READ_BYTES as u64) * READ_BYTES as u64)
+        .collect();
     let lists: Vec<&[u64]> = offsets.chunks((READS / AT_ONCE) as usize).collect();
     let get = |at: &u64| Request::get(name(&path), *at, READ_BYTES as u64);
     let asked = lists.iter().map(|list| list.iter().map(get).collect()).collect();
@@ -87,7 +91,10 @@ pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
         std::thread::scope(|scope| {
             let readers: Vec<_> = lists.iter().map(|list| scope.spawn(|| read(list))).collect();
             // All are waited for, whichever fails.
-            let ends: Vec<io::Result<()>> = readers.into_iter().map(|reader| reader.join().expect("a reader does not panic")).collect();
+            let ends: Vec<io::Result<()>> = readers
+                .into_iter()
+                .map(|reader| reader.join().expect("a reader does not panic"))
+                .collect();
             Ok(ends.into_iter().collect::<io::Result<()>>()?)
         })
     })?;
@@ -101,7 +108,8 @@ pub fn amplification(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(bytes as f64 / (READS * READ_BYTES as u64) as f64)
 }
 
-/// Names and attributes of the objects that the bucket was filled with: thousands a second. `curl` lists their keys.
+/// Names and attributes of the objects that the bucket was filled with: thousands a second. `curl`
+/// lists their keys.
 pub fn list(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = places.root(column.owner())?.join("d00");
     let first = |part: u64| Some(format!("d00/f{:05}", (part * PART).checked_sub(1)?));
@@ -131,24 +139,36 @@ pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
 pub fn read_tree(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     cold(places, column, &[], vec![], || {
-        let read = tool::output(Command::new("tar").args(["--create", "--file=-"]).arg(&tree))?.matches(CONTENT).count();
+        let read = tool::output(Command::new("tar").args(["--create", "--file=-"]).arg(&tree))?
+            .matches(CONTENT)
+            .count();
         let expected = DIRECTORIES * FILES_EACH;
         if read == expected { Ok(()) } else { Err(format!("{read} of {expected} files").into()) }
     })
 }
 
-/// All files of it by two threads that take what is to be looked into from one stack, as ripgrep does: seconds.
+/// All files of it by two threads that take what is to be looked into from one stack, as ripgrep
+/// does: seconds.
 pub fn read_last_first(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     cold(places, column, &[], vec![], || {
-        let (stack, files) = (Mutex::new(vec![(tree.clone(), true)]), AtomicUsize::new(DIRECTORIES * FILES_EACH));
+        let (stack, files) =
+            (Mutex::new(vec![(tree.clone(), true)]), AtomicUsize::new(DIRECTORIES * FILES_EACH));
         let look_into = |path: &Path, is_directory: bool| -> io::Result<()> {
             if !is_directory {
                 let is_as_made = fs::read(path)? == CONTENT.as_bytes();
-                files.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).ok();
-                return if is_as_made { Ok(()) } else { Err(io::Error::other(format!("{} has other bytes", path.display()))) };
+                files
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1))
+                    .ok();
+                return if is_as_made {
+                    Ok(())
+                } else {
+                    Err(io::Error::other(format!("{} has other bytes", path.display())))
+                };
             }
-            let entries = fs::read_dir(path)?.map(|entry| entry.and_then(|entry| Ok((entry.path(), entry.file_type()?.is_dir()))));
+            let entries = fs::read_dir(path)?.map(|entry| {
+                entry.and_then(|entry| Ok((entry.path(), entry.file_type()?.is_dir())))
+            });
             let entries = entries.collect::<io::Result<Vec<_>>>()?;
             stack.lock().expect("no reader panics").extend(entries);
             Ok(())
@@ -158,14 +178,18 @@ pub fn read_last_first(places: &mut Places, column: Column) -> Outcome<f64> {
                 let next = stack.lock().expect("no reader panics").pop();
                 match next {
                     // Whoever fails keeps nobody waiting.
-                    Some((path, is_directory)) => look_into(&path, is_directory).inspect_err(|_| files.store(0, Ordering::Relaxed))?,
+                    Some((path, is_directory)) => look_into(&path, is_directory)
+                        .inspect_err(|_| files.store(0, Ordering::Relaxed))?,
                     None => std::thread::sleep(Duration::from_micros(100)),
                 }
             }
             Ok(())
         };
-        let ends =
-            std::thread::scope(|scope| [(); 2].map(|()| scope.spawn(read_all)).map(|reader| reader.join().expect("no reader panics")));
+        let ends = std::thread::scope(|scope| {
+            [(); 2]
+                .map(|()| scope.spawn(read_all))
+                .map(|reader| reader.join().expect("no reader panics"))
+        });
         Ok(ends.into_iter().collect::<io::Result<()>>()?)
     })
 }
@@ -183,7 +207,8 @@ fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     Ok(tree)
 }
 
-/// What is dirty and forced, until the bucket has it: MB/s. It is written over in place, of which nothing is sent before.
+/// What is dirty and forced, until the bucket has it: MB/s. It is written over in place, of which
+/// nothing is sent before.
 pub fn drain(places: &mut Places, column: Column) -> Outcome<f64> {
     if column == Column::Curl {
         return parts_by_curl(places);
@@ -215,19 +240,24 @@ pub fn write_back(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(LARGE_BYTES as f64 / 1e6 / took)
 }
 
-/// As many objects as there are processes, from files that are there, as large together as the large file: MB/s.
+/// As many objects as there are processes, from files that are there, as large together as the
+/// large file: MB/s.
 fn parts_by_curl(places: &mut Places) -> Outcome<f64> {
     let scratch = places.scratch("parts")?;
     let part = (LARGE_BYTES / AT_ONCE) as usize;
     if !scratch.exists() {
         fs::create_dir(&scratch)?;
-        (0..AT_ONCE).try_for_each(|at| fs::write(scratch.join(at.to_string()), Rng(at).bytes(part)))?;
+        (0..AT_ONCE)
+            .try_for_each(|at| fs::write(scratch.join(at.to_string()), Rng(at).bytes(part)))?;
     }
-    let sent = (0..AT_ONCE).map(|at| vec![Request::put(&format!("part-{at}"), &scratch.join(at.to_string()))]).collect();
+    let sent = (0..AT_ONCE)
+        .map(|at| vec![Request::put(&format!("part-{at}"), &scratch.join(at.to_string()))])
+        .collect();
     Ok(LARGE_BYTES as f64 / 1e6 / seconds(|| curl::run(places, sent))?)
 }
 
-/// How long it takes with nothing on the node, where ebb is mounted with these flags: `curl` makes the requests, others do `read`.
+/// How long it takes with nothing on the node, where ebb is mounted with these flags: `curl` makes
+/// the requests, others do `read`.
 fn cold(
     places: &mut Places,
     column: Column,

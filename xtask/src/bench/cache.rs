@@ -1,5 +1,5 @@
-//! Sets of files that the cache has room for and others that it has not, over a store that is far slower
-//! (REQUIREMENTS H-E2, H-E6).
+//! Sets of files that the cache has room for and others that it has not, over a store that is far
+//! slower (REQUIREMENTS H-E2, H-E6).
 
 use super::curl::{self, AT_ONCE, Request};
 use super::line::Line;
@@ -18,9 +18,12 @@ pub const SETUP: Setup = Setup {
     fill: 0,
     line: Some(Line { bytes_per_sec: 20_000_000, delay: Duration::ZERO }),
     flags: &["--cache-size", "64M", "--dirty-size", "32M", "--read-ahead", "8M"],
-    note: "The store is behind a line that carries 20 MB/s each way, all connections together; of the cache 64 MiB are allowed, \
-           of which 32 MiB may wait for the bucket (`--cache-size 64M --dirty-size 32M --read-ahead 8M`). Half the cache are 32 files \
-           of 1 MiB, twice the cache 128; what is read again is not in the kernel's memory. `curl` keeps nothing, \
+    note: "The store is behind a line that carries 20 MB/s each way, all connections together; of \
+        the cache 64 MiB are allowed, \
+           of which 32 MiB may wait for the bucket (`--cache-size 64M --dirty-size 32M \
+        --read-ahead 8M`). Half the cache are 32 files \
+           of 1 MiB, twice the cache 128; what is read again is not in the kernel's memory. `curl` \
+        keeps nothing, \
            so it does one pass over 32 MiB in each row: the line.",
 };
 
@@ -39,7 +42,8 @@ const OVERWRITTEN_BYTES: u64 = 16 << 20;
 /// Reads of whole files, four fifths of them of a fifth of the files.
 const SKEWED_READS: usize = 128;
 
-/// One file that the cache has room for, written from its beginning to its end again and again: MB/s.
+/// One file that the cache has room for, written from its beginning to its end again and again:
+/// MB/s.
 pub fn overwrite(places: &mut Places, column: Column) -> Outcome<f64> {
     if column == Column::Curl {
         return put(places);
@@ -49,7 +53,9 @@ pub fn overwrite(places: &mut Places, column: Column) -> Outcome<f64> {
     let took = seconds(|| {
         let file = File::create(&path)?;
         for _ in 0..PASSES {
-            (0..OVERWRITTEN_BYTES).step_by(WRITE_BYTES).try_for_each(|at| file.write_all_at(&block, at))?;
+            (0..OVERWRITTEN_BYTES)
+                .step_by(WRITE_BYTES)
+                .try_for_each(|at| file.write_all_at(&block, at))?;
         }
         Ok(())
     })?;
@@ -110,12 +116,19 @@ fn skewed(rng: &mut Rng) -> Vec<usize> {
 }
 
 /// With nothing on the node at first.
-fn read_again(places: &mut Places, column: Column, before: &[usize], measured: &[usize]) -> Outcome<f64> {
+fn read_again(
+    places: &mut Places,
+    column: Column,
+    before: &[usize],
+    measured: &[usize],
+) -> Outcome<f64> {
     let files = files(places)?;
     if column == Column::Curl {
         places.settle(Column::Ebb)?;
         let get = |file: usize| Request::get(&key(file), 0, FILE_BYTES as u64);
-        let lists = (0..AT_ONCE as usize).map(|list| (list..HALF).step_by(AT_ONCE as usize).map(get).collect()).collect();
+        let lists = (0..AT_ONCE as usize)
+            .map(|list| (list..HALF).step_by(AT_ONCE as usize).map(get).collect())
+            .collect();
         return Ok(rate(HALF, seconds(|| curl::run(places, lists))?));
     }
     places.begin_cold(column, &[])?;

@@ -55,31 +55,44 @@ impl Request {
         let nowhere = Path::new("/dev/null");
         let object = format!("{bucket}/{below}/{key}");
         let (url, output, more) = match what {
-            What::Get { offset, len_bytes } => (object, nowhere, format!("range = \"{offset}-{}\"", offset + len_bytes - 1)),
+            What::Get { offset, len_bytes } => {
+                (object, nowhere, format!("range = \"{offset}-{}\"", offset + len_bytes - 1))
+            }
             What::List { after } => {
                 let encoded = |key: &str| format!("{below}/{key}").replace('/', "%2F");
                 // In the order in which they are signed.
-                let after = after.as_ref().map_or_else(String::new, |after| format!("&start-after={}", encoded(after)));
-                (format!("{bucket}?delimiter=%2F&list-type=2&prefix={}{after}", encoded(key)), nowhere, String::new())
+                let after = after
+                    .as_ref()
+                    .map_or_else(String::new, |after| format!("&start-after={}", encoded(after)));
+                (
+                    format!("{bucket}?delimiter=%2F&list-type=2&prefix={}{after}", encoded(key)),
+                    nowhere,
+                    String::new(),
+                )
             }
             What::Save(path) => (object, path.as_path(), String::new()),
             What::Put(path) => (object, nowhere, format!("upload-file = \"{}\"", path.display())),
         };
         format!(
-            "url = \"{url}\"\n{more}\noutput = \"{}\"\nfail\nsilent\nshow-error\naws-sigv4 = \"aws:amz:us-east-1:s3\"\n\
+            "url = \"{url}\"\n{more}\noutput = \"{}\"\nfail\nsilent\nshow-error\naws-sigv4 = \
+             \"aws:amz:us-east-1:s3\"\n\
              user = \"{user}\"\nheader = \"x-amz-content-sha256: UNSIGNED-PAYLOAD\"\n",
             output.display()
         )
     }
 }
 
-/// One range after the other, from the beginning of an object to its end, in eight lists of as many.
+/// One range after the other, from the beginning of an object to its end, in eight lists of as
+/// many.
 pub fn ranges(key: &str, len_bytes: u64, range_bytes: u64) -> Vec<Vec<Request>> {
     let part = len_bytes.div_ceil(AT_ONCE).next_multiple_of(range_bytes);
     let starts = (0..len_bytes).step_by(part as usize);
     let list = |start: u64| {
         let end = (start + part).min(len_bytes);
-        (start..end).step_by(range_bytes as usize).map(|at| Request::get(key, at, range_bytes.min(end - at))).collect()
+        (start..end)
+            .step_by(range_bytes as usize)
+            .map(|at| Request::get(key, at, range_bytes.min(end - at)))
+            .collect()
     };
     starts.map(list).collect()
 }
@@ -92,15 +105,23 @@ pub fn run(places: &mut Places, lists: Vec<Vec<Request>>) -> Outcome<()> {
 
 /// With keys below another URL of the store.
 pub fn run_below(store: &Store, url: &str, lists: Vec<Vec<Request>>) -> Outcome<()> {
-    let user =
-        store.variable("AWS_ACCESS_KEY_ID").zip(store.variable("AWS_SECRET_ACCESS_KEY")).map(|(id, secret)| format!("{id}:{secret}"));
+    let user = store
+        .variable("AWS_ACCESS_KEY_ID")
+        .zip(store.variable("AWS_SECRET_ACCESS_KEY"))
+        .map(|(id, secret)| format!("{id}:{secret}"));
     let user = user.ok_or("the store's credentials are not known")?;
-    let (bucket, below) = url.trim_start_matches("s3://").split_once('/').ok_or("nothing is below the bucket")?;
+    let (bucket, below) =
+        url.trim_start_matches("s3://").split_once('/').ok_or("nothing is below the bucket")?;
     let bucket = format!("{}/{bucket}", store.endpoint().ok_or("the store has no endpoint")?);
     let mut clients = Vec::new();
     for list in lists {
-        let mut client = Command::new("curl").args(["--config", "-"]).stdin(Stdio::piped()).spawn()?;
-        let requests = list.iter().map(|request| request.config(&bucket, below, &user)).collect::<Vec<_>>().join("next\n");
+        let mut client =
+            Command::new("curl").args(["--config", "-"]).stdin(Stdio::piped()).spawn()?;
+        let requests = list
+            .iter()
+            .map(|request| request.config(&bucket, below, &user))
+            .collect::<Vec<_>>()
+            .join("next\n");
         client.stdin.take().ok_or("curl has no input")?.write_all(requests.as_bytes())?;
         clients.push(client);
     }
@@ -119,7 +140,9 @@ mod tests {
 
     #[test]
     fn ranges_are_the_whole_object() {
-        for (len_bytes, range_bytes) in [(1, 1), (7, 2), (1 << 20, 3000), (512 << 20, 52 << 20), (512 << 20, 8 << 20)] {
+        for (len_bytes, range_bytes) in
+            [(1, 1), (7, 2), (1 << 20, 3000), (512 << 20, 52 << 20), (512 << 20, 8 << 20)]
+        {
             let lists = ranges("key", len_bytes, range_bytes);
             assert!(lists.len() as u64 <= AT_ONCE);
             let mut at = 0;

@@ -43,7 +43,16 @@ pub fn read_mapped(places: &mut Places, column: Column) -> Outcome<f64> {
     let (file, len) = (warm(places, column)?, LARGE_BYTES as usize);
     repeat(|| {
         // SAFETY: a new mapping of a whole file that nobody cuts meanwhile.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
         if at == libc::MAP_FAILED {
             return Err(std::io::Error::last_os_error().into());
         }
@@ -69,7 +78,8 @@ pub fn write_stream(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(rate)
 }
 
-/// Records behind all others, each forced before the next one, as a log is written: thousands a second.
+/// Records behind all others, each forced before the next one, as a log is written: thousands a
+/// second.
 pub fn append(places: &mut Places, column: Column) -> Outcome<f64> {
     let (path, records) = (places.root(column)?.join("log"), column.share(APPENDS));
     let mut file = File::options().create(true).append(true).open(&path)?;
@@ -104,7 +114,8 @@ fn create(places: &mut Places, column: Column, threads: usize) -> Outcome<f64> {
     let rate = (threads * each) as f64 / 1e3 / began.elapsed().as_secs_f64();
     match &aside {
         Some(dir) => put_aside(dir)?,
-        None => (0..threads).try_for_each(|worker| work::unlink(&work::small(dir, worker, each), &stop))?,
+        None => (0..threads)
+            .try_for_each(|worker| work::unlink(&work::small(dir, worker, each), &stop))?,
     }
     Ok(rate)
 }

@@ -1,4 +1,5 @@
-//! A line to the store: carries so many bytes a second each way, of all connections together, and takes its time for each.
+//! A line to the store: carries so many bytes a second each way, of all connections together, and
+//! takes its time for each.
 
 use crate::Outcome;
 use std::io::{self, Read, Write};
@@ -86,7 +87,9 @@ impl Way {
                 }
             };
             drop(sender);
-            let arrival = arrival.join().unwrap_or_else(|_| Err(io::Error::other("what arrives is not known")));
+            let arrival = arrival
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("what arrives is not known")));
             departure.and(arrival)
         })
     }
@@ -108,9 +111,14 @@ mod tests {
     fn a_way_carries_its_rate() {
         let way = Way::new(Line { bytes_per_sec: 1000, delay: Duration::ZERO });
         let began = Instant::now() + Duration::from_secs(1);
-        let ends = |len, after_ms: u64| way.taken(len, began + Duration::from_millis(after_ms)).saturating_duration_since(began);
+        let ends = |len, after_ms: u64| {
+            way.taken(len, began + Duration::from_millis(after_ms)).saturating_duration_since(began)
+        };
         // From 10 ms before, one after the other.
-        assert_eq!([ends(500, 0), ends(500, 0), ends(100, 900)].map(|end| end.as_millis()), [490, 990, 1090]);
+        assert_eq!(
+            [ends(500, 0), ends(500, 0), ends(100, 900)].map(|end| end.as_millis()),
+            [490, 990, 1090]
+        );
         // What was not used is lost.
         assert_eq!(ends(500, 5000).as_millis(), 5490);
     }

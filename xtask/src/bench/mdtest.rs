@@ -1,5 +1,5 @@
-//! The operations of mdtest (REQUIREMENTS C-E1), on empty files and directories: threads at one time, each in
-//! a directory of its own. A tree is made and removed by one thread.
+//! The operations of mdtest (REQUIREMENTS C-E1), on empty files and directories: threads at one
+//! time, each in a directory of its own. A tree is made and removed by one thread.
 
 use super::place::{Column, Places};
 use super::seconds;
@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 const THREADS: usize = 4;
 const EACH: usize = 1000;
 
-/// Directories in each directory of the tree, and how deep it is: 1,110 in all, or 110 for those that are given less to do.
+/// Directories in each directory of the tree, and how deep it is: 1,110 in all, or 110 for those
+/// that are given less to do.
 const BRANCHES: usize = 10;
 const DEPTH: u32 = 3;
 
@@ -103,17 +104,23 @@ fn create(places: &mut Places, column: Column, item: Item) -> Outcome<f64> {
         at_once(&lists, |list| list.iter().try_for_each(|path| item.remove(path)))?;
         places.settle(column)?;
     }
-    rate(lists.iter().map(Vec::len).sum(), || at_once(&lists, |list| list.iter().try_for_each(|path| item.create(path))))
+    rate(lists.iter().map(Vec::len).sum(), || {
+        at_once(&lists, |list| list.iter().try_for_each(|path| item.create(path)))
+    })
 }
 
 fn stat(places: &mut Places, column: Column, item: Item) -> Outcome<f64> {
     let lists = created(places, column, item)?;
-    rate(lists.iter().map(Vec::len).sum(), || at_once(&lists, |list| work::stat(list, &Stop::default())))
+    rate(lists.iter().map(Vec::len).sum(), || {
+        at_once(&lists, |list| work::stat(list, &Stop::default()))
+    })
 }
 
 fn remove(places: &mut Places, column: Column, item: Item) -> Outcome<f64> {
     let lists = created(places, column, item)?;
-    rate(lists.iter().map(Vec::len).sum(), || at_once(&lists, |list| list.iter().try_for_each(|path| item.remove(path))))
+    rate(lists.iter().map(Vec::len).sum(), || {
+        at_once(&lists, |list| list.iter().try_for_each(|path| item.remove(path)))
+    })
 }
 
 /// The items of every thread, which are there.
@@ -132,7 +139,9 @@ fn lists(places: &mut Places, column: Column, item: Item) -> Outcome<Vec<Vec<Pat
     let list = |thread: usize| {
         let directory = root.join(format!("mdtest-{}-{thread}", item.name()));
         fs::create_dir_all(&directory)?;
-        Ok((0..column.share(EACH)).map(|n| directory.join(format!("{}-{n:04}", item.name()))).collect())
+        Ok((0..column.share(EACH))
+            .map(|n| directory.join(format!("{}-{n:04}", item.name())))
+            .collect())
     };
     (0..THREADS).map(list).collect()
 }
@@ -145,15 +154,24 @@ fn tree(places: &mut Places, column: Column) -> Outcome<Vec<PathBuf>> {
 
 /// Parents first.
 fn below(directory: &Path, depth: u32) -> Vec<PathBuf> {
-    let branches = (0..if depth > 0 { BRANCHES } else { 0 }).map(|branch| directory.join(branch.to_string()));
-    branches.flat_map(|branch| [below(&branch, depth - 1), vec![branch]].into_iter().rev().flatten()).collect()
+    let branches =
+        (0..if depth > 0 { BRANCHES } else { 0 }).map(|branch| directory.join(branch.to_string()));
+    branches
+        .flat_map(|branch| [below(&branch, depth - 1), vec![branch]].into_iter().rev().flatten())
+        .collect()
 }
 
-fn at_once(lists: &[Vec<PathBuf>], work: impl Fn(&[PathBuf]) -> io::Result<()> + Sync) -> Outcome<()> {
+fn at_once(
+    lists: &[Vec<PathBuf>],
+    work: impl Fn(&[PathBuf]) -> io::Result<()> + Sync,
+) -> Outcome<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = lists.iter().map(|list| scope.spawn(|| work(list))).collect();
         // All are waited for, whichever fails.
-        let ends: Vec<io::Result<()>> = threads.into_iter().map(|thread| thread.join().expect("a thread does not panic")).collect();
+        let ends: Vec<io::Result<()>> = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a thread does not panic"))
+            .collect();
         Ok(ends.into_iter().collect::<io::Result<()>>()?)
     })
 }
@@ -174,7 +192,11 @@ mod tests {
         assert_eq!(tree[..3], ["/t/0", "/t/0/0", "/t/0/0/0"].map(PathBuf::from));
         for (at, path) in tree.iter().enumerate() {
             let parent = path.parent().unwrap();
-            assert!(parent == Path::new("/t") || tree[..at].iter().any(|before| before == parent), "{}", path.display());
+            assert!(
+                parent == Path::new("/t") || tree[..at].iter().any(|before| before == parent),
+                "{}",
+                path.display()
+            );
         }
     }
 }

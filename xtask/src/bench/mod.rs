@@ -64,26 +64,37 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
     tool::needs("curl", "--version", "it reads objects beside ebb")?;
     let binaries = tool::build(&["ebb", "ebb-s3-server"], true)?;
     let examples = tool::build_examples("ebb-fuse", &["noop", "passthrough"])?;
-    let rows: Vec<&tables::Row> =
-        wanted.table.rows().iter().filter(|row| wanted.only.as_ref().is_none_or(|only| row.name.contains(only.as_str()))).collect();
+    let rows: Vec<&tables::Row> = wanted
+        .table
+        .rows()
+        .iter()
+        .filter(|row| wanted.only.as_ref().is_none_or(|only| row.name.contains(only.as_str())))
+        .collect();
     if rows.is_empty() {
         return Err("no row is called that".into());
     }
     let programs = wanted.peers.as_deref().map(Programs::new);
     let mut places = Places::new(&binaries, &examples, programs, wanted.table.setup())?;
-    let peers = if wanted.peers.is_some() { start_peers(&mut places, &rows) } else { Peers::default() };
+    let peers =
+        if wanted.peers.is_some() { start_peers(&mut places, &rows) } else { Peers::default() };
     let mut taken: Vec<Taken> = rows.iter().map(|row| Taken::of(row, &peers.there)).collect();
     let busy = measure(&mut places, &mut taken, wanted.rounds)?;
     let report = Report::new(wanted.table, wanted.rounds, taken, peers, &busy, &places)?;
     drop(places);
     println!("{}", report.markdown());
     if let Some(path) = &wanted.json {
-        std::fs::write(path, report.json()?).map_err(|error| format!("{}: {error}", path.display()))?;
+        std::fs::write(path, report.json()?)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if let Some(path) = &wanted.markdown {
         // What a busy machine gives is no figure of ebb's.
         if busy.is_busy() {
-            return Err(format!("others had {:.0} % of the machine: {} stays as it is", 100.0 * busy.worst(), path.display()).into());
+            return Err(format!(
+                "others had {:.0} % of the machine: {} stays as it is",
+                100.0 * busy.worst(),
+                path.display()
+            )
+            .into());
         }
         report.publish(path)?;
     }
@@ -118,7 +129,9 @@ fn measure(places: &mut Places, taken: &mut [Taken], rounds: u16) -> Outcome<Bus
                 match measured {
                     Ok(value) => taken.add(column, value),
                     Err(error) if column.is_peer() => taken.fail(column, error.to_string()),
-                    Err(error) => return Err(format!("{}, {}: {error}", row.name, column.name()).into()),
+                    Err(error) => {
+                        return Err(format!("{}, {}: {error}", row.name, column.name()).into());
+                    }
                 }
             }
         }
@@ -131,8 +144,13 @@ fn measure(places: &mut Places, taken: &mut [Taken], rounds: u16) -> Outcome<Bus
 
 /// The commit that is measured; `+` if there are changes on top of it.
 fn commit(root: &Path) -> Outcome<String> {
-    let hash = tool::output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root))?;
-    let changed = tool::output(Command::new("git").args(["status", "--porcelain", "--untracked-files=no"]).current_dir(root))?;
+    let hash =
+        tool::output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root))?;
+    let changed = tool::output(
+        Command::new("git")
+            .args(["status", "--porcelain", "--untracked-files=no"])
+            .current_dir(root),
+    )?;
     Ok(format!("{}{}", hash.trim(), if changed.trim().is_empty() { "" } else { "+" }))
 }
 
@@ -148,14 +166,18 @@ const PAGES_AND_NAMES: &str = "3";
 
 /// Of the whole machine: the kernel knows nothing finer. Pages that are still to be written stay.
 fn drop_caches(what: &str) -> Outcome<()> {
-    std::fs::write("/proc/sys/vm/drop_caches", what).map_err(|error| format!("/proc/sys/vm/drop_caches: {error}").into())
+    std::fs::write("/proc/sys/vm/drop_caches", what)
+        .map_err(|error| format!("/proc/sys/vm/drop_caches: {error}").into())
 }
 
-/// Takes a cache away, by another name and with nothing in its files. If they were removed, those that are made next would pay for it:
-/// ext4 looks at each inode that was given up in the last minute before it takes another one.
+/// Takes a cache away, by another name and with nothing in its files. If they were removed, those
+/// that are made next would pay for it: ext4 looks at each inode that was given up in the last
+/// minute before it takes another one.
 fn put_aside(cache: &Path) -> Outcome<()> {
     let name = cache.file_name().unwrap_or_default().to_string_lossy();
-    let aside = (1..).map(|number| cache.with_file_name(format!("{name}-before-{number}"))).find(|path| !path.exists());
+    let aside = (1..)
+        .map(|number| cache.with_file_name(format!("{name}-before-{number}")))
+        .find(|path| !path.exists());
     let aside = aside.ok_or("no name is free")?;
     std::fs::rename(cache, &aside)?;
     empty(&aside)
@@ -166,7 +188,9 @@ fn empty(dir: &Path) -> Outcome<()> {
         let entry = entry?;
         match entry.file_type()? {
             kind if kind.is_dir() => empty(&entry.path())?,
-            kind if kind.is_file() => std::fs::OpenOptions::new().write(true).open(entry.path())?.set_len(0)?,
+            kind if kind.is_file() => {
+                std::fs::OpenOptions::new().write(true).open(entry.path())?.set_len(0)?
+            }
             _ => {}
         }
     }

@@ -30,8 +30,10 @@ pub fn first(places: &mut Places, column: Column) -> Outcome<f64> {
     fs::create_dir(&copy)?;
     places.settle(column)?;
     let at_once = if column == Column::Parallel { AT_ONCE as usize } else { 1 };
-    let save = |file: usize| Request::save(&format!("model/{}", name(file)), &copy.join(name(file)));
-    let lists = (0..at_once).map(|list| (list..FILES).step_by(at_once).map(save).collect()).collect();
+    let save =
+        |file: usize| Request::save(&format!("model/{}", name(file)), &copy.join(name(file)));
+    let lists =
+        (0..at_once).map(|list| (list..FILES).step_by(at_once).map(save).collect()).collect();
     seconds(|| {
         curl::run(places, lists)?;
         load(&copy)

@@ -13,8 +13,9 @@ pub const ENTRIES: usize = 100_000;
 pub const TREE_FILES: usize = 5000;
 const TREE_DIRECTORIES: usize = 250;
 
-/// readdir and lstat of every entry, all of which the kernel knows: thousands a second, the fastest of a few times. Where DAMON pages out
-/// what looks unused, the kernel loses what it knows of the directory in between, and asks for all of it again.
+/// readdir and lstat of every entry, all of which the kernel knows: thousands a second, the fastest
+/// of a few times. Where DAMON pages out what looks unused, the kernel loses what it knows of the
+/// directory in between, and asks for all of it again.
 pub fn list_warm(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = entries(places, column)?;
     list(&directory, ENTRIES)?;
@@ -60,7 +61,11 @@ pub fn clone(places: &mut Places, column: Column) -> Outcome<f64> {
 /// `find` by an attribute of each file of that tree, ten times: seconds.
 pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
-    let find = || tool::run(Command::new("find").arg(&tree).args(["-size", "+1000000k"]).stdout(Stdio::null()));
+    let find = || {
+        tool::run(
+            Command::new("find").arg(&tree).args(["-size", "+1000000k"]).stdout(Stdio::null()),
+        )
+    };
     find()?;
     seconds(|| (0..10).try_for_each(|_| find()))
 }
@@ -72,7 +77,8 @@ pub fn status(places: &mut Places, column: Column) -> Outcome<f64> {
         clone_to(places, &copy)?;
         places.settle(column)?;
     }
-    let status = || tool::run(Command::new("git").args(["status", "--porcelain"]).current_dir(&copy));
+    let status =
+        || tool::run(Command::new("git").args(["status", "--porcelain"]).current_dir(&copy));
     // The first one writes down what it has seen.
     status()?;
     seconds(|| (0..10).try_for_each(|_| status()))
@@ -88,7 +94,9 @@ pub fn entries(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     let directory = places.root(column)?.join("entries");
     if !directory.exists() {
         fs::create_dir(&directory)?;
-        (0..ENTRIES).try_for_each(|n| File::create_new(directory.join(format!("entry-{n:06}"))).map(drop))?;
+        (0..ENTRIES).try_for_each(|n| {
+            File::create_new(directory.join(format!("entry-{n:06}"))).map(drop)
+        })?;
         places.settle(column)?;
     }
     Ok(directory)
@@ -105,13 +113,26 @@ fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
 
 fn clone_to(places: &Places, copy: &Path) -> Outcome<f64> {
     let repository = repository(places)?;
-    seconds(|| tool::run(Command::new("git").args(["clone", "--quiet", "--no-local"]).arg(&repository).arg(copy)))
+    seconds(|| {
+        tool::run(
+            Command::new("git").args(["clone", "--quiet", "--no-local"]).arg(&repository).arg(copy),
+        )
+    })
 }
 
 fn unpack(places: &Places, tree: &Path) -> Outcome<f64> {
     let archive = archive(places)?;
     fs::create_dir(tree)?;
-    seconds(|| tool::run(Command::new("tar").arg("--extract").arg("--file").arg(&archive).arg("--directory").arg(tree)))
+    seconds(|| {
+        tool::run(
+            Command::new("tar")
+                .arg("--extract")
+                .arg("--file")
+                .arg(&archive)
+                .arg("--directory")
+                .arg(tree),
+        )
+    })
 }
 
 /// Made once: sizes of source files, about 30 MB in all.
@@ -119,7 +140,15 @@ fn archive(places: &Places) -> Outcome<PathBuf> {
     let archive = places.scratch("tree.tar")?;
     if !archive.exists() {
         let source = source(places)?;
-        tool::run(Command::new("tar").arg("--create").arg("--file").arg(&archive).arg("--directory").arg(&source).arg("."))?;
+        tool::run(
+            Command::new("tar")
+                .arg("--create")
+                .arg("--file")
+                .arg(&archive)
+                .arg("--directory")
+                .arg(&source)
+                .arg("."),
+        )?;
     }
     Ok(archive)
 }
@@ -131,7 +160,16 @@ fn repository(places: &Places) -> Outcome<PathBuf> {
         let git = |args: &[&str]| tool::output(Command::new("git").args(args).current_dir(&source));
         git(&["init", "--quiet"])?;
         git(&["add", "."])?;
-        git(&["-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "--quiet", "--message", "tree"])?;
+        git(&[
+            "-c",
+            "user.name=bench",
+            "-c",
+            "user.email=bench@localhost",
+            "commit",
+            "--quiet",
+            "--message",
+            "tree",
+        ])?;
     }
     Ok(source)
 }

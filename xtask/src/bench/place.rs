@@ -48,7 +48,8 @@ impl Column {
         }
     }
 
-    /// How much of some work it is given where a rate is measured: a twentieth, if each step waits for the bucket.
+    /// How much of some work it is given where a rate is measured: a twentieth, if each step waits
+    /// for the bucket.
     pub fn share(self, whole: usize) -> usize {
         match self {
             column if BUCKET_PEERS.contains(&column) => whole / 20,
@@ -86,7 +87,8 @@ impl Column {
             }
             Column::Memory => "memory. Survives the death of processes, and no power cut.",
             Column::Passthrough => {
-                "the server `examples/passthrough.rs` of `ebb-fuse`: the kernel reads and writes files \
+                "the server `examples/passthrough.rs` of `ebb-fuse`: the kernel reads and writes \
+                 files \
                  of the native column itself. As durable as native."
             }
             Column::Noop => {
@@ -94,63 +96,94 @@ impl Column {
                  on the same session code as ebb. Survives nothing."
             }
             Column::Serial => {
-                "one process of `curl` copies the objects from the same S3 server to native, one after the other; \
+                "one process of `curl` copies the objects from the same S3 server to native, one \
+                 after the other; \
                  then the files are read. Not forced: survives the death of processes."
             }
             Column::Parallel => "the same with 8 processes, each with every eighth object.",
             Column::Ebb => {
-                "one process with node and mount (`ebb mount s3://…`), its data directory on native, \
-                 over an S3 server on the same machine that keeps objects in memory. A call that returned \
-                 is in the node's log and survives the death of every process; a power cut after `fsync`, \
-                 or after the commit interval of 1 s. Objects are written later; what is not yet there \
+                "one process with node and mount (`ebb mount s3://…`), its data directory on \
+                 native, \
+                 over an S3 server on the same machine that keeps objects in memory. A call that \
+                 returned \
+                 is in the node's log and survives the death of every process; a power cut after \
+                 `fsync`, \
+                 or after the commit interval of 1 s. Objects are written later; what is not yet \
+                 there \
                  when a measurement ends is waited for before the next one."
             }
             Column::Curl => {
-                "the same requests to the same S3 server, which keep nothing: one process where ebb does one thing \
+                "the same requests to the same S3 server, which keep nothing: one process where \
+                 ebb does one thing \
                  after the other, otherwise 8, each with an eighth of the work."
             }
             Column::S3fs => {
-                "over the same S3 server (`listobjectsv2,use_path_request_style`, otherwise its defaults), temporary files on native. \
-                 `close` and `fsync` return once the bucket has the file; what is not closed does not survive its process."
+                "over the same S3 server (`listobjectsv2,use_path_request_style`, otherwise its \
+                 defaults), temporary files on native. \
+                 `close` and `fsync` return once the bucket has the file; what is not closed does \
+                 not survive its process."
             }
             Column::Rclone => {
-                "`rclone mount --vfs-cache-mode full --vfs-write-back 0s` over the same S3 server (`list_version=2,no_check_bucket`), \
-                 its cache on native. What is written is in the cache and not forced; the bucket has it some time after `close`, which is \
-                 waited for before the next measurement. A directory is in the bucket once it has a file."
+                "`rclone mount --vfs-cache-mode full --vfs-write-back 0s` over the same S3 server \
+                 (`list_version=2,no_check_bucket`), \
+                 its cache on native. What is written is in the cache and not forced; the bucket \
+                 has it some time after `close`, which is \
+                 waited for before the next measurement. A directory is in the bucket once it has \
+                 a file."
             }
             Column::MooseFs => {
-                "master, one chunk server and mount on this machine, in a network namespace of their own; no bucket. Chunks and changes of \
-                 metadata are on native, once; as the package sets it nothing is forced (`HDD_FSYNC_BEFORE_CLOSE` and \
+                "master, one chunk server and mount on this machine, in a network namespace of \
+                 their own; no bucket. Chunks and changes of \
+                 metadata are on native, once; as the package sets it nothing is forced \
+                 (`HDD_FSYNC_BEFORE_CLOSE` and \
                  `CHANGELOG_SAVE_MODE` are 0), so no power cut is survived for certain."
             }
             Column::JuiceFs => {
-                "over the same S3 server (`--trash-days 0`, otherwise its defaults), its cache on native, its metadata in a Redis of its own on this \
-                 machine (`--appendonly yes`, forced once a second). `close` and `fsync` return once the bucket has the bytes and Redis the \
+                "over the same S3 server (`--trash-days 0`, otherwise its defaults), its cache on \
+                 native, its metadata in a Redis of its own on this \
+                 machine (`--appendonly yes`, forced once a second). `close` and `fsync` return \
+                 once the bucket has the bytes and Redis the \
                  metadata; other changes of names are in Redis alone."
             }
             Column::GeeseFs => {
-                "over the same S3 server (`--list-type 2`, otherwise its defaults), its cache in memory. `fsync` returns once the bucket has \
-                 the file. What is closed, and every change of names, is in its memory and sent later: until then it does not survive its process."
+                "over the same S3 server (`--list-type 2`, otherwise its defaults), its cache in \
+                 memory. `fsync` returns once the bucket has \
+                 the file. What is closed, and every change of names, is in its memory and sent \
+                 later: until then it does not survive its process."
             }
             Column::Mountpoint => {
-                "Mountpoint for Amazon S3 over the same S3 server (`--allow-delete --allow-overwrite --upload-checksums crc64nvme`, otherwise its \
-                 defaults), with no cache. `close` and `fsync` return once the bucket has the file, of which nothing can be changed after."
+                "Mountpoint for Amazon S3 over the same S3 server (`--allow-delete \
+                 --allow-overwrite --upload-checksums crc64nvme`, otherwise its \
+                 defaults), with no cache. `close` and `fsync` return once the bucket has the \
+                 file, of which nothing can be changed after."
             }
             Column::SeaweedFs => {
-                "`weed server -filer` and `weed mount` on this machine, with their defaults; no bucket. `close` and `fsync` return once chunks and \
-                 metadata are with the servers, on native, once; nothing is forced, so no power cut is survived for certain."
+                "`weed server -filer` and `weed mount` on this machine, with their defaults; no \
+                 bucket. `close` and `fsync` return once chunks and \
+                 metadata are with the servers, on native, once; nothing is forced, so no power \
+                 cut is survived for certain."
             }
             Column::ZeroFs => {
-                "with slatedb of its authors in place of its own copy; its server is over the same S3 server (`disable_bulk_delete`, 1 GB of memory, \
-                 otherwise its defaults), its cache on native. `fsync` returns once the bucket has everything. What is only closed, and every change of \
-                 names, is in the memory of the server for up to 30 s, and does not survive it until then."
+                "with slatedb of its authors in place of its own copy; its server is over the same \
+                 S3 server (`disable_bulk_delete`, 1 GB of memory, \
+                 otherwise its defaults), its cache on native. `fsync` returns once the bucket has \
+                 everything. What is only closed, and every change of \
+                 names, is in the memory of the server for up to 30 s, and does not survive it \
+                 until then."
             }
         }
     }
 }
 
 /// Other file systems over the same S3 server.
-pub const BUCKET_PEERS: &[Column] = &[Column::S3fs, Column::Rclone, Column::JuiceFs, Column::GeeseFs, Column::Mountpoint, Column::ZeroFs];
+pub const BUCKET_PEERS: &[Column] = &[
+    Column::S3fs,
+    Column::Rclone,
+    Column::JuiceFs,
+    Column::GeeseFs,
+    Column::Mountpoint,
+    Column::ZeroFs,
+];
 
 /// Those that keep everything themselves.
 pub const CLUSTER_PEERS: &[Column] = &[Column::MooseFs, Column::SeaweedFs];
@@ -183,10 +216,25 @@ pub struct Places {
 }
 
 impl Places {
-    pub fn new(binaries: &Path, examples: &Path, programs: Option<Programs>, setup: Setup) -> Outcome<Places> {
+    pub fn new(
+        binaries: &Path,
+        examples: &Path,
+        programs: Option<Programs>,
+        setup: Setup,
+    ) -> Outcome<Places> {
         let native = Scratch::new("bench")?;
         let (binaries, examples) = (binaries.to_owned(), examples.to_owned());
-        Ok(Places { binaries, examples, setup, native, memory: None, servers: Vec::new(), ebb: None, programs, peers: Vec::new() })
+        Ok(Places {
+            binaries,
+            examples,
+            setup,
+            native,
+            memory: None,
+            servers: Vec::new(),
+            ebb: None,
+            programs,
+            peers: Vec::new(),
+        })
     }
 
     /// For what the work itself needs and is not measured.
@@ -212,7 +260,8 @@ impl Places {
                 Ok(self.memory.insert(memory).to_path_buf())
             }
             Column::Passthrough | Column::Noop => {
-                if let Some((_, server)) = self.servers.iter().find(|(served, _)| *served == column) {
+                if let Some((_, server)) = self.servers.iter().find(|(served, _)| *served == column)
+                {
                     return Ok(server.point.clone());
                 }
                 let server = self.start(column)?;
@@ -222,9 +271,13 @@ impl Places {
             }
             Column::Ebb => {
                 if self.ebb.is_none() {
-                    let mut rig = Rig::filled(Shape::EmbeddedS3, &self.binaries, self.setup.fill)?.with(self.setup.flags);
+                    let mut rig = Rig::filled(Shape::EmbeddedS3, &self.binaries, self.setup.fill)?
+                        .with(self.setup.flags);
                     if let Some(line) = self.setup.line {
-                        let endpoint = line::before(rig.store.endpoint().ok_or("the store has no endpoint")?, line)?;
+                        let endpoint = line::before(
+                            rig.store.endpoint().ok_or("the store has no endpoint")?,
+                            line,
+                        )?;
                         rig.store.set_endpoint(endpoint);
                     }
                     rig.mount("")?;
@@ -245,14 +298,22 @@ impl Places {
         let programs = self.programs.as_ref().ok_or("peers are not asked for")?;
         let version = programs.version(column)?;
         self.root(Column::Ebb)?;
-        let (Some(programs), Some(rig)) = (&self.programs, &self.ebb) else { return Err("ebb is not mounted".into()) };
-        self.peers.push(Peer::start(column, programs, &self.native.join(column.name()), &rig.store)?);
+        let (Some(programs), Some(rig)) = (&self.programs, &self.ebb) else {
+            return Err("ebb is not mounted".into());
+        };
+        self.peers.push(Peer::start(
+            column,
+            programs,
+            &self.native.join(column.name()),
+            &rig.store,
+        )?);
         Ok(version)
     }
 
     /// Of all peers only the one that is measured runs.
     pub fn turn_to(&self, column: Column) -> Outcome<()> {
-        let (others, of_column): (Vec<_>, Vec<_>) = self.peers.iter().partition(|peer| peer.column() != column);
+        let (others, of_column): (Vec<_>, Vec<_>) =
+            self.peers.iter().partition(|peer| peer.column() != column);
         others.into_iter().try_for_each(Peer::halt)?;
         of_column.into_iter().try_for_each(Peer::go_on)
     }
@@ -285,7 +346,8 @@ impl Places {
         self.ebb.as_mut().ok_or_else(|| "ebb is not mounted".into())
     }
 
-    /// ebb or a peer is mounted anew, with nothing on the node but the names in the root, and with these flags if it is ebb.
+    /// ebb or a peer is mounted anew, with nothing on the node but the names in the root, and with
+    /// these flags if it is ebb.
     pub fn begin_cold(&mut self, column: Column, flags: &[&str]) -> Outcome<()> {
         self.settle(column)?;
         let peer = self.peers.iter_mut().find(|peer| peer.column() == column);
@@ -322,16 +384,28 @@ impl Places {
     pub fn moved_bytes(&mut self, kinds: &[&str]) -> Outcome<u64> {
         let rig = self.rig()?;
         let point = rig.mountpoint().display().to_string();
-        let stats = tool::output(&mut rig.ebb(&["stats", &point, "--interval", "0", "--count", "1", "--json"]))?;
+        let stats = tool::output(&mut rig.ebb(&[
+            "stats",
+            &point,
+            "--interval",
+            "0",
+            "--count",
+            "1",
+            "--json",
+        ]))?;
         let stats: serde_json::Value = serde_json::from_str(stats.trim())?;
         // Kinds that have not been asked for are not there.
-        let requests = stats["node"]["bucket"].as_object().ok_or("the statistics have no requests to the bucket")?;
+        let requests = stats["node"]["bucket"]
+            .as_object()
+            .ok_or("the statistics have no requests to the bucket")?;
         Ok(kinds.iter().filter_map(|kind| requests.get(*kind)?["bytes"].as_u64()).sum())
     }
 
     /// The file system that `native` is, for the report.
     pub fn native_kind(&self) -> Outcome<String> {
-        let kind = tool::output(Command::new("stat").args(["--file-system", "--format=%T"]).arg(&*self.native))?;
+        let kind = tool::output(
+            Command::new("stat").args(["--file-system", "--format=%T"]).arg(&*self.native),
+        )?;
         Ok(kind.trim().to_owned())
     }
 }

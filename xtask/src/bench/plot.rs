@@ -1,5 +1,5 @@
-//! A table as a picture: a panel for each row, in it a dot for each column's median on a line from the
-//! least to the most that was measured.
+//! A table as a picture: a panel for each row, in it a dot for each column's median on a line from
+//! the least to the most that was measured.
 
 use super::report::{Spread, figures};
 use std::fmt::Write;
@@ -48,42 +48,75 @@ pub fn svg(title: &str, panels: &[Panel]) -> String {
         for (at, panel) in line.iter().enumerate() {
             let own = Axis::of(std::slice::from_ref(panel));
             let left = MARGIN + at as f64 * (PANEL_WIDTH + MARGIN);
-            draw(&mut body, panel, shared.as_ref().unwrap_or(&own), left, top).expect("a string takes everything");
+            draw(&mut body, panel, shared.as_ref().unwrap_or(&own), left, top)
+                .expect("a string takes everything");
         }
         let points = line.iter().map(|panel| panel.points.len()).max().unwrap_or(0);
         top += HEAD + points as f64 * LINE + FOOT;
     }
     let (width, title) = (MARGIN + ACROSS as f64 * (PANEL_WIDTH + MARGIN), escaped(title));
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{top}\" viewBox=\"0 0 {width} {top}\" role=\"img\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n<rect class=\"ground\" width=\"{width}\" height=\"{top}\"/>\n{body}</svg>\n"
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{top}\" viewBox=\"0 \
+         0 {width} {top}\" role=\"img\">\n\
+         <title>{title}</title>\n<style>{STYLE}</style>\n<rect class=\"ground\" width=\"{width}\" \
+         height=\"{top}\"/>\n{body}</svg>\n"
     )
 }
 
 fn draw(out: &mut String, panel: &Panel, axis: &Axis, left: f64, top: f64) -> std::fmt::Result {
-    let unit = if axis.logarithmic { format!("{}, logarithmic", panel.unit) } else { panel.unit.to_owned() };
+    let unit = if axis.logarithmic {
+        format!("{}, logarithmic", panel.unit)
+    } else {
+        panel.unit.to_owned()
+    };
     let bottom = top + HEAD + panel.points.len() as f64 * LINE;
     let across = |value: f64| left + AXIS_FROM + axis.part(value) * (AXIS_TO - AXIS_FROM);
     writeln!(
         out,
-        "<text x=\"{left}\" y=\"{:.1}\"><tspan class=\"name\">{}</tspan> <tspan class=\"minor\">{}</tspan></text>",
+        "<text x=\"{left}\" y=\"{:.1}\"><tspan class=\"name\">{}</tspan> <tspan \
+         class=\"minor\">{}</tspan></text>",
         top + 14.0,
         escaped(panel.name),
         escaped(&unit)
     )?;
     for tick in axis.ticks() {
         let x = across(tick);
-        writeln!(out, "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>", top + HEAD - 6.0)?;
-        writeln!(out, "<text class=\"minor\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>", bottom + 13.0, short(tick))?;
+        writeln!(
+            out,
+            "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{:.1}\" x2=\"{x:.1}\" y2=\"{bottom:.1}\"/>",
+            top + HEAD - 6.0
+        )?;
+        writeln!(
+            out,
+            "<text class=\"minor\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+            bottom + 13.0,
+            short(tick)
+        )?;
     }
     for (at, Point { name, spread, ours }) in panel.points.iter().enumerate() {
         let y = top + HEAD + (at as f64 + 0.5) * LINE - 3.0;
         let ours = if *ours { "ours " } else { "" };
         let [least, median, most] = [spread.least, spread.median, spread.most].map(across);
-        writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>", left + AXIS_FROM - 10.0, y + 4.0, escaped(name))?;
-        writeln!(out, "<line class=\"{ours}line\" x1=\"{least:.1}\" y1=\"{y:.1}\" x2=\"{most:.1}\" y2=\"{y:.1}\"/>")?;
+        writeln!(
+            out,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            left + AXIS_FROM - 10.0,
+            y + 4.0,
+            escaped(name)
+        )?;
+        writeln!(
+            out,
+            "<line class=\"{ours}line\" x1=\"{least:.1}\" y1=\"{y:.1}\" x2=\"{most:.1}\" \
+             y2=\"{y:.1}\"/>"
+        )?;
         writeln!(out, "<circle class=\"{ours}dot\" cx=\"{median:.1}\" cy=\"{y:.1}\" r=\"4\"/>")?;
-        writeln!(out, "<text class=\"minor\" x=\"{:.1}\" y=\"{:.1}\">{}</text>", most + 8.0, y + 4.0, figures(spread.median))?;
+        writeln!(
+            out,
+            "<text class=\"minor\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            most + 8.0,
+            y + 4.0,
+            figures(spread.median)
+        )?;
     }
     Ok(())
 }
@@ -176,11 +209,20 @@ mod tests {
     fn an_axis_is_logarithmic_where_values_are_far_apart() {
         let near = axis(&[(5.0, 6.0, 7.0), (90.0, 95.0, 100.0)]);
         assert!(!near.logarithmic);
-        assert_eq!((near.ticks(), near.part(0.0), near.part(50.0)), (vec![0.0, 20.0, 40.0, 60.0, 80.0, 100.0], 0.0, 0.5));
+        assert_eq!(
+            (near.ticks(), near.part(0.0), near.part(50.0)),
+            (vec![0.0, 20.0, 40.0, 60.0, 80.0, 100.0], 0.0, 0.5)
+        );
         let far = axis(&[(4.9, 6.0, 7.0), (90.0, 95.0, 100.0)]);
         assert!(far.logarithmic);
-        assert_eq!((far.ticks(), far.part(2.0), far.part(100.0)), (vec![2.0, 5.0, 10.0, 20.0, 50.0, 100.0], 0.0, 1.0));
-        assert_eq!(axis(&[(0.03, 0.03, 0.03), (700.0, 700.0, 700.0)]).ticks(), [0.1, 1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(
+            (far.ticks(), far.part(2.0), far.part(100.0)),
+            (vec![2.0, 5.0, 10.0, 20.0, 50.0, 100.0], 0.0, 1.0)
+        );
+        assert_eq!(
+            axis(&[(0.03, 0.03, 0.03), (700.0, 700.0, 700.0)]).ticks(),
+            [0.1, 1.0, 10.0, 100.0, 1000.0]
+        );
         // Nothing is on a logarithmic axis that is not above zero.
         assert!(!axis(&[(0.0, 0.0, 0.0), (7.0, 7.0, 7.0)]).logarithmic);
         assert_eq!(axis(&[(0.0, 0.0, 0.0)]).part(0.0), 0.0);
@@ -194,10 +236,16 @@ mod tests {
             let mut draw = || 10f64.powf(rng.below(9000) as f64 / 1000.0 - 4.0);
             let (one, other) = (draw(), draw());
             let axis = axis(&[(one.min(other), one, one.max(other))]);
-            assert!([one, other].iter().all(|value| (-1e-9..=1.0 + 1e-9).contains(&axis.part(*value))), "{one} {other}");
+            assert!(
+                [one, other].iter().all(|value| (-1e-9..=1.0 + 1e-9).contains(&axis.part(*value))),
+                "{one} {other}"
+            );
             let ticks = axis.ticks();
             assert!((2..=10).contains(&ticks.len()), "{one} {other}: {ticks:?}");
-            assert!(ticks.iter().all(|tick| (-1e-9..=1.0 + 1e-9).contains(&axis.part(*tick))), "{one} {other}: {ticks:?}");
+            assert!(
+                ticks.iter().all(|tick| (-1e-9..=1.0 + 1e-9).contains(&axis.part(*tick))),
+                "{one} {other}: {ticks:?}"
+            );
         }
     }
 
@@ -205,7 +253,13 @@ mod tests {
     fn panels_of_one_unit_have_one_axis() {
         let dots = |panels: &[Panel]| -> Vec<String> {
             let svg = svg("t", panels);
-            let of = |circle: &str| circle.split("cx=\"").nth(1).and_then(|rest| rest.split('"').next()).map(str::to_owned);
+            let of = |circle: &str| {
+                circle
+                    .split("cx=\"")
+                    .nth(1)
+                    .and_then(|rest| rest.split('"').next())
+                    .map(str::to_owned)
+            };
             svg.lines().filter_map(of).collect()
         };
         let (low, high) = ([(1.0, 1.0, 1.0)], [(10.0, 10.0, 10.0)]);
@@ -217,12 +271,19 @@ mod tests {
     #[test]
     fn text_is_escaped() {
         let svg = svg("a & b", &[panel("s", &[(1.0, 2.0, 3.0)])]);
-        assert!(svg.contains("x &amp; y") && svg.contains("a &lt; b") && svg.contains("<title>a &amp; b</title>"));
+        assert!(
+            svg.contains("x &amp; y")
+                && svg.contains("a &lt; b")
+                && svg.contains("<title>a &amp; b</title>")
+        );
         assert_eq!(svg.matches("<text").count(), svg.matches("</text>").count());
     }
 
     #[test]
     fn ticks_are_short() {
-        assert_eq!([0.1 + 0.2, 20.0, 0.05, 1000.0, 0.0].map(short), ["0.3", "20", "0.05", "1000", "0"]);
+        assert_eq!(
+            [0.1 + 0.2, 20.0, 0.05, 1000.0, 0.0].map(short),
+            ["0.3", "20", "0.05", "1000", "0"]
+        );
     }
 }

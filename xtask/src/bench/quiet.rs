@@ -45,12 +45,16 @@ struct Times {
 
 impl Times {
     fn now() -> Outcome<Times> {
-        Times::parse(&fs::read_to_string("/proc/stat")?).ok_or_else(|| "/proc/stat is not as it is documented".into())
+        Times::parse(&fs::read_to_string("/proc/stat")?)
+            .ok_or_else(|| "/proc/stat is not as it is documented".into())
     }
 
     fn parse(stat: &str) -> Option<Times> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
-        let ticks = line.split_whitespace().map(|field| field.parse().ok()).collect::<Option<Vec<u64>>>()?;
+        let ticks = line
+            .split_whitespace()
+            .map(|field| field.parse().ok())
+            .collect::<Option<Vec<u64>>>()?;
         // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
         Some(Times { all: ticks.iter().take(8).sum(), idle: ticks.get(3)? + ticks.get(4)? })
     }

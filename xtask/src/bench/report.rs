@@ -23,8 +23,15 @@ pub struct Taken {
 impl Taken {
     /// With those peers that are there.
     pub fn of(row: &'static Row, peers: &[(Column, String)]) -> Taken {
-        let there = row.columns.iter().filter(|column| !column.is_peer() || peers.iter().any(|(peer, _)| peer == *column));
-        Taken { row, cells: there.map(|column| (*column, Vec::new())).collect(), failures: Vec::new() }
+        let there = row
+            .columns
+            .iter()
+            .filter(|column| !column.is_peer() || peers.iter().any(|(peer, _)| peer == *column));
+        Taken {
+            row,
+            cells: there.map(|column| (*column, Vec::new())).collect(),
+            failures: Vec::new(),
+        }
     }
 
     /// Those that are still to be measured.
@@ -45,13 +52,19 @@ impl Taken {
     }
 
     fn spread(&self, column: Column) -> Option<Spread> {
-        self.cells.iter().find(|(there, _)| *there == column).and_then(|(_, values)| Spread::of(values))
+        self.cells
+            .iter()
+            .find(|(there, _)| *there == column)
+            .and_then(|(_, values)| Spread::of(values))
     }
 
     /// Of ebb's median to the best of those that it is held against, and which that is.
     fn ratio(&self, goal: &Goal) -> Option<(Column, f64)> {
         let ours = self.spread(Column::Ebb)?.median;
-        let ratios = goal.against.iter().filter_map(|column| Some((*column, ours / self.spread(*column)?.median)));
+        let ratios = goal
+            .against
+            .iter()
+            .filter_map(|column| Some((*column, ours / self.spread(*column)?.median)));
         let by_ratio = |one: &(Column, f64), other: &(Column, f64)| one.1.total_cmp(&other.1);
         match goal.bound {
             Bound::AtLeast(_) => ratios.min_by(by_ratio),
@@ -61,7 +74,9 @@ impl Taken {
 
     /// Of each goal that can be held against something.
     fn reached(&self) -> Vec<Reached> {
-        let reached = |goal: &Goal| self.ratio(goal).map(|(against, ratio)| Reached { against, ratio, bound: goal.bound });
+        let reached = |goal: &Goal| {
+            self.ratio(goal).map(|(against, ratio)| Reached { against, ratio, bound: goal.bound })
+        };
         self.row.goals.iter().filter_map(reached).collect()
     }
 }
@@ -104,8 +119,17 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(table: Table, rounds: u16, taken: Vec<Taken>, peers: Peers, busy: &Busy, places: &Places) -> Outcome<Report> {
-        let said = |program: &str, args: &[&str]| tool::output(Command::new(program).args(args)).map(|text| text.trim().to_owned());
+    pub fn new(
+        table: Table,
+        rounds: u16,
+        taken: Vec<Taken>,
+        peers: Peers,
+        busy: &Busy,
+        places: &Places,
+    ) -> Outcome<Report> {
+        let said = |program: &str, args: &[&str]| {
+            tool::output(Command::new(program).args(args)).map(|text| text.trim().to_owned())
+        };
         let mut machine = vec![
             ("date", said("date", &["-u", "+%F"])?),
             ("commit", commit(&tool::root())?),
@@ -118,19 +142,33 @@ impl Report {
             machine.push(("DAMON", "pages out what looks unused".into()));
         }
         machine.extend(peers.there.into_iter().map(|(column, version)| (column.name(), version)));
-        let columns: BTreeSet<Column> = taken.iter().flat_map(|taken| taken.cells.iter().map(|(column, _)| *column)).collect();
+        let columns: BTreeSet<Column> =
+            taken.iter().flat_map(|taken| taken.cells.iter().map(|(column, _)| *column)).collect();
         let columns = columns.into_iter().collect();
-        Ok(Report { table, rounds, taken, columns, busy: busy.is_busy(), others: busy.worst(), machine, absent: peers.absent })
+        Ok(Report {
+            table,
+            rounds,
+            taken,
+            columns,
+            busy: busy.is_busy(),
+            others: busy.worst(),
+            machine,
+            absent: peers.absent,
+        })
     }
 
     pub fn markdown(&self) -> String {
         let mut text = String::new();
-        let said: Vec<String> = self.machine.iter().map(|(what, value)| format!("{what} {value}")).collect();
+        let said: Vec<String> =
+            self.machine.iter().map(|(what, value)| format!("{what} {value}")).collect();
         // Writing to a string cannot fail.
         let mut line = |line: String| writeln!(text, "{line}").unwrap_or_default();
         line(format!("## {}\n", name_of(self.table)));
         if self.busy {
-            line(format!("**Taken on a busy machine: others had {:.0} % of it. Not for publication.**\n", 100.0 * self.others));
+            line(format!(
+                "**Taken on a busy machine: others had {:.0} % of it. Not for publication.**\n",
+                100.0 * self.others
+            ));
         }
         line(format!("{}; median (least–most) of {} rounds.\n", said.join(", "), self.rounds));
         let note = self.table.setup().note;
@@ -141,21 +179,36 @@ impl Report {
         let with_goals = self.taken.iter().any(|taken| !taken.row.goals.is_empty());
         let goals = if with_goals { " of ebb | goal |" } else { "" };
         line(format!("| | unit | {} |{goals}", names.join(" | ")));
-        line(format!("|---|---|{}{}", "---|".repeat(names.len()), if with_goals { "---|---|" } else { "" }));
+        line(format!(
+            "|---|---|{}{}",
+            "---|".repeat(names.len()),
+            if with_goals { "---|---|" } else { "" }
+        ));
         for taken in &self.taken {
-            let cells = self.columns.iter().map(|column| taken.spread(*column).map(|spread| shown(&spread)).unwrap_or_default());
+            let cells = self.columns.iter().map(|column| {
+                taken.spread(*column).map(|spread| shown(&spread)).unwrap_or_default()
+            });
             let cells: Vec<String> = cells.collect();
             let reached = taken.reached();
             let ratio = |Reached { against, ratio, bound }: &Reached| {
                 let missed = if bound.is_met(*ratio) { "" } else { " (missed)" };
                 format!("{ratio:.2} × {}{missed}", against.name())
             };
-            let lines = |of: &dyn Fn(&Reached) -> String| reached.iter().map(of).collect::<Vec<_>>().join("<br>");
+            let lines = |of: &dyn Fn(&Reached) -> String| {
+                reached.iter().map(of).collect::<Vec<_>>().join("<br>")
+            };
             let goal = match with_goals {
-                true => format!(" {} | {} |", lines(&ratio), lines(&|reached| bound(reached.bound))),
+                true => {
+                    format!(" {} | {} |", lines(&ratio), lines(&|reached| bound(reached.bound)))
+                }
                 false => String::new(),
             };
-            line(format!("| {} | {} | {} |{goal}", taken.row.name, taken.row.unit, cells.join(" | ")));
+            line(format!(
+                "| {} | {} | {} |{goal}",
+                taken.row.name,
+                taken.row.unit,
+                cells.join(" | ")
+            ));
         }
         line(String::new());
         for column in &self.columns {
@@ -171,16 +224,29 @@ impl Report {
     }
 
     fn failures(&self) -> impl Iterator<Item = (&'static str, Column, &str)> {
-        self.taken.iter().flat_map(|taken| taken.failures.iter().map(|(column, why)| (taken.row.name, *column, why.as_str())))
+        self.taken.iter().flat_map(|taken| {
+            taken.failures.iter().map(|(column, why)| (taken.row.name, *column, why.as_str()))
+        })
     }
 
     pub fn json(&self) -> Outcome<String> {
         let rows: Vec<Value> = self.taken.iter().map(|taken| self.row(taken)).collect();
-        let columns: Vec<Value> = self.columns.iter().map(|column| json!({"name": column.name(), "is": column.explained()})).collect();
-        let absent: Vec<Value> = self.absent.iter().map(|(column, why)| json!({"name": column.name(), "why": why})).collect();
-        let failures: Vec<Value> =
-            self.failures().map(|(row, column, why)| json!({"row": row, "name": column.name(), "why": why})).collect();
-        let machine: serde_json::Map<String, Value> = self.machine.iter().map(|(what, value)| (what.to_string(), json!(value))).collect();
+        let columns: Vec<Value> = self
+            .columns
+            .iter()
+            .map(|column| json!({"name": column.name(), "is": column.explained()}))
+            .collect();
+        let absent: Vec<Value> = self
+            .absent
+            .iter()
+            .map(|(column, why)| json!({"name": column.name(), "why": why}))
+            .collect();
+        let failures: Vec<Value> = self
+            .failures()
+            .map(|(row, column, why)| json!({"row": row, "name": column.name(), "why": why}))
+            .collect();
+        let machine: serde_json::Map<String, Value> =
+            self.machine.iter().map(|(what, value)| (what.to_string(), json!(value))).collect();
         let whole = json!({
             "table": name_of(self.table), "note": self.table.setup().note, "busy": self.busy, "others": self.others, "rounds": self.rounds,
             "machine": machine, "columns": columns, "absent": absent, "failures": failures, "rows": rows,
@@ -194,7 +260,10 @@ impl Report {
             .iter()
             .filter_map(|(column, values)| {
                 let Spread { least, median, most } = Spread::of(values)?;
-                Some((column.name().to_owned(), json!({"median": median, "least": least, "most": most, "values": values})))
+                Some((
+                    column.name().to_owned(),
+                    json!({"median": median, "least": least, "most": most, "values": values}),
+                ))
             })
             .collect();
         let goal = |Reached { against, ratio, bound: of }: Reached| json!({"against": against.name(), "bound": bound(of), "ratio": ratio, "met": of.is_met(ratio)});
@@ -203,20 +272,34 @@ impl Report {
     }
 
     fn plot(&self) -> String {
-        let point =
-            |taken: &Taken, column: Column| Some(Point { name: column.name(), spread: taken.spread(column)?, ours: column == Column::Ebb });
-        let points = |taken: &Taken| self.columns.iter().filter_map(|column| point(taken, *column)).collect();
-        let panels = self.taken.iter().map(|taken| Panel { name: taken.row.name, unit: taken.row.unit, points: points(taken) });
+        let point = |taken: &Taken, column: Column| {
+            Some(Point {
+                name: column.name(),
+                spread: taken.spread(column)?,
+                ours: column == Column::Ebb,
+            })
+        };
+        let points = |taken: &Taken| {
+            self.columns.iter().filter_map(|column| point(taken, *column)).collect()
+        };
+        let panels = self.taken.iter().map(|taken| Panel {
+            name: taken.row.name,
+            unit: taken.row.unit,
+            points: points(taken),
+        });
         plot::svg(&name_of(self.table), &panels.collect::<Vec<_>>())
     }
 
-    /// Puts the table into a page, in place of an older one, and its plot into a directory of the page's name.
+    /// Puts the table into a page, in place of an older one, and its plot into a directory of the
+    /// page's name.
     pub fn publish(&self, path: &Path) -> Outcome<()> {
-        let page = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let page = std::fs::read_to_string(path)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
         let (plots, name) = (path.with_extension(""), name_of(self.table));
         let directory = plots.file_name().unwrap_or_default().to_string_lossy();
         let text = format!("{}\n![The same as a plot]({directory}/{name}.svg)\n", self.markdown());
-        let page = replaced(&page, &name, &text).ok_or_else(|| format!("{} has no place for the table {name}", path.display()))?;
+        let page = replaced(&page, &name, &text)
+            .ok_or_else(|| format!("{} has no place for the table {name}", path.display()))?;
         std::fs::create_dir_all(&plots)?;
         std::fs::write(plots.join(format!("{name}.svg")), self.plot())?;
         Ok(std::fs::write(path, page)?)
@@ -237,14 +320,19 @@ fn last_cache() -> String {
     said.map_or_else(|_| "unknown".into(), |size| size.trim().to_owned())
 }
 
-/// Whether a machine gives memory back that looks unused (DAMON): it takes pages of files that are cached, too.
+/// Whether a machine gives memory back that looks unused (DAMON): it takes pages of files that are
+/// cached, too.
 fn pages_out() -> bool {
-    let Ok(kdamonds) = std::fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds") else { return false };
-    let says = |path: PathBuf, what: &str| std::fs::read_to_string(path).is_ok_and(|said| said.trim() == what);
-    kdamonds
-        .flatten()
-        .map(|kdamond| kdamond.path())
-        .any(|kdamond| says(kdamond.join("state"), "on") && says(kdamond.join("contexts/0/schemes/0/action"), "pageout"))
+    let Ok(kdamonds) = std::fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds") else {
+        return false;
+    };
+    let says = |path: PathBuf, what: &str| {
+        std::fs::read_to_string(path).is_ok_and(|said| said.trim() == what)
+    };
+    kdamonds.flatten().map(|kdamond| kdamond.path()).any(|kdamond| {
+        says(kdamond.join("state"), "on")
+            && says(kdamond.join("contexts/0/schemes/0/action"), "pageout")
+    })
 }
 
 fn shown(spread: &Spread) -> String {
@@ -272,12 +360,15 @@ fn bound(bound: Bound) -> String {
 /// What directories of a run begin with.
 const SCRATCH: &str = "/ebb-bench-";
 
-/// Why something failed, as it can stand in a page: its first line, with paths as they are below the places of the run.
+/// Why something failed, as it can stand in a page: its first line, with paths as they are below
+/// the places of the run.
 fn brief(why: &str) -> String {
     let line = why.lines().next().unwrap_or_default();
-    let words = line.split(' ').map(|word| match word.split_once(SCRATCH).and_then(|(_, rest)| rest.split_once('/')) {
-        Some((_, below)) => below.replace('"', ""),
-        None => word.to_owned(),
+    let words = line.split(' ').map(|word| {
+        match word.split_once(SCRATCH).and_then(|(_, rest)| rest.split_once('/')) {
+            Some((_, below)) => below.replace('"', ""),
+            None => word.to_owned(),
+        }
     });
     words.collect::<Vec<_>>().join(" ")
 }
@@ -288,14 +379,18 @@ mod tests {
 
     #[test]
     fn a_reason_is_one_line_without_paths_of_the_machine() {
-        let why = "\"tar\" \"--file=-\" \"/var/x/ebb-bench-17/GeeseFS/mnt/tree\": exit status: 1\nmany bytes";
+        let why = "\"tar\" \"--file=-\" \"/var/x/ebb-bench-17/GeeseFS/mnt/tree\": exit status: \
+            1\nmany bytes";
         assert_eq!(brief(why), "\"tar\" \"--file=-\" GeeseFS/mnt/tree: exit status: 1");
     }
 
     #[test]
     fn the_median_is_in_the_middle() {
         assert_eq!(Spread::of(&[]), None);
-        assert_eq!(Spread::of(&[3.0, 1.0, 2.0]), Some(Spread { least: 1.0, median: 2.0, most: 3.0 }));
+        assert_eq!(
+            Spread::of(&[3.0, 1.0, 2.0]),
+            Some(Spread { least: 1.0, median: 2.0, most: 3.0 })
+        );
         assert_eq!(Spread::of(&[4.0, 1.0]), Some(Spread { least: 1.0, median: 2.5, most: 4.0 }));
     }
 
@@ -323,7 +418,10 @@ mod tests {
     fn the_best_of_those_that_are_there_is_what_counts() {
         static RATE: Row = row(&[Goal { against: PEERS, bound: Bound::AtLeast(1.0) }]);
         static TIME: Row = row(&[Goal { against: PEERS, bound: Bound::AtMost(1.0) }]);
-        assert_eq!((best(&RATE, PEERS), best(&TIME, PEERS)), (vec![(Column::Rclone, 2.0)], vec![(Column::S3fs, 5.0)]));
+        assert_eq!(
+            (best(&RATE, PEERS), best(&TIME, PEERS)),
+            (vec![(Column::Rclone, 2.0)], vec![(Column::S3fs, 5.0)])
+        );
         assert_eq!(best(&RATE, &[Column::S3fs]), [(Column::S3fs, 5.0)]);
         assert_eq!(best(&RATE, &[]), []);
     }
@@ -341,8 +439,10 @@ mod tests {
 
     #[test]
     fn a_table_replaces_its_own_older_one() {
-        let page = "a\n<!-- bench files -->\nold\n<!-- end files -->\n<!-- bench limits -->\nkept\n<!-- end limits -->\n";
-        let expected = "a\n<!-- bench files -->\nnew\n<!-- end files -->\n<!-- bench limits -->\nkept\n<!-- end limits -->\n";
+        let page = "a\n<!-- bench files -->\nold\n<!-- end files -->\n<!-- bench limits \
+            -->\nkept\n<!-- end limits -->\n";
+        let expected = "a\n<!-- bench files -->\nnew\n<!-- end files -->\n<!-- bench limits \
+            -->\nkept\n<!-- end limits -->\n";
         assert_eq!(replaced(page, "files", "new\n").as_deref(), Some(expected));
         assert_eq!(replaced(page, "metadata", "new\n"), None);
     }

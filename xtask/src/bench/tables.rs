@@ -5,7 +5,8 @@ use super::place::{BUCKET_PEERS, CLUSTER_PEERS, Column, Places, Setup};
 use super::{bucket, cache, chunks, data, mdtest, model, names};
 use crate::Outcome;
 use Column::{
-    Curl, Ebb, GeeseFs, JuiceFs, Memory, MooseFs, Mountpoint, Native, Noop, Parallel, Passthrough, Rclone, S3fs, SeaweedFs, Serial, ZeroFs,
+    Curl, Ebb, GeeseFs, JuiceFs, Memory, MooseFs, Mountpoint, Native, Noop, Parallel, Passthrough,
+    Rclone, S3fs, SeaweedFs, Serial, ZeroFs,
 };
 use clap::ValueEnum;
 use std::time::Duration;
@@ -88,7 +89,8 @@ impl Table {
         match self {
             Table::Far => Setup {
                 line: Some(Line { bytes_per_sec: 250_000_000, delay: Duration::from_millis(5) }),
-                note: "The store is behind a line that carries 250 MB/s each way, all connections together, and takes 5 ms there and 5 ms \
+                note: "The store is behind a line that carries 250 MB/s each way, all connections \
+                    together, and takes 5 ms there and 5 ms \
                        back. What is `bucket` otherwise.",
                 fill: bucket::LISTED,
                 ..Setup::default()
@@ -96,8 +98,10 @@ impl Table {
             Table::Bucket => Setup { fill: bucket::LISTED, ..Setup::default() },
             Table::Cache => cache::SETUP,
             Table::Chunks => Setup {
-                note: "Each row is a size of requests. ebb has no setting for it: it is mounted with a read-ahead of eight times as much, \
-                       and asks for an eighth of it, 8 MiB at most, once a reader has gone on for long enough. `curl` asks for ranges of \
+                note: "Each row is a size of requests. ebb has no setting for it: it is mounted \
+                    with a read-ahead of eight times as much, \
+                       and asks for an eighth of it, 8 MiB at most, once a reader has gone on for \
+                    long enough. `curl` asks for ranges of \
                        that size, in 8 processes.",
                 ..Setup::default()
             },
@@ -112,13 +116,28 @@ macro_rules! row {
     };
 }
 
-const WITH_PASSTHROUGH: &[Column] = &[Native, Passthrough, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
-const WITH_NOOP: &[Column] = &[Native, Noop, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
+const WITH_PASSTHROUGH: &[Column] = &[
+    Native,
+    Passthrough,
+    Ebb,
+    S3fs,
+    Rclone,
+    JuiceFs,
+    GeeseFs,
+    Mountpoint,
+    ZeroFs,
+    MooseFs,
+    SeaweedFs,
+];
+const WITH_NOOP: &[Column] =
+    &[Native, Noop, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
 /// Not rclone, whose mount waits for ever for one of these in some runs.
-const WITH_LOGS: &[Column] = &[Native, Ebb, S3fs, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
+const WITH_LOGS: &[Column] =
+    &[Native, Ebb, S3fs, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
 const WITH_CURL: &[Column] = &[Ebb, Curl, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
 const WITH_PEERS: &[Column] = &[Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
-const WITH_COPIES: &[Column] = &[Serial, Parallel, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
+const WITH_COPIES: &[Column] =
+    &[Serial, Parallel, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
 const AGAIN: &[Column] = &[Native, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
 const EVERY_KERNEL: &[Column] = &[Native, Memory, Passthrough, Noop];
 
@@ -126,7 +145,13 @@ const LIMITS: &[Row] = &[
     row!("read cached, sequential 128 KiB", "MB/s", EVERY_KERNEL, [], data::read_sequential),
     row!("read cached, random 4 KiB", "k/s", EVERY_KERNEL, [], data::read_random),
     row!("read mapped, cached", "M pages/s", EVERY_KERNEL, [], data::read_mapped),
-    row!("write new file, 1 MiB, and fsync", "MB/s", &[Native, Memory, Passthrough], [], data::write_stream),
+    row!(
+        "write new file, 1 MiB, and fsync",
+        "MB/s",
+        &[Native, Memory, Passthrough],
+        [],
+        data::write_stream
+    ),
     row!("create, write 4 KiB, close, 1 thread", "k/s", EVERY_KERNEL, [], data::create_one),
     row!("create, write 4 KiB, close, 4 threads", "k/s", EVERY_KERNEL, [], data::create_four),
     row!("stat, cached", "k/s", EVERY_KERNEL, [], data::stat),
@@ -136,10 +161,34 @@ const LIMITS: &[Row] = &[
 ];
 
 const FILES: &[Row] = &[
-    row!("read cached, sequential 128 KiB", "MB/s", WITH_PASSTHROUGH, [at_least(0.97, &[Passthrough])], data::read_sequential),
-    row!("read cached, random 4 KiB", "k/s", WITH_PASSTHROUGH, [at_least(0.97, &[Passthrough])], data::read_random),
-    row!("read mapped, cached", "M pages/s", WITH_PASSTHROUGH, [at_least(0.97, &[Passthrough])], data::read_mapped),
-    row!("write new file, 1 MiB, and fsync", "MB/s", WITH_PASSTHROUGH, [at_least(0.85, &[Native])], data::write_stream),
+    row!(
+        "read cached, sequential 128 KiB",
+        "MB/s",
+        WITH_PASSTHROUGH,
+        [at_least(0.97, &[Passthrough])],
+        data::read_sequential
+    ),
+    row!(
+        "read cached, random 4 KiB",
+        "k/s",
+        WITH_PASSTHROUGH,
+        [at_least(0.97, &[Passthrough])],
+        data::read_random
+    ),
+    row!(
+        "read mapped, cached",
+        "M pages/s",
+        WITH_PASSTHROUGH,
+        [at_least(0.97, &[Passthrough])],
+        data::read_mapped
+    ),
+    row!(
+        "write new file, 1 MiB, and fsync",
+        "MB/s",
+        WITH_PASSTHROUGH,
+        [at_least(0.85, &[Native])],
+        data::write_stream
+    ),
     row!("append 300 bytes, fdatasync", "k/s", WITH_LOGS, [], data::append),
     row!(
         "create, write 4 KiB, close, 1 thread",
@@ -148,14 +197,38 @@ const FILES: &[Row] = &[
         [at_least(0.75, &[Noop]), at_least(10.0, BUCKET_PEERS), at_least(1.0, CLUSTER_PEERS)],
         data::create_one
     ),
-    row!("create, write 4 KiB, close, 4 threads", "k/s", WITH_NOOP, [at_least(0.75, &[Noop])], data::create_four),
+    row!(
+        "create, write 4 KiB, close, 4 threads",
+        "k/s",
+        WITH_NOOP,
+        [at_least(0.75, &[Noop])],
+        data::create_four
+    ),
     row!("stat, cached", "k/s", WITH_NOOP, [at_least(0.85, &[Native])], data::stat),
-    row!("open, read 4 KiB, close, cached", "k/s", WITH_NOOP, [at_least(0.9, &[Noop])], data::open_read),
+    row!(
+        "open, read 4 KiB, close, cached",
+        "k/s",
+        WITH_NOOP,
+        [at_least(0.9, &[Noop])],
+        data::open_read
+    ),
 ];
 
 const METADATA: &[Row] = &[
-    row!("readdir and lstat of 100,000, cached", "k/s", &[Native, Noop, Ebb], [at_least(0.8, &[Native])], names::list_warm),
-    row!("readdir and lstat of 100,000, first", "s", &[Native, Noop, Ebb], [at_most(1.2, &[Native])], names::list_first),
+    row!(
+        "readdir and lstat of 100,000, cached",
+        "k/s",
+        &[Native, Noop, Ebb],
+        [at_least(0.8, &[Native])],
+        names::list_warm
+    ),
+    row!(
+        "readdir and lstat of 100,000, first",
+        "s",
+        &[Native, Noop, Ebb],
+        [at_most(1.2, &[Native])],
+        names::list_first
+    ),
     row!("untar 5,000 files", "s", WITH_NOOP, [at_most(1.3, &[Noop])], names::untar),
     row!("find in them, ten times", "s", WITH_NOOP, [], names::find),
     row!("rm -rf", "s", WITH_NOOP, [at_most(1.3, &[Noop])], names::remove),
@@ -171,14 +244,38 @@ const METADATA: &[Row] = &[
     row!("mdtest: remove a tree", "k/s", WITH_NOOP, [], mdtest::remove_tree),
 ];
 
-const SEQUENTIAL: Row = row!("read, sequential", "MB/s", WITH_CURL, [at_least(0.9, &[Curl])], bucket::sequential);
-const BEGINNINGS: Row =
-    row!("read the first 128 KiB of files, one after the other", "/s", WITH_CURL, [at_least(0.67, &[Curl])], bucket::beginnings);
-const ANYWHERE: Row =
-    row!("read 128 KiB anywhere, 8 at one time", "/s", WITH_CURL, [at_least(0.8, &[Curl]), at_least(1.0, BUCKET_PEERS)], bucket::anywhere);
-const LIST: Row = row!("readdir and lstat of 100,000 objects of others", "k/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::list);
-const DRAIN: Row = row!("drain what was written and forced", "MB/s", &[Ebb, Curl], [at_least(0.9, &[Curl])], bucket::drain);
-const WRITE_BACK: Row = row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back);
+const SEQUENTIAL: Row =
+    row!("read, sequential", "MB/s", WITH_CURL, [at_least(0.9, &[Curl])], bucket::sequential);
+const BEGINNINGS: Row = row!(
+    "read the first 128 KiB of files, one after the other",
+    "/s",
+    WITH_CURL,
+    [at_least(0.67, &[Curl])],
+    bucket::beginnings
+);
+const ANYWHERE: Row = row!(
+    "read 128 KiB anywhere, 8 at one time",
+    "/s",
+    WITH_CURL,
+    [at_least(0.8, &[Curl]), at_least(1.0, BUCKET_PEERS)],
+    bucket::anywhere
+);
+const LIST: Row = row!(
+    "readdir and lstat of 100,000 objects of others",
+    "k/s",
+    &[Ebb, Curl],
+    [at_least(0.9, &[Curl])],
+    bucket::list
+);
+const DRAIN: Row = row!(
+    "drain what was written and forced",
+    "MB/s",
+    &[Ebb, Curl],
+    [at_least(0.9, &[Curl])],
+    bucket::drain
+);
+const WRITE_BACK: Row =
+    row!("write, until the bucket has it", "MB/s", WITH_CURL, [], bucket::write_back);
 
 const BUCKET: &[Row] = &[
     SEQUENTIAL,
@@ -198,11 +295,29 @@ const FAR: &[Row] = &[
     ANYWHERE,
     LIST,
     row!("find in 200 directories", "s", WITH_PEERS, [at_most(1.0, BUCKET_PEERS)], bucket::find),
-    row!("tar of the 1,000 small files in them", "s", WITH_PEERS, [at_most(1.0, BUCKET_PEERS)], bucket::read_tree),
-    row!("the same by two threads, the last ones first", "s", WITH_PEERS, [at_most(1.0, BUCKET_PEERS)], bucket::read_last_first),
+    row!(
+        "tar of the 1,000 small files in them",
+        "s",
+        WITH_PEERS,
+        [at_most(1.0, BUCKET_PEERS)],
+        bucket::read_tree
+    ),
+    row!(
+        "the same by two threads, the last ones first",
+        "s",
+        WITH_PEERS,
+        [at_most(1.0, BUCKET_PEERS)],
+        bucket::read_last_first
+    ),
     DRAIN,
     WRITE_BACK,
-    row!("a model of 464 files, first", "s", WITH_COPIES, [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])], model::first),
+    row!(
+        "a model of 464 files, first",
+        "s",
+        WITH_COPIES,
+        [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])],
+        model::first
+    ),
     row!(
         "the same after `ebb warmup`, which counts",
         "s",
@@ -213,7 +328,13 @@ const FAR: &[Row] = &[
 ];
 
 const MODEL: &[Row] = &[
-    row!("first", "s", WITH_COPIES, [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])], model::first),
+    row!(
+        "first",
+        "s",
+        WITH_COPIES,
+        [at_most(1.1, &[Parallel]), at_most(0.67, &[Serial])],
+        model::first
+    ),
     row!(
         "first, after `ebb warmup`, which counts",
         "s",
@@ -222,16 +343,40 @@ const MODEL: &[Row] = &[
         model::warmed_up
     ),
     row!("again, from the node's disk", "s", AGAIN, [at_most(1.1, &[Native])], model::from_disk),
-    row!("again, from the kernel's memory", "s", AGAIN, [at_most(1.1, &[Native])], model::from_memory),
+    row!(
+        "again, from the kernel's memory",
+        "s",
+        AGAIN,
+        [at_most(1.1, &[Native])],
+        model::from_memory
+    ),
 ];
 
 const CACHE: &[Row] = &[
     row!("overwrite a file of 16 MiB 63 times", "MB/s", &[Curl, Ebb], [], cache::overwrite),
-    row!("write twice the cache, until the bucket has it", "MB/s", &[Curl, Ebb], [], cache::write_twice),
+    row!(
+        "write twice the cache, until the bucket has it",
+        "MB/s",
+        &[Curl, Ebb],
+        [],
+        cache::write_twice
+    ),
     row!("sent for each byte of this", "bytes", &[Ebb], [], cache::sent),
-    row!("read half the cache again", "MB/s", &[Curl, Ebb], [at_least(2.2, &[Curl])], cache::read_half),
+    row!(
+        "read half the cache again",
+        "MB/s",
+        &[Curl, Ebb],
+        [at_least(2.2, &[Curl])],
+        cache::read_half
+    ),
     row!("read twice the cache again, in order", "MB/s", &[Curl, Ebb], [], cache::read_twice),
-    row!("read twice the cache, 80 % from a fifth of it", "MB/s", &[Curl, Ebb], [], cache::read_skewed),
+    row!(
+        "read twice the cache, 80 % from a fifth of it",
+        "MB/s",
+        &[Curl, Ebb],
+        [],
+        cache::read_skewed
+    ),
 ];
 
 const CHUNKS: &[Row] = &[
@@ -254,9 +399,13 @@ mod tests {
         let page = include_str!("../../../docs/benchmarks.md");
         for table in Table::value_variants() {
             let name = name_of(*table);
-            let found = ["bench", "end"].map(|mark| page.contains(&format!("<!-- {mark} {name} -->")));
+            let found =
+                ["bench", "end"].map(|mark| page.contains(&format!("<!-- {mark} {name} -->")));
             assert_eq!(found, [true; 2], "{name}");
         }
-        assert!(page.chars().all(|char| char == '\n' || !char.is_control()), "somebody's output has come into the page");
+        assert!(
+            page.chars().all(|char| char == '\n' || !char.is_control()),
+            "somebody's output has come into the page"
+        );
     }
 }

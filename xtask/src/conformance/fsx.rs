@@ -15,7 +15,8 @@ const VERSION: &str = "0.3.2";
 const GIVES_BACK: Change = Change {
     file: "src/main.rs",
     from: "self.check_eofpage(offset, p.as_ptr(), size);\n        }",
-    to: "self.check_eofpage(offset, p.as_ptr(), size);\n            munmap(p, map_size).unwrap();\n        }",
+    to: "self.check_eofpage(offset, p.as_ptr(), size);\n            munmap(p, \
+        map_size).unwrap();\n        }",
 };
 
 /// A file and the node that holds it.
@@ -28,7 +29,11 @@ struct Setting {
 const SETTINGS: [Setting; 2] = [
     Setting { name: "file of 1 MiB", file_bytes: 1 << 20, flags: &[] },
     // Neither what is clean nor what is dirty of the file has room at one time.
-    Setting { name: "file of 48 MiB, cache of 20 MiB", file_bytes: 48 << 20, flags: &["--cache-size=20M", "--dirty-size=16M"] },
+    Setting {
+        name: "file of 48 MiB, cache of 20 MiB",
+        file_bytes: 48 << 20,
+        flags: &["--cache-size=20M", "--dirty-size=16M"],
+    },
 ];
 
 /// Everything that fsx can do. It takes the EINVAL of a posix_fallocate of nothing for a failure.
@@ -67,10 +72,22 @@ pub fn run(on: &Mounts, seeds: Range<u64>, operations: u64) -> Outcome<()> {
             let mut results = Results::default();
             for seed in seeds.clone() {
                 let mut command = Command::new(&fsx);
-                command.arg("-f").arg(&config).args(["-S", &seed.to_string(), "-N", &operations.to_string(), "-P"]).arg(&place);
+                command
+                    .arg("-f")
+                    .arg(&config)
+                    .args(["-S", &seed.to_string(), "-N", &operations.to_string(), "-P"])
+                    .arg(&place);
                 let verdict = verdict(command.arg(ground.dir.join(format!("fsx-{seed}"))), &place)?;
-                println!("{}: {}, seed {seed}: {verdict} after {:.0} s", ground.name, setting.name, began.elapsed().as_secs_f64());
-                results.cases.insert(format!("{}, seed {seed}, {operations} operations", setting.name), verdict);
+                println!(
+                    "{}: {}, seed {seed}: {verdict} after {:.0} s",
+                    ground.name,
+                    setting.name,
+                    began.elapsed().as_secs_f64()
+                );
+                results.cases.insert(
+                    format!("{}, seed {seed}, {operations} operations", setting.name),
+                    verdict,
+                );
                 ground.fsck()?;
             }
             results.seconds = began.elapsed().as_secs_f64();

@@ -21,9 +21,13 @@ pub struct Ground {
     pub rig: Option<Rig>,
 }
 
-/// Runs a suite on this machine's disk, unless that is left out, and on a fresh mount of each shape,
-/// whose `fsck` is to be clean afterwards. `flags` are the node's.
-pub fn everywhere<T>(on: &Mounts, flags: &[&str], mut suite: impl FnMut(&mut Ground) -> Outcome<T>) -> Outcome<Vec<(String, T)>> {
+/// Runs a suite on this machine's disk, unless that is left out, and on a fresh mount of each
+/// shape, whose `fsck` is to be clean afterwards. `flags` are the node's.
+pub fn everywhere<T>(
+    on: &Mounts,
+    flags: &[&str],
+    mut suite: impl FnMut(&mut Ground) -> Outcome<T>,
+) -> Outcome<Vec<(String, T)>> {
     let binaries = tool::build(&["ebb", "ebb-s3-server"], on.release)?;
     let mut results = Vec::new();
     if !on.mounts_only {
@@ -46,7 +50,12 @@ pub fn everywhere<T>(on: &Mounts, flags: &[&str], mut suite: impl FnMut(&mut Gro
                     rig.keep();
                     rig.dir.display().to_string()
                 });
-                return Err(format!("{}: {error}\nleft to look at: {}", name_of(*shape), left.collect::<String>()).into());
+                return Err(format!(
+                    "{}: {error}\nleft to look at: {}",
+                    name_of(*shape),
+                    left.collect::<String>()
+                )
+                .into());
             }
         }
     }

@@ -62,7 +62,8 @@ pub enum Suite {
         #[arg(long, default_value_t = 3)]
         seconds: u64,
     },
-    /// The clauses of the bucket port and a real mount over the emulators of other clouds, or other servers of S3.
+    /// The clauses of the bucket port and a real mount over the emulators of other clouds, or other
+    /// servers of S3.
     Stores {
         /// The emulators if none is named.
         #[arg(long, value_enum, default_values_t = stores::Server::USUAL, hide_default_value = true)]
@@ -88,7 +89,9 @@ pub struct Mounts {
 pub fn run(suite: Suite) -> Outcome<()> {
     match suite {
         Suite::Pjdfstest { on } => pjdfstest::run(&on),
-        Suite::Fsx { on, seeds, from, operations } => fsx::run(&on, from..from.saturating_add(seeds), operations),
+        Suite::Fsx { on, seeds, from, operations } => {
+            fsx::run(&on, from..from.saturating_add(seeds), operations)
+        }
         Suite::Posixtest { on } => posixtest::run(&on),
         Suite::Programs { on, only, kills } => programs::run(&on, &only, kills),
         Suite::StressNg { on, only, seconds } => stress::run(&on, &only, seconds),

@@ -40,7 +40,8 @@ pub fn run(on: &Mounts) -> Outcome<()> {
         // By themselves: tests before them leave files open for writing, which no file system
         // lets become read-only. This machine's disk is not remounted.
         if ground.rig.is_some() {
-            let remounted = run_at(with_helpers(&suite, &helpers).arg("erofs"), &remounting, &ground.dir)?;
+            let remounted =
+                run_at(with_helpers(&suite, &helpers).arg("erofs"), &remounting, &ground.dir)?;
             result.seconds += remounted.seconds;
             result.cases.extend(remounted.cases);
         }
@@ -76,10 +77,19 @@ fn run_at(suite: &mut Command, config: &Path, dir: &Path) -> Outcome<Results> {
     let seconds = began.elapsed().as_secs_f64();
     let text = String::from_utf8_lossy(&output.stdout);
     let cases: BTreeMap<String, Verdict> = text.lines().filter_map(verdict).collect();
-    let summary = text.lines().rev().find_map(|line| line.strip_prefix("Summary: ")).ok_or_else(|| {
-        format!("pjdfstest did not come to an end in {}: {}", dir.display(), String::from_utf8_lossy(&output.stderr).trim())
-    })?;
-    let total = summary.rsplit(", ").next().and_then(|total| total.strip_suffix(" total")).and_then(|total| total.parse().ok());
+    let summary =
+        text.lines().rev().find_map(|line| line.strip_prefix("Summary: ")).ok_or_else(|| {
+            format!(
+                "pjdfstest did not come to an end in {}: {}",
+                dir.display(),
+                String::from_utf8_lossy(&output.stderr).trim()
+            )
+        })?;
+    let total = summary
+        .rsplit(", ")
+        .next()
+        .and_then(|total| total.strip_suffix(" total"))
+        .and_then(|total| total.parse().ok());
     if total != Some(cases.len()) {
         return Err(format!("{} cases were read of {summary:?}", cases.len()).into());
     }

@@ -51,7 +51,11 @@ const EXCLUDED_ON_DISK: &str = "OpenSymlinkRace";
 pub fn run(on: &Mounts) -> Outcome<()> {
     let program = build()?;
     let results = ground::everywhere(on, &[], |ground| {
-        let excluded = if ground.rig.is_some() { EXCLUDED.to_owned() } else { format!("{EXCLUDED}|{EXCLUDED_ON_DISK}") };
+        let excluded = if ground.rig.is_some() {
+            EXCLUDED.to_owned()
+        } else {
+            format!("{EXCLUDED}|{EXCLUDED_ON_DISK}")
+        };
         run_at(&program, &ground.dir, &excluded)
     })?;
     results::judge("posixtest", &results)
@@ -64,9 +68,14 @@ fn build() -> Outcome<PathBuf> {
         tool::needs("go", "version", "Go 1.24 or later (https://go.dev/dl) builds posixtest")?;
         println!("building posixtest of {MODULE} {VERSION}");
         fs::create_dir_all(&place)?;
-        fs::write(place.join("go.mod"), format!("module driver\n\ngo 1.24\n\nrequire {MODULE} {VERSION}\n"))?;
+        fs::write(
+            place.join("go.mod"),
+            format!("module driver\n\ngo 1.24\n\nrequire {MODULE} {VERSION}\n"),
+        )?;
         fs::write(place.join("driver_test.go"), DRIVER)?;
-        let go = |args: &[&str]| tool::run(Command::new("go").args(args).env("GOFLAGS", "-mod=mod").current_dir(&place));
+        let go = |args: &[&str]| {
+            tool::run(Command::new("go").args(args).env("GOFLAGS", "-mod=mod").current_dir(&place))
+        };
         go(&["test", "-c", "-o", "posixtest", "."])?;
     }
     Ok(program)
@@ -75,7 +84,10 @@ fn build() -> Outcome<PathBuf> {
 fn run_at(program: &Path, dir: &Path, excluded: &str) -> Outcome<Results> {
     let began = Instant::now();
     let mut command = Command::new(program);
-    command.args(["-test.v", "-test.skip", &format!("^TestAll$/^({excluded})$"), "-place"]).arg(dir).current_dir(dir);
+    command
+        .args(["-test.v", "-test.skip", &format!("^TestAll$/^({excluded})$"), "-place"])
+        .arg(dir)
+        .current_dir(dir);
     let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let mut results = Results { seconds: began.elapsed().as_secs_f64(), ..Results::default() };
@@ -99,7 +111,11 @@ fn run_at(program: &Path, dir: &Path, excluded: &str) -> Outcome<Results> {
         return Ok(results);
     }
     let last = text.lines().rev().find(|line| line.starts_with("=== RUN")).unwrap_or_default();
-    Err(format!("posixtest did not come to an end ({last}): {}", String::from_utf8_lossy(&output.stderr).trim()).into())
+    Err(format!(
+        "posixtest did not come to an end ({last}): {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    )
+    .into())
 }
 
 /// `    --- PASS: TestAll/Name (0.00s)`

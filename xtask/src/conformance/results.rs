@@ -52,23 +52,33 @@ fn publish(suite: &str, results: &[(String, Results)]) -> Outcome<()> {
     println!("{:<14} {:>7} {:>7} {:>8} {:>8}", "mount", "passed", "failed", "skipped", "seconds");
     for (name, result) in results {
         let failed = result.failed().count();
-        println!("{name:<14} {:>7} {failed:>7} {:>8} {:>8.1}", result.passed(), result.skipped(), result.seconds);
+        println!(
+            "{name:<14} {:>7} {failed:>7} {:>8} {:>8.1}",
+            result.passed(),
+            result.skipped(),
+            result.seconds
+        );
     }
     for (name, result) in results {
         for (case, why) in result.failed() {
             println!("FAILED on {name}: {case}{}{why}", if why.is_empty() { "" } else { ": " });
         }
     }
-    let report: Value =
-        results.iter().map(|(name, result)| (name.clone(), json!({ "seconds": result.seconds, "cases": verdicts(result) }))).collect();
+    let report: Value = results
+        .iter()
+        .map(|(name, result)| {
+            (name.clone(), json!({ "seconds": result.seconds, "cases": verdicts(result) }))
+        })
+        .collect();
     let file = tool::conformance()?.join(format!("{suite}.json"));
     fs::write(&file, format!("{report:#}\n"))?;
     println!("every case: {}", file.display());
     Ok(())
 }
 
-/// Publishes, and fails if a mount does not pass what the disk passes, or fails in what the disk does not fail in. Where the disk was
-/// left out nothing but conformance/exclusions.toml is an excuse.
+/// Publishes, and fails if a mount does not pass what the disk passes, or fails in what the disk
+/// does not fail in. Where the disk was left out nothing but conformance/exclusions.toml is an
+/// excuse.
 pub fn judge(suite: &str, results: &[(String, Results)]) -> Outcome<()> {
     publish(suite, results)?;
     let excluded = excluded(suite)?;
@@ -77,13 +87,20 @@ pub fn judge(suite: &str, results: &[(String, Results)]) -> Outcome<()> {
     for (name, mount) in results.iter().filter(|(name, _)| name != DISK) {
         let unexcused = unexcused(mount, disk, &excluded);
         for case in &unexcused {
-            println!("NOT EXCUSED on {name}: {case}: {}", mount.cases.get(*case).map_or("missing".into(), Verdict::to_string));
+            println!(
+                "NOT EXCUSED on {name}: {case}: {}",
+                mount.cases.get(*case).map_or("missing".into(), Verdict::to_string)
+            );
         }
         if !unexcused.is_empty() {
             fallen.push(name.as_str());
         }
     }
-    if fallen.is_empty() { Ok(()) } else { Err(format!("{suite} is not what it should be on {}", fallen.join(", ")).into()) }
+    if fallen.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{suite} is not what it should be on {}", fallen.join(", ")).into())
+    }
 }
 
 /// Cases that need not be run, though the disk passes them.
@@ -98,14 +115,26 @@ fn excluded(suite: &str) -> Outcome<BTreeSet<String>> {
 
 const EXCLUSIONS: &str = include_str!("../../../conformance/exclusions.toml");
 
-fn unexcused<'a>(mount: &'a Results, disk: Option<&'a Results>, excluded: &BTreeSet<String>) -> Vec<&'a str> {
+fn unexcused<'a>(
+    mount: &'a Results,
+    disk: Option<&'a Results>,
+    excluded: &BTreeSet<String>,
+) -> Vec<&'a str> {
     let on_disk = |case: &str| disk.and_then(|disk| disk.cases.get(case));
     let is_unexcused = |case: &&str| match mount.cases.get(*case) {
         Some(Verdict::Passed) => false,
         Some(Verdict::Failed(_)) => !matches!(on_disk(case), Some(Verdict::Failed(_))),
-        Some(Verdict::Skipped) | None => !excluded.contains(*case) && !matches!(on_disk(case), Some(Verdict::Failed(_) | Verdict::Skipped)),
+        Some(Verdict::Skipped) | None => {
+            !excluded.contains(*case)
+                && !matches!(on_disk(case), Some(Verdict::Failed(_) | Verdict::Skipped))
+        }
     };
-    let known: BTreeSet<&str> = mount.cases.keys().chain(disk.iter().flat_map(|disk| disk.cases.keys())).map(String::as_str).collect();
+    let known: BTreeSet<&str> = mount
+        .cases
+        .keys()
+        .chain(disk.iter().flat_map(|disk| disk.cases.keys()))
+        .map(String::as_str)
+        .collect();
     known.into_iter().filter(is_unexcused).collect()
 }
 
@@ -123,39 +152,62 @@ mod tests {
     use super::*;
 
     fn results<const N: usize>(cases: [(&str, Verdict); N]) -> Results {
-        Results { cases: cases.map(|(case, verdict)| (case.to_owned(), verdict)).into(), seconds: 0.0 }
+        Results {
+            cases: cases.map(|(case, verdict)| (case.to_owned(), verdict)).into(),
+            seconds: 0.0,
+        }
     }
 
     fn failed() -> Verdict {
         Verdict::Failed(String::new())
     }
 
-    /// Situation: a suite on the disk and on a mount. Danger: what a mount leaves out is taken for passed. Expectation: what the
-    /// disk passes is passed, and failures are those of the disk.
+    /// Situation: a suite on the disk and on a mount. Danger: what a mount leaves out is taken for
+    /// passed. Expectation: what the disk passes is passed, and failures are those of the disk.
     #[test]
     fn what_the_disk_passes_is_neither_skipped_nor_missing() {
         use Verdict::{Passed, Skipped};
-        let disk =
-            results([("both", Passed), ("skipped", Passed), ("gone", Passed), ("broken", Passed), ("odd", Skipped), ("bad", failed())]);
-        let mount = results([("both", Passed), ("skipped", Skipped), ("broken", failed()), ("odd", failed()), ("bad", failed())]);
+        let disk = results([
+            ("both", Passed),
+            ("skipped", Passed),
+            ("gone", Passed),
+            ("broken", Passed),
+            ("odd", Skipped),
+            ("bad", failed()),
+        ]);
+        let mount = results([
+            ("both", Passed),
+            ("skipped", Skipped),
+            ("broken", failed()),
+            ("odd", failed()),
+            ("bad", failed()),
+        ]);
         let none = BTreeSet::new();
         assert_eq!(unexcused(&mount, Some(&disk), &none), ["broken", "gone", "odd", "skipped"]);
-        let alike =
-            results([("both", Passed), ("skipped", Passed), ("gone", Passed), ("broken", Passed), ("odd", Skipped), ("bad", Skipped)]);
+        let alike = results([
+            ("both", Passed),
+            ("skipped", Passed),
+            ("gone", Passed),
+            ("broken", Passed),
+            ("odd", Skipped),
+            ("bad", Skipped),
+        ]);
         assert!(unexcused(&alike, Some(&disk), &none).is_empty());
     }
 
-    /// Situation: a case is excluded. Danger: that hides its failure, too. Expectation: it may be left out, and must not fail.
+    /// Situation: a case is excluded. Danger: that hides its failure, too. Expectation: it may be
+    /// left out, and must not fail.
     #[test]
     fn what_is_excluded_may_be_left_out_and_may_not_fail() {
-        let disk = results([("a", Verdict::Passed), ("b", Verdict::Passed), ("c", Verdict::Passed)]);
+        let disk =
+            results([("a", Verdict::Passed), ("b", Verdict::Passed), ("c", Verdict::Passed)]);
         let mount = results([("a", Verdict::Skipped), ("b", failed())]);
         let excluded = ["a", "b", "c"].map(String::from).into();
         assert_eq!(unexcused(&mount, Some(&disk), &excluded), ["b"]);
     }
 
-    /// Situation: a run without the disk. Danger: there is nothing to compare with, and everything passes. Expectation: what is not
-    /// passed is excluded.
+    /// Situation: a run without the disk. Danger: there is nothing to compare with, and everything
+    /// passes. Expectation: what is not passed is excluded.
     #[test]
     fn without_the_disk_all_is_to_be_passed() {
         let mount = results([("a", Verdict::Passed), ("b", Verdict::Skipped), ("c", failed())]);

@@ -1,6 +1,6 @@
-//! Stores as far as they can be had here: the emulators that are published for Google Cloud Storage and
-//! Azure blobs, and servers of S3, in pinned versions. Each passes the clauses of the port, and a
-//! real mount over it brings every byte back.
+//! Stores as far as they can be had here: the emulators that are published for Google Cloud Storage
+//! and Azure blobs, and servers of S3, in pinned versions. Each passes the clauses of the port, and
+//! a real mount over it brings every byte back.
 
 use crate::demo::tree;
 use crate::rig::{Rig, Shape, Store};
@@ -25,7 +25,8 @@ pub enum Server {
 }
 
 impl Server {
-    /// Where none is named. The others take minutes to build, and S3 is what all other tests are over.
+    /// Where none is named. The others take minutes to build, and S3 is what all other tests are
+    /// over.
     pub const USUAL: [Server; 2] = [Server::Gcs, Server::Azure];
 
     /// The tests that ask it.
@@ -49,20 +50,40 @@ impl Server {
     /// Installs the server below the target directory, unless it is there, and gives its program.
     fn install(self) -> Outcome<PathBuf> {
         match self {
-            Server::Gcs => go_install("fake-gcs-server", "github.com/fsouza/fake-gcs-server", FAKE_GCS_SERVER),
+            Server::Gcs => {
+                go_install("fake-gcs-server", "github.com/fsouza/fake-gcs-server", FAKE_GCS_SERVER)
+            }
             Server::Minio => go_install("minio", "github.com/minio/minio", MINIO),
-            Server::Versitygw => go_install("versitygw", "github.com/versity/versitygw/cmd/versitygw", VERSITYGW),
+            Server::Versitygw => {
+                go_install("versitygw", "github.com/versity/versitygw/cmd/versitygw", VERSITYGW)
+            }
             Server::Azure => {
                 let place = tool::conformance()?.join(format!("azurite-{AZURITE}"));
                 let program = place.join("node_modules/.bin/azurite-blob");
-                tool::needs("node", "--version", "Node.js 20 or later (https://nodejs.org) runs the emulator of Azure blobs")?;
+                tool::needs(
+                    "node",
+                    "--version",
+                    "Node.js 20 or later (https://nodejs.org) runs the emulator of Azure blobs",
+                )?;
                 if !program.exists() {
-                    tool::needs("npm", "--version", "npm (https://nodejs.org) installs the emulator of Azure blobs")?;
+                    tool::needs(
+                        "npm",
+                        "--version",
+                        "npm (https://nodejs.org) installs the emulator of Azure blobs",
+                    )?;
                     println!("installing azurite {AZURITE}");
                     let package = format!("azurite@{AZURITE}");
                     let mut command = Command::new("npm");
                     command
-                        .args(["install", "--loglevel=error", "--no-audit", "--no-fund", "--ignore-scripts", &package, "--prefix"])
+                        .args([
+                            "install",
+                            "--loglevel=error",
+                            "--no-audit",
+                            "--no-fund",
+                            "--ignore-scripts",
+                            &package,
+                            "--prefix",
+                        ])
                         .arg(&place);
                     tool::run(command.current_dir(tool::target()))?;
                 }
@@ -82,18 +103,39 @@ impl Server {
             Server::Gcs => {
                 let seed = place.join("seed");
                 fs::create_dir_all(seed.join(BUCKET))?;
-                command.args(["-backend", "memory", "-scheme", "http", "-host", "127.0.0.1", "-port", &port.to_string()]);
+                command.args([
+                    "-backend",
+                    "memory",
+                    "-scheme",
+                    "http",
+                    "-host",
+                    "127.0.0.1",
+                    "-port",
+                    &port.to_string(),
+                ]);
                 command.args(["-public-host", &address, "-log-level", "error", "-data"]).arg(seed);
                 vec![("STORAGE_EMULATOR_HOST", address.clone())]
             }
             Server::Azure => {
                 let key = base64_of_random()?;
-                command.args(["--blobHost", "127.0.0.1", "--blobPort", &port.to_string(), "--inMemoryPersistence", "--silent"]);
+                command.args([
+                    "--blobHost",
+                    "127.0.0.1",
+                    "--blobPort",
+                    &port.to_string(),
+                    "--inMemoryPersistence",
+                    "--silent",
+                ]);
                 command.arg("--disableTelemetry");
                 command.env("AZURITE_ACCOUNTS", format!("{ACCOUNT}:{key}"));
                 let endpoint = format!("http://{address}/{ACCOUNT}");
-                let connection = format!("AccountName={ACCOUNT};AccountKey={key};BlobEndpoint={endpoint}");
-                vec![("AZURE_STORAGE_CONNECTION_STRING", connection), ("KEY", key), ("ENDPOINT", endpoint)]
+                let connection =
+                    format!("AccountName={ACCOUNT};AccountKey={key};BlobEndpoint={endpoint}");
+                vec![
+                    ("AZURE_STORAGE_CONNECTION_STRING", connection),
+                    ("KEY", key),
+                    ("ENDPOINT", endpoint),
+                ]
             }
             Server::Minio => {
                 command.args(["server", "--quiet", "--address", &address]).arg(&objects);
@@ -102,20 +144,38 @@ impl Server {
             }
             Server::Versitygw => {
                 fs::create_dir_all(&objects)?;
-                command.args(["--access", USER, "--secret", SECRET, "--port", &address, "--quiet", "posix"]).arg(&objects);
+                command
+                    .args([
+                        "--access", USER, "--secret", SECRET, "--port", &address, "--quiet",
+                        "posix",
+                    ])
+                    .arg(&objects);
                 of_s3(&address)
             }
         };
-        let child = command.env("TZ", "UTC").stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn()?;
+        let child = command
+            .env("TZ", "UTC")
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()?;
         let mut running = Running { child, environment, log: place.join("log") };
-        running.wait_until(&format!("answers at {address}"), || TcpStream::connect(&address).is_ok())?;
+        running.wait_until(&format!("answers at {address}"), || {
+            TcpStream::connect(&address).is_ok()
+        })?;
         if self == Server::Azure {
             // Nobody but a request that is signed makes a container.
-            tool::run(Command::new("node").args(["-e", CREATE_CONTAINER]).envs(running.environment.iter().cloned()))?;
+            tool::run(
+                Command::new("node")
+                    .args(["-e", CREATE_CONTAINER])
+                    .envs(running.environment.iter().cloned()),
+            )?;
         }
         if self.tests() == "s3" {
             // A bucket is a directory to both of them, which MinIO wants to find empty at first.
-            running.wait_until("has made its own files", || self != Server::Minio || objects.join(".minio.sys/format.json").exists())?;
+            running.wait_until("has made its own files", || {
+                self != Server::Minio || objects.join(".minio.sys/format.json").exists()
+            })?;
             fs::create_dir(objects.join(BUCKET))?;
         }
         Ok(running)
@@ -144,7 +204,11 @@ impl Running {
         while !is_so() {
             let ended = self.child.try_wait()?;
             if ended.is_some() || began.elapsed() > PATIENCE {
-                return Err(format!("waited in vain until the server {what} ({ended:?}): {}", self.log.display()).into());
+                return Err(format!(
+                    "waited in vain until the server {what} ({ended:?}): {}",
+                    self.log.display()
+                )
+                .into());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -175,8 +239,13 @@ pub fn run(servers: &[Server], release: bool) -> Outcome<()> {
         clauses(*server, &running)?;
         let clauses = began.elapsed();
         let began = Instant::now();
-        round_trip(*server, &running, &binaries).map_err(|error| format!("a mount over {name}: {error}"))?;
-        println!("{name}: clauses in {:.0} s, mount in {:.0} s", clauses.as_secs_f64(), began.elapsed().as_secs_f64());
+        round_trip(*server, &running, &binaries)
+            .map_err(|error| format!("a mount over {name}: {error}"))?;
+        println!(
+            "{name}: clauses in {:.0} s, mount in {:.0} s",
+            clauses.as_secs_f64(),
+            began.elapsed().as_secs_f64()
+        );
     }
     Ok(())
 }
@@ -184,7 +253,18 @@ pub fn run(servers: &[Server], release: bool) -> Outcome<()> {
 /// The clauses that every bucket keeps. Built as all tests are, so that nothing is built twice.
 fn clauses(server: Server, running: &Running) -> Outcome<()> {
     let mut command = Command::new(tool::cargo());
-    command.args(["test", "--locked", "--quiet", "--workspace", "--test", server.tests(), "--", "--nocapture"]).current_dir(tool::root());
+    command
+        .args([
+            "test",
+            "--locked",
+            "--quiet",
+            "--workspace",
+            "--test",
+            server.tests(),
+            "--",
+            "--nocapture",
+        ])
+        .current_dir(tool::root());
     command.env("EBB_TEST_STORE", server.url("suite")).env("EBB_TEST_S3_KNOWN", server.known());
     tool::run(command.envs(running.environment.iter().cloned()))
 }
@@ -207,7 +287,12 @@ fn round_trip(server: Server, running: &Running, binaries: &Path) -> Outcome<()>
     rig.drop_cache()?;
     rig.mount("")?;
     let compared = tree::compare(&reference, &mount)?;
-    println!("{}: {} files with {} MiB came back", name_of(server), compared.files, compared.bytes >> 20);
+    println!(
+        "{}: {} files with {} MiB came back",
+        name_of(server),
+        compared.files,
+        compared.bytes >> 20
+    );
     rig.umount()
 }
 
@@ -216,7 +301,9 @@ fn write(root: &Path) -> Outcome<()> {
     for dir in ["d/e/f", "leer é", "odd"] {
         fs::create_dir_all(root.join(dir))?;
     }
-    for (name, len) in [("empty", 0), ("one", 1), ("d/block", 4096), ("d/e/small", 100_000), ("d/large", 40 << 20)] {
+    for (name, len) in
+        [("empty", 0), ("one", 1), ("d/block", 4096), ("d/e/small", 100_000), ("d/large", 40 << 20)]
+    {
         File::create(root.join(name))?.write_all(&content(len, name.len() as u32))?;
     }
     for n in 0..100 {
@@ -247,9 +334,18 @@ fn go_install(program: &str, module: &str, version: &str) -> Outcome<PathBuf> {
     let place = tool::conformance()?.join(format!("{program}-{version}"));
     let installed = place.join(program);
     if !installed.exists() {
-        tool::needs("go", "version", &format!("Go 1.24 or later (https://go.dev/dl) builds {program}"))?;
+        tool::needs(
+            "go",
+            "version",
+            &format!("Go 1.24 or later (https://go.dev/dl) builds {program}"),
+        )?;
         println!("installing {program} {version}");
-        tool::run(Command::new("go").args(["install", &format!("{module}@{version}")]).env("GOBIN", &place).current_dir(tool::target()))?;
+        tool::run(
+            Command::new("go")
+                .args(["install", &format!("{module}@{version}")])
+                .env("GOBIN", &place)
+                .current_dir(tool::target()),
+        )?;
     }
     Ok(installed)
 }
@@ -257,12 +353,19 @@ fn go_install(program: &str, module: &str, version: &str) -> Outcome<PathBuf> {
 /// By which a server of S3 is found: by mounts, and by the tests.
 fn of_s3(address: &str) -> Vec<(&'static str, String)> {
     let endpoint = format!("http://{address}");
-    let keys = [("AWS_ACCESS_KEY_ID", USER.to_owned()), ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned())];
-    keys.into_iter().chain([("EBB_TEST_S3_ENDPOINT", endpoint.clone()), ("EBB_ENDPOINT", endpoint)]).collect()
+    let keys =
+        [("AWS_ACCESS_KEY_ID", USER.to_owned()), ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned())];
+    keys.into_iter()
+        .chain([("EBB_TEST_S3_ENDPOINT", endpoint.clone()), ("EBB_ENDPOINT", endpoint)])
+        .collect()
 }
 
 fn base64_of_random() -> Outcome<String> {
-    Ok(tool::output(Command::new("node").args(["-p", "require('crypto').randomBytes(64).toString('base64')"]))?.trim().to_owned())
+    Ok(tool::output(
+        Command::new("node").args(["-p", "require('crypto').randomBytes(64).toString('base64')"]),
+    )?
+    .trim()
+    .to_owned())
 }
 
 const FAKE_GCS_SERVER: &str = "v1.56.1";

@@ -30,22 +30,42 @@ pub fn run(on: &Mounts, only: &[String], seconds: u64) -> Outcome<()> {
 /// `class 'filesystem' stressors: access acl …`
 fn all() -> Outcome<Vec<String>> {
     let said = tool::output(Command::new("stress-ng").args(["--class", "filesystem?"]))?;
-    let (_, names) = said.split_once("stressors:").ok_or("stress-ng does not name its stressors")?;
+    let (_, names) =
+        said.split_once("stressors:").ok_or("stress-ng does not name its stressors")?;
     Ok(names.split_whitespace().map(str::to_owned).collect())
 }
 
 fn stress(stressor: &str, seconds: u64, dir: &Path) -> Outcome<Verdict> {
     let mut command = Command::new("stress-ng");
-    command.args([&format!("--{stressor}"), "2", "--timeout", &seconds.to_string(), "--verify", "--seed", "1", "--temp-path"]).arg(dir);
+    command
+        .args([
+            &format!("--{stressor}"),
+            "2",
+            "--timeout",
+            &seconds.to_string(),
+            "--verify",
+            "--seed",
+            "1",
+            "--temp-path",
+        ])
+        .arg(dir);
     let output = command.current_dir(dir).output()?;
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text);
-    let said: Vec<&str> =
-        text.lines().filter(|line| line.contains(" fail: ")).filter_map(|line| line.split_once("] ")).map(|(_, said)| said).collect();
+    let said: Vec<&str> = text
+        .lines()
+        .filter(|line| line.contains(" fail: "))
+        .filter_map(|line| line.split_once("] "))
+        .map(|(_, said)| said)
+        .collect();
     Ok(match output.status.code() {
         Some(0) if said.is_empty() => Verdict::Passed,
         // Not enough resources here, or not made for this machine.
         Some(3 | 4) => Verdict::Skipped,
-        _ => Verdict::Failed(format!("{}: {}", output.status, said.first().copied().unwrap_or_default())),
+        _ => Verdict::Failed(format!(
+            "{}: {}",
+            output.status,
+            said.first().copied().unwrap_or_default()
+        )),
     })
 }

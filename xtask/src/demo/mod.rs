@@ -23,7 +23,11 @@ pub fn run(keep: bool, release: bool) -> Outcome<()> {
     if keep {
         rig.mount("")?;
         rig.keep();
-        println!("mounted at {}; `{} umount` it when you are done", rig.mountpoint().display(), binaries.join("ebb").display());
+        println!(
+            "mounted at {}; `{} umount` it when you are done",
+            rig.mountpoint().display(),
+            binaries.join("ebb").display()
+        );
         if let Some(pid) = rig.store.server_pid() {
             println!("its S3 server is process {pid}; then remove {}", rig.dir.display());
         }
@@ -46,7 +50,11 @@ fn story(rig: &mut Rig, archives: &[std::path::PathBuf], table: &mut Table) -> O
         work::unpack(archive, &mount)?;
     }
     let size = tree::size(&reference)?;
-    table.add("unpack source trees", began.elapsed(), format!("{} files, {} MiB", size.files, size.bytes >> 20));
+    table.add(
+        "unpack source trees",
+        began.elapsed(),
+        format!("{} files, {} MiB", size.files, size.bytes >> 20),
+    );
 
     let began = Instant::now();
     let edits = work::edit(&mount)?;
@@ -55,7 +63,11 @@ fn story(rig: &mut Rig, archives: &[std::path::PathBuf], table: &mut Table) -> O
 
     let began = Instant::now();
     let listed = tree::size(&mount)?;
-    table.add("list with attributes", began.elapsed(), format!("{} files, {} directories", listed.files, listed.directories));
+    table.add(
+        "list with attributes",
+        began.elapsed(),
+        format!("{} files, {} directories", listed.files, listed.directories),
+    );
     let began = Instant::now();
     let found = work::grep(&mount, b"unsafe")?;
     table.add("grep -r unsafe", began.elapsed(), format!("{found} files"));
@@ -76,7 +88,11 @@ fn story(rig: &mut Rig, archives: &[std::path::PathBuf], table: &mut Table) -> O
     let acknowledged = writer.stopped()?;
     let took = rig.mount("")?;
     let lost = work::missing(&mount, acknowledged)?;
-    table.add("SIGKILL in mid-work, restart", took, format!("{acknowledged} files acknowledged, {lost} lost"));
+    table.add(
+        "SIGKILL in mid-work, restart",
+        took,
+        format!("{acknowledged} files acknowledged, {lost} lost"),
+    );
     if lost > 0 {
         return Err(format!("{lost} acknowledged files were lost").into());
     }
@@ -95,7 +111,11 @@ fn story(rig: &mut Rig, archives: &[std::path::PathBuf], table: &mut Table) -> O
     table.add("mount with an empty cache", took, String::new());
     let began = Instant::now();
     let compared = tree::compare(&reference, &mount)?;
-    table.add("verify against the reference", began.elapsed(), format!("{} files, {} MiB", compared.files, compared.bytes >> 20));
+    table.add(
+        "verify against the reference",
+        began.elapsed(),
+        format!("{} files, {} MiB", compared.files, compared.bytes >> 20),
+    );
     rig.umount()?;
 
     let began = Instant::now();

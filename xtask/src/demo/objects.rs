@@ -35,7 +35,11 @@ pub fn compare(rig: &Rig, reference: &Path) -> Outcome<String> {
     if same == 0 {
         return Err("there are no objects".into());
     }
-    Ok(format!("{same} objects, {} MiB, with {}", bytes >> 20, if with_aws { "aws" } else { "curl" }))
+    Ok(format!(
+        "{same} objects, {} MiB, with {}",
+        bytes >> 20,
+        if with_aws { "aws" } else { "curl" }
+    ))
 }
 
 fn sync(rig: &Rig, copy: &Path) -> Outcome<()> {
@@ -51,23 +55,45 @@ fn sync(rig: &Rig, copy: &Path) -> Outcome<()> {
 /// Plain names only: what must be encoded in a URL is aws's to show.
 fn fetch(rig: &Rig, reference: &Path, copy: &Path) -> Outcome<()> {
     let of = |name: &str| rig.store.variable(name).map(str::to_owned);
-    let from_environment = |name: &str| of(name).or_else(|| std::env::var(name).ok()).ok_or_else(|| format!("{name} is not set"));
-    let user = format!("{}:{}", from_environment("AWS_ACCESS_KEY_ID")?, from_environment("AWS_SECRET_ACCESS_KEY")?);
+    let from_environment = |name: &str| {
+        of(name).or_else(|| std::env::var(name).ok()).ok_or_else(|| format!("{name} is not set"))
+    };
+    let user = format!(
+        "{}:{}",
+        from_environment("AWS_ACCESS_KEY_ID")?,
+        from_environment("AWS_SECRET_ACCESS_KEY")?
+    );
     let endpoint = rig.store.endpoint().ok_or("without aws an endpoint is needed")?;
     let place = rig.store.url.trim_start_matches("s3://");
-    let plain =
-        |path: &Path| path.to_str().is_some_and(|text| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte)));
-    let mut sample: Vec<PathBuf> =
-        files(reference)?.into_iter().filter_map(|path| path.strip_prefix(reference).map(Path::to_owned).ok()).collect();
+    let plain = |path: &Path| {
+        path.to_str().is_some_and(|text| {
+            text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-".contains(&byte))
+        })
+    };
+    let mut sample: Vec<PathBuf> = files(reference)?
+        .into_iter()
+        .filter_map(|path| path.strip_prefix(reference).map(Path::to_owned).ok())
+        .collect();
     sample.retain(|path| plain(path));
     // A hard-linked inode has one object, below one of its names.
-    sample.retain(|path| fs::metadata(reference.join(path)).is_ok_and(|meta| std::os::unix::fs::MetadataExt::nlink(&meta) == 1));
+    sample.retain(|path| {
+        fs::metadata(reference.join(path))
+            .is_ok_and(|meta| std::os::unix::fs::MetadataExt::nlink(&meta) == 1)
+    });
     let step = sample.len().div_ceil(SAMPLE).max(1);
     for path in sample.iter().step_by(step) {
         let to = copy.join(path);
         fs::create_dir_all(to.parent().ok_or("a path without a directory")?)?;
         let mut command = Command::new("curl");
-        command.args(["--fail", "--silent", "--show-error", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", &user]);
+        command.args([
+            "--fail",
+            "--silent",
+            "--show-error",
+            "--aws-sigv4",
+            "aws:amz:us-east-1:s3",
+            "--user",
+            &user,
+        ]);
         command.args(["--header", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]);
         command.arg(format!("{endpoint}/{place}/{}", path.display())).arg("--output").arg(to);
         tool::output(&mut command)?;

@@ -54,7 +54,14 @@ pub fn copy_times(from: &Path, to: &Path) -> Outcome<()> {
         let target = CString::new(to.join(&path).as_os_str().as_bytes())?;
         let time = libc::timespec { tv_sec: meta.mtime(), tv_nsec: meta.mtime_nsec() };
         // SAFETY: the path ends in NUL and two times are given.
-        let set = unsafe { libc::utimensat(libc::AT_FDCWD, target.as_ptr(), [time, time].as_ptr(), libc::AT_SYMLINK_NOFOLLOW) };
+        let set = unsafe {
+            libc::utimensat(
+                libc::AT_FDCWD,
+                target.as_ptr(),
+                [time, time].as_ptr(),
+                libc::AT_SYMLINK_NOFOLLOW,
+            )
+        };
         if set != 0 {
             return Err(format!("{}: {}", path.display(), std::io::Error::last_os_error()).into());
         }
@@ -66,15 +73,21 @@ pub fn copy_times(from: &Path, to: &Path) -> Outcome<()> {
 pub fn compare(reference: &Path, mount: &Path) -> Outcome<Size> {
     let (expected, found) = (walk(reference)?, walk(mount)?);
     let mut wrong: Vec<String> = Vec::new();
-    let only = |these: &BTreeMap<PathBuf, Metadata>, those: &BTreeMap<PathBuf, Metadata>, what: &str| {
-        these.keys().filter(|path| !those.contains_key(*path)).map(|path| format!("{} {what}", path.display())).collect::<Vec<_>>()
-    };
+    let only =
+        |these: &BTreeMap<PathBuf, Metadata>, those: &BTreeMap<PathBuf, Metadata>, what: &str| {
+            these
+                .keys()
+                .filter(|path| !those.contains_key(*path))
+                .map(|path| format!("{} {what}", path.display()))
+                .collect::<Vec<_>>()
+        };
     wrong.extend(only(&expected, &found, "is missing"));
     wrong.extend(only(&found, &expected, "should not be there"));
     for (path, expected) in &expected {
         let Some(found) = found.get(path) else { continue };
         let at = |root: &Path| root.join(path);
-        wrong.extend(differences(expected, found).map(|what| format!("{}: {what}", path.display())));
+        wrong
+            .extend(differences(expected, found).map(|what| format!("{}: {what}", path.display())));
         if xattr::all(&at(reference), &COPIED)? != xattr::all(&at(mount), &COPIED)? {
             wrong.push(format!("{}: other extended attributes", path.display()));
         }
@@ -97,12 +110,22 @@ pub fn compare(reference: &Path, mount: &Path) -> Outcome<Size> {
 
 fn differences(expected: &Metadata, found: &Metadata) -> impl Iterator<Item = String> {
     let is_dir = expected.is_dir();
-    let rdev = |meta: &Metadata| if meta.file_type().is_block_device() || meta.file_type().is_char_device() { meta.rdev() } else { 0 };
+    let rdev = |meta: &Metadata| {
+        if meta.file_type().is_block_device() || meta.file_type().is_char_device() {
+            meta.rdev()
+        } else {
+            0
+        }
+    };
     let pairs = [
         ("mode", u64::from(expected.mode()), u64::from(found.mode())),
         ("uid", expected.uid().into(), found.uid().into()),
         ("gid", expected.gid().into(), found.gid().into()),
-        ("links", if is_dir { 0 } else { expected.nlink() }, if is_dir { 0 } else { found.nlink() }),
+        (
+            "links",
+            if is_dir { 0 } else { expected.nlink() },
+            if is_dir { 0 } else { found.nlink() },
+        ),
         // Of directories it says nothing that could be compared.
         ("size", if is_dir { 0 } else { expected.len() }, if is_dir { 0 } else { found.len() }),
         ("seconds of modification", expected.mtime() as u64, found.mtime() as u64),

@@ -15,13 +15,18 @@ use std::thread::JoinHandle;
 pub fn archives() -> Outcome<Vec<PathBuf>> {
     const CRATES: [&str; 7] = ["tokio", "libc", "rustls", "hyper", "clap_builder", "syn", "ring"];
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"))).ok_or("there is no CARGO_HOME")?;
+    let home = home
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo")))
+        .ok_or("there is no CARGO_HOME")?;
     let metadata = tool::metadata()?;
     let mut found = Vec::new();
     for registry in fs::read_dir(home.join("registry/cache"))? {
         let registry = registry?.path();
         for package in metadata["packages"].as_array().into_iter().flatten() {
-            let (name, version) = (package["name"].as_str().unwrap_or_default(), package["version"].as_str().unwrap_or_default());
+            let (name, version) = (
+                package["name"].as_str().unwrap_or_default(),
+                package["version"].as_str().unwrap_or_default(),
+            );
             let archive = registry.join(format!("{name}-{version}.crate"));
             if CRATES.contains(&name) && archive.exists() {
                 found.push(archive);
@@ -45,7 +50,9 @@ pub fn edit(root: &Path) -> Outcome<usize> {
         match index % 40 {
             0 => OpenOptions::new().append(true).open(path)?.write_all(b"\n// appended\n")?,
             1 => OpenOptions::new().write(true).open(path)?.write_all_at(b"// written over", 0)?,
-            2 => OpenOptions::new().write(true).open(path)?.set_len(fs::metadata(path)?.len() / 2)?,
+            2 => {
+                OpenOptions::new().write(true).open(path)?.set_len(fs::metadata(path)?.len() / 2)?
+            }
             3 => fs::rename(path, path.with_extension("renamed"))?,
             4 => fs::hard_link(path, path.with_extension("link"))?,
             5 => symlink(path.file_name().ok_or("no name")?, path.with_extension("symlink"))?,
@@ -58,7 +65,8 @@ pub fn edit(root: &Path) -> Outcome<usize> {
         }
     }
     let directories = directories(root)?;
-    let (first, last) = (directories.first().ok_or("no directory")?, directories.last().ok_or("no directory")?);
+    let (first, last) =
+        (directories.first().ok_or("no directory")?, directories.last().ok_or("no directory")?);
     fs::rename(first, root.join("renamed directory"))?;
     if last != first {
         fs::rename(last, root.join("renamed directory").join("moved below"))?;
@@ -96,7 +104,11 @@ fn own(path: &Path, id: u32) -> Outcome<()> {
 fn mkfifo(path: &Path) -> Outcome<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path ends in NUL.
-    if unsafe { libc::mkfifo(path.as_ptr(), 0o640) } == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
+    if unsafe { libc::mkfifo(path.as_ptr(), 0o640) } == 0 {
+        Ok(())
+    } else {
+        Err(std::io::Error::last_os_error().into())
+    }
 }
 
 /// Files that hold the word.
@@ -129,7 +141,8 @@ pub fn files(root: &Path) -> Outcome<Vec<PathBuf>> {
 }
 
 fn directories(root: &Path) -> Outcome<Vec<PathBuf>> {
-    let mut found: Vec<PathBuf> = fs::read_dir(root)?.map(|entry| Ok(entry?.path())).collect::<Outcome<_>>()?;
+    let mut found: Vec<PathBuf> =
+        fs::read_dir(root)?.map(|entry| Ok(entry?.path())).collect::<Outcome<_>>()?;
     found.retain(|path| path.is_dir());
     found.sort();
     Ok(found)
@@ -177,7 +190,9 @@ fn write_one(dir: &Path, index: usize) -> std::io::Result<()> {
 /// Acknowledged files that are not there as they were.
 pub fn missing(mount: &Path, acknowledged: usize) -> Outcome<usize> {
     let dir = mount.join(DIRECTORY);
-    Ok((0..acknowledged).filter(|index| fs::read(dir.join(format!("file {index}"))).ok() != Some(content(*index))).count())
+    Ok((0..acknowledged)
+        .filter(|index| fs::read(dir.join(format!("file {index}"))).ok() != Some(content(*index)))
+        .count())
 }
 
 /// Does what was not acknowledged.

@@ -76,7 +76,9 @@ impl Layer {
         let (end, ended) = oneshot::channel();
         let (tell, told) = mpsc::channel();
         let (point, power) = (self.point.clone(), self.power.clone());
-        let thread = thread::Builder::new().name("layer".into()).spawn(move || serve(&point, power, tell, ended))?;
+        let thread = thread::Builder::new()
+            .name("layer".into())
+            .spawn(move || serve(&point, power, tell, ended))?;
         if told.recv().is_err() {
             thread.join().map_err(|_| "the layer panicked")??;
             return Err("the layer ended at once".into());
@@ -102,10 +104,18 @@ fn lock(power: &Mutex<Power>) -> MutexGuard<'_, Power> {
 }
 
 /// Serves until it is told to end; `tell` says that the mount can be used.
-fn serve(point: &Path, power: Arc<Mutex<Power>>, tell: mpsc::Sender<()>, ended: oneshot::Receiver<()>) -> Result<(), String> {
+fn serve(
+    point: &Path,
+    power: Arc<Mutex<Power>>,
+    tell: mpsc::Sender<()>,
+    ended: oneshot::Receiver<()>,
+) -> Result<(), String> {
     let options = MountOptions { source: "powercut".into(), ..MountOptions::default() };
     let mount = Mount::new(point, &options).map_err(|error| error.to_string())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
     runtime.block_on(async {
         let session = Session::start(mount).await.map_err(|error| error.to_string())?;
         let fs = Service { power, listed: RefCell::default(), last: RefCell::default() };
@@ -136,12 +146,17 @@ impl Service {
             if power.off { None } else { Some(act(&mut power.disk)) }
         };
         match done {
-            Some(result) => result.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO))),
+            Some(result) => {
+                result.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EIO)))
+            }
             None => pending().await,
         }
     }
 
-    async fn entry(&self, act: impl FnOnce(&mut Disk) -> io::Result<Id>) -> Result<EntryReply, Errno> {
+    async fn entry(
+        &self,
+        act: impl FnOnce(&mut Disk) -> io::Result<Id>,
+    ) -> Result<EntryReply, Errno> {
         self.with(|disk| act(disk).and_then(|id| entry(disk, id))).await
     }
 }
@@ -161,7 +176,13 @@ impl Filesystem for Service {
         self.with(|disk| Ok(AttrReply { attr: attr(disk, ino.0)?, ttl: TTL })).await
     }
 
-    async fn setattr(&self, _: &Context, ino: Ino, set: SetAttr, _: Option<Handle>) -> Result<AttrReply, Errno> {
+    async fn setattr(
+        &self,
+        _: &Context,
+        ino: Ino,
+        set: SetAttr,
+        _: Option<Handle>,
+    ) -> Result<AttrReply, Errno> {
         self.with(|disk| {
             if let Some(len) = set.size_bytes {
                 disk.set_len(ino.0, len)?;
@@ -178,7 +199,14 @@ impl Filesystem for Service {
         Err(Errno::INVALID)
     }
 
-    async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
+    async fn make(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        what: Make,
+    ) -> Result<EntryReply, Errno> {
         let mode = mode & !cx.umask;
         match what {
             Make::Regular => self.entry(|disk| disk.make_file(parent.0, os(&name), mode)).await,
@@ -195,10 +223,25 @@ impl Filesystem for Service {
         self.with(|disk| disk.remove_dir(parent.0, os(&name))).await
     }
 
-    async fn rename(&self, _: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
+    async fn rename(
+        &self,
+        _: &Context,
+        from: Ino,
+        name: Name,
+        to: Ino,
+        new_name: Name,
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
         match mode {
-            RenameMode::Replace => self.with(|disk| disk.rename((from.0, os(&name).into()), (to.0, os(&new_name).into()))).await,
-            RenameMode::KeepTarget | RenameMode::Exchange | RenameMode::Whiteout { .. } => Err(Errno::INVALID),
+            RenameMode::Replace => {
+                self.with(|disk| {
+                    disk.rename((from.0, os(&name).into()), (to.0, os(&new_name).into()))
+                })
+                .await
+            }
+            RenameMode::KeepTarget | RenameMode::Exchange | RenameMode::Whiteout { .. } => {
+                Err(Errno::INVALID)
+            }
         }
     }
 
@@ -210,16 +253,39 @@ impl Filesystem for Service {
         Ok(OpenReply { handle: Handle(0), caching: Caching::Keep })
     }
 
-    async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, _: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
-        let entry = self.entry(|disk| disk.make_file(parent.0, os(&name), mode & !cx.umask)).await?;
+    async fn create(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        _: OpenFlags,
+    ) -> Result<(EntryReply, OpenReply), Errno> {
+        let entry =
+            self.entry(|disk| disk.make_file(parent.0, os(&name), mode & !cx.umask)).await?;
         Ok((entry, OpenReply { handle: Handle(0), caching: Caching::Keep }))
     }
 
-    async fn read(&self, _: &Context, ino: Ino, _: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
+    async fn read(
+        &self,
+        _: &Context,
+        ino: Ino,
+        _: Handle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Bytes, Errno> {
         Ok(self.with(|disk| disk.read(ino.0, offset, len_bytes as usize)).await?.into())
     }
 
-    async fn write(&self, _: &Context, ino: Ino, _: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
+    async fn write(
+        &self,
+        _: &Context,
+        ino: Ino,
+        _: Handle,
+        offset: u64,
+        data: Bytes,
+        mode: WriteMode,
+    ) -> Result<u32, Errno> {
         self.with(|disk| {
             let offset = match (mode.append, disk.stat(ino.0)?) {
                 (true, Stat::File { metadata, .. }) => metadata.len(),
@@ -248,12 +314,26 @@ impl Filesystem for Service {
             let stat = disk.space()?;
             let [total_bytes, free_bytes, available_bytes] =
                 [stat.f_blocks, stat.f_bfree, stat.f_bavail].map(|blocks| blocks * stat.f_frsize);
-            Ok(VolumeStat { total_bytes, free_bytes, available_bytes, files: stat.f_files, free_files: stat.f_ffree })
+            Ok(VolumeStat {
+                total_bytes,
+                free_bytes,
+                available_bytes,
+                files: stat.f_files,
+                free_files: stat.f_ffree,
+            })
         })
         .await
     }
 
-    async fn setxattr(&self, _: &Context, _: Ino, _: Bytes, _: Bytes, _: Option<XattrMode>, _: bool) -> Result<(), Errno> {
+    async fn setxattr(
+        &self,
+        _: &Context,
+        _: Ino,
+        _: Bytes,
+        _: Bytes,
+        _: Option<XattrMode>,
+        _: bool,
+    ) -> Result<(), Errno> {
         Err(Errno::NOT_SUPPORTED)
     }
 
@@ -277,7 +357,14 @@ impl Filesystem for Service {
         Ok(OpenReply { handle: *last, caching: Caching::Fresh })
     }
 
-    async fn readdir(&self, _: &Context, _: Ino, handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
+    async fn readdir(
+        &self,
+        _: &Context,
+        _: Ino,
+        handle: Handle,
+        after: Cookie,
+        entries: &mut DirBuffer,
+    ) -> Result<(), Errno> {
         let listed = self.listed.borrow().get(&handle).cloned().ok_or(Errno::BAD_HANDLE)?;
         for (place, (name, id)) in listed.iter().enumerate().skip(after.0 as usize) {
             let name = Name::new(name.as_bytes())?;
@@ -306,7 +393,15 @@ impl Filesystem for Service {
         Ok(())
     }
 
-    async fn fallocate(&self, _: &Context, ino: Ino, _: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<(), Errno> {
+    async fn fallocate(
+        &self,
+        _: &Context,
+        ino: Ino,
+        _: Handle,
+        offset: u64,
+        len_bytes: u64,
+        mode: i32,
+    ) -> Result<(), Errno> {
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         match mode {
             0 => self.with(|disk| disk.reserve(ino.0, offset, len_bytes)).await,
@@ -347,7 +442,17 @@ fn attr(disk: &Disk, id: Id) -> io::Result<Attr> {
         Stat::File { mode, metadata } => {
             let mtime = Time { secs: metadata.mtime(), nanos: metadata.mtime_nsec() as u32 };
             let ctime = Time { secs: metadata.ctime(), nanos: metadata.ctime_nsec() as u32 };
-            Attr { kind: FileKind::Regular, mode, nlink: 1, size_bytes: metadata.len(), atime: mtime, mtime, ctime, btime: ctime, ..dir }
+            Attr {
+                kind: FileKind::Regular,
+                mode,
+                nlink: 1,
+                size_bytes: metadata.len(),
+                atime: mtime,
+                mtime,
+                ctime,
+                btime: ctime,
+                ..dir
+            }
         }
     })
 }

@@ -25,7 +25,12 @@ impl Boot {
         // SAFETY: unshare takes plain integers.
         cvt(unsafe { libc::unshare(libc::CLONE_NEWNS) }).map_err(why)?;
         mount(None, Path::new("/"), libc::MS_REC | libc::MS_PRIVATE).map_err(why)?;
-        let needed = [dir.canonicalize()?, binaries.canonicalize()?, std::env::current_dir()?, "/run/ebb".into()];
+        let needed = [
+            dir.canonicalize()?,
+            binaries.canonicalize()?,
+            std::env::current_dir()?,
+            "/run/ebb".into(),
+        ];
         let_go(&needed).map_err(|error| format!("the machine's other mounts: {error}"))?;
         let boot = Boot { file: dir.join("boot_id") };
         boot.again(rng)?;
@@ -46,7 +51,9 @@ impl Boot {
 /// busy, after its owner has taken it away.
 fn let_go(needed: &[PathBuf]) -> Outcome<()> {
     for point in mounts::of(std::process::id())?.iter().rev() {
-        if SYSTEM.iter().any(|system| point.starts_with(system)) || needed.iter().any(|path| path.starts_with(point)) {
+        if SYSTEM.iter().any(|system| point.starts_with(system))
+            || needed.iter().any(|path| path.starts_with(point))
+        {
             continue;
         }
         match detach(point) {

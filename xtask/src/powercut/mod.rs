@@ -86,8 +86,20 @@ impl Site<'_> {
         fs::create_dir(&point)?;
         let layer = Layer::new(&rig.dir.join("platter"), &point)?;
         // Directories that it makes itself, a bucket that is busy, and a cache that is soon full.
-        let rig = rig.with_data(point.join("ebb/data")).with(&["--flush-interval", "1s", "--cache-size", "16M"]);
-        Ok(Site { layer, rig, boot, rng, tally: Tally::default(), always_both: shape.is_embedded() })
+        let rig = rig.with_data(point.join("ebb/data")).with(&[
+            "--flush-interval",
+            "1s",
+            "--cache-size",
+            "16M",
+        ]);
+        Ok(Site {
+            layer,
+            rig,
+            boot,
+            rng,
+            tally: Tally::default(),
+            always_both: shape.is_embedded(),
+        })
     }
 
     fn run(&mut self, rounds: u32) -> Outcome<String> {
@@ -112,8 +124,10 @@ impl Site<'_> {
         let Tally { cuts, operations, disk, recoveries } = &self.tally;
         let Lost { writes, sectors, lengths, names, names_lost } = disk;
         Ok(format!(
-            "{cuts} power cuts, {} operations acknowledged, {operations} that were not forced are lost, nothing else; the disk lost \
-             {sectors} sectors and {lengths} lengths of {writes} writes, and {names_lost} of {names} names; recovery {recoveries}",
+            "{cuts} power cuts, {} operations acknowledged, {operations} that were not forced are \
+             lost, nothing else; the disk lost \
+             {sectors} sectors and {lengths} lengths of {writes} writes, and {names_lost} of \
+             {names} names; recovery {recoveries}",
             crew.done(),
         ))
     }

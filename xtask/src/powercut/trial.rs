@@ -18,7 +18,10 @@ pub fn run(dir: &Path) -> Outcome<()> {
         }
     }
     if kept == 0 || lost == 0 {
-        return Err(format!("a disk that keeps {kept} of {CUTS} files that were not forced tries nothing").into());
+        return Err(format!(
+            "a disk that keeps {kept} of {CUTS} files that were not forced tries nothing"
+        )
+        .into());
     }
     println!("the disk keeps every file that was forced, and {kept} of {CUTS} that were not");
     Ok(())

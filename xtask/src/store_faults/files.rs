@@ -41,14 +41,25 @@ impl Others {
     /// Gives how many reads have failed, and what the large file is to be.
     pub fn stop(self) -> Outcome<(u64, Large)> {
         self.stop.store(true, Ordering::Relaxed);
-        let failed = self.reading.join().map_err(|_| "the reader panicked")?.map_err(|error| format!("a file of the bucket: {error}"))?;
-        let large = self.writing.join().map_err(|_| "the writer panicked")?.map_err(|error| format!("the large file: {error}"))?;
+        let failed = self
+            .reading
+            .join()
+            .map_err(|_| "the reader panicked")?
+            .map_err(|error| format!("a file of the bucket: {error}"))?;
+        let large = self
+            .writing
+            .join()
+            .map_err(|_| "the writer panicked")?
+            .map_err(|error| format!("the large file: {error}"))?;
         self.listing.join().map_err(|_| "who lists panicked")?;
         Ok((failed, large))
     }
 }
 
-fn spawn<T: Send + 'static>(stop: &Arc<AtomicBool>, work: impl FnOnce(&AtomicBool) -> T + Send + 'static) -> JoinHandle<T> {
+fn spawn<T: Send + 'static>(
+    stop: &Arc<AtomicBool>,
+    work: impl FnOnce(&AtomicBool) -> T + Send + 'static,
+) -> JoinHandle<T> {
     let stop = stop.clone();
     thread::spawn(move || work(&stop))
 }
@@ -64,7 +75,9 @@ impl Cold {
     pub fn make(rig: &Rig, rng: &mut Rng) -> Outcome<Cold> {
         let dir = rig.mountpoint().join("cold");
         fs::create_dir(&dir)?;
-        let contents: Vec<_> = (0..COLD_FILES).map(|at| rng.bytes(if at == 0 { LARGE_BYTES } else { COLD_BYTES })).collect();
+        let contents: Vec<_> = (0..COLD_FILES)
+            .map(|at| rng.bytes(if at == 0 { LARGE_BYTES } else { COLD_BYTES }))
+            .collect();
         let cold = Cold { dir, contents: Arc::new(contents) };
         for (at, content) in cold.contents.iter().enumerate() {
             fs::write(cold.path(at), content)?;
@@ -73,7 +86,8 @@ impl Cold {
         tool::output(&mut rig.ebb(&["flush", &dir]))?;
         tool::output(&mut rig.ebb(&["evict", &dir]))?;
         // The kernel's own copies.
-        fs::write("/proc/sys/vm/drop_caches", "1").map_err(|error| format!("the kernel's cache cannot be dropped: {error}"))?;
+        fs::write("/proc/sys/vm/drop_caches", "1")
+            .map_err(|error| format!("the kernel's cache cannot be dropped: {error}"))?;
         Ok(cold)
     }
 
@@ -129,7 +143,11 @@ impl Large {
     }
 
     pub fn verify(&self) -> Outcome<()> {
-        if fs::read(&self.path)? == self.content { Ok(()) } else { Err("the large file is wrong".into()) }
+        if fs::read(&self.path)? == self.content {
+            Ok(())
+        } else {
+            Err("the large file is wrong".into())
+        }
     }
 }
 

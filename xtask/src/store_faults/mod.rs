@@ -50,7 +50,8 @@ pub enum Fault {
     ReadOnly,
     /// Nobody answers.
     Gone,
-    /// The store does not know conditions of changes, and leaves them out. It was never another one.
+    /// The store does not know conditions of changes, and leaves them out. It was never another
+    /// one.
     Unconditional,
     /// The same of a store that refuses what has them.
     ConditionsRefused,
@@ -71,7 +72,14 @@ impl Fault {
 
     /// Nothing gets through, or next to nothing: the node can only try again, and has to say so.
     fn lasts(self) -> bool {
-        matches!(self, Fault::SlowDown | Fault::ExpiredToken | Fault::ClockSkew | Fault::ReadOnly | Fault::Gone)
+        matches!(
+            self,
+            Fault::SlowDown
+                | Fault::ExpiredToken
+                | Fault::ClockSkew
+                | Fault::ReadOnly
+                | Fault::Gone
+        )
     }
 
     /// What it is once the fault is over.
@@ -82,7 +90,11 @@ impl Fault {
     /// Of the requests that it concerns.
     fn percent(self) -> u64 {
         match self {
-            Fault::InternalError | Fault::LostAnswers | Fault::LateEffects | Fault::Truncated | Fault::LostUploads => 50,
+            Fault::InternalError
+            | Fault::LostAnswers
+            | Fault::LateEffects
+            | Fault::Truncated
+            | Fault::LostUploads => 50,
             Fault::Garbled => 20,
             Fault::SlowDown => 90,
             Fault::Silence => 20,
@@ -91,7 +103,8 @@ impl Fault {
     }
 }
 
-/// After a fault everything reaches the bucket within this time, what is left over goes, and nothing is said to be wrong.
+/// After a fault everything reaches the bucket within this time, what is left over goes, and
+/// nothing is said to be wrong.
 const DRAIN: Duration = Duration::from_secs(120);
 
 /// More requests than this per second of a fault, and one for each operation, are a hot loop.
@@ -123,11 +136,19 @@ pub fn run(faults: &[Fault], seconds: u64, seed: u64, release: bool) -> Outcome<
             }
             Err(error) => {
                 rig.keep();
-                return Err(format!("{}, seed {seed}: {error}\nleft to look at: {}", name_of(*fault), rig.dir.display()).into());
+                return Err(format!(
+                    "{}, seed {seed}: {error}\nleft to look at: {}",
+                    name_of(*fault),
+                    rig.dir.display()
+                )
+                .into());
             }
         }
     }
-    println!("\nNothing was lost, wrong or left over. What the node took and said while a fault lasted and nobody used it:");
+    println!(
+        "\nNothing was lost, wrong or left over. What the node took and said while a fault lasted \
+         and nobody used it:"
+    );
     all_said.iter().for_each(|said| println!("{said}"));
     Ok(())
 }
@@ -203,7 +224,9 @@ fn mount_behind_proxy(fault: Fault, rig: &mut Rig, seed: u64) -> Outcome<Proxy> 
     let endpoint = rig.store.endpoint().ok_or("there is no endpoint")?;
     let (proxy, endpoint) = Proxy::before(endpoint, seed)?;
     rig.store.set_endpoint(endpoint);
-    rig.store.environment.extend([("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())]);
+    rig.store
+        .environment
+        .extend([("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())]);
     if fault == Fault::StaleListings {
         // Otherwise nothing is listed twice.
         rig.store.environment.extend([("EBB_REVALIDATE", "1s".into())]);
@@ -219,7 +242,8 @@ fn mount_behind_proxy(fault: Fault, rig: &mut Rig, seed: u64) -> Outcome<Proxy> 
     Ok(proxy)
 }
 
-/// What the node takes and says while a fault lasts that began at `began`, and nobody uses the mount.
+/// What the node takes and says while a fault lasts that began at `began`, and nobody uses the
+/// mount.
 fn quietly(fault: Fault, rig: &Rig, began: i64) -> Outcome<String> {
     let (start, taken) = (Instant::now(), rig.processor_time()?);
     thread::sleep(QUIET);
@@ -233,8 +257,14 @@ fn quietly(fault: Fault, rig: &Rig, began: i64) -> Outcome<String> {
         troubles = self::troubles(rig)?;
     }
     let now = wall_secs()?;
-    if let Some(Trouble { since, what }) = troubles.iter().find(|trouble| !(began..=now).contains(&trouble.since)) {
-        return Err(format!("the fault lasts since {began}, and at {now} this is said to be wrong since {since}: {what}").into());
+    if let Some(Trouble { since, what }) =
+        troubles.iter().find(|trouble| !(began..=now).contains(&trouble.since))
+    {
+        return Err(format!(
+            "the fault lasts since {began}, and at {now} this is said to be wrong \
+            since {since}: {what}"
+        )
+        .into());
     }
     if core > MOST_CORE {
         return Err(format!("{core:.2} of a core are taken though nobody uses the mount").into());
@@ -262,14 +292,21 @@ fn told(troubles: &[Trouble]) -> String {
 }
 
 fn troubles(rig: &Rig) -> Outcome<Vec<Trouble>> {
-    let status = tool::output(&mut rig.ebb(&["status", &rig.mountpoint().display().to_string(), "--json"]))?;
+    let status =
+        tool::output(&mut rig.ebb(&["status", &rig.mountpoint().display().to_string(), "--json"]))?;
     let status: serde_json::Value = serde_json::from_str(&status)?;
     let troubles = status["troubles"].as_array().ok_or("the status says nothing of troubles")?;
-    let trouble = |one: &serde_json::Value| Some(Trouble { since: one["since_secs"].as_i64()?, what: one["what"].as_str()?.to_owned() });
-    troubles.iter().map(|one| trouble(one).ok_or_else(|| format!("no trouble: {one}").into())).collect()
+    let trouble = |one: &serde_json::Value| {
+        Some(Trouble { since: one["since_secs"].as_i64()?, what: one["what"].as_str()?.to_owned() })
+    };
+    troubles
+        .iter()
+        .map(|one| trouble(one).ok_or_else(|| format!("no trouble: {one}").into()))
+        .collect()
 }
 
-/// How long until nothing is dirty any more. What is wrong may be said a little longer, until it is seen that it is not.
+/// How long until nothing is dirty any more. What is wrong may be said a little longer, until it is
+/// seen that it is not.
 fn drain(rig: &Rig) -> Outcome<Duration> {
     let began = Instant::now();
     while let Err(error) = rig.flush() {
@@ -284,7 +321,11 @@ fn drain(rig: &Rig) -> Outcome<Duration> {
         thread::sleep(PACE);
         left = troubles(rig)?;
     }
-    if left.is_empty() { Ok(drained) } else { Err(format!("still said to be wrong when drained: {}", told(&left)).into()) }
+    if left.is_empty() {
+        Ok(drained)
+    } else {
+        Err(format!("still said to be wrong when drained: {}", told(&left)).into())
+    }
 }
 
 fn wait_for_the_rest_to_go(rig: &Rig, proxy: &Proxy) -> Outcome<()> {
@@ -298,20 +339,28 @@ fn wait_for_the_rest_to_go(rig: &Rig, proxy: &Proxy) -> Outcome<()> {
     Ok(())
 }
 
-/// Every object is a file's or a directory's, or one of those that the volume has, and no upload is open. What is below `.ebb/d/` and
-/// `.ebb/e/` is for `ebb fsck` to judge.
+/// Every object is a file's or a directory's, or one of those that the volume has, and no upload is
+/// open. What is below `.ebb/d/` and `.ebb/e/` is for `ebb fsck` to judge.
 fn left_over(rig: &Rig, seen: &Seen) -> Outcome<()> {
-    let prefix = rig.store.url.splitn(4, '/').nth(3).map(|prefix| format!("{prefix}/")).unwrap_or_default();
+    let prefix =
+        rig.store.url.splitn(4, '/').nth(3).map(|prefix| format!("{prefix}/")).unwrap_or_default();
     let names = rig.tree()?.into_iter().map(|(path, kind)| {
         let end = if kind.is_dir() { "/" } else { "" };
         format!("{}{end}", path.display())
     });
     let names: BTreeSet<String> = names.collect();
-    let is_of_the_volume = |key: &str| key == ".ebb/head" || [".ebb/d/", ".ebb/e/"].iter().any(|below| key.starts_with(below));
+    let is_of_the_volume = |key: &str| {
+        key == ".ebb/head" || [".ebb/d/", ".ebb/e/"].iter().any(|below| key.starts_with(below))
+    };
     let objects = seen.objects.iter().filter_map(|key| key.strip_prefix(&prefix));
-    let orphans: Vec<&str> = objects.filter(|key| !names.contains(*key) && !is_of_the_volume(key)).collect();
+    let orphans: Vec<&str> =
+        objects.filter(|key| !names.contains(*key) && !is_of_the_volume(key)).collect();
     if !orphans.is_empty() {
         return Err(format!("objects that belong to nothing: {}", orphans.join(", ")).into());
     }
-    if seen.uploads.is_empty() { Ok(()) } else { Err(format!("uploads that are still open: {:?}", seen.uploads).into()) }
+    if seen.uploads.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("uploads that are still open: {:?}", seen.uploads).into())
+    }
 }

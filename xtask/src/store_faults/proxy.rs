@@ -49,7 +49,8 @@ impl Proxy {
     /// Gives the endpoint to use instead of `endpoint`.
     pub fn before(endpoint: &str, seed: u64) -> Outcome<(Proxy, String)> {
         let server = endpoint.strip_prefix("http://").ok_or("the endpoint is not HTTP")?.to_owned();
-        let state = State { fault: None, rng: Rng(seed), seen: Seen::default(), listings: BTreeMap::new() };
+        let state =
+            State { fault: None, rng: Rng(seed), seen: Seen::default(), listings: BTreeMap::new() };
         let proxy = Proxy { server, state: Arc::new(Mutex::new(state)) };
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = format!("http://{}", listener.local_addr()?);
@@ -81,7 +82,9 @@ impl Proxy {
         let Some(mut request) = Request::read(client)? else { return Ok(()) };
         let fault = self.draw(&request);
         // Whether the others have anything to spoil is known once there is an answer.
-        if fault.is_some_and(|fault| !matches!(fault, Fault::Truncated | Fault::Garbled | Fault::StaleListings)) {
+        if fault.is_some_and(|fault| {
+            !matches!(fault, Fault::Truncated | Fault::Garbled | Fault::StaleListings)
+        }) {
             self.has_spoiled();
         }
         let answer = |bytes: &[u8]| {
@@ -124,7 +127,11 @@ impl Proxy {
             Some(Fault::Garbled) => {
                 let mut whole = self.pass(&request)?;
                 let body = body_at(&whole);
-                if let Some(byte) = whole.len().checked_sub(body + 1).and_then(|last| whole.get_mut(body + last / 2)) {
+                if let Some(byte) = whole
+                    .len()
+                    .checked_sub(body + 1)
+                    .and_then(|last| whole.get_mut(body + last / 2))
+                {
                     *byte ^= 1;
                     self.has_spoiled();
                 }
@@ -162,7 +169,10 @@ impl Proxy {
     /// The server's answer, whole.
     fn pass(&self, request: &Request) -> io::Result<Vec<u8>> {
         let mut server = TcpStream::connect(&self.server)?;
-        server.write_all(&[&request.head[..], &request.conditions, b"Connection: close\r\n\r\n", &request.body].concat())?;
+        server.write_all(
+            &[&request.head[..], &request.conditions, b"Connection: close\r\n\r\n", &request.body]
+                .concat(),
+        )?;
         let mut answer = Vec::new();
         server.read_to_end(&mut answer)?;
         self.state().follow(request, &answer);
@@ -225,9 +235,12 @@ impl Request {
             return Ok(None);
         }
         let mut words = first.split(' ');
-        let (Some(method), Some(target)) = (words.next(), words.next()) else { return Err(io::ErrorKind::InvalidData.into()) };
+        let (Some(method), Some(target)) = (words.next(), words.next()) else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
         let (method, target) = (method.to_owned(), target.to_owned());
-        let (mut head, mut conditions, mut body, mut len) = (first.into_bytes(), Vec::new(), Vec::new(), 0);
+        let (mut head, mut conditions, mut body, mut len) =
+            (first.into_bytes(), Vec::new(), Vec::new(), 0);
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line)? <= 2 {
@@ -235,7 +248,9 @@ impl Request {
             }
             let (name, value) = line.split_once(':').unwrap_or_default();
             match name.to_ascii_lowercase().as_str() {
-                "content-length" => len = value.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?,
+                "content-length" => {
+                    len = value.trim().parse().map_err(|_| io::ErrorKind::InvalidData)?
+                }
                 "connection" => continue,
                 "if-match" | "if-none-match" => {
                     conditions.extend_from_slice(line.as_bytes());
@@ -296,8 +311,10 @@ impl Request {
         let mut bytes = Vec::new();
         let mut rest = key.as_bytes();
         while let [first, after @ ..] = rest {
-            let escaped =
-                after.get(..2).filter(|_| *first == b'%').and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+            let escaped = after
+                .get(..2)
+                .filter(|_| *first == b'%')
+                .and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
             bytes.push(escaped.unwrap_or(*first));
             rest = if escaped.is_some() { &after[2..] } else { after };
         }
@@ -310,8 +327,14 @@ fn body_at(answer: &[u8]) -> usize {
 }
 
 fn refusal(status: u16, code: &str) -> Vec<u8> {
-    let body = format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>as planned</Message></Error>");
-    let head =
-        format!("HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", body.len());
+    let body = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?><Error><Code>{code}</Code><Message>as \
+         planned</Message></Error>"
+    );
+    let head = format!(
+        "HTTP/1.1 {status} {code}\r\nContent-Type: application/xml\r\nContent-Length: \
+         {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
     (head + &body).into_bytes()
 }

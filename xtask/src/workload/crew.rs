@@ -25,7 +25,9 @@ impl Crew {
         let worker = |number| Worker::new(root, number, mix, rng.draw(), forces.clone());
         let workers = (0..WORKERS).map(worker).collect::<Outcome<_>>()?;
         let trees = if mix == Mix::WithTrees { TREES } else { 0 };
-        let of_trees = (0..trees).map(|number| TreeWorker::new(root, number, rng.draw())).collect::<Outcome<_>>()?;
+        let of_trees = (0..trees)
+            .map(|number| TreeWorker::new(root, number, rng.draw()))
+            .collect::<Outcome<_>>()?;
         Ok(Crew { workers, of_trees })
     }
 
@@ -45,12 +47,19 @@ impl Crew {
 
     /// Operations that have succeeded.
     pub fn done(&self) -> u64 {
-        self.workers.iter().map(Worker::done).chain(self.of_trees.iter().map(TreeWorker::done)).sum()
+        self.workers
+            .iter()
+            .map(Worker::done)
+            .chain(self.of_trees.iter().map(TreeWorker::done))
+            .sum()
     }
 
     /// An operation that did not succeed, in words.
     pub fn failed(&self) -> Option<&str> {
-        self.workers.iter().find_map(Worker::failed).or_else(|| self.of_trees.iter().find_map(TreeWorker::failed))
+        self.workers
+            .iter()
+            .find_map(Worker::failed)
+            .or_else(|| self.of_trees.iter().find_map(TreeWorker::failed))
     }
 
     pub fn verify(&mut self) -> Outcome<()> {
@@ -58,7 +67,8 @@ impl Crew {
         self.of_trees.iter_mut().try_for_each(TreeWorker::verify)
     }
 
-    /// Gives the number of operations that are lost. What is known of trees does not say what a power cut may leave of them.
+    /// Gives the number of operations that are lost. What is known of trees does not say what a
+    /// power cut may leave of them.
     pub fn verify_after_power_cut(&mut self) -> Outcome<u64> {
         self.workers.iter_mut().map(Worker::verify_after_power_cut).sum()
     }
@@ -80,5 +90,8 @@ impl AtWork {
 }
 
 fn join<T>(threads: Vec<JoinHandle<T>>) -> Outcome<Vec<T>> {
-    threads.into_iter().map(|thread| thread.join().map_err(|_| "a worker panicked".into())).collect()
+    threads
+        .into_iter()
+        .map(|thread| thread.join().map_err(|_| "a worker panicked".into()))
+        .collect()
 }

@@ -50,7 +50,11 @@ impl Forces {
         before[worker] = total;
         let (named, kept) = match history.operations.last() {
             Some(Operation::ForceAll) => (true, true),
-            Some(Operation::Force { .. } | Operation::ForceNames | Operation::Write { sync: true, .. }) => (true, false),
+            Some(
+                Operation::Force { .. }
+                | Operation::ForceNames
+                | Operation::Write { sync: true, .. },
+            ) => (true, false),
             _ => return,
         };
         for (progress, upto) in self.0.iter().zip(before) {
@@ -65,7 +69,10 @@ impl Forces {
 
     pub fn of_worker(&self, worker: usize) -> Forced {
         let progress = &self.0[worker];
-        Forced { named: progress.named.load(Ordering::SeqCst), kept: progress.kept.load(Ordering::SeqCst) }
+        Forced {
+            named: progress.named.load(Ordering::SeqCst),
+            kept: progress.kept.load(Ordering::SeqCst),
+        }
     }
 }
 
@@ -89,7 +96,12 @@ impl History {
 
     /// Finds the moment that was taken back to and begins anew there; says how many operations
     /// were lost. Of `unanswered` one at most has happened. An error says what cannot be.
-    pub fn explain(&mut self, found: &Files, unanswered: Vec<Operation>, forced: Forced) -> Result<u64, String> {
+    pub fn explain(
+        &mut self,
+        found: &Files,
+        unanswered: Vec<Operation>,
+        forced: Forced,
+    ) -> Result<u64, String> {
         let least = forced.named.saturating_sub(self.first) as usize;
         let kept = forced.kept.saturating_sub(self.first) as usize;
         let mut moments = Vec::new();
@@ -108,25 +120,44 @@ impl History {
                 moments.push((done, None));
             }
             let begun = self.operations.get(done).and_then(beginning);
-            moments.extend(begun.filter(|begun| walk.has_shape_after(begun, found)).map(|begun| (done, Some(begun))));
+            moments.extend(
+                begun
+                    .filter(|begun| walk.has_shape_after(begun, found))
+                    .map(|begun| (done, Some(begun))),
+            );
         }
         let happened = unanswered.iter().filter(|operation| walk.has_shape_after(operation, found));
         moments.extend(happened.map(|operation| (self.operations.len(), Some(operation.clone()))));
         unanswered.iter().for_each(|operation| walk.wrote(operation));
 
-        let mut why = format!("names, lengths and modes are those of no moment from operation {least} to {}", self.operations.len());
+        let mut why = format!(
+            "names, lengths and modes are those of no moment from operation {least} to {}",
+            self.operations.len()
+        );
         if moments.is_empty() {
             why.push_str(&format!(" of {}: {}", self.operations.len(), self.nearest(found, least)));
         }
         for (done, last) in moments.iter().rev() {
             let done = *done;
             let mut then = Walk::from(&self.base);
-            self.operations[..done].iter().chain(last).for_each(|operation| then.step(operation, false));
+            self.operations[..done]
+                .iter()
+                .chain(last)
+                .for_each(|operation| then.step(operation, false));
             match then.stranger(found, &walk.unforced) {
-                Some(stranger) => why = format!("after operation {done} of {}, forced up to {least}: {stranger}", self.operations.len()),
+                Some(stranger) => {
+                    why = format!(
+                        "after operation {done} of {}, forced up to {least}: {stranger}",
+                        self.operations.len()
+                    )
+                }
                 None => {
                     let lost = (self.operations.len() - done) as u64;
-                    *self = History { base: found.clone(), first: self.total(), operations: Vec::new() };
+                    *self = History {
+                        base: found.clone(),
+                        first: self.total(),
+                        operations: Vec::new(),
+                    };
                     return Ok(lost);
                 }
             }
@@ -140,23 +171,37 @@ impl History {
         let mut nearest: Option<(usize, Vec<String>)> = None;
         for (done, operation) in (1..).zip(&self.operations) {
             apply(&mut files, operation);
-            let names: std::collections::BTreeSet<u64> = files.keys().chain(found.keys()).copied().collect();
+            let names: std::collections::BTreeSet<u64> =
+                files.keys().chain(found.keys()).copied().collect();
             let shape = |file: Option<&File>| file.map(|file| (file.mode, file.content.len()));
-            let differ = names.into_iter().filter(|name| shape(files.get(name)) != shape(found.get(name)));
-            let differ: Vec<String> =
-                differ.map(|name| format!("name {name} is {:?}, not {:?}", shape(found.get(&name)), shape(files.get(&name)))).collect();
-            if done >= least && nearest.as_ref().is_none_or(|(_, known)| differ.len() < known.len()) {
+            let differ =
+                names.into_iter().filter(|name| shape(files.get(name)) != shape(found.get(name)));
+            let differ: Vec<String> = differ
+                .map(|name| {
+                    format!(
+                        "name {name} is {:?}, not {:?}",
+                        shape(found.get(&name)),
+                        shape(files.get(&name))
+                    )
+                })
+                .collect();
+            if done >= least && nearest.as_ref().is_none_or(|(_, known)| differ.len() < known.len())
+            {
                 nearest = Some((done, differ));
             }
         }
-        nearest.map_or_else(String::new, |(done, differ)| format!("nearest is {done}, but (mode, length) of {}", differ.join(", ")))
+        nearest.map_or_else(String::new, |(done, differ)| {
+            format!("nearest is {done}, but (mode, length) of {}", differ.join(", "))
+        })
     }
 }
 
 /// What the kernel sends first of a write, if that is not all.
 fn beginning(operation: &Operation) -> Option<Operation> {
     let Operation::Write { name, offset, data, .. } = operation else { return None };
-    let data = data.get(..offset.next_multiple_of(PAGE_BYTES) - offset).filter(|part| !part.is_empty() && part.len() < data.len())?;
+    let data = data
+        .get(..offset.next_multiple_of(PAGE_BYTES) - offset)
+        .filter(|part| !part.is_empty() && part.len() < data.len())?;
     Some(Operation::Write { name: *name, offset: *offset, data: data.to_vec(), sync: false })
 }
 
@@ -186,7 +231,10 @@ struct Unforced<'a> {
 
 impl<'a> Walk<'a> {
     fn from(base: &Files) -> Walk<'a> {
-        let files: BTreeMap<u64, Tracked> = (1..).zip(base).map(|(id, (name, file))| (*name, Tracked { id, file: file.clone() })).collect();
+        let files: BTreeMap<u64, Tracked> = (1..)
+            .zip(base)
+            .map(|(id, (name, file))| (*name, Tracked { id, file: file.clone() }))
+            .collect();
         let mut walk = Walk { last: files.len() as u64, files, unforced: BTreeMap::new() };
         walk.all_forced();
         walk
@@ -197,7 +245,9 @@ impl<'a> Walk<'a> {
         self.wrote(operation);
         self.apply(operation);
         match operation {
-            Operation::Force { name } | Operation::Write { name, sync: true, .. } if counts => self.forced(*name),
+            Operation::Force { name } | Operation::Write { name, sync: true, .. } if counts => {
+                self.forced(*name)
+            }
             Operation::ForceAll if counts => self.all_forced(),
             _ => {}
         }
@@ -221,7 +271,8 @@ impl<'a> Walk<'a> {
                     self.last += 1;
                     self.last
                 });
-                let mut one: Files = known.map(|tracked| (*name, tracked.file)).into_iter().collect();
+                let mut one: Files =
+                    known.map(|tracked| (*name, tracked.file)).into_iter().collect();
                 apply(&mut one, operation);
                 self.files.extend(one.into_iter().map(|(name, file)| (name, Tracked { id, file })));
             }
@@ -239,7 +290,8 @@ impl<'a> Walk<'a> {
 
     fn forced(&mut self, name: u64) {
         if let Some(Tracked { id, file }) = self.files.get(&name) {
-            self.unforced.insert(*id, Unforced { forced: file.content.clone(), writes: Vec::new() });
+            self.unforced
+                .insert(*id, Unforced { forced: file.content.clone(), writes: Vec::new() });
         }
     }
 
@@ -251,12 +303,15 @@ impl<'a> Walk<'a> {
     fn has_shape(&self, found: &Files) -> bool {
         self.files.len() == found.len()
             && self.files.iter().zip(found).all(|((name, tracked), (other, file))| {
-                name == other && tracked.file.mode == file.mode && tracked.file.content.len() == file.content.len()
+                name == other
+                    && tracked.file.mode == file.mode
+                    && tracked.file.content.len() == file.content.len()
             })
     }
 
     fn has_shape_after(&self, operation: &Operation, found: &Files) -> bool {
-        let mut after = Walk { files: self.files.clone(), last: self.last, unforced: BTreeMap::new() };
+        let mut after =
+            Walk { files: self.files.clone(), last: self.last, unforced: BTreeMap::new() };
         after.apply(operation);
         after.has_shape(found)
     }
@@ -270,15 +325,31 @@ impl<'a> Walk<'a> {
             }
             let nothing = Unforced::default();
             let unforced = unforced.get(&tracked.id).unwrap_or(&nothing);
-            let differs = tracked.file.content.iter().zip(&file.content).enumerate().filter(|(_, (expected, found))| expected != found);
+            let differs = tracked
+                .file
+                .content
+                .iter()
+                .zip(&file.content)
+                .enumerate()
+                .filter(|(_, (expected, found))| expected != found);
             for (at, (expected, found)) in differs {
-                let mut writes = unforced.writes.iter().filter_map(|(offset, data)| data.get(at.checked_sub(*offset)?)).peekable();
+                let mut writes = unforced
+                    .writes
+                    .iter()
+                    .filter_map(|(offset, data)| data.get(at.checked_sub(*offset)?))
+                    .peekable();
                 let was_forced = writes.peek().is_none();
                 let older = unforced.forced.get(at).copied().unwrap_or(0);
-                if was_forced || *found != 0 && *found != older && writes.all(|byte| byte != found) {
-                    let what = if was_forced { "nobody wrote there since it was forced" } else { "it is neither old nor new nor zero" };
+                if was_forced || *found != 0 && *found != older && writes.all(|byte| byte != found)
+                {
+                    let what = if was_forced {
+                        "nobody wrote there since it was forced"
+                    } else {
+                        "it is neither old nor new nor zero"
+                    };
                     return Some(format!(
-                        "name {name} of {} bytes has {found:#04x} at byte {at}, not {expected:#04x}, and {what}",
+                        "name {name} of {} bytes has {found:#04x} at byte {at}, not \
+                         {expected:#04x}, and {what}",
                         file.content.len()
                     ));
                 }

@@ -107,7 +107,9 @@ const NEW_MODE: u32 = 0o600;
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operation::Write { name, offset, data, .. } => write!(f, "write to name {name} of {} bytes at {offset}", data.len()),
+            Operation::Write { name, offset, data, .. } => {
+                write!(f, "write to name {name} of {} bytes at {offset}", data.len())
+            }
             other => write!(f, "{other:?}"),
         }
     }
@@ -115,13 +117,29 @@ impl fmt::Display for Operation {
 
 impl Worker {
     /// In a directory of its own below `root`.
-    fn new(root: &Path, number: usize, mix: Mix, seed: u64, forces: Arc<Forces>) -> Outcome<Worker> {
+    fn new(
+        root: &Path,
+        number: usize,
+        mix: Mix,
+        seed: u64,
+        forces: Arc<Forces>,
+    ) -> Outcome<Worker> {
         let dir = root.join(format!("worker {number}"));
         fs::create_dir(&dir)?;
         // Everything that workers find after a power cut is in it.
         OsFile::open(root)?.sync_all()?;
         let (files, history) = (Files::new(), History::default());
-        Ok(Worker { number, dir, rng: Rng(seed), mix, files, history, forces, doubt: None, done: 0 })
+        Ok(Worker {
+            number,
+            dir,
+            rng: Rng(seed),
+            mix,
+            files,
+            history,
+            forces,
+            doubt: None,
+            done: 0,
+        })
     }
 
     /// Operations that have succeeded.
@@ -177,12 +195,15 @@ impl Worker {
         }
         match self.rng.below(12) {
             0 => Operation::Remove { name },
-            1 => Operation::Rename { from: name, to: (name + 1 + self.rng.below(NAMES - 1)) % NAMES },
+            1 => {
+                Operation::Rename { from: name, to: (name + 1 + self.rng.below(NAMES - 1)) % NAMES }
+            }
             2 => Operation::Truncate { name, len: self.rng.below(len as u64 * 2 + 1000) as usize },
             3 => Operation::Chmod { name, mode: 0o400 | self.rng.below(0o400) as u32 },
             // Appends and writes within, with and without a hole.
             kind => {
-                let offset = if kind < 8 { len } else { self.rng.below(len as u64 + 5000) as usize };
+                let offset =
+                    if kind < 8 { len } else { self.rng.below(len as u64 + 5000) as usize };
                 let data_len = 1 + self.rng.below(LONGEST_WRITE) as usize;
                 let sync = forcing && self.rng.below(48) == 0;
                 Operation::Write { name, offset, data: self.rng.bytes(data_len), sync }
@@ -197,14 +218,22 @@ impl Worker {
     fn perform(&self, operation: &Operation) -> io::Result<()> {
         let open = |name: u64| OpenOptions::new().write(true).open(self.path(name));
         match operation {
-            Operation::Create { name } => OpenOptions::new().write(true).create_new(true).mode(NEW_MODE).open(self.path(*name)).map(drop),
+            Operation::Create { name } => OpenOptions::new()
+                .write(true)
+                .create_new(true)
+                .mode(NEW_MODE)
+                .open(self.path(*name))
+                .map(drop),
             Operation::Write { name, offset, data, sync } => {
                 let flags = if *sync { libc::O_DSYNC } else { 0 };
-                let file = OpenOptions::new().write(true).custom_flags(flags).open(self.path(*name))?;
+                let file =
+                    OpenOptions::new().write(true).custom_flags(flags).open(self.path(*name))?;
                 file.write_all_at(data, *offset as u64)
             }
             Operation::Truncate { name, len } => open(*name)?.set_len(*len as u64),
-            Operation::Chmod { name, mode } => fs::set_permissions(self.path(*name), fs::Permissions::from_mode(*mode)),
+            Operation::Chmod { name, mode } => {
+                fs::set_permissions(self.path(*name), fs::Permissions::from_mode(*mode))
+            }
             Operation::Rename { from, to } => fs::rename(self.path(*from), self.path(*to)),
             Operation::Remove { name } => fs::remove_file(self.path(*name)),
             Operation::Force { name } => open(*name)?.sync_all(),
@@ -227,10 +256,18 @@ impl Worker {
             }
         }
         let expected = &self.files;
-        let names: BTreeSet<&u64> = expected.keys().chain(found.keys()).filter(|name| expected.get(name) != found.get(name)).collect();
-        let wrong: Vec<String> = names.into_iter().map(|name| describe(*name, expected.get(name), found.get(name))).collect();
+        let names: BTreeSet<&u64> = expected
+            .keys()
+            .chain(found.keys())
+            .filter(|name| expected.get(name) != found.get(name))
+            .collect();
+        let wrong: Vec<String> = names
+            .into_iter()
+            .map(|name| describe(*name, expected.get(name), found.get(name)))
+            .collect();
         let doubt = doubt.map_or("nothing".into(), |(_, why)| why);
-        Err(Finding(format!("{}: {}; in doubt: {doubt}", self.dir.display(), wrong.join("; "))).into())
+        Err(Finding(format!("{}: {}; in doubt: {doubt}", self.dir.display(), wrong.join("; ")))
+            .into())
     }
 
     /// As [`Worker::verify`] where the machine lost power that had mount and node: what was not
@@ -238,11 +275,15 @@ impl Worker {
     pub fn verify_after_power_cut(&mut self) -> Outcome<u64> {
         let found = self.look()?;
         let doubt = self.doubt.take();
-        let unanswered = doubt.iter().flat_map(|(operation, _)| outcomes(operation, &found)).collect();
-        let lost = self.history.explain(&found, unanswered, self.forces.of_worker(self.number)).map_err(|why| {
-            let doubt = doubt.map_or("nothing".into(), |(_, why)| why);
-            Finding(format!("{}: {why}; in doubt: {doubt}", self.dir.display()))
-        })?;
+        let unanswered =
+            doubt.iter().flat_map(|(operation, _)| outcomes(operation, &found)).collect();
+        let lost = self
+            .history
+            .explain(&found, unanswered, self.forces.of_worker(self.number))
+            .map_err(|why| {
+                let doubt = doubt.map_or("nothing".into(), |(_, why)| why);
+                Finding(format!("{}: {why}; in doubt: {doubt}", self.dir.display()))
+            })?;
         self.files = found;
         Ok(lost)
     }
@@ -251,7 +292,10 @@ impl Worker {
     fn look(&self) -> Outcome<Files> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)? {
-            let name = entry?.file_name().into_string().map_err(|name| Finding(format!("{name:?} was never made")))?;
+            let name = entry?
+                .file_name()
+                .into_string()
+                .map_err(|name| Finding(format!("{name:?} was never made")))?;
             let number = name
                 .strip_prefix("name ")
                 .and_then(|number| number.parse().ok())
@@ -284,7 +328,9 @@ fn read(path: &Path) -> Outcome<(Vec<u8>, fs::Metadata)> {
 
 fn apply(files: &mut Files, operation: &Operation) {
     match operation {
-        Operation::Create { name } => drop(files.insert(*name, File { content: Vec::new(), mode: NEW_MODE })),
+        Operation::Create { name } => {
+            drop(files.insert(*name, File { content: Vec::new(), mode: NEW_MODE }))
+        }
         Operation::Write { name, offset, data, .. } => {
             let content = &mut files.entry(*name).or_default().content;
             if data.is_empty() {
@@ -293,7 +339,9 @@ fn apply(files: &mut Files, operation: &Operation) {
             content.resize(content.len().max(offset + data.len()), 0);
             content[*offset..offset + data.len()].copy_from_slice(data);
         }
-        Operation::Truncate { name, len } => files.entry(*name).or_default().content.resize(*len, 0),
+        Operation::Truncate { name, len } => {
+            files.entry(*name).or_default().content.resize(*len, 0)
+        }
         Operation::Chmod { name, mode } => files.entry(*name).or_default().mode = *mode,
         Operation::Rename { from, to } => {
             if let Some(file) = files.remove(from) {
@@ -311,10 +359,17 @@ fn outcomes(operation: &Operation, found: &Files) -> Vec<Operation> {
     match operation {
         // Some of it, as far as what is found agrees or reaches.
         Operation::Write { name, offset, data, .. } => {
-            let found = found.get(name).and_then(|file| file.content.get(*offset..)).unwrap_or_default();
-            let agreed = data.iter().zip(found).take_while(|(wanted, found)| wanted == found).count();
+            let found =
+                found.get(name).and_then(|file| file.content.get(*offset..)).unwrap_or_default();
+            let agreed =
+                data.iter().zip(found).take_while(|(wanted, found)| wanted == found).count();
             for len in [agreed, data.len().min(found.len())] {
-                possible.push(Operation::Write { name: *name, offset: *offset, data: data[..len].to_vec(), sync: false });
+                possible.push(Operation::Write {
+                    name: *name,
+                    offset: *offset,
+                    data: data[..len].to_vec(),
+                    sync: false,
+                });
             }
         }
         // Which was not forced, then.
@@ -333,7 +388,11 @@ fn describe(name: u64, expected: Option<&File>, found: Option<&File>) -> String 
         }
         (Some(expected), Some(found)) => {
             let differs = expected.content.iter().zip(&found.content).position(|(a, b)| a != b);
-            format!("name {name} holds {} bytes, not {}, and differs from byte {differs:?}", found.content.len(), expected.content.len())
+            format!(
+                "name {name} holds {} bytes, not {}, and differs from byte {differs:?}",
+                found.content.len(),
+                expected.content.len()
+            )
         }
         (None, None) => String::new(),
     }

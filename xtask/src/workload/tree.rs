@@ -1,7 +1,8 @@
-//! Work on a tree of which everything is known: directories, links, symbolic links, extended attributes, bytes, copies and holes.
+//! Work on a tree of which everything is known: directories, links, symbolic links, extended
+//! attributes, bytes, copies and holes.
 //!
-//! As in [`super`], one operation may be under way when the daemon dies. It has happened or it has not; of a write or a copy a
-//! beginning may be there.
+//! As in [`super`], one operation may be under way when the daemon dies. It has happened or it has
+//! not; of a write or a copy a beginning may be there.
 
 use super::read;
 use crate::finding::Finding;
@@ -105,8 +106,12 @@ enum Operation {
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Operation::Write { path, offset, data } => write!(f, "write to {} of {} bytes at {offset}", path.display(), data.len()),
-            Operation::Set { path, name, value } => write!(f, "{name} of {}, {} bytes", path.display(), value.len()),
+            Operation::Write { path, offset, data } => {
+                write!(f, "write to {} of {} bytes at {offset}", path.display(), data.len())
+            }
+            Operation::Set { path, name, value } => {
+                write!(f, "{name} of {}, {} bytes", path.display(), value.len())
+            }
             other => write!(f, "{other:?}"),
         }
     }
@@ -173,7 +178,9 @@ impl TreeWorker {
         };
         let (kind, attributes) = (inode.kind.clone(), inode.attributes.clone());
         match (kind, self.rng.below(10)) {
-            (Kind::Directory, 0..3) => self.tree.is_empty(&path).then_some(Operation::RemoveDirectory { path }),
+            (Kind::Directory, 0..3) => {
+                self.tree.is_empty(&path).then_some(Operation::RemoveDirectory { path })
+            }
             (Kind::File(_), 0) | (Kind::Symlink(_), 0..5) => Some(Operation::Remove { path }),
             (Kind::Directory, 3..5) | (Kind::File(_), 1) | (Kind::Symlink(_), _) => {
                 let to = self.draw_place()?;
@@ -201,14 +208,17 @@ impl TreeWorker {
     }
 
     fn draw_path(&mut self) -> PathBuf {
-        (0..1 + self.rng.below(DEEPEST)).map(|_| NAMES[self.rng.below(NAMES.len() as u64) as usize]).collect()
+        (0..1 + self.rng.below(DEEPEST))
+            .map(|_| NAMES[self.rng.below(NAMES.len() as u64) as usize])
+            .collect()
     }
 
     /// Something is there, or could be made there.
     fn draw_place(&mut self) -> Option<PathBuf> {
         let path = self.draw_path();
         let parent = path.parent()?;
-        let is_there = parent == Path::new("") || self.tree.get(parent).is_some_and(|inode| inode.kind == Kind::Directory);
+        let is_there = parent == Path::new("")
+            || self.tree.get(parent).is_some_and(|inode| inode.kind == Kind::Directory);
         is_there.then_some(path)
     }
 
@@ -231,7 +241,9 @@ impl TreeWorker {
         let at = |path: &Path| self.dir.join(path);
         let open = |path: &Path| OpenOptions::new().write(true).open(at(path));
         match operation {
-            Operation::Create { path } => OpenOptions::new().write(true).create_new(true).open(at(path)).map(drop),
+            Operation::Create { path } => {
+                OpenOptions::new().write(true).create_new(true).open(at(path)).map(drop)
+            }
             Operation::MakeDirectory { path } => fs::create_dir(at(path)),
             Operation::Symlink { path, target } => symlink(target, at(path)),
             Operation::Link { from, to } => fs::hard_link(at(from), at(to)),
@@ -240,7 +252,9 @@ impl TreeWorker {
             Operation::RemoveDirectory { path } => fs::remove_dir(at(path)),
             Operation::Set { path, name, value } => xattr::set(&at(path), name, value),
             Operation::Unset { path, name } => xattr::remove(&at(path), name),
-            Operation::Write { path, offset, data } => open(path)?.write_all_at(data, *offset as u64),
+            Operation::Write { path, offset, data } => {
+                open(path)?.write_all_at(data, *offset as u64)
+            }
             Operation::Copy { from, at: from_offset, len, to, offset } => {
                 copy(&OsFile::open(at(from))?, *from_offset, *len, &open(to)?, *offset)
             }
@@ -252,7 +266,8 @@ impl TreeWorker {
     pub fn verify(&mut self) -> Outcome<()> {
         let found = self.look()?;
         let doubt = self.doubt.take();
-        let operations = doubt.iter().flat_map(|(operation, _)| self.tree.outcomes(operation, &found));
+        let operations =
+            doubt.iter().flat_map(|(operation, _)| self.tree.outcomes(operation, &found));
         for outcome in [None].into_iter().chain(operations.map(Some)) {
             let mut expected = self.tree.clone();
             outcome.iter().for_each(|operation| expected.apply(operation));
@@ -262,7 +277,12 @@ impl TreeWorker {
             }
         }
         let doubt = doubt.map_or("nothing".into(), |(_, why)| why);
-        Err(Finding(format!("{}: {}; in doubt: {doubt}", self.dir.display(), self.tree.differences(&found).join("; "))).into())
+        Err(Finding(format!(
+            "{}: {}; in doubt: {doubt}",
+            self.dir.display(),
+            self.tree.differences(&found).join("; ")
+        ))
+        .into())
     }
 
     /// What is there. Inodes have the numbers that the mount gives them.
@@ -284,14 +304,26 @@ impl TreeWorker {
                 } else {
                     links.insert(metadata.ino(), metadata.nlink());
                 }
-                found.inodes.insert(metadata.ino(), Inode { kind, attributes: xattr::all(&place, &[b"user."])? });
+                found.inodes.insert(
+                    metadata.ino(),
+                    Inode { kind, attributes: xattr::all(&place, &[b"user."])? },
+                );
                 found.names.insert(path, metadata.ino());
             }
         }
         for (ino, links) in links {
-            let names: Vec<&PathBuf> = found.names.iter().filter(|(_, other)| **other == ino).map(|(path, _)| path).collect();
+            let names: Vec<&PathBuf> = found
+                .names
+                .iter()
+                .filter(|(_, other)| **other == ino)
+                .map(|(path, _)| path)
+                .collect();
             if names.len() as u64 != links {
-                return Err(Finding(format!("{}: {links} names are counted of {names:?}", self.dir.display())).into());
+                return Err(Finding(format!(
+                    "{}: {links} names are counted of {names:?}",
+                    self.dir.display()
+                ))
+                .into());
             }
         }
         Ok(found)
@@ -316,7 +348,8 @@ impl Tree {
 
     /// Onto nothing, or something else than a directory onto another such thing.
     fn can_rename(&self, from: &Path, to: &Path) -> bool {
-        let is_directory = |path: &Path| self.get(path).is_some_and(|inode| inode.kind == Kind::Directory);
+        let is_directory =
+            |path: &Path| self.get(path).is_some_and(|inode| inode.kind == Kind::Directory);
         let replaces = self.names.contains_key(to);
         let fits = !replaces || !is_directory(from) && !is_directory(to);
         fits && !to.starts_with(from) && self.names.get(from) != self.names.get(to)
@@ -362,7 +395,8 @@ impl Tree {
             }
             Operation::Rename { from, to } => {
                 self.remove(to);
-                let moved: Vec<PathBuf> = self.names.keys().filter(|path| path.starts_with(from)).cloned().collect();
+                let moved: Vec<PathBuf> =
+                    self.names.keys().filter(|path| path.starts_with(from)).cloned().collect();
                 for path in moved {
                     let rest = path.strip_prefix(from).map(Path::to_owned).unwrap_or_default();
                     let place = if rest == Path::new("") { to.clone() } else { to.join(rest) };
@@ -372,9 +406,13 @@ impl Tree {
             }
             Operation::Remove { path } | Operation::RemoveDirectory { path } => self.remove(path),
             Operation::Set { path, name, value } => {
-                self.change(path, |inode| drop(inode.attributes.insert(name.as_bytes().to_vec(), value.clone())));
+                self.change(path, |inode| {
+                    drop(inode.attributes.insert(name.as_bytes().to_vec(), value.clone()))
+                });
             }
-            Operation::Unset { path, name } => self.change(path, |inode| drop(inode.attributes.remove(name.as_bytes()))),
+            Operation::Unset { path, name } => {
+                self.change(path, |inode| drop(inode.attributes.remove(name.as_bytes())))
+            }
             Operation::Write { path, offset, data } => self.change_content(path, |content| {
                 if !data.is_empty() {
                     content.resize(content.len().max(offset + data.len()), 0);
@@ -396,11 +434,16 @@ impl Tree {
     fn written(&self, operation: &Operation) -> Vec<u8> {
         match operation {
             Operation::Write { data, .. } => data.clone(),
-            Operation::Copy { from, at, len, .. } => {
-                self.content(from).and_then(|content| content.get(*at..at + len)).unwrap_or_default().to_vec()
-            }
+            Operation::Copy { from, at, len, .. } => self
+                .content(from)
+                .and_then(|content| content.get(*at..at + len))
+                .unwrap_or_default()
+                .to_vec(),
             Operation::Punch { path, offset, len } => {
-                let there = self.content(path).and_then(|content| content.get(*offset..)).unwrap_or_default();
+                let there = self
+                    .content(path)
+                    .and_then(|content| content.get(*offset..))
+                    .unwrap_or_default();
                 vec![0; there.len().min(*len)]
             }
             _ => Vec::new(),
@@ -410,15 +453,22 @@ impl Tree {
     /// What an operation without an answer may have been.
     fn outcomes(&self, operation: &Operation, found: &Tree) -> Vec<Operation> {
         let mut possible = vec![operation.clone()];
-        if let Operation::Write { path, offset, .. } | Operation::Copy { to: path, offset, .. } | Operation::Punch { path, offset, .. } =
-            operation
+        if let Operation::Write { path, offset, .. }
+        | Operation::Copy { to: path, offset, .. }
+        | Operation::Punch { path, offset, .. } = operation
         {
             // Some of it, as far as what is found agrees or reaches.
             let data = self.written(operation);
-            let there = found.content(path).and_then(|content| content.get(*offset..)).unwrap_or_default();
-            let agreed = data.iter().zip(there).take_while(|(wanted, there)| wanted == there).count();
+            let there =
+                found.content(path).and_then(|content| content.get(*offset..)).unwrap_or_default();
+            let agreed =
+                data.iter().zip(there).take_while(|(wanted, there)| wanted == there).count();
             for len in [agreed, data.len().min(there.len())] {
-                possible.push(Operation::Write { path: path.clone(), offset: *offset, data: data[..len].to_vec() });
+                possible.push(Operation::Write {
+                    path: path.clone(),
+                    offset: *offset,
+                    data: data[..len].to_vec(),
+                });
             }
         }
         possible
@@ -430,7 +480,12 @@ impl Tree {
         for (path, ino) in &self.names {
             first.entry(*ino).or_insert(path);
         }
-        self.names.iter().filter_map(|(path, ino)| Some((path.as_path(), (self.inodes.get(ino)?, *first.get(ino)?)))).collect()
+        self.names
+            .iter()
+            .filter_map(|(path, ino)| {
+                Some((path.as_path(), (self.inodes.get(ino)?, *first.get(ino)?)))
+            })
+            .collect()
     }
 
     fn differences(&self, found: &Tree) -> Vec<String> {
@@ -446,7 +501,12 @@ impl Tree {
             };
             said.push(format!("{} {what}", path.display()));
         }
-        said.extend(found.keys().filter(|path| !expected.contains_key(*path)).map(|path| format!("{} has come back", path.display())));
+        said.extend(
+            found
+                .keys()
+                .filter(|path| !expected.contains_key(*path))
+                .map(|path| format!("{} has come back", path.display())),
+        );
         said
     }
 }
@@ -454,7 +514,9 @@ impl Tree {
 fn copy(from: &OsFile, at: usize, len: usize, to: &OsFile, offset: usize) -> io::Result<()> {
     let (mut at, mut offset) = (at as i64, offset as i64);
     // SAFETY: both descriptors are open, and the offsets outlive the call.
-    match unsafe { libc::copy_file_range(from.as_raw_fd(), &mut at, to.as_raw_fd(), &mut offset, len, 0) } {
+    match unsafe {
+        libc::copy_file_range(from.as_raw_fd(), &mut at, to.as_raw_fd(), &mut offset, len, 0)
+    } {
         copied if copied == len as isize => Ok(()),
         -1 => Err(io::Error::last_os_error()),
         copied => Err(io::Error::other(format!("{copied} bytes are copied"))),
@@ -475,8 +537,9 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
-    /// Situation: the same work is done to the oracle and to this machine's disk. Danger: the oracle is wrong of what it judges by.
-    /// Expectation: it sees what is there, and every change that nobody made.
+    /// Situation: the same work is done to the oracle and to this machine's disk. Danger: the
+    /// oracle is wrong of what it judges by. Expectation: it sees what is there, and every change
+    /// that nobody made.
     #[test]
     fn the_oracle_knows_what_a_file_system_does() {
         let place = Scratch::new("tree").unwrap();
@@ -490,9 +553,15 @@ mod tests {
             }
         }
         let dir = worker.dir.clone();
-        let is_finding = |worker: &mut TreeWorker| worker.verify().is_err_and(|error| error.is::<Finding>());
-        let file =
-            worker.tree.names.keys().find(|path| worker.tree.content(path).is_some_and(|content| !content.is_empty())).unwrap().clone();
+        let is_finding =
+            |worker: &mut TreeWorker| worker.verify().is_err_and(|error| error.is::<Finding>());
+        let file = worker
+            .tree
+            .names
+            .keys()
+            .find(|path| worker.tree.content(path).is_some_and(|content| !content.is_empty()))
+            .unwrap()
+            .clone();
         xattr::set(&dir.join(&file), "user.other", b"").unwrap();
         assert!(is_finding(&mut worker), "an attribute");
         xattr::remove(&dir.join(&file), "user.other").unwrap();
@@ -514,7 +583,8 @@ mod tests {
         }
     }
 
-    /// Situation: a copy is under way when its daemon dies. Expectation: a beginning of it may be there, and nothing else.
+    /// Situation: a copy is under way when its daemon dies. Expectation: a beginning of it may be
+    /// there, and nothing else.
     #[test]
     fn of_a_copy_a_beginning_may_be_there() {
         let mut tree = Tree::default();
@@ -524,11 +594,16 @@ mod tests {
             tree.apply(&Operation::Write { path: path.clone(), offset: 0, data: data.to_vec() });
         }
         let copy = Operation::Copy { from, at: 1, len: 4, to: to.clone(), offset: 2 };
-        assert!(tree.explains(&copy, &to, b"..bcde") && tree.explains(&copy, &to, b"..b...") && tree.explains(&copy, &to, b"......"));
+        assert!(
+            tree.explains(&copy, &to, b"..bcde")
+                && tree.explains(&copy, &to, b"..b...")
+                && tree.explains(&copy, &to, b"......")
+        );
         assert!(!tree.explains(&copy, &to, b"..b.d.") && !tree.explains(&copy, &to, b"x.bcde"));
     }
 
-    /// Situation: a hole is being made when its daemon dies, across a border of blocks. Expectation: as with a copy.
+    /// Situation: a hole is being made when its daemon dies, across a border of blocks.
+    /// Expectation: as with a copy.
     #[test]
     fn of_a_hole_a_beginning_may_be_there() {
         let mut tree = Tree::default();

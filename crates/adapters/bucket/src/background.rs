@@ -24,7 +24,10 @@ impl Background {
         Ok(Background { runtime: Some(runtime) })
     }
 
-    pub fn run<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Running<T> {
+    pub fn run<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Running<T> {
         Running(self.runtime().spawn(work))
     }
 
@@ -33,7 +36,10 @@ impl Background {
         self.runtime().spawn(work);
     }
 
-    pub fn run_blocking<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Running<T> {
+    pub fn run_blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Running<T> {
         Running(self.runtime().spawn_blocking(work))
     }
 
@@ -64,7 +70,8 @@ impl<T> Future for Running<T> {
             Poll::Ready(Ok(value)) => Poll::Ready(value),
             Poll::Ready(Err(stopped)) => match stopped.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
-                // Tasks are cancelled only by dropping this, or the adapter whose `&self` this borrows.
+                // Tasks are cancelled only by dropping this, or the adapter whose `&self` this
+                // borrows.
                 Err(_) => Poll::Pending,
             },
         }

@@ -20,7 +20,12 @@ use tokio::runtime::{Builder, Runtime};
 
 /// A body that any of the stores might have sent as a page of a listing.
 pub fn listing(body: &[u8]) {
-    let request = ListRequest { prefix: "d/".into(), by_directory: true, after: Some("d/b".into()), limit: 10 };
+    let request = ListRequest {
+        prefix: "d/".into(),
+        by_directory: true,
+        after: Some("d/b".into()),
+        limit: 10,
+    };
     s3::listing::read_uploads(body);
     for read in [s3::listing::read, gcs::listing::read, azure::listing::read] {
         let Some(listed) = read(body) else { continue };
@@ -31,8 +36,9 @@ pub fn listing(body: &[u8]) {
     }
 }
 
-/// What a store might answer to anything that it is asked: one byte for the store, one for what it is asked first, and behind each
-/// zero an answer, `STATUS`, lines `NAME: VALUE`, an empty line and a body.
+/// What a store might answer to anything that it is asked: one byte for the store, one for what it
+/// is asked first, and behind each zero an answer, `STATUS`, lines `NAME: VALUE`, an empty line and
+/// a body.
 pub fn answers(bytes: &[u8]) {
     let Some((&[store, first], rest)) = bytes.split_first_chunk() else { return };
     let said = |name: &str| {
@@ -71,8 +77,8 @@ pub fn answers(bytes: &[u8]) {
     });
 }
 
-/// What an environment, the files that it names and the services of a cloud might say of credentials, of one of the stores.
-/// `answers` are as those of [`answers`].
+/// What an environment, the files that it names and the services of a cloud might say of
+/// credentials, of one of the stores. `answers` are as those of [`answers`].
 pub fn credentials(store: u8, environment: Environment, answers: &[u8]) {
     at_once(async {
         match client(store, environment, script(answers)) {
@@ -86,7 +92,12 @@ pub fn credentials(store: u8, environment: Environment, answers: &[u8]) {
 
 /// What somebody might take for the URL of a bucket.
 pub fn location(text: &str) {
-    if let Ok(Location::S3 { prefix, .. } | Location::Google { prefix, .. } | Location::Azure { prefix, .. }) = Location::parse(text) {
+    if let Ok(
+        Location::S3 { prefix, .. }
+        | Location::Google { prefix, .. }
+        | Location::Azure { prefix, .. },
+    ) = Location::parse(text)
+    {
         assert!(prefix.is_empty() || prefix.ends_with('/'), "{prefix:?}");
     }
 }
@@ -99,7 +110,10 @@ pub fn notes(bytes: &[u8]) {
         assert_eq!(notes::tags_in(notes::text_of(&tags, &etag).as_bytes(), &etag), tags);
     }
     if let Some(tags) = uploads::tags_told(bytes, "k") {
-        assert_eq!(uploads::tags_told(uploads::description("k", &tags).as_bytes(), "k"), Some(tags));
+        assert_eq!(
+            uploads::tags_told(uploads::description("k", &tags).as_bytes(), "k"),
+            Some(tags)
+        );
     }
 }
 
@@ -115,7 +129,9 @@ fn client(store: u8, environment: Environment, answers: Vec<Answer>) -> Option<S
     match store % 3 {
         0 => s3::client("bucket", &settings, environment, transport).ok().map(Store::S3),
         1 => gcs::client("bucket", "p/", &settings, environment, transport).ok().map(Store::Google),
-        _ => azure::client("container", "account", "p/", &settings, environment, transport).ok().map(Store::Azure),
+        _ => azure::client("container", "account", "p/", &settings, environment, transport)
+            .ok()
+            .map(Store::Azure),
     }
 }
 
@@ -134,7 +150,10 @@ async fn ask(store: &impl Operations, operations: impl Iterator<Item = u8>) {
     let upload = UploadId("0123456789abcdef0123456789abcdef".into());
     let body = Bytes::from_static(b"ebb");
     let tags = vec![("ebb-object".to_owned(), "1/1.1".to_owned())];
-    let parts = [PartTag { number: 1, receipt: "r 6Le+Qw==".into() }, PartTag { number: 2, receipt: etag.0.clone() }];
+    let parts = [
+        PartTag { number: 1, receipt: "r 6Le+Qw==".into() },
+        PartTag { number: 2, receipt: etag.0.clone() },
+    ];
     let request = ListRequest { prefix: "d/".into(), by_directory: true, after: None, limit: 10 };
     for operation in operations {
         let told = match operation {
@@ -146,10 +165,18 @@ async fn ask(store: &impl Operations, operations: impl Iterator<Item = u8>) {
             3 => store.put("k", body.clone(), &Condition::Match(etag.clone()), &tags).await.ok(),
             4 => store.copy("k", "l", Some(&etag), &Condition::Always).await.ok(),
             5 => store.upload_begin("k", &tags).await.ok().map(|upload| ETag(upload.0)),
-            6 => store.upload_part("k", &upload, 1, body.clone()).await.ok().map(|part| ETag(part.receipt)),
+            6 => store
+                .upload_part("k", &upload, 1, body.clone())
+                .await
+                .ok()
+                .map(|part| ETag(part.receipt)),
             7 => {
                 let from = Piece { key: "l".into(), etag: etag.clone(), range: 0..9 };
-                store.upload_part_copy("k", &upload, 2, &from).await.ok().map(|part| ETag(part.receipt))
+                store
+                    .upload_part_copy("k", &upload, 2, &from)
+                    .await
+                    .ok()
+                    .map(|part| ETag(part.receipt))
             }
             8 => store.upload_complete("k", &upload, &parts, &Condition::Absent).await.ok(),
             9 => store.delete("k", Some(&etag)).await.err().map(|error| ETag(error.to_string())),
@@ -162,7 +189,10 @@ async fn ask(store: &impl Operations, operations: impl Iterator<Item = u8>) {
                 None
             }
         };
-        assert!(told.is_none_or(|told| !told.0.is_empty()), "what operation {operation} gives cannot be asked for again");
+        assert!(
+            told.is_none_or(|told| !told.0.is_empty()),
+            "what operation {operation} gives cannot be asked for again"
+        );
     }
 }
 
@@ -181,7 +211,10 @@ fn answer(text: &[u8]) -> Option<Answer> {
     let mut headers = HeaderMap::new();
     for line in lines {
         let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
-        let (name, value) = (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(line[colon + 1..].trim_ascii()));
+        let (name, value) = (
+            HeaderName::from_bytes(&line[..colon]),
+            HeaderValue::from_bytes(line[colon + 1..].trim_ascii()),
+        );
         if let (Ok(name), Ok(value)) = (name, value) {
             headers.append(name, value);
         }
@@ -191,8 +224,9 @@ fn answer(text: &[u8]) -> Option<Answer> {
 
 /// What waits for time to pass is given up.
 fn at_once(work: impl Future<Output = ()>) {
-    static TIME: LazyLock<Runtime> =
-        LazyLock::new(|| Builder::new_current_thread().enable_time().build().expect("a runtime of one thread"));
+    static TIME: LazyLock<Runtime> = LazyLock::new(|| {
+        Builder::new_current_thread().enable_time().build().expect("a runtime of one thread")
+    });
     let _entered = TIME.enter();
     work.now_or_never();
 }

@@ -37,7 +37,8 @@ pub struct BucketSettings {
     pub endpoint: Option<String>,
     /// S3 only. Default: AWS_REGION, AWS_DEFAULT_REGION, the profile's, `us-east-1`.
     pub region: Option<String>,
-    /// S3 only. The bucket in the path of requests, not in the host name. Default: where an endpoint is given.
+    /// S3 only. The bucket in the path of requests, not in the host name. Default: where an
+    /// endpoint is given.
     pub path_style: Option<bool>,
     /// S3 only. With `secret_key`: signs with these and asks no other source.
     pub access_key: Option<String>,
@@ -51,7 +52,8 @@ pub struct BucketSettings {
     pub kms_key: Option<String>,
     /// Requests are not signed: public buckets.
     pub anonymous: bool,
-    /// Nothing will be written, so opening tests no permission to write, and conditions are reported as not kept.
+    /// Nothing will be written, so opening tests no permission to write, and conditions are
+    /// reported as not kept.
     pub read_only: bool,
 }
 
@@ -89,7 +91,8 @@ impl fmt::Debug for BucketSettings {
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error(
-        "{url:?} is no storage URL: {why}; use s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or file:///DIRECTORY"
+        "{url:?} is no storage URL: {why}; use s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], \
+         az://CONTAINER[@ACCOUNT][/PREFIX] or file:///DIRECTORY"
     )]
     Url { url: String, why: String },
     #[error("{url}: {what}")]
@@ -109,13 +112,21 @@ pub enum OpenError {
 impl OpenError {
     /// Something answered that is not the store.
     pub(crate) fn stranger(url: String, protocol: &str) -> OpenError {
-        OpenError::Unreachable { url, what: format!("what answers there does not speak the {protocol} protocol; check the endpoint") }
+        OpenError::Unreachable {
+            url,
+            what: format!(
+                "what answers there does not speak the {protocol} protocol; check the endpoint"
+            ),
+        }
     }
 
     pub(crate) fn unanswered(url: String, error: BucketError) -> OpenError {
         match error {
             BucketError::Forbidden { what } => OpenError::Forbidden { url, what },
-            error => OpenError::Unreachable { url, what: format!("{error}; check the endpoint and the network") },
+            error => OpenError::Unreachable {
+                url,
+                what: format!("{error}; check the endpoint and the network"),
+            },
         }
     }
 }
@@ -126,7 +137,9 @@ impl OpenError {
 /// new, empty bucket of this process, for tests).
 pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>, OpenError> {
     let location = Location::parse(url)?;
-    location.check_encryption(settings).map_err(|what| OpenError::Settings { url: url.into(), what: what.into() })?;
+    location
+        .check_encryption(settings)
+        .map_err(|what| OpenError::Settings { url: url.into(), what: what.into() })?;
     match location {
         Location::S3 { bucket, prefix } => {
             let store = s3::open(&bucket, &prefix, settings).await?;
@@ -140,7 +153,9 @@ pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>
             let store = azure::open(&container, &account, &prefix, settings).await?;
             Ok(Prefixed::over(Rc::new(store), &prefix))
         }
-        Location::Directory { path } => Ok(Rc::new(directory::Directory::open(&path, settings.read_only).await?)),
+        Location::Directory { path } => {
+            Ok(Rc::new(directory::Directory::open(&path, settings.read_only).await?))
+        }
         Location::Memory { prefix } => Ok(Prefixed::over(Rc::new(Memory::new()), &prefix)),
     }
 }

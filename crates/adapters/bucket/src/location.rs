@@ -38,7 +38,9 @@ impl Location {
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         match scheme {
             "s3" | "gs" if host.is_empty() => Err(wrong("it names no bucket")),
-            "s3" | "gs" if !is_name(host) => Err(wrong("the name of a bucket has letters, digits, '-', '.' and '_' alone")),
+            "s3" | "gs" if !is_name(host) => {
+                Err(wrong("the name of a bucket has letters, digits, '-', '.' and '_' alone"))
+            }
             "s3" => Ok(Location::S3 { bucket: host.into(), prefix: prefix(path) }),
             "gs" => Ok(Location::Google { bucket: host.into(), prefix: prefix(path) }),
             "az" => {
@@ -46,16 +48,35 @@ impl Location {
                 if container.is_empty() {
                     return Err(wrong("it names no container"));
                 }
-                let is_host = |account: &str| is_name(account.trim_end_matches(|c: char| c.is_ascii_digit()).trim_end_matches(':'));
-                if !is_name(container) || !account.is_empty() && !is_name(account) && !is_host(account) {
-                    return Err(wrong("the names of a container and an account have letters, digits, '-', '.' and '_' alone"));
+                let is_host = |account: &str| {
+                    is_name(
+                        account
+                            .trim_end_matches(|c: char| c.is_ascii_digit())
+                            .trim_end_matches(':'),
+                    )
+                };
+                if !is_name(container)
+                    || !account.is_empty() && !is_name(account) && !is_host(account)
+                {
+                    return Err(wrong(
+                        "the names of a container and an account have letters, digits, '-', '.' \
+                         and '_' alone",
+                    ));
                 }
                 if path.contains("sig=") {
-                    return Err(wrong("a shared access signature goes into AZURE_STORAGE_SAS_TOKEN"));
+                    return Err(wrong(
+                        "a shared access signature goes into AZURE_STORAGE_SAS_TOKEN",
+                    ));
                 }
-                Ok(Location::Azure { container: container.into(), account: account.into(), prefix: prefix(path) })
+                Ok(Location::Azure {
+                    container: container.into(),
+                    account: account.into(),
+                    prefix: prefix(path),
+                })
             }
-            "file" if !host.is_empty() => Err(wrong("a directory's URL has three slashes, then its absolute path")),
+            "file" if !host.is_empty() => {
+                Err(wrong("a directory's URL has three slashes, then its absolute path"))
+            }
             "file" if rest.contains('\0') => Err(wrong("it holds a NUL")),
             "file" if path.is_empty() => Err(wrong("the root of this machine is no storage")),
             "file" => Ok(Location::Directory { path: rest.into() }),
@@ -65,11 +86,16 @@ impl Location {
         }
     }
 
-    /// In words why the store cannot be told how to encrypt: what was asked for must not be passed over.
+    /// In words why the store cannot be told how to encrypt: what was asked for must not be passed
+    /// over.
     pub fn check_encryption(&self, settings: &BucketSettings) -> Result<(), &'static str> {
         match (self, settings.server_side_encryption, &settings.kms_key) {
-            (Location::S3 { .. }, _, _) | (_, None, None) | (Location::Google { .. }, None, _) => Ok(()),
-            (Location::Google { .. }, Some(_), _) => Err("Google encrypts with its own keys, or with the one that is given as the KMS key"),
+            (Location::S3 { .. }, _, _) | (_, None, None) | (Location::Google { .. }, None, _) => {
+                Ok(())
+            }
+            (Location::Google { .. }, Some(_), _) => Err(
+                "Google encrypts with its own keys, or with the one that is given as the KMS key",
+            ),
             _ => Err("how this storage encrypts is a matter of its own settings"),
         }
     }
@@ -85,17 +111,30 @@ mod tests {
 
     #[test]
     fn urls_name_what_they_say() {
-        let s3 = |bucket: &str, prefix: &str| Location::S3 { bucket: bucket.into(), prefix: prefix.into() };
+        let s3 = |bucket: &str, prefix: &str| Location::S3 {
+            bucket: bucket.into(),
+            prefix: prefix.into(),
+        };
         assert_eq!(Location::parse("s3://b").unwrap(), s3("b", ""));
         assert_eq!(Location::parse("s3://b/").unwrap(), s3("b", ""));
         assert_eq!(Location::parse("s3://b/a b/%41").unwrap(), s3("b", "a b/%41/"));
         let gs = Location::Google { bucket: "b".into(), prefix: "p/".into() };
         assert_eq!(Location::parse("gs://b/p").unwrap(), gs);
-        let az = |account: &str| Location::Azure { container: "c".into(), account: account.into(), prefix: "p/".into() };
+        let az = |account: &str| Location::Azure {
+            container: "c".into(),
+            account: account.into(),
+            prefix: "p/".into(),
+        };
         assert_eq!(Location::parse("az://c/p").unwrap(), az(""));
         assert_eq!(Location::parse("az://c@acc/p/").unwrap(), az("acc"));
-        assert_eq!(Location::parse("az://c@acc.blob.core.windows.net/p").unwrap(), az("acc.blob.core.windows.net"));
-        assert_eq!(Location::parse("file:///srv/data").unwrap(), Location::Directory { path: "/srv/data".into() });
+        assert_eq!(
+            Location::parse("az://c@acc.blob.core.windows.net/p").unwrap(),
+            az("acc.blob.core.windows.net")
+        );
+        assert_eq!(
+            Location::parse("file:///srv/data").unwrap(),
+            Location::Directory { path: "/srv/data".into() }
+        );
         assert_eq!(Location::parse("mem://").unwrap(), Location::Memory { prefix: "".into() });
     }
 
@@ -106,7 +145,9 @@ mod tests {
             kms_key: key.map(str::to_owned),
             ..BucketSettings::default()
         };
-        let is_taken = |url: &str, settings: &BucketSettings| Location::parse(url).unwrap().check_encryption(settings).is_ok();
+        let is_taken = |url: &str, settings: &BucketSettings| {
+            Location::parse(url).unwrap().check_encryption(settings).is_ok()
+        };
         let kms = Some(crate::ServerSideEncryption::Kms);
         for (settings, takers) in [
             (with(None, None), "s3 gs az file mem"),
@@ -116,7 +157,11 @@ mod tests {
         ] {
             for url in ["s3://b", "gs://b", "az://c@a", "file:///d", "mem://"] {
                 let scheme = url.split(':').next().unwrap();
-                assert_eq!(is_taken(url, &settings), takers.split(' ').any(|taker| taker == scheme), "{url} {settings:?}");
+                assert_eq!(
+                    is_taken(url, &settings),
+                    takers.split(' ').any(|taker| taker == scheme),
+                    "{url} {settings:?}"
+                );
             }
         }
     }

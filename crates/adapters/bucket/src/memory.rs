@@ -3,8 +3,8 @@
 use crate::tags::checked;
 use bytes::Bytes;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
-    PortFuture, UploadId,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object,
+    ObjectMeta, ObjectTags, PartTag, Piece, PortFuture, UploadId,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -24,7 +24,8 @@ struct State {
     serial: u64,
 }
 
-/// As it was sent: an upload in parts is put together when somebody reads across them, and its sender does not wait.
+/// As it was sent: an upload in parts is put together when somebody reads across them, and its
+/// sender does not wait.
 #[derive(Clone)]
 struct Stored {
     meta: ObjectMeta,
@@ -67,9 +68,12 @@ impl State {
     }
 
     fn find(&mut self, key: &str, if_match: Option<&ETag>) -> Result<&mut Stored, BucketError> {
-        let object = self.objects.get_mut(key).ok_or_else(|| BucketError::NotFound { key: key.into() })?;
+        let object =
+            self.objects.get_mut(key).ok_or_else(|| BucketError::NotFound { key: key.into() })?;
         match if_match {
-            Some(tag) if *tag != object.meta.etag => Err(BucketError::Precondition { key: key.into() }),
+            Some(tag) if *tag != object.meta.etag => {
+                Err(BucketError::Precondition { key: key.into() })
+            }
             _ => Ok(object),
         }
     }
@@ -84,14 +88,23 @@ impl State {
         if holds { Ok(()) } else { Err(BucketError::Precondition { key: key.into() }) }
     }
 
-    fn store(&mut self, key: &str, parts: Vec<Bytes>, condition: &Condition, tags: ObjectTags) -> Result<ETag, BucketError> {
+    fn store(
+        &mut self,
+        key: &str,
+        parts: Vec<Bytes>,
+        condition: &Condition,
+        tags: ObjectTags,
+    ) -> Result<ETag, BucketError> {
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
-            return Err(BucketError::Refused { what: format!("{key:?}: a key is 1 to {MAX_KEY_BYTES} bytes long") });
+            return Err(BucketError::Refused {
+                what: format!("{key:?}: a key is 1 to {MAX_KEY_BYTES} bytes long"),
+            });
         }
         self.check(key, condition)?;
         let tags = checked(tags)?;
         let etag = ETag(format!("m{}", self.serial()));
-        let modified_secs = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
+        let modified_secs =
+            SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64);
         let len_bytes = parts.iter().map(|part| part.len() as u64).sum();
         let meta = ObjectMeta { etag: etag.clone(), len_bytes, modified_secs, tags };
         self.objects.insert(key.into(), Stored { meta, parts });
@@ -101,23 +114,31 @@ impl State {
     fn piece(&mut self, Piece { key, etag, range }: &Piece) -> Result<Bytes, BucketError> {
         let object = self.find(key, Some(etag))?;
         if range.is_empty() || range.end > object.meta.len_bytes {
-            return Err(BucketError::Refused { what: format!("{key}: it does not have bytes {range:?}") });
+            return Err(BucketError::Refused {
+                what: format!("{key}: it does not have bytes {range:?}"),
+            });
         }
         Ok(object.cut(range.clone()))
     }
 
     fn upload(&mut self, key: &str, upload: &UploadId) -> Result<&mut Upload, BucketError> {
-        self.uploads.get_mut(&upload.0).filter(|upload| upload.key == key).ok_or_else(|| BucketError::NotFound { key: key.into() })
+        self.uploads
+            .get_mut(&upload.0)
+            .filter(|upload| upload.key == key)
+            .ok_or_else(|| BucketError::NotFound { key: key.into() })
     }
 
     fn list(&self, request: &ListRequest) -> ListPage {
         let mut entries: Vec<ListEntry> = Vec::new();
         // What a key up to `after` is shown as is not above it either.
-        let first = request.after.as_ref().map_or(&request.prefix, |after| after.max(&request.prefix));
+        let first =
+            request.after.as_ref().map_or(&request.prefix, |after| after.max(&request.prefix));
         for (key, object) in self.objects.range(first.clone()..) {
             let Some(rest) = key.strip_prefix(&request.prefix) else { break };
             let entry = match rest.find('/') {
-                Some(slash) if request.by_directory => ListEntry::Prefix { key: key[..request.prefix.len() + slash + 1].into() },
+                Some(slash) if request.by_directory => {
+                    ListEntry::Prefix { key: key[..request.prefix.len() + slash + 1].into() }
+                }
                 _ => ListEntry::Object {
                     key: key.clone(),
                     etag: object.meta.etag.clone(),
@@ -140,7 +161,12 @@ impl State {
 }
 
 impl Bucket for Memory {
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<Object, BucketError>> {
         let found = self.state.borrow_mut().find(key, if_match).map(|object| {
             let end = object.meta.len_bytes;
             let range = range.unwrap_or(0..end);
@@ -154,11 +180,21 @@ impl Bucket for Memory {
         answer(self.state.borrow_mut().find(key, None).map(|object| object.meta.clone()))
     }
 
-    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: Condition,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         answer(self.state.borrow_mut().store(key, vec![body], &condition, tags))
     }
 
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
+    fn delete(
+        &self,
+        key: &str,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         let mut state = self.state.borrow_mut();
         answer(match state.find(key, if_match) {
             Ok(_) => {
@@ -170,34 +206,66 @@ impl Bucket for Memory {
         })
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let mut state = self.state.borrow_mut();
         let source = state.find(from, if_match).cloned();
-        answer(source.and_then(|source| state.store(to, source.parts, &condition, source.meta.tags)))
+        answer(
+            source.and_then(|source| state.store(to, source.parts, &condition, source.meta.tags)),
+        )
     }
 
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
         answer(Ok(self.state.borrow().list(&request)))
     }
 
-    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
+    fn upload_begin(
+        &self,
+        key: &str,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<UploadId, BucketError>> {
         let mut state = self.state.borrow_mut();
         let id = format!("u{}", state.serial());
-        let begun = checked(tags).map(|tags| state.uploads.insert(id.clone(), Upload { key: key.into(), tags, parts: BTreeMap::new() }));
+        let begun = checked(tags).map(|tags| {
+            state
+                .uploads
+                .insert(id.clone(), Upload { key: key.into(), tags, parts: BTreeMap::new() })
+        });
         answer(begun.map(|_| UploadId(id)))
     }
 
-    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let mut state = self.state.borrow_mut();
         let etag = format!("p{}", state.serial());
-        let stored = state.upload(key, upload).map(|upload| upload.parts.insert(number, (etag.clone(), body)));
+        let stored = state
+            .upload(key, upload)
+            .map(|upload| upload.parts.insert(number, (etag.clone(), body)));
         answer(stored.map(|_| PartTag { number, receipt: etag }))
     }
 
-    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: Piece,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let mut state = self.state.borrow_mut();
         let etag = format!("p{}", state.serial());
-        let copied = state.piece(&from).and_then(|body| Ok(state.upload(key, upload)?.parts.insert(number, (etag.clone(), body))));
+        let copied = state.piece(&from).and_then(|body| {
+            Ok(state.upload(key, upload)?.parts.insert(number, (etag.clone(), body)))
+        });
         answer(copied.map(|_| PartTag { number, receipt: etag }))
     }
 
@@ -209,7 +277,9 @@ impl Bucket for Memory {
         condition: Condition,
     ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let mut state = self.state.borrow_mut();
-        let assembled = state.upload(key, upload).and_then(|upload| Ok((upload.assemble(&parts)?, upload.tags.clone())));
+        let assembled = state
+            .upload(key, upload)
+            .and_then(|upload| Ok((upload.assemble(&parts)?, upload.tags.clone())));
         let done = assembled.and_then(|(parts, tags)| state.store(key, parts, &condition, tags));
         if done.is_ok() {
             state.uploads.remove(&upload.0);
@@ -217,7 +287,11 @@ impl Bucket for Memory {
         answer(done)
     }
 
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
+    fn upload_abort(
+        &self,
+        key: &str,
+        upload: &UploadId,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         let mut state = self.state.borrow_mut();
         if state.upload(key, upload).is_ok() {
             state.uploads.remove(&upload.0);
@@ -255,17 +329,23 @@ impl Upload {
     fn assemble(&self, parts: &[PartTag]) -> Result<Vec<Bytes>, BucketError> {
         let ascending = parts.windows(2).all(|pair| pair[0].number < pair[1].number);
         if parts.is_empty() || !ascending {
-            return Err(BucketError::Refused { what: format!("{}: the parts of an upload are given once each, in order", self.key) });
+            return Err(BucketError::Refused {
+                what: format!("{}: the parts of an upload are given once each, in order", self.key),
+            });
         }
         let sent = parts.iter().map(|part| match self.parts.get(&part.number) {
             Some((etag, bytes)) if *etag == part.receipt => Ok(bytes.clone()),
-            _ => Err(BucketError::Refused { what: format!("{}: part {} was not sent", self.key, part.number) }),
+            _ => Err(BucketError::Refused {
+                what: format!("{}: part {} was not sent", self.key, part.number),
+            }),
         });
         sent.collect()
     }
 }
 
-fn answer<T: 'static>(result: Result<T, BucketError>) -> PortFuture<'static, Result<T, BucketError>> {
+fn answer<T: 'static>(
+    result: Result<T, BucketError>,
+) -> PortFuture<'static, Result<T, BucketError>> {
     Box::pin(std::future::ready(result))
 }
 

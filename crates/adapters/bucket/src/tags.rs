@@ -9,7 +9,8 @@ pub(crate) fn checked(mut tags: ObjectTags) -> Result<ObjectTags, BucketError> {
     for (name, value) in &tags {
         let good_name = name.starts_with(|c: char| c.is_ascii_lowercase())
             && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        let good_value = value.bytes().all(|b| b.is_ascii_graphic() || b == b' ') && value.trim() == value;
+        let good_value =
+            value.bytes().all(|b| b.is_ascii_graphic() || b == b' ') && value.trim() == value;
         if !good_name || !good_value {
             return refused(format!("{name:?}: a tag is a lower-case name and a short ASCII text"));
         }

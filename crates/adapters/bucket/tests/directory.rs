@@ -4,7 +4,12 @@ use ebb_bucket::{BucketSettings, suite};
 
 fn open(path: &std::path::Path) -> std::rc::Rc<dyn ebb_ports::Bucket> {
     let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    executor.block_on(ebb_bucket::open(&format!("file://{}", path.display()), &BucketSettings::default())).unwrap()
+    executor
+        .block_on(ebb_bucket::open(
+            &format!("file://{}", path.display()),
+            &BucketSettings::default(),
+        ))
+        .unwrap()
 }
 
 #[test]

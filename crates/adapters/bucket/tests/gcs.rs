@@ -6,7 +6,10 @@ use ebb_bucket::{BucketSettings, suite};
 
 #[test]
 fn google_cloud_storage_passes_the_suite() {
-    let Some(url) = std::env::var("EBB_TEST_STORE").ok().filter(|url| url.starts_with("gs://")) else { return };
+    let Some(url) = std::env::var("EBB_TEST_STORE").ok().filter(|url| url.starts_with("gs://"))
+    else {
+        return;
+    };
     let executor = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let bucket = executor.block_on(ebb_bucket::open(&url, &BucketSettings::default())).unwrap();
     println!("{:?}", bucket.capabilities());

@@ -12,8 +12,14 @@ fn only() -> Option<String> {
     std::env::var("EBB_TEST_ONLY").ok()
 }
 
-fn open(url: &str, settings: &BucketSettings) -> Result<std::rc::Rc<dyn ebb_ports::Bucket>, ebb_bucket::OpenError> {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(ebb_bucket::open(url, settings))
+fn open(
+    url: &str,
+    settings: &BucketSettings,
+) -> Result<std::rc::Rc<dyn ebb_ports::Bucket>, ebb_bucket::OpenError> {
+    tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap()
+        .block_on(ebb_bucket::open(url, settings))
 }
 
 #[test]
@@ -33,7 +39,11 @@ fn s3_passes_the_suite() {
 fn another_s3_server_passes_the_suite() {
     let Ok(endpoint) = std::env::var("EBB_TEST_S3_ENDPOINT") else { return };
     let name = std::env::var("EBB_TEST_S3_BUCKET").unwrap_or_else(|_| "ebb-test".into());
-    let bucket = open(&format!("s3://{name}/suite"), &BucketSettings { endpoint: Some(endpoint), ..BucketSettings::default() }).unwrap();
+    let bucket = open(
+        &format!("s3://{name}/suite"),
+        &BucketSettings { endpoint: Some(endpoint), ..BucketSettings::default() },
+    )
+    .unwrap();
     println!("{:?}", bucket.capabilities());
     // Clauses that it is known not to keep, by name.
     let known = std::env::var("EBB_TEST_S3_KNOWN").unwrap_or_default();
@@ -46,7 +56,10 @@ const BROKEN: &[u8] = b"broke on its way!";
 
 /// A line to the server: everything arrives but for the fragile bytes.
 fn damaging(server: &str) -> String {
-    let (listener, server) = (TcpListener::bind("127.0.0.1:0").unwrap(), server.trim_start_matches("http://").to_owned());
+    let (listener, server) = (
+        TcpListener::bind("127.0.0.1:0").unwrap(),
+        server.trim_start_matches("http://").to_owned(),
+    );
     let address = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
         for client in listener.incoming() {
@@ -56,7 +69,9 @@ fn damaging(server: &str) -> String {
             std::thread::spawn(move || {
                 let mut bytes = vec![0; 1 << 16];
                 while let Ok(len @ 1..) = (&client).read(&mut bytes) {
-                    if let Some(at) = bytes[..len].windows(FRAGILE.len()).position(|some| some == FRAGILE) {
+                    if let Some(at) =
+                        bytes[..len].windows(FRAGILE.len()).position(|some| some == FRAGILE)
+                    {
                         bytes[at..at + FRAGILE.len()].copy_from_slice(BROKEN);
                     }
                     if (&server).write_all(&bytes[..len]).is_err() {
@@ -87,7 +102,8 @@ fn what_is_damaged_on_its_way_is_not_stored() {
         let upload = bucket.upload_begin("k", vec![]).await.unwrap();
         let part = bucket.upload_part("k", &upload, 1, fragile()).await;
         assert!(matches!(part, Err(BucketError::Unavailable { .. })), "{part:?}");
-        let part = bucket.upload_part("k", &upload, 1, Bytes::from_static(b"arrives")).await.unwrap();
+        let part =
+            bucket.upload_part("k", &upload, 1, Bytes::from_static(b"arrives")).await.unwrap();
         bucket.upload_complete("k", &upload, vec![part], Condition::Always).await.unwrap();
         assert_eq!(bucket.get("k", None, None).await.unwrap().body, "arrives");
     });

@@ -26,14 +26,21 @@ type Name = Rc<Mutex<Weak<EncryptedFile>>>;
 const LEAST_NAMES: usize = 1024;
 
 impl EncryptedDisk {
-    pub(crate) fn new(inner: Rc<dyn Disk>, key: &DataKey, entropy: Rc<dyn Entropy>) -> EncryptedDisk {
+    pub(crate) fn new(
+        inner: Rc<dyn Disk>,
+        key: &DataKey,
+        entropy: Rc<dyn Entropy>,
+    ) -> EncryptedDisk {
         EncryptedDisk { inner, xts: Rc::new(Xts::new(key)), entropy, names: RefCell::default() }
     }
 
     fn name(&self, path: &str) -> Name {
         let mut names = self.names.borrow_mut();
         if names.len() >= LEAST_NAMES && names.len().is_power_of_two() {
-            names.retain(|_, name| Rc::strong_count(name) > 1 || name.try_lock().is_none_or(|file| file.strong_count() > 0));
+            names.retain(|_, name| {
+                Rc::strong_count(name) > 1
+                    || name.try_lock().is_none_or(|file| file.strong_count() > 0)
+            });
         }
         names.entry(path.to_owned()).or_default().clone()
     }
@@ -45,7 +52,9 @@ impl EncryptedDisk {
             return Ok(open);
         }
         let inner = self.inner.open(path, mode).await?;
-        let file = Rc::new(EncryptedFile::open(inner, self.xts.clone(), self.entropy.clone(), path).await?);
+        let file = Rc::new(
+            EncryptedFile::open(inner, self.xts.clone(), self.entropy.clone(), path).await?,
+        );
         *named = Rc::downgrade(&file);
         Ok(file)
     }
@@ -57,7 +66,8 @@ impl EncryptedDisk {
         let (first, second) = (self.name(from.min(to)), self.name(from.max(to)));
         let (mut first, mut second) = (first.lock().await, second.lock().await);
         self.inner.rename(from, to).await?;
-        let (old, new) = if from < to { (&mut first, &mut second) } else { (&mut second, &mut first) };
+        let (old, new) =
+            if from < to { (&mut first, &mut second) } else { (&mut second, &mut first) };
         **new = std::mem::take(&mut **old);
         Ok(())
     }
@@ -72,7 +82,11 @@ impl EncryptedDisk {
 }
 
 impl Disk for EncryptedDisk {
-    fn open(&self, path: &str, mode: OpenMode) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>> {
+    fn open(
+        &self,
+        path: &str,
+        mode: OpenMode,
+    ) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>> {
         let path = path.to_owned();
         Box::pin(async move { self.open_file(&path, mode).await })
     }

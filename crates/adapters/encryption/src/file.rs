@@ -1,5 +1,6 @@
 //! One encrypted file: a header, the contents in blocks of 16 bytes at their own offsets behind it,
-//! and a tail of zeros, so that the last block is whole and the length still says how long the file is.
+//! and a tail of zeros, so that the last block is whole and the length still says how long the file
+//! is.
 //!
 //! Laws:
 //! - A block is stored whole or not at all, and never depends on the length. So a power cut that
@@ -48,9 +49,15 @@ pub struct EncryptedFile {
 }
 
 impl EncryptedFile {
-    pub async fn open(inner: Rc<dyn DiskFile>, xts: Rc<Xts>, entropy: Rc<dyn Entropy>, path: &str) -> Result<EncryptedFile, DiskError> {
+    pub async fn open(
+        inner: Rc<dyn DiskFile>,
+        xts: Rc<Xts>,
+        entropy: Rc<dyn Entropy>,
+        path: &str,
+    ) -> Result<EncryptedFile, DiskError> {
         let page = inner.read_at(0, CONTENTS_AT as usize).await?;
-        let first_unit = first_unit(&page).map_err(|error| DiskError::Failed { path: path.into(), what: error.to_string() })?;
+        let first_unit = first_unit(&page)
+            .map_err(|error| DiskError::Failed { path: path.into(), what: error.to_string() })?;
         Ok(EncryptedFile {
             inner,
             xts,
@@ -76,19 +83,28 @@ impl EncryptedFile {
         let wanted = (end.next_multiple_of(BLOCK) - start) as usize;
         let stored = self.inner.read_at(CONTENTS_AT + start, wanted).await?;
         // The file may have been cut meanwhile.
-        let end = if stored.len() == wanted { end } else { end.min((start + stored.len() as u64).saturating_sub(TAIL_BYTES)) };
+        let end = if stored.len() == wanted {
+            end
+        } else {
+            end.min((start + stored.len() as u64).saturating_sub(TAIL_BYTES))
+        };
         if offset >= end {
             return Ok(Bytes::new());
         }
-        let Some(first_unit) = self.first_unit.get() else { return Ok(vec![0; (end - offset) as usize].into()) };
-        let mut contents = stored.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
+        let Some(first_unit) = self.first_unit.get() else {
+            return Ok(vec![0; (end - offset) as usize].into());
+        };
+        let mut contents =
+            stored.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         contents.truncate((end.next_multiple_of(BLOCK) - start) as usize);
         self.xts.decrypt(first_unit, start, &mut contents);
         Ok(contents.freeze().slice((offset - start) as usize..(end - start) as usize))
     }
 
     async fn write(&self, offset: u64, data: &[u8]) -> Result<(), DiskError> {
-        let Some(end) = offset.checked_add(data.len() as u64).filter(|end| *end <= u64::MAX - OVERHEAD_BYTES) else {
+        let Some(end) =
+            offset.checked_add(data.len() as u64).filter(|end| *end <= u64::MAX - OVERHEAD_BYTES)
+        else {
             return Err(self.failed("longer than a file can be"));
         };
         let first_unit = self.write_header().await?;
@@ -162,15 +178,18 @@ impl EncryptedFile {
         Ok(())
     }
 
-    /// Contents of this length would get zeros behind them in their last block and in their tail. What
-    /// is cut through by that is cleared whole: it may stay. Says whether there was anything.
+    /// Contents of this length would get zeros behind them in their last block and in their tail.
+    /// What is cut through by that is cleared whole: it may stay. Says whether there was anything.
     async fn clear_behind(&self, len: u64) -> Result<bool, DiskError> {
         if self.first_unit.get().is_none() {
             return Ok(false);
         }
         let first_unit = self.write_header().await?;
         let (start, kept) = (round_down(len), (len % BLOCK) as usize);
-        let stored = self.inner.read_at(CONTENTS_AT + start, kept.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES).await?;
+        let stored = self
+            .inner
+            .read_at(CONTENTS_AT + start, kept.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES)
+            .await?;
         let mut cleared = vec![0; stored.len()];
         if kept > 0 {
             let block = &mut cleared[..BLOCK_BYTES];
@@ -214,7 +233,8 @@ impl EncryptedFile {
         if self.first_unit.get().is_some() {
             for edge in [offset..from.min(end), to.max(from.min(end))..end] {
                 if !edge.is_empty() {
-                    self.write(edge.start, &[0; BLOCK_BYTES][..(edge.end - edge.start) as usize]).await?;
+                    self.write(edge.start, &[0; BLOCK_BYTES][..(edge.end - edge.start) as usize])
+                        .await?;
                 }
             }
         }

@@ -16,7 +16,8 @@ pub struct Key(Zeroizing<[u8; KEY_BYTES]>);
 /// Says nothing of what was given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
-    "a key is {KEY_BYTES} random bytes, or {} hexadecimal digits and white space, and {len_bytes} bytes were given that are neither",
+    "a key is {KEY_BYTES} random bytes, or {} hexadecimal digits and white space, and {len_bytes} \
+     bytes were given that are neither",
     2 * KEY_BYTES
 )]
 pub struct KeyError {
@@ -29,12 +30,15 @@ impl Key {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         let text = given.trim_ascii();
         // A password has far less in it than a key.
-        let is_text = given.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace());
+        let is_text =
+            given.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace());
         if given.len() == KEY_BYTES && !is_text {
             key.copy_from_slice(given);
         } else if text.len() == 2 * KEY_BYTES && text.iter().all(u8::is_ascii_hexdigit) {
             for (byte, digits) in key.iter_mut().zip(text.chunks(2)) {
-                *byte = digits.iter().fold(0, |byte, digit| byte << 4 | char::from(*digit).to_digit(16).unwrap_or_default() as u8);
+                *byte = digits.iter().fold(0, |byte, digit| {
+                    byte << 4 | char::from(*digit).to_digit(16).unwrap_or_default() as u8
+                });
             }
         } else {
             return Err(KeyError { len_bytes: given.len() });
@@ -45,7 +49,9 @@ impl Key {
     /// RFC 3394.
     pub(crate) fn wrap(&self, key: &DataKey) -> WrappedKey {
         let mut wrapped = [0; WRAPPED_KEY_BYTES];
-        KwAes256::new(&(*self.0).into()).wrap_key(&*key.0, &mut wrapped).expect("its length is that of a wrapped key");
+        KwAes256::new(&(*self.0).into())
+            .wrap_key(&*key.0, &mut wrapped)
+            .expect("its length is that of a wrapped key");
         WrappedKey(wrapped)
     }
 
@@ -105,8 +111,15 @@ mod tests {
         assert_eq!(*Key::parse(HEX).unwrap().0, key);
         assert_eq!(*Key::parse(&key).unwrap().0, key);
         assert_eq!(format!("{:?}", Key::parse(&key).unwrap()), "Key(…)");
-        for wrong in [&b""[..], b"short", &HEX[1..], &HEX[..32], b"correct horse battery staple 31\n", &[0; 33], "g".repeat(64).as_bytes()]
-        {
+        for wrong in [
+            &b""[..],
+            b"short",
+            &HEX[1..],
+            &HEX[..32],
+            b"correct horse battery staple 31\n",
+            &[0; 33],
+            "g".repeat(64).as_bytes(),
+        ] {
             let error = Key::parse(wrong).unwrap_err();
             assert_eq!(error.len_bytes, wrong.len());
         }

@@ -34,12 +34,16 @@ pub enum EncryptionError {
     Disk(#[from] DiskError),
     #[error("{KEY_FILE}: {0}")]
     Format(#[from] FormatError),
-    #[error("it is encrypted, and no key was given: see --encryption-key-file and --encryption-key-command")]
+    #[error(
+        "it is encrypted, and no key was given: see --encryption-key-file and \
+         --encryption-key-command"
+    )]
     NoKey,
     #[error("it is encrypted with another key than the one that was given")]
     WrongKey,
     #[error(
-        "a key was given, and what is there is not encrypted: start without a key and unmount, so that everything is in the bucket, \
+        "a key was given, and what is there is not encrypted: start without a key and unmount, so \
+         that everything is in the bucket, \
          and then with the key and an empty data directory"
     )]
     Plain,
@@ -47,7 +51,11 @@ pub enum EncryptionError {
 
 /// The disk as a node is to see it: encrypted if a key is given. One that nobody has used yet is
 /// made so. Whatever is refused is refused before anything has changed.
-pub async fn open(disk: Rc<dyn Disk>, key: Option<&Key>, entropy: Rc<dyn Entropy>) -> Result<Rc<dyn Disk>, EncryptionError> {
+pub async fn open(
+    disk: Rc<dyn Disk>,
+    key: Option<&Key>,
+    entropy: Rc<dyn Entropy>,
+) -> Result<Rc<dyn Disk>, EncryptionError> {
     let data_key = match (load(&*disk).await?, key) {
         (None, None) => return Ok(disk),
         (Some(_), None) => return Err(EncryptionError::NoKey),
@@ -64,7 +72,8 @@ pub async fn open(disk: Rc<dyn Disk>, key: Option<&Key>, entropy: Rc<dyn Entropy
     Ok(Rc::new(EncryptedDisk::new(disk, &data_key, entropy)))
 }
 
-/// The owner's key becomes another one: what is encrypted stays as it is. The data directory is locked.
+/// The owner's key becomes another one: what is encrypted stays as it is. The data directory is
+/// locked.
 pub async fn change_key(disk: &dyn Disk, from: &Key, to: &Key) -> Result<(), EncryptionError> {
     let wrapped = load(disk).await?.ok_or_else(|| DiskError::NotFound { path: KEY_FILE.into() })?;
     let data_key = from.unwrap(&wrapped).ok_or(EncryptionError::WrongKey)?;

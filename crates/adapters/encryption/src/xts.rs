@@ -43,7 +43,10 @@ impl Xts {
     }
 
     fn run(&self, first_unit: u128, offset: u64, bytes: &mut [u8], direction: Direction) {
-        assert!(offset.is_multiple_of(BLOCK_BYTES as u64) && bytes.len().is_multiple_of(BLOCK_BYTES), "blocks are whole");
+        assert!(
+            offset.is_multiple_of(BLOCK_BYTES as u64) && bytes.len().is_multiple_of(BLOCK_BYTES),
+            "blocks are whole"
+        );
         let (mut at, mut rest) = (offset, bytes);
         while !rest.is_empty() {
             let within = at % UNIT_BYTES;
@@ -103,7 +106,10 @@ mod tests {
     }
 
     fn bytes(hex: &str) -> Vec<u8> {
-        (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+        (0..hex.len())
+            .step_by(2)
+            .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap())
+            .collect()
     }
 
     /// Vector 10 of IEEE 1619, whose unit is an eighth of one here.
@@ -116,7 +122,10 @@ mod tests {
         let mut run = plain.clone();
         let xts = xts(key.try_into().unwrap());
         xts.encrypt(0xff, 0, &mut run);
-        assert_eq!(run[..32], bytes("1c3b3a102f770386e4836c99e370cf9bea00803f5e482357a4ae12d414a3e63b"));
+        assert_eq!(
+            run[..32],
+            bytes("1c3b3a102f770386e4836c99e370cf9bea00803f5e482357a4ae12d414a3e63b")
+        );
         assert_eq!(run[496..], bytes("c4f36ffda9fcea70b9c6e693e148c151"));
         xts.decrypt(0xff, 0, &mut run);
         assert_eq!(run, plain);
@@ -133,7 +142,9 @@ mod tests {
         assert_eq!(whole[..16], bytes("0f451678ef62b723f1325f3042768fdf"));
         assert_eq!(whole[4096..4112], bytes("4199d7c21b3d6f94b629363c2f388892"));
         assert_eq!(whole[10224..], bytes("4e38416f5315f74eaef91fb961085805"));
-        for (from, to) in [(0, 16), (16, 48), (4080, 4112), (512, 10240), (8176, 8192), (4096, 8192)] {
+        for (from, to) in
+            [(0, 16), (16, 48), (4080, 4112), (512, 10240), (8176, 8192), (4096, 8192)]
+        {
             let mut part = plain[from..to].to_vec();
             xts.encrypt(first_unit, from as u64, &mut part);
             assert_eq!(part, whole[from..to], "{from}..{to}");

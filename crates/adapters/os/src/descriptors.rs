@@ -1,4 +1,5 @@
-//! How many descriptors this process may have open: as many as the system lets it, but for some that are kept for who asks what is wrong.
+//! How many descriptors this process may have open: as many as the system lets it, but for some
+//! that are kept for who asks what is wrong.
 
 use std::fs::File;
 use std::io;
@@ -18,7 +19,10 @@ pub(crate) fn raise() -> io::Result<()> {
 
 /// Runs `work`, which may open what is kept.
 pub(crate) fn beyond<T>(work: impl FnOnce() -> T) -> T {
-    let usual = limit().ok().filter(|usual| set(libc::rlimit { rlim_cur: (usual.rlim_cur + KEPT).min(usual.rlim_max), ..*usual }).is_ok());
+    let usual = limit().ok().filter(|usual| {
+        set(libc::rlimit { rlim_cur: (usual.rlim_cur + KEPT).min(usual.rlim_max), ..*usual })
+            .is_ok()
+    });
     let result = work();
     if let Some(Err(error)) = usual.map(set) {
         tracing::warn!("the limit of descriptors cannot be set: {error}");
@@ -28,7 +32,11 @@ pub(crate) fn beyond<T>(work: impl FnOnce() -> T) -> T {
 
 /// Says that there are no more. `short`: it has been seen.
 pub(crate) fn shortage(short: bool) -> Option<String> {
-    let short = if short { Some(io::Error::from_raw_os_error(libc::EMFILE)) } else { File::open("/dev/null").err() };
+    let short = if short {
+        Some(io::Error::from_raw_os_error(libc::EMFILE))
+    } else {
+        File::open("/dev/null").err()
+    };
     short.map(|error| error.to_string())
 }
 

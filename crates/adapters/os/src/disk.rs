@@ -37,11 +37,15 @@ impl OsDisk {
     }
 
     fn file_path(&self, path: &str) -> Result<PathBuf, DiskError> {
-        let inside = !path.contains('\0') && path.split('/').all(|part| !matches!(part, "" | "." | ".."));
+        let inside =
+            !path.contains('\0') && path.split('/').all(|part| !matches!(part, "" | "." | ".."));
         if inside {
             Ok(self.root.join(path))
         } else {
-            Err(DiskError::Failed { path: path.into(), what: "not a path inside the data directory".into() })
+            Err(DiskError::Failed {
+                path: path.into(),
+                what: "not a path inside the data directory".into(),
+            })
         }
     }
 
@@ -53,14 +57,24 @@ impl OsDisk {
     fn lock_now(&self) -> Result<(), DiskError> {
         let path = self.root.join(LOCK_FILE);
         let at = |error| failed(&path, error);
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let opened = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(&path);
         // Who only looks at what is there needs no more.
         let is_only_read = opened.as_ref().is_err_and(is_read_only_disk);
         let mut file = if is_only_read { File::open(&path) } else { opened }.map_err(at)?;
         // SAFETY: flock takes no memory, and the descriptor is open.
         if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
             let error = io::Error::last_os_error();
-            return Err(if error.kind() == io::ErrorKind::WouldBlock { DiskError::InUse { owner: owner(&mut file) } } else { at(error) });
+            return Err(if error.kind() == io::ErrorKind::WouldBlock {
+                DiskError::InUse { owner: owner(&mut file) }
+            } else {
+                at(error)
+            });
         }
         if !is_only_read {
             file.set_len(0).map_err(at)?;
@@ -72,7 +86,11 @@ impl OsDisk {
 }
 
 impl Disk for OsDisk {
-    fn open(&self, path: &str, mode: OpenMode) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>> {
+    fn open(
+        &self,
+        path: &str,
+        mode: OpenMode,
+    ) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>> {
         let path = self.file_path(path);
         Box::pin(async move { open_file(path?, mode) })
     }
@@ -97,7 +115,11 @@ impl Disk for OsDisk {
         let path = self.file_path(path);
         Box::pin(async {
             let path = path?;
-            DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|error| failed(&path, error))
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&path)
+                .map_err(|error| failed(&path, error))
         })
     }
 
@@ -183,7 +205,9 @@ pub(crate) async fn blocking<T: Send + 'static>(
 ) -> Result<T, DiskError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result.map_err(|error| failed(&path, error)),
-        Err(stopped) => Err(DiskError::Failed { path: path.display().to_string(), what: stopped.to_string() }),
+        Err(stopped) => {
+            Err(DiskError::Failed { path: path.display().to_string(), what: stopped.to_string() })
+        }
     }
 }
 
@@ -195,7 +219,9 @@ pub(crate) fn failed(path: &Path, error: io::Error) -> DiskError {
         Some(libc::EEXIST) => DiskError::Exists { path },
         Some(libc::ENOSPC | libc::EDQUOT) => DiskError::NoSpace,
         // Of a file that could only be opened to be read.
-        Some(libc::EBADF) => DiskError::Failed { path, what: io::Error::from_raw_os_error(libc::EROFS).to_string() },
+        Some(libc::EBADF) => {
+            DiskError::Failed { path, what: io::Error::from_raw_os_error(libc::EROFS).to_string() }
+        }
         _ => DiskError::Failed { path, what: error.to_string() },
     }
 }
@@ -209,7 +235,9 @@ fn open_file(path: PathBuf, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskErro
         .mode(0o600)
         .open(&path);
     // To be read: what is written to it fails then.
-    let opened = opened.or_else(|error| if is_read_only_disk(&error) { File::open(&path).map_err(|_| error) } else { Err(error) });
+    let opened = opened.or_else(|error| {
+        if is_read_only_disk(&error) { File::open(&path).map_err(|_| error) } else { Err(error) }
+    });
     match opened {
         Ok(file) => Ok(Rc::new(OsFile::new(path, file))),
         Err(error) => Err(failed(&path, error)),
@@ -230,7 +258,10 @@ fn names_in(path: &Path) -> io::Result<Vec<String>> {
         .map(|entry| {
             entry?.file_name().into_string().map_err(|name| {
                 // Never ours. Passing it over could hide that the directory is somebody else's.
-                io::Error::new(io::ErrorKind::InvalidData, format!("holds the foreign name {name:?}"))
+                io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("holds the foreign name {name:?}"),
+                )
             })
         })
         .collect()
@@ -244,7 +275,10 @@ fn space_of(root: &Path) -> io::Result<DiskSpace> {
     if unsafe { libc::statvfs(root.as_ptr(), &mut stat) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(DiskSpace { free_bytes: stat.f_bavail * stat.f_frsize, total_bytes: stat.f_blocks * stat.f_frsize })
+    Ok(DiskSpace {
+        free_bytes: stat.f_bavail * stat.f_frsize,
+        total_bytes: stat.f_blocks * stat.f_frsize,
+    })
 }
 
 /// A file that is made and removed again to see how long it can be.
@@ -300,5 +334,6 @@ fn owner(lock: &mut File) -> String {
 fn read_boot_id() -> Result<u128, DiskError> {
     let text = fs::read_to_string(BOOT_ID).map_err(|error| failed(Path::new(BOOT_ID), error))?;
     let digits: String = text.trim().split('-').collect();
-    u128::from_str_radix(&digits, 16).map_err(|error| DiskError::Failed { path: BOOT_ID.into(), what: error.to_string() })
+    u128::from_str_radix(&digits, 16)
+        .map_err(|error| DiskError::Failed { path: BOOT_ID.into(), what: error.to_string() })
 }

@@ -8,11 +8,13 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
-/// Writing this much into the page cache takes a millisecond and more, and everybody else would wait
-/// for it. What one call of an application writes is less: it would wait longer for two processors.
+/// Writing this much into the page cache takes a millisecond and more, and everybody else would
+/// wait for it. What one call of an application writes is less: it would wait longer for two
+/// processors.
 const ASIDE_FROM_BYTES: usize = 2 << 20;
 
-/// What applications write for long goes to the disk in pieces of this length meanwhile, instead of all at once when it is forced.
+/// What applications write for long goes to the disk in pieces of this length meanwhile, instead of
+/// all at once when it is forced.
 const WRITTEN_BEHIND_BYTES: u64 = 8 << 20;
 
 /// An open file of a data directory.
@@ -27,19 +29,32 @@ impl OsFile {
         OsFile { path, file: Arc::new(file) }
     }
 
-    /// Has the pieces that end between `from` and `to` written to the disk. Nobody waits for that, and what fails then the next sync says.
+    /// Has the pieces that end between `from` and `to` written to the disk. Nobody waits for that,
+    /// and what fails then the next sync says.
     fn write_behind(&self, from: u64, to: u64) {
-        let (begin, end) = (from / WRITTEN_BEHIND_BYTES * WRITTEN_BEHIND_BYTES, to / WRITTEN_BEHIND_BYTES * WRITTEN_BEHIND_BYTES);
+        let (begin, end) = (
+            from / WRITTEN_BEHIND_BYTES * WRITTEN_BEHIND_BYTES,
+            to / WRITTEN_BEHIND_BYTES * WRITTEN_BEHIND_BYTES,
+        );
         if begin < end {
             let file = Arc::clone(&self.file);
             // SAFETY: sync_file_range takes no memory, and the descriptor is open.
-            let begin_writing =
-                move || unsafe { libc::sync_file_range(file.as_raw_fd(), begin as i64, (end - begin) as i64, libc::SYNC_FILE_RANGE_WRITE) };
+            let begin_writing = move || unsafe {
+                libc::sync_file_range(
+                    file.as_raw_fd(),
+                    begin as i64,
+                    (end - begin) as i64,
+                    libc::SYNC_FILE_RANGE_WRITE,
+                )
+            };
             drop(tokio::task::spawn_blocking(begin_writing));
         }
     }
 
-    async fn blocking<T: Send + 'static>(&self, work: impl FnOnce(&File) -> io::Result<T> + Send + 'static) -> Result<T, DiskError> {
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&File) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, DiskError> {
         let file = Arc::clone(&self.file);
         blocking(self.path.clone(), move || work(&file)).await
     }
@@ -48,9 +63,11 @@ impl OsFile {
 impl DiskFile for OsFile {
     fn read_at(&self, offset: u64, len: usize) -> PortFuture<'_, Result<Bytes, DiskError>> {
         Box::pin(async move {
-            // Not filled with zeros first, which would be half of what a read of cached bytes costs.
+            // Not filled with zeros first, which would be half of what a read of cached bytes
+            // costs.
             let mut buffer = Vec::with_capacity(len);
-            let whole = read_cached(&self.file, offset, len, &mut buffer).map_err(|error| failed(&self.path, error))?;
+            let whole = read_cached(&self.file, offset, len, &mut buffer)
+                .map_err(|error| failed(&self.path, error))?;
             if !whole {
                 buffer = self.blocking(move |file| read_rest(file, offset, len, buffer)).await?;
             }
@@ -82,7 +99,12 @@ impl DiskFile for OsFile {
     }
 
     fn len(&self) -> PortFuture<'_, Result<u64, DiskError>> {
-        Box::pin(async { self.file.metadata().map(|metadata| metadata.len()).map_err(|error| failed(&self.path, error)) })
+        Box::pin(async {
+            self.file
+                .metadata()
+                .map(|metadata| metadata.len())
+                .map_err(|error| failed(&self.path, error))
+        })
     }
 
     fn punch(&self, offset: u64, len: u64) -> PortFuture<'_, Result<(), DiskError>> {
@@ -132,11 +154,18 @@ fn read_rest(file: &File, offset: u64, len: usize, mut buffer: Vec<u8>) -> io::R
 
 /// Appends some of what is missing of the `len` bytes at `offset`; says how many, none at the end
 /// of the file.
-fn read_more(file: &File, offset: u64, len: usize, buffer: &mut Vec<u8>, flags: libc::c_int) -> io::Result<usize> {
+fn read_more(
+    file: &File,
+    offset: u64,
+    len: usize,
+    buffer: &mut Vec<u8>,
+    flags: libc::c_int,
+) -> io::Result<usize> {
     let at = signed(offset + buffer.len() as u64)?;
     let wanted = len - buffer.len();
     buffer.reserve_exact(wanted);
-    let iov = libc::iovec { iov_base: buffer.spare_capacity_mut().as_mut_ptr().cast(), iov_len: wanted };
+    let iov =
+        libc::iovec { iov_base: buffer.spare_capacity_mut().as_mut_ptr().cast(), iov_len: wanted };
     // SAFETY: `iov` describes memory of the buffer behind its bytes, of which `wanted` are there.
     let got = unsafe { libc::preadv2(file.as_raw_fd(), &iov, 1, at, flags) };
     let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
@@ -174,7 +203,9 @@ fn is_held(file: &File) -> Option<bool> {
         unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     });
     // SAFETY: fcntl takes plain integers, and the descriptor is open.
-    let set = |lease: libc::c_int| match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, lease) } {
+    let set = |lease: libc::c_int| match unsafe {
+        libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, lease)
+    } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     };

@@ -9,12 +9,19 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// A stream of frames that arrives in pieces of so many bytes: the same frames come out as of the whole.
+/// A stream of frames that arrives in pieces of so many bytes: the same frames come out as of the
+/// whole.
 pub fn frames(stream: &[u8], piece: usize) {
-    let mut receiver = Receiver { read: Pieces { rest: stream, piece: piece.max(1) }, peer: "peer".into(), buffer: BytesMut::new() };
+    let mut receiver = Receiver {
+        read: Pieces { rest: stream, piece: piece.max(1) },
+        peer: "peer".into(),
+        buffer: BytesMut::new(),
+    };
     let mut rest = stream;
     loop {
-        let Poll::Ready(received) = pin!(receiver.receive()).poll(&mut Context::from_waker(Waker::noop())) else {
+        let Poll::Ready(received) =
+            pin!(receiver.receive()).poll(&mut Context::from_waker(Waker::noop()))
+        else {
             panic!("what is there is waited for");
         };
         let len = rest.first_chunk().map(|length| u32::from_le_bytes(*length) as usize);
@@ -40,7 +47,11 @@ struct Pieces<'a> {
 }
 
 impl AsyncRead for Pieces<'_> {
-    fn poll_read(mut self: Pin<&mut Self>, _: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let (now, rest) = self.rest.split_at(self.piece.min(self.rest.len()).min(into.remaining()));
         into.put_slice(now);
         self.rest = rest;

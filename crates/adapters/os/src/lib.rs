@@ -27,8 +27,8 @@ use ebb_ports::{DiskError, Ports};
 use std::path::Path;
 use std::rc::Rc;
 
-/// The world, with `data_dir` as the disk. The directory is made if it is missing, and this process may have as many descriptors open
-/// as the system lets it.
+/// The world, with `data_dir` as the disk. The directory is made if it is missing, and this process
+/// may have as many descriptors open as the system lets it.
 pub fn ports(data_dir: &Path) -> Result<Ports, DiskError> {
     if let Err(error) = descriptors::raise() {
         tracing::warn!("the limit of descriptors cannot be raised: {error}");

@@ -8,7 +8,10 @@ use std::path::Path;
 pub fn memory_bytes() -> Option<u64> {
     let machine = of_machine(&read_to_string("/proc/meminfo").ok()?)?;
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
-    Some(limits(&groups, |path| read_to_string(Path::new("/sys/fs/cgroup").join(path)).ok()).fold(machine, u64::min))
+    Some(
+        limits(&groups, |path| read_to_string(Path::new("/sys/fs/cgroup").join(path)).ok())
+            .fold(machine, u64::min),
+    )
 }
 
 pub(crate) fn of_machine(meminfo: &str) -> Option<u64> {
@@ -18,12 +21,17 @@ pub(crate) fn of_machine(meminfo: &str) -> Option<u64> {
 
 /// Of the process's groups and all above them, of either version. One that has no limit says `max`
 /// or a number larger than any memory.
-pub(crate) fn limits(groups: &str, read: impl Fn(&str) -> Option<String>) -> impl Iterator<Item = u64> {
+pub(crate) fn limits(
+    groups: &str,
+    read: impl Fn(&str) -> Option<String>,
+) -> impl Iterator<Item = u64> {
     let places = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
         match rest.split_once(':')? {
             ("", path) => Some(("", "memory.max", path)),
-            (controllers, path) if controllers.split(',').any(|controller| controller == "memory") => {
+            (controllers, path)
+                if controllers.split(',').any(|controller| controller == "memory") =>
+            {
                 Some(("memory", "memory.limit_in_bytes", path))
             }
             _ => None,
@@ -31,7 +39,8 @@ pub(crate) fn limits(groups: &str, read: impl Fn(&str) -> Option<String>) -> imp
     });
     let files = places.flat_map(|(root, file, path)| {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
-        ends.map(move |end| format!("{root}{}/{file}", &path[..end])).map(|path| path.trim_start_matches('/').to_owned())
+        ends.map(move |end| format!("{root}{}/{file}", &path[..end]))
+            .map(|path| path.trim_start_matches('/').to_owned())
     });
     files.filter_map(move |file| read(&file)?.trim().parse().ok())
 }
@@ -48,7 +57,12 @@ mod tests {
 
     #[test]
     fn the_least_of_all_groups_above_counts() {
-        let files = [("memory.max", "max\n"), ("a/memory.max", "1000\n"), ("a/b/memory.max", "2000\n"), ("a/c/memory.max", "10\n")];
+        let files = [
+            ("memory.max", "max\n"),
+            ("a/memory.max", "1000\n"),
+            ("a/b/memory.max", "2000\n"),
+            ("a/c/memory.max", "10\n"),
+        ];
         assert_eq!(least("0::/a/b\n", &files), Some(1000));
         assert_eq!(least("0::/\n", &files), None);
         assert_eq!(least("0::/\n", &[("memory.max", "512\n")]), Some(512));
@@ -68,7 +82,10 @@ mod tests {
 
     #[test]
     fn this_machine_has_memory() {
-        assert_eq!(of_machine("MemTotal:       24576000 kB\nMemFree: 1 kB\n"), Some(24_576_000 << 10));
+        assert_eq!(
+            of_machine("MemTotal:       24576000 kB\nMemFree: 1 kB\n"),
+            Some(24_576_000 << 10)
+        );
         assert!(memory_bytes().is_some_and(|bytes| bytes > 1 << 20));
     }
 }

@@ -3,7 +3,9 @@
 use crate::descriptors;
 use bytes::{Bytes, BytesMut};
 use ebb_format::rpc::MAX_MESSAGE_BYTES;
-use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture};
+use ebb_ports::{
+    Connection, FrameReceiver, FrameSender, Listener, MAX_FRAME_BYTES, Net, NetError, PortFuture,
+};
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::AsRawFd;
@@ -25,15 +27,21 @@ impl Net for OsNet {
         let address = address.to_string();
         Box::pin(async move {
             if let Some(path) = address.strip_prefix(UNIX) {
-                let stream = UnixStream::connect(path).await.map_err(|error| unreachable(&address, error))?;
+                let stream = UnixStream::connect(path)
+                    .await
+                    .map_err(|error| unreachable(&address, error))?;
                 return Ok(over_unix(stream, address));
             }
-            let stream = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await {
-                Ok(result) => result.map_err(|error| unreachable(&address, error))?,
-                Err(_) => {
-                    return Err(NetError::Unreachable { address, what: format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()) });
-                }
-            };
+            let stream =
+                match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&address)).await {
+                    Ok(result) => result.map_err(|error| unreachable(&address, error))?,
+                    Err(_) => {
+                        return Err(NetError::Unreachable {
+                            address,
+                            what: format!("no answer within {} s", CONNECT_TIMEOUT.as_secs()),
+                        });
+                    }
+                };
             over_tcp(stream, address)
         })
     }
@@ -42,13 +50,17 @@ impl Net for OsNet {
         let address = address.to_string();
         Box::pin(async move {
             if let Some(path) = address.strip_prefix(UNIX) {
-                let listener = listen_at(Path::new(path)).map_err(|error| unreachable(&address, error))?;
-                let listener: Box<dyn Listener> = Box::new(AcceptingLocally { listener, path: path.into(), short: false });
+                let listener =
+                    listen_at(Path::new(path)).map_err(|error| unreachable(&address, error))?;
+                let listener: Box<dyn Listener> =
+                    Box::new(AcceptingLocally { listener, path: path.into(), short: false });
                 return Ok(listener);
             }
-            let listener = TcpListener::bind(&address).await.map_err(|error| unreachable(&address, error))?;
+            let listener =
+                TcpListener::bind(&address).await.map_err(|error| unreachable(&address, error))?;
             let bound = listener.local_addr().map_err(|error| unreachable(&address, error))?;
-            let listener: Box<dyn Listener> = Box::new(Accepting { listener, address: bound.to_string(), short: false });
+            let listener: Box<dyn Listener> =
+                Box::new(Accepting { listener, address: bound.to_string(), short: false });
             Ok(listener)
         })
     }
@@ -84,7 +96,10 @@ impl Listener for Accepting {
     fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
         Box::pin(async {
             loop {
-                let (stream, peer) = accept(&self.address, &mut self.short, |context| self.listener.poll_accept(context)).await?;
+                let (stream, peer) = accept(&self.address, &mut self.short, |context| {
+                    self.listener.poll_accept(context)
+                })
+                .await?;
                 match over_tcp(stream, peer.to_string()) {
                     Ok(connection) => return Ok(connection),
                     Err(error) => tracing::debug!("{error}"),
@@ -112,7 +127,9 @@ impl Listener for AcceptingLocally {
     fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>> {
         Box::pin(async {
             let address = self.address();
-            let (stream, _) = accept(&address, &mut self.short, |context| self.listener.poll_accept(context)).await?;
+            let (stream, _) =
+                accept(&address, &mut self.short, |context| self.listener.poll_accept(context))
+                    .await?;
             Ok(over_unix(stream, address))
         })
     }
@@ -134,9 +151,13 @@ impl Drop for AcceptingLocally {
     }
 }
 
-/// The next connection. Where the process has all the descriptors that it may have open, it is accepted beyond that and `short` says
-/// so: who asks what is wrong is to be answered.
-async fn accept<T>(address: &str, short: &mut bool, mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> Result<T, NetError> {
+/// The next connection. Where the process has all the descriptors that it may have open, it is
+/// accepted beyond that and `short` says so: who asks what is wrong is to be answered.
+async fn accept<T>(
+    address: &str,
+    short: &mut bool,
+    mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
+) -> Result<T, NetError> {
     loop {
         let mut result = poll_fn(&mut poll).await;
         *short = matches!(&result, Err(error) if error.raw_os_error() == Some(libc::EMFILE));
@@ -201,7 +222,10 @@ struct Halves<R, W> {
 impl<R: AsyncRead + Unpin + 'static, W: AsyncWrite + Unpin + 'static> Connection for Halves<R, W> {
     fn split(self: Box<Self>) -> (Box<dyn FrameSender>, Box<dyn FrameReceiver>) {
         let sender = Sender { write: self.write, peer: self.peer.clone(), whole: true };
-        (Box::new(sender), Box::new(Receiver { read: self.read, peer: self.peer, buffer: BytesMut::new() }))
+        (
+            Box::new(sender),
+            Box::new(Receiver { read: self.read, peer: self.peer, buffer: BytesMut::new() }),
+        )
     }
 }
 
@@ -219,15 +243,21 @@ impl<W: AsyncWrite + Unpin> FrameSender for Sender<W> {
         Box::pin(async move {
             let len: usize = parts.iter().map(Bytes::len).sum();
             if len > MAX_FRAME_BYTES {
-                return Err(NetError::Protocol { what: format!("not sent to {}: {}", self.peer, too_long(len)) });
+                return Err(NetError::Protocol {
+                    what: format!("not sent to {}: {}", self.peer, too_long(len)),
+                });
             }
             if !self.whole {
-                return Err(NetError::Broken { what: format!("{}: an earlier frame was sent only in part", self.peer) });
+                return Err(NetError::Broken {
+                    what: format!("{}: an earlier frame was sent only in part", self.peer),
+                });
             }
             self.whole = false;
             let length = (len as u32).to_le_bytes();
             let mut slices = vec![IoSlice::new(&length)];
-            slices.extend(parts.iter().filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)));
+            slices.extend(
+                parts.iter().filter(|part| !part.is_empty()).map(|part| IoSlice::new(part)),
+            );
             let mut rest = &mut slices[..];
             while !rest.is_empty() {
                 match self.write.write_vectored(rest).await {
@@ -259,7 +289,9 @@ impl<R: AsyncRead + Unpin> FrameReceiver for Receiver<R> {
                     Some(&length) => {
                         let len = u32::from_le_bytes(length) as usize;
                         if len > MAX_FRAME_BYTES {
-                            return Err(NetError::Protocol { what: format!("{} sent {}", self.peer, too_long(len)) });
+                            return Err(NetError::Protocol {
+                                what: format!("{} sent {}", self.peer, too_long(len)),
+                            });
                         }
                         if self.buffer.len() >= LENGTH_BYTES + len {
                             let mut frame = self.buffer.split_to(LENGTH_BYTES + len);
@@ -271,7 +303,11 @@ impl<R: AsyncRead + Unpin> FrameReceiver for Receiver<R> {
                 self.buffer.reserve(missing.max(READ_BYTES));
                 match self.read.read_buf(&mut self.buffer).await {
                     Ok(0) if self.buffer.is_empty() => return Ok(None),
-                    Ok(0) => return Err(NetError::Broken { what: format!("{} closed in the middle of a frame", self.peer) }),
+                    Ok(0) => {
+                        return Err(NetError::Broken {
+                            what: format!("{} closed in the middle of a frame", self.peer),
+                        });
+                    }
                     Ok(_) => {}
                     Err(error) => return Err(broken(&self.peer, error)),
                 }
@@ -285,7 +321,8 @@ const LENGTH_BYTES: usize = 4;
 /// Room for a read of small frames, many at once.
 const READ_BYTES: usize = 16 << 10;
 
-/// A host that does not answer in this time is tried again by the caller, which knows better how long to go on.
+/// A host that does not answer in this time is tried again by the caller, which knows better how
+/// long to go on.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Long enough not to spin, short enough for a client not to notice.
@@ -301,7 +338,8 @@ const KEEP_ALIVE_PROBES: i32 = 3;
 const UNACKNOWLEDGED_MS: i32 = 30_000;
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
-    // A frame is always written whole; waiting for more only delays it (by 40 ms, with delayed acknowledgements).
+    // A frame is always written whole; waiting for more only delays it (by 40 ms, with delayed
+    // acknowledgements).
     stream.set_nodelay(true)?;
     let fd = stream.as_raw_fd();
     set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
@@ -313,7 +351,15 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 
 fn set_option(fd: i32, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the pointer and the length are those of `value`.
-    let result = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size_of::<i32>() as libc::socklen_t) };
+    let result = unsafe {
+        libc::setsockopt(
+            fd,
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -12,7 +12,8 @@ pub struct SharedWords {
 }
 
 impl SharedWords {
-    /// Memory of its own, which takes up no more than is written to. The descriptor is closed on exec.
+    /// Memory of its own, which takes up no more than is written to. The descriptor is closed on
+    /// exec.
     pub fn make(count: usize) -> io::Result<OwnedFd> {
         // SAFETY: the name ends in NUL; the descriptor that comes back is nobody else's.
         let file = unsafe {
@@ -24,7 +25,13 @@ impl SharedWords {
         file.set_len((count * WORD_BYTES) as u64)?;
         // Or a mapping could be left without memory below it.
         // SAFETY: takes plain integers.
-        match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_GROW) } {
+        match unsafe {
+            libc::fcntl(
+                file.as_raw_fd(),
+                libc::F_ADD_SEALS,
+                libc::F_SEAL_SHRINK | libc::F_SEAL_GROW,
+            )
+        } {
             -1 => Err(io::Error::last_os_error()),
             _ => Ok(file.into()),
         }
@@ -42,9 +49,12 @@ impl SharedWords {
         let (protection, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         // SAFETY: a mapping at a place of the kernel's choice replaces none; the file is as long as
         // it, and cannot become shorter.
-        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, how, file.as_raw_fd(), 0) };
+        let mapped =
+            unsafe { libc::mmap(std::ptr::null_mut(), len, protection, how, file.as_raw_fd(), 0) };
         match NonNull::new(mapped.cast()) {
-            Some(words) if mapped != libc::MAP_FAILED => Ok(SharedWords { words, count: len / WORD_BYTES }),
+            Some(words) if mapped != libc::MAP_FAILED => {
+                Ok(SharedWords { words, count: len / WORD_BYTES })
+            }
             _ => Err(io::Error::last_os_error()),
         }
     }
@@ -87,7 +97,8 @@ mod tests {
     #[test]
     fn whoever_has_the_descriptor_has_the_words() {
         let file = SharedWords::make(100).unwrap();
-        let (one, other) = (SharedWords::of(file.as_fd()).unwrap(), SharedWords::of(file.as_fd()).unwrap());
+        let (one, other) =
+            (SharedWords::of(file.as_fd()).unwrap(), SharedWords::of(file.as_fd()).unwrap());
         assert_eq!((one.count(), one.load(99)), (100, 0));
         one.store(99, 7);
         drop(one);

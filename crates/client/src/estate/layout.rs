@@ -89,7 +89,8 @@ pub(super) const IN_DOUBT: u64 = 8;
 /// Grows with every change of what the words mean.
 pub(super) const CURRENT_FORM: u64 = 0x6562_6202;
 
-const WORDS_PER_OPEN_FILE: usize = OPEN_WORDS + LOCK_WORDS + LOCKER_WORDS + INODES_PER_OPEN_FILE * INODE_WORDS;
+const WORDS_PER_OPEN_FILE: usize =
+    OPEN_WORDS + LOCK_WORDS + LOCKER_WORDS + INODES_PER_OPEN_FILE * INODE_WORDS;
 
 /// Inodes whose errors are told apart.
 pub(crate) const INODES_WITH_ERRORS: usize = 4096;

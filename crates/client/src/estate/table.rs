@@ -29,10 +29,16 @@ impl<const N: usize> Table<N> {
         used_at: usize,
         (first, room): (usize, usize),
     ) -> Result<Table<N>, EstateError> {
-        let used = usize::try_from(words.load(used_at)).ok().filter(|used| *used <= room).ok_or(EstateError::Damaged(what))?;
+        let used = usize::try_from(words.load(used_at))
+            .ok()
+            .filter(|used| *used <= room)
+            .ok_or(EstateError::Damaged(what))?;
         let (used, free) = (Cell::new(used), RefCell::default());
         let table = Table { words: words.clone(), what, used_at, first, room, used, free };
-        let free = (0..table.used.get()).rev().filter(|place| table.get(Place(*place)).is_none()).collect();
+        let free = (0..table.used.get())
+            .rev()
+            .filter(|place| table.get(Place(*place)).is_none())
+            .collect();
         table.free.replace(free);
         Ok(table)
     }

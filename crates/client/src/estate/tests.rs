@@ -114,14 +114,20 @@ fn a_process_may_end_at_any_store() {
         step(&estate);
         for words in memory.ends(&before) {
             let next = heir(words);
-            assert!(next.session() == estate.session() || slot == (0, None) && next.session().is_none());
+            assert!(
+                next.session() == estate.session() || slot == (0, None) && next.session().is_none()
+            );
             let (sequence, request) = next.slot(0);
             assert!(sequence == slot.0 || sequence == estate.slot(0).0);
             // A request never has the sequence of another, and one that has a slot keeps it.
             let possible = [slot, estate.slot(0), (slot.0, None), (estate.slot(0).0, None)];
             assert!(possible.contains(&(sequence, request)), "{sequence} {request:?}");
             assert!(slot.1 != estate.slot(0).1 || request == slot.1);
-            assert!(next.opens().iter().all(|left| opens.contains(left) || estate.opens().contains(left)));
+            assert!(
+                next.opens()
+                    .iter()
+                    .all(|left| opens.contains(left) || estate.opens().contains(left))
+            );
             let lost = opens.iter().filter(|left| !next.opens().contains(left)).count();
             assert!(lost == 0 || opens.iter().any(|left| estate.open(left.handle).is_none()));
         }
@@ -162,7 +168,10 @@ fn what_is_not_an_estate_is_refused() {
     estate.begin(SessionId(1));
     assert!(estate.opened(open(1, 1)) && estate.opened(open(2, 2)));
     memory.store(Estate::words_for(0) + 2 * OPEN_WORDS - 1, 1);
-    assert_eq!(Estate::take(memory).err(), Some(EstateError::Damaged("two open files of one number")));
+    assert_eq!(
+        Estate::take(memory).err(),
+        Some(EstateError::Damaged("two open files of one number"))
+    );
 }
 
 fn lock(owner: u64, start: u64, end: u64, mode: LockMode) -> Lock {
@@ -181,16 +190,22 @@ fn a_successor_has_locks_and_what_the_user_knows() {
     estate.put_lock(in_doubt).unwrap();
     let locker = Locker { ino: Ino(9), owner: 3, handle: 8 };
     let noted = estate.put_locker(locker).unwrap();
-    let (known, other) = (estate.put_inode(Ino(9), 1).unwrap(), estate.put_inode(Ino(10), 1).unwrap());
+    let (known, other) =
+        (estate.put_inode(Ino(9), 1).unwrap(), estate.put_inode(Ino(10), 1).unwrap());
     estate.set_inode(known, 3);
     estate.set_inode(other, 0);
     assert_eq!(other, estate.put_inode(Ino(11), 1).unwrap(), "places are used again");
 
     let next = heir(memory.words.borrow().clone());
-    let locks = |estate: &Estate| estate.locks().unwrap().into_iter().map(|(_, lock)| lock).collect::<Vec<_>>();
+    let locks = |estate: &Estate| {
+        estate.locks().unwrap().into_iter().map(|(_, lock)| lock).collect::<Vec<_>>()
+    };
     assert_eq!(locks(&next), [held, in_doubt]);
     assert_eq!(next.lockers(), [(noted, locker)]);
-    assert_eq!(next.inodes().map(|(_, ino, count)| (ino, count)).collect::<Vec<_>>(), [(Ino(9), 3), (Ino(11), 1)]);
+    assert_eq!(
+        next.inodes().map(|(_, ino, count)| (ino, count)).collect::<Vec<_>>(),
+        [(Ino(9), 3), (Ino(11), 1)]
+    );
     next.clear_lock(first);
     next.clear_locker(noted);
     assert_eq!((locks(&next), next.lockers()), (vec![in_doubt], vec![]));
@@ -211,15 +226,21 @@ fn a_successor_has_errors_that_stand() {
     errors.set(Ino(5), FsError::Io);
     errors.forget(Ino(5));
     let next = Errors::new(Some(Rc::new(heir(memory.words.borrow().clone()))));
-    assert_eq!([3, 4, 5].map(|ino| next.take(Ino(ino))), [Some(FsError::Io), Some(FsError::Stale), None]);
+    assert_eq!(
+        [3, 4, 5].map(|ino| next.take(Ino(ino))),
+        [Some(FsError::Io), Some(FsError::Stale), None]
+    );
     assert_eq!((next.take_unsynced(), next.take_unsynced()), (Some(FsError::Io), None));
     (0..=INODES_WITH_ERRORS as u64).for_each(|ino| errors.set(Ino(ino), FsError::Io));
     let estate = Rc::new(heir(memory.words.borrow().clone()));
-    assert_eq!((estate.unfit(), Errors::new(Some(estate.clone())).get(Ino(u64::MAX))), (None, Some(FsError::Io)));
+    assert_eq!(
+        (estate.unfit(), Errors::new(Some(estate.clone())).get(Ino(u64::MAX))),
+        (None, Some(FsError::Io))
+    );
 }
 
-/// What was answered may be missing in another run of the node until the log is durable that far; the successor of a
-/// successor knows that too, whatever the node tells of its log meanwhile.
+/// What was answered may be missing in another run of the node until the log is durable that far;
+/// the successor of a successor knows that too, whatever the node tells of its log meanwhile.
 #[test]
 fn a_successor_knows_what_was_answered_and_not_forced() {
     let memory = Recorded::new(2);
@@ -243,7 +264,12 @@ fn a_successor_knows_what_was_answered_and_not_forced() {
 
 fn operation(index: LogIndex) -> Operation {
     let mutation = ClientMutation::Unlink { parent: Ino::ROOT, name: Name::new(b"name").unwrap() };
-    let replay = Replay { stamp: Stamp { time: Time::default(), version: Version(1) }, ino: None, offset: None, len_bytes: None };
+    let replay = Replay {
+        stamp: Stamp { time: Time::default(), version: Version(1) },
+        ino: None,
+        offset: None,
+        len_bytes: None,
+    };
     let tx = TxId { session: SessionId(7), slot: 0, sequence: 1 };
     Operation {
         tx,

@@ -19,14 +19,20 @@ fn an_attach_that_fails_says_why() {
     for (error, expected) in [
         (RpcError::Denied("no such volume".into()), AttachError::Denied("no such volume".into())),
         (RpcError::Lost, AttachError::Unreachable("nobody listens".into())),
-        (RpcError::NotServing("it stops".into()), AttachError::Unreachable("node does not serve the volume: it stops".into())),
+        (
+            RpcError::NotServing("it stops".into()),
+            AttachError::Unreachable("node does not serve the volume: it stops".into()),
+        ),
     ] {
         node.refuse.borrow_mut().insert("attach", error);
         assert_eq!(try_attach(&world, &node).err(), Some(expected));
     }
     node.refuse.borrow_mut().clear();
     node.frozen.set(true);
-    assert_eq!(try_attach(&world, &node).err(), Some(AttachError::TimedOut(Node::options().attach_timeout)));
+    assert_eq!(
+        try_attach(&world, &node).err(),
+        Some(AttachError::TimedOut(Node::options().attach_timeout))
+    );
     assert_eq!(world.tasks(), 0);
 }
 
@@ -37,7 +43,8 @@ fn an_attach_waits_a_little_for_a_node() {
     let node = Node::new(&world);
     node.kill();
     let (link, ports) = (node.clone(), world.ports());
-    let attaching = world.start(async move { Client::attach(link, ports, Node::options()).await.is_ok() });
+    let attaching =
+        world.start(async move { Client::attach(link, ports, Node::options()).await.is_ok() });
     world.pass(Duration::from_secs(2));
     node.restart();
     world.pass(Duration::from_secs(5));
@@ -54,7 +61,10 @@ fn a_client_that_is_not_taken_back_ends() {
     node.disconnect();
     let used = client.clone();
     assert_eq!(world.run(async move { used.getattr(Ino(7)).await }), Err(FsError::Io));
-    assert_eq!(world.run(async move { client.append(&Caller::ROOT, Ino(7), Bytes::new(), false).await }), Err(FsError::Io));
+    assert_eq!(
+        world.run(async move { client.append(&Caller::ROOT, Ino(7), Bytes::new(), false).await }),
+        Err(FsError::Io)
+    );
     world.pass(Duration::from_millis(1));
     assert_eq!(world.tasks(), 0);
 }
@@ -83,7 +93,8 @@ fn a_read_only_client_changes_nothing() {
     let node = Node::new(&world);
     let client = node.attach_with(Options { read_only: true, ..Node::options() });
     assert!(client.is_read_only());
-    let result = world.run(async move { client.unlink(&Caller::ROOT, Ino::ROOT, &name("a")).await });
+    let result =
+        world.run(async move { client.unlink(&Caller::ROOT, Ino::ROOT, &name("a")).await });
     assert_eq!(result, Err(FsError::ReadOnly));
     assert_eq!(node.count("mutate"), 0);
 }
@@ -96,7 +107,12 @@ fn detach_leaves_everything_durable() {
     let client = node.attach();
     for offset in 0..200 {
         let client = client.clone();
-        world.start(async move { client.write(&Caller::ROOT, Ino(7), offset, Bytes::from_static(b"x"), false).await.map(drop) });
+        world.start(async move {
+            client
+                .write(&Caller::ROOT, Ino(7), offset, Bytes::from_static(b"x"), false)
+                .await
+                .map(drop)
+        });
     }
     world.pass(Duration::from_millis(2));
     let used = client.clone();
@@ -117,7 +133,10 @@ fn detach_gives_up_in_time() {
     let node = Node::new(&world);
     let client = node.attach();
     node.kill();
-    assert_eq!(world.run(async move { client.detach(Duration::from_secs(10)).await }), Err(FsError::TimedOut));
+    assert_eq!(
+        world.run(async move { client.detach(Duration::from_secs(10)).await }),
+        Err(FsError::TimedOut)
+    );
     assert_eq!(world.now().as_secs(), 10);
     world.pass(Duration::from_millis(1));
     assert_eq!(world.tasks(), 0);

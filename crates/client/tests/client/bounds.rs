@@ -19,13 +19,16 @@ fn mutations_wait_for_slots_in_order() {
     let all: Vec<_> = (0..1000)
         .map(|offset| {
             let client = client.clone();
-            world.start(async move { client.write(&ROOT, Ino(7), offset, Bytes::from_static(b"x"), false).await.is_ok() })
+            world.start(async move {
+                client.write(&ROOT, Ino(7), offset, Bytes::from_static(b"x"), false).await.is_ok()
+            })
         })
         .collect();
     world.pass(Duration::from_secs(10));
     assert!(all.iter().all(|done| done.take() == Some(true)));
     assert_eq!(node.most_executing.get(), SLOTS_FOR_BYTES);
-    let offsets: Vec<_> = node.executed().into_iter().filter_map(|(_, mutated)| mutated.replay.offset).collect();
+    let offsets: Vec<_> =
+        node.executed().into_iter().filter_map(|(_, mutated)| mutated.replay.offset).collect();
     assert_eq!(offsets, (0..1000).collect::<Vec<_>>());
 }
 
@@ -51,14 +54,17 @@ fn callers_that_never_wait_are_refused() {
     world.pass(Duration::from_secs(20));
     assert_eq!(refused.get(), 10);
     assert_eq!(node.executed().len(), MUTATIONS_UNDER_WAY);
-    world.run(async move { client.write(&ROOT, Ino(7), 0, Bytes::from_static(b"x"), false).await }).expect("written");
+    world
+        .run(async move { client.write(&ROOT, Ino(7), 0, Bytes::from_static(b"x"), false).await })
+        .expect("written");
 }
 
 /// A node that forces nothing by itself: the client asks for it before it keeps more than
 /// its bounds, in bytes and in operations.
 #[test]
 fn a_full_journal_asks_for_a_force() {
-    for (len_bytes, operations) in [(1 << 20, 4 * (KEPT_BYTES >> 20)), (1, KEPT_OPERATIONS + 2000)] {
+    for (len_bytes, operations) in [(1 << 20, 4 * (KEPT_BYTES >> 20)), (1, KEPT_OPERATIONS + 2000)]
+    {
         let world = World::new(3);
         let node = Node::new(&world);
         node.latency_ms.set(0);
@@ -69,7 +75,10 @@ fn a_full_journal_asks_for_a_force() {
             for _ in 0..operations {
                 client.write(&ROOT, Ino(7), 0, data.clone(), false).await.expect("written");
                 let unforced = watched.log.borrow().len() - watched.durable.get() as usize;
-                assert!(unforced <= KEPT_OPERATIONS + 1 && unforced * len_bytes <= KEPT_BYTES + len_bytes);
+                assert!(
+                    unforced <= KEPT_OPERATIONS + 1
+                        && unforced * len_bytes <= KEPT_BYTES + len_bytes
+                );
                 // The node of this test scans its log.
                 if watched.durable.get() > 0 {
                     break;
@@ -116,7 +125,10 @@ fn long_reads_and_writes_are_split() {
         assert_eq!(client.read(Ino(7), 0, 10 << 20).await.map(|data| data.len()), Ok(3 << 20));
         assert_eq!(client.read(Ino(7), (3 << 20) - 5, 1 << 20).await.map(|data| data.len()), Ok(5));
         assert_eq!(client.read(Ino(7), u64::MAX, 4 << 20).await.map(|data| data.len()), Ok(0));
-        let written = client.write(&ROOT, Ino(7), 10, Bytes::from(vec![0; (2 << 20) + 1]), false).await.expect("written");
+        let written = client
+            .write(&ROOT, Ino(7), 10, Bytes::from(vec![0; (2 << 20) + 1]), false)
+            .await
+            .expect("written");
         assert_eq!((written.offset, written.len_bytes), (10, (2 << 20) + 1));
         let beyond = client.write(&ROOT, Ino(7), u64::MAX, Bytes::from_static(b"x"), false).await;
         assert_eq!(beyond, Err(FsError::TooLarge));
@@ -124,7 +136,11 @@ fn long_reads_and_writes_are_split() {
     let sizes: Vec<_> = node
         .executed()
         .iter()
-        .map(|(mutation, _)| if let ClientMutation::Write { data, .. } = mutation { data.len() } else { 0 })
+        .map(
+            |(mutation, _)| {
+                if let ClientMutation::Write { data, .. } = mutation { data.len() } else { 0 }
+            },
+        )
         .collect();
     assert_eq!(sizes, [1 << 20, 1 << 20, 1]);
 }

@@ -46,7 +46,9 @@ fn requests_are_served_while_caches_are_dropped() {
     let used = client.clone();
     client.on_change(move |_, _| {
         let used = used.clone();
-        Box::pin(async move { assert_eq!(used.read(Ino(7), 0, 5).await.map(|data| data.len()), Ok(5)) })
+        Box::pin(
+            async move { assert_eq!(used.read(Ino(7), 0, 5).await.map(|data| data.len()), Ok(5)) },
+        )
     });
     node.say(LinkEvent::Notice(Notice::Share));
     world.pass(Duration::from_millis(100));
@@ -78,7 +80,10 @@ fn changes_are_gathered() {
         node.say(LinkEvent::Notice(Notice::Invalidate { ino: Ino(ino) }));
     }
     world.pass(Duration::from_secs(10));
-    assert_eq!(told.take().into_iter().map(|(change, _)| change).collect::<Vec<_>>(), [Change::All]);
+    assert_eq!(
+        told.take().into_iter().map(|(change, _)| change).collect::<Vec<_>>(),
+        [Change::All]
+    );
 }
 
 /// The node cannot be reached. Before the session's term is over by the client's clock,
@@ -139,8 +144,9 @@ fn a_fresh_session_drops_what_was_cached() {
     assert_eq!(told.borrow().last(), Some(&(Change::All, CacheRule::Shared)));
 }
 
-/// Situation: another client, which shared the volume, has gone when the connection breaks. Danger: what it changed is told on the way to the
-/// old connection, and this client, which is alone again, keeps what it has cached without end. Expectation: that is dropped.
+/// Situation: another client, which shared the volume, has gone when the connection breaks. Danger:
+/// what it changed is told on the way to the old connection, and this client, which is alone again,
+/// keeps what it has cached without end. Expectation: that is dropped.
 #[test]
 fn who_is_alone_again_drops_what_was_cached_while_others_were_there() {
     let world = World::new(8);
@@ -151,10 +157,17 @@ fn who_is_alone_again_drops_what_was_cached_while_others_were_there() {
     node.sole.set(true);
     node.disconnect();
     world.pass(Duration::from_secs(1));
-    assert_eq!((told.take(), client.cache_rule()), (vec![(Change::All, CacheRule::Shared)], CacheRule::Sole));
+    assert_eq!(
+        (told.take(), client.cache_rule()),
+        (vec![(Change::All, CacheRule::Shared)], CacheRule::Sole)
+    );
     node.disconnect();
     world.pass(Duration::from_secs(1));
-    assert_eq!(told.take(), [(Change::All, CacheRule::Shared)], "nor has the node been heard while it was alone");
+    assert_eq!(
+        told.take(),
+        [(Change::All, CacheRule::Shared)],
+        "nor has the node been heard while it was alone"
+    );
 }
 
 /// A replay is refused: what caches hold of its file is wrong.
@@ -171,5 +184,8 @@ fn a_refused_replay_drops_its_file() {
     node.cut_power();
     node.restart();
     world.pass(Duration::from_secs(1));
-    assert_eq!(*told.borrow(), [(Change::All, CacheRule::Shared), (Change::Inode(Ino(7)), CacheRule::Sole)]);
+    assert_eq!(
+        *told.borrow(),
+        [(Change::All, CacheRule::Shared), (Change::Inode(Ino(7)), CacheRule::Sole)]
+    );
 }

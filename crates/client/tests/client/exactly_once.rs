@@ -21,7 +21,9 @@ fn a_mutation_is_executed_once_however_often_it_is_sent() {
         let node = Node::new(&world);
         let client = node.attach();
         node.fates.borrow_mut().extend([fate, fate]);
-        let written = world.run(async move { client.append(&ROOT, Ino(7), data(), false).await }).expect("appended");
+        let written = world
+            .run(async move { client.append(&ROOT, Ino(7), data(), false).await })
+            .expect("appended");
         assert_eq!(written.offset, 0, "{fate:?}");
         assert_eq!(node.executed().len(), 1, "{fate:?}");
         assert_eq!(transactions(&node).len(), 1, "{fate:?}: always the same transaction");
@@ -52,7 +54,11 @@ fn an_unknown_outcome_is_an_error_that_stays() {
 
     let asked = client.clone();
     world.run(async move {
-        assert_eq!(asked.append(&ROOT, Ino(7), data(), false).await, Err(FsError::Io), "no write over a hole in the story");
+        assert_eq!(
+            asked.append(&ROOT, Ino(7), data(), false).await,
+            Err(FsError::Io),
+            "no write over a hole in the story"
+        );
         assert_eq!(asked.fsync(Ino(7)).await, Err(FsError::Io));
         assert_eq!(asked.fsync(Ino(7)).await, Err(FsError::Io));
         assert_eq!(asked.fsync(Ino(8)).await, Ok(()));
@@ -60,7 +66,10 @@ fn an_unknown_outcome_is_an_error_that_stays() {
         assert_eq!(asked.sync_fs().await, Ok(()));
         asked.close(Ino(7));
         assert_eq!(asked.error(Ino(7)), None);
-        assert_eq!(asked.append(&ROOT, Ino(7), data(), false).await.map(|written| written.offset), Ok(1));
+        assert_eq!(
+            asked.append(&ROOT, Ino(7), data(), false).await.map(|written| written.offset),
+            Ok(1)
+        );
     });
 }
 
@@ -84,7 +93,10 @@ fn an_expired_session_is_replaced_where_nothing_is_in_doubt() {
 fn a_mutation_given_up_by_its_caller_is_still_settled() {
     let world = World::new(4);
     let node = Node::new(&world);
-    let client = node.attach_with(Options { unavailable_timeout: Some(Duration::from_secs(10)), ..Node::options() });
+    let client = node.attach_with(Options {
+        unavailable_timeout: Some(Duration::from_secs(10)),
+        ..Node::options()
+    });
     node.frozen.set(true);
     let asked = client.clone();
     let result = world.run(async move { asked.append(&ROOT, Ino(7), data(), false).await });
@@ -102,11 +114,17 @@ fn a_mutation_given_up_by_its_caller_is_still_settled() {
 fn a_mutation_that_was_never_sent_goes_with_its_caller() {
     let world = World::new(5);
     let node = Node::new(&world);
-    let client = node.attach_with(Options { unavailable_timeout: Some(Duration::from_secs(1)), ..Node::options() });
+    let client = node.attach_with(Options {
+        unavailable_timeout: Some(Duration::from_secs(1)),
+        ..Node::options()
+    });
     node.kill();
     world.pass(Duration::from_millis(1));
     let asked = client.clone();
-    assert_eq!(world.run(async move { asked.append(&ROOT, Ino(7), data(), false).await }), Err(FsError::TimedOut));
+    assert_eq!(
+        world.run(async move { asked.append(&ROOT, Ino(7), data(), false).await }),
+        Err(FsError::TimedOut)
+    );
     node.restart();
     world.pass(Duration::from_secs(10));
     assert_eq!(node.executed().len(), 0);
@@ -182,7 +200,13 @@ fn chaos(seed: u64) -> (Vec<(ClientMutation, Mutated)>, usize) {
     world.run(async move { asked.sync_fs().await }).expect("nothing was lost");
     node.cut_power();
     node.restart();
-    check(&node, writers.iter().map(|writer| writer.borrow_mut().take().expect("every writer has ended")).collect());
+    check(
+        &node,
+        writers
+            .iter()
+            .map(|writer| writer.borrow_mut().take().expect("every writer has ended"))
+            .collect(),
+    );
     (node.executed(), node.count("replay"))
 }
 
@@ -199,7 +223,10 @@ fn check(node: &Rc<Node>, acknowledged: Vec<Vec<(u64, Option<Ino>)>>) {
             .count();
         assert_eq!(times, 1, "{offset} {made:?}");
     }
-    let writes = executed.iter().filter(|(mutation, _)| matches!(mutation, ClientMutation::Write { .. })).count();
+    let writes = executed
+        .iter()
+        .filter(|(mutation, _)| matches!(mutation, ClientMutation::Write { .. }))
+        .count();
     assert_eq!(writes as u64, WRITERS * ROUNDS);
     assert_eq!((executed.len() - writes) as u64, WRITERS / 2 * ROUNDS, "one make of each name");
 }

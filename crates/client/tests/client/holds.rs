@@ -38,7 +38,10 @@ fn node_and_client_agree_in_the_end() {
     for seed in 0..200 {
         let world = World::new(seed);
         let node = Node::new(&world);
-        let client = node.attach_with(Options { unavailable_timeout: Some(Duration::from_millis(30)), ..Node::options() });
+        let client = node.attach_with(Options {
+            unavailable_timeout: Some(Duration::from_millis(30)),
+            ..Node::options()
+        });
         node.chaos.set(Some(5));
         let mut opens = 0u32;
         for _ in 0..50 {
@@ -77,8 +80,12 @@ fn opens_are_told_again_after_a_restart() {
     node.force();
     open(&world, &client).expect("opens");
     let used = client.clone();
-    let made =
-        world.run(async move { used.make(&Caller::ROOT, Ino::ROOT, &name("a"), 0o644, Make::Regular, true).await }).expect("made").ino;
+    let made = world
+        .run(async move {
+            used.make(&Caller::ROOT, Ino::ROOT, &name("a"), 0o644, Make::Regular, true).await
+        })
+        .expect("made")
+        .ino;
     assert_eq!(node.opens.borrow().len(), 2);
     node.cut_power();
     node.restart();
@@ -114,18 +121,24 @@ fn an_open_file_that_is_gone_is_stale() {
 fn a_file_made_for_nobody_is_closed() {
     let world = World::new(4);
     let node = Node::new(&world);
-    let client = node.attach_with(Options { unavailable_timeout: Some(Duration::from_secs(1)), ..Node::options() });
+    let client = node.attach_with(Options {
+        unavailable_timeout: Some(Duration::from_secs(1)),
+        ..Node::options()
+    });
     node.fates.borrow_mut().push_back(Fate::Silence);
     let used = client.clone();
-    let made = world.run(async move { used.make(&Caller::ROOT, Ino::ROOT, &name("a"), 0o644, Make::Regular, true).await });
+    let made = world.run(async move {
+        used.make(&Caller::ROOT, Ino::ROOT, &name("a"), 0o644, Make::Regular, true).await
+    });
     assert_eq!(made, Err(FsError::TimedOut));
     assert_eq!(node.opens.borrow().len(), 1);
     world.pass(Duration::from_secs(60));
     assert!(node.opens.borrow().is_empty());
 }
 
-/// A node starts anew, and the client's coming back breaks off when it is about to say what is open: what was lent is asked for once more
-/// all the same. If that is another file by then nobody opens it, until it is given back.
+/// A node starts anew, and the client's coming back breaks off when it is about to say what is
+/// open: what was lent is asked for once more all the same. If that is another file by then nobody
+/// opens it, until it is given back.
 #[test]
 fn what_was_lent_is_lent_again() {
     let world = World::new(4);

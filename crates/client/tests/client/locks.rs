@@ -28,7 +28,10 @@ const EXCLUSIVE: Option<LockMode> = Some(LockMode::Exclusive);
 
 /// Whether a stranger could have the bytes.
 fn free(node: &Node, start: u64, end: u64, mode: LockMode) -> bool {
-    node.locks.borrow().test(STRANGER, FILE, OWNER, LockPiece { range: range(start, end), mode }).is_none()
+    node.locks
+        .borrow()
+        .test(STRANGER, FILE, OWNER, LockPiece { range: range(start, end), mode })
+        .is_none()
 }
 
 fn stranger_has(node: &Node, start: u64, end: u64) {
@@ -57,10 +60,16 @@ fn a_lock_is_taken_and_given_up_once() {
         let client = node.attach();
         node.fates.borrow_mut().extend([fate, fate]);
         assert_eq!(lock(&world, &client, ask(0, 9, EXCLUSIVE)), Ok(()), "{fate:?}");
-        assert!(!free(&node, 9, 9, LockMode::Shared) && free(&node, 10, 10, LockMode::Exclusive), "{fate:?}");
+        assert!(
+            !free(&node, 9, 9, LockMode::Shared) && free(&node, 10, 10, LockMode::Exclusive),
+            "{fate:?}"
+        );
         node.fates.borrow_mut().extend([fate, fate]);
         assert_eq!(lock(&world, &client, ask(0, 4, None)), Ok(()), "{fate:?}");
-        assert!(free(&node, 0, 4, LockMode::Exclusive) && !free(&node, 5, 5, LockMode::Shared), "{fate:?}");
+        assert!(
+            free(&node, 0, 4, LockMode::Exclusive) && !free(&node, 5, 5, LockMode::Shared),
+            "{fate:?}"
+        );
     }
 }
 
@@ -77,7 +86,11 @@ fn what_is_held_is_reclaimed() {
     node.restart();
     world.pass(Duration::from_secs(1));
     assert!(!free(&node, 1, 1, LockMode::Shared) && free(&node, 2, 3, LockMode::Exclusive));
-    assert!(free(&node, 5, 6, LockMode::Shared) && !free(&node, 5, 5, LockMode::Exclusive) && !free(&node, 7, 9, LockMode::Shared));
+    assert!(
+        free(&node, 5, 6, LockMode::Shared)
+            && !free(&node, 5, 5, LockMode::Exclusive)
+            && !free(&node, 7, 9, LockMode::Shared)
+    );
     // The reply to an unlock is lost with the run that gave it.
     node.fates.borrow_mut().push_back(Fate::Silence);
     let unlocking = world.start({
@@ -92,7 +105,11 @@ fn what_is_held_is_reclaimed() {
     world.pass(Duration::from_secs(10));
     assert_eq!(unlocking.take(), Some(Ok(())));
     assert_eq!(client.error(FILE), None);
-    assert_eq!(lock(&world, &client, ask(0, 0, SHARED)), Err(FsError::WouldBlock), "the stranger has it still");
+    assert_eq!(
+        lock(&world, &client, ask(0, 0, SHARED)),
+        Err(FsError::WouldBlock),
+        "the stranger has it still"
+    );
 }
 
 /// A range is asked for in a weaker mode than part of it is held in, and refused; the node starts
@@ -117,11 +134,17 @@ fn nothing_is_given_up_for_what_is_refused() {
         world.pass(Duration::from_secs(10));
         assert_eq!(asking.take(), Some(Err(FsError::WouldBlock)), "{fate:?}");
         assert_eq!(client.error(FILE), None, "{fate:?}");
-        assert!(!free(&node, 0, 4, LockMode::Shared) && free(&node, 5, 7, LockMode::Exclusive), "{fate:?}");
+        assert!(
+            !free(&node, 0, 4, LockMode::Shared) && free(&node, 5, 7, LockMode::Exclusive),
+            "{fate:?}"
+        );
         // And when nobody is in the way it is weaker.
         node.locks.borrow_mut().end(STRANGER);
         assert_eq!(lock(&world, &client, ask(0, 9, SHARED)), Ok(()));
-        assert!(free(&node, 0, 9, LockMode::Shared) && !free(&node, 9, 9, LockMode::Exclusive), "{fate:?}");
+        assert!(
+            free(&node, 0, 9, LockMode::Shared) && !free(&node, 9, 9, LockMode::Exclusive),
+            "{fate:?}"
+        );
     }
 }
 
@@ -131,7 +154,10 @@ fn nothing_is_given_up_for_what_is_refused() {
 fn whoever_gave_up_waiting_has_no_lock() {
     let world = World::new(4);
     let node = Node::new(&world);
-    let client = node.attach_with(Options { unavailable_timeout: Some(Duration::from_secs(10)), ..Node::options() });
+    let client = node.attach_with(Options {
+        unavailable_timeout: Some(Duration::from_secs(10)),
+        ..Node::options()
+    });
     lock(&world, &client, ask(3, 5, SHARED)).unwrap();
     for waits in [false, true] {
         node.frozen.set(true);
@@ -145,8 +171,14 @@ fn whoever_gave_up_waiting_has_no_lock() {
         assert_eq!(result, Err(FsError::TimedOut));
         node.frozen.set(false);
         world.pass(Duration::from_secs(60));
-        assert!(free(&node, 0, 2, LockMode::Exclusive) && free(&node, 6, 9, LockMode::Exclusive), "waits: {waits}");
-        assert!(free(&node, 3, 5, LockMode::Shared) && !free(&node, 4, 4, LockMode::Exclusive), "waits: {waits}");
+        assert!(
+            free(&node, 0, 2, LockMode::Exclusive) && free(&node, 6, 9, LockMode::Exclusive),
+            "waits: {waits}"
+        );
+        assert!(
+            free(&node, 3, 5, LockMode::Shared) && !free(&node, 4, 4, LockMode::Exclusive),
+            "waits: {waits}"
+        );
     }
 }
 
@@ -236,7 +268,10 @@ fn a_write_does_not_outlive_its_lock() {
         assert_eq!(client.fsync(FILE).await, Err(FsError::Io));
         client.close(FILE);
         assert_eq!(client.lock(ask(0, 9, EXCLUSIVE)).await, Ok(()));
-        assert_eq!(client.append(&ROOT, FILE, Bytes::from_static(b"x"), false).await.map(|_| ()), Ok(()));
+        assert_eq!(
+            client.append(&ROOT, FILE, Bytes::from_static(b"x"), false).await.map(|_| ()),
+            Ok(())
+        );
     });
 }
 
@@ -263,7 +298,10 @@ fn what_was_written_under_a_lock_is_not_repeated_without_it() {
         node.restart();
         node.expire_sessions();
         world.pass(Duration::from_secs(10));
-        assert_eq!((node.executed().len(), client.error(FILE)), if locked { (0, Some(FsError::Io)) } else { (1, None) });
+        assert_eq!(
+            (node.executed().len(), client.error(FILE)),
+            if locked { (0, Some(FsError::Io)) } else { (1, None) }
+        );
     }
 }
 

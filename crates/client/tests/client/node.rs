@@ -202,7 +202,9 @@ impl Node {
     pub fn executed(&self) -> Vec<(ClientMutation, Mutated)> {
         let log = self.log.borrow();
         let done = log.iter().filter_map(|record| match record {
-            Record::Mutation(done) => done.answer.as_ref().ok().map(|mutated| (done.mutation.clone(), mutated.clone())),
+            Record::Mutation(done) => {
+                done.answer.as_ref().ok().map(|mutated| (done.mutation.clone(), mutated.clone()))
+            }
             Record::Session(_) | Record::Foreign => None,
         });
         done.collect()
@@ -247,9 +249,9 @@ impl Node {
                     session_term_ms: TERM.as_millis() as u32,
                 }))
             }
-            Request::Shared { session } | Request::Recalled { session, .. } | Request::Detach { session } => {
-                known(session).map(|()| Reply::Done)
-            }
+            Request::Shared { session }
+            | Request::Recalled { session, .. }
+            | Request::Detach { session } => known(session).map(|()| Reply::Done),
             Request::Renew { session } => {
                 known(session)?;
                 self.awaited.borrow_mut().remove(&session);
@@ -271,7 +273,11 @@ impl Node {
             }
             Request::Open { session, ino } => {
                 known(session)?;
-                let counted = if self.untold.borrow_mut().remove(&ino) { 0 } else { self.opens.borrow().get(&ino).copied().unwrap_or(0) };
+                let counted = if self.untold.borrow_mut().remove(&ino) {
+                    0
+                } else {
+                    self.opens.borrow().get(&ino).copied().unwrap_or(0)
+                };
                 self.opens.borrow_mut().insert(ino, counted + 1);
                 Ok(Reply::Opened { lends: false })
             }
@@ -334,7 +340,9 @@ impl Node {
             Some(Some((sequence, answer))) if *sequence == tx.sequence => {
                 return answer.clone().map(|mutated| Reply::Mutated(Box::new(mutated), vec![]));
             }
-            Some(Some((sequence, _))) if *sequence > tx.sequence => return Err(RpcError::Misordered),
+            Some(Some((sequence, _))) if *sequence > tx.sequence => {
+                return Err(RpcError::Misordered);
+            }
             _ => {}
         }
         let index = LogIndex(self.log.borrow().len() as u64 + 1);
@@ -345,7 +353,9 @@ impl Node {
             let Ok(mutated) = &done.answer else { continue };
             last_ino = last_ino.max(mutated.replay.ino.map_or(0, |ino| ino.0));
             match (&done.mutation, &mutation) {
-                (ClientMutation::Make { name, .. }, ClientMutation::Make { name: wanted, .. }) => exists |= name == wanted,
+                (ClientMutation::Make { name, .. }, ClientMutation::Make { name: wanted, .. }) => {
+                    exists |= name == wanted
+                }
                 (ClientMutation::Append { data, .. }, _) => end += data.len(),
                 _ => {}
             }
@@ -357,24 +367,45 @@ impl Node {
                 // Replays come first and bring their ids back.
                 let ino = Ino(last_ino + 1);
                 if *open {
-                    *self.opens.borrow_mut().entry(replay.and_then(|replay| replay.ino).unwrap_or(ino)).or_default() += 1;
+                    *self
+                        .opens
+                        .borrow_mut()
+                        .entry(replay.and_then(|replay| replay.ino).unwrap_or(ino))
+                        .or_default() += 1;
                 }
-                Ok(replay.unwrap_or(Replay { stamp, ino: Some(ino), offset: None, len_bytes: None }))
+                Ok(replay.unwrap_or(Replay {
+                    stamp,
+                    ino: Some(ino),
+                    offset: None,
+                    len_bytes: None,
+                }))
             }
-            ClientMutation::Append { .. } => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(end as u64), len_bytes: None })),
-            ClientMutation::Write { offset, .. } => {
-                Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: Some(*offset), len_bytes: None }))
-            }
+            ClientMutation::Append { .. } => Ok(replay.unwrap_or(Replay {
+                stamp,
+                ino: None,
+                offset: Some(end as u64),
+                len_bytes: None,
+            })),
+            ClientMutation::Write { offset, .. } => Ok(replay.unwrap_or(Replay {
+                stamp,
+                ino: None,
+                offset: Some(*offset),
+                len_bytes: None,
+            })),
             _ => Ok(replay.unwrap_or(Replay { stamp, ino: None, offset: None, len_bytes: None })),
         };
-        let answer =
-            answer.map_err(RpcError::Refused).map(|replay| Mutated { attr: Some(attr(replay.ino.unwrap_or(Ino(7)))), index, replay });
+        let answer = answer.map_err(RpcError::Refused).map(|replay| Mutated {
+            attr: Some(attr(replay.ino.unwrap_or(Ino(7)))),
+            index,
+            replay,
+        });
         self.append(Record::Mutation(Box::new(Executed { tx, mutation, answer: answer.clone() })));
         answer.map(|mutated| Reply::Mutated(Box::new(mutated), vec![]))
     }
 
     fn fate(&self, request: &Request) -> Fate {
-        let of_its_kind = self.fates_of.borrow_mut().get_mut(kind_of(request)).and_then(VecDeque::pop_front);
+        let of_its_kind =
+            self.fates_of.borrow_mut().get_mut(kind_of(request)).and_then(VecDeque::pop_front);
         let scripted = match request {
             _ if of_its_kind.is_some() => of_its_kind,
             Request::Mutate(_) | Request::Lock { .. } => self.fates.borrow_mut().pop_front(),
@@ -469,11 +500,18 @@ impl Link for Node {
         self.local.get()
     }
 
-    fn lend(&self, _borrower: Borrower, _ino: Ino, borrow: Borrow) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+    fn lend(
+        &self,
+        _borrower: Borrower,
+        _ino: Ino,
+        borrow: Borrow,
+    ) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
         self.borrowed.borrow_mut().push(borrow);
         let (device, inode) = self.lends.get();
         let (file, _) = std::io::pipe().expect("a pipe");
-        Box::pin(std::future::ready(Ok(Some(Loan::new(file.into(), || {}).known_as(device, inode)))))
+        Box::pin(std::future::ready(Ok(Some(
+            Loan::new(file.into(), || {}).known_as(device, inode),
+        ))))
     }
 
     fn trouble(&self) -> String {
@@ -545,7 +583,11 @@ pub fn transactions(node: &Node) -> BTreeSet<(SessionId, u16, u64)> {
     let seen = node.seen.borrow();
     seen.iter()
         .filter_map(|request| {
-            if let Request::Mutate(mutate) = request { Some((mutate.tx.session, mutate.tx.slot, mutate.tx.sequence)) } else { None }
+            if let Request::Mutate(mutate) = request {
+                Some((mutate.tx.session, mutate.tx.slot, mutate.tx.sequence))
+            } else {
+                None
+            }
         })
         .collect()
 }

@@ -27,8 +27,8 @@ pub enum Death {
     Write(u64),
 }
 
-/// Once it is dead nothing of it runs, and what it sends, spawns and writes in the rest of its last turn, and as it is
-/// taken down, is nowhere.
+/// Once it is dead nothing of it runs, and what it sends, spawns and writes in the rest of its last
+/// turn, and as it is taken down, is nowhere.
 pub struct Process {
     world: World,
     link: Rc<dyn Link>,
@@ -59,13 +59,19 @@ impl Process {
     }
 
     /// Attaches as the heir of whoever has left something; to be run as a part of the process.
-    pub fn attaching(self: &Rc<Process>, options: Options) -> impl Future<Output = Result<Client, AttachError>> + use<> {
+    pub fn attaching(
+        self: &Rc<Process>,
+        options: Options,
+    ) -> impl Future<Output = Result<Client, AttachError>> + use<> {
         let ports = ClientPorts { spawn: self.clone(), ..self.world.ports() };
         let estate = Rc::new(Estate::take(self.clone()).expect("what was left can be read"));
         Client::attach_as_heir(self.clone(), ports, options, estate)
     }
 
-    pub fn start_attach(self: &Rc<Process>, options: Options) -> Rc<RefCell<Option<Result<Client, AttachError>>>> {
+    pub fn start_attach(
+        self: &Rc<Process>,
+        options: Options,
+    ) -> Rc<RefCell<Option<Result<Client, AttachError>>>> {
         self.start(self.attaching(options))
     }
 
@@ -83,7 +89,10 @@ impl Process {
     }
 
     /// Starts a part of the process; its result appears when it has ended.
-    pub fn start<T: 'static>(self: &Rc<Process>, future: impl Future<Output = T> + 'static) -> Rc<RefCell<Option<T>>> {
+    pub fn start<T: 'static>(
+        self: &Rc<Process>,
+        future: impl Future<Output = T> + 'static,
+    ) -> Rc<RefCell<Option<T>>> {
         let result = Rc::new(RefCell::new(None));
         let (place, process) = (result.clone(), self.clone());
         self.spawn(Box::pin(async move {
@@ -140,7 +149,8 @@ impl Process {
     }
 }
 
-/// Tells a story with each death that there can be in it. It is false if it ended before its process died.
+/// Tells a story with each death that there can be in it. It is false if it ended before its
+/// process died.
 pub fn with_every_death(story: impl Fn(Death) -> bool) {
     for death in [Death::Turn, Death::Write] {
         let mut deaths = 0;

@@ -8,7 +8,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 fn recall(node: &Node, recall: u64, inos: &[u64]) {
-    node.say(LinkEvent::Notice(Notice::Recall { recall, inos: inos.iter().copied().map(Ino).collect() }));
+    node.say(LinkEvent::Notice(Notice::Recall {
+        recall,
+        inos: inos.iter().copied().map(Ino).collect(),
+    }));
 }
 
 /// What the node was told of each recall.
@@ -21,8 +24,8 @@ fn answers(node: &Node) -> Vec<(u64, Vec<Ino>)> {
     answers.collect()
 }
 
-/// An answer is on its way that tells of an inode, and the node, which gave it before, wants to forget the
-/// inode. The client says that it holds it, once it has the answer.
+/// An answer is on its way that tells of an inode, and the node, which gave it before, wants to
+/// forget the inode. The client says that it holds it, once it has the answer.
 #[test]
 fn what_is_on_its_way_is_waited_for() {
     let world = World::new(1);
@@ -50,8 +53,8 @@ fn what_is_on_its_way_is_waited_for() {
     assert_eq!(answers(&node), [(5, vec![Ino(7)])]);
 }
 
-/// Nobody says what the user of a client holds: then that is everything. So it is with one whose answers are
-/// too long under way.
+/// Nobody says what the user of a client holds: then that is everything. So it is with one whose
+/// answers are too long under way.
 #[test]
 fn who_does_not_say_holds_everything() {
     let world = World::new(2);

@@ -14,12 +14,16 @@ fn data(text: &'static str) -> Bytes {
 
 fn append(world: &World, client: &Client, ino: u64, text: &'static str) -> Result<u64, FsError> {
     let client = client.clone();
-    world.run(async move { client.append(&ROOT, Ino(ino), data(text), false).await.map(|written| written.offset) })
+    world.run(async move {
+        client.append(&ROOT, Ino(ino), data(text), false).await.map(|written| written.offset)
+    })
 }
 
 fn make(world: &World, client: &Client, text: &str) -> Result<Ino, FsError> {
     let (client, name) = (client.clone(), name(text));
-    world.run(async move { client.make(&ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.map(|attr| attr.ino) })
+    world.run(async move {
+        client.make(&ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await.map(|attr| attr.ino)
+    })
 }
 
 /// Power fails; the node comes back.
@@ -97,7 +101,10 @@ fn a_forgotten_refusal_leaves_a_gap() {
     make(&world, &client, "b").expect("made");
     let before = node.executed().into_iter().map(|(_, mutated)| mutated.replay).collect::<Vec<_>>();
     fail_power(&world, &node);
-    assert_eq!(node.executed().into_iter().map(|(_, mutated)| mutated.replay).collect::<Vec<_>>(), before);
+    assert_eq!(
+        node.executed().into_iter().map(|(_, mutated)| mutated.replay).collect::<Vec<_>>(),
+        before
+    );
     assert_eq!(client.error(Ino::ROOT), None);
 }
 
@@ -142,7 +149,10 @@ fn a_replay_survives_further_losses() {
         world.pass(Duration::from_millis(30 + round * 7));
     }
     world.pass(Duration::from_secs(10));
-    assert_eq!(node.executed().into_iter().map(|(_, mutated)| mutated.replay).collect::<Vec<_>>(), before);
+    assert_eq!(
+        node.executed().into_iter().map(|(_, mutated)| mutated.replay).collect::<Vec<_>>(),
+        before
+    );
 }
 
 /// What was lost does not fit any more. Its file has an error that stays until it is
@@ -225,7 +235,9 @@ fn no_bytes_are_changed_under_an_error() {
     let cut = || set(SetAttr { size_bytes: Some(0), ..SetAttr::default() });
     let (zeroing, syncing) = (client.clone(), client.clone());
     assert_eq!(append(&world, &client, 7, "y"), Err(FsError::Io));
-    let zeroed = async move { zeroing.fallocate(&ROOT, Ino(7), (0, 1), Allocation::Zero, true, false).await.map(drop) };
+    let zeroed = async move {
+        zeroing.fallocate(&ROOT, Ino(7), (0, 1), Allocation::Zero, true, false).await.map(drop)
+    };
     assert_eq!(world.run(zeroed), Err(FsError::Io));
     assert_eq!(cut(), Err(FsError::Io));
     assert_eq!(node.executed().len(), 1);
@@ -250,7 +262,11 @@ fn what_an_earlier_session_did_does_not_keep_a_later_one_out() {
     node.restart();
     world.pass(Duration::from_secs(10));
     make(&world, &client, "b").expect("it is attached");
-    assert_eq!(append(&world, &client, 7, "y"), Err(FsError::Io), "nobody knows whether the bytes are there");
+    assert_eq!(
+        append(&world, &client, 7, "y"),
+        Err(FsError::Io),
+        "nobody knows whether the bytes are there"
+    );
 }
 
 /// A certain loss is being repeated under a fresh session when the connection breaks and

@@ -22,7 +22,8 @@ const REQUEST: u64 = 7;
 const STEPS: [&str; 4] = ["take-up", "open", "syncfs", "renew"];
 
 async fn append(client: Client, request: u64) -> Result<u64, FsError> {
-    let written = client.on_behalf_of(request).append(&ROOT, FILE, Bytes::from_static(b"x"), false).await;
+    let written =
+        client.on_behalf_of(request).append(&ROOT, FILE, Bytes::from_static(b"x"), false).await;
     written.map(|written| written.offset)
 }
 
@@ -30,13 +31,17 @@ fn opens(process: &Rc<Process>, client: &Client, request: u64) {
     let opening = client.clone();
     process.run(async move { opening.open(FILE).await }).expect("opens");
     let estate = client.estate().expect("something is left");
-    assert!(estate.opened(Open { request, ino: FILE, handle: request, detail: 0 }), "few files are open");
+    assert!(
+        estate.opened(Open { request, ino: FILE, handle: request, detail: 0 }),
+        "few files are open"
+    );
 }
 
-/// Situation: a process dies with a request sent, executed or not, and its successor loses its node in the middle of
-/// the take-over: at each step, before it or after it, or never hears of it. That one ends tidily or is killed.
-/// Danger: the second life frees the slot, or gives it to another request, and the third asks under another id.
-/// Expectation: the third life asks under the same id, and the file has grown once.
+/// Situation: a process dies with a request sent, executed or not, and its successor loses its node
+/// in the middle of the take-over: at each step, before it or after it, or never hears of it. That
+/// one ends tidily or is killed. Danger: the second life frees the slot, or gives it to another
+/// request, and the third asks under another id. Expectation: the third life asks under the same
+/// id, and the file has grown once.
 #[test]
 fn a_take_over_that_fails_leaves_what_it_found() {
     for step in STEPS {
@@ -50,7 +55,11 @@ fn a_take_over_that_fails_leaves_what_it_found() {
                 opens(&first, &client, 1);
                 node.meet("mutate", Fate::Silence);
                 first.start(append(client, REQUEST));
-                world.pass(if executed { Duration::from_secs(1) } else { Duration::from_micros(500) });
+                world.pass(if executed {
+                    Duration::from_secs(1)
+                } else {
+                    Duration::from_micros(500)
+                });
                 first.kill();
                 assert_eq!(node.executed().len(), usize::from(executed), "{case}");
 
@@ -74,16 +83,29 @@ fn a_take_over_that_fails_leaves_what_it_found() {
                 client.all_came(&BTreeSet::from([REQUEST]));
                 client.answered(REQUEST);
                 world.pass(Duration::from_secs(1));
-                assert_eq!((node.executed().len(), transactions(&node).len()), (1, 1), "{case}: one id");
-                assert_eq!((node.count("told"), node.opens.borrow().get(&FILE).copied()), (1, Some(1)), "{case}");
-                assert_eq!(third.run(append(client, REQUEST + 1)), Ok(1), "{case}: the slot is free again");
+                assert_eq!(
+                    (node.executed().len(), transactions(&node).len()),
+                    (1, 1),
+                    "{case}: one id"
+                );
+                assert_eq!(
+                    (node.count("told"), node.opens.borrow().get(&FILE).copied()),
+                    (1, Some(1)),
+                    "{case}"
+                );
+                assert_eq!(
+                    third.run(append(client, REQUEST + 1)),
+                    Ok(1),
+                    "{case}: the slot is free again"
+                );
             }
         }
     }
 }
 
-/// Situation: a process dies with a request under way, and its successor is asked for hundreds of changes at one time.
-/// Danger: a slot is lent to two of them. Expectation: each is made, and no more are under way than there are slots.
+/// Situation: a process dies with a request under way, and its successor is asked for hundreds of
+/// changes at one time. Danger: a slot is lent to two of them. Expectation: each is made, and no
+/// more are under way than there are slots.
 #[test]
 fn an_heir_has_no_more_slots() {
     let world = World::new(31);
@@ -102,7 +124,9 @@ fn an_heir_has_no_more_slots() {
     client.answered(REQUEST);
     let made = (0..300).map(|number: u32| {
         let (client, name) = (client.clone(), Name::new(number.to_string().as_bytes()).unwrap());
-        second.start(async move { client.make(&ROOT, Ino::ROOT, &name, 0o600, Make::Regular, false).await.is_ok() })
+        second.start(async move {
+            client.make(&ROOT, Ino::ROOT, &name, 0o600, Make::Regular, false).await.is_ok()
+        })
     });
     let made: Vec<_> = made.collect();
     world.pass(Duration::from_secs(10));
@@ -110,10 +134,10 @@ fn an_heir_has_no_more_slots() {
     assert_eq!(node.most_executing.get(), usize::from(SESSION_SLOTS));
 }
 
-/// Situation: a process dies at any moment between its attach and the end of a request, and so does the one after it, which
-/// is asked the same again.
-/// Danger: a slot or an id is written too late, or freed too early, and one of the three asks under another id.
-/// Expectation: the file has grown once by it, and the third says where.
+/// Situation: a process dies at any moment between its attach and the end of a request, and so does
+/// the one after it, which is asked the same again. Danger: a slot or an id is written too late, or
+/// freed too early, and one of the three asks under another id. Expectation: the file has grown
+/// once by it, and the third says where.
 #[test]
 fn a_request_is_done_once_in_three_lives() {
     with_every_death(|first| {
@@ -132,8 +156,13 @@ fn a_request_is_done_once_in_three_lives() {
             let live = || {
                 let process = Process::on(&node, &left);
                 // What has its answer does not come again.
-                let again = if answer.get().is_none() { BTreeSet::from([REQUEST]) } else { BTreeSet::new() };
-                let (life, told, attaching) = (process.clone(), answer.clone(), process.attaching(Node::options()));
+                let again = if answer.get().is_none() {
+                    BTreeSet::from([REQUEST])
+                } else {
+                    BTreeSet::new()
+                };
+                let (life, told, attaching) =
+                    (process.clone(), answer.clone(), process.attaching(Node::options()));
                 let ended = process.start(async move {
                     let client = attaching.await.expect("takes over");
                     client.all_came(&again);
@@ -185,7 +214,14 @@ impl Case {
     fn all() -> impl Iterator<Item = Case> {
         (0..1 << 6).map(|bits| {
             let is = |bit: u32| bits >> bit & 1 == 1;
-            Case { local: is(0), restarted: is(1), renamed: is(2), undurable: is(3), succeeded: is(4), unanswered: is(5) }
+            Case {
+                local: is(0),
+                restarted: is(1),
+                renamed: is(2),
+                undurable: is(3),
+                succeeded: is(4),
+                unanswered: is(5),
+            }
         })
     }
 
@@ -196,11 +232,11 @@ impl Case {
     }
 }
 
-/// Situation: a client dies, with or without something that its node could still lose, and perhaps the node starts anew.
-/// Danger: what was answered and not forced is gone, or a request without an answer is logged without its bytes, and the
-/// heir serves as if nothing were; or it gives up where nothing is missing.
-/// Expectation: nobody succeeds just where the node has started anew elsewhere and something may be missing, and then the
-/// node hears that the session is over.
+/// Situation: a client dies, with or without something that its node could still lose, and perhaps
+/// the node starts anew. Danger: what was answered and not forced is gone, or a request without an
+/// answer is logged without its bytes, and the heir serves as if nothing were; or it gives up where
+/// nothing is missing. Expectation: nobody succeeds just where the node has started anew elsewhere
+/// and something may be missing, and then the node hears that the session is over.
 #[test]
 fn whoever_may_have_lost_something_has_no_heir() {
     for case in Case::all() {
@@ -239,10 +275,10 @@ fn whoever_may_have_lost_something_has_no_heir() {
     }
 }
 
-/// Situation: a request without an answer does not come again, for whoever asked has been killed. The next process dies too, and
-/// the node starts anew.
-/// Danger: what nobody asks for any more counts as missing for ever, and the mount dies with the next node.
-/// Expectation: it is taken over.
+/// Situation: a request without an answer does not come again, for whoever asked has been killed.
+/// The next process dies too, and the node starts anew. Danger: what nobody asks for any more
+/// counts as missing for ever, and the mount dies with the next node. Expectation: it is taken
+/// over.
 #[test]
 fn a_request_that_does_not_come_again_is_forgotten() {
     let world = World::new(15);
@@ -260,10 +296,11 @@ fn a_request_that_does_not_come_again_is_forgotten() {
     Process::on(&node, &left).attach();
 }
 
-/// Situation: a user writes and forces in turn; its client dies at any moment, and with it the power of the node fails.
-/// Danger: something that was answered is gone and the heir does not know; or something is done twice.
-/// Expectation: either nobody succeeds, or everything that was answered is there, and what had no answer is done once when
-/// it comes again. And nobody succeeds only if something was answered and not forced, or had no answer.
+/// Situation: a user writes and forces in turn; its client dies at any moment, and with it the
+/// power of the node fails. Danger: something that was answered is gone and the heir does not know;
+/// or something is done twice. Expectation: either nobody succeeds, or everything that was answered
+/// is there, and what had no answer is done once when it comes again. And nobody succeeds only if
+/// something was answered and not forced, or had no answer.
 #[test]
 fn no_heir_serves_what_has_lost_answers() {
     let (heirs, lost) = (Cell::new(0), Cell::new(0));
@@ -277,7 +314,8 @@ fn no_heir_serves_what_has_lost_answers() {
         let answers = Rc::new(Cell::new(0));
         // Whether the user knows that everything is forced, and waits for nothing.
         let safe = Rc::new(Cell::new(true));
-        let (user, told, knows, life) = (client.clone(), answers.clone(), safe.clone(), process.clone());
+        let (user, told, knows, life) =
+            (client.clone(), answers.clone(), safe.clone(), process.clone());
         let all = process.start(async move {
             for request in [1, 2, 3, 4] {
                 knows.set(false);
@@ -302,9 +340,17 @@ fn no_heir_serves_what_has_lost_answers() {
         match heir.try_attach() {
             Ok(client) => {
                 heirs.set(heirs.get() + 1);
-                assert_eq!(node.executed().len() as u64, answers.get(), "{death:?}: what was answered is there, and nothing else");
+                assert_eq!(
+                    node.executed().len() as u64,
+                    answers.get(),
+                    "{death:?}: what was answered is there, and nothing else"
+                );
                 client.all_came(&BTreeSet::from([answers.get() + 1]));
-                assert_eq!(heir.run(append(client.clone(), answers.get() + 1)), Ok(answers.get()), "{death:?}");
+                assert_eq!(
+                    heir.run(append(client.clone(), answers.get() + 1)),
+                    Ok(answers.get()),
+                    "{death:?}"
+                );
                 assert_eq!(client.error(FILE), None, "{death:?}");
             }
             Err(AttachError::Lost(_)) => {
@@ -318,10 +364,10 @@ fn no_heir_serves_what_has_lost_answers() {
     assert!(heirs.get() > 3 && lost.get() > 3, "both happen");
 }
 
-/// Situation: the power of a node fails, it has lost what it had answered, and does not take it back; the client dies at any
-/// moment of finding that out.
-/// Danger: the heir finds nothing to repeat and no error, and an application never learns that its bytes are gone.
-/// Expectation: either nobody succeeds, or the error stands until the user has it, and no longer.
+/// Situation: the power of a node fails, it has lost what it had answered, and does not take it
+/// back; the client dies at any moment of finding that out. Danger: the heir finds nothing to
+/// repeat and no error, and an application never learns that its bytes are gone. Expectation:
+/// either nobody succeeds, or the error stands until the user has it, and no longer.
 #[test]
 fn an_error_outlives_the_process() {
     let heirs = Cell::new(0);
@@ -337,7 +383,8 @@ fn an_error_outlives_the_process() {
         node.refuse_replays.set(true);
         node.restart();
         let renewals = node.count("renew");
-        let dies = first.lives_until(death, || client.error(FILE).is_some() && node.count("renew") > renewals);
+        let dies = first
+            .lives_until(death, || client.error(FILE).is_some() && node.count("renew") > renewals);
         first.kill();
         for said in [false, true] {
             let heir = Process::on(&node, &left);
@@ -349,7 +396,8 @@ fn an_error_outlives_the_process() {
             heirs.set(heirs.get() + 1);
             let syncing = client.clone();
             let synced = heir.run(async move { syncing.sync_fs().await });
-            let (error, expected) = (client.take_error(FILE), if said { None } else { Some(FsError::Io) });
+            let (error, expected) =
+                (client.take_error(FILE), if said { None } else { Some(FsError::Io) });
             assert_eq!((error, synced.err()), (expected, expected), "{death:?}");
             heir.kill();
         }
@@ -373,14 +421,15 @@ fn an_open_file_that_is_gone_is_stale_to_the_heir() {
     assert_eq!(client.error(FILE), Some(FsError::Stale));
 }
 
-/// Situation: the node refuses a step of the take-over.
-/// Danger: a bucket that is full for a while, or a connection that another process of the mount had meanwhile, ends the
-/// mount; or one that is denied is tried for ever. Expectation: what may pass is tried again by another process, with the
+/// Situation: the node refuses a step of the take-over. Danger: a bucket that is full for a while,
+/// or a connection that another process of the mount had meanwhile, ends the mount; or one that is
+/// denied is tried for ever. Expectation: what may pass is tried again by another process, with the
 /// session as it was. What will not is given up, and the node hears of it.
 #[test]
 fn what_passes_is_tried_again_and_what_does_not_is_given_up() {
     let passes = |step: &'static str| {
-        let unserved = [RpcError::NotServing("it is stopping".into()), RpcError::SessionExpired].map(Some);
+        let unserved =
+            [RpcError::NotServing("it is stopping".into()), RpcError::SessionExpired].map(Some);
         // A file that is refused is gone, and no reason to give up anything else.
         let full = (step != "open").then_some(RpcError::Refused(FsError::NoSpace));
         unserved.into_iter().chain([full]).flatten().map(|error| (error, true))
@@ -405,7 +454,9 @@ fn what_passes_is_tried_again_and_what_does_not_is_given_up() {
                     let client = Process::on(&node, &left).attach();
                     assert_eq!(client.error(FILE), None, "{step}: {error}");
                 }
-                (Err(AttachError::Lost(_)), false) => assert_eq!(node.count("detach"), 1, "{step}: {error}"),
+                (Err(AttachError::Lost(_)), false) => {
+                    assert_eq!(node.count("detach"), 1, "{step}: {error}")
+                }
                 (other, _) => panic!("{step}: {error}: {:?}", other.map(drop)),
             }
         }
@@ -433,7 +484,9 @@ impl Caches {
         let world = World::new(seed);
         let (node, left) = (Node::new(&world), nothing_left());
         node.local.set(local);
-        let attach = |process: &Rc<Process>| process.attach_with(Options { others, ..Node::options() }).expect("takes over");
+        let attach = |process: &Rc<Process>| {
+            process.attach_with(Options { others, ..Node::options() }).expect("takes over")
+        };
         let first = Process::on(&node, &left);
         let client = attach(&first);
         assert_eq!(client.cache_rule(), CacheRule::Sole);
@@ -460,27 +513,39 @@ impl Caches {
     fn nothing_is_cached_until(&self, since: Duration, until_ms: u64) {
         let until = since + Duration::from_millis(until_ms);
         while self.world.now() < until {
-            assert_eq!(self.client.cache_rule(), CacheRule::Shared, "{:?}", self.world.now() - since);
+            assert_eq!(
+                self.client.cache_rule(),
+                CacheRule::Shared,
+                "{:?}",
+                self.world.now() - since
+            );
             self.world.pass((until - self.world.now()).min(Duration::from_millis(10)));
         }
     }
 
-    /// The user drops everything from so long after the take-over on, and caches again when it is dropped.
+    /// The user drops everything from so long after the take-over on, and caches again when it is
+    /// dropped.
     fn are_dropped_at(&self, since: Duration, at_ms: u64) {
         self.nothing_is_cached_until(since, at_ms);
         self.nothing_is_cached_until(since, at_ms + 50);
         self.world.pass(Duration::from_millis(10));
         let at = since + Duration::from_millis(at_ms);
-        let told: Vec<_> = self.told.borrow().iter().map(|(when, change, rule)| (*when, change.clone(), *rule)).collect();
+        let told: Vec<_> = self
+            .told
+            .borrow()
+            .iter()
+            .map(|(when, change, rule)| (*when, change.clone(), *rule))
+            .collect();
         assert_eq!(told, [(at, Change::All, CacheRule::Shared)]);
         assert_eq!(self.client.cache_rule(), CacheRule::Sole, "everything was dropped");
     }
 }
 
-/// Situation: a client that was sole dies, and its heir is sole too; its user waits for an answer of before.
-/// Danger: what others changed while nobody listened is cached for ever; or the user is told of its own change by a drop
-/// before it has the answer, and takes it for another's.
-/// Expectation: nothing is cached before everything has been dropped, and that begins when the answer has left.
+/// Situation: a client that was sole dies, and its heir is sole too; its user waits for an answer
+/// of before. Danger: what others changed while nobody listened is cached for ever; or the user is
+/// told of its own change by a drop before it has the answer, and takes it for another's.
+/// Expectation: nothing is cached before everything has been dropped, and that begins when the
+/// answer has left.
 #[test]
 fn caches_of_before_are_dropped_once_all_is_answered() {
     for local in [false, true] {
@@ -522,9 +587,10 @@ fn caches_of_before_are_dropped_after_a_second_whatever_is_unanswered() {
     caches.are_dropped_at(since, 1000);
 }
 
-/// Situation: as before, all is answered at once, and the mount is ready to have caches dropped after two seconds only.
-/// Danger: the drop falls before that and on nobody, and what is cached counts as dropped.
-/// Expectation: it comes when somebody can do it, and nothing is cached before. What the node says meanwhile is not lost.
+/// Situation: as before, all is answered at once, and the mount is ready to have caches dropped
+/// after two seconds only. Danger: the drop falls before that and on nobody, and what is cached
+/// counts as dropped. Expectation: it comes when somebody can do it, and nothing is cached before.
+/// What the node says meanwhile is not lost.
 #[test]
 fn caches_of_before_are_dropped_by_whoever_comes_late() {
     let caches = Caches::of_before(7);
@@ -536,10 +602,11 @@ fn caches_of_before_are_dropped_by_whoever_comes_late() {
     assert_eq!(caches.node.count("shared"), 0, "nobody else has come");
 }
 
-/// Situation: a request of before has no answer, was executed or not, and the session of the heir expires: before the
-/// request comes again, or while it is on its way.
-/// Danger: it is executed once more under the new session. Or a third process takes up the old session as if it were there.
-/// Expectation: whoever asked gets an error, which stands on the file; nothing is executed again, and nobody succeeds.
+/// Situation: a request of before has no answer, was executed or not, and the session of the heir
+/// expires: before the request comes again, or while it is on its way. Danger: it is executed once
+/// more under the new session. Or a third process takes up the old session as if it were there.
+/// Expectation: whoever asked gets an error, which stands on the file; nothing is executed again,
+/// and nobody succeeds.
 #[test]
 fn what_is_of_an_expired_session_is_not_asked_again() {
     for (executed, on_its_way) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -577,7 +644,11 @@ fn what_is_of_an_expired_session_is_not_asked_again() {
         client.answered(REQUEST);
         world.pass(Duration::from_secs(1));
         assert_eq!(node.executed().len(), usize::from(executed), "{case}");
-        assert!(transactions(&node).len() <= 1, "{case}: under no other id: {:?}", transactions(&node));
+        assert!(
+            transactions(&node).len() <= 1,
+            "{case}: under no other id: {:?}",
+            transactions(&node)
+        );
         assert!(Estate::unfit_in(&*heir).is_some(), "{case}");
         heir.kill();
         match Process::on(&node, &left).try_attach() {

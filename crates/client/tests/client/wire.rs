@@ -66,7 +66,9 @@ impl Connection for ClientEnd {
 impl FrameSender for Sender {
     fn send(&mut self, parts: Vec<Bytes>) -> PortFuture<'_, Result<(), NetError>> {
         let frame = join(parts);
-        Box::pin(async { self.0.unbounded_send(frame).map_err(|_| NetError::Broken { what: "gone".into() }) })
+        Box::pin(async {
+            self.0.unbounded_send(frame).map_err(|_| NetError::Broken { what: "gone".into() })
+        })
     }
 }
 
@@ -115,7 +117,13 @@ impl Peer {
 }
 
 fn attach_request() -> Request {
-    Request::Attach { volume: "volume".into(), client: "test".into(), previous: None, read_only: false, cluster: None }
+    Request::Attach {
+        volume: "volume".into(),
+        client: "test".into(),
+        previous: None,
+        read_only: false,
+        cluster: None,
+    }
 }
 
 type Answer = Rc<RefCell<Option<Result<Reply, RpcError>>>>;
@@ -170,7 +178,9 @@ impl Setting {
             futures_util::pin_mut!(stop);
             loop {
                 match futures_util::future::select(link.event(), &mut stop).await {
-                    futures_util::future::Either::Left((event, _)) => notes.borrow_mut().push(event),
+                    futures_util::future::Either::Left((event, _)) => {
+                        notes.borrow_mut().push(event)
+                    }
                     futures_util::future::Either::Right(_) => return,
                 }
             }
@@ -186,14 +196,17 @@ impl Setting {
 #[test]
 fn answers_find_their_requests() {
     let setting = Setting::new();
-    let calls: Vec<Answer> = (0..10).map(|ino| setting.call(Request::ReadLink { ino: Ino(ino) })).collect();
+    let calls: Vec<Answer> =
+        (0..10).map(|ino| setting.call(Request::ReadLink { ino: Ino(ino) })).collect();
     for (id, request) in setting.peer.requests().into_iter().rev() {
         match request {
             Request::ReadLink { ino: Ino(5) } => {
                 let error = RpcError::Refused(FsError::NotFound);
                 setting.peer.say(Ok(Some(join(rpc::encode_error(id, &error).expect("encodes")))));
             }
-            Request::ReadLink { ino } => setting.peer.reply(id, Reply::Link(Bytes::from(ino.0.to_string()))),
+            Request::ReadLink { ino } => {
+                setting.peer.reply(id, Reply::Link(Bytes::from(ino.0.to_string())))
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -213,7 +226,9 @@ fn answers_find_their_requests() {
 #[test]
 fn requests_under_way_are_bounded() {
     let setting = Setting::new();
-    let calls: Vec<Answer> = (0..REQUESTS_UNDER_WAY as u64 + 3).map(|ino| setting.call(Request::GetAttr { ino: Ino(ino) })).collect();
+    let calls: Vec<Answer> = (0..REQUESTS_UNDER_WAY as u64 + 3)
+        .map(|ino| setting.call(Request::GetAttr { ino: Ino(ino) }))
+        .collect();
     let renewal = setting.call(Request::Renew { session: SessionId(1) });
     let mut sent = setting.peer.requests();
     assert_eq!(sent.len(), REQUESTS_UNDER_WAY + 1);
@@ -222,7 +237,9 @@ fn requests_under_way_are_bounded() {
     setting.peer.reply(id, Reply::Done);
     setting.peer.reply(sent[7].0, Reply::Done);
     setting.settle();
-    assert!(renewal.borrow().is_some() && calls[7].borrow().is_some() && calls[8].borrow().is_none());
+    assert!(
+        renewal.borrow().is_some() && calls[7].borrow().is_some() && calls[8].borrow().is_none()
+    );
     let next: Vec<_> = setting.peer.requests().into_iter().map(|(_, request)| request).collect();
     assert_eq!(next, [Request::GetAttr { ino: Ino(REQUESTS_UNDER_WAY as u64) }]);
     setting.peer.say(Ok(None));
@@ -235,9 +252,12 @@ fn requests_under_way_are_bounded() {
 #[test]
 fn a_connection_that_ends_loses_what_is_under_way() {
     let garbage = || Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n");
-    let request = join(rpc::encode_request(RequestId(1), &Request::StatFs { ino: Ino::ROOT }).expect("encodes"));
+    let request = join(
+        rpc::encode_request(RequestId(1), &Request::StatFs { ino: Ino::ROOT }).expect("encodes"),
+    );
     let unread = join(rpc::encode_error(RequestId::NONE, &RpcError::Overloaded).expect("encodes"));
-    let mut flipped = join(rpc::encode_reply(RequestId(2), &Reply::Done).expect("encodes")).to_vec();
+    let mut flipped =
+        join(rpc::encode_reply(RequestId(2), &Reply::Done).expect("encodes")).to_vec();
     flipped[9] ^= 1;
     let endings: [Frame; 7] = [
         Ok(None),
@@ -257,7 +277,10 @@ fn a_connection_that_ends_loses_what_is_under_way() {
         assert_eq!(call.take(), Some(Err(RpcError::Lost)), "{ending:?}");
         assert_eq!(setting.events(), [LinkEvent::Lost], "{ending:?}");
         assert!(!setting.link.trouble().is_empty());
-        assert_eq!(setting.call(Request::StatFs { ino: Ino::ROOT }).take(), Some(Err(RpcError::Lost)));
+        assert_eq!(
+            setting.call(Request::StatFs { ino: Ino::ROOT }).take(),
+            Some(Err(RpcError::Lost))
+        );
         setting.attach();
         assert_eq!(setting.peer.connections.borrow().len(), 2);
     }
@@ -318,10 +341,9 @@ fn notices_that_nobody_hears_are_bounded() {
     assert_eq!(behind.take(), Some(Ok(Reply::Done)));
 }
 
-/// Situation: a process dies, and the node has more to tell its session than a link keeps; it says so as soon as the heir
-/// is attached.
-/// Danger: the answers to the take-over lie behind the notices, and nobody listens before the take-over is done.
-/// Expectation: it takes over at once.
+/// Situation: a process dies, and the node has more to tell its session than a link keeps; it says
+/// so as soon as the heir is attached. Danger: the answers to the take-over lie behind the notices,
+/// and nobody listens before the take-over is done. Expectation: it takes over at once.
 #[test]
 fn an_heir_hears_answers_behind_notices() {
     let world = World::new(9);
@@ -336,7 +358,8 @@ fn an_heir_hears_answers_behind_notices() {
                 let is_attach = matches!(request, Request::Attach { .. });
                 peer.reply(id, answer(request, fresh));
                 if is_attach && !fresh {
-                    (0..EVENTS_WAITING as u64 * 3).for_each(|ino| peer.notice(&Notice::Invalidate { ino: Ino(ino) }));
+                    (0..EVENTS_WAITING as u64 * 3)
+                        .for_each(|ino| peer.notice(&Notice::Invalidate { ino: Ino(ino) }));
                 }
             }
         }

@@ -84,7 +84,10 @@ impl World {
     }
 
     /// Starts a future; its result appears when it has ended.
-    pub fn start<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Rc<RefCell<Option<T>>> {
+    pub fn start<T: 'static>(
+        &self,
+        future: impl Future<Output = T> + 'static,
+    ) -> Rc<RefCell<Option<T>>> {
         let result = Rc::new(RefCell::new(None));
         let place = result.clone();
         self.spawn(Box::pin(async move {

@@ -21,11 +21,16 @@ impl Backing {
         }
         match command {
             BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp } => {
-                let Some(prefix) = self.prefix_to_load(namespace, *dir, *epoch) else { return Vec::new() };
-                let found = Found { dir: *dir, prefix, entries, hidden, owner: *owner, stamp: *stamp };
+                let Some(prefix) = self.prefix_to_load(namespace, *dir, *epoch) else {
+                    return Vec::new();
+                };
+                let found =
+                    Found { dir: *dir, prefix, entries, hidden, owner: *owner, stamp: *stamp };
                 return self.install(namespace, extents, &found, progress, changes);
             }
-            BackingCommand::UploadBegun { ino, key, upload } => self.upload_begun(namespace, extents, *ino, key, upload.as_ref(), now),
+            BackingCommand::UploadBegun { ino, key, upload } => {
+                self.upload_begun(namespace, extents, *ino, key, upload.as_ref(), now)
+            }
             BackingCommand::UploadAborted { ino } => {
                 self.uploads.remove(ino);
                 extents.upload_aborted(*ino);
@@ -46,8 +51,15 @@ impl Backing {
             }
             BackingCommand::Moved { ino, key, etag } => {
                 self.uploads.remove(ino);
-                let len_bytes = self.files.get(ino).and_then(|file| file.home).map_or(0, |home| home.len_bytes);
-                if self.settle(namespace, *ino, key, Home { key: None, etag: etag.clone(), len_bytes }, None) {
+                let len_bytes =
+                    self.files.get(ino).and_then(|file| file.home).map_or(0, |home| home.len_bytes);
+                if self.settle(
+                    namespace,
+                    *ino,
+                    key,
+                    Home { key: None, etag: etag.clone(), len_bytes },
+                    None,
+                ) {
                     extents.upload_aborted(*ino);
                     extents.moved(*ino, etag);
                 }
@@ -59,9 +71,13 @@ impl Backing {
                 self.whole_page_written(*dir);
                 self.page_written(*dir, etag);
             }
-            BackingCommand::PiecesFound { dir, pieces, end, now } => self.pieces_found(namespace, *dir, pieces, end.as_ref(), *now),
+            BackingCommand::PiecesFound { dir, pieces, end, now } => {
+                self.pieces_found(namespace, *dir, pieces, end.as_ref(), *now)
+            }
             BackingCommand::PiecesBegun { dir, ids } => self.pieces_begun(*dir, ids),
-            BackingCommand::PiecesReplaced { dir, gone, pieces } => self.pieces_replaced(*dir, gone, pieces),
+            BackingCommand::PiecesReplaced { dir, gone, pieces } => {
+                self.pieces_replaced(*dir, gone, pieces)
+            }
             BackingCommand::PiecesWritten { dir, etag, .. } => {
                 self.pieces_written(*dir);
                 self.page_written(*dir, etag);
@@ -69,17 +85,35 @@ impl Backing {
             BackingCommand::Unredirect { dir } => self.give_up_redirect(namespace, *dir, false),
             BackingCommand::MakeWay { dir } => self.give_up_redirect(namespace, *dir, true),
             BackingCommand::Replaced { ino, etag, len_bytes, modified, stamp } => {
-                return self.replaced(namespace, extents, *ino, etag, (*len_bytes, *modified), *stamp);
+                return self.replaced(
+                    namespace,
+                    extents,
+                    *ino,
+                    etag,
+                    (*len_bytes, *modified),
+                    *stamp,
+                );
             }
-            BackingCommand::Vanished { parent, name, stamp } => self.vanished(namespace, extents, *parent, name, *stamp, changes),
+            BackingCommand::Vanished { parent, name, stamp } => {
+                self.vanished(namespace, extents, *parent, name, *stamp, changes)
+            }
             BackingCommand::Revalidating { dir } => self.revalidating(namespace, *dir),
-            BackingCommand::SendAgain { ino, stamp } => self.send_again(namespace, extents, *ino, *stamp),
+            BackingCommand::SendAgain { ino, stamp } => {
+                self.send_again(namespace, extents, *ino, *stamp)
+            }
             BackingCommand::Forget { dir, inos } => {
                 let forgotten = self.forget(namespace, extents, *dir, inos, changes);
                 return if forgotten { vec![*dir] } else { Vec::new() };
             }
             BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp } => {
-                return self.rolled_back(namespace, extents, *ino, etag, (*len_bytes, *modified), *stamp);
+                return self.rolled_back(
+                    namespace,
+                    extents,
+                    *ino,
+                    etag,
+                    (*len_bytes, *modified),
+                    *stamp,
+                );
             }
         }
         Vec::new()
@@ -95,12 +129,31 @@ impl Backing {
         });
     }
 
-    fn upload_begun(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, key: &str, upload: Option<&String>, now: Version) {
+    fn upload_begun(
+        &mut self,
+        namespace: &Namespace,
+        extents: &mut Extents,
+        ino: Ino,
+        key: &str,
+        upload: Option<&String>,
+        now: Version,
+    ) {
         let marker = self.marker(namespace, ino);
-        let from = self.home(namespace, ino).filter(|(home, _)| home != key).map(|(_, home)| home.etag);
+        let from =
+            self.home(namespace, ino).filter(|(home, _)| home != key).map(|(_, home)| home.etag);
         // What has begun and gets the id of an upload began when it did.
         let since = self.uploads.get(&ino).map_or(now, |begun| begun.since);
-        self.uploads.insert(ino, Upload { key: key.into(), upload: upload.cloned(), since, marker: marker.clone(), from, late: false });
+        self.uploads.insert(
+            ino,
+            Upload {
+                key: key.into(),
+                upload: upload.cloned(),
+                since,
+                marker: marker.clone(),
+                from,
+                late: false,
+            },
+        );
         if self.files.contains_key(&ino) {
             extents.upload_begun(ino, now);
         }
@@ -116,9 +169,18 @@ impl Backing {
 
     /// The object of `ino` is at `key` now, with content up to `version` unless it was only
     /// moved. False if the file has gone, and the object is not wanted.
-    fn settle(&mut self, namespace: &Namespace, ino: Ino, key: &str, home: Home, version: Option<Version>) -> bool {
+    fn settle(
+        &mut self,
+        namespace: &Namespace,
+        ino: Ino,
+        key: &str,
+        home: Home,
+        version: Option<Version>,
+    ) -> bool {
         let etag = home.etag.clone();
-        if !self.files.contains_key(&ino) || version.is_none() && self.home_key(namespace, ino).is_none() {
+        if !self.files.contains_key(&ino)
+            || version.is_none() && self.home_key(namespace, ino).is_none()
+        {
             self.deletes.insert(&key.into(), &Some(etag));
             return false;
         }
@@ -127,7 +189,8 @@ impl Backing {
         {
             self.deletes.insert(&old, &Some(old_home.etag));
         }
-        // The file may have been written to or renamed while the object was on its way: then that was its last change.
+        // The file may have been written to or renamed while the object was on its way: then that
+        // was its last change.
         let changed = namespace.inode(ino).map_or(Time::default(), |inode| inode.attr.ctime);
         // The explicit key is kept for `rehome`, which takes it out of the index.
         self.change_file(ino, |file| {
@@ -141,7 +204,8 @@ impl Backing {
                 }
             }
         });
-        let since = self.files.get(&ino).and_then(|file| file.dirty).map_or(changed, |dirty| dirty.since);
+        let since =
+            self.files.get(&ino).and_then(|file| file.dirty).map_or(changed, |dirty| dirty.since);
         self.rehome(namespace, ino, key.into(), Some(since));
         self.record(namespace, ino, since);
         true
@@ -155,7 +219,8 @@ impl Backing {
         }
         let now = namespace.inode(dir).map_or(Time::default(), |inode| inode.attr.ctime);
         let children: Vec<Dentry> = namespace.children(dir).map(|(_, child)| child).collect();
-        let homes: Vec<_> = children.iter().map(|child| (child.ino, self.home_key(namespace, child.ino))).collect();
+        let homes: Vec<_> =
+            children.iter().map(|child| (child.ino, self.home_key(namespace, child.ino))).collect();
         let prefixes: Vec<_> = children
             .iter()
             .filter(|child| self.dirs.get(&child.ino).is_some_and(|dir| dir.prefix.is_none()))
@@ -222,7 +287,12 @@ impl Backing {
         stamp: Stamp,
         changes: &mut Vec<Change>,
     ) {
-        let told: Vec<Ino> = self.unseen.iter().filter(|(_, dir, told)| (*dir, told) == (parent, name)).map(|(ino, ..)| ino).collect();
+        let told: Vec<Ino> = self
+            .unseen
+            .iter()
+            .filter(|(_, dir, told)| (*dir, told) == (parent, name))
+            .map(|(ino, ..)| ino)
+            .collect();
         if !told.is_empty() {
             for ino in told {
                 self.name_lost(namespace, ino, parent, name, changes);
@@ -231,13 +301,21 @@ impl Backing {
             return;
         }
         let Some(dentry) = namespace.dentry(parent, name) else { return };
-        let changed_here = self.files.get(&dentry.ino).and_then(|file| file.dirty).is_some_and(|dirty| dirty.content.is_some());
+        let changed_here = self
+            .files
+            .get(&dentry.ino)
+            .and_then(|file| file.dirty)
+            .is_some_and(|dirty| dirty.content.is_some());
         if let Some(key) = self.home_before(dentry.ino) {
             self.homes.remove(&key);
         }
         self.change_file(dentry.ino, |file| {
             file.home = None;
-            file.dirty = file.dirty.take().filter(|dirty| dirty.content.is_some()).map(|dirty| Dirty { moving: false, ..dirty });
+            file.dirty = file
+                .dirty
+                .take()
+                .filter(|dirty| dirty.content.is_some())
+                .map(|dirty| Dirty { moving: false, ..dirty });
         });
         extents.forget_home(dentry.ino);
         self.change_dir(dentry.ino, |dir| dir.marked = false);

@@ -47,14 +47,20 @@ impl Backing {
             }
         }
         for (&ino, upload) in &self.uploads {
-            if self.deletes.contains_key(&upload.key) && namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0) {
+            if self.deletes.contains_key(&upload.key)
+                && namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0)
+            {
                 let at_home = self.home_key(namespace, ino).as_ref() == Some(&upload.key);
                 if at_home {
-                    problems.push(format!("{} is to be deleted and being written for {ino}", upload.key));
+                    problems.push(format!(
+                        "{} is to be deleted and being written for {ino}",
+                        upload.key
+                    ));
                 }
             }
             if owners.get(&upload.key).is_some_and(|owner| *owner != ino) {
-                problems.push(format!("{} is being written for {ino} and another's home", upload.key));
+                problems
+                    .push(format!("{} is being written for {ino} and another's home", upload.key));
             }
         }
         let mut prefixes = BTreeMap::new();
@@ -78,7 +84,8 @@ impl Backing {
         if !redirects.collect::<BTreeMap<_, _>>().into_iter().eq(self.redirects.iter()) {
             problems.push("the index of redirects is wrong".into());
         }
-        let files = self.files.iter().filter_map(|(ino, file)| Some((file.dirty?.since, false, ino)));
+        let files =
+            self.files.iter().filter_map(|(ino, file)| Some((file.dirty?.since, false, ino)));
         let pages = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.dirty?.since, true, ino)));
         let mut turns: Vec<Turn> = files.chain(pages).collect();
         turns.sort_unstable();
@@ -115,18 +122,24 @@ impl Backing {
             if explicit && self.key_of(namespace, ino) == self.home_key(namespace, ino) {
                 problems.push(format!("file {ino} has an explicit home where it belongs"));
             }
-            if file.dirty.as_ref().is_some_and(|dirty| dirty.moving && !explicit || !dirty.moving && dirty.content.is_none()) {
+            if file.dirty.as_ref().is_some_and(|dirty| {
+                dirty.moving && !explicit || !dirty.moving && dirty.content.is_none()
+            }) {
                 problems.push(format!("file {ino} is dirty for no reason"));
             }
         }
         for (ino, inode) in namespace.inodes.iter() {
             let (known, what) = match inode.attr.kind {
                 FileKind::Regular => (self.files.contains_key(&ino), "file"),
-                FileKind::Directory => (self.dirs.contains_key(&ino) == (inode.attr.nlink > 0), "directory"),
+                FileKind::Directory => {
+                    (self.dirs.contains_key(&ino) == (inode.attr.nlink > 0), "directory")
+                }
                 _ => (true, ""),
             };
             if !known {
-                problems.push(format!("{what} {ino}: the bucket's side does not know what the namespace does"));
+                problems.push(format!(
+                    "{what} {ino}: the bucket's side does not know what the namespace does"
+                ));
             }
         }
     }
@@ -135,7 +148,10 @@ impl Backing {
         for (ino, dir) in self.dirs.iter() {
             if let Some(Link { parent, .. }) = namespace.primary_link(ino)
                 && (dir.recorded || dir.has_page() || dir.prefix.is_some())
-                && !self.dirs.get(&parent).is_some_and(|parent| parent.recorded && parent.has_page())
+                && !self
+                    .dirs
+                    .get(&parent)
+                    .is_some_and(|parent| parent.recorded && parent.has_page())
             {
                 problems.push(format!("directory {ino} is recorded and {parent} above it is not"));
             }

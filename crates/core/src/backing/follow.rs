@@ -16,9 +16,13 @@ impl Backing {
                 self.entry_changed(*parent, name);
                 self.linked(namespace, *parent, *ino, *stamp);
             }
-            Change::Unlinked { parent, name, ino, primary, stamp } => self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp),
+            Change::Unlinked { parent, name, ino, primary, stamp } => {
+                self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp)
+            }
             Change::Touched { ino, stamp } => self.record(namespace, *ino, stamp.time),
-            Change::Written { ino, stamp, .. } | Change::Zeroed { ino, stamp, .. } | Change::Resized { ino, stamp, .. } => {
+            Change::Written { ino, stamp, .. }
+            | Change::Zeroed { ino, stamp, .. }
+            | Change::Resized { ino, stamp, .. } => {
                 self.content_changed(namespace, *ino, *stamp);
                 self.record(namespace, *ino, stamp.time);
             }
@@ -34,14 +38,22 @@ impl Backing {
             Some(FileKind::Regular) if self.files.contains_key(&ino) => {
                 if let Some(key) = self.home_before(ino) {
                     self.rehome(namespace, ino, key, Some(stamp.time));
-                } else if self.files.get(&ino).is_some_and(|file| file.home.is_none() && file.dirty.is_none()) {
+                } else if self
+                    .files
+                    .get(&ino)
+                    .is_some_and(|file| file.home.is_none() && file.dirty.is_none())
+                {
                     // Made without a name: from now on it has a key.
                     self.content_changed(namespace, ino, stamp);
                 }
             }
             Some(FileKind::Regular) => {
                 let is_named = inode.is_some_and(|inode| inode.first.is_some());
-                let dirty = is_named.then_some(Dirty { since: stamp.time, content: Some(stamp.version), moving: false });
+                let dirty = is_named.then_some(Dirty {
+                    since: stamp.time,
+                    content: Some(stamp.version),
+                    moving: false,
+                });
                 // The page that the file is recorded in is to be written, below.
                 self.new_file(ino, &FileBacking { home: None, dirty, recorded: true });
             }
@@ -82,7 +94,14 @@ impl Backing {
         }
     }
 
-    fn unlinked(&mut self, namespace: &Namespace, (parent, name): (Ino, &Name), ino: Ino, primary: bool, stamp: Stamp) {
+    fn unlinked(
+        &mut self,
+        namespace: &Namespace,
+        (parent, name): (Ino, &Name),
+        ino: Ino,
+        primary: bool,
+        stamp: Stamp,
+    ) {
         if self.is_open(parent) {
             self.removed.insert(&(parent, name.clone()), &());
         }
@@ -119,7 +138,8 @@ impl Backing {
             return;
         }
         self.change_file(ino, |file| {
-            let dirty = file.dirty.get_or_insert(Dirty { since: stamp.time, content: None, moving: false });
+            let dirty =
+                file.dirty.get_or_insert(Dirty { since: stamp.time, content: None, moving: false });
             dirty.content = dirty.content.max(Some(stamp.version));
         });
     }
@@ -159,7 +179,13 @@ impl Backing {
     }
 
     /// The directory has nothing below `prefix` any more; others may have.
-    pub(super) fn leave_prefix(&mut self, namespace: &Namespace, dir: Ino, prefix: &str, now: Time) {
+    pub(super) fn leave_prefix(
+        &mut self,
+        namespace: &Namespace,
+        dir: Ino,
+        prefix: &str,
+        now: Time,
+    ) {
         let hidden = below(&self.hidden, dir, String::new());
         for segment in &hidden {
             self.hidden.remove(segment);
@@ -174,7 +200,13 @@ impl Backing {
 
     /// The file's object is at `key`. `since`: it got there by a change that the object has
     /// not followed yet.
-    pub(super) fn rehome(&mut self, namespace: &Namespace, ino: Ino, key: String, since: Option<Time>) {
+    pub(super) fn rehome(
+        &mut self,
+        namespace: &Namespace,
+        ino: Ino,
+        key: String,
+        since: Option<Time>,
+    ) {
         let own = self.key_of(namespace, ino);
         let explicit = (own.as_ref() != Some(&key)).then_some(key);
         let old = self.home_before(ino);
@@ -187,7 +219,8 @@ impl Backing {
             }
         }
         self.change_file(ino, |file| {
-            let moving = explicit.is_some() && own.is_some() && (since.is_some() || file.dirty.is_some());
+            let moving =
+                explicit.is_some() && own.is_some() && (since.is_some() || file.dirty.is_some());
             if let Some(home) = &mut file.home {
                 home.key = explicit;
             }
@@ -206,7 +239,9 @@ impl Backing {
             self.page_changed(namespace, ino, now);
         }
         let Some(inode) = namespace.inode(ino) else { return };
-        if inode.attr.kind == FileKind::Directory && self.dirs.look(&ino, |dir| dir.is_some_and(|dir| !dir.recorded)) {
+        if inode.attr.kind == FileKind::Directory
+            && self.dirs.look(&ino, |dir| dir.is_some_and(|dir| !dir.recorded))
+        {
             self.change_dir(ino, |dir| dir.recorded = true);
         }
         self.entries_changed(namespace, &inode);
@@ -224,8 +259,12 @@ impl Backing {
     pub(super) fn page_changed(&mut self, namespace: &Namespace, dir: Ino, now: Time) {
         let mut at = dir;
         loop {
-            let is_said = |dir: &DirBacking| dir.recorded && dir.dirty.as_ref().is_some_and(|dirty| dirty.again);
-            let found = self.dirs.look(&at, |dir| dir.map(|dir| (dir.recorded && dir.has_page(), is_said(dir))));
+            let is_said = |dir: &DirBacking| {
+                dir.recorded && dir.dirty.as_ref().is_some_and(|dirty| dirty.again)
+            };
+            let found = self
+                .dirs
+                .look(&at, |dir| dir.map(|dir| (dir.recorded && dir.has_page(), is_said(dir))));
             let Some((known, false)) = found else { return };
             self.change_dir(at, |dir| {
                 dir.recorded = true;
@@ -265,7 +304,9 @@ impl Backing {
     /// Whether a directory may not have `prefix`: another's objects are below it.
     pub(super) fn is_taken(&self, namespace: &Namespace, prefix: &str) -> bool {
         let (parent, segment) = keys::split(prefix);
-        let hidden = self.dir_at(namespace, parent).is_some_and(|dir| self.hidden.contains_key(&(dir, segment.into())));
+        let hidden = self
+            .dir_at(namespace, parent)
+            .is_some_and(|dir| self.hidden.contains_key(&(dir, segment.into())));
         hidden || self.redirects.contains_key(&prefix.to_string())
     }
 
@@ -282,9 +323,12 @@ impl Backing {
             }
             shown = parent;
         };
-        let unknown = |name| namespace.dentry(dir, &name).is_none() && !self.knows_absent(namespace, dir, &name);
+        let unknown = |name| {
+            namespace.dentry(dir, &name).is_none() && !self.knows_absent(namespace, dir, &name)
+        };
         let reserved = dir == Ino::ROOT && segment == keys::RESERVED;
-        if reserved || !self.is_hidden(dir, segment) && keys::name_of(segment).is_some_and(unknown) {
+        if reserved || !self.is_hidden(dir, segment) && keys::name_of(segment).is_some_and(unknown)
+        {
             return;
         }
         self.former.remove(&(dir, segment.into()));

@@ -18,7 +18,12 @@ pub(super) struct Found<'a> {
 
 impl Backing {
     /// Where the names of the directory are, if what was asked for in this epoch still counts.
-    pub(super) fn prefix_to_load(&self, namespace: &Namespace, dir: Ino, epoch: u64) -> Option<String> {
+    pub(super) fn prefix_to_load(
+        &self,
+        namespace: &Namespace,
+        dir: Ino,
+        epoch: u64,
+    ) -> Option<String> {
         let is_current = self.is_open(dir) && self.load_epoch(dir) == Some(epoch);
         if is_current { self.prefix_of(namespace, dir) } else { None }
     }
@@ -38,7 +43,8 @@ impl Backing {
         let takes_names = namespace.is_directory(dir);
         let mut plain: Vec<&Installed> = Vec::new();
         for entry in entries {
-            let is_next = takes_names && plain.last().is_none_or(|last| last.name < entry.name && last.ino < entry.ino);
+            let is_next = takes_names
+                && plain.last().is_none_or(|last| last.name < entry.name && last.ino < entry.ino);
             if is_next && self.is_plain(namespace, found, entry, &told) {
                 plain.push(entry);
                 continue;
@@ -55,8 +61,9 @@ impl Backing {
         for segment in hidden {
             // A page that was written after a backup may hide what is here.
             let child = keys::name_of(segment).and_then(|name| namespace.dentry(dir, &name));
-            let is_here =
-                child.and_then(|child| self.prefix_of(namespace, child.ino)).is_some_and(|own| own == format!("{prefix}{segment}/"));
+            let is_here = child
+                .and_then(|child| self.prefix_of(namespace, child.ino))
+                .is_some_and(|own| own == format!("{prefix}{segment}/"));
             if !is_here && !self.former.contains_key(&(dir, segment.clone())) {
                 self.hidden.insert(&(dir, segment.clone()), &());
             }
@@ -92,27 +99,58 @@ impl Backing {
     }
 
     /// A record tells of a name that is not there.
-    pub(super) fn name_lost(&mut self, namespace: &mut Namespace, ino: Ino, dir: Ino, name: &Name, changes: &mut Vec<Change>) {
+    pub(super) fn name_lost(
+        &mut self,
+        namespace: &mut Namespace,
+        ino: Ino,
+        dir: Ino,
+        name: &Name,
+        changes: &mut Vec<Change>,
+    ) {
         if self.unseen.remove(ino, dir, name) {
             namespace.lose_unseen_name(ino, changes);
         }
     }
 
-    /// Whether nothing at all is known of the name, the object and the inode, but that others have put the object there.
-    fn is_plain(&self, namespace: &Namespace, found: &Found, entry: &Installed, told: &BTreeMap<Ino, &[(Ino, Name)]>) -> bool {
+    /// Whether nothing at all is known of the name, the object and the inode, but that others have
+    /// put the object there.
+    fn is_plain(
+        &self,
+        namespace: &Namespace,
+        found: &Found,
+        entry: &Installed,
+        told: &BTreeMap<Ino, &[(Ino, Name)]>,
+    ) -> bool {
         let Found { dir, ref prefix, .. } = *found;
-        let Installed { name, ino, what: InstalledKind::Object { key: None, .. }, record: None } = entry else { return false };
+        let Installed { name, ino, what: InstalledKind::Object { key: None, .. }, record: None } =
+            entry
+        else {
+            return false;
+        };
         let place = keys::own_key(prefix, name, *ino);
         let is_claimed = || {
             let sent = self.uploads.values().any(|upload| upload.claims(&place));
-            sent || self.homes.contains_key(&place) || self.deletes.contains_key(&place) || keys::long_of(&place).is_some()
+            sent || self.homes.contains_key(&place)
+                || self.deletes.contains_key(&place)
+                || keys::long_of(&place).is_some()
         };
-        let is_removed = || is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone()));
-        namespace.is_vacant(dir, name, *ino) && !told.contains_key(ino) && !self.marked.contains(ino) && !is_removed() && !is_claimed()
+        let is_removed =
+            || is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone()));
+        namespace.is_vacant(dir, name, *ino)
+            && !told.contains_key(ino)
+            && !self.marked.contains(ino)
+            && !is_removed()
+            && !is_claimed()
     }
 
     /// As [`Backing::install_entry`] of each, in order, of what is [plain](Backing::is_plain).
-    fn install_plain(&mut self, namespace: &mut Namespace, extents: &mut Extents, found: &Found, entries: Vec<&Installed>) {
+    fn install_plain(
+        &mut self,
+        namespace: &mut Namespace,
+        extents: &mut Extents,
+        found: &Found,
+        entries: Vec<&Installed>,
+    ) {
         if entries.is_empty() {
             return;
         }
@@ -125,7 +163,9 @@ impl Backing {
         };
         let homes: Vec<_> = entries.iter().filter_map(home).collect();
         extents.set_homes(homes.iter().map(|(ino, home)| (*ino, &*home.etag, home.len_bytes)));
-        self.files.extend(homes.into_iter().map(|(ino, home)| (ino, FileBacking { home: Some(home), dirty: None, recorded: false })));
+        self.files.extend(homes.into_iter().map(|(ino, home)| {
+            (ino, FileBacking { home: Some(home), dirty: None, recorded: false })
+        }));
     }
 
     /// False if the name is neither there now nor known to be of no account.
@@ -139,7 +179,10 @@ impl Backing {
     ) -> bool {
         let Found { dir, ref prefix, owner, stamp, .. } = *found;
         let Installed { name, ino, what, record } = entry;
-        if is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())) || namespace.dentry(dir, name).is_some() {
+        if is_reserved(dir, name)
+            || self.removed.contains_key(&(dir, name.clone()))
+            || namespace.dentry(dir, name).is_some()
+        {
             return true;
         }
         // An inode that is here has this name only if its record said so.
@@ -149,7 +192,9 @@ impl Backing {
         let listed = || format!("{prefix}{}", keys::segment_of(name));
         let place = match what {
             InstalledKind::Object { key, .. } => key.clone().unwrap_or_else(listed),
-            InstalledKind::Directory { prefix, .. } => prefix.clone().unwrap_or_else(|| listed() + "/"),
+            InstalledKind::Directory { prefix, .. } => {
+                prefix.clone().unwrap_or_else(|| listed() + "/")
+            }
             InstalledKind::Recorded(_) => String::new(),
         };
         let removed = |key: &str| {
@@ -165,11 +210,20 @@ impl Backing {
                     None => self.homes.get(&place),
                 };
                 let elsewhere = owner.is_some_and(|owner| owner != *ino);
-                let sent = self.uploads.iter().any(|(other, upload)| other != ino && upload.claims(&place));
+                let sent = self
+                    .uploads
+                    .iter()
+                    .any(|(other, upload)| other != ino && upload.claims(&place));
                 elsewhere || sent || self.deletes.contains_key(&place)
             }
-            InstalledKind::Directory { prefix: None, .. } if self.is_hidden(dir, &keys::segment_of(name)) => true,
-            InstalledKind::Directory { .. } => self.dir_at(namespace, &place).is_some_and(|other| other != *ino),
+            InstalledKind::Directory { prefix: None, .. }
+                if self.is_hidden(dir, &keys::segment_of(name)) =>
+            {
+                true
+            }
+            InstalledKind::Directory { .. } => {
+                self.dir_at(namespace, &place).is_some_and(|other| other != *ino)
+            }
             InstalledKind::Recorded(_) => false,
         };
         if claimed {
@@ -184,7 +238,10 @@ impl Backing {
                 let is_new = !self.files.contains_key(ino);
                 if is_new {
                     let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
-                    self.files.insert(ino, &FileBacking { home: Some(home), dirty: None, recorded: record.is_some() });
+                    self.files.insert(
+                        ino,
+                        &FileBacking { home: Some(home), dirty: None, recorded: record.is_some() },
+                    );
                     extents.set_home(*ino, etag, *len_bytes);
                 }
                 // What nothing is told of has no other name, and its object is where this one says.
@@ -196,7 +253,13 @@ impl Backing {
             }
             InstalledKind::Directory { page, .. } => {
                 let recorded = record.is_some() || *page;
-                let state = DirBacking { load: Load::Unknown, recorded, stored: *page, marked: true, ..DirBacking::native() };
+                let state = DirBacking {
+                    load: Load::Unknown,
+                    recorded,
+                    stored: *page,
+                    marked: true,
+                    ..DirBacking::native()
+                };
                 self.dirs.insert(ino, &state);
                 if self.own_prefix(namespace, *ino).as_ref() != Some(&place) {
                     self.redirect(*ino, place);
@@ -211,7 +274,13 @@ impl Backing {
     }
 
     /// `seen` is one of all `names` of the inode.
-    fn note_names(&mut self, namespace: &Namespace, ino: Ino, names: &[(Ino, Name)], seen: (Ino, &Name)) {
+    fn note_names(
+        &mut self,
+        namespace: &Namespace,
+        ino: Ino,
+        names: &[(Ino, Name)],
+        seen: (Ino, &Name),
+    ) {
         self.marked.remove(&ino);
         if !self.unseen.has(ino) {
             if names.is_empty() || namespace.inode(ino).is_none_or(|inode| inode.names != 1) {

@@ -11,7 +11,8 @@ pub const EARLY: &str = ".ebb/early/";
 
 /// Of no inode, but of the volume itself.
 pub(crate) fn is_of_the_volume(key: &str) -> bool {
-    [".ebb/head", ".ebb/probe"].contains(&key) || [".ebb/uploads/", EARLY].iter().any(|own| key.starts_with(own))
+    [".ebb/head", ".ebb/probe"].contains(&key)
+        || [".ebb/uploads/", EARLY].iter().any(|own| key.starts_with(own))
 }
 
 /// Begins every name and every segment that stands for another.
@@ -35,7 +36,9 @@ pub(super) fn segment_of(name: &Name) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => match text.strip_prefix(ESCAPE) {
             None => text.into(),
-            Some(rest) => shown_segment(rest).unwrap_or_else(|| format!("{ESCAPE}x{}", to_hex(bytes))),
+            Some(rest) => {
+                shown_segment(rest).unwrap_or_else(|| format!("{ESCAPE}x{}", to_hex(bytes)))
+            }
         },
         Err(_) => format!("{ESCAPE}x{}", to_hex(bytes)),
     }
@@ -76,7 +79,10 @@ pub(super) fn shadowing(name: &Name) -> Option<Name> {
 /// is too long, or would be the directory's own marker, is replaced by one from the inode id.
 pub fn own_key(prefix: &str, name: &Name, ino: Ino) -> String {
     let segment = segment_of(name);
-    if segment.is_empty() || segment.len() > MAX_SEGMENT_BYTES || prefix.len() + segment.len() > MAX_KEY_BYTES {
+    if segment.is_empty()
+        || segment.len() > MAX_SEGMENT_BYTES
+        || prefix.len() + segment.len() > MAX_KEY_BYTES
+    {
         return long_key(ino);
     }
     format!("{prefix}{segment}")
@@ -112,7 +118,9 @@ pub(super) fn private_prefix(dir: Ino) -> String {
 
 /// The inverse of [`private_prefix`].
 pub(super) fn private_of(prefix: &str) -> Option<Ino> {
-    of_inode(prefix.strip_prefix(RESERVED)?.strip_prefix("/p/")?.strip_suffix('/')?, |dir| private_prefix(dir) == prefix)
+    of_inode(prefix.strip_prefix(RESERVED)?.strip_prefix("/p/")?.strip_suffix('/')?, |dir| {
+        private_prefix(dir) == prefix
+    })
 }
 
 pub fn page_key(dir: Ino) -> String {
@@ -146,12 +154,15 @@ pub(super) fn waiting_key(ino: Ino) -> String {
     format!("{RESERVED}/tmp/{:x}", ino.0)
 }
 
-/// Where another's object is kept whose place is taken: what else stands beside it, and can be the name of a file.
+/// Where another's object is kept whose place is taken: what else stands beside it, and can be the
+/// name of a file.
 pub fn aside(key: &str, tag: u32, number: u32) -> String {
     let number = if number > 1 { format!("-{number}") } else { String::new() };
     let suffix = format!(".ebb-conflict-{tag:08x}{number}");
     let (prefix, segment) = split(key);
-    let most = MAX_SEGMENT_BYTES.min(MAX_KEY_BYTES.saturating_sub(prefix.len())).saturating_sub(suffix.len());
+    let most = MAX_SEGMENT_BYTES
+        .min(MAX_KEY_BYTES.saturating_sub(prefix.len()))
+        .saturating_sub(suffix.len());
     format!("{prefix}{}{suffix}", &segment[..segment.floor_char_boundary(most)])
 }
 
@@ -171,7 +182,11 @@ fn shown_segment(rest: &str) -> Option<String> {
 /// that ebb would not write.
 fn is_nameless(segment: &str) -> bool {
     let escape = segment.starts_with(ESCAPE);
-    if escape { hidden_name(segment).is_none() } else { Name::new(segment.as_bytes()).is_err() && segment.len() <= MAX_NAME_BYTES }
+    if escape {
+        hidden_name(segment).is_none()
+    } else {
+        Name::new(segment.as_bytes()).is_err() && segment.len() <= MAX_NAME_BYTES
+    }
 }
 
 /// The name that a segment hides because the name cannot be a segment. Every other spelling
@@ -188,8 +203,13 @@ fn to_hex(bytes: &[u8]) -> String {
 
 /// Lower case only: there is one spelling.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
-    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
+    if !text.len().is_multiple_of(2)
+        || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    {
         return None;
     }
-    text.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
+    text.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok())
+        .collect()
 }

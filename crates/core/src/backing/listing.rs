@@ -64,10 +64,11 @@ pub struct Part {
     pub entries: Vec<Listed>,
     /// The key behind which the next part begins. `None`: there is none.
     pub last: Option<String>,
-    /// An object that the next part begins with: whether there is a prefix of its name, that one says.
+    /// An object that the next part begins with: whether there is a prefix of its name, that one
+    /// says.
     pub left: Option<Listed>,
-    /// Prefixes that may be there behind the end and would then have the name of an object in the part (`a`, then `a!`,
-    /// and `a/` behind them). They are to be looked for and added.
+    /// Prefixes that may be there behind the end and would then have the name of an object in the
+    /// part (`a`, then `a!`, and `a/` behind them). They are to be looked for and added.
     pub to_probe: Vec<String>,
 }
 
@@ -85,26 +86,41 @@ impl Part {
         Part { last: entries.last().map(|last| last.key().to_owned()), entries, left, to_probe }
     }
 
-    /// Leaves what is behind a key to the next part, but for prefixes that have the name of an object up to it.
+    /// Leaves what is behind a key to the next part, but for prefixes that have the name of an
+    /// object up to it.
     pub fn end_at(&mut self, end: String) {
-        self.entries.retain(|entry| entry.key().strip_suffix('/').unwrap_or(entry.key()) <= end.as_str());
+        self.entries
+            .retain(|entry| entry.key().strip_suffix('/').unwrap_or(entry.key()) <= end.as_str());
         self.to_probe.retain(|prefix| prefix[..prefix.len() - 1] <= *end);
         self.left = None;
         self.last = Some(end);
     }
 }
 
-/// Those pieces of a page in which there can be anything of what was listed behind `after` and up to `last`
-/// (`None`: to the end), or that stands between in the order of names. The first part has all that are moved, too:
-/// were a name removed whose key has the object of another one, that would seem to be removed with it.
-pub fn pieces_of_listing(head: &PageHead, prefix: &str, after: Option<&str>, entries: &[Listed], last: Option<&str>) -> Vec<PagePiece> {
+/// Those pieces of a page in which there can be anything of what was listed behind `after` and up
+/// to `last` (`None`: to the end), or that stands between in the order of names. The first part has
+/// all that are moved, too: were a name removed whose key has the object of another one, that would
+/// seem to be removed with it.
+pub fn pieces_of_listing(
+    head: &PageHead,
+    prefix: &str,
+    after: Option<&str>,
+    entries: &[Listed],
+    last: Option<&str>,
+) -> Vec<PagePiece> {
     let within = pieces_within(head, prefix, after, last);
     let segments = entries.iter().filter_map(|entry| entry.key().strip_prefix(prefix));
-    let names = segments.filter_map(|segment| keys::name_of(segment.strip_suffix('/').unwrap_or(segment)));
+    let names =
+        segments.filter_map(|segment| keys::name_of(segment.strip_suffix('/').unwrap_or(segment)));
     let of_names = names.flat_map(|name| pieces_of_name(head, &name));
-    let of_moved = head.moved.iter().filter(|_| after.is_none()).filter_map(|name| head.piece_of(name));
-    let needed: BTreeMap<Name, PagePiece> =
-        within.chain(of_moved).cloned().chain(of_names).map(|piece| (piece.first.clone(), piece)).collect();
+    let of_moved =
+        head.moved.iter().filter(|_| after.is_none()).filter_map(|name| head.piece_of(name));
+    let needed: BTreeMap<Name, PagePiece> = within
+        .chain(of_moved)
+        .cloned()
+        .chain(of_names)
+        .map(|piece| (piece.first.clone(), piece))
+        .collect();
     needed.into_values().collect()
 }
 
@@ -115,7 +131,8 @@ fn pieces_within<'a>(
     after: Option<&'a str>,
     last: Option<&'a str>,
 ) -> impl Iterator<Item = &'a PagePiece> {
-    let rest = |key: Option<&'a str>| key.and_then(|key| key.strip_prefix(prefix)).map(str::as_bytes);
+    let rest =
+        |key: Option<&'a str>| key.and_then(|key| key.strip_prefix(prefix)).map(str::as_bytes);
     let (after, last) = (rest(after), rest(last));
     let within = head.pieces.iter().zip(ends(&head.pieces, None)).filter(move |(piece, end)| {
         let is_before = after.zip(*end).is_some_and(|(after, end)| end.as_bytes() <= after);
@@ -125,12 +142,17 @@ fn pieces_within<'a>(
     within.map(|(piece, _)| piece)
 }
 
-/// Whether page and listing, which were asked for at one time, speak of the very same files and directories: then it does not matter which
-/// is older. Of some that are not easily compared it says no.
+/// Whether page and listing, which were asked for at one time, speak of the very same files and
+/// directories: then it does not matter which is older. Of some that are not easily compared it
+/// says no.
 pub fn are_agreed(head: &PageHead, prefix: &str, entries: &[Listed], more: bool) -> bool {
     let recorded = head.page.entries.iter().filter_map(|entry| match &entry.what {
-        InstalledKind::Object { key: None, etag, .. } => Some((keys::segment_of(&entry.name), Some(etag))),
-        InstalledKind::Directory { prefix: None, .. } => Some((keys::segment_of(&entry.name), None)),
+        InstalledKind::Object { key: None, etag, .. } => {
+            Some((keys::segment_of(&entry.name), Some(etag)))
+        }
+        InstalledKind::Directory { prefix: None, .. } => {
+            Some((keys::segment_of(&entry.name), None))
+        }
         _ => None,
     });
     let listed = entries.iter().filter_map(|entry| {
@@ -140,14 +162,21 @@ pub fn are_agreed(head: &PageHead, prefix: &str, entries: &[Listed], more: bool)
             Listed::Prefix { .. } => Some((segment.strip_suffix('/')?.to_owned(), None)),
         }
     });
-    let is_reserved = |segment: &str| segment.is_empty() || prefix.is_empty() && segment == keys::RESERVED;
+    let is_reserved =
+        |segment: &str| segment.is_empty() || prefix.is_empty() && segment == keys::RESERVED;
     let listed: BTreeSet<_> = listed.filter(|(segment, _)| !is_reserved(segment)).collect();
     !more && head.pieces.is_empty() && listed == recorded.collect()
 }
 
-/// Up to which key what was listed is to be taken, so that it is about so many pieces: there may be far more of them than
-/// the listing has keys. `None`: up to its end.
-pub fn end_of_part(head: &PageHead, prefix: &str, after: Option<&str>, last: Option<&str>, most: usize) -> Option<String> {
+/// Up to which key what was listed is to be taken, so that it is about so many pieces: there may be
+/// far more of them than the listing has keys. `None`: up to its end.
+pub fn end_of_part(
+    head: &PageHead,
+    prefix: &str,
+    after: Option<&str>,
+    last: Option<&str>,
+    most: usize,
+) -> Option<String> {
     let beyond = pieces_within(head, prefix, after, last).nth(most)?;
     let text = beyond.first.as_bytes().utf8_chunks().next().map_or("", |chunk| chunk.valid());
     // With names that are no text there may be no key between them.
@@ -157,8 +186,12 @@ pub fn end_of_part(head: &PageHead, prefix: &str, after: Option<&str>, last: Opt
 /// Those pieces of a page in which there can be anything of what [`LookupPlan`] asks for.
 pub fn pieces_of_name(head: &PageHead, name: &Name) -> Vec<PagePiece> {
     let names = [Some(name.clone()), keys::shadowing(name), keys::name_of_shadowed(name)];
-    let needed: BTreeMap<&Name, &PagePiece> =
-        names.iter().flatten().filter_map(|name| head.piece_of(name)).map(|piece| (&piece.first, piece)).collect();
+    let needed: BTreeMap<&Name, &PagePiece> = names
+        .iter()
+        .flatten()
+        .filter_map(|name| head.piece_of(name))
+        .map(|piece| (&piece.first, piece))
+        .collect();
     needed.into_values().cloned().collect()
 }
 
@@ -170,25 +203,41 @@ impl Backing {
     /// - A file on record whose key should be here and is not, is gone.
     /// - Where page and listing disagree on what a name is, the page is right, but for a
     ///   prefix that has appeared beside an object.
-    pub fn interpret(&self, namespace: &Namespace, listing: &Listing, mut draw: impl FnMut() -> Ino) -> Interpreted {
-        let Some(prefix) = self.prefix_of(namespace, listing.dir) else { return Interpreted::default() };
+    pub fn interpret(
+        &self,
+        namespace: &Namespace,
+        listing: &Listing,
+        mut draw: impl FnMut() -> Ino,
+    ) -> Interpreted {
+        let Some(prefix) = self.prefix_of(namespace, listing.dir) else {
+            return Interpreted::default();
+        };
         let page = listing.page.map(|head| &head.page);
         let records = Records::new(listing.page);
         let mut names = Names { found: BTreeMap::new(), not_shown: 0 };
-        let hidden: BTreeSet<&str> = page.iter().flat_map(|page| page.hidden.iter().map(String::as_str)).collect();
-        let segment = |key: &'_ str| key.strip_prefix(&prefix).map(|rest| rest.strip_suffix('/').unwrap_or(rest).to_string());
+        let hidden: BTreeSet<&str> =
+            page.iter().flat_map(|page| page.hidden.iter().map(String::as_str)).collect();
+        let segment = |key: &'_ str| {
+            key.strip_prefix(&prefix).map(|rest| rest.strip_suffix('/').unwrap_or(rest).to_string())
+        };
         for entry in listing.entries {
             let Listed::Prefix { key } = entry else { continue };
             let Some(segment) = segment(key) else { continue };
             let reserved = listing.dir == Ino::ROOT && segment == keys::RESERVED;
-            let foreign = hidden.contains(segment.as_str()) || self.is_hidden(listing.dir, &segment) || self.redirects.contains_key(key);
+            let foreign = hidden.contains(segment.as_str())
+                || self.is_hidden(listing.dir, &segment)
+                || self.redirects.contains_key(key);
             if !reserved && !foreign {
                 names.add_prefix(&records, &segment);
             }
         }
         for entry in listing.entries {
             let Listed::Object { key, etag, len_bytes, modified } = entry else { continue };
-            let Some(segment) = segment(key).filter(|segment| !segment.is_empty() && !key.ends_with('/')) else { continue };
+            let Some(segment) =
+                segment(key).filter(|segment| !segment.is_empty() && !key.ends_with('/'))
+            else {
+                continue;
+            };
             if listing.dir != Ino::ROOT || segment != keys::RESERVED {
                 names.add_object(&records, &segment, key, etag, *len_bytes, *modified);
             }
@@ -214,7 +263,11 @@ impl Backing {
         let told = page.map(|page| names_told(&page.entries)).unwrap_or_default();
         let mut drawn = BTreeSet::new();
         let mut entries = Vec::new();
-        for entry in names.found.into_values().filter(|entry| listing.after.is_none_or(|after| entry.name > *after)) {
+        for entry in names
+            .found
+            .into_values()
+            .filter(|entry| listing.after.is_none_or(|after| entry.name > *after))
+        {
             let ino = match self.identity(namespace, (listing.dir, &prefix), &entry, &drawn) {
                 Identity::Known(ino) => ino,
                 Identity::New => draw(),
@@ -234,12 +287,23 @@ impl Backing {
 
     /// Who the entry is: an inode that is here already only if this is one of its names that
     /// have not been seen yet.
-    fn identity(&self, namespace: &Namespace, (dir, prefix): (Ino, &str), entry: &Installed, drawn: &BTreeSet<Ino>) -> Identity {
+    fn identity(
+        &self,
+        namespace: &Namespace,
+        (dir, prefix): (Ino, &str),
+        entry: &Installed,
+        drawn: &BTreeSet<Ino>,
+    ) -> Identity {
         let is_awaited = |ino| self.awaits(ino, dir, &entry.name);
         if let InstalledKind::Object { key, .. } = &entry.what {
             let owner = match key {
                 Some(key) => self.owner(namespace, key),
-                None => self.owner_of(namespace, dir, &entry.name, &format!("{prefix}{}", keys::segment_of(&entry.name))),
+                None => self.owner_of(
+                    namespace,
+                    dir,
+                    &entry.name,
+                    &format!("{prefix}{}", keys::segment_of(&entry.name)),
+                ),
             };
             match owner {
                 Some(owner) if is_awaited(owner) => return Identity::Known(owner),
@@ -251,7 +315,10 @@ impl Backing {
         let is_shared = !record.links.is_empty();
         let fits = match namespace.inode(entry.ino) {
             Some(_) => is_awaited(entry.ino),
-            None => entry.ino.incarnation() <= namespace.incarnation && (is_shared || !drawn.contains(&entry.ino)),
+            None => {
+                entry.ino.incarnation() <= namespace.incarnation
+                    && (is_shared || !drawn.contains(&entry.ino))
+            }
         };
         if fits && entry.ino != NO_INO { Identity::Known(entry.ino) } else { Identity::New }
     }
@@ -297,14 +364,20 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Whether there can be such a thing without an object, if it has none. Nobody answers for what a page says.
+/// Whether there can be such a thing without an object, if it has none. Nobody answers for what a
+/// page says.
 fn is_possible(what: &InstalledKind) -> bool {
     match what {
         InstalledKind::Object { .. } | InstalledKind::Directory { .. } => true,
         InstalledKind::Recorded(Make::Regular | Make::Directory) => false,
-        InstalledKind::Recorded(Make::Symlink { target }) => (1..=MAX_SYMLINK_BYTES).contains(&target.len()),
+        InstalledKind::Recorded(Make::Symlink { target }) => {
+            (1..=MAX_SYMLINK_BYTES).contains(&target.len())
+        }
         InstalledKind::Recorded(Make::Special { kind, .. }) => {
-            matches!(kind, FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket)
+            matches!(
+                kind,
+                FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket
+            )
         }
     }
 }
@@ -315,8 +388,12 @@ impl Names {
             self.not_shown += 1;
             return;
         };
-        let bare =
-            Installed { name: name.clone(), ino: NO_INO, what: InstalledKind::Directory { prefix: None, page: false }, record: None };
+        let bare = Installed {
+            name: name.clone(),
+            ino: NO_INO,
+            what: InstalledKind::Directory { prefix: None, page: false },
+            record: None,
+        };
         let entry = match records.get(&name).map(|record| (&record.what, record)) {
             Some((InstalledKind::Directory { prefix: None, .. }, record)) => record.clone(),
             Some((InstalledKind::Object { key: None, .. }, _)) | None => bare,
@@ -328,13 +405,23 @@ impl Names {
         self.found.insert(name, entry);
     }
 
-    fn add_object(&mut self, records: &Records, segment: &str, key: &str, etag: &str, len_bytes: u64, modified: Time) {
+    fn add_object(
+        &mut self,
+        records: &Records,
+        segment: &str,
+        key: &str,
+        etag: &str,
+        len_bytes: u64,
+        modified: Time,
+    ) {
         let Some(own) = keys::name_of(segment) else {
             self.not_shown += 1;
             return;
         };
-        let is_own = |record: &&Installed| matches!(record.what, InstalledKind::Object { key: None, .. });
-        let is_directory = |entry: &Installed| matches!(entry.what, InstalledKind::Directory { .. });
+        let is_own =
+            |record: &&Installed| matches!(record.what, InstalledKind::Object { key: None, .. });
+        let is_directory =
+            |entry: &Installed| matches!(entry.what, InstalledKind::Directory { .. });
         let own_record = records.get(&own);
         let shadowed = self.found.contains_key(&own) || own_record.is_some_and(is_directory);
         let (name, record) = match own_record.filter(is_own) {
@@ -342,7 +429,9 @@ impl Names {
             Some(record) => (keys::name_of_shadowed(&own), Some(record)),
             None => match records.by_key.get(key).copied() {
                 Some(record) => (Some(record.name.clone()), Some(record)),
-                None if shadowed => (keys::name_of_shadowed(&own).filter(|name| records.get(name).is_none()), None),
+                None if shadowed => {
+                    (keys::name_of_shadowed(&own).filter(|name| records.get(name).is_none()), None)
+                }
                 None => (own_record.is_none().then_some(own), None),
             },
         };
@@ -351,8 +440,18 @@ impl Names {
             return;
         };
         let is_listed = keys::segment_of(&name) == segment;
-        let what = InstalledKind::Object { key: (!is_listed).then(|| key.into()), etag: etag.into(), len_bytes, modified };
-        let mut entry = Installed { name: name.clone(), ino: record.map_or(NO_INO, |record| record.ino), what, record: None };
+        let what = InstalledKind::Object {
+            key: (!is_listed).then(|| key.into()),
+            etag: etag.into(),
+            len_bytes,
+            modified,
+        };
+        let mut entry = Installed {
+            name: name.clone(),
+            ino: record.map_or(NO_INO, |record| record.ino),
+            what,
+            record: None,
+        };
         entry.record = record.and_then(|record| {
             let mut attributes = record.record.clone()?;
             if !matches!(&record.what, InstalledKind::Object { etag: known, .. } if known == etag) {
@@ -366,6 +465,8 @@ impl Names {
 
     /// Whether the object of a record is there already, under whatever name.
     fn has(&self, name: &Name, what: &InstalledKind) -> bool {
-        self.found.get(name).is_some_and(|found| std::mem::discriminant(&found.what) == std::mem::discriminant(what))
+        self.found.get(name).is_some_and(|found| {
+            std::mem::discriminant(&found.what) == std::mem::discriminant(what)
+        })
     }
 }

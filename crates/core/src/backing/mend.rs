@@ -10,10 +10,18 @@ impl Backing {
         let Ok(attr) = namespace.attr(ino) else { return false };
         let plan = extents.plan_read(ino, 0..attr.size_bytes, attr.size_bytes);
         let is_named = namespace.inode(ino).is_some_and(|inode| inode.first.is_some());
-        is_named && self.claimed(namespace, ino).is_some() && plan.iter().all(|part| part.source != Source::Remote)
+        is_named
+            && self.claimed(namespace, ino).is_some()
+            && plan.iter().all(|part| part.source != Source::Remote)
     }
 
-    pub(super) fn send_again(&mut self, namespace: &Namespace, extents: &mut Extents, ino: Ino, stamp: Stamp) {
+    pub(super) fn send_again(
+        &mut self,
+        namespace: &Namespace,
+        extents: &mut Extents,
+        ino: Ino,
+        stamp: Stamp,
+    ) {
         if self.dirs.contains_key(&ino) {
             self.all_entries_changed(ino);
             self.page_changed(namespace, ino, stamp.time);
@@ -21,7 +29,11 @@ impl Backing {
             // Dirty to the last block, or what is not sent yet could be evicted.
             extents.send_again(ino, stamp.version);
             self.change_file(ino, |file| {
-                let dirty = file.dirty.get_or_insert(Dirty { since: stamp.time, content: None, moving: false });
+                let dirty = file.dirty.get_or_insert(Dirty {
+                    since: stamp.time,
+                    content: None,
+                    moving: false,
+                });
                 dirty.content = Some(stamp.version);
             });
         }
@@ -46,7 +58,11 @@ impl Backing {
                 home.len_bytes = len_bytes;
             }
             // It may still have to be moved.
-            file.dirty = file.dirty.take().filter(|dirty| dirty.moving).map(|dirty| Dirty { content: None, ..dirty });
+            file.dirty = file
+                .dirty
+                .take()
+                .filter(|dirty| dirty.moving)
+                .map(|dirty| Dirty { content: None, ..dirty });
         });
         extents.rolled_back(ino, etag, len_bytes);
         namespace.replace_content(ino, len_bytes, modified, stamp);

@@ -13,8 +13,8 @@
 //!   claims; nothing is deleted that is a home or is being uploaded.
 //! - `homes` and `redirects` are exactly the explicit homes and prefixes; none of them is
 //!   what the path says anyway.
-//! - `queue` is exactly the files and pages that are dirty, by the time since when. Content is dirty with its file, attributes
-//!   with the page that they are in (O-37).
+//! - `queue` is exactly the files and pages that are dirty, by the time since when. Content is
+//!   dirty with its file, attributes with the page that they are in (O-37).
 //! - An object is always known: from before its first byte is sent (`uploads`), as a home,
 //!   or in `deletes`. A crash at any point leaks none.
 //! - A name that was removed from a directory that a listing may add names to stays in
@@ -44,7 +44,10 @@ mod unseen;
 
 pub use forget::Forgettable;
 pub use keys::{page_key, piece_key};
-pub use listing::{Interpreted, Listed, Listing, Part, Scope, are_agreed, end_of_part, pieces_of_listing, pieces_of_name};
+pub use listing::{
+    Interpreted, Listed, Listing, Part, Scope, are_agreed, end_of_part, pieces_of_listing,
+    pieces_of_name,
+};
 pub use pace::Pace;
 pub use page::{Drafted, PageDraft, PageParts};
 pub use pieces::found_pieces;
@@ -157,7 +160,8 @@ pub struct PageDirty {
 pub struct Upload {
     pub key: String,
     pub upload: Option<String>,
-    /// What is sent is what the file is then, or later. A value of its own in snapshots, behind the upload.
+    /// What is sent is what the file is then, or later. A value of its own in snapshots, behind the
+    /// upload.
     #[serde(skip)]
     pub since: Version,
     /// Of a directory: its marker, which is written with the page.
@@ -202,7 +206,13 @@ impl Backing {
             queue: Tree::new(),
         };
         if backed {
-            let root = DirBacking { load: Load::Unknown, recorded: true, stored: true, marked: true, ..DirBacking::native() };
+            let root = DirBacking {
+                load: Load::Unknown,
+                recorded: true,
+                stored: true,
+                marked: true,
+                ..DirBacking::native()
+            };
             backing.dirs.insert(&Ino::ROOT, &root);
         }
         backing
@@ -211,7 +221,10 @@ impl Backing {
     pub fn memory_bytes(&self) -> usize {
         let inodes = self.files.bytes() + self.dirs.bytes() + self.queue.bytes();
         let keys = self.deletes.bytes() + self.homes.bytes() + self.redirects.bytes();
-        let names = self.hidden.bytes() + self.former.bytes() + self.removed.bytes() + self.unseen.memory_bytes();
+        let names = self.hidden.bytes()
+            + self.former.bytes()
+            + self.removed.bytes()
+            + self.unseen.memory_bytes();
         inodes + keys + names + self.pieces_bytes()
     }
 
@@ -263,8 +276,12 @@ impl Backing {
     /// The file whose home is at `key`.
     pub fn owner(&self, namespace: &Namespace, key: &str) -> Option<Ino> {
         let (prefix, segment) = keys::split(key);
-        let by_path = || self.owner_in(namespace, self.dir_at(namespace, prefix)?, &keys::name_of(segment)?, key);
-        let by_inode = || keys::long_of(key).filter(|ino| self.home_key(namespace, *ino).as_deref() == Some(key));
+        let by_path = || {
+            self.owner_in(namespace, self.dir_at(namespace, prefix)?, &keys::name_of(segment)?, key)
+        };
+        let by_inode = || {
+            keys::long_of(key).filter(|ino| self.home_key(namespace, *ino).as_deref() == Some(key))
+        };
         self.homes.get(&key.to_string()).or_else(by_path).or_else(by_inode)
     }
 
@@ -283,14 +300,18 @@ impl Backing {
         if prefix.is_empty() {
             return Some(Ino::ROOT);
         }
-        let by_inode = || keys::private_of(prefix).filter(|dir| self.prefix_of(namespace, *dir).as_deref() == Some(prefix));
+        let by_inode = || {
+            keys::private_of(prefix)
+                .filter(|dir| self.prefix_of(namespace, *dir).as_deref() == Some(prefix))
+        };
         if let Some(dir) = self.redirects.get(&prefix.to_string()).or_else(by_inode) {
             return Some(dir);
         }
         let (parent, segment) = keys::split(prefix);
         let name = keys::name_of(segment)?;
         let dir = namespace.dentry(self.dir_at(namespace, parent)?, &name)?.ino;
-        let own = self.dirs.get(&dir)?.prefix.unwrap_or_else(|| keys::own_prefix(parent, &name, dir));
+        let own =
+            self.dirs.get(&dir)?.prefix.unwrap_or_else(|| keys::own_prefix(parent, &name, dir));
         (own == prefix).then_some(dir)
     }
 
@@ -304,7 +325,9 @@ impl Backing {
     }
 
     pub fn is_complete(&self, dir: Ino) -> bool {
-        self.dirs.get(&dir).is_none_or(|dir| matches!(dir.load, Load::Native | Load::Complete | Load::Revalidating))
+        self.dirs.get(&dir).is_none_or(|dir| {
+            matches!(dir.load, Load::Native | Load::Complete | Load::Revalidating)
+        })
     }
 
     /// Whether a listing may add names to the directory.
@@ -314,7 +337,9 @@ impl Backing {
 
     /// Whether the bucket has told all names of the directory.
     pub fn is_listed(&self, dir: Ino) -> bool {
-        self.dirs.get(&dir).is_some_and(|dir| matches!(dir.load, Load::Complete | Load::Revalidating))
+        self.dirs
+            .get(&dir)
+            .is_some_and(|dir| matches!(dir.load, Load::Complete | Load::Revalidating))
     }
 
     /// Whether nothing of the directory has been listed yet.
@@ -324,14 +349,17 @@ impl Backing {
 
     /// Whether a name that the namespace does not have is in the bucket neither.
     pub fn knows_absent(&self, namespace: &Namespace, dir: Ino, name: &Name) -> bool {
-        if self.is_complete(dir) || is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())) {
+        if self.is_complete(dir)
+            || is_reserved(dir, name)
+            || self.removed.contains_key(&(dir, name.clone()))
+        {
             return true;
         }
         let Some(Load::UpTo(last)) = self.dirs.get(&dir).map(|dir| dir.load) else { return false };
         let Some(prefix) = self.prefix_of(namespace, dir) else { return false };
         let listed = |name: &Name| format!("{prefix}{}/", keys::segment_of(name)) <= last;
-        // What only a page in pieces knows comes in the order of names, which is another one where a segment
-        // stands for a name.
+        // What only a page in pieces knows comes in the order of names, which is another one where
+        // a segment stands for a name.
         if last.strip_prefix(&prefix).is_some_and(|last| name.as_bytes() > last.as_bytes()) {
             return false;
         }
@@ -358,9 +386,15 @@ impl Backing {
         match mutation {
             Mutation::Make { parent, name, .. } => admit_name(*parent, name),
             Mutation::Tmpfile { .. } => Ok(()),
-            Mutation::Link { ino, parent, name } => admit_name(*parent, name).and_then(|()| self.admit_change(*ino)),
-            Mutation::Unlink { parent, name, .. } => find(*parent, name).map_or(Ok(()), |dentry| self.admit_change(dentry.ino)),
-            Mutation::Rmdir { parent, name, .. } => find(*parent, name).map_or(Ok(()), |dentry| self.admit_removal(dentry.ino)),
+            Mutation::Link { ino, parent, name } => {
+                admit_name(*parent, name).and_then(|()| self.admit_change(*ino))
+            }
+            Mutation::Unlink { parent, name, .. } => {
+                find(*parent, name).map_or(Ok(()), |dentry| self.admit_change(dentry.ino))
+            }
+            Mutation::Rmdir { parent, name, .. } => {
+                find(*parent, name).map_or(Ok(()), |dentry| self.admit_removal(dentry.ino))
+            }
             Mutation::Rename { from, name, to, new_name, mode, .. } => {
                 admit_name(*to, new_name)?;
                 if mode.keeps_name() {
@@ -437,7 +471,16 @@ impl Backing {
 
 impl DirBacking {
     fn native() -> DirBacking {
-        DirBacking { load: Load::Native, epoch: 0, prefix: None, recorded: false, stored: false, marked: false, page: None, dirty: None }
+        DirBacking {
+            load: Load::Native,
+            epoch: 0,
+            prefix: None,
+            recorded: false,
+            stored: false,
+            marked: false,
+            page: None,
+            dirty: None,
+        }
     }
 
     fn has_page(&self) -> bool {
@@ -450,7 +493,11 @@ fn is_reserved(dir: Ino, name: &Name) -> bool {
 }
 
 fn admit_name(dir: Ino, name: &Name) -> Result<(), FsError> {
-    if is_reserved(dir, name) || keys::is_borrowed(name) { Err(FsError::AccessDenied) } else { Ok(()) }
+    if is_reserved(dir, name) || keys::is_borrowed(name) {
+        Err(FsError::AccessDenied)
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

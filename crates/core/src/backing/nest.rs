@@ -1,34 +1,38 @@
 //! Stores in which a key and the keys below it exclude each other, as file and directory do.
 //!
-//! Names exclude each other too, so what is in the way is on its way elsewhere: it waits to be deleted, has not
-//! followed its file, or is below the prefix that a directory has kept. Files that change places wait for each
-//! other in a circle unless one of them goes aside.
+//! Names exclude each other too, so what is in the way is on its way elsewhere: it waits to be
+//! deleted, has not followed its file, or is below the prefix that a directory has kept. Files that
+//! change places wait for each other in a circle unless one of them goes aside.
 
 use super::*;
 use crate::tree::Value;
 use std::ops::Bound;
 
 impl Backing {
-    /// What must happen before anything can be put to `key` for `ino`, where the store has refused that because of
-    /// what is above or below it. `None`: nothing of this volume's is.
+    /// What must happen before anything can be put to `key` for `ino`, where the store has refused
+    /// that because of what is above or below it. `None`: nothing of this volume's is.
     pub fn way_to(&self, namespace: &Namespace, ino: Ino, key: &str) -> Option<FlushStep> {
         let above = || key.match_indices('/').map(|(at, _)| &key[..at]);
         let below = (!key.ends_with('/')).then(|| format!("{key}/"));
         let is_below = |other: &str| below.as_ref().is_some_and(|below| other.starts_with(below));
         let in_the_way = |other: &str| is_below(other) || above().any(|above| above == other);
 
-        if let Some(key) = above().map(str::to_owned).find(|above| self.deletes.contains_key(above)) {
+        if let Some(key) = above().map(str::to_owned).find(|above| self.deletes.contains_key(above))
+        {
             return Some(FlushStep::AwaitDelete { key });
         }
         let sent = self.uploads.iter().find(|(_, upload)| upload.keys().any(in_the_way));
         if let Some((other, _)) = sent {
             return Some(FlushStep::AwaitUpload { ino: *other });
         }
-        if let Some((from, occupant)) = above().find_map(|above| Some((above, self.homes.get(&above.to_owned())?))) {
+        if let Some((from, occupant)) =
+            above().find_map(|above| Some((above, self.homes.get(&above.to_owned())?)))
+        {
             return self.aside(occupant, from);
         }
         if let Some((from, occupant)) = first_below(&self.homes, below.as_ref()) {
-            // Whoever is refused goes aside first: what is in its way may wait for that, and else goes by itself.
+            // Whoever is refused goes aside first: what is in its way may wait for that, and else
+            // goes by itself.
             return match self.home_before(ino).filter(|home| *home != keys::waiting_key(ino)) {
                 Some(own) => self.aside(ino, &own),
                 None => self.aside(occupant, &from),
@@ -43,12 +47,15 @@ impl Backing {
         // A file whose name a directory had, below whose redirect the key is.
         let file = above().find(|above| self.owner(namespace, above).is_some())?;
         let mut below_it = above().filter(|above| above.len() >= file.len());
-        below_it.find_map(|above| self.redirects.get(&format!("{above}/"))).map(|dir| FlushStep::MakeWay { dir })
+        below_it
+            .find_map(|above| self.redirects.get(&format!("{above}/")))
+            .map(|dir| FlushStep::MakeWay { dir })
     }
 
     /// Something below the prefix is to be deleted as well.
     pub fn has_deletes_below(&self, prefix: &str) -> bool {
-        let next = self.deletes.range((Bound::Excluded(prefix.to_owned()), Bound::Unbounded)).next();
+        let next =
+            self.deletes.range((Bound::Excluded(prefix.to_owned()), Bound::Unbounded)).next();
         next.is_some_and(|(key, _)| key.starts_with(prefix))
     }
 
@@ -58,7 +65,10 @@ impl Backing {
     }
 }
 
-fn first_below<V: Value<String>>(tree: &Tree<String, V>, prefix: Option<&String>) -> Option<(String, V)> {
+fn first_below<V: Value<String>>(
+    tree: &Tree<String, V>,
+    prefix: Option<&String>,
+) -> Option<(String, V)> {
     let prefix = prefix?;
     tree.range(prefix.clone()..).next().filter(|(key, _)| key.starts_with(prefix))
 }

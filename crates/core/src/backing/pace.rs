@@ -1,5 +1,5 @@
-//! How far a listing comes through the keys with each part, if they go on as they have: where the parts to come are
-//! likely to begin. Nobody relies on it.
+//! How far a listing comes through the keys with each part, if they go on as they have: where the
+//! parts to come are likely to begin. Nobody relies on it.
 
 use super::Listed;
 
@@ -14,8 +14,8 @@ const ALPHABETS: [&[u8]; 7] = [
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
 ];
 
-/// Digits that are looked at from the first one on that differs, and before it, which may change by a carry. As numbers they are below
-/// 2^108.
+/// Digits that are looked at from the first one on that differs, and before it, which may change by
+/// a carry. As numbers they are below 2^108.
 const MOST_BEHIND: usize = 12;
 const MOST_BEFORE: usize = 6;
 
@@ -37,15 +37,44 @@ impl Pace {
         if same < prefix.len() {
             return None;
         }
-        let behind = |key: &str| key.as_bytes().get(same..).unwrap_or_default().iter().take(MOST_BEHIND).copied().collect::<Vec<u8>>();
+        let behind = |key: &str| {
+            key.as_bytes()
+                .get(same..)
+                .unwrap_or_default()
+                .iter()
+                .take(MOST_BEHIND)
+                .copied()
+                .collect::<Vec<u8>>()
+        };
         let are_digits = |bytes: Vec<u8>| bytes.into_iter().take_while(u8::is_ascii_alphanumeric);
-        let seen: Vec<u8> = entries.iter().map(Listed::key).chain([after]).flat_map(|key| are_digits(behind(key))).collect();
-        let alphabet = ALPHABETS.into_iter().find(|alphabet| seen.iter().all(|byte| alphabet.contains(byte)))?;
+        let seen: Vec<u8> = entries
+            .iter()
+            .map(Listed::key)
+            .chain([after])
+            .flat_map(|key| are_digits(behind(key)))
+            .collect();
+        let alphabet = ALPHABETS
+            .into_iter()
+            .find(|alphabet| seen.iter().all(|byte| alphabet.contains(byte)))?;
         let is_digit = |byte: &u8| alphabet.contains(byte);
-        let before = last.as_bytes()[prefix.len()..same].iter().rev().take(MOST_BEFORE).take_while(|byte| is_digit(byte)).count();
-        let behind = [after, last].map(|key| behind(key).iter().take_while(|byte| is_digit(byte)).count()).into_iter().max()?;
-        let mut pace = Pace { head: last.get(..same - before)?.into(), alphabet, digits: before + behind, stride: 0 };
-        pace.stride = pace.number(last)?.checked_sub(pace.number(after)?).filter(|stride| *stride > 0)?;
+        let before = last.as_bytes()[prefix.len()..same]
+            .iter()
+            .rev()
+            .take(MOST_BEFORE)
+            .take_while(|byte| is_digit(byte))
+            .count();
+        let behind = [after, last]
+            .map(|key| behind(key).iter().take_while(|byte| is_digit(byte)).count())
+            .into_iter()
+            .max()?;
+        let mut pace = Pace {
+            head: last.get(..same - before)?.into(),
+            alphabet,
+            digits: before + behind,
+            stride: 0,
+        };
+        pace.stride =
+            pace.number(last)?.checked_sub(pace.number(after)?).filter(|stride| *stride > 0)?;
         Some(pace)
     }
 
@@ -55,8 +84,8 @@ impl Pace {
         counts(self) == counts(other) && self.stride.abs_diff(other.stride) <= other.stride / 64
     }
 
-    /// Where the part ends, about, that begins behind `key`. Rather too early, and more so if keys go on unsteadily: nothing is missing
-    /// where one part overlaps the other.
+    /// Where the part ends, about, that begins behind `key`. Rather too early, and more so if keys
+    /// go on unsteadily: nothing is missing where one part overlaps the other.
     pub fn end_behind(&self, key: &str, is_steady: bool) -> Option<String> {
         let overlap = self.stride / if is_steady { 32 } else { 8 };
         let mut number = self.number(key)? + self.stride - overlap;
@@ -67,7 +96,8 @@ impl Pace {
             number /= base;
         }
         let end = self.head.clone() + std::str::from_utf8(&digits).expect("digits are ASCII");
-        // Otherwise it would be beyond the last one with this beginning, or something that is no digit is above all digits.
+        // Otherwise it would be beyond the last one with this beginning, or something that is no
+        // digit is above all digits.
         Some(end).filter(|end| number == 0 && end.as_str() > key)
     }
 
@@ -100,10 +130,17 @@ mod tests {
     #[test]
     fn keys_that_count_go_on_counting() {
         assert_eq!(next("d/", "d/f00999", &["d/f01000", "d/f01999"], true).unwrap(), "d/f02968");
-        assert_eq!(next("d/", "d/f00999.jpg", &["d/f01000.jpg", "d/f01999.jpg"], true).unwrap(), "d/f02968");
+        assert_eq!(
+            next("d/", "d/f00999.jpg", &["d/f01000.jpg", "d/f01999.jpg"], true).unwrap(),
+            "d/f02968"
+        );
         assert_eq!(next("", "08999", &["09000", "09999"], true).unwrap(), "10968");
         assert_eq!(next("", "a/08999/", &["a/09000/", "a/09999/"], true).unwrap(), "a/10968");
-        assert_eq!(next("", "fe", &["ff0", "ffe"], true), None, "there is no other of three digits");
+        assert_eq!(
+            next("", "fe", &["ff0", "ffe"], true),
+            None,
+            "there is no other of three digits"
+        );
     }
 
     #[test]
@@ -114,7 +151,8 @@ mod tests {
 
     #[test]
     fn parts_of_about_the_same_size_are_alike() {
-        let pace = |after: &str, last: &str| Pace::of("d/", after, &listed([last.to_owned()])).unwrap();
+        let pace =
+            |after: &str, last: &str| Pace::of("d/", after, &listed([last.to_owned()])).unwrap();
         assert!(pace("d/02000", "d/03000").is_like(&pace("d/00999", "d/01998")));
         assert!(!pace("d/02000", "d/03000").is_like(&pace("d/00000", "d/01100")));
         assert!(!pace("d/e2000", "d/e3000").is_like(&pace("d/x2000", "d/x3000")));
@@ -133,7 +171,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-        /// Whatever keys there are: what is foretold is behind them, below the prefix, and no prefix of its own.
+        /// Whatever keys there are: what is foretold is behind them, below the prefix, and no
+        /// prefix of its own.
         #[test]
         fn foretold_keys_are_behind(mut keys in prop::collection::btree_set("[0-2a-cZ.~é/-]{0,30}", 2..20), is_steady in any::<bool>()) {
             let prefix = "p/";

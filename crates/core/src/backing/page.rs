@@ -6,8 +6,8 @@ use super::*;
 use crate::namespace::Link;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A page while it is put together, step by step and all of one state: the ranges of names that are written anew,
-/// one after the other. A page that is small is one range, and one object.
+/// A page while it is put together, step by step and all of one state: the ranges of names that are
+/// written anew, one after the other. A page that is small is one range, and one object.
 pub struct PageDraft {
     dir: Ino,
     prefix: String,
@@ -93,7 +93,11 @@ impl PageParts {
         let told: Vec<_> = told.into_iter().collect();
         let record = |part: &[(Name, (bool, Option<PagePiece>))]| BackingCommand::PiecesReplaced {
             dir,
-            gone: part.iter().filter(|(_, (is_gone, _))| *is_gone).map(|(first, _)| first.clone()).collect(),
+            gone: part
+                .iter()
+                .filter(|(_, (is_gone, _))| *is_gone)
+                .map(|(first, _)| first.clone())
+                .collect(),
             pieces: part.iter().filter_map(|(_, (_, piece))| piece.clone()).collect(),
         };
         told.chunks(most.max(1)).map(record).collect()
@@ -107,11 +111,19 @@ impl PageDraft {
     /// Pieces of the page that is there in which there may be something of what is written anew.
     pub fn needs<'a>(&self, there: &'a PageHead) -> Vec<&'a PagePiece> {
         let overlaps = |piece: &PagePiece, end: Option<&Name>| {
-            let beside =
-                |run: &Run| run.end.as_ref().is_some_and(|run_end| *run_end <= piece.first) || end.is_some_and(|end| *end <= run.first);
+            let beside = |run: &Run| {
+                run.end.as_ref().is_some_and(|run_end| *run_end <= piece.first)
+                    || end.is_some_and(|end| *end <= run.first)
+            };
             self.runs.iter().any(|run| !beside(run))
         };
-        there.pieces.iter().zip(ends(&there.pieces, None)).filter(|(piece, end)| overlaps(piece, *end)).map(|(piece, _)| piece).collect()
+        there
+            .pieces
+            .iter()
+            .zip(ends(&there.pieces, None))
+            .filter(|(piece, end)| overlaps(piece, *end))
+            .map(|(piece, _)| piece)
+            .collect()
     }
 
     pub fn wrote(&mut self, piece: PagePiece) {
@@ -119,7 +131,9 @@ impl PageDraft {
     }
 
     fn run_of(&self, name: &Name) -> Option<&Run> {
-        self.runs[..self.runs.partition_point(|run| run.first <= *name)].last().filter(|run| run.has(name))
+        self.runs[..self.runs.partition_point(|run| run.first <= *name)]
+            .last()
+            .filter(|run| run.has(name))
     }
 
     fn find(&mut self, name: Name, child: Dentry) {
@@ -143,7 +157,9 @@ impl PageDraft {
         }
         let unseen = self.unseen.first_key_value().map(|(name, _)| name);
         let is_unseen = unseen.is_some_and(|unseen| found.is_none_or(|found| unseen < found));
-        let next = if is_unseen { unseen } else { found }.filter(|name| self.runs[self.at].has(name))?.clone();
+        let next = if is_unseen { unseen } else { found }
+            .filter(|name| self.runs[self.at].has(name))?
+            .clone();
         self.upto = self.upto.take().max(Some(next.clone()));
         let source = match is_unseen {
             true => Source::There(self.unseen.remove(&next)?),
@@ -161,7 +177,8 @@ impl PageDraft {
             }
         }
         self.told.clear();
-        let entries: Vec<Installed> = std::mem::take(&mut self.entries).into_iter().map(|(_, entry)| entry).collect();
+        let entries: Vec<Installed> =
+            std::mem::take(&mut self.entries).into_iter().map(|(_, entry)| entry).collect();
         let run = &mut self.runs[self.at];
         let first = match (&self.last, entries.first()) {
             (Some(last), Some(entry)) if run.is_begun => between(last, &entry.name),
@@ -175,7 +192,8 @@ impl PageDraft {
     fn end_run(&mut self) -> Drafted {
         let run = &self.runs[self.at];
         if run.is_everything() && !run.is_begun {
-            self.whole = std::mem::take(&mut self.entries).into_iter().map(|(_, entry)| entry).collect();
+            self.whole =
+                std::mem::take(&mut self.entries).into_iter().map(|(_, entry)| entry).collect();
         } else if self.entries.len() > self.piece_entries {
             return self.cut(self.entries.len() / 2);
         } else if !self.entries.is_empty() || !run.is_begun && run.first == first_name() {
@@ -194,9 +212,14 @@ fn between(last: &Name, next: &Name) -> Name {
 }
 
 impl Backing {
-    /// The page of all names, as one object. `old` is the page in the bucket where [`PageStep::Write`] asks for
-    /// it: what it says of names that have not been seen yet stays.
-    pub fn page(&self, namespace: &Namespace, dir: Ino, old: Option<&DirectoryPage>) -> Option<DirectoryPage> {
+    /// The page of all names, as one object. `old` is the page in the bucket where
+    /// [`PageStep::Write`] asks for it: what it says of names that have not been seen yet stays.
+    pub fn page(
+        &self,
+        namespace: &Namespace,
+        dir: Ino,
+        old: Option<&DirectoryPage>,
+    ) -> Option<DirectoryPage> {
         let mut draft = self.draft(namespace, dir, usize::MAX / 2)?;
         let old = old.cloned().map(PageHead::from);
         if let Some(old) = &old {
@@ -207,7 +230,12 @@ impl Backing {
     }
 
     /// A page of which nothing is written yet; `None` for a directory that is not in the tree.
-    pub fn draft_page(&self, namespace: &Namespace, dir: Ino, piece_entries: usize) -> Option<PageDraft> {
+    pub fn draft_page(
+        &self,
+        namespace: &Namespace,
+        dir: Ino,
+        piece_entries: usize,
+    ) -> Option<PageDraft> {
         let mut draft = self.draft(namespace, dir, piece_entries)?;
         let pieces: Vec<_> = self.live_pieces(dir).collect();
         if pieces.is_empty() {
@@ -218,7 +246,11 @@ impl Backing {
         for (at, (first, piece)) in pieces.iter().enumerate() {
             let is_changed = piece.change != PieceChange::None;
             if !is_changed && !is_joined {
-                draft.parts.kept.push(PagePiece { first: (*first).clone(), id: piece.id, entries: piece.entries });
+                draft.parts.kept.push(PagePiece {
+                    first: (*first).clone(),
+                    id: piece.id,
+                    entries: piece.entries,
+                });
                 continue;
             }
             let end = pieces.get(at + 1).map(|(first, _)| (*first).clone());
@@ -263,11 +295,14 @@ impl Backing {
         })
     }
 
-    /// `old` are entries of the page that is there, all of a piece that the draft [needs](PageDraft::needs).
+    /// `old` are entries of the page that is there, all of a piece that the draft
+    /// [needs](PageDraft::needs).
     pub fn keep_unseen(&self, namespace: &Namespace, draft: &mut PageDraft, old: &[Installed]) {
         let names = names_told(old);
         for entry in old {
-            if self.is_unseen(namespace, draft.dir, &entry.name) && draft.run_of(&entry.name).is_some() {
+            if self.is_unseen(namespace, draft.dir, &entry.name)
+                && draft.run_of(&entry.name).is_some()
+            {
                 if let Some(names) = names.get(&entry.ino) {
                     draft.names.entry(entry.ino).or_insert_with(|| names.to_vec());
                 }
@@ -320,13 +355,29 @@ impl Backing {
     }
 
     /// The object for the page's key, of a draft that is [all there](Drafted::All).
-    pub fn finish_page(&self, namespace: &Namespace, draft: PageDraft, old: Option<&PageHead>) -> Option<(PageHead, PageParts)> {
+    pub fn finish_page(
+        &self,
+        namespace: &Namespace,
+        draft: PageDraft,
+        old: Option<&PageHead>,
+    ) -> Option<(PageHead, PageParts)> {
         let PageDraft { dir, whole, parts, .. } = draft;
         let inode = namespace.inode(dir)?;
         let parent = inode.first.and_then(|link| Some((link.parent, namespace.name_at(link)?)));
-        let mut hidden: Vec<String> = below(&self.hidden, dir, String::new()).into_iter().map(|(_, segment)| segment).collect();
-        if let Some(old) = old.filter(|_| self.dirs.get(&dir).is_some_and(|dir| dir.load == Load::Unknown)) {
-            hidden.extend(old.page.hidden.iter().filter(|segment| !self.former.contains_key(&(dir, segment.to_string()))).cloned());
+        let mut hidden: Vec<String> = below(&self.hidden, dir, String::new())
+            .into_iter()
+            .map(|(_, segment)| segment)
+            .collect();
+        if let Some(old) =
+            old.filter(|_| self.dirs.get(&dir).is_some_and(|dir| dir.load == Load::Unknown))
+        {
+            hidden.extend(
+                old.page
+                    .hidden
+                    .iter()
+                    .filter(|segment| !self.former.contains_key(&(dir, segment.to_string())))
+                    .cloned(),
+            );
             hidden.sort_unstable();
             hidden.dedup();
         }
@@ -338,22 +389,37 @@ impl Backing {
         Some((PageHead { page, pieces, moved }, parts))
     }
 
-    /// Names in the directory whose objects are neither at their own keys nor at those of other names.
+    /// Names in the directory whose objects are neither at their own keys nor at those of other
+    /// names.
     fn moved(&self, namespace: &Namespace, dir: Ino, old: Option<&PageHead>) -> Vec<Name> {
         let inodes = self.homes.iter().filter_map(|(_, ino)| namespace.inode(ino));
-        let links = inodes.flat_map(|inode| namespace.links(&inode).filter(|link| link.parent == dir).collect::<Vec<_>>());
+        let links = inodes.flat_map(|inode| {
+            namespace.links(&inode).filter(|link| link.parent == dir).collect::<Vec<_>>()
+        });
         let here = links.filter_map(|link| namespace.name_at(link));
-        let old = old.into_iter().flat_map(|old| &old.moved).filter(|name| self.is_unseen(namespace, dir, name)).cloned();
+        let old = old
+            .into_iter()
+            .flat_map(|old| &old.moved)
+            .filter(|name| self.is_unseen(namespace, dir, name))
+            .cloned();
         here.chain(old).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Whether only the page that is there says anything of a name, if anybody does.
     fn is_unseen(&self, namespace: &Namespace, dir: Ino, name: &Name) -> bool {
-        !self.is_complete(dir) && namespace.dentry(dir, name).is_none() && !self.removed.contains_key(&(dir, name.clone()))
+        !self.is_complete(dir)
+            && namespace.dentry(dir, name).is_none()
+            && !self.removed.contains_key(&(dir, name.clone()))
     }
 
     /// `None` for what an object or prefix says well enough, or will say once it is there.
-    fn entry(&self, namespace: &Namespace, draft: &mut PageDraft, name: &Name, child: Dentry) -> Option<Installed> {
+    fn entry(
+        &self,
+        namespace: &Namespace,
+        draft: &mut PageDraft,
+        name: &Name,
+        child: Dentry,
+    ) -> Option<Installed> {
         let Dentry { ino, kind, cookie } = child;
         let inode = namespace.inode(ino)?;
         let listed = format!("{}{}", draft.prefix, keys::segment_of(name));
@@ -371,34 +437,59 @@ impl Backing {
                     return None;
                 }
                 let key = (key != listed).then_some(key);
-                InstalledKind::Object { key, etag: home.etag, len_bytes: home.len_bytes, modified: inode.attr.mtime }
+                InstalledKind::Object {
+                    key,
+                    etag: home.etag,
+                    len_bytes: home.len_bytes,
+                    modified: inode.attr.mtime,
+                }
             }
             FileKind::Directory => {
                 let state = self.dirs.get(&ino)?;
                 let page = state.has_page();
-                let prefix = state.prefix.unwrap_or_else(|| keys::own_prefix(&draft.prefix, name, ino));
+                let prefix =
+                    state.prefix.unwrap_or_else(|| keys::own_prefix(&draft.prefix, name, ino));
                 let prefix = (prefix != listed + "/").then_some(prefix);
                 if !state.recorded && prefix.is_none() {
                     return None;
                 }
                 InstalledKind::Directory { prefix, page }
             }
-            FileKind::Symlink => InstalledKind::Recorded(Make::Symlink { target: inode.target.clone() }),
+            FileKind::Symlink => {
+                InstalledKind::Recorded(Make::Symlink { target: inode.target.clone() })
+            }
             FileKind::CharDevice | FileKind::BlockDevice | FileKind::Fifo | FileKind::Socket => {
                 InstalledKind::Recorded(Make::Special { kind, rdev: inode.attr.rdev })
             }
         };
         let most_links = if draft.told.insert(ino) { usize::MAX } else { 1 };
-        Some(Installed { name: name.clone(), ino, what, record: Some(self.installed_record(namespace, inode, most_links)) })
+        Some(Installed {
+            name: name.clone(),
+            ino,
+            what,
+            record: Some(self.installed_record(namespace, inode, most_links)),
+        })
     }
 
-    fn installed_record(&self, namespace: &Namespace, inode: Inode, most_links: usize) -> InstalledRecord {
+    fn installed_record(
+        &self,
+        namespace: &Namespace,
+        inode: Inode,
+        most_links: usize,
+    ) -> InstalledRecord {
         let attr = &inode.attr;
-        let seen = namespace.links(&inode).filter_map(|link| Some((link.parent, namespace.name_at(link)?)));
+        let seen = namespace
+            .links(&inode)
+            .filter_map(|link| Some((link.parent, namespace.name_at(link)?)));
         // Of names that are not all known the primary one is at the home, not here.
         let unseen = self.unseen_names(attr.ino);
         let has_several = unseen.len() + inode.names as usize > 1;
-        let links = unseen.iter().cloned().chain(seen).take(if has_several { most_links } else { 0 }).collect();
+        let links = unseen
+            .iter()
+            .cloned()
+            .chain(seen)
+            .take(if has_several { most_links } else { 0 })
+            .collect();
         InstalledRecord {
             mode: attr.mode,
             nlink: attr.nlink,

@@ -114,9 +114,13 @@ impl Backing {
         Dirt { files: self.queue.len() as u64 - pages, pages, deletes, since }
     }
 
-    /// Keys that are being written for what is gone or elsewhere by now: what comes there is to be deleted.
+    /// Keys that are being written for what is gone or elsewhere by now: what comes there is to be
+    /// deleted.
     pub fn unwanted(&self) -> impl Iterator<Item = &str> {
-        self.uploads.iter().filter(|(ino, _)| !self.is_dirty(**ino)).map(|(_, upload)| upload.key.as_str())
+        self.uploads
+            .iter()
+            .filter(|(ino, _)| !self.is_dirty(**ino))
+            .map(|(_, upload)| upload.key.as_str())
     }
 
     /// Since when pages are to be written that tell of an inode: those of the directories of
@@ -128,14 +132,25 @@ impl Backing {
         dirty.map(|page| page.since).min()
     }
 
-    /// The pages that tell of an inode: of the directories of its names, and, of a directory, its own.
+    /// The pages that tell of an inode: of the directories of its names, and, of a directory, its
+    /// own.
     pub fn pages_of(&self, namespace: &Namespace, ino: Ino) -> Vec<PageState> {
         let inode = namespace.inode(ino);
-        let is_recorded = self.files.get(&ino).is_none_or(|file| file.recorded) && self.dirs.get(&ino).is_none_or(|dir| dir.recorded);
-        let parents: BTreeSet<Ino> = inode.iter().filter(|_| is_recorded).flat_map(|inode| namespace.parents(inode)).collect();
+        let is_recorded = self.files.get(&ino).is_none_or(|file| file.recorded)
+            && self.dirs.get(&ino).is_none_or(|dir| dir.recorded);
+        let parents: BTreeSet<Ino> = inode
+            .iter()
+            .filter(|_| is_recorded)
+            .flat_map(|inode| namespace.parents(inode))
+            .collect();
         let page = |dir: Ino| {
             let state = self.dirs.get(&dir).filter(DirBacking::has_page)?;
-            Some(PageState { dir, stored: state.stored, etag: state.page, since: state.dirty.map(|dirty| dirty.since) })
+            Some(PageState {
+                dir,
+                stored: state.stored,
+                etag: state.page,
+                since: state.dirty.map(|dirty| dirty.since),
+            })
         };
         parents.into_iter().filter(|parent| *parent != ino).chain([ino]).filter_map(page).collect()
     }
@@ -147,13 +162,21 @@ impl Backing {
 
     /// The same, from behind this one on.
     pub fn dirty_after(&self, after: Option<DirtyPoint>) -> impl Iterator<Item = DirtyPoint> {
-        let from = after.map_or(Bound::Unbounded, |DirtyPoint { since, is_dir, ino }| Bound::Excluded((since, is_dir, ino)));
-        self.queue.range((from, Bound::Unbounded)).map(|((since, is_dir, ino), ())| DirtyPoint { since, is_dir, ino })
+        let from = after.map_or(Bound::Unbounded, |DirtyPoint { since, is_dir, ino }| {
+            Bound::Excluded((since, is_dir, ino))
+        });
+        self.queue.range((from, Bound::Unbounded)).map(|((since, is_dir, ino), ())| DirtyPoint {
+            since,
+            is_dir,
+            ino,
+        })
     }
 
     /// Dirty files and pages, oldest first, with the time since when.
     pub fn dirty_work(&self) -> impl Iterator<Item = (Time, DirtyWork)> {
-        self.queue.iter().map(|((since, is_dir, ino), ())| (since, if is_dir { DirtyWork::Page(ino) } else { DirtyWork::File(ino) }))
+        self.queue.iter().map(|((since, is_dir, ino), ())| {
+            (since, if is_dir { DirtyWork::Page(ino) } else { DirtyWork::File(ino) })
+        })
     }
 
     /// The bucket lacks something of the file, or of the directory's page.
@@ -176,11 +199,14 @@ impl Backing {
         self.deletes.iter().find(|(_, deleted)| deleted.as_deref() == Some(tag)).map(|(key, _)| key)
     }
 
-    /// Objects to be deleted, with the tag that guards against another's hand. Those that a
-    /// write under way may still bring back wait for its end, and so do those that a copy may be known by whose file is gone.
+    /// Objects to be deleted, with the tag that guards against another's hand. Those that a write
+    /// under way may still bring back wait for its end, and so do those that a copy may be known by
+    /// whose file is gone.
     pub fn deletes(&self) -> impl Iterator<Item = (String, Option<String>)> {
         let is_kept = |key: &str, tag: &Option<String>| {
-            let may_be_of = |ino: &Ino, upload: &Upload| tag.is_some() && upload.from == *tag && !self.files.contains_key(ino);
+            let may_be_of = |ino: &Ino, upload: &Upload| {
+                tag.is_some() && upload.from == *tag && !self.files.contains_key(ino)
+            };
             self.uploads.iter().any(|(ino, upload)| upload.claims(key) || may_be_of(ino, upload))
         };
         self.deletes.iter().filter(move |(key, tag)| !is_kept(key, tag))
@@ -206,8 +232,13 @@ impl Backing {
         self.redirect_to_give_up(namespace, dir).is_some_and(|(_, is_taken)| !is_taken)
     }
 
-    /// The redirect of a directory that is known, and whether something else is where its path says.
-    pub(super) fn redirect_to_give_up(&self, namespace: &Namespace, dir: Ino) -> Option<(String, bool)> {
+    /// The redirect of a directory that is known, and whether something else is where its path
+    /// says.
+    pub(super) fn redirect_to_give_up(
+        &self,
+        namespace: &Namespace,
+        dir: Ino,
+    ) -> Option<(String, bool)> {
         let prefix = self.dirs.get(&dir)?.prefix.filter(|_| self.is_complete(dir))?;
         Some((prefix, self.is_taken(namespace, &self.own_prefix(namespace, dir)?)))
     }
@@ -216,15 +247,23 @@ impl Backing {
         if self.uploads.contains_key(&ino) {
             return FlushStep::AwaitUpload { ino };
         }
-        let Some(dirty) = self.files.get(&ino).and_then(|file| file.dirty) else { return FlushStep::Nothing };
+        let Some(dirty) = self.files.get(&ino).and_then(|file| file.dirty) else {
+            return FlushStep::Nothing;
+        };
         // An inode whose names are not all known stays where it is.
-        let own = if self.unseen.has(ino) { self.home_key(namespace, ino) } else { self.key_of(namespace, ino) };
+        let own = if self.unseen.has(ino) {
+            self.home_key(namespace, ino)
+        } else {
+            self.key_of(namespace, ino)
+        };
         let Some(to) = own else { return FlushStep::Nothing };
         if let Some(wait) = self.obstacle(namespace, ino, &to) {
             return wait;
         }
         match (self.home(namespace, ino), dirty.content) {
-            (Some((from, home)), None) if from != to => FlushStep::Move { from, to, etag: home.etag },
+            (Some((from, home)), None) if from != to => {
+                FlushStep::Move { from, to, etag: home.etag }
+            }
             (_, None) => FlushStep::Nothing,
             (home, Some(_)) => {
                 let replaces = home.filter(|(from, _)| *from == to).map(|(_, home)| home.etag);
@@ -265,7 +304,9 @@ impl Backing {
     }
 
     pub fn page_step(&self, namespace: &Namespace, dir: Ino) -> PageStep {
-        let Some(state) = self.dirs.get(&dir).filter(|dir| dir.dirty.is_some()) else { return PageStep::Nothing };
+        let Some(state) = self.dirs.get(&dir).filter(|dir| dir.dirty.is_some()) else {
+            return PageStep::Nothing;
+        };
         if self.uploads.contains_key(&dir) {
             return PageStep::AwaitUpload;
         }
@@ -273,7 +314,11 @@ impl Backing {
         if let Some(key) = marker.iter().find(|key| self.deletes.contains_key(*key)) {
             return PageStep::AwaitDelete { key: key.clone() };
         }
-        PageStep::Write { key: keys::page_key(dir), marker, merge: state.stored && !self.is_complete(dir) }
+        PageStep::Write {
+            key: keys::page_key(dir),
+            marker,
+            merge: state.stored && !self.is_complete(dir),
+        }
     }
 
     /// Tag of the directory's page, if this volume has written it.
@@ -301,14 +346,21 @@ impl Backing {
             Load::UpTo(last) => Some(last),
         };
         let page_key = state.stored.then(|| keys::page_key(dir));
-        Some(LoadPlan { prefix: self.prefix_of(namespace, dir)?, after, page_key, epoch: state.epoch })
+        Some(LoadPlan {
+            prefix: self.prefix_of(namespace, dir)?,
+            after,
+            page_key,
+            epoch: state.epoch,
+        })
     }
 
     /// `None` if nothing in the bucket can have the name.
     pub fn lookup_plan(&self, namespace: &Namespace, dir: Ino, name: &Name) -> Option<LookupPlan> {
         let state = self.dirs.get(&dir)?;
         let settled = match state.load {
-            Load::Revalidating => is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone())),
+            Load::Revalidating => {
+                is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone()))
+            }
             _ => self.knows_absent(namespace, dir, name),
         };
         if settled {

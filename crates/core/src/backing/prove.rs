@@ -73,7 +73,12 @@ impl Backing {
     }
 
     /// The objects of the files whose first name is in the directory, but for what is `proved`.
-    pub fn claimed_in(&self, namespace: &Namespace, dir: Ino, proved: &BTreeSet<Ino>) -> Vec<Claimed> {
+    pub fn claimed_in(
+        &self,
+        namespace: &Namespace,
+        dir: Ino,
+        proved: &BTreeSet<Ino>,
+    ) -> Vec<Claimed> {
         let first_names = namespace.children(dir).filter_map(|(_, Dentry { ino, cookie, .. })| {
             let first = namespace.primary_link(ino)?;
             (first == Link { parent: dir, cookie } && !proved.contains(&ino)).then_some(ino)
@@ -88,7 +93,9 @@ impl Backing {
 
     /// Whose a key is that was listed for the directory.
     pub fn owner_listed(&self, namespace: &Namespace, dir: Ino, key: &str) -> Owner {
-        if self.deletes.contains_key(&key.to_owned()) || self.uploads.values().any(|upload| upload.claims(key)) {
+        if self.deletes.contains_key(&key.to_owned())
+            || self.uploads.values().any(|upload| upload.claims(key))
+        {
             return Owner::Waiting;
         }
         if let Some(ino) = self.owner(namespace, key) {
@@ -104,16 +111,24 @@ impl Backing {
 
     /// `None` where the bucket need not have one, or it is being written.
     pub fn claimed_page(&self, dir: Ino) -> Option<ClaimedPage> {
-        let state = self.dirs.get(&dir).filter(|state| state.stored && !self.uploads.contains_key(&dir))?;
+        let state =
+            self.dirs.get(&dir).filter(|state| state.stored && !self.uploads.contains_key(&dir))?;
         Some(ClaimedPage { etag: state.page, is_dirty: state.dirty.is_some() })
     }
 
     /// What a page in the bucket says otherwise than the namespace: of a directory all of whose
     /// names are known, and whose page does not wait to be written. What it says of the directory
     /// itself counts of the root alone; of others their parent's page says it.
-    pub fn page_differs(&self, namespace: &Namespace, dir: Ino, there: &DirectoryPage) -> Option<String> {
+    pub fn page_differs(
+        &self,
+        namespace: &Namespace,
+        dir: Ino,
+        there: &DirectoryPage,
+    ) -> Option<String> {
         let here = self.page(namespace, dir, None).filter(|_| self.is_complete(dir))?;
-        let of = |page: &DirectoryPage, name: &Name| page.entries.binary_search_by(|entry| entry.name.cmp(name)).is_ok();
+        let of = |page: &DirectoryPage, name: &Name| {
+            page.entries.binary_search_by(|entry| entry.name.cmp(name)).is_ok()
+        };
         if let Some(entry) = here.entries.iter().find(|entry| !of(there, &entry.name)) {
             return Some(format!("says nothing of {}", entry.name));
         }
@@ -122,15 +137,20 @@ impl Backing {
         }
         let (told_here, told_there) = (told_in_order(&here), told_in_order(there));
         let differ = |here: &Installed, there: &Installed| {
-            without_links(here) != without_links(there) || told_here.get(&here.ino) != told_there.get(&here.ino)
+            without_links(here) != without_links(there)
+                || told_here.get(&here.ino) != told_there.get(&here.ino)
         };
-        if let Some((entry, _)) = here.entries.iter().zip(&there.entries).find(|(here, there)| differ(here, there)) {
+        if let Some((entry, _)) =
+            here.entries.iter().zip(&there.entries).find(|(here, there)| differ(here, there))
+        {
             return Some(format!("tells something else of {}", entry.name));
         }
-        let is_same = (&here.dir, &here.parent, &here.hidden) == (&there.dir, &there.parent, &there.hidden);
+        let is_same =
+            (&here.dir, &here.parent, &here.hidden) == (&there.dir, &there.parent, &there.hidden);
         let record = |page: &DirectoryPage| without_count(page.record.clone());
         let is_told_elsewhere = dir != Ino::ROOT || record(&here) == record(there);
-        (!is_same || !is_told_elsewhere).then(|| "tells something else of the directory itself".into())
+        (!is_same || !is_told_elsewhere)
+            .then(|| "tells something else of the directory itself".into())
     }
 
     /// All names of the volume are known.
@@ -140,8 +160,8 @@ impl Backing {
 
     /// Whose a key below `.ebb/` is. `is_loaded`: [`Backing::is_loaded`].
     ///
-    /// What is not known may be in a directory that is not loaded, or was forgotten, and a page that
-    /// tells of it in the bucket.
+    /// What is not known may be in a directory that is not loaded, or was forgotten, and a page
+    /// that tells of it in the bucket.
     pub fn reserved(&self, namespace: &Namespace, key: &str, is_loaded: bool) -> Reserved {
         if keys::is_of_the_volume(key) {
             return Reserved::Held;
@@ -159,8 +179,12 @@ impl Backing {
                 _ => self.unreferenced(namespace, dir, is_loaded),
             };
         }
-        let Some((what, rest)) = key.strip_prefix(".ebb/").and_then(|rest| rest.split_once('/')) else { return Reserved::Foreign };
-        let (id, below) = rest.split_once('/').map_or((rest, None), |(id, below)| (id, Some(below)));
+        let Some((what, rest)) = key.strip_prefix(".ebb/").and_then(|rest| rest.split_once('/'))
+        else {
+            return Reserved::Foreign;
+        };
+        let (id, below) =
+            rest.split_once('/').map_or((rest, None), |(id, below)| (id, Some(below)));
         let Some(ino) = u64::from_str_radix(id, 16).ok().map(Ino) else { return Reserved::Foreign };
         let is_own = match (what, below) {
             ("d", None) => keys::page_key(ino) == key,
@@ -188,9 +212,13 @@ impl Backing {
     }
 }
 
-/// All names of inodes that have several: which entry tells them, and in what order, is of no account.
+/// All names of inodes that have several: which entry tells them, and in what order, is of no
+/// account.
 fn told_in_order(page: &DirectoryPage) -> BTreeMap<Ino, BTreeSet<&(Ino, Name)>> {
-    names_told(&page.entries).into_iter().map(|(ino, names)| (ino, names.iter().collect())).collect()
+    names_told(&page.entries)
+        .into_iter()
+        .map(|(ino, names)| (ino, names.iter().collect()))
+        .collect()
 }
 
 fn without_links(entry: &Installed) -> Installed {

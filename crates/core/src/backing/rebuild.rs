@@ -1,5 +1,6 @@
-//! What a backup says of the bucket, where nothing else is left of a node and the bucket has gone on
-//! since (decision 14): no file has bytes here, and each has the object that holds its content, or none.
+//! What a backup says of the bucket, where nothing else is left of a node and the bucket has gone
+//! on since (decision 14): no file has bytes here, and each has the object that holds its content,
+//! or none.
 
 use super::*;
 use crate::extent::Extents;
@@ -24,8 +25,8 @@ pub enum Loss {
     Lost,
 }
 
-/// Tag of the object of a file that has none. No store gives it: in conditions of Google's it means that there
-/// is no object.
+/// Tag of the object of a file that has none. No store gives it: in conditions of Google's it means
+/// that there is no object.
 const NO_OBJECT: &str = "0";
 
 impl Backing {
@@ -34,12 +35,18 @@ impl Backing {
         self.files.get(&ino).and_then(|file| file.home).is_some_and(|home| home.etag == NO_OBJECT)
     }
 
-    /// What is to be deleted is deleted only if it is still what it was. The marker of a directory is not if there is
-    /// something in that by now.
+    /// What is to be deleted is deleted only if it is still what it was. The marker of a directory
+    /// is not if there is something in that by now.
     pub(crate) fn keep_deletes(&mut self, objects: &BTreeMap<String, Object>) {
         let deletes: Vec<(String, Option<String>)> = self.deletes.iter().collect();
         for (key, tag) in deletes {
-            let is_used = || key.ends_with('/') && objects.range(key.clone()..).nth(1).is_some_and(|(next, _)| next.starts_with(&key));
+            let is_used = || {
+                key.ends_with('/')
+                    && objects
+                        .range(key.clone()..)
+                        .nth(1)
+                        .is_some_and(|(next, _)| next.starts_with(&key))
+            };
             match objects.get(&key).filter(|_| !is_used()) {
                 Some(object) if tag.as_ref().is_none_or(|tag| *tag == object.etag) => {
                     self.deletes.insert(&key, &Some(object.etag.clone()));
@@ -49,8 +56,9 @@ impl Backing {
         }
     }
 
-    /// Gives each file its object: the one that it had; or what is at its key; or one that is `moved`, for it
-    /// says whose content it is. Answers with those whose content is not what it was.
+    /// Gives each file its object: the one that it had; or what is at its key; or one that is
+    /// `moved`, for it says whose content it is. Answers with those whose content is not what it
+    /// was.
     pub(crate) fn rebuild_files(
         &mut self,
         namespace: &mut Namespace,
@@ -60,9 +68,13 @@ impl Backing {
         stamp: Stamp,
     ) -> BTreeMap<Ino, Loss> {
         let files: Vec<Ino> = self.files.iter().map(|(ino, _)| ino).collect();
-        let is_same = |(key, home): &(String, Home)| objects.get(key).is_some_and(|object| object.etag == home.etag);
-        let kept: BTreeMap<Ino, String> =
-            files.iter().filter_map(|ino| Some((*ino, self.home(namespace, *ino).filter(is_same)?.0))).collect();
+        let is_same = |(key, home): &(String, Home)| {
+            objects.get(key).is_some_and(|object| object.etag == home.etag)
+        };
+        let kept: BTreeMap<Ino, String> = files
+            .iter()
+            .filter_map(|ino| Some((*ino, self.home(namespace, *ino).filter(is_same)?.0)))
+            .collect();
         let mut taken: BTreeSet<String> = kept.values().cloned().collect();
         // Where the others' objects were, those of other files may be by now.
         for ino in files.iter().filter(|ino| !kept.contains_key(ino)) {
@@ -74,8 +86,14 @@ impl Backing {
         let mut losses = BTreeMap::new();
         let mut lost = Vec::new();
         for ino in files {
-            let free = |key: &String| objects.contains_key(key) && !taken.contains(key) && !self.deletes.contains_key(key);
-            let elsewhere = || self.key_of(namespace, ino).filter(free).or_else(|| moved.get(&ino).cloned().filter(free));
+            let free = |key: &String| {
+                objects.contains_key(key) && !taken.contains(key) && !self.deletes.contains_key(key)
+            };
+            let elsewhere = || {
+                self.key_of(namespace, ino)
+                    .filter(free)
+                    .or_else(|| moved.get(&ino).cloned().filter(free))
+            };
             let Some(key) = kept.get(&ino).cloned().or_else(elsewhere) else {
                 lost.push(ino);
                 continue;
@@ -85,18 +103,34 @@ impl Backing {
             if !kept.contains_key(&ino) {
                 self.settle_at(namespace, ino, key, object, stamp);
             }
-            losses.extend(self.take_content(namespace, extents, ino, object, stamp).map(|loss| (ino, loss)));
+            losses.extend(
+                self.take_content(namespace, extents, ino, object, stamp).map(|loss| (ino, loss)),
+            );
         }
         for ino in lost {
-            let own = self.key_of(namespace, ino).filter(|key| !taken.contains(key) && !self.deletes.contains_key(key));
-            losses.extend(self.found_nowhere(namespace, extents, ino, own, stamp).map(|loss| (ino, loss)));
+            let own = self
+                .key_of(namespace, ino)
+                .filter(|key| !taken.contains(key) && !self.deletes.contains_key(key));
+            losses.extend(
+                self.found_nowhere(namespace, extents, ino, own, stamp).map(|loss| (ino, loss)),
+            );
         }
         losses
     }
 
     /// The file's object is another, or elsewhere.
-    fn settle_at(&mut self, namespace: &Namespace, ino: Ino, key: String, object: &Object, stamp: Stamp) {
-        self.change_file(ino, |file| file.home = Some(Home { key: None, etag: object.etag.clone(), len_bytes: object.len_bytes }));
+    fn settle_at(
+        &mut self,
+        namespace: &Namespace,
+        ino: Ino,
+        key: String,
+        object: &Object,
+        stamp: Stamp,
+    ) {
+        self.change_file(ino, |file| {
+            file.home =
+                Some(Home { key: None, etag: object.etag.clone(), len_bytes: object.len_bytes })
+        });
         self.rehome(namespace, ino, key, Some(stamp.time));
         self.record(namespace, ino, stamp.time);
     }
@@ -135,7 +169,8 @@ impl Backing {
             extents.forget_home(ino);
             self.change_file(ino, |file| {
                 file.home = None;
-                file.dirty = Some(Dirty { since: stamp.time, content: Some(stamp.version), moving: false });
+                file.dirty =
+                    Some(Dirty { since: stamp.time, content: Some(stamp.version), moving: false });
             });
             return None;
         }
@@ -151,12 +186,26 @@ impl Backing {
     }
 
     /// Directories whose objects have followed them since the backup are where their paths say.
-    pub(crate) fn follow_prefixes(&mut self, namespace: &Namespace, objects: &BTreeMap<String, Object>, now: Time) {
-        let is_used = |prefix: &str| objects.range(prefix.to_owned()..).next().is_some_and(|(key, _)| key.starts_with(prefix));
+    pub(crate) fn follow_prefixes(
+        &mut self,
+        namespace: &Namespace,
+        objects: &BTreeMap<String, Object>,
+        now: Time,
+    ) {
+        let is_used = |prefix: &str| {
+            objects
+                .range(prefix.to_owned()..)
+                .next()
+                .is_some_and(|(key, _)| key.starts_with(prefix))
+        };
         let mut todo: Vec<Ino> = self.redirects().collect();
         while let Some(dir) = todo.pop() {
             let Some(prefix) = self.dirs.get(&dir).and_then(|dir| dir.prefix) else { continue };
-            let Some(own) = self.own_prefix(namespace, dir).filter(|own| !self.is_taken(namespace, own)) else { continue };
+            let Some(own) =
+                self.own_prefix(namespace, dir).filter(|own| !self.is_taken(namespace, own))
+            else {
+                continue;
+            };
             if !is_used(&prefix) {
                 self.unredirect(namespace, dir, &prefix, now);
             } else if is_used(&own) {
@@ -169,7 +218,12 @@ impl Backing {
 
     /// Directories go on from what the bucket has of them, and their pages are written where these
     /// are not what was written last.
-    pub(crate) fn rebuild_directories(&mut self, namespace: &Namespace, objects: &BTreeMap<String, Object>, now: Time) {
+    pub(crate) fn rebuild_directories(
+        &mut self,
+        namespace: &Namespace,
+        objects: &BTreeMap<String, Object>,
+        now: Time,
+    ) {
         let dirs: Vec<(Ino, DirBacking)> = self.dirs.iter().collect();
         for (dir, state) in dirs {
             let Some(prefix) = self.prefix_of(namespace, dir) else { continue };
@@ -187,11 +241,15 @@ impl Backing {
             let is_current = page.is_some() && page == state.page && state.dirty.is_none();
             self.change_dir(dir, |state| {
                 state.page = page;
-                state.marked &= dir == Ino::ROOT || !state.has_page() || objects.contains_key(&prefix);
+                state.marked &=
+                    dir == Ino::ROOT || !state.has_page() || objects.contains_key(&prefix);
             });
             if !is_current {
                 let first = keys::pieces_prefix(dir);
-                let there = objects.range(first.clone()..).map(|(key, _)| key).take_while(|key| key.starts_with(&first));
+                let there = objects
+                    .range(first.clone()..)
+                    .map(|(key, _)| key)
+                    .take_while(|key| key.starts_with(&first));
                 self.rebuild_pieces(dir, there.filter_map(|key| Some(keys::piece_of(key)?.1)));
             }
             if !is_current && (state.has_page() || self.pieces.contains_key(&dir)) {
@@ -201,9 +259,13 @@ impl Backing {
         self.pieces.retain(|dir, _| self.dirs.contains_key(dir));
     }
 
-    /// Lets a listing of the whole directory add names: objects that are claimed add none, and of directories nor do
-    /// those of which nothing is left but a marker that is to be deleted.
-    pub(crate) fn begin_listing(&mut self, namespace: &Namespace, dir: Ino) -> Option<(String, u64)> {
+    /// Lets a listing of the whole directory add names: objects that are claimed add none, and of
+    /// directories nor do those of which nothing is left but a marker that is to be deleted.
+    pub(crate) fn begin_listing(
+        &mut self,
+        namespace: &Namespace,
+        dir: Ino,
+    ) -> Option<(String, u64)> {
         let prefix = self.prefix_of(namespace, dir)?;
         self.change_dir(dir, |dir| {
             dir.load = Load::Revalidating;
@@ -212,9 +274,12 @@ impl Backing {
         for noted in follow::below(&self.removed, dir, follow::first_name()) {
             self.removed.remove(&noted);
         }
-        let markers =
-            revalidate::keys_below(&self.deletes, &prefix).filter_map(|key| Some(key.strip_prefix(&prefix)?.strip_suffix('/')?.to_owned()));
-        let names: Vec<Name> = markers.filter(|segment| !segment.contains('/')).filter_map(|segment| keys::name_of(&segment)).collect();
+        let markers = revalidate::keys_below(&self.deletes, &prefix)
+            .filter_map(|key| Some(key.strip_prefix(&prefix)?.strip_suffix('/')?.to_owned()));
+        let names: Vec<Name> = markers
+            .filter(|segment| !segment.contains('/'))
+            .filter_map(|segment| keys::name_of(&segment))
+            .collect();
         for name in names.into_iter().filter(|name| !is_reserved(dir, name)) {
             self.removed.insert(&(dir, name), &());
         }

@@ -28,7 +28,9 @@ impl Standing {
 impl Backing {
     pub(super) fn revalidating(&mut self, namespace: &Namespace, dir: Ino) {
         // Where a listing may add names already, removals are noted since it began.
-        let Some(prefix) = self.prefix_of(namespace, dir).filter(|_| !self.is_open(dir)) else { return };
+        let Some(prefix) = self.prefix_of(namespace, dir).filter(|_| !self.is_open(dir)) else {
+            return;
+        };
         self.change_dir(dir, |dir| {
             dir.load = Load::Revalidating;
             dir.epoch += 1;
@@ -36,13 +38,24 @@ impl Backing {
         self.keep_out_claimed(dir, &prefix);
     }
 
-    /// A listing is about to be asked for that may add names to a directory which had all of them. What is
-    /// on its way out may be in it, and claimed no longer when it is here.
+    /// A listing is about to be asked for that may add names to a directory which had all of them.
+    /// What is on its way out may be in it, and claimed no longer when it is here.
     pub(super) fn keep_out_claimed(&mut self, dir: Ino, prefix: &str) {
-        let uploads = self.uploads.values().flat_map(|upload| upload.marker.iter().chain([&upload.key])).cloned();
-        let claimed = keys_below(&self.deletes, prefix).chain(keys_below(&self.homes, prefix)).chain(keys_below(&self.redirects, prefix));
-        let segments = claimed.chain(uploads).filter_map(|key| key.strip_prefix(prefix)?.split('/').next().map(str::to_owned));
-        let names: BTreeSet<Name> = segments.filter_map(|segment| keys::name_of(&segment)).filter(|name| !is_reserved(dir, name)).collect();
+        let uploads = self
+            .uploads
+            .values()
+            .flat_map(|upload| upload.marker.iter().chain([&upload.key]))
+            .cloned();
+        let claimed = keys_below(&self.deletes, prefix)
+            .chain(keys_below(&self.homes, prefix))
+            .chain(keys_below(&self.redirects, prefix));
+        let segments = claimed
+            .chain(uploads)
+            .filter_map(|key| key.strip_prefix(prefix)?.split('/').next().map(str::to_owned));
+        let names: BTreeSet<Name> = segments
+            .filter_map(|segment| keys::name_of(&segment))
+            .filter(|name| !is_reserved(dir, name))
+            .collect();
         for name in names {
             self.removed.insert(&(dir, name), &());
         }
@@ -73,9 +86,17 @@ impl Backing {
 
     /// Names of the directory whose objects are not as the namespace has them, or not there:
     /// `agreed` are the inodes that the whole of a listing [agrees](Backing::agrees) on.
-    pub fn contradicted(&self, namespace: &Namespace, dir: Ino, agreed: &BTreeSet<Ino>) -> Vec<Name> {
+    pub fn contradicted(
+        &self,
+        namespace: &Namespace,
+        dir: Ino,
+        agreed: &BTreeSet<Ino>,
+    ) -> Vec<Name> {
         let names = namespace.children(dir).map(|(name, _)| name);
-        let doubtful = |name: &Name| self.standing(namespace, dir, name).is_some_and(|standing| !agreed.contains(&standing.ino()));
+        let doubtful = |name: &Name| {
+            self.standing(namespace, dir, name)
+                .is_some_and(|standing| !agreed.contains(&standing.ino()))
+        };
         names.filter(doubtful).collect()
     }
 
@@ -88,7 +109,8 @@ impl Backing {
         }
         if let Some(state) = self.dirs.get(&ino) {
             let found = !state.recorded && state.prefix.is_none() && state.dirty.is_none();
-            return found.then_some(Standing::Prefix { dir: ino, prefix: self.prefix_of(namespace, ino)? });
+            return found
+                .then_some(Standing::Prefix { dir: ino, prefix: self.prefix_of(namespace, ino)? });
         }
         // What has several names is kept as long as any of them.
         let file = self.files.get(&ino).filter(|file| file.dirty.is_none())?;
@@ -100,11 +122,18 @@ impl Backing {
     /// Whether a directory that was found at `prefix` has nothing in it any more.
     pub fn is_deserted(&self, namespace: &Namespace, dir: Ino, name: &Name, prefix: &str) -> bool {
         let Some(Dentry { ino, .. }) = namespace.dentry(dir, name) else { return false };
-        let here = self.dirs.contains_key(&ino) && self.is_complete(ino) && self.prefix_of(namespace, ino).as_deref() == Some(prefix);
+        let here = self.dirs.contains_key(&ino)
+            && self.is_complete(ino)
+            && self.prefix_of(namespace, ino).as_deref() == Some(prefix);
         here && !self.uploads.contains_key(&ino) && !namespace.has_more_names_than(ino, 0)
     }
 }
 
-pub(super) fn keys_below<V: Value<String>>(tree: &Tree<String, V>, prefix: &str) -> impl Iterator<Item = String> {
-    tree.range(prefix.to_owned()..).map(|(key, _)| key).take_while(move |key| key.starts_with(prefix))
+pub(super) fn keys_below<V: Value<String>>(
+    tree: &Tree<String, V>,
+    prefix: &str,
+) -> impl Iterator<Item = String> {
+    tree.range(prefix.to_owned()..)
+        .map(|(key, _)| key)
+        .take_while(move |key| key.starts_with(prefix))
 }

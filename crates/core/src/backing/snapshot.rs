@@ -23,12 +23,19 @@ impl Backing {
     pub fn items(&self) -> impl Iterator<Item = BackingItem> {
         let files = self.files.iter().map(|(ino, state)| BackingItem::File { ino, state });
         let dirs = self.dirs.iter().map(|(ino, state)| BackingItem::Directory { ino, state });
-        let uploads = self.uploads.iter().map(|(ino, state)| BackingItem::Upload { ino: *ino, state: state.clone() });
+        let uploads = self
+            .uploads
+            .iter()
+            .map(|(ino, state)| BackingItem::Upload { ino: *ino, state: state.clone() });
         let deletes = self.deletes.iter().map(|(key, etag)| BackingItem::Delete { key, etag });
-        let hidden = self.hidden.iter().map(|((dir, segment), ())| BackingItem::Hidden { dir, segment });
-        let former = self.former.iter().map(|((dir, segment), ())| BackingItem::Former { dir, segment });
-        let removed = self.removed.iter().map(|((dir, name), ())| BackingItem::Removed { dir, name });
-        let unseen = self.unseen.inodes().map(|ino| BackingItem::Unseen { ino, names: self.unseen.of(ino) });
+        let hidden =
+            self.hidden.iter().map(|((dir, segment), ())| BackingItem::Hidden { dir, segment });
+        let former =
+            self.former.iter().map(|((dir, segment), ())| BackingItem::Former { dir, segment });
+        let removed =
+            self.removed.iter().map(|((dir, name), ())| BackingItem::Removed { dir, name });
+        let unseen =
+            self.unseen.inodes().map(|ino| BackingItem::Unseen { ino, names: self.unseen.of(ino) });
         std::iter::once(BackingItem::Backed(self.backed))
             .chain(files)
             .chain(dirs)
@@ -39,7 +46,11 @@ impl Backing {
             .chain(removed)
             .chain(unseen)
             .chain(self.piece_items())
-            .chain(self.uploads.iter().map(|(ino, state)| BackingItem::UploadSince { ino: *ino, since: state.since }))
+            .chain(
+                self.uploads
+                    .iter()
+                    .map(|(ino, state)| BackingItem::UploadSince { ino: *ino, since: state.since }),
+            )
     }
 
     /// Takes one value of a snapshot. Indices are made anew; [`Backing::check`] at the end.

@@ -5,8 +5,21 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
-    let word =
-        prop::sample::select(vec![&b".ebb%"[..], b".ebb", b"x", b"2e", b"00", b"a", b"\xff", b".", b"\0", b"zz", b"2f", b".ebb%x", b"2E"]);
+    let word = prop::sample::select(vec![
+        &b".ebb%"[..],
+        b".ebb",
+        b"x",
+        b"2e",
+        b"00",
+        b"a",
+        b"\xff",
+        b".",
+        b"\0",
+        b"zz",
+        b"2f",
+        b".ebb%x",
+        b"2E",
+    ]);
     prop::collection::vec(word, 0..6).prop_map(|words| words.concat())
 }
 
@@ -53,7 +66,11 @@ fn names_and_segments_of_the_format_page() {
         assert_eq!(segment_of(&name(shown)), segment);
     }
     assert_eq!(name_of(&"s".repeat(256)), None);
-    assert!(is_borrowed(&name(b".ebb%")) && is_borrowed(&name(b".ebb%2e")) && !is_borrowed(&name(b".ebb%q")));
+    assert!(
+        is_borrowed(&name(b".ebb%"))
+            && is_borrowed(&name(b".ebb%2e"))
+            && !is_borrowed(&name(b".ebb%q"))
+    );
 }
 
 #[test]
@@ -63,7 +80,11 @@ fn long_and_impossible_keys_come_from_the_inode_id() {
     assert_eq!(own_key("d/", &name(b"f"), Ino(255)), "d/f");
     assert_eq!(own_key(&long, &name(&[b'n'; 30]), Ino(255)), ".ebb/long/ff");
     assert_eq!(own_key("", &name(&[0xff; 200]), Ino(255)), ".ebb/long/ff");
-    assert_eq!(own_key("d/", &name(b".ebb%"), Ino(255)), ".ebb/long/ff", "the key would be the directory's marker");
+    assert_eq!(
+        own_key("d/", &name(b".ebb%"), Ino(255)),
+        ".ebb/long/ff",
+        "the key would be the directory's marker"
+    );
     assert_eq!(own_prefix("d/", &name(b".ebb%"), Ino(255)), "d//");
     assert_eq!(own_prefix(&long, &name(b"e"), Ino(255)), ".ebb/p/ff/");
     assert_eq!(split("a/b/"), ("a/", "b"));
@@ -74,7 +95,12 @@ fn long_and_impossible_keys_come_from_the_inode_id() {
 /// Keys that ebb makes for itself do not meet.
 #[test]
 fn reserved_keys_differ() {
-    let keys = [page_key(Ino(1)), waiting_key(Ino(1)), private_prefix(Ino(1)), own_key("", &Name::new(&[0xff; 200]).unwrap(), Ino(1))];
+    let keys = [
+        page_key(Ino(1)),
+        waiting_key(Ino(1)),
+        private_prefix(Ino(1)),
+        own_key("", &Name::new(&[0xff; 200]).unwrap(), Ino(1)),
+    ];
     assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
 }
 
@@ -86,19 +112,55 @@ fn prefix(key: &str) -> Listed {
     Listed::Prefix { key: key.into() }
 }
 
-/// A page and a listing that were asked for at one time are taken together only where neither knows more than the other one.
+/// A page and a listing that were asked for at one time are taken together only where neither knows
+/// more than the other one.
 #[test]
 fn page_and_listing_agree_where_neither_knows_more() {
     let time = Time::default();
     let (atime, mtime, ctime, btime) = (time, time, time, time);
-    let record = InstalledRecord { mode: 0o755, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
-    let entry = |name: &str, what| Installed { name: Name::new(name.as_bytes()).unwrap(), ino: Ino(9), what, record: Some(record.clone()) };
-    let file = |key: Option<&str>| InstalledKind::Object { key: key.map(String::from), etag: "e".into(), len_bytes: 1, modified: time };
-    let dir = |prefix: Option<&str>| InstalledKind::Directory { prefix: prefix.map(String::from), page: true };
+    let record = InstalledRecord {
+        mode: 0o755,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        xattrs: vec![],
+        links: vec![],
+    };
+    let entry = |name: &str, what| Installed {
+        name: Name::new(name.as_bytes()).unwrap(),
+        ino: Ino(9),
+        what,
+        record: Some(record.clone()),
+    };
+    let file = |key: Option<&str>| InstalledKind::Object {
+        key: key.map(String::from),
+        etag: "e".into(),
+        len_bytes: 1,
+        modified: time,
+    };
+    let dir = |prefix: Option<&str>| InstalledKind::Directory {
+        prefix: prefix.map(String::from),
+        page: true,
+    };
     let link = InstalledKind::Recorded(Make::Symlink { target: "t".into() });
-    let entries =
-        vec![entry("a", file(None)), entry("d", dir(None)), entry("l", link), entry("m", file(Some("p/was"))), entry("r", dir(Some("q/")))];
-    let page = DirectoryPage { dir: Ino(5), parent: None, record: record.clone(), hidden: vec![], entries };
+    let entries = vec![
+        entry("a", file(None)),
+        entry("d", dir(None)),
+        entry("l", link),
+        entry("m", file(Some("p/was"))),
+        entry("r", dir(Some("q/"))),
+    ];
+    let page = DirectoryPage {
+        dir: Ino(5),
+        parent: None,
+        record: record.clone(),
+        hidden: vec![],
+        entries,
+    };
     let head = PageHead::from(page);
     let agreed = |prefix: &str, listed: &[Listed]| are_agreed(&head, prefix, listed, false);
     assert!(agreed("p/", &[object("p/a"), prefix("p/d/")]));
@@ -108,11 +170,22 @@ fn page_and_listing_agree_where_neither_knows_more() {
         ("a file that the bucket has not", vec![prefix("p/d/")]),
         ("a directory that it has not", vec![object("p/a")]),
         ("a file that nothing is recorded of", vec![object("p/a"), object("p/b"), prefix("p/d/")]),
-        ("a directory that nothing is recorded of", vec![object("p/a"), prefix("p/c/"), prefix("p/d/")]),
+        (
+            "a directory that nothing is recorded of",
+            vec![object("p/a"), prefix("p/c/"), prefix("p/d/")],
+        ),
         ("an object and a prefix of one name", vec![object("p/a"), prefix("p/a/"), prefix("p/d/")]),
         (
             "what has been replaced",
-            vec![Listed::Object { key: "p/a".into(), etag: "f".into(), len_bytes: 1, modified: time }, prefix("p/d/")],
+            vec![
+                Listed::Object {
+                    key: "p/a".into(),
+                    etag: "f".into(),
+                    len_bytes: 1,
+                    modified: time,
+                },
+                prefix("p/d/"),
+            ],
         ),
         ("what has moved", vec![object("p/a"), prefix("p/d/"), object("p/was")]),
     ] {
@@ -121,10 +194,15 @@ fn page_and_listing_agree_where_neither_knows_more() {
     assert!(!are_agreed(&head, "p/", &[object("p/a"), prefix("p/d/")], true), "there is more");
 }
 
-/// What says whether an object has the name of a directory may come with the next part, and then behind other objects.
+/// What says whether an object has the name of a directory may come with the next part, and then
+/// behind other objects.
 #[test]
 fn a_part_says_what_it_does_not_know() {
-    let entries = |keys: &[&str]| keys.iter().map(|key| if key.ends_with('/') { prefix(key) } else { object(key) }).collect::<Vec<_>>();
+    let entries = |keys: &[&str]| {
+        keys.iter()
+            .map(|key| if key.ends_with('/') { prefix(key) } else { object(key) })
+            .collect::<Vec<_>>()
+    };
     let part = |keys: &[&str], last: Option<&str>, left: Option<&str>, to_probe: &[&str]| Part {
         entries: entries(keys),
         last: last.map(str::to_owned),

@@ -19,7 +19,8 @@ impl Unseen {
 
     /// As the record tells of them.
     pub fn of(&self, ino: Ino) -> Vec<(Ino, Name)> {
-        let mut names: Vec<_> = self.range(ino).map(|((_, dir, name), order)| (order, (dir, name))).collect();
+        let mut names: Vec<_> =
+            self.range(ino).map(|((_, dir, name), order)| (order, (dir, name))).collect();
         names.sort_unstable();
         names.into_iter().map(|(_, name)| name).collect()
     }

@@ -36,8 +36,8 @@ fn a_scan_evicts_itself() {
 }
 
 /// A cache of a few chunks, one of which is used again and again: each chunk of a scan comes in by
-/// pieces and is read for as long as the next one is read ahead. Danger: its own reader seems to use
-/// it again.
+/// pieces and is read for as long as the next one is read ahead. Danger: its own reader seems to
+/// use it again.
 #[test]
 fn a_scan_of_a_small_cache_evicts_itself() {
     let mut cache = Cache::new(Eviction::S3Fifo, 32);
@@ -90,7 +90,9 @@ fn what_was_asked_for_by_name_stays() {
             room(&mut cache);
             cache.prefer(KEY(chunk));
         }
-        let kept = |cache: &Cache| (0..80).filter(|&chunk| cache.entries.contains_key(&KEY(chunk))).count();
+        let kept = |cache: &Cache| {
+            (0..80).filter(|&chunk| cache.entries.contains_key(&KEY(chunk))).count()
+        };
         assert_eq!(kept(&cache), 80, "{eviction:?}");
         if eviction == Eviction::S3Fifo {
             for chunk in 100..1100 {
@@ -139,8 +141,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Under either policy beside the cache goes a plain map of weights: victims are what is in it, they are
-    /// as many bytes as were asked for unless nothing is left, and nothing else leaves.
+    /// Under either policy beside the cache goes a plain map of weights: victims are what is in it,
+    /// they are as many bytes as were asked for unless nothing is left, and nothing else leaves.
     #[test]
     fn victims_are_what_may_go(lru: bool, steps in prop::collection::vec(step(), 1..80)) {
         let mut cache = Cache::new(if lru { Eviction::Lru } else { Eviction::S3Fifo }, 0);

@@ -1,4 +1,5 @@
-//! Changes of one file, with what is known of it as a whole in hand: that is stored once, however many of its blocks change.
+//! Changes of one file, with what is known of it as a whole in hand: that is stored once, however
+//! many of its blocks change.
 
 use super::{Block, Extents, FileMap, Home};
 use ebb_model::{Ino, PackRange};
@@ -67,7 +68,8 @@ impl Edit<'_> {
         let differs = before.min(after)..before.max(after);
         let absent = differs.end - differs.start - self.list(differs).len() as u64;
         self.file.home = home;
-        self.file.data = if before < after { self.file.data + absent } else { self.file.data - absent };
+        self.file.data =
+            if before < after { self.file.data + absent } else { self.file.data - absent };
     }
 
     /// A new home begins to count for what is absent. What it did not count for before, from

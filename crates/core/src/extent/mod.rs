@@ -16,8 +16,8 @@
 //!   overwritten never come back from an old one.
 //! - A file that is packed has no block that begins behind its range, and no byte behind it that is
 //!   not zero. Ranges do not overlap.
-//! - What is known of an exposed file's blocks may be out of date: their checksums prove nothing, and a
-//!   hole may have bytes. So none of them is let go for what a checksum or a lost sync says.
+//! - What is known of an exposed file's blocks may be out of date: their checksums prove nothing,
+//!   and a hole may have bytes. So none of them is let go for what a checksum or a lost sync says.
 //! - A file that nothing is known of has no entry; counters are the sums of what is there.
 
 mod edit;
@@ -58,8 +58,8 @@ pub struct Extents {
     dirty_bytes: u64,
 }
 
-/// A block that is in the store file: what the paper's chunk record says (O-35), without a list of writes, which are made
-/// in place, and without a deleted flag: what is cut off is absent.
+/// A block that is in the store file: what the paper's chunk record says (O-35), without a list of
+/// writes, which are made in place, and without a deleted flag: what is cut off is absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Block {
     /// Of the last write into it; 0 if it came from the bucket.
@@ -130,7 +130,9 @@ impl FileMap {
 
     /// What a block takes of the node's disk. In a pack file that is what lies in its range.
     fn block_bytes(&self, block: u64) -> u64 {
-        let in_range = |range: PackRange| range.len_bytes.saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES);
+        let in_range = |range: PackRange| {
+            range.len_bytes.saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES)
+        };
         self.packed.map_or(BLOCK_BYTES, in_range)
     }
 }
@@ -162,14 +164,19 @@ const MAX_BLOCKS: u64 = MAX_FILE_BYTES.div_ceil(BLOCK_BYTES);
 
 impl Extents {
     pub fn memory_bytes(&self) -> usize {
-        self.blocks.bytes() + self.files.bytes() + self.holes.memory_bytes() + self.packs.memory_bytes() + self.exposed.bytes()
+        self.blocks.bytes()
+            + self.files.bytes()
+            + self.holes.memory_bytes()
+            + self.packs.memory_bytes()
+            + self.exposed.bytes()
     }
 
     /// The bucket has all bytes of a file of this length, and all that is known of them.
     pub fn is_clean(&self, ino: Ino, len_bytes: u64) -> bool {
         let is_whole = |home: &Home| home.valid_bytes == len_bytes;
-        self.look(ino, |file| file.dirty == 0 && file.cuts.is_none() && file.home.as_ref().is_some_and(is_whole))
-            && !self.is_exposed(ino)
+        self.look(ino, |file| {
+            file.dirty == 0 && file.cuts.is_none() && file.home.as_ref().is_some_and(is_whole)
+        }) && !self.is_exposed(ino)
             && self.holes.next(ino, 0).is_none()
     }
 
@@ -181,16 +188,22 @@ impl Extents {
     pub fn apply(&mut self, command: &ExtentCommand) {
         match *command {
             ExtentCommand::Present { ino, ref etag, first, ref sums } => self.edit(ino, |edit| {
-                if edit.file.home.as_ref().is_none_or(|home| home.etag != *etag) || first >= MAX_BLOCKS {
+                if edit.file.home.as_ref().is_none_or(|home| home.etag != *etag)
+                    || first >= MAX_BLOCKS
+                {
                     return;
                 }
                 for (block, sum) in (first..MAX_BLOCKS).zip(sums) {
                     if edit.block(block).is_none() && !edit.is_hole(block) {
-                        edit.put(block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
+                        edit.put(
+                            block,
+                            Block { version: Version(0), dirty: false, sum: Some(*sum) },
+                        );
                     }
                 }
             }),
-            ExtentCommand::Absent { ino, .. } | ExtentCommand::Unsynced { ino, .. } if self.is_exposed(ino) => {}
+            ExtentCommand::Absent { ino, .. } | ExtentCommand::Unsynced { ino, .. }
+                if self.is_exposed(ino) => {}
             ExtentCommand::Absent { ino, first, count } => self.edit(ino, |edit| {
                 for (block, state) in edit.list(first..first.saturating_add(count)) {
                     if !state.dirty {
@@ -228,20 +241,30 @@ impl Extents {
     /// Follows the namespace.
     pub(crate) fn observe(&mut self, change: &Change) {
         match *change {
-            Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => self.edit(ino, |edit| {
-                if packed.is_some() {
-                    edit.pack(packed);
-                }
-                for (block, sum) in touched_blocks(offset, len_bytes).zip(sums.iter().copied().chain(repeat(None))) {
-                    // A dirty block that has lost its checksum gets one when it is uploaded,
-                    // so that its checksum has to be made void only once until then.
-                    let rewritten = edit.block(block).is_some_and(|block| block.dirty && block.sum.is_none());
-                    let sum = sum.filter(|_| !rewritten);
-                    edit.put(block, Block { version: stamp.version, dirty: true, sum });
-                }
-            }),
-            Change::Zeroed { ino, ref range, ref edges, stamp } => self.zero(ino, range, edges, stamp.version),
-            Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => self.cut(ino, new_bytes, stamp.version),
+            Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => {
+                self.edit(ino, |edit| {
+                    if packed.is_some() {
+                        edit.pack(packed);
+                    }
+                    for (block, sum) in touched_blocks(offset, len_bytes)
+                        .zip(sums.iter().copied().chain(repeat(None)))
+                    {
+                        // A dirty block that has lost its checksum gets one when it is uploaded,
+                        // so that its checksum has to be made void only once until then.
+                        let rewritten = edit
+                            .block(block)
+                            .is_some_and(|block| block.dirty && block.sum.is_none());
+                        let sum = sum.filter(|_| !rewritten);
+                        edit.put(block, Block { version: stamp.version, dirty: true, sum });
+                    }
+                })
+            }
+            Change::Zeroed { ino, ref range, ref edges, stamp } => {
+                self.zero(ino, range, edges, stamp.version)
+            }
+            Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => {
+                self.cut(ino, new_bytes, stamp.version)
+            }
             Change::Gone { ino, .. } | Change::Forgotten { ino } => {
                 self.holes.remove(ino, 0..u64::MAX);
                 self.edit(ino, |edit| {
@@ -271,7 +294,8 @@ impl Extents {
         });
     }
 
-    /// What is cut off is absent from here on, and the home does not count for it: no flag is needed (O-83).
+    /// What is cut off is absent from here on, and the home does not count for it: no flag is
+    /// needed (O-83).
     fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
         self.edit(ino, |edit| {
             edit.drop_blocks(len_bytes.div_ceil(BLOCK_BYTES));
@@ -297,7 +321,8 @@ impl Extents {
         });
     }
 
-    /// As [`Extents::set_home`] of each, of files of which nothing is known: inode, tag and length of the object.
+    /// As [`Extents::set_home`] of each, of files of which nothing is known: inode, tag and length
+    /// of the object.
     pub(crate) fn set_homes<'a>(&mut self, homes: impl Iterator<Item = (Ino, &'a str, u64)>) {
         self.files.extend(homes.map(|(ino, etag, len_bytes)| {
             let home = Home { etag: etag.into(), valid_bytes: len_bytes };
@@ -311,7 +336,9 @@ impl Extents {
     pub(crate) fn upload_begun(&mut self, ino: Ino, version: Version) {
         self.edit(ino, |Edit { file, .. }| {
             let home = file.home.as_ref();
-            file.cuts.get_or_insert_with(|| home.map(|home| (version, home.valid_bytes)).into_iter().collect());
+            file.cuts.get_or_insert_with(|| {
+                home.map(|home| (version, home.valid_bytes)).into_iter().collect()
+            });
         });
     }
 
@@ -436,12 +463,14 @@ impl Extents {
     }
 
     pub fn dirty_bytes_of(&self, ino: Ino) -> u64 {
-        let whole = self.look(ino, |file| file.packed.is_none().then_some(file.dirty * BLOCK_BYTES));
+        let whole =
+            self.look(ino, |file| file.packed.is_none().then_some(file.dirty * BLOCK_BYTES));
         whole.unwrap_or_else(|| self.sum_bytes(ino, |block| block.dirty))
     }
 
     pub fn resident_bytes_of(&self, ino: Ino) -> u64 {
-        let whole = self.look(ino, |file| file.packed.is_none().then_some(file.resident * BLOCK_BYTES));
+        let whole =
+            self.look(ino, |file| file.packed.is_none().then_some(file.resident * BLOCK_BYTES));
         whole.unwrap_or_else(|| self.sum_bytes(ino, |_| true))
     }
 
@@ -493,18 +522,26 @@ impl Extents {
         for (ino, file) in self.files() {
             let Sums { resident, dirty, behind_home } = sums.remove(&ino).unwrap_or_default();
             if (resident, dirty) != (file.resident, file.dirty) {
-                problems
-                    .push(format!("inode {ino}: {resident} blocks, {dirty} dirty, but {} and {} are counted", file.resident, file.dirty));
+                problems.push(format!(
+                    "inode {ino}: {resident} blocks, {dirty} dirty, but {} and {} are counted",
+                    file.resident, file.dirty
+                ));
             }
-            let data = (self.home_blocks(ino) + behind_home).checked_sub(holes.get(&ino).copied().unwrap_or_default());
+            let data = (self.home_blocks(ino) + behind_home)
+                .checked_sub(holes.get(&ino).copied().unwrap_or_default());
             if data != Some(file.data) {
-                problems.push(format!("inode {ino}: {data:?} blocks may have other bytes than zeros, but {} are counted", file.data));
+                problems.push(format!(
+                    "inode {ino}: {data:?} blocks may have other bytes than \
+                    zeros, but {} are counted",
+                    file.data
+                ));
             }
             if file == FileMap::default() {
                 problems.push(format!("inode {ino}: an empty extent map is kept"));
             }
         }
-        problems.extend(sums.keys().map(|ino| format!("inode {ino}: blocks without an extent map")));
+        problems
+            .extend(sums.keys().map(|ino| format!("inode {ino}: blocks without an extent map")));
         let mut counted = (0, 0);
         for ((ino, at), block) in self.blocks.iter() {
             let bytes = self.block_bytes(ino, at);
@@ -546,7 +583,10 @@ impl Extents {
         if blocks.is_empty() {
             return Vec::new();
         }
-        self.blocks.range((ino, blocks.start)..(ino, blocks.end)).map(|((_, block), state)| (block, state)).collect()
+        self.blocks
+            .range((ino, blocks.start)..(ino, blocks.end))
+            .map(|((_, block), state)| (block, state))
+            .collect()
     }
 }
 

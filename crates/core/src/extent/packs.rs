@@ -87,13 +87,28 @@ impl Extents {
                 && range.end() <= PACK_BYTES
                 && [start, len_bytes].iter().all(|bytes| bytes.is_multiple_of(PACK_UNIT_BYTES));
             if !is_possible {
-                problems.push(format!("inode {ino}: it cannot have {len_bytes} bytes at {start} of pack file {}", pack.0));
+                problems.push(format!(
+                    "inode {ino}: it cannot have {len_bytes} bytes at {start} of pack file {}",
+                    pack.0
+                ));
             }
             if before.is_some_and(|before| before.pack == pack && before.end() > start) {
-                problems.push(format!("inode {ino}: its bytes at {start} of pack file {} are those of another file, too", pack.0));
+                problems.push(format!(
+                    "inode {ino}: its bytes at {start} of pack file {} are those \
+                    of another file, too",
+                    pack.0
+                ));
             }
-            if self.blocks.range((ino, len_bytes.div_ceil(BLOCK_BYTES))..=(ino, u64::MAX)).next().is_some() {
-                problems.push(format!("inode {ino}: it has blocks behind its {len_bytes} bytes of pack file {}", pack.0));
+            if self
+                .blocks
+                .range((ino, len_bytes.div_ceil(BLOCK_BYTES))..=(ino, u64::MAX))
+                .next()
+                .is_some()
+            {
+                problems.push(format!(
+                    "inode {ino}: it has blocks behind its {len_bytes} bytes of pack file {}",
+                    pack.0
+                ));
             }
             let sum = used.entry(pack).or_insert(0u64);
             *sum = sum.saturating_add(len_bytes);
@@ -103,7 +118,10 @@ impl Extents {
             problems.push("bytes of pack files are miscounted".into());
         }
         for (ino, file) in self.files() {
-            if file.packed.is_some_and(|range| !self.packs.ranges.contains_key(&(range.pack, range.start))) {
+            if file
+                .packed
+                .is_some_and(|range| !self.packs.ranges.contains_key(&(range.pack, range.start)))
+            {
                 problems.push(format!("inode {ino}: no pack file has it where it is"));
             }
         }

@@ -5,7 +5,8 @@ use super::{Block, Extents, FileMap};
 use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
 use std::ops::Range;
 
-/// Blocks that a write covers in full. The last block of a file is covered only if all of its 64 KiB are.
+/// Blocks that a write covers in full. The last block of a file is covered only if all of its 64
+/// KiB are.
 pub fn whole_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
     let first = offset.div_ceil(BLOCK_BYTES);
     let end = offset.saturating_add(len_bytes) / BLOCK_BYTES;
@@ -20,10 +21,16 @@ pub fn touched_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
     offset / BLOCK_BYTES..offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES)
 }
 
-/// Of the blocks that a write touches the checksums, where there are only those of the blocks that it covers in full.
+/// Of the blocks that a write touches the checksums, where there are only those of the blocks that
+/// it covers in full.
 pub(crate) fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec<Option<u32>> {
     let is_whole = whole_blocks(offset, len_bytes);
-    let of = |block: u64| whole.get(block.checked_sub(is_whole.start)? as usize).copied().filter(|_| block < is_whole.end);
+    let of = |block: u64| {
+        whole
+            .get(block.checked_sub(is_whole.start)? as usize)
+            .copied()
+            .filter(|_| block < is_whole.end)
+    };
     touched_blocks(offset, len_bytes).map(of).collect()
 }
 
@@ -71,8 +78,8 @@ pub enum Edge {
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
 impl Extents {
-    /// `range` of a file of `size_bytes`, in order and without gaps; cut at the end of the file. What
-    /// was written lies over what the object has (O-81).
+    /// `range` of a file of `size_bytes`, in order and without gaps; cut at the end of the file.
+    /// What was written lies over what the object has (O-81).
     pub fn plan_read(&self, ino: Ino, range: Range<u64>, size_bytes: u64) -> Vec<Segment> {
         let end = range.end.min(size_bytes);
         let valid_bytes = self.valid_bytes(ino);
@@ -105,19 +112,25 @@ impl Extents {
         absent.map(|block| Fill { block, home_bytes: self.home_bytes(ino, block) }).collect()
     }
 
-    /// Absent blocks that the write covers in part, at most two, to be filled before it: bytes may be
-    /// written anywhere (O-40). The paper notes what is written beside the object and merges (O-81); here it
-    /// is written in place. No bytes are asked of the object that the write replaces anyway.
+    /// Absent blocks that the write covers in part, at most two, to be filled before it: bytes may
+    /// be written anywhere (O-40). The paper notes what is written beside the object and merges
+    /// (O-81); here it is written in place. No bytes are asked of the object that the write
+    /// replaces anyway.
     pub fn missing_for_write(&self, ino: Ino, offset: u64, len_bytes: u64) -> Vec<Fill> {
         let touched = touched_blocks(offset, len_bytes);
         let whole = whole_blocks(offset, len_bytes);
         let mut partial = vec![touched.start, touched.end.saturating_sub(1)];
         partial.dedup();
-        partial.retain(|block| touched.contains(block) && !whole.contains(block) && !self.blocks.contains_key(&(ino, *block)));
+        partial.retain(|block| {
+            touched.contains(block)
+                && !whole.contains(block)
+                && !self.blocks.contains_key(&(ino, *block))
+        });
         let fill = |block: u64| {
             let home_bytes = self.home_bytes(ino, block);
             let start = block * BLOCK_BYTES;
-            let replaced = offset <= start && offset.saturating_add(len_bytes) >= start + home_bytes;
+            let replaced =
+                offset <= start && offset.saturating_add(len_bytes) >= start + home_bytes;
             Fill { block, home_bytes: if replaced { 0 } else { home_bytes } }
         };
         partial.into_iter().map(fill).collect()
@@ -152,23 +165,34 @@ impl Extents {
     pub fn next_resident(&self, from: (Ino, u64), limit: u64) -> Option<(Ino, Range<u64>)> {
         let mut blocks = self.blocks.range(from..).map(|(at, _)| at);
         let (ino, first) = blocks.next()?;
-        let more = (first + 1..first.saturating_add(limit)).zip(blocks).take_while(|(block, at)| *at == (ino, *block)).count();
+        let more = (first + 1..first.saturating_add(limit))
+            .zip(blocks)
+            .take_while(|(block, at)| *at == (ino, *block))
+            .count();
         Some((ino, first..first + 1 + more as u64))
     }
 
     /// Runs of blocks that are present and nowhere else.
     pub fn dirty_runs(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
-        runs(self.list(ino, blocks).into_iter().filter(|(_, state)| state.dirty).map(|(block, _)| block))
+        runs(
+            self.list(ino, blocks)
+                .into_iter()
+                .filter(|(_, state)| state.dirty)
+                .map(|(block, _)| block),
+        )
     }
 
-    /// The home object has these bytes at the same offset, whether they are here as well or not. Of blocks
-    /// without a checksum nobody knows what they are here.
+    /// The home object has these bytes at the same offset, whether they are here as well or not. Of
+    /// blocks without a checksum nobody knows what they are here.
     pub fn is_as_in_home(&self, ino: Ino, range: Range<u64>) -> bool {
         let blocks = touched_blocks(range.start, range.end - range.start);
         range.end <= self.valid_bytes(ino)
             && !self.is_exposed(ino)
             && self.holes.next(ino, blocks.start).is_none_or(|hole| hole.start >= blocks.end)
-            && self.blocks.range((ino, blocks.start)..(ino, blocks.end)).all(|(_, state)| !state.dirty && state.sum.is_some())
+            && self
+                .blocks
+                .range((ino, blocks.start)..(ino, blocks.end))
+                .all(|(_, state)| !state.dirty && state.sum.is_some())
     }
 
     /// Blocks without a checksum, in order: they may be overwritten without a word in the log.
@@ -189,12 +213,16 @@ impl Extents {
     /// Blocks of one chunk that are present, for verification.
     pub fn chunk_blocks(&self, ino: Ino, chunk: u64) -> impl Iterator<Item = (u64, Block)> {
         let first = chunk.saturating_mul(BLOCKS_PER_CHUNK);
-        self.blocks.range((ino, first)..(ino, first.saturating_add(BLOCKS_PER_CHUNK))).map(|((_, block), state)| (block, state))
+        self.blocks
+            .range((ino, first)..(ino, first.saturating_add(BLOCKS_PER_CHUNK)))
+            .map(|((_, block), state)| (block, state))
     }
 
     /// Runs of clean blocks of one chunk: what evicting it makes absent.
     pub fn clean_runs(&self, ino: Ino, chunk: u64) -> Vec<Range<u64>> {
-        runs(self.chunk_blocks(ino, chunk).filter(|(_, state)| !state.dirty).map(|(block, _)| block))
+        runs(
+            self.chunk_blocks(ino, chunk).filter(|(_, state)| !state.dirty).map(|(block, _)| block),
+        )
     }
 
     /// Chunks that have any block, with their resident and dirty bytes, in order: what a
@@ -203,8 +231,15 @@ impl Extents {
         let mut blocks = self.blocks.iter().peekable();
         std::iter::from_fn(move || {
             let &((ino, block), _) = blocks.peek()?;
-            let mut chunk = ResidentChunk { ino, chunk: block / BLOCKS_PER_CHUNK, resident_bytes: 0, dirty_bytes: 0 };
-            while let Some((_, state)) = blocks.next_if(|(at, _)| (at.0, at.1 / BLOCKS_PER_CHUNK) == (ino, chunk.chunk)) {
+            let mut chunk = ResidentChunk {
+                ino,
+                chunk: block / BLOCKS_PER_CHUNK,
+                resident_bytes: 0,
+                dirty_bytes: 0,
+            };
+            while let Some((_, state)) =
+                blocks.next_if(|(at, _)| (at.0, at.1 / BLOCKS_PER_CHUNK) == (ino, chunk.chunk))
+            {
                 let bytes = self.block_bytes(ino, block);
                 chunk.resident_bytes += bytes;
                 chunk.dirty_bytes += bytes * u64::from(state.dirty);
@@ -219,7 +254,10 @@ impl Extents {
 
     /// How many leading bytes of an absent block are the object's.
     pub(super) fn home_bytes(&self, ino: Ino, block: u64) -> u64 {
-        let home_bytes = self.valid_bytes(ino).saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES);
+        let home_bytes = self
+            .valid_bytes(ino)
+            .saturating_sub(block.saturating_mul(BLOCK_BYTES))
+            .min(BLOCK_BYTES);
         if home_bytes > 0 && self.holes.contains(ino, block) { 0 } else { home_bytes }
     }
 }

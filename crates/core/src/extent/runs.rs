@@ -21,7 +21,8 @@ impl BlockRuns {
 
     /// The first run that ends behind `block`.
     pub fn next(&self, ino: Ino, block: u64) -> Option<Range<u64>> {
-        let ((_, end), first) = self.0.range((ino, block.checked_add(1)?)..=(ino, u64::MAX)).next()?;
+        let ((_, end), first) =
+            self.0.range((ino, block.checked_add(1)?)..=(ino, u64::MAX)).next()?;
         Some(first..end)
     }
 
@@ -37,7 +38,8 @@ impl BlockRuns {
         let Range { mut start, mut end } = blocks;
         let mut there = 0;
         // Runs that touch it at either side become one with it.
-        while let Some(run) = self.next(ino, start.saturating_sub(1)).filter(|run| run.start <= end) {
+        while let Some(run) = self.next(ino, start.saturating_sub(1)).filter(|run| run.start <= end)
+        {
             self.0.remove(&(ino, run.end));
             (start, end) = (start.min(run.start), end.max(run.end));
             there += run.end - run.start;

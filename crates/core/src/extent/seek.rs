@@ -20,7 +20,11 @@ impl Extents {
             // Behind the hole or what the home counts for, only blocks that are there are data.
             let next = match self.holes.next(ino, block).filter(|run| run.contains(&block)) {
                 Some(run) if run.end < self.home_blocks(ino) => run.end,
-                _ => self.blocks.range((ino, block)..=(ino, u64::MAX)).next().map(|((_, block), _)| block)?,
+                _ => self
+                    .blocks
+                    .range((ino, block)..=(ino, u64::MAX))
+                    .next()
+                    .map(|((_, block), _)| block)?,
             };
             at = next.saturating_mul(BLOCK_BYTES);
         }
@@ -46,7 +50,8 @@ impl Extents {
                 return Some(at);
             }
             // All of the home is data up to the next hole in it, or to its last block.
-            let border = self.holes.next(ino, block).map_or(u64::MAX, |run| run.start).min(home_blocks - 1);
+            let border =
+                self.holes.next(ino, block).map_or(u64::MAX, |run| run.start).min(home_blocks - 1);
             at = if border > block { border * BLOCK_BYTES } else { zeros_from };
             if border <= block && !zeros_from.is_multiple_of(BLOCK_BYTES) {
                 break;

@@ -44,18 +44,24 @@ impl Extents {
             let ((ino, first), state) = blocks.next()?;
             let mut run = vec![state];
             while run.len() < RUN_BLOCKS
-                && let Some((_, state)) = blocks.next_if(|(at, _)| *at == (ino, first + run.len() as u64))
+                && let Some((_, state)) =
+                    blocks.next_if(|(at, _)| *at == (ino, first + run.len() as u64))
             {
                 run.push(state);
             }
             Some(ExtentItem::Run { ino, first, blocks: run })
         });
-        let holes = self.holes.iter().map(|(ino, run)| ExtentItem::Hole { ino, first: run.start, end: run.end });
+        let holes = self.holes.iter().map(|(ino, run)| ExtentItem::Hole {
+            ino,
+            first: run.start,
+            end: run.end,
+        });
         let exposed = self.exposed().map(|ino| ExtentItem::Exposed { ino });
         files.chain(packed).chain(runs).chain(holes).chain(exposed)
     }
 
-    /// Takes one value of a snapshot. Counters in it are taken as they are: [`Extents::check`] at the end.
+    /// Takes one value of a snapshot. Counters in it are taken as they are: [`Extents::check`] at
+    /// the end.
     pub fn restore(&mut self, item: ExtentItem) {
         match item {
             ExtentItem::File { ino, mut map } => {
@@ -68,7 +74,8 @@ impl Extents {
                 for (at, block) in (first..u64::MAX).zip(blocks) {
                     let bytes = self.block_bytes(ino, at);
                     self.resident_bytes = self.resident_bytes.saturating_add(bytes);
-                    self.dirty_bytes = self.dirty_bytes.saturating_add(bytes * u64::from(block.dirty));
+                    self.dirty_bytes =
+                        self.dirty_bytes.saturating_add(bytes * u64::from(block.dirty));
                     self.blocks.insert(&(ino, at), &block);
                     behind_home += u64::from(at >= home_blocks);
                 }

@@ -31,8 +31,24 @@ struct World {
 fn gone() -> Change {
     let (time, version) = (Time::default(), Version(1));
     let (atime, mtime, ctime, btime) = (time, time, time, time);
-    let (kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes) = (FileKind::Regular, 0, 0, 0, 0, 0, 0, 0);
-    let attr = Attr { ino: INO, kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes, atime, mtime, ctime, btime, version };
+    let (kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes) =
+        (FileKind::Regular, 0, 0, 0, 0, 0, 0, 0);
+    let attr = Attr {
+        ino: INO,
+        kind,
+        mode,
+        nlink,
+        uid,
+        gid,
+        rdev,
+        size_bytes,
+        hole_bytes,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        version,
+    };
     Change::Gone { ino: INO, attr }
 }
 
@@ -124,16 +140,23 @@ impl World {
 
     /// Of every other small file that has nothing yet the write itself says where it is.
     fn first_room(&self, end: u64) -> Option<PackRange> {
-        let is_first = self.extents.resident_bytes_of(INO) == 0 && end <= PACKED_BYTES && self.version.is_multiple_of(2);
+        let is_first = self.extents.resident_bytes_of(INO) == 0
+            && end <= PACKED_BYTES
+            && self.version.is_multiple_of(2);
         let start = (self.version % 5) * PACK_UNIT_BYTES;
-        is_first.then(|| PackRange { pack: PackId(3 + self.version % 2), start, len_bytes: end.next_multiple_of(PACK_UNIT_BYTES) })
+        is_first.then(|| PackRange {
+            pack: PackId(3 + self.version % 2),
+            start,
+            len_bytes: end.next_multiple_of(PACK_UNIT_BYTES),
+        })
     }
 
     /// All of a block is known once this is written.
     fn is_known_with(&self, offset: u64, len_bytes: u64, block: u64) -> bool {
         let appends = offset.max(block * BLOCK_BYTES) >= self.size as u64 * CELL;
         let has_sum = |state: Block| appends && state.sum.is_some();
-        whole_blocks(offset, len_bytes).contains(&block) || self.extents.block(INO, block).is_none_or(has_sum)
+        whole_blocks(offset, len_bytes).contains(&block)
+            || self.extents.block(INO, block).is_none_or(has_sum)
     }
 
     /// The object's cells where it has any, zeros behind: what a fetch brings.
@@ -142,7 +165,8 @@ impl World {
         assert_eq!(fill.home_bytes % CELL, 0);
         for (at, cell) in cells_of(fill.block).enumerate() {
             self.store[cell] = if at < from_home {
-                let (_, cells, len) = self.object.as_ref().expect("bytes are asked of an object that is there");
+                let (_, cells, len) =
+                    self.object.as_ref().expect("bytes are asked of an object that is there");
                 assert!(cell < *len, "bytes are asked of the object that it does not have");
                 cells[cell]
             } else {
@@ -159,7 +183,9 @@ impl World {
             for cell in (segment.range.start / CELL) as usize..(segment.range.end / CELL) as usize {
                 seen.push(match segment.source {
                     Source::Local => self.store[cell],
-                    Source::Remote => self.object.as_ref().expect("a remote segment has an object").1[cell],
+                    Source::Remote => {
+                        self.object.as_ref().expect("a remote segment has an object").1[cell]
+                    }
                     Source::Zero => 0,
                 });
             }
@@ -179,14 +205,24 @@ impl World {
                     self.fill(fill);
                 }
                 let stamp = self.stamp();
-                let known: Vec<bool> =
-                    touched_blocks(offset, len_bytes).map(|block| self.is_known_with(offset, len_bytes, block)).collect();
+                let known: Vec<bool> = touched_blocks(offset, len_bytes)
+                    .map(|block| self.is_known_with(offset, len_bytes, block))
+                    .collect();
                 self.store[at..at + len].fill(self.version);
                 self.truth[at..at + len].fill(self.version);
                 self.size = self.size.max(at + len);
                 let sums = touched_blocks(offset, len_bytes).zip(known);
-                let sums = sums.map(|(block, known)| known.then(|| sum_of(&self.store[cells_of(block)]))).collect();
-                self.extents.observe(&Change::Written { ino: INO, offset, len_bytes, sums, packed, stamp });
+                let sums = sums
+                    .map(|(block, known)| known.then(|| sum_of(&self.store[cells_of(block)])))
+                    .collect();
+                self.extents.observe(&Change::Written {
+                    ino: INO,
+                    offset,
+                    len_bytes,
+                    sums,
+                    packed,
+                    stamp,
+                });
                 assert!(packed.is_none_or(|range| self.extents.packed(INO) == Some(range)));
             }
             Step::Resize(size) => {
@@ -231,8 +267,17 @@ impl World {
                 let block = block as u64;
                 if self.extents.is_zero(INO, block) {
                     // Nobody fetches a hole, and an answer that was on its way is not taken.
-                    if self.extents.home(INO).is_some_and(|home| home.valid_bytes > block * BLOCK_BYTES) {
-                        self.extents.apply(&ExtentCommand::Present { ino: INO, etag, first: block, sums: vec![1] });
+                    if self
+                        .extents
+                        .home(INO)
+                        .is_some_and(|home| home.valid_bytes > block * BLOCK_BYTES)
+                    {
+                        self.extents.apply(&ExtentCommand::Present {
+                            ino: INO,
+                            etag,
+                            first: block,
+                            sums: vec![1],
+                        });
                         assert!(self.extents.is_zero(INO, block));
                     }
                     return;
@@ -243,7 +288,12 @@ impl World {
                 self.make_room((block + 1) * BLOCK_BYTES);
                 // A late answer about an object that is the home no longer changes nothing.
                 let sums = vec![sum_of(&self.store[cells_of(block)])];
-                self.extents.apply(&ExtentCommand::Present { ino: INO, etag: "stale".into(), first: block, sums: vec![1] });
+                self.extents.apply(&ExtentCommand::Present {
+                    ino: INO,
+                    etag: "stale".into(),
+                    first: block,
+                    sums: vec![1],
+                });
                 self.extents.apply(&ExtentCommand::Present { ino: INO, etag, first: block, sums });
             }
             Step::Evict(first, count) => {
@@ -260,16 +310,28 @@ impl World {
                 let sums = vec![(block as u64, sum)];
                 // Computed before the last write: must not be believed.
                 let before = Version(self.version.saturating_sub(1));
-                if self.extents.block(INO, block as u64).is_some_and(|state| state.version > before) {
-                    self.extents.apply(&ExtentCommand::Summed { ino: INO, version: before, sums: vec![(block as u64, 1)] });
+                if self.extents.block(INO, block as u64).is_some_and(|state| state.version > before)
+                {
+                    self.extents.apply(&ExtentCommand::Summed {
+                        ino: INO,
+                        version: before,
+                        sums: vec![(block as u64, 1)],
+                    });
                 }
-                self.extents.apply(&ExtentCommand::Summed { ino: INO, version: Version(self.version), sums });
+                self.extents.apply(&ExtentCommand::Summed {
+                    ino: INO,
+                    version: Version(self.version),
+                    sums,
+                });
             }
             Step::PowerCut(first, count) => {
                 let first = first as u64;
                 let blocks = (first..first + count).take_while(|block| *block < BLOCKS);
-                let dirty: Vec<(u64, bool)> =
-                    blocks.map(|block| (block, self.extents.block(INO, block).is_some_and(|state| state.dirty))).collect();
+                let dirty: Vec<(u64, bool)> = blocks
+                    .map(|block| {
+                        (block, self.extents.block(INO, block).is_some_and(|state| state.dirty))
+                    })
+                    .collect();
                 self.extents.apply(&ExtentCommand::Unsynced { ino: INO, first, count });
                 for (block, dirty) in dirty {
                     match self.extents.block(INO, block) {
@@ -288,7 +350,11 @@ impl World {
                 }
             }
             Step::RollBack => {
-                let Some((etag, cells, len)) = self.object.clone().filter(|_| self.upload.is_none()) else { return };
+                let Some((etag, cells, len)) =
+                    self.object.clone().filter(|_| self.upload.is_none())
+                else {
+                    return;
+                };
                 self.extents.rolled_back(INO, &etag, len as u64 * CELL);
                 self.store.fill(999_999);
                 (self.truth, self.size) = (cells, len);
@@ -306,7 +372,9 @@ impl World {
                 self.version += 1;
             }
             Step::UploadFound => {
-                let (Some(_), Some((etag, _, len))) = (self.upload.take(), &self.object) else { return };
+                let (Some(_), Some((etag, _, len))) = (self.upload.take(), &self.object) else {
+                    return;
+                };
                 self.extents.uploaded(INO, etag, *len as u64 * CELL, Version(self.object_version));
             }
             Step::UploadAbort => {
@@ -321,7 +389,10 @@ impl World {
             }
             Step::Replace(len) => {
                 // Only a file that is as its home says follows an outside change in length.
-                if self.object.is_none() || self.upload.is_some() || self.extents.dirty_bytes_of(INO) > 0 {
+                if self.object.is_none()
+                    || self.upload.is_some()
+                    || self.extents.dirty_bytes_of(INO) > 0
+                {
                     return;
                 }
                 self.version += 1;
@@ -336,14 +407,26 @@ impl World {
             }
             Step::Pack(0) => self.extents.apply(&ExtentCommand::Packed { ino: INO, range: None }),
             Step::Pack(units) => {
-                let last = self.extents.resident_runs(INO, 0..u64::MAX).last().map_or(0, |run| run.end);
+                let last =
+                    self.extents.resident_runs(INO, 0..u64::MAX).last().map_or(0, |run| run.end);
                 let len_bytes = units * PACK_UNIT_BYTES;
                 if last <= len_bytes.div_ceil(BLOCK_BYTES) {
-                    let range = PackRange { pack: PackId(self.version % 3), start: 7 * PACK_UNIT_BYTES, len_bytes };
+                    let range = PackRange {
+                        pack: PackId(self.version % 3),
+                        start: 7 * PACK_UNIT_BYTES,
+                        len_bytes,
+                    };
                     self.extents.apply(&ExtentCommand::Packed { ino: INO, range: Some(range) });
-                    let resident = (0..last).filter(|block| self.extents.block(INO, *block).is_some());
-                    let bytes: u64 = resident.map(|block| len_bytes.min((block + 1) * BLOCK_BYTES) - block * BLOCK_BYTES).sum();
-                    assert_eq!(self.extents.resident_bytes(), bytes, "it takes what it has of its range");
+                    let resident =
+                        (0..last).filter(|block| self.extents.block(INO, *block).is_some());
+                    let bytes: u64 = resident
+                        .map(|block| len_bytes.min((block + 1) * BLOCK_BYTES) - block * BLOCK_BYTES)
+                        .sum();
+                    assert_eq!(
+                        self.extents.resident_bytes(),
+                        bytes,
+                        "it takes what it has of its range"
+                    );
                 }
             }
         }
@@ -353,24 +436,35 @@ impl World {
         assert_eq!(self.extents.check(), Vec::<String>::new());
         assert_eq!(self.read(), self.truth[..self.size]);
         let of_file = (self.extents.resident_bytes_of(INO), self.extents.dirty_bytes_of(INO));
-        assert_eq!(of_file, (self.extents.resident_bytes(), self.extents.dirty_bytes()), "there is one file");
+        assert_eq!(
+            of_file,
+            (self.extents.resident_bytes(), self.extents.dirty_bytes()),
+            "there is one file"
+        );
         self.check_seeks();
         self.check_holes();
         self.check_home();
-        assert!(self.extents.home(INO).is_none_or(|home| home.valid_bytes <= self.size as u64 * CELL));
-        for (block, state) in
-            (0..).map_while(|block| (block < (CELLS / CELLS_PER_BLOCK) as u64).then(|| (block, self.extents.block(INO, block))))
-        {
+        assert!(
+            self.extents.home(INO).is_none_or(|home| home.valid_bytes <= self.size as u64 * CELL)
+        );
+        for (block, state) in (0..).map_while(|block| {
+            (block < (CELLS / CELLS_PER_BLOCK) as u64)
+                .then(|| (block, self.extents.block(INO, block)))
+        }) {
             let Some(state) = state else { continue };
             if let Some(sum) = state.sum {
                 assert_eq!(sum, sum_of(&self.store[cells_of(block)]), "block {block}");
             }
             if !state.dirty {
-                let home = self.extents.home(INO).expect("a clean block has a home").valid_bytes / CELL;
+                let home =
+                    self.extents.home(INO).expect("a clean block has a home").valid_bytes / CELL;
                 for cell in cells_of(block).filter(|cell| *cell < self.size) {
                     let (_, cells, _) = self.object.as_ref().unwrap();
                     let held = if (cell as u64) < home { cells[cell] } else { 0 };
-                    assert_eq!(held, self.truth[cell], "cell {cell} is clean and nobody else has it");
+                    assert_eq!(
+                        held, self.truth[cell],
+                        "cell {cell} is clean and nobody else has it"
+                    );
                 }
             }
         }
@@ -388,20 +482,29 @@ impl World {
     /// Block by block: neither is it in the store file nor has the home any byte of it.
     fn check_holes(&self) {
         let size_bytes = self.size as u64 * CELL;
-        let blocks = (0..size_bytes.div_ceil(BLOCK_BYTES)).filter(|block| self.extents.is_zero(INO, *block));
-        let holes = blocks.map(|block| size_bytes.min((block + 1) * BLOCK_BYTES) - block * BLOCK_BYTES);
+        let blocks =
+            (0..size_bytes.div_ceil(BLOCK_BYTES)).filter(|block| self.extents.is_zero(INO, *block));
+        let holes =
+            blocks.map(|block| size_bytes.min((block + 1) * BLOCK_BYTES) - block * BLOCK_BYTES);
         assert_eq!(self.extents.hole_bytes(INO, size_bytes), holes.sum::<u64>());
     }
 
-    /// What is said to be as in the home is what the object has, now and when the upload under way began.
+    /// What is said to be as in the home is what the object has, now and when the upload under way
+    /// began.
     fn check_home(&self) {
-        for (start, end) in (0..self.size).flat_map(|start| (start + 1..=self.size).map(move |end| (start, end))) {
+        for (start, end) in
+            (0..self.size).flat_map(|start| (start + 1..=self.size).map(move |end| (start, end)))
+        {
             if self.extents.is_as_in_home(INO, start as u64 * CELL..end as u64 * CELL) {
                 let (_, object, len) = self.object.as_ref().expect("a home has an object");
                 assert!(end <= *len);
                 assert_eq!(object[start..end], self.truth[start..end], "cells {start}..{end}");
                 if let Some((sent, ..)) = &self.upload {
-                    assert_eq!(object[start..end], sent[start..end], "cells {start}..{end} of what is sent");
+                    assert_eq!(
+                        object[start..end],
+                        sent[start..end],
+                        "cells {start}..{end} of what is sent"
+                    );
                 }
             }
         }
@@ -411,12 +514,25 @@ impl World {
     fn check_seeks(&self) {
         let size_bytes = self.size as u64 * CELL;
         let plan = self.extents.plan_read(INO, 0..u64::MAX, size_bytes);
-        let is_data = |cell: usize| plan.iter().any(|part| part.range.contains(&(cell as u64 * CELL)) && part.source != Source::Zero);
+        let is_data = |cell: usize| {
+            plan.iter().any(|part| {
+                part.range.contains(&(cell as u64 * CELL)) && part.source != Source::Zero
+            })
+        };
         for from in 0..self.size {
             let data = (from..self.size).find(|cell| is_data(*cell)).map(|cell| cell as u64 * CELL);
-            let hole = (from..self.size).find(|cell| !is_data(*cell)).unwrap_or(self.size) as u64 * CELL;
-            assert_eq!(self.extents.seek_data(INO, from as u64 * CELL, size_bytes), data, "data from cell {from}");
-            assert_eq!(self.extents.seek_hole(INO, from as u64 * CELL, size_bytes), Some(hole), "a hole from cell {from}");
+            let hole =
+                (from..self.size).find(|cell| !is_data(*cell)).unwrap_or(self.size) as u64 * CELL;
+            assert_eq!(
+                self.extents.seek_data(INO, from as u64 * CELL, size_bytes),
+                data,
+                "data from cell {from}"
+            );
+            assert_eq!(
+                self.extents.seek_hole(INO, from as u64 * CELL, size_bytes),
+                Some(hole),
+                "a hole from cell {from}"
+            );
         }
         assert_eq!(self.extents.seek_data(INO, size_bytes, size_bytes), None);
         assert_eq!(self.extents.seek_hole(INO, size_bytes, size_bytes), None);
@@ -475,13 +591,21 @@ fn what_was_sent_is_as_in_the_home_until_it_changes() {
 fn absurd_numbers_do_no_harm() {
     let mut extents = Extents::default();
     extents.set_home(INO, "e", u64::MAX);
-    extents.apply(&ExtentCommand::Present { ino: INO, etag: "e".into(), first: u64::MAX, sums: vec![1, 2] });
+    extents.apply(&ExtentCommand::Present {
+        ino: INO,
+        etag: "e".into(),
+        first: u64::MAX,
+        sums: vec![1, 2],
+    });
     extents.apply(&ExtentCommand::Absent { ino: INO, first: u64::MAX, count: u64::MAX });
     extents.apply(&ExtentCommand::Unsynced { ino: INO, first: 3, count: u64::MAX });
     assert_eq!(extents.resident_bytes(), 0);
     assert_eq!(extents.fills(INO, 0..1), [Fill { block: 0, home_bytes: BLOCK_BYTES }]);
     assert_eq!(whole_blocks(u64::MAX - 1, u64::MAX).count(), 0);
-    assert_eq!((extents.hole_bytes(INO, u64::MAX), extents.hole_bytes(Ino(8), u64::MAX)), (0, u64::MAX));
+    assert_eq!(
+        (extents.hole_bytes(INO, u64::MAX), extents.hole_bytes(Ino(8), u64::MAX)),
+        (0, u64::MAX)
+    );
     assert_eq!(extents.hole_bytes(Ino(8), 0), 0);
     assert_eq!(extents.check(), Vec::<String>::new());
 }
@@ -490,12 +614,27 @@ fn absurd_numbers_do_no_harm() {
 fn eviction_is_asked_for_runs_of_clean_blocks() {
     let mut extents = Extents::default();
     extents.set_home(INO, "e", 1 << 30);
-    extents.apply(&ExtentCommand::Present { ino: INO, etag: "e".into(), first: 250, sums: vec![0; 10] });
+    extents.apply(&ExtentCommand::Present {
+        ino: INO,
+        etag: "e".into(),
+        first: 250,
+        sums: vec![0; 10],
+    });
     let stamp = Stamp { time: Time::from_secs(0), version: Version(1) };
-    extents.observe(&Change::Written { ino: INO, offset: 252 * BLOCK_BYTES, len_bytes: 1, sums: vec![], packed: None, stamp });
+    extents.observe(&Change::Written {
+        ino: INO,
+        offset: 252 * BLOCK_BYTES,
+        len_bytes: 1,
+        sums: vec![],
+        packed: None,
+        stamp,
+    });
     assert_eq!(extents.clean_runs(INO, 0), [250..252, 253..256]);
     assert_eq!(extents.clean_runs(INO, 1), vec![Range { start: 256, end: 260 }]);
-    let chunks: Vec<_> = extents.chunks().map(|chunk| (chunk.chunk, chunk.resident_bytes, chunk.dirty_bytes)).collect();
+    let chunks: Vec<_> = extents
+        .chunks()
+        .map(|chunk| (chunk.chunk, chunk.resident_bytes, chunk.dirty_bytes))
+        .collect();
     assert_eq!(chunks, [(0, 6 * BLOCK_BYTES, BLOCK_BYTES), (1, 4 * BLOCK_BYTES, 0)]);
 }
 
@@ -504,7 +643,12 @@ fn a_scrub_walks_over_everything_that_is_there() {
     let mut extents = Extents::default();
     for (ino, first, count) in [(Ino(3), 5, 4), (Ino(3), 100, 1), (Ino(9), 0, 2)] {
         extents.set_home(ino, "e", 1 << 30);
-        extents.apply(&ExtentCommand::Present { ino, etag: "e".into(), first, sums: vec![0; count] });
+        extents.apply(&ExtentCommand::Present {
+            ino,
+            etag: "e".into(),
+            first,
+            sums: vec![0; count],
+        });
     }
     let (mut at, mut walked) = ((Ino(0), 0), Vec::new());
     while let Some((ino, blocks)) = extents.next_resident(at, 3) {
@@ -515,16 +659,28 @@ fn a_scrub_walks_over_everything_that_is_there() {
     assert_eq!(extents.next_resident((Ino(9), u64::MAX), 3), None);
 }
 
-/// Situation: a file is exposed, has clean and dirty blocks and one without a checksum. Danger: a checksum, an
-/// unclean end or an upload says that what is there is not it. Expectation: nothing is let go, a
-/// snapshot tells of it, and what is found stored is dirty.
+/// Situation: a file is exposed, has clean and dirty blocks and one without a checksum. Danger: a
+/// checksum, an unclean end or an upload says that what is there is not it. Expectation: nothing is
+/// let go, a snapshot tells of it, and what is found stored is dirty.
 #[test]
 fn of_an_exposed_file_nothing_is_let_go() {
     let mut extents = Extents::default();
     extents.set_home(INO, "one", 3 * BLOCK_BYTES);
-    extents.apply(&ExtentCommand::Present { ino: INO, etag: "one".into(), first: 0, sums: vec![1, 2, 3] });
+    extents.apply(&ExtentCommand::Present {
+        ino: INO,
+        etag: "one".into(),
+        first: 0,
+        sums: vec![1, 2, 3],
+    });
     let stamp = |version| Stamp { time: Time::default(), version: Version(version) };
-    extents.observe(&Change::Written { ino: INO, offset: BLOCK_BYTES, len_bytes: 1, sums: vec![], packed: None, stamp: stamp(5) });
+    extents.observe(&Change::Written {
+        ino: INO,
+        offset: BLOCK_BYTES,
+        len_bytes: 1,
+        sums: vec![],
+        packed: None,
+        stamp: stamp(5),
+    });
     extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
     let before = extents.items().collect::<Vec<_>>();
     extents.apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
@@ -536,10 +692,23 @@ fn of_an_exposed_file_nothing_is_let_go() {
 
     extents.upload_begun(INO, Version(5));
     extents.uploaded(INO, "two", 3 * BLOCK_BYTES, Version(5));
-    let states =
-        |extents: &Extents| (0..3).map(|block| extents.block(INO, block).map(|block| (block.dirty, block.sum))).collect::<Vec<_>>();
-    assert_eq!(states(&extents), [Some((false, Some(1))), Some((true, None)), Some((false, Some(3)))]);
-    extents.observe(&Change::Written { ino: INO, offset: 0, len_bytes: BLOCK_BYTES, sums: vec![Some(7)], packed: None, stamp: stamp(6) });
+    let states = |extents: &Extents| {
+        (0..3)
+            .map(|block| extents.block(INO, block).map(|block| (block.dirty, block.sum)))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        states(&extents),
+        [Some((false, Some(1))), Some((true, None)), Some((false, Some(3)))]
+    );
+    extents.observe(&Change::Written {
+        ino: INO,
+        offset: 0,
+        len_bytes: BLOCK_BYTES,
+        sums: vec![Some(7)],
+        packed: None,
+        stamp: stamp(6),
+    });
     assert_eq!(states(&extents)[0], Some((true, Some(7))));
     extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: false });
     extents.apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });

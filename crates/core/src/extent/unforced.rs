@@ -26,7 +26,10 @@ impl Unforced {
     pub fn written(&mut self, ino: Ino, bytes: Range<u64>, version: Version, index: LogIndex) {
         self.superseded(ino, bytes.clone());
         if bytes.start < bytes.end {
-            self.files.entry(ino).or_default().insert(bytes.start, Piece { end: bytes.end, version, index });
+            self.files
+                .entry(ino)
+                .or_default()
+                .insert(bytes.start, Piece { end: bytes.end, version, index });
         }
     }
 
@@ -35,7 +38,8 @@ impl Unforced {
         let Some(pieces) = self.files.get_mut(&ino) else { return };
         let before = pieces.range(..bytes.start).next_back().map(|(start, piece)| (*start, *piece));
         let within = pieces.range(bytes.clone()).map(|(start, piece)| (*start, *piece));
-        let touched: Vec<(u64, Piece)> = before.into_iter().chain(within).filter(|(_, piece)| piece.end > bytes.start).collect();
+        let touched: Vec<(u64, Piece)> =
+            before.into_iter().chain(within).filter(|(_, piece)| piece.end > bytes.start).collect();
         for (start, piece) in touched {
             pieces.remove(&start);
             if start < bytes.start {
@@ -49,7 +53,9 @@ impl Unforced {
 
     /// Commands up to `upto` are synced, of one file or of all.
     pub fn synced(&mut self, only: Option<Ino>, upto: LogIndex) {
-        for (_, pieces) in self.files.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino)) {
+        for (_, pieces) in
+            self.files.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino))
+        {
             pieces.retain(|_, piece| piece.index > upto);
         }
         self.files.retain(|_, pieces| !pieces.is_empty());
@@ -66,7 +72,9 @@ impl Unforced {
     /// The bytes of a file that the change of this version was the last to write.
     pub fn last_written(&self, ino: Ino, version: Version) -> impl Iterator<Item = Range<u64>> {
         let pieces = self.files.get(&ino).into_iter().flatten();
-        pieces.filter(move |(_, piece)| piece.version == version).map(|(start, piece)| *start..piece.end)
+        pieces
+            .filter(move |(_, piece)| piece.version == version)
+            .map(|(start, piece)| *start..piece.end)
     }
 }
 

@@ -78,12 +78,19 @@ struct Session {
 
 impl LockTable {
     /// Executes a request once per transaction.
-    pub fn ask(&mut self, tx: TxId, ask: &LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, RpcError> {
+    pub fn ask(
+        &mut self,
+        tx: TxId,
+        ask: &LockAsk,
+        wait: Option<LockWait>,
+    ) -> Result<LockAnswer, RpcError> {
         if tx.slot >= LOCK_SLOTS {
             return Err(RpcError::Misordered);
         }
         match self.sessions.entry(tx.session).or_default().slots.get(&tx.slot) {
-            Some((sequence, answer)) if *sequence == tx.sequence => return answer.map_err(RpcError::Refused),
+            Some((sequence, answer)) if *sequence == tx.sequence => {
+                return answer.map_err(RpcError::Refused);
+            }
             Some((sequence, _)) if *sequence > tx.sequence => return Err(RpcError::Misordered),
             _ => {}
         }
@@ -92,7 +99,12 @@ impl LockTable {
         answer.map_err(RpcError::Refused)
     }
 
-    fn execute(&mut self, party: Party, ask: &LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+    fn execute(
+        &mut self,
+        party: Party,
+        ask: &LockAsk,
+        wait: Option<LockWait>,
+    ) -> Result<LockAnswer, FsError> {
         let (ino, range) = (ask.ino, ask.range);
         let flock = matches!(ask.owner, LockOwner::Flock(_));
         if flock && range != LockRange::WHOLE {
@@ -113,10 +125,14 @@ impl LockTable {
             return self.conclude(ino, arrival);
         }
         if flock {
-            if self.held(ino, party).is_some_and(|held| held.ranges.iter().all(|held| held.mode == mode)) {
+            if self
+                .held(ino, party)
+                .is_some_and(|held| held.ranges.iter().all(|held| held.mode == mode))
+            {
                 return Ok(LockAnswer::Granted);
             }
-            // flock(2): what is held is given up before another mode is had, or waited for, or refused.
+            // flock(2): what is held is given up before another mode is had, or waited for, or
+            // refused.
             self.set(ino, party, range, None);
         } else if self.session(party.0).pieces >= LOCKS_PER_SESSION {
             return Err(FsError::NoLocks);
@@ -138,17 +154,34 @@ impl LockTable {
     }
 
     /// F_GETLK: the first lock in the way of `piece`.
-    pub fn test(&self, session: SessionId, ino: Ino, owner: LockOwner, piece: LockPiece) -> Option<LockConflict> {
+    pub fn test(
+        &self,
+        session: SessionId,
+        ino: Ino,
+        owner: LockOwner,
+        piece: LockPiece,
+    ) -> Option<LockConflict> {
         let in_the_way = self.in_the_way(ino, (session, owner), piece);
         let first = in_the_way.min_by_key(|(_, _, held)| held.range.start());
-        first.map(|((holder, _), pid, piece)| LockConflict { piece, pid: if holder == session { pid } else { 0 } })
+        first.map(|((holder, _), pid, piece)| LockConflict {
+            piece,
+            pid: if holder == session { pid } else { 0 },
+        })
     }
 
     /// Gives an owner what it held when the table was lost, or nothing if that conflicts with
     /// what others hold.
-    pub fn reclaim(&mut self, session: SessionId, ino: Ino, owner: LockOwner, pid: u32, pieces: &[LockPiece]) -> Result<(), FsError> {
+    pub fn reclaim(
+        &mut self,
+        session: SessionId,
+        ino: Ino,
+        owner: LockOwner,
+        pid: u32,
+        pieces: &[LockPiece],
+    ) -> Result<(), FsError> {
         let party = (session, owner);
-        if self.session(session).pieces + pieces.len() > LOCKS_PER_SESSION + LOCKS_RECLAIMED_AT_ONCE {
+        if self.session(session).pieces + pieces.len() > LOCKS_PER_SESSION + LOCKS_RECLAIMED_AT_ONCE
+        {
             return Err(FsError::NoLocks);
         }
         if pieces.iter().any(|piece| self.blockers(ino, party, *piece).next().is_some()) {
@@ -185,18 +218,33 @@ impl LockTable {
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (ino, file) in &self.files {
-            let held = file.held.iter().flat_map(|(party, held)| held.ranges.iter().map(|piece| (*party, piece)));
-            let reserved = file.waits.values().filter(|wait| wait.standing == Standing::Reserved).map(|wait| (wait.party, wait.piece));
+            let held = file
+                .held
+                .iter()
+                .flat_map(|(party, held)| held.ranges.iter().map(|piece| (*party, piece)));
+            let reserved = file
+                .waits
+                .values()
+                .filter(|wait| wait.standing == Standing::Reserved)
+                .map(|wait| (wait.party, wait.piece));
             let all: Vec<(Party, LockPiece)> = held.chain(reserved).collect();
             for (at, (party, piece)) in all.iter().enumerate() {
-                if let Some((other, with)) = all[at..].iter().find(|(other, with)| conflict(*party, *piece, *other, *with)) {
-                    problems.push(format!("{party:?} has {piece:?} of {ino}, and {other:?} has {with:?}"));
+                if let Some((other, with)) =
+                    all[at..].iter().find(|(other, with)| conflict(*party, *piece, *other, *with))
+                {
+                    problems.push(format!(
+                        "{party:?} has {piece:?} of {ino}, and {other:?} has {with:?}"
+                    ));
                 }
             }
         }
         for (id, session) in &self.sessions {
-            let pieces =
-                self.files.values().flat_map(|file| &file.held).filter(|(party, _)| party.0 == *id).map(|(_, held)| held.ranges.len());
+            let pieces = self
+                .files
+                .values()
+                .flat_map(|file| &file.held)
+                .filter(|(party, _)| party.0 == *id)
+                .map(|(_, held)| held.ranges.len());
             if pieces.sum::<usize>() != session.pieces {
                 problems.push(format!("{id:?} does not have {} pieces", session.pieces));
             }
@@ -214,7 +262,8 @@ impl LockTable {
 
     /// Unlocking the range leaves one piece more than there were.
     fn splits(&self, ino: Ino, party: Party, range: LockRange) -> bool {
-        let reaches_out = |held: LockPiece| held.range.start() < range.start() && held.range.end() > range.end();
+        let reaches_out =
+            |held: LockPiece| held.range.start() < range.start() && held.range.end() > range.end();
         self.held(ino, party).is_some_and(|held| held.ranges.overlapping(range).any(reaches_out))
     }
 
@@ -222,14 +271,27 @@ impl LockTable {
         self.change(ino, party, None, |ranges| ranges.set(range, mode));
     }
 
-    fn grant(&mut self, ino: Ino, party: Party, pid: u32, LockPiece { range, mode }: LockPiece, keep: bool) {
+    fn grant(
+        &mut self,
+        ino: Ino,
+        party: Party,
+        pid: u32,
+        LockPiece { range, mode }: LockPiece,
+        keep: bool,
+    ) {
         self.change(ino, party, Some(pid), |ranges| match keep {
             true => ranges.strengthen(range, mode),
             false => ranges.set(range, Some(mode)),
         });
     }
 
-    fn change(&mut self, ino: Ino, party: Party, pid: Option<u32>, change: impl FnOnce(&mut Ranges)) {
+    fn change(
+        &mut self,
+        ino: Ino,
+        party: Party,
+        pid: Option<u32>,
+        change: impl FnOnce(&mut Ranges),
+    ) {
         let file = self.files.entry(ino).or_default();
         let held = file.held.entry(party).or_default();
         let before = held.ranges.len();
@@ -249,13 +311,20 @@ impl LockTable {
         self.in_the_way(ino, party, piece).map(|(holder, _, _)| holder)
     }
 
-    fn in_the_way(&self, ino: Ino, party: Party, piece: LockPiece) -> impl Iterator<Item = (Party, u32, LockPiece)> {
+    fn in_the_way(
+        &self,
+        ino: Ino,
+        party: Party,
+        piece: LockPiece,
+    ) -> impl Iterator<Item = (Party, u32, LockPiece)> {
         let (held, waits) = self.files.get(&ino).map(|file| (&file.held, &file.waits)).unzip();
-        let held = held
+        let held = held.into_iter().flatten().flat_map(move |(holder, held)| {
+            held.ranges.overlapping(piece.range).map(move |with| (*holder, held.pid, with))
+        });
+        let waits = waits
             .into_iter()
-            .flatten()
-            .flat_map(move |(holder, held)| held.ranges.overlapping(piece.range).map(move |with| (*holder, held.pid, with)));
-        let waits = waits.into_iter().flat_map(BTreeMap::values).filter(|wait| wait.standing == Standing::Reserved);
+            .flat_map(BTreeMap::values)
+            .filter(|wait| wait.standing == Standing::Reserved);
         let reserved = waits.map(|wait| (wait.party, wait.pid, wait.piece));
         held.chain(reserved).filter(move |(holder, _, with)| conflict(party, piece, *holder, *with))
     }

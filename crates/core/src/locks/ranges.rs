@@ -27,7 +27,11 @@ impl Ranges {
     /// Pieces with a byte in `range`, whole, from the first.
     pub fn overlapping(&self, range: LockRange) -> impl Iterator<Item = LockPiece> {
         // Of those that begin before it only the last can reach into it.
-        let before = self.pieces.range(..range.start()).next_back().filter(|(_, (end, _))| *end >= range.start());
+        let before = self
+            .pieces
+            .range(..range.start())
+            .next_back()
+            .filter(|(_, (end, _))| *end >= range.start());
         let inside = self.pieces.range(range.start()..=range.end());
         before.into_iter().chain(inside).map(|(start, (end, mode))| piece(*start, *end, *mode))
     }
@@ -46,8 +50,11 @@ impl Ranges {
         }
         let Some(mode) = mode else { return };
         let (mut start, mut end) = (range.start(), range.end());
-        if let Some((before, _)) =
-            self.pieces.range(..start).next_back().filter(|(_, (upto, held))| *upto + 1 == range.start() && *held == mode)
+        if let Some((before, _)) = self
+            .pieces
+            .range(..start)
+            .next_back()
+            .filter(|(_, (upto, held))| *upto + 1 == range.start() && *held == mode)
         {
             start = *before;
         }

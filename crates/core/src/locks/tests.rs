@@ -54,15 +54,18 @@ impl Model {
         let reserved = self.waits.iter().filter(|wait| wait.standing == Standing::Reserved);
         let reserved = reserved.map(|wait| (wait.ino, wait.party, painted(wait.piece)));
         let held = self.held.iter().map(|((ino, party), bytes)| (*ino, *party, *bytes));
-        let same_kind = |other: &Party| matches!(party.1, LockOwner::Flock(_)) == matches!(other.1, LockOwner::Flock(_));
+        let same_kind = |other: &Party| {
+            matches!(party.1, LockOwner::Flock(_)) == matches!(other.1, LockOwner::Flock(_))
+        };
         let shuts_out = |bytes: &Bytes| {
             painted(piece)
                 .iter()
                 .zip(bytes)
                 .any(|pair| matches!(pair, (Some(a), Some(b)) if *a == LockMode::Exclusive || *b == LockMode::Exclusive))
         };
-        let others =
-            held.chain(reserved).filter(|(of, other, bytes)| *of == ino && *other != party && same_kind(other) && shuts_out(bytes));
+        let others = held.chain(reserved).filter(|(of, other, bytes)| {
+            *of == ino && *other != party && same_kind(other) && shuts_out(bytes)
+        });
         others.map(|(_, other, _)| other).collect()
     }
 
@@ -70,8 +73,11 @@ impl Model {
     fn waits_for(&self, ino: Ino, party: Party, piece: LockPiece) -> BTreeSet<Party> {
         let mut reached = self.in_the_way(ino, party, piece);
         loop {
-            let queued = self.waits.iter().filter(|wait| wait.detect && wait.standing == Standing::Queued && reached.contains(&wait.party));
-            let further: BTreeSet<Party> = queued.flat_map(|wait| self.in_the_way(wait.ino, wait.party, wait.piece)).collect();
+            let queued = self.waits.iter().filter(|wait| {
+                wait.detect && wait.standing == Standing::Queued && reached.contains(&wait.party)
+            });
+            let further: BTreeSet<Party> =
+                queued.flat_map(|wait| self.in_the_way(wait.ino, wait.party, wait.piece)).collect();
             if further.is_subset(&reached) {
                 return reached;
             }
@@ -101,14 +107,21 @@ impl Model {
         }
     }
 
-    fn ask(&mut self, session: SessionId, ask: &LockAsk, wait: Option<LockWait>) -> Result<LockAnswer, FsError> {
+    fn ask(
+        &mut self,
+        session: SessionId,
+        ask: &LockAsk,
+        wait: Option<LockWait>,
+    ) -> Result<LockAnswer, FsError> {
         let (ino, party) = (ask.ino, (session, ask.owner));
         let Some(mode) = ask.mode else {
             self.paint(ino, party, ask.range, None);
             return Ok(LockAnswer::Granted);
         };
         let piece = LockPiece { range: ask.range, mode };
-        if let Some(at) = wait.and_then(|wait| self.waits.iter().position(|known| (known.party.0, known.id) == (session, wait.id))) {
+        if let Some(at) = wait.and_then(|wait| {
+            self.waits.iter().position(|known| (known.party.0, known.id) == (session, wait.id))
+        }) {
             let Waiting { keep, standing, .. } = self.waits[at];
             if standing != Standing::Queued {
                 self.waits.remove(at);
@@ -135,7 +148,15 @@ impl Model {
         if detect && self.waits_for(ino, party, piece).contains(&party) {
             return Err(FsError::Deadlock);
         }
-        self.waits.push(Waiting { ino, party, id: wait.id, piece, keep: ask.keep, detect, standing: Standing::Queued });
+        self.waits.push(Waiting {
+            ino,
+            party,
+            id: wait.id,
+            piece,
+            keep: ask.keep,
+            detect,
+            standing: Standing::Queued,
+        });
         Ok(LockAnswer::Waiting)
     }
 
@@ -162,16 +183,26 @@ impl Model {
 fn same(table: &LockTable, model: &Model, story: &str) {
     let mut held: BTreeMap<(Ino, Party), Bytes> = BTreeMap::new();
     for (ino, file) in &table.files {
-        assert!(!file.held.is_empty() || !file.waits.is_empty(), "{story}: {ino} is kept for nothing");
+        assert!(
+            !file.held.is_empty() || !file.waits.is_empty(),
+            "{story}: {ino} is kept for nothing"
+        );
         for (party, of) in &file.held {
             let bytes = held.entry((*ino, *party)).or_default();
             let mut last: Option<LockPiece> = None;
             for piece in of.ranges.iter() {
                 if let Some(last) = last {
                     let gap = piece.range.start() - last.range.end();
-                    assert!(gap > 1 || gap == 1 && piece.mode != last.mode, "{story}: {last:?} and {piece:?} are one");
+                    assert!(
+                        gap > 1 || gap == 1 && piece.mode != last.mode,
+                        "{story}: {last:?} and {piece:?} are one"
+                    );
                 }
-                painted(piece).iter().zip(bytes.iter_mut()).filter(|(mode, _)| mode.is_some()).for_each(|(mode, byte)| *byte = *mode);
+                painted(piece)
+                    .iter()
+                    .zip(bytes.iter_mut())
+                    .filter(|(mode, _)| mode.is_some())
+                    .for_each(|(mode, byte)| *byte = *mode);
                 last = Some(piece);
             }
         }
@@ -190,16 +221,19 @@ fn the_table_is_as_the_model() {
         for step in 0..STEPS {
             let session = SessionId(1 + random.below(3));
             let id = random.below(2);
-            let owner = if random.below(4) == 0 { LockOwner::Flock(id) } else { LockOwner::Fcntl(id) };
+            let owner =
+                if random.below(4) == 0 { LockOwner::Flock(id) } else { LockOwner::Fcntl(id) };
             let ino = Ino(10 + random.below(2));
             let start = random.below(BYTES as u64);
             let end = start + random.below(BYTES as u64 - start);
             let end = if end == BYTES as u64 - 1 { MAX_LOCK_OFFSET } else { end };
             let range = LockRange::new(start, end).unwrap();
             let range = if matches!(owner, LockOwner::Flock(_)) { LockRange::WHOLE } else { range };
-            let mode = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)][random.below(3) as usize];
+            let mode =
+                [None, Some(LockMode::Shared), Some(LockMode::Exclusive)][random.below(3) as usize];
             let ask = LockAsk { ino, owner, range, mode, keep: random.below(3) == 0, pid: 1 };
-            let wait = (random.below(2) == 0).then(|| LockWait { id: step, detect: random.below(4) != 0 });
+            let wait =
+                (random.below(2) == 0).then(|| LockWait { id: step, detect: random.below(4) != 0 });
             let mut story = format!("seed {seed}, step {step}: {session:?} {ask:?} {wait:?}");
             let tx = TxId { session, slot: 0, sequence: step + 1 };
             let mut changed = vec![ino];
@@ -207,21 +241,39 @@ fn the_table_is_as_the_model() {
                 0 => {
                     story = format!("seed {seed}, step {step}: {session:?} ends");
                     table.end(session);
-                    changed = [10, 11].map(Ino).into_iter().filter(|ino| model.knows(*ino, session)).collect();
+                    changed = [10, 11]
+                        .map(Ino)
+                        .into_iter()
+                        .filter(|ino| model.knows(*ino, session))
+                        .collect();
                     model.held.retain(|(_, party), _| party.0 != session);
                     model.waits.retain(|wait| wait.party.0 != session);
                     None
                 }
                 // A wait is asked for again.
                 1..4 if !model.waits.is_empty() => {
-                    let Waiting { ino, party, id, piece, keep, detect, .. } = model.waits[random.below(model.waits.len() as u64) as usize];
-                    let ask = LockAsk { ino, owner: party.1, range: piece.range, mode: Some(piece.mode), keep, pid: 1 };
+                    let Waiting { ino, party, id, piece, keep, detect, .. } =
+                        model.waits[random.below(model.waits.len() as u64) as usize];
+                    let ask = LockAsk {
+                        ino,
+                        owner: party.1,
+                        range: piece.range,
+                        mode: Some(piece.mode),
+                        keep,
+                        pid: 1,
+                    };
                     let wait = Some(LockWait { id, detect });
                     let tx = TxId { session: party.0, ..tx };
                     changed = vec![ino];
-                    story = format!("seed {seed}, step {step}: {party:?} asks again for {piece:?} of {ino}");
+                    story = format!(
+                        "seed {seed}, step {step}: {party:?} asks again for {piece:?} of {ino}"
+                    );
                     let answer = table.ask(tx, &ask, wait);
-                    assert_eq!(answer, model.ask(party.0, &ask, wait).map_err(RpcError::Refused), "{story}");
+                    assert_eq!(
+                        answer,
+                        model.ask(party.0, &ask, wait).map_err(RpcError::Refused),
+                        "{story}"
+                    );
                     Some((tx, ask, wait, answer))
                 }
                 4 if !model.waits.is_empty() => {
@@ -242,12 +294,17 @@ fn the_table_is_as_the_model() {
                         assert_eq!(found.map(|_| ()), expected, "{story}");
                     }
                     let answer = table.ask(tx, &ask, wait);
-                    assert_eq!(answer, model.ask(session, &ask, wait).map_err(RpcError::Refused), "{story}");
+                    assert_eq!(
+                        answer,
+                        model.ask(session, &ask, wait).map_err(RpcError::Refused),
+                        "{story}"
+                    );
                     Some((tx, ask, wait, answer))
                 }
             };
             let ended: BTreeSet<_> = table.take_ended().into_iter().collect();
-            let expected: BTreeSet<_> = changed.into_iter().flat_map(|ino| model.settle(ino)).collect();
+            let expected: BTreeSet<_> =
+                changed.into_iter().flat_map(|ino| model.settle(ino)).collect();
             assert_eq!(ended, expected, "{story}");
             same(&table, &model, &story);
             if let Some((tx, ask, wait, answer)) = &last {
@@ -269,7 +326,14 @@ fn piece(start: u64, end: u64, mode: LockMode) -> LockPiece {
 struct Client(SessionId, u64);
 
 impl Client {
-    fn ask(&mut self, table: &mut LockTable, owner: u64, start: u64, end: u64, mode: Option<LockMode>) -> Result<LockAnswer, RpcError> {
+    fn ask(
+        &mut self,
+        table: &mut LockTable,
+        owner: u64,
+        start: u64,
+        end: u64,
+        mode: Option<LockMode>,
+    ) -> Result<LockAnswer, RpcError> {
         self.ask_waiting(table, owner, (start, end), mode, None)
     }
 
@@ -283,7 +347,14 @@ impl Client {
     ) -> Result<LockAnswer, RpcError> {
         self.1 += 1;
         let tx = TxId { session: self.0, slot: 3, sequence: self.1 };
-        let ask = LockAsk { ino: Ino(5), owner: LockOwner::Fcntl(owner), range: range(start, end), mode, keep: false, pid: 7 };
+        let ask = LockAsk {
+            ino: Ino(5),
+            owner: LockOwner::Fcntl(owner),
+            range: range(start, end),
+            mode,
+            keep: false,
+            pid: 7,
+        };
         table.ask(tx, &ask, wait.map(|id| LockWait { id, detect: true }))
     }
 }
@@ -303,7 +374,10 @@ fn a_circle_is_found_across_sessions() {
     assert_eq!(there.ask(&mut table, 1, 3, 3, exclusive), GRANTED);
     assert_eq!(here.ask_waiting(&mut table, 1, (2, 2), exclusive, Some(1)), WAITING);
     assert_eq!(here.ask_waiting(&mut table, 2, (3, 3), exclusive, Some(2)), WAITING);
-    assert_eq!(there.ask_waiting(&mut table, 1, (1, 1), exclusive, Some(1)), Err(RpcError::Refused(FsError::Deadlock)));
+    assert_eq!(
+        there.ask_waiting(&mut table, 1, (1, 1), exclusive, Some(1)),
+        Err(RpcError::Refused(FsError::Deadlock))
+    );
     assert_eq!(table.take_ended(), []);
     assert_eq!(there.ask(&mut table, 1, 3, 3, None), GRANTED);
     assert_eq!(table.take_ended(), [(SessionId(1), 2)]);
@@ -320,8 +394,12 @@ fn a_reservation_is_as_good_as_a_lock() {
     assert_eq!(waiter.ask_waiting(&mut table, 1, (5, 20), exclusive, Some(1)), WAITING);
     assert_eq!(holder.ask(&mut table, 1, 0, 9, None), GRANTED);
     assert_eq!(table.take_ended(), [(SessionId(2), 1)]);
-    assert_eq!(holder.ask(&mut table, 1, 0, 9, exclusive), Err(RpcError::Refused(FsError::WouldBlock)));
-    let conflict = table.test(SessionId(1), Ino(5), LockOwner::Fcntl(1), piece(0, 9, LockMode::Shared));
+    assert_eq!(
+        holder.ask(&mut table, 1, 0, 9, exclusive),
+        Err(RpcError::Refused(FsError::WouldBlock))
+    );
+    let conflict =
+        table.test(SessionId(1), Ino(5), LockOwner::Fcntl(1), piece(0, 9, LockMode::Shared));
     assert_eq!(conflict, Some(LockConflict { piece: piece(5, 20, LockMode::Exclusive), pid: 0 }));
     assert_eq!(holder.ask_waiting(&mut table, 1, (0, 9), exclusive, Some(4)), WAITING);
     table.end(SessionId(2));
@@ -346,7 +424,10 @@ fn nobody_takes_all_there_is() {
         assert_eq!(other.ask_waiting(&mut table, id, (0, 0), exclusive, Some(id)), WAITING);
     }
     assert_eq!(other.ask_waiting(&mut table, 1, (1, 1), exclusive, Some(1 << 40)), refused);
-    assert_eq!(other.ask_waiting(&mut table, 1, (1, 1), exclusive, Some(1)), Err(RpcError::Refused(FsError::Invalid)));
+    assert_eq!(
+        other.ask_waiting(&mut table, 1, (1, 1), exclusive, Some(1)),
+        Err(RpcError::Refused(FsError::Invalid))
+    );
     assert_eq!(client.ask(&mut table, 1, 0, MAX_LOCK_OFFSET, None), GRANTED);
     assert_eq!(table.take_ended(), [(SessionId(2), 0)]);
 }
@@ -359,8 +440,14 @@ fn what_was_held_is_reclaimed() {
     let held = [piece(0, 4, LockMode::Shared), piece(5, 9, LockMode::Exclusive)];
     assert_eq!(table.reclaim(SessionId(1), Ino(5), owner, 7, &held), Ok(()));
     assert_eq!(table.reclaim(SessionId(1), Ino(5), owner, 7, &held), Ok(()));
-    assert_eq!(table.reclaim(SessionId(2), Ino(5), owner, 7, &[piece(3, 4, LockMode::Shared)]), Ok(()));
-    assert_eq!(table.reclaim(SessionId(2), Ino(5), owner, 7, &[piece(0, 0, LockMode::Shared), held[1]]), Err(FsError::WouldBlock));
+    assert_eq!(
+        table.reclaim(SessionId(2), Ino(5), owner, 7, &[piece(3, 4, LockMode::Shared)]),
+        Ok(())
+    );
+    assert_eq!(
+        table.reclaim(SessionId(2), Ino(5), owner, 7, &[piece(0, 0, LockMode::Shared), held[1]]),
+        Err(FsError::WouldBlock)
+    );
     let first = table.test(SessionId(3), Ino(5), owner, piece(0, 0, LockMode::Exclusive));
     assert_eq!(first, Some(LockConflict { piece: held[0], pid: 0 }));
     assert_eq!(table.check(), Vec::<String>::new());

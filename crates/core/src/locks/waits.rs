@@ -7,7 +7,15 @@ impl Wait {
     pub(super) fn new(party: Party, wait: LockWait, piece: LockPiece, ask: &LockAsk) -> Wait {
         // Locks of flock(2) are of no process that could be said to wait.
         let detect = wait.detect && matches!(party.1, LockOwner::Fcntl(_));
-        Wait { party, id: wait.id, piece, keep: ask.keep, pid: ask.pid, detect, standing: Standing::Queued }
+        Wait {
+            party,
+            id: wait.id,
+            piece,
+            keep: ask.keep,
+            pid: ask.pid,
+            detect,
+            standing: Standing::Queued,
+        }
     }
 }
 
@@ -20,13 +28,16 @@ impl LockTable {
     /// Waits of a session that have come to an end and are not asked about yet.
     pub fn ended_waits(&self, session: SessionId) -> Vec<u64> {
         let waits = self.sessions.get(&session).into_iter().flat_map(|session| &session.waits);
-        let ended = |(ino, arrival): &(Ino, u64)| self.files[ino].waits[arrival].standing != Standing::Queued;
+        let ended = |(ino, arrival): &(Ino, u64)| {
+            self.files[ino].waits[arrival].standing != Standing::Queued
+        };
         waits.filter(|(_, at)| ended(at)).map(|(id, _)| *id).collect()
     }
 
     /// Whoever waited does so no longer.
     pub fn end_wait(&mut self, session: SessionId, wait: u64) {
-        let known = self.sessions.get(&session).and_then(|session| session.waits.get(&wait)).copied();
+        let known =
+            self.sessions.get(&session).and_then(|session| session.waits.get(&wait)).copied();
         if let Some((ino, arrival)) = known {
             self.remove_wait(ino, arrival);
             self.settle(ino);
@@ -35,16 +46,35 @@ impl LockTable {
 
     /// Nobody of the session waits any more.
     pub fn end_waits(&mut self, session: SessionId) {
-        let waits: Vec<u64> = self.sessions.get(&session).into_iter().flat_map(|session| session.waits.keys().copied()).collect();
+        let waits: Vec<u64> = self
+            .sessions
+            .get(&session)
+            .into_iter()
+            .flat_map(|session| session.waits.keys().copied())
+            .collect();
         waits.into_iter().for_each(|wait| self.end_wait(session, wait));
     }
 
     /// When a wait that is asked for again came.
-    pub(super) fn waiting(&self, party: Party, id: u64, ino: Ino, piece: LockPiece) -> Result<Option<u64>, FsError> {
-        let Some((of, arrival)) = self.sessions.get(&party.0).and_then(|session| session.waits.get(&id)) else { return Ok(None) };
+    pub(super) fn waiting(
+        &self,
+        party: Party,
+        id: u64,
+        ino: Ino,
+        piece: LockPiece,
+    ) -> Result<Option<u64>, FsError> {
+        let Some((of, arrival)) =
+            self.sessions.get(&party.0).and_then(|session| session.waits.get(&id))
+        else {
+            return Ok(None);
+        };
         let wait = &self.files[of].waits[arrival];
         // One id is for one lock.
-        if (*of, wait.party, wait.piece) == (ino, party, piece) { Ok(Some(*arrival)) } else { Err(FsError::Invalid) }
+        if (*of, wait.party, wait.piece) == (ino, party, piece) {
+            Ok(Some(*arrival))
+        } else {
+            Err(FsError::Invalid)
+        }
     }
 
     pub(super) fn enqueue(&mut self, ino: Ino, wait: Wait) -> Result<LockAnswer, FsError> {
@@ -83,8 +113,12 @@ impl LockTable {
     /// Serves those who wait for locks of a file, after something of it may have become free.
     pub(super) fn settle(&mut self, ino: Ino) {
         let Some(file) = self.files.get(&ino) else { return };
-        let queued: Vec<u64> =
-            file.waits.iter().filter(|(_, wait)| wait.standing == Standing::Queued).map(|(arrival, _)| *arrival).collect();
+        let queued: Vec<u64> = file
+            .waits
+            .iter()
+            .filter(|(_, wait)| wait.standing == Standing::Queued)
+            .map(|(arrival, _)| *arrival)
+            .collect();
         for arrival in queued {
             let wait = &self.files[&ino].waits[&arrival];
             let standing = match self.blockers(ino, wait.party, wait.piece).next() {
@@ -94,7 +128,9 @@ impl LockTable {
                 Some(_) => continue,
             };
             self.ended.push((wait.party.0, wait.id));
-            if let Some(wait) = self.files.get_mut(&ino).and_then(|file| file.waits.get_mut(&arrival)) {
+            if let Some(wait) =
+                self.files.get_mut(&ino).and_then(|file| file.waits.get_mut(&arrival))
+            {
                 wait.standing = standing;
             }
         }
@@ -113,7 +149,8 @@ impl LockTable {
             if !seen.insert(party) {
                 continue;
             }
-            let waits = self.sessions.get(&party.0).into_iter().flat_map(|session| session.waits.values());
+            let waits =
+                self.sessions.get(&party.0).into_iter().flat_map(|session| session.waits.values());
             for (ino, arrival) in waits {
                 let wait = &self.files[ino].waits[arrival];
                 if wait.party == party && wait.detect && wait.standing == Standing::Queued {
@@ -125,7 +162,10 @@ impl LockTable {
     }
 
     fn remove_wait(&mut self, ino: Ino, arrival: u64) {
-        let Some(wait) = self.files.get_mut(&ino).and_then(|file| file.waits.remove(&arrival)) else { return };
+        let Some(wait) = self.files.get_mut(&ino).and_then(|file| file.waits.remove(&arrival))
+        else {
+            return;
+        };
         self.session(wait.party.0).waits.remove(&wait.id);
         self.ended.retain(|ended| *ended != (wait.party.0, wait.id));
         self.forget_if_idle(ino);

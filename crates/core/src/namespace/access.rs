@@ -25,16 +25,28 @@ pub(super) fn require(caller: &Caller, inode: &Inode, access: Access) -> Result<
     if access.0 & Access::WRITE.0 != 0 && inode.flags().has(InodeFlags::IMMUTABLE) {
         return Err(FsError::NotPermitted);
     }
-    if caller.checked || allows(inode, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
+    if caller.checked || allows(inode, caller, access) {
+        Ok(())
+    } else {
+        Err(FsError::AccessDenied)
+    }
 }
 
 /// Refuses a caller who is neither the owner of the inode nor root.
 pub(super) fn require_owner(caller: &Caller, inode: &Inode) -> Result<(), FsError> {
-    if is_privileged(caller) || caller.uid == inode.attr.uid { Ok(()) } else { Err(FsError::NotPermitted) }
+    if is_privileged(caller) || caller.uid == inode.attr.uid {
+        Ok(())
+    } else {
+        Err(FsError::NotPermitted)
+    }
 }
 
 /// Refuses a caller who may not remove or rename `victim` in `dir`.
-pub(super) fn require_removable(caller: &Caller, dir: &Inode, victim: &Inode) -> Result<(), FsError> {
+pub(super) fn require_removable(
+    caller: &Caller,
+    dir: &Inode,
+    victim: &Inode,
+) -> Result<(), FsError> {
     require(caller, dir, Access::WRITE)?;
     if dir.flags().has(InodeFlags::APPEND) {
         return Err(FsError::NotPermitted);

@@ -51,9 +51,16 @@ impl Acl {
     fn of_entries(entries: &[[u8; 8]]) -> Option<Acl> {
         let mut entries = entries
             .iter()
-            .map(|[t0, t1, p0, p1, id @ ..]| (u16::from_le_bytes([*t0, *t1]), u16::from_le_bytes([*p0, *p1]), u32::from_le_bytes(*id)))
+            .map(|[t0, t1, p0, p1, id @ ..]| {
+                (
+                    u16::from_le_bytes([*t0, *t1]),
+                    u16::from_le_bytes([*p0, *p1]),
+                    u32::from_le_bytes(*id),
+                )
+            })
             .peekable();
-        let mut next = |wanted: u16| entries.next_if(|(tag, _, _)| *tag == wanted).and_then(permissions);
+        let mut next =
+            |wanted: u16| entries.next_if(|(tag, _, _)| *tag == wanted).and_then(permissions);
         let owner = next(OWNER)?.1;
         let users = std::iter::from_fn(|| next(USER)).collect::<Vec<_>>();
         let group = next(GROUP)?.1;
@@ -85,7 +92,9 @@ impl Acl {
     /// The permission bits of a file with this ACL. For its group they show the most that
     /// anybody named may do.
     fn bits(&self) -> u16 {
-        u16::from(self.owner) << 6 | u16::from(self.mask.unwrap_or(self.group)) << 3 | u16::from(self.others)
+        u16::from(self.owner) << 6
+            | u16::from(self.mask.unwrap_or(self.group)) << 3
+            | u16::from(self.others)
     }
 
     /// The bits say all of it.
@@ -114,7 +123,9 @@ impl Acl {
             return masked(*permissions);
         }
         // Of the groups that the caller is in the first one that grants it all counts.
-        let own = std::iter::once((gid, self.group)).chain(self.groups.iter().copied()).filter(|(gid, _)| caller.in_group(*gid));
+        let own = std::iter::once((gid, self.group))
+            .chain(self.groups.iter().copied())
+            .filter(|(gid, _)| caller.in_group(*gid));
         let own: Vec<u8> = own.map(|(_, permissions)| permissions).collect();
         if own.is_empty() { grants(self.others) } else { own.into_iter().any(masked) }
     }
@@ -140,7 +151,8 @@ impl Namespace {
     /// What of `mode` counts for what is made in `parent`: the umask does not where there is a
     /// default ACL.
     pub fn made_mode(&self, parent: Ino, mode: NewMode) -> u16 {
-        let has_default = self.inode(parent).is_some_and(|dir| dir.xattrs.contains_key(AclClass::Default.name()));
+        let has_default =
+            self.inode(parent).is_some_and(|dir| dir.xattrs.contains_key(AclClass::Default.name()));
         if has_default { mode.mode } else { mode.mode & !(mode.umask & 0o777) }
     }
 
@@ -171,10 +183,13 @@ impl Namespace {
         require_owner(op.caller, &inode)?;
         let mut mode = attr.mode;
         if let (AclClass::Access, Some(acl)) = (class, &acl) {
-            let foreign = drop_set_gid || !is_privileged(op.caller) && !op.caller.in_group(attr.gid);
+            let foreign =
+                drop_set_gid || !is_privileged(op.caller) && !op.caller.in_group(attr.gid);
             mode = mode & !0o777 & if foreign { !SET_GID } else { !0 } | acl.bits();
         }
-        let kept = acl.filter(|acl| class == AclClass::Default || !acl.is_minimal()).map(|acl| acl.encode());
+        let kept = acl
+            .filter(|acl| class == AclClass::Default || !acl.is_minimal())
+            .map(|acl| acl.encode());
         if mode == attr.mode && kept.as_ref() == inode.xattrs.get(class.name()) {
             return Ok(attr.clone());
         }
@@ -225,12 +240,14 @@ impl Inode {
     /// access ACL that cannot be read nobody knows whom the bits of the group let in, so
     /// they let in nobody.
     pub(super) fn settle_acls(&mut self) {
-        let unreadable = self.xattrs.contains_key(AclClass::Access.name()) && self.acl(AclClass::Access).is_none();
+        let unreadable = self.xattrs.contains_key(AclClass::Access.name())
+            && self.acl(AclClass::Access).is_none();
         if unreadable && self.attr.kind != FileKind::Symlink {
             self.attr.mode &= !GROUP_ALL;
         }
         let kind = self.attr.kind;
-        let access = self.acl(AclClass::Access).filter(|acl| kind != FileKind::Symlink && !acl.is_minimal());
+        let access =
+            self.acl(AclClass::Access).filter(|acl| kind != FileKind::Symlink && !acl.is_minimal());
         let default = self.acl(AclClass::Default).filter(|_| kind == FileKind::Directory);
         self.keep(AclClass::Access, access.map(|acl| acl.encode()));
         self.keep(AclClass::Default, default.map(|acl| acl.encode()));
@@ -239,7 +256,12 @@ impl Inode {
 
     /// The laws hold.
     pub(super) fn acls_are_sound(&self) -> bool {
-        let mut settled = Inode { attr: self.attr.clone(), xattrs: self.xattrs.clone(), target: Bytes::new(), ..*self };
+        let mut settled = Inode {
+            attr: self.attr.clone(),
+            xattrs: self.xattrs.clone(),
+            target: Bytes::new(),
+            ..*self
+        };
         settled.settle_acls();
         settled.xattrs == self.xattrs && settled.attr.mode == self.attr.mode
     }

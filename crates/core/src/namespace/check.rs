@@ -21,7 +21,11 @@ impl Namespace {
             problems.push("there is no root directory".into());
             return problems;
         }
-        let broken = self.check_names().chain(self.check_inodes()).chain(self.check_links()).chain(self.check_orphans());
+        let broken = self
+            .check_names()
+            .chain(self.check_inodes())
+            .chain(self.check_links())
+            .chain(self.check_orphans());
         problems.extend(broken.take(MAX_PROBLEMS));
         // In what is no tree the way up may have no end.
         if problems.is_empty() {
@@ -32,24 +36,32 @@ impl Namespace {
 
     fn check_names(&self) -> impl Iterator<Item = String> {
         let hashed: usize = self.hashes.iter().map(|(_, cookies)| cookies.len()).sum();
-        let hashes =
-            (hashed != self.dentries.len()).then(|| format!("{} dentries are found by {hashed} hashes of names", self.dentries.len()));
-        let dentries = self.dentries.iter().filter_map(move |((parent, cookie), Entry { name, ino, kind })| {
-            let link = Link { parent, cookie };
-            let dir = self.inode(parent).filter(|dir| dir.attr.kind == FileKind::Directory);
-            let problem = if self.dentry(parent, &name).is_none_or(|dentry| dentry.cookie != cookie) {
-                "is not what its name leads to"
-            } else if dir.is_none() {
-                "is in no directory"
-            } else if dir.is_some_and(|dir| cookie > dir.last_cookie || cookie < FIRST_COOKIE) {
-                "has a cookie that its directory has not given out"
-            } else if self.inode(ino).is_none_or(|inode| inode.attr.kind != kind || !self.knows_link(&inode, link)) {
-                "refers to an inode that does not know of it"
-            } else {
-                return None;
-            };
-            Some(format!("dentry {name} of {parent} {problem}"))
+        let hashes = (hashed != self.dentries.len()).then(|| {
+            format!("{} dentries are found by {hashed} hashes of names", self.dentries.len())
         });
+        let dentries = self.dentries.iter().filter_map(
+            move |((parent, cookie), Entry { name, ino, kind })| {
+                let link = Link { parent, cookie };
+                let dir = self.inode(parent).filter(|dir| dir.attr.kind == FileKind::Directory);
+                let problem =
+                    if self.dentry(parent, &name).is_none_or(|dentry| dentry.cookie != cookie) {
+                        "is not what its name leads to"
+                    } else if dir.is_none() {
+                        "is in no directory"
+                    } else if dir
+                        .is_some_and(|dir| cookie > dir.last_cookie || cookie < FIRST_COOKIE)
+                    {
+                        "has a cookie that its directory has not given out"
+                    } else if self.inode(ino).is_none_or(|inode| {
+                        inode.attr.kind != kind || !self.knows_link(&inode, link)
+                    }) {
+                        "refers to an inode that does not know of it"
+                    } else {
+                        return None;
+                    };
+                Some(format!("dentry {name} of {parent} {problem}"))
+            },
+        );
         hashes.into_iter().chain(dentries)
     }
 
@@ -63,24 +75,52 @@ impl Namespace {
                     problems.push(format!("inode {ino}: {law}"));
                 }
             };
-            expect(self.may_be_made(ino) && self.is_counted(ino), "has an id that may be given out again");
+            expect(
+                self.may_be_made(ino) && self.is_counted(ino),
+                "has an id that may be given out again",
+            );
             let links: BTreeSet<Link> = self.links(&inode).collect();
-            expect(links.iter().all(|link| self.refers(*link, ino)), "knows of a dentry that does not refer to it");
-            expect(links.len() == inode.names as usize, "knows of a dentry twice, or miscounts them");
-            expect((inode.attr.kind == FileKind::Symlink) != inode.target.is_empty(), "a symbolic link and nothing else has a target");
+            expect(
+                links.iter().all(|link| self.refers(*link, ino)),
+                "knows of a dentry that does not refer to it",
+            );
+            expect(
+                links.len() == inode.names as usize,
+                "knows of a dentry twice, or miscounts them",
+            );
+            expect(
+                (inode.attr.kind == FileKind::Symlink) != inode.target.is_empty(),
+                "a symbolic link and nothing else has a target",
+            );
             let size = inode.attr.size_bytes;
-            expect(inode.attr.kind != FileKind::Symlink || size == inode.target.len() as u64, "has the size of another target");
-            let is_kept = inode.first.is_some_and(|link| self.is_trash(link.parent)) && inode.names == 1;
+            expect(
+                inode.attr.kind != FileKind::Symlink || size == inode.target.len() as u64,
+                "has the size of another target",
+            );
+            let is_kept =
+                inode.first.is_some_and(|link| self.is_trash(link.parent)) && inode.names == 1;
             expect(is_kept || !inode.is_trashed(), "is said to be in the trash, and is not");
             expect(inode.acls_are_sound(), "has an ACL that its kind or mode does not allow");
-            expect(self.orphans.contains_key(&ino) == (inode.attr.nlink == 0), "an inode without a name and nothing else is an orphan");
+            expect(
+                self.orphans.contains_key(&ino) == (inode.attr.nlink == 0),
+                "an inode without a name and nothing else is an orphan",
+            );
             if inode.attr.kind == FileKind::Directory {
                 let loaded = subdirectories.get(&ino).copied().unwrap_or(0);
-                expect(inode.attr.nlink == 0 || inode.attr.nlink == 2 + loaded, "nlink is not 2 plus the subdirectories");
-                expect(inode.attr.nlink > 0 || self.is_empty_directory(ino), "was removed with names in it");
+                expect(
+                    inode.attr.nlink == 0 || inode.attr.nlink == 2 + loaded,
+                    "nlink is not 2 plus the subdirectories",
+                );
+                expect(
+                    inode.attr.nlink > 0 || self.is_empty_directory(ino),
+                    "was removed with names in it",
+                );
                 let names = u32::from(ino != Ino::ROOT && inode.attr.nlink > 0);
                 expect(inode.names == names, "a directory has one name, the root none");
-                expect(inode.attr.nlink == 0 || self.is_rooted(ino, &mut rooted), "is not below the root");
+                expect(
+                    inode.attr.nlink == 0 || self.is_rooted(ino, &mut rooted),
+                    "is not below the root",
+                );
             } else {
                 expect(inode.attr.nlink >= inode.names, "nlink is below the number of names");
             }
@@ -89,14 +129,20 @@ impl Namespace {
     }
 
     fn check_links(&self) -> impl Iterator<Item = String> {
-        let further: usize = self.inodes.iter().map(|(_, inode)| inode.names.saturating_sub(1) as usize).sum();
-        (further != self.links.len()).then(|| format!("inodes have {further} further links, and {} are kept", self.links.len())).into_iter()
+        let further: usize =
+            self.inodes.iter().map(|(_, inode)| inode.names.saturating_sub(1) as usize).sum();
+        (further != self.links.len())
+            .then(|| {
+                format!("inodes have {further} further links, and {} are kept", self.links.len())
+            })
+            .into_iter()
     }
 
     fn check_orphans(&self) -> impl Iterator<Item = String> {
         let linkable = self.linkable.iter().filter_map(|ino| {
             let file = self.inode(*ino).is_some_and(|inode| inode.attr.kind == FileKind::Regular);
-            (!file || !self.orphans.contains_key(ino)).then(|| format!("{ino} may get a name and is no file without one"))
+            (!file || !self.orphans.contains_key(ino))
+                .then(|| format!("{ino} may get a name and is no file without one"))
         });
         let orphans = self.orphans.iter().filter_map(|(ino, holders)| {
             if self.inode(*ino).is_none_or(|inode| inode.attr.nlink != 0) {
@@ -115,7 +161,8 @@ impl Namespace {
     }
 
     fn is_counted(&self, ino: Ino) -> bool {
-        ino.incarnation() != self.incarnation || self.counters.get(&ino.slot()).is_some_and(|next| ino.counter() < *next)
+        ino.incarnation() != self.incarnation
+            || self.counters.get(&ino.slot()).is_some_and(|next| ino.counter() < *next)
     }
 
     fn count_subdirectories(&self) -> BTreeMap<Ino, u32> {

@@ -30,7 +30,11 @@ impl Namespace {
 
     pub fn dentry(&self, parent: Ino, name: &Name) -> Option<Dentry> {
         let cookies = self.hashes.get(&(parent, hash_of(name)))?;
-        cookies.into_iter().find_map(|cookie| self.entry(parent, cookie).filter(|entry| entry.name == *name).map(|entry| entry.at(cookie)))
+        cookies.into_iter().find_map(|cookie| {
+            self.entry(parent, cookie)
+                .filter(|entry| entry.name == *name)
+                .map(|entry| entry.at(cookie))
+        })
     }
 
     pub(super) fn named<'a>(&self, parent: Ino, name: &'a Name) -> Option<Named<'a>> {
@@ -54,9 +58,15 @@ impl Namespace {
     }
 
     /// The directory stream before a position, the last one first.
-    pub(super) fn stream_back(&self, dir: Ino, before: Cookie) -> impl Iterator<Item = (Cookie, Entry)> {
+    pub(super) fn stream_back(
+        &self,
+        dir: Ino,
+        before: Cookie,
+    ) -> impl Iterator<Item = (Cookie, Entry)> {
         let below = self.dentries.below((dir, before));
-        below.take_while(move |((parent, _), _)| *parent == dir).map(|((_, cookie), entry)| (cookie, entry))
+        below
+            .take_while(move |((parent, _), _)| *parent == dir)
+            .map(|((_, cookie), entry)| (cookie, entry))
     }
 
     /// The names in a directory as far as they are loaded, oldest first.
@@ -64,7 +74,11 @@ impl Namespace {
         self.children_after(dir, Cookie::START)
     }
 
-    pub(crate) fn children_after(&self, dir: Ino, after: Cookie) -> impl Iterator<Item = (Name, Dentry)> {
+    pub(crate) fn children_after(
+        &self,
+        dir: Ino,
+        after: Cookie,
+    ) -> impl Iterator<Item = (Name, Dentry)> {
         self.stream(dir, after).map(|(cookie, entry)| {
             let dentry = entry.at(cookie);
             (entry.name, dentry)
@@ -92,7 +106,14 @@ impl Namespace {
     }
 
     /// Enters a name at the end of the directory, which changes by that.
-    pub(super) fn add(&mut self, parent: Ino, name: &Name, ino: Ino, kind: FileKind, stamp: Stamp) -> Link {
+    pub(super) fn add(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        ino: Ino,
+        kind: FileKind,
+        stamp: Stamp,
+    ) -> Link {
         let cookie = self.change_inode(parent, |dir| {
             dir.attr.nlink += u32::from(kind == FileKind::Directory);
             dir.modified(stamp);
@@ -139,8 +160,8 @@ impl Namespace {
         });
     }
 
-    /// An inode is known by one name less. Without any it goes to the trash, or for good, or waits for
-    /// its `holders`.
+    /// An inode is known by one name less. Without any it goes to the trash, or for good, or waits
+    /// for its `holders`.
     pub(super) fn lose_name(&mut self, lost: Named, holders: &[SessionId], op: &mut Operation) {
         if let Some(trash) = op.trash
             && let Some(path) = self.path_to_keep(lost)

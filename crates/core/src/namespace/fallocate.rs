@@ -23,7 +23,10 @@ impl Namespace {
         if len_bytes == 0 {
             return Err(FsError::Invalid);
         }
-        let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|end| *end <= MAX_FILE_BYTES)
+            .ok_or(FsError::TooLarge)?;
         self.permit_bytes(ino, what == Allocation::Zero)?;
 
         if drop_set_id || !is_privileged(op.caller) {
@@ -41,7 +44,12 @@ impl Namespace {
             op.changes.push(Change::Zeroed { ino, range, edges: edges.to_vec(), stamp: op.stamp });
         }
         if new.size_bytes != old_bytes {
-            op.changes.push(Change::Resized { ino, old_bytes, new_bytes: new.size_bytes, stamp: op.stamp });
+            op.changes.push(Change::Resized {
+                ino,
+                old_bytes,
+                new_bytes: new.size_bytes,
+                stamp: op.stamp,
+            });
         }
         op.touched(ino);
         self.count_resized(ino, old_bytes);

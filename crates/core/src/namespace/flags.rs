@@ -8,7 +8,12 @@ use bytes::Bytes;
 use ebb_model::*;
 
 impl Namespace {
-    pub(super) fn set_flags(&mut self, ino: Ino, value: &[u8], op: &mut Operation) -> Result<Attr, FsError> {
+    pub(super) fn set_flags(
+        &mut self,
+        ino: Ino,
+        value: &[u8],
+        op: &mut Operation,
+    ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let flags = InodeFlags::parse(value)?;
         if !matches!(inode.attr.kind, FileKind::Regular | FileKind::Directory) {
@@ -38,7 +43,10 @@ impl Namespace {
 impl Inode {
     /// What is stored was parsed before; what a page says wrongly says nothing.
     pub(super) fn flags(&self) -> InodeFlags {
-        self.xattrs.get(InodeFlags::ATTRIBUTE).and_then(|value| InodeFlags::parse(value).ok()).unwrap_or_default()
+        self.xattrs
+            .get(InodeFlags::ATTRIBUTE)
+            .and_then(|value| InodeFlags::parse(value).ok())
+            .unwrap_or_default()
     }
 
     /// Neither names nor attributes may change.

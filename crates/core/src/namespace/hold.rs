@@ -1,5 +1,5 @@
-//! Open-but-unlinked inodes live as long as a session holds them, and go with the last that does: none is left for
-//! an administrator to free (C-16).
+//! Open-but-unlinked inodes live as long as a session holds them, and go with the last that does:
+//! none is left for an administrator to free (C-16).
 
 use super::{Change, Namespace};
 use ebb_model::*;
@@ -23,7 +23,12 @@ impl Namespace {
 
     /// The session has ended.
     pub fn release_all(&mut self, session: SessionId, changes: &mut Vec<Change>) {
-        let held: Vec<Ino> = self.orphans.iter().filter(|(_, holders)| holders.contains(&session)).map(|(ino, _)| *ino).collect();
+        let held: Vec<Ino> = self
+            .orphans
+            .iter()
+            .filter(|(_, holders)| holders.contains(&session))
+            .map(|(ino, _)| *ino)
+            .collect();
         for ino in held {
             self.release(session, ino, changes);
         }

@@ -9,7 +9,13 @@ use ebb_model::*;
 impl Namespace {
     /// Adds a name found in the bucket, and its inode unless another name has brought it
     /// already. A name that exists stays what it is: it is newer. False if nothing was added.
-    pub fn install(&mut self, parent: Ino, found: &Installed, owner: (u32, u32), stamp: Stamp) -> bool {
+    pub fn install(
+        &mut self,
+        parent: Ino,
+        found: &Installed,
+        owner: (u32, u32),
+        stamp: Stamp,
+    ) -> bool {
         let Installed { name, ino, what, record } = found;
         if self.directory(parent).is_err() || self.dentry(parent, name).is_some() {
             return false;
@@ -20,7 +26,9 @@ impl Namespace {
             InstalledKind::Recorded(make) => (make.kind(), false),
         };
         let primary = match record.as_ref().and_then(|record| record.links.first()) {
-            Some((primary_parent, primary_name)) => (*primary_parent, primary_name) == (parent, name),
+            Some((primary_parent, primary_name)) => {
+                (*primary_parent, primary_name) == (parent, name)
+            }
             None => at_own_key,
         };
         let (known, counted_in) = (self.inode(*ino), self.counts_in(*ino));
@@ -35,7 +43,13 @@ impl Namespace {
                 self.note_drawn(*ino);
                 inode
             }
-            Some(inode) if kind == FileKind::Directory || inode.attr.kind != kind || inode.attr.nlink == 0 => return false,
+            Some(inode)
+                if kind == FileKind::Directory
+                    || inode.attr.kind != kind
+                    || inode.attr.nlink == 0 =>
+            {
+                return false;
+            }
             Some(inode) => inode,
         };
         let link = self.enter(parent, name, *ino, kind);
@@ -61,23 +75,40 @@ impl Namespace {
     /// Whether a new inode can be installed under a new name, as a file.
     pub fn is_vacant(&self, parent: Ino, name: &Name, ino: Ino) -> bool {
         // No other name has its hash either.
-        self.may_be_made(ino) && self.inode(ino).is_none() && !self.hashes.contains_key(&(parent, hash_of(name)))
+        self.may_be_made(ino)
+            && self.inode(ino).is_none()
+            && !self.hashes.contains_key(&(parent, hash_of(name)))
     }
 
-    /// As [`Namespace::install`] of each, in order, of files of which nothing is told: all are [vacant](Namespace::is_vacant), and each
-    /// name and inode is there once.
-    pub fn install_files(&mut self, parent: Ino, files: &[&Installed], owner: (u32, u32), stamp: Stamp) {
+    /// As [`Namespace::install`] of each, in order, of files of which nothing is told: all are
+    /// [vacant](Namespace::is_vacant), and each name and inode is there once.
+    pub fn install_files(
+        &mut self,
+        parent: Ino,
+        files: &[&Installed],
+        owner: (u32, u32),
+        stamp: Stamp,
+    ) {
         let before = self.change_inode(parent, |dir| {
             let before = dir.last_cookie.0;
             dir.last_cookie.0 += files.len() as u64;
             before
         });
-        let placed: Vec<(Cookie, &Installed)> = (before + 1..).map(Cookie).zip(files.iter().copied()).collect();
-        let mut hashed: Vec<(u32, Cookie)> = placed.iter().map(|(cookie, file)| (hash_of(&file.name), *cookie)).collect();
+        let placed: Vec<(Cookie, &Installed)> =
+            (before + 1..).map(Cookie).zip(files.iter().copied()).collect();
+        let mut hashed: Vec<(u32, Cookie)> =
+            placed.iter().map(|(cookie, file)| (hash_of(&file.name), *cookie)).collect();
         hashed.sort_unstable();
         let of_one_hash = hashed.chunk_by(|(one, _), (other, _)| one == other);
-        self.hashes.extend(of_one_hash.map(|all| ((parent, all[0].0), all.iter().map(|(_, cookie)| *cookie).collect())));
-        let entry = |file: &Installed| Entry { name: file.name.clone(), ino: file.ino, kind: FileKind::Regular };
+        self.hashes.extend(
+            of_one_hash
+                .map(|all| ((parent, all[0].0), all.iter().map(|(_, cookie)| *cookie).collect())),
+        );
+        let entry = |file: &Installed| Entry {
+            name: file.name.clone(),
+            ino: file.ino,
+            kind: FileKind::Regular,
+        };
         self.dentries.extend(placed.iter().map(|(cookie, file)| ((parent, *cookie), entry(file))));
         let inode = |(cookie, file): &(Cookie, &Installed)| {
             let inode = installed_inode(file.ino, &file.what, None, owner, stamp);
@@ -122,7 +153,9 @@ impl Namespace {
     /// Somebody else has put other content under the file's key (O-55). Nothing if it is not
     /// a regular file.
     pub fn replace_content(&mut self, ino: Ino, len_bytes: u64, modified: Time, stamp: Stamp) {
-        if let Some(mut inode) = self.inode(ino).filter(|inode| inode.attr.kind == FileKind::Regular) {
+        if let Some(mut inode) =
+            self.inode(ino).filter(|inode| inode.attr.kind == FileKind::Regular)
+        {
             let old_bytes = std::mem::replace(&mut inode.attr.size_bytes, len_bytes);
             inode.changed(stamp);
             inode.attr.mtime = modified;
@@ -133,12 +166,22 @@ impl Namespace {
 
     /// Somebody else has deleted the object of this name. False if there is no such name, or
     /// it is a directory that has names in it. Who has the inode open finds it stale.
-    pub fn remove_installed(&mut self, parent: Ino, name: &Name, stamp: Stamp, changes: &mut Vec<Change>) -> bool {
+    pub fn remove_installed(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        stamp: Stamp,
+        changes: &mut Vec<Change>,
+    ) -> bool {
         let Some(lost) = self.named(parent, name) else { return false };
         if lost.kind == FileKind::Directory && !self.is_empty_directory(lost.ino) {
             return false;
         }
-        self.remove(lost, &[], &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes });
+        self.remove(
+            lost,
+            &[],
+            &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes },
+        );
         true
     }
 
@@ -168,9 +211,17 @@ impl Inode {
     }
 }
 
-fn installed_inode(ino: Ino, what: &InstalledKind, record: Option<&InstalledRecord>, owner: (u32, u32), stamp: Stamp) -> Inode {
+fn installed_inode(
+    ino: Ino,
+    what: &InstalledKind,
+    record: Option<&InstalledRecord>,
+    owner: (u32, u32),
+    stamp: Stamp,
+) -> Inode {
     let (make, len_bytes, modified) = match what {
-        InstalledKind::Object { len_bytes, modified, .. } => (&Make::Regular, *len_bytes, *modified),
+        InstalledKind::Object { len_bytes, modified, .. } => {
+            (&Make::Regular, *len_bytes, *modified)
+        }
         InstalledKind::Directory { .. } => (&Make::Directory, 0, stamp.time),
         InstalledKind::Recorded(make) => (make, 0, stamp.time),
     };
@@ -188,5 +239,16 @@ fn default_record(kind: FileKind, (uid, gid): (u32, u32), modified: Time) -> Ins
         _ => 0o644,
     };
     let (atime, mtime, ctime, btime) = (modified, modified, modified, modified);
-    InstalledRecord { mode, nlink: 1, uid, gid, atime, mtime, ctime, btime, xattrs: Vec::new(), links: Vec::new() }
+    InstalledRecord {
+        mode,
+        nlink: 1,
+        uid,
+        gid,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        xattrs: Vec::new(),
+        links: Vec::new(),
+    }
 }

@@ -73,7 +73,10 @@ impl std::error::Error for Inconsistent {}
 impl Namespace {
     /// Everything, in an order that depends on nothing but the state.
     pub fn items(&self) -> impl Iterator<Item = NamespaceItem> {
-        let counters = self.counters.iter().map(|(slot, next)| NamespaceItem::Counter { slot: *slot, next: *next });
+        let counters = self
+            .counters
+            .iter()
+            .map(|(slot, next)| NamespaceItem::Counter { slot: *slot, next: *next });
         let inodes = self.inodes.iter().map(|(_, inode)| {
             let links = self.links(&inode).collect();
             let Inode { attr, xattrs, target, last_cookie, .. } = inode;
@@ -83,7 +86,10 @@ impl Namespace {
             let dentry = entry.at(cookie);
             NamespaceItem::Dentry { parent, name: entry.name, dentry }
         });
-        let orphans = self.orphans.iter().map(|(ino, holders)| NamespaceItem::Orphan { ino: *ino, holders: holders.clone() });
+        let orphans = self
+            .orphans
+            .iter()
+            .map(|(ino, holders)| NamespaceItem::Orphan { ino: *ino, holders: holders.clone() });
         let linkable = self.linkable.iter().map(|ino| NamespaceItem::Linkable { ino: *ino });
         std::iter::once(NamespaceItem::Incarnation(self.incarnation))
             .chain(counters)
@@ -95,7 +101,9 @@ impl Namespace {
     }
 
     /// What [`Namespace::items`] gave, in any order.
-    pub fn from_items(items: impl IntoIterator<Item = NamespaceItem>) -> Result<Namespace, Inconsistent> {
+    pub fn from_items(
+        items: impl IntoIterator<Item = NamespaceItem>,
+    ) -> Result<Namespace, Inconsistent> {
         let mut namespace = Namespace {
             inodes: Tree::new(),
             dentries: Tree::new(),
@@ -115,16 +123,26 @@ impl Namespace {
                     incarnations += 1;
                     false
                 }
-                NamespaceItem::Counter { slot, next } => namespace.counters.insert(slot, next).is_some(),
+                NamespaceItem::Counter { slot, next } => {
+                    namespace.counters.insert(slot, next).is_some()
+                }
                 NamespaceItem::Inode(inode) if inode.attr.mode & !MODE != 0 => {
-                    return Err(Inconsistent { problems: vec![format!("inode {}: has a mode that there is not", inode.attr.ino)] });
+                    return Err(Inconsistent {
+                        problems: vec![format!(
+                            "inode {}: has a mode that there is not",
+                            inode.attr.ino
+                        )],
+                    });
                 }
                 NamespaceItem::Inode(inode) => !namespace.restore_inode(*inode),
                 NamespaceItem::Dentry { parent, name, dentry: Dentry { ino, kind, cookie } } => {
                     let again = namespace.dentry(parent, &name).is_some();
-                    !namespace.put_entry(Link { parent, cookie }, &Entry { name, ino, kind }) || again
+                    !namespace.put_entry(Link { parent, cookie }, &Entry { name, ino, kind })
+                        || again
                 }
-                NamespaceItem::Orphan { ino, holders } => namespace.orphans.insert(ino, holders).is_some(),
+                NamespaceItem::Orphan { ino, holders } => {
+                    namespace.orphans.insert(ino, holders).is_some()
+                }
                 NamespaceItem::Linkable { ino } => !namespace.linkable.insert(ino),
                 NamespaceItem::Quota { root, count } => namespace.quotas.restore_root(root, count),
                 NamespaceItem::Stray { ino, root } => namespace.quotas.restore_stray(ino, root),
@@ -142,8 +160,12 @@ impl Namespace {
     }
 
     /// False if there is one of this id.
-    fn restore_inode(&mut self, InodeItem { attr, xattrs, target, links, last_cookie }: InodeItem) -> bool {
-        let mut inode = Inode { attr, xattrs, target, first: None, names: 0, last_age: 0, last_cookie };
+    fn restore_inode(
+        &mut self,
+        InodeItem { attr, xattrs, target, links, last_cookie }: InodeItem,
+    ) -> bool {
+        let mut inode =
+            Inode { attr, xattrs, target, first: None, names: 0, last_age: 0, last_cookie };
         for link in links {
             self.add_link(&mut inode, link, false);
         }

@@ -6,7 +6,13 @@ use super::{Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    pub(super) fn link(&mut self, ino: Ino, parent: Ino, name: &Name, op: &mut Operation) -> Result<Attr, FsError> {
+    pub(super) fn link(
+        &mut self,
+        ino: Ino,
+        parent: Ino,
+        name: &Name,
+        op: &mut Operation,
+    ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let dir = self.searchable(op.caller, parent)?;
         if self.dentry(parent, name).is_some() {

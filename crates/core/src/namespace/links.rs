@@ -36,7 +36,8 @@ impl Links {
 
     /// The first directory from this one on that has one of the inode's links.
     fn parent_from(&self, ino: Ino, from: Ino) -> Option<Ino> {
-        let mut links = self.ages.range((ino, from, Cookie::START)..=(ino, Ino(u64::MAX), Cookie(u64::MAX)));
+        let mut links =
+            self.ages.range((ino, from, Cookie::START)..=(ino, Ino(u64::MAX), Cookie(u64::MAX)));
         links.next().map(|((_, parent, _), _)| parent)
     }
 
@@ -69,7 +70,9 @@ impl Namespace {
         let ino = inode.attr.ino;
         let first = inode.first.map(|link| link.parent);
         let further = if inode.names > 1 { self.links.parent_from(ino, Ino(0)) } else { None };
-        let further = std::iter::successors(further, move |parent| self.links.parent_from(ino, Ino(parent.0.checked_add(1)?)));
+        let further = std::iter::successors(further, move |parent| {
+            self.links.parent_from(ino, Ino(parent.0.checked_add(1)?))
+        });
         first.into_iter().chain(further.filter(move |parent| Some(*parent) != first))
     }
 
@@ -118,7 +121,8 @@ impl Namespace {
         if primary {
             inode.first = Some(to);
         } else {
-            let age = self.links.remove(inode.attr.ino, from).expect("a dentry is a link of its inode");
+            let age =
+                self.links.remove(inode.attr.ino, from).expect("a dentry is a link of its inode");
             self.links.insert(inode.attr.ino, age, to);
         }
         primary

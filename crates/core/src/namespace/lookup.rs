@@ -22,7 +22,8 @@ impl Namespace {
         if inode.attr.kind == FileKind::Symlink { Ok(inode.target) } else { Err(FsError::Invalid) }
     }
 
-    /// The inode was made by this incarnation and has been removed: there never is one of that id again.
+    /// The inode was made by this incarnation and has been removed: there never is one of that id
+    /// again.
     pub fn is_over(&self, ino: Ino) -> bool {
         let was_drawn = self.counters.get(&ino.slot()).is_some_and(|next| ino.counter() < *next);
         ino.incarnation() == self.incarnation && was_drawn && self.inode(ino).is_none()
@@ -38,7 +39,10 @@ impl Namespace {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.inodes.bytes() + self.dentries.bytes() + self.links.memory_bytes() + self.hashes.bytes()
+        self.inodes.bytes()
+            + self.dentries.bytes()
+            + self.links.memory_bytes()
+            + self.hashes.bytes()
     }
 
     /// Never: there is a root.

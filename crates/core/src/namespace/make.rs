@@ -28,7 +28,15 @@ impl Namespace {
         }
     }
 
-    pub(super) fn make(&mut self, parent: Ino, name: &Name, ino: Ino, mode: u16, what: &Make, op: &mut Operation) -> Result<Attr, FsError> {
+    pub(super) fn make(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        ino: Ino,
+        mode: u16,
+        what: &Make,
+        op: &mut Operation,
+    ) -> Result<Attr, FsError> {
         let dir = self.searchable(op.caller, parent)?;
         if self.dentry(parent, name).is_some() {
             return Err(FsError::Exists);
@@ -84,7 +92,8 @@ impl Inode {
         let mode = inherited_mode(op.caller, &dir.attr, kind, mode);
         let (mode, mut xattrs) = dir.bequeath(kind, mode);
         let flags = dir.flags().and(InodeFlags::NO_DUMP);
-        if flags != InodeFlags::default() && matches!(kind, FileKind::Regular | FileKind::Directory) {
+        if flags != InodeFlags::default() && matches!(kind, FileKind::Regular | FileKind::Directory)
+        {
             xattrs.push((Bytes::from_static(InodeFlags::ATTRIBUTE), flags.value()));
         }
         let record = InstalledRecord {
@@ -106,11 +115,18 @@ impl Inode {
 
     /// An inode with the attributes of `record` and no names yet. Of a directory `nlink` is
     /// what it is without subdirectories, whatever the record says.
-    pub(super) fn recorded(ino: Ino, what: &Make, len_bytes: u64, record: InstalledRecord) -> Inode {
+    pub(super) fn recorded(
+        ino: Ino,
+        what: &Make,
+        len_bytes: u64,
+        record: InstalledRecord,
+    ) -> Inode {
         let kind = what.kind();
         let (target, rdev) = match what {
             Make::Symlink { target } => (target.clone(), 0),
-            Make::Special { kind: FileKind::CharDevice | FileKind::BlockDevice, rdev } => (Bytes::new(), *rdev),
+            Make::Special { kind: FileKind::CharDevice | FileKind::BlockDevice, rdev } => {
+                (Bytes::new(), *rdev)
+            }
             _ => (Bytes::new(), 0),
         };
         let size_bytes = match kind {
@@ -136,7 +152,15 @@ impl Inode {
             version: Version(0),
         };
         let xattrs = record.xattrs.into_iter().collect::<BTreeMap<_, _>>();
-        let mut inode = Inode { attr, xattrs, target, first: None, names: 0, last_age: 0, last_cookie: Cookie(FIRST_COOKIE.0 - 1) };
+        let mut inode = Inode {
+            attr,
+            xattrs,
+            target,
+            first: None,
+            names: 0,
+            last_age: 0,
+            last_cookie: Cookie(FIRST_COOKIE.0 - 1),
+        };
         inode.settle_acls();
         inode.settle_quota();
         inode
@@ -182,7 +206,9 @@ const FULL_SLOT: u32 = u32::MAX;
 fn free_ino(incarnation: Incarnation, counters: &BTreeMap<Slot, u32>, home: Slot) -> Ino {
     (0..=u16::MAX)
         .map(|distance| Slot(home.0.wrapping_add(distance)))
-        .map(|slot| Ino::new(incarnation, slot, counters.get(&slot).copied().unwrap_or(FIRST_COUNTER)))
+        .map(|slot| {
+            Ino::new(incarnation, slot, counters.get(&slot).copied().unwrap_or(FIRST_COUNTER))
+        })
         .find(|ino| ino.counter() != FULL_SLOT)
         .expect("2^48 inodes do not fit any memory")
 }

@@ -157,7 +157,11 @@ impl Namespace {
 
     /// Carries out what a client asks for, or refuses it and changes nothing. Answers with
     /// the attributes of the inode made, linked, changed or written.
-    pub fn mutate(&mut self, mutation: &Mutation, op: &mut Operation) -> Result<Option<Attr>, FsError> {
+    pub fn mutate(
+        &mut self,
+        mutation: &Mutation,
+        op: &mut Operation,
+    ) -> Result<Option<Attr>, FsError> {
         self.may_discard(op)?;
         match self.within_quotas(mutation) {
             Ok(()) => self.carry_out(mutation, op),
@@ -169,8 +173,13 @@ impl Namespace {
         }
     }
 
-    /// As [`Namespace::mutate`], of what was carried out before and lost since: no quota refuses it.
-    pub fn repeat(&mut self, mutation: &Mutation, op: &mut Operation) -> Result<Option<Attr>, FsError> {
+    /// As [`Namespace::mutate`], of what was carried out before and lost since: no quota refuses
+    /// it.
+    pub fn repeat(
+        &mut self,
+        mutation: &Mutation,
+        op: &mut Operation,
+    ) -> Result<Option<Attr>, FsError> {
         self.may_discard(op)?;
         let crosses = self.within_quotas(mutation) == Err(FsError::CrossDevice);
         let done = self.carry_out(mutation, op);
@@ -180,34 +189,60 @@ impl Namespace {
         done
     }
 
-    fn carry_out(&mut self, mutation: &Mutation, op: &mut Operation) -> Result<Option<Attr>, FsError> {
+    fn carry_out(
+        &mut self,
+        mutation: &Mutation,
+        op: &mut Operation,
+    ) -> Result<Option<Attr>, FsError> {
         require_no_trash(mutation)?;
         match mutation {
-            Mutation::Make { parent, name, ino, mode, what } => self.make(*parent, name, *ino, *mode, what, op).map(Some),
-            Mutation::Link { ino, parent, name } => self.link(*ino, *parent, name, op).map(Some),
-            Mutation::Unlink { parent, name, holders } => self.unlink(*parent, name, holders, op).map(|()| self.parted(op)),
-            Mutation::Rmdir { parent, name, holders } => self.rmdir(*parent, name, holders, op).map(|()| self.parted(op)),
-            Mutation::Rename { from, name, to, new_name, mode, holders } => {
-                self.rename((*from, name), (*to, new_name), *mode, holders, op).map(|()| self.parted(op))
+            Mutation::Make { parent, name, ino, mode, what } => {
+                self.make(*parent, name, *ino, *mode, what, op).map(Some)
             }
+            Mutation::Link { ino, parent, name } => self.link(*ino, *parent, name, op).map(Some),
+            Mutation::Unlink { parent, name, holders } => {
+                self.unlink(*parent, name, holders, op).map(|()| self.parted(op))
+            }
+            Mutation::Rmdir { parent, name, holders } => {
+                self.rmdir(*parent, name, holders, op).map(|()| self.parted(op))
+            }
+            Mutation::Rename { from, name, to, new_name, mode, holders } => self
+                .rename((*from, name), (*to, new_name), *mode, holders, op)
+                .map(|()| self.parted(op)),
             Mutation::SetAttr { ino, set } => self.set_attr(*ino, set, op).map(Some),
-            Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => self.set_flags(*ino, value, op).map(Some),
-            Mutation::SetXattr { ino, name, value, mode } => self.set_xattr(*ino, name, value, *mode, op).map(Some),
-            Mutation::SetAcl { ino, class, value, drop_set_gid } => self.set_acl(*ino, *class, value, *drop_set_gid, op).map(Some),
+            Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => {
+                self.set_flags(*ino, value, op).map(Some)
+            }
+            Mutation::SetXattr { ino, name, value, mode } => {
+                self.set_xattr(*ino, name, value, *mode, op).map(Some)
+            }
+            Mutation::SetAcl { ino, class, value, drop_set_gid } => {
+                self.set_acl(*ino, *class, value, *drop_set_gid, op).map(Some)
+            }
             Mutation::RemoveXattr { ino, name } => self.remove_xattr(*ino, name, op).map(Some),
             Mutation::Write { ino, offset, len_bytes, sums, drop_set_id } => {
                 self.write(*ino, (*offset, *len_bytes), sums, *drop_set_id, None, op).map(Some)
             }
-            Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range } => {
-                self.write(*ino, (*offset, *len_bytes), sums, *drop_set_id, Some(*range), op).map(Some)
-            }
+            Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range } => self
+                .write(*ino, (*offset, *len_bytes), sums, *drop_set_id, Some(*range), op)
+                .map(Some),
             Mutation::WriteWhole { ino, offset, len_bytes, sums, drop_set_id } => {
                 let sums = sums_of_touched(*offset, *len_bytes, sums);
                 self.write(*ino, (*offset, *len_bytes), &sums, *drop_set_id, None, op).map(Some)
             }
-            Mutation::Tmpfile { parent, ino, mode, holder } => self.tmpfile(*parent, *ino, *mode, *holder, op).map(Some),
+            Mutation::Tmpfile { parent, ino, mode, holder } => {
+                self.tmpfile(*parent, *ino, *mode, *holder, op).map(Some)
+            }
             Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id } => {
-                self.fallocate(*ino, (*offset, *len_bytes), (*what, *keep_size), edges, *drop_set_id, op).map(Some)
+                self.fallocate(
+                    *ino,
+                    (*offset, *len_bytes),
+                    (*what, *keep_size),
+                    edges,
+                    *drop_set_id,
+                    op,
+                )
+                .map(Some)
             }
         }
     }
@@ -216,7 +251,9 @@ impl Namespace {
     fn parted(&self, op: &Operation) -> Option<Attr> {
         op.changes.iter().find_map(|change| match change {
             Change::Gone { attr, .. } => Some(attr.clone()),
-            Change::Unlinked { ino, .. } => self.inode(*ino).map(|inode| inode.attr).filter(|attr| attr.nlink == 0),
+            Change::Unlinked { ino, .. } => {
+                self.inode(*ino).map(|inode| inode.attr).filter(|attr| attr.nlink == 0)
+            }
             _ => None,
         })
     }
@@ -233,11 +270,23 @@ pub struct Operation<'a> {
 
 impl Operation<'_> {
     fn linked(&mut self, parent: Ino, name: &Name, ino: Ino, primary: bool) {
-        self.changes.push(Change::Linked { parent, name: name.clone(), ino, primary, stamp: self.stamp });
+        self.changes.push(Change::Linked {
+            parent,
+            name: name.clone(),
+            ino,
+            primary,
+            stamp: self.stamp,
+        });
     }
 
     fn unlinked(&mut self, parent: Ino, name: &Name, ino: Ino, primary: bool) {
-        self.changes.push(Change::Unlinked { parent, name: name.clone(), ino, primary, stamp: self.stamp });
+        self.changes.push(Change::Unlinked {
+            parent,
+            name: name.clone(),
+            ino,
+            primary,
+            stamp: self.stamp,
+        });
     }
 
     fn touched(&mut self, ino: Ino) {
@@ -257,9 +306,16 @@ pub enum Change {
     Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
     /// Attributes or extended attributes other than the size changed.
     Touched { ino: Ino, stamp: Stamp },
-    /// Bytes were written; they are in the store file, or in the range of a pack file that the file got for them. `sums` are of the blocks
-    /// that were touched.
-    Written { ino: Ino, offset: u64, len_bytes: u64, sums: Vec<Option<u32>>, packed: Option<PackRange>, stamp: Stamp },
+    /// Bytes were written; they are in the store file, or in the range of a pack file that the file
+    /// got for them. `sums` are of the blocks that were touched.
+    Written {
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+        sums: Vec<Option<u32>>,
+        packed: Option<PackRange>,
+        stamp: Stamp,
+    },
     /// A range became zeros: `edges` are blocks that the store file has so, whole blocks of
     /// the range become holes. One that reaches the end of the file takes all of its last
     /// block along.
@@ -276,7 +332,9 @@ impl Change {
     /// The inodes of which a cache may hold something that the change made stale.
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
         let (first, second) = match *self {
-            Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => (Some(ino), Some(parent)),
+            Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => {
+                (Some(ino), Some(parent))
+            }
             Change::Made { ino }
             | Change::Touched { ino, .. }
             | Change::Written { ino, .. }

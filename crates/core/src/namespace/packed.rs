@@ -39,7 +39,22 @@ const NO_COOKIE: Cookie = Cookie(FIRST_COOKIE.0 - 1);
 
 impl Value<Ino> for Inode {
     fn pack(&self, ino: &Ino, out: &mut Vec<u8>) {
-        let Attr { ino: _, kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes: _, atime, mtime, ctime, btime, version } = self.attr;
+        let Attr {
+            ino: _,
+            kind,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size_bytes,
+            hole_bytes: _,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            version,
+        } = self.attr;
         let only = self.first.filter(|_| self.names == 1 && nlink == 1);
         let parts = [
             (DEVICE, rdev != 0),
@@ -51,8 +66,10 @@ impl Value<Ino> for Inode {
             (LINKS, only.is_none()),
             (LAST_COOKIE, self.last_cookie != NO_COOKIE),
         ];
-        let has = parts.iter().filter(|(_, is_there)| *is_there).fold(0, |has, (part, _)| has | part);
-        let kind = KINDS.iter().position(|other| *other == kind).expect("all kinds are there") as u16;
+        let has =
+            parts.iter().filter(|(_, is_there)| *is_there).fold(0, |has, (part, _)| has | part);
+        let kind =
+            KINDS.iter().position(|other| *other == kind).expect("all kinds are there") as u16;
         pack(&(has, kind << MODE_BITS | mode, uid, gid, size_bytes, btime, version), out);
         match only {
             Some(link) => pack(&(distance(*ino, link.parent), link.cookie), out),
@@ -60,7 +77,10 @@ impl Value<Ino> for Inode {
         }
         let times = [(ATIME, atime, btime), (MTIME, mtime, btime), (CTIME, ctime, mtime)];
         for (_, time, base) in times.into_iter().filter(|(part, ..)| has & part != 0) {
-            pack(&(time.secs.wrapping_sub(base.secs), i64::from(time.nanos) - i64::from(base.nanos)), out);
+            pack(
+                &(time.secs.wrapping_sub(base.secs), i64::from(time.nanos) - i64::from(base.nanos)),
+                out,
+            );
         }
         if has & DEVICE != 0 {
             pack(&rdev, out);
@@ -78,7 +98,15 @@ impl Value<Ino> for Inode {
 
     fn unpack(ino: &Ino, mut bytes: &[u8]) -> Inode {
         let bytes = &mut bytes;
-        let (has, kind_and_mode, uid, gid, size_bytes, btime, version): (u8, u16, u32, u32, u64, Time, Version) = take(bytes);
+        let (has, kind_and_mode, uid, gid, size_bytes, btime, version): (
+            u8,
+            u16,
+            u32,
+            u32,
+            u64,
+            Time,
+            Version,
+        ) = take(bytes);
         let has = |part| has & part != 0;
         let (nlink, first, names, last_age) = match has(LINKS) {
             true => take(bytes),
@@ -90,7 +118,10 @@ impl Value<Ino> for Inode {
         let mut time = |part, base: Time| match has(part) {
             true => {
                 let (secs, nanos): (i64, i64) = take(bytes);
-                Time { secs: base.secs.wrapping_add(secs), nanos: (i64::from(base.nanos) + nanos) as u32 }
+                Time {
+                    secs: base.secs.wrapping_add(secs),
+                    nanos: (i64::from(base.nanos) + nanos) as u32,
+                }
             }
             false => base,
         };
@@ -102,7 +133,22 @@ impl Value<Ino> for Inode {
         let last_cookie = if has(LAST_COOKIE) { take(bytes) } else { NO_COOKIE };
         let kind = KINDS[usize::from(kind_and_mode >> MODE_BITS)];
         let mode = kind_and_mode & MODE;
-        let attr = Attr { ino: *ino, kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes: 0, atime, mtime, ctime, btime, version };
+        let attr = Attr {
+            ino: *ino,
+            kind,
+            mode,
+            nlink,
+            uid,
+            gid,
+            rdev,
+            size_bytes,
+            hole_bytes: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            version,
+        };
         Inode { attr, xattrs, target, first, names, last_age, last_cookie }
     }
 }

@@ -1,5 +1,5 @@
-//! What is to stay in the cache: an inode that has the attribute [`PIN`], and all that is below it by
-//! its oldest name.
+//! What is to stay in the cache: an inode that has the attribute [`PIN`], and all that is below it
+//! by its oldest name.
 
 use super::Namespace;
 use ebb_model::{Ino, PIN};

@@ -125,7 +125,9 @@ impl Namespace {
 
     /// Of how many more inodes there is room in `innermost`.
     fn quota_inode_room(&self, innermost: Option<Ino>) -> Option<u64> {
-        let room = |root: Ino| Some(self.limits(root).inodes?.saturating_sub(self.quotas.roots.get(&root)?.inodes));
+        let room = |root: Ino| {
+            Some(self.limits(root).inodes?.saturating_sub(self.quotas.roots.get(&root)?.inodes))
+        };
         self.quota_chain(innermost).filter_map(room).min()
     }
 
@@ -143,12 +145,18 @@ impl Namespace {
             return Ok(());
         }
         match mutation {
-            Mutation::Make { parent, .. } | Mutation::Tmpfile { parent, .. } => self.may_make_in(*parent),
+            Mutation::Make { parent, .. } | Mutation::Tmpfile { parent, .. } => {
+                self.may_make_in(*parent)
+            }
             Mutation::Fallocate { ino, offset, len_bytes, keep_size: false, .. } => {
                 self.may_be_as_long(*ino, offset.saturating_add(*len_bytes))
             }
-            Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size_bytes), .. } } => self.may_be_as_long(*ino, *size_bytes),
-            Mutation::Link { ino, parent, .. } => self.on_one_side(self.counts_in(*ino), self.quota_root(*parent)),
+            Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size_bytes), .. } } => {
+                self.may_be_as_long(*ino, *size_bytes)
+            }
+            Mutation::Link { ino, parent, .. } => {
+                self.on_one_side(self.counts_in(*ino), self.quota_root(*parent))
+            }
             Mutation::Rename { from, name, to, new_name, mode, .. } => {
                 let (source, target) = (self.dentry(*from, name), self.dentry(*to, new_name));
                 if source.zip(target).is_some_and(|(source, target)| source.ino == target.ino) {
@@ -158,7 +166,9 @@ impl Namespace {
                 if mode.makes() { self.may_make_in(*from) } else { Ok(()) }
             }
             _ => match mutation.span() {
-                Some((ino, offset, len_bytes)) if len_bytes > 0 => self.may_be_as_long(ino, offset.saturating_add(len_bytes)),
+                Some((ino, offset, len_bytes)) if len_bytes > 0 => {
+                    self.may_be_as_long(ino, offset.saturating_add(len_bytes))
+                }
                 _ => Ok(()),
             },
         }
@@ -171,16 +181,22 @@ impl Namespace {
     fn may_be_as_long(&self, ino: Ino, len_bytes: u64) -> Result<(), FsError> {
         let size_bytes = self.inode(ino).map_or(0, |inode| inode.attr.size_bytes);
         let growth = len_bytes.saturating_sub(size_bytes);
-        require(growth == 0 || self.quota_room(self.counts_in(ino), |_| 0).is_none_or(|room| growth <= room))
+        require(
+            growth == 0
+                || self.quota_room(self.counts_in(ino), |_| 0).is_none_or(|room| growth <= room),
+        )
     }
 
-    /// Refuses an inode that is to count in `innermost` from now on, and for which there is no room.
+    /// Refuses an inode that is to count in `innermost` from now on, and for which there is no
+    /// room.
     pub(super) fn may_count_in(&self, ino: Ino, innermost: Option<Ino>) -> Result<(), FsError> {
         let count = self.inode(ino).map_or(Count::default(), |inode| Count::of(&inode));
         let counted: BTreeSet<Ino> = self.quota_chain(self.counts_in(ino)).collect();
         let fits = |root: Ino| {
-            let (limits, used) = (self.limits(root), self.quotas.roots.get(&root).copied().unwrap_or_default());
-            let bytes = count.bytes == 0 || limits.bytes.is_none_or(|limit| used.bytes + count.bytes <= limit.into());
+            let (limits, used) =
+                (self.limits(root), self.quotas.roots.get(&root).copied().unwrap_or_default());
+            let bytes = count.bytes == 0
+                || limits.bytes.is_none_or(|limit| used.bytes + count.bytes <= limit.into());
             bytes && limits.inodes.is_none_or(|limit| used.inodes + count.inodes <= limit)
         };
         require(self.quota_chain(innermost).filter(|root| !counted.contains(root)).all(fits))
@@ -196,18 +212,30 @@ impl Namespace {
         match limits {
             None if self.quotas.roots.contains_key(&dir) => Ok(()),
             None => Err(FsError::NoAttribute),
-            Some(limits) if Inode::quota_of(&quota_value(limits)).is_none() => Err(FsError::Invalid),
-            Some(limits) => require_room(&self.inode(dir).ok_or(FsError::Stale)?, QUOTA, &quota_value(limits)),
+            Some(limits) if Inode::quota_of(&quota_value(limits)).is_none() => {
+                Err(FsError::Invalid)
+            }
+            Some(limits) => {
+                require_room(&self.inode(dir).ok_or(FsError::Stale)?, QUOTA, &quota_value(limits))
+            }
         }
     }
 
     /// Makes the directory a root, changes its limits or ends its quota. All that is below it is
     /// counted here and now. What was removed from there before and is still open is not.
-    pub fn set_quota(&mut self, dir: Ino, limits: Option<QuotaLimits>, stamp: Stamp, changes: &mut Vec<Change>) -> Result<(), FsError> {
+    pub fn set_quota(
+        &mut self,
+        dir: Ino,
+        limits: Option<QuotaLimits>,
+        stamp: Stamp,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), FsError> {
         self.may_have_quota(dir, limits)?;
         self.change_inode(dir, |inode| {
             match limits {
-                Some(limits) => drop(inode.xattrs.insert(Bytes::from_static(QUOTA), quota_value(limits))),
+                Some(limits) => {
+                    drop(inode.xattrs.insert(Bytes::from_static(QUOTA), quota_value(limits)))
+                }
                 None => drop(inode.xattrs.remove(QUOTA)),
             }
             inode.changed(stamp);
@@ -238,7 +266,9 @@ impl Namespace {
 
     /// As [`Namespace::count_in`] of each, of files that are new in `dir`.
     pub(super) fn count_in_at_once(&mut self, dir: Ino, files: &[Inode]) {
-        self.count(self.quota_root(dir), |sum| files.iter().for_each(|file| sum.add(Count::of(file))));
+        self.count(self.quota_root(dir), |sum| {
+            files.iter().for_each(|file| sum.add(Count::of(file)))
+        });
     }
 
     /// An inode has gone that counted in `innermost`.
@@ -265,7 +295,9 @@ impl Namespace {
     pub(super) fn count_resized(&mut self, ino: Ino, old_bytes: u64) {
         let new_bytes = self.inode(ino).map_or(0, |inode| inode.attr.size_bytes);
         if new_bytes != old_bytes {
-            self.count(self.counts_in(ino), |sum| sum.bytes = sum.bytes + u128::from(new_bytes) - u128::from(old_bytes));
+            self.count(self.counts_in(ino), |sum| {
+                sum.bytes = sum.bytes + u128::from(new_bytes) - u128::from(old_bytes)
+            });
         }
     }
 
@@ -294,7 +326,9 @@ impl Namespace {
         }
         let strays = &mut self.quotas.strays;
         match outer {
-            Some(outer) => strays.values_mut().filter(|root| **root == dir).for_each(|root| *root = outer),
+            Some(outer) => {
+                strays.values_mut().filter(|root| **root == dir).for_each(|root| *root = outer)
+            }
             None => strays.retain(|_, root| *root != dir),
         }
     }
@@ -332,8 +366,11 @@ impl Namespace {
                 }
             }
         }
-        let within = self.quotas.strays.iter().filter(|(_, counted_in)| self.is_within(**counted_in, root));
-        within.filter_map(|(ino, _)| self.inode(*ino)).for_each(|inode| found.add(Count::of(&inode)));
+        let within =
+            self.quotas.strays.iter().filter(|(_, counted_in)| self.is_within(**counted_in, root));
+        within
+            .filter_map(|(ino, _)| self.inode(*ino))
+            .for_each(|inode| found.add(Count::of(&inode)));
         found
     }
 
@@ -343,7 +380,9 @@ impl Namespace {
         let mut at = 0;
         while let Some(dir) = found.get(at).copied() {
             let children = self.stream(dir, Cookie::START).map(|(_, child)| child);
-            found.extend(children.filter(|child| child.kind == FileKind::Directory).map(|child| child.ino));
+            found.extend(
+                children.filter(|child| child.kind == FileKind::Directory).map(|child| child.ino),
+            );
             at += 1;
         }
         found
@@ -353,17 +392,29 @@ impl Namespace {
 /// Snapshots and proof.
 impl Namespace {
     pub(super) fn quota_items(&self) -> impl Iterator<Item = NamespaceItem> {
-        let roots = self.quotas.roots.iter().map(|(root, count)| NamespaceItem::Quota { root: *root, count: *count });
-        roots.chain(self.quotas.strays.iter().map(|(ino, root)| NamespaceItem::Stray { ino: *ino, root: *root }))
+        let roots = self
+            .quotas
+            .roots
+            .iter()
+            .map(|(root, count)| NamespaceItem::Quota { root: *root, count: *count });
+        roots.chain(
+            self.quotas
+                .strays
+                .iter()
+                .map(|(ino, root)| NamespaceItem::Stray { ino: *ino, root: *root }),
+        )
     }
 
     /// Broken laws, in words, of a namespace in which the others hold.
     pub(super) fn check_quotas(&self) -> impl Iterator<Item = String> {
-        let volume = (self.quotas.volume != Quotas::volume_of(&self.inodes)).then(|| "what is on the volume is counted wrongly".into());
+        let volume = (self.quotas.volume != Quotas::volume_of(&self.inodes))
+            .then(|| "what is on the volume is counted wrongly".into());
         let attributes = self.inodes.iter().filter_map(|(ino, inode)| {
             let has_quota = inode.quota().is_some();
             if inode.xattrs.contains_key(QUOTA) != has_quota {
-                return Some(format!("inode {ino}: has a quota that cannot be read, or is no directory"));
+                return Some(format!(
+                    "inode {ino}: has a quota that cannot be read, or is no directory"
+                ));
             }
             let is_root = has_quota && inode.attr.nlink > 0;
             (is_root != self.quotas.roots.contains_key(&ino))
@@ -371,11 +422,13 @@ impl Namespace {
         });
         let strays = self.quotas.strays.iter().filter_map(|(ino, root)| {
             let nameless = self.inode(*ino).is_some_and(|inode| inode.first.is_none());
-            (!nameless || !self.quotas.roots.contains_key(root)).then(|| format!("inode {ino} counts without a name in {root}, wrongly"))
+            (!nameless || !self.quotas.roots.contains_key(root))
+                .then(|| format!("inode {ino} counts without a name in {root}, wrongly"))
         });
         let roots = self.quotas.roots.iter().filter_map(|(root, count)| {
             let found = self.inode(*root).map(|_| self.count_below(*root));
-            (found != Some(*count)).then(|| format!("quota root {root} counts {count:?} and has {found:?}"))
+            (found != Some(*count))
+                .then(|| format!("quota root {root} counts {count:?} and has {found:?}"))
         });
         volume.into_iter().chain(attributes).chain(strays).chain(roots)
     }
@@ -406,7 +459,10 @@ impl Quotas {
 
     fn volume_of(inodes: &Tree<Ino, Inode>) -> Count {
         let mut sum = Count::default();
-        inodes.iter().filter(|(ino, _)| *ino != Ino::ROOT).for_each(|(_, inode)| sum.add(Count::of(&inode)));
+        inodes
+            .iter()
+            .filter(|(ino, _)| *ino != Ino::ROOT)
+            .for_each(|(_, inode)| sum.add(Count::of(&inode)));
         sum
     }
 }
@@ -420,7 +476,8 @@ impl Inode {
 
     fn quota_of(value: &[u8]) -> Option<QuotaLimits> {
         let (bytes, inodes) = value.strip_prefix(&[VERSION])?.split_first_chunk()?;
-        let limit = |number: [u8; 8]| Some(u64::from_le_bytes(number)).filter(|number| *number != NO_LIMIT);
+        let limit =
+            |number: [u8; 8]| Some(u64::from_le_bytes(number)).filter(|number| *number != NO_LIMIT);
         let limits = QuotaLimits { bytes: limit(*bytes), inodes: limit(inodes.try_into().ok()?) };
         (limits != QuotaLimits::default()).then_some(limits)
     }
@@ -434,7 +491,8 @@ impl Inode {
 }
 
 fn quota_value(limits: QuotaLimits) -> Bytes {
-    let numbers = [limits.bytes, limits.inodes].map(|limit| limit.unwrap_or(NO_LIMIT).to_le_bytes());
+    let numbers =
+        [limits.bytes, limits.inodes].map(|limit| limit.unwrap_or(NO_LIMIT).to_le_bytes());
     [&[VERSION][..], numbers.as_flattened()].concat().into()
 }
 

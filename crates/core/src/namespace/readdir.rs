@@ -8,11 +8,16 @@ use ebb_model::*;
 pub const FIRST_COOKIE: Cookie = Cookie(3);
 
 impl Namespace {
-    /// Up to `limit` entries after a position, with attributes, and whether the stream ends
-    /// with them. Every name that is there all the time is shown exactly once, whatever
-    /// comes and goes between two calls; no place in the directory is shown twice, and no
-    /// rename within it makes a new one, but for one that leaves a whiteout, whose new name comes last.
-    pub fn read_dir(&self, dir: Ino, after: Cookie, limit: usize) -> Result<(Vec<(DirEntry, Attr)>, bool), FsError> {
+    /// Up to `limit` entries after a position, with attributes, and whether the stream ends with
+    /// them. Every name that is there all the time is shown exactly once, whatever comes and goes
+    /// between two calls; no place in the directory is shown twice, and no rename within it makes a
+    /// new one, but for one that leaves a whiteout, whose new name comes last.
+    pub fn read_dir(
+        &self,
+        dir: Ino,
+        after: Cookie,
+        limit: usize,
+    ) -> Result<(Vec<(DirEntry, Attr)>, bool), FsError> {
         match self.directory(dir) {
             Ok(_) => {}
             Err(FsError::NotFound) => return Ok((Vec::new(), true)),
@@ -28,12 +33,20 @@ impl Namespace {
     }
 
     /// What a directory stream has after a position, as far as it is loaded.
-    pub fn entries_after(&self, dir: Ino, after: Cookie) -> impl Iterator<Item = (Cookie, Ino, FileKind)> {
+    pub fn entries_after(
+        &self,
+        dir: Ino,
+        after: Cookie,
+    ) -> impl Iterator<Item = (Cookie, Ino, FileKind)> {
         self.stream(dir, after).filter_map(shown)
     }
 
     /// What it has before a position, the last one first.
-    pub fn entries_before(&self, dir: Ino, before: Cookie) -> impl Iterator<Item = (Cookie, Ino, FileKind)> {
+    pub fn entries_before(
+        &self,
+        dir: Ino,
+        before: Cookie,
+    ) -> impl Iterator<Item = (Cookie, Ino, FileKind)> {
         self.stream_back(dir, before).filter_map(shown)
     }
 }

@@ -33,7 +33,9 @@ impl Namespace {
         self.require_movable(op.caller, source, to.0)?;
         match target {
             None => require(op.caller, &self.directory(to.0)?, Access::WRITE)?,
-            Some(target) if mode == RenameMode::Exchange => self.require_movable(op.caller, target, from.0)?,
+            Some(target) if mode == RenameMode::Exchange => {
+                self.require_movable(op.caller, target, from.0)?
+            }
             Some(target) => self.require_replaceable(op.caller, source, target)?,
         }
         let whiteout = match mode {
@@ -47,7 +49,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// What overlays take for a removed name: a device 0:0, which nobody can open, of whoever moves the name away.
+    /// What overlays take for a removed name: a device 0:0, which nobody can open, of whoever moves
+    /// the name away.
     fn whiteout(&self, dir: Ino, ino: Option<Ino>, op: &Operation) -> Result<Inode, FsError> {
         let ino = ino.ok_or(FsError::Invalid)?;
         self.require_unused(ino)?;
@@ -59,7 +62,13 @@ impl Namespace {
     }
 
     /// Refuses to move a directory below itself, or over a directory that it is in.
-    fn require_no_loop(&self, source: Named, to: Ino, target: Option<Named>, mode: RenameMode) -> Result<(), FsError> {
+    fn require_no_loop(
+        &self,
+        source: Named,
+        to: Ino,
+        target: Option<Named>,
+        mode: RenameMode,
+    ) -> Result<(), FsError> {
         let from = source.link.parent;
         if from == to {
             return Ok(());
@@ -68,10 +77,16 @@ impl Namespace {
             return Err(FsError::Invalid);
         }
         match target {
-            Some(target) if target.kind == FileKind::Directory && self.is_within(from, target.ino) => match mode {
-                RenameMode::Exchange => Err(FsError::Invalid),
-                RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Whiteout { .. } => Err(FsError::NotEmpty),
-            },
+            Some(target)
+                if target.kind == FileKind::Directory && self.is_within(from, target.ino) =>
+            {
+                match mode {
+                    RenameMode::Exchange => Err(FsError::Invalid),
+                    RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Whiteout { .. } => {
+                        Err(FsError::NotEmpty)
+                    }
+                }
+            }
             _ => Ok(()),
         }
     }
@@ -87,7 +102,12 @@ impl Namespace {
         Ok(())
     }
 
-    fn require_replaceable(&self, caller: &Caller, source: Named, target: Named) -> Result<(), FsError> {
+    fn require_replaceable(
+        &self,
+        caller: &Caller,
+        source: Named,
+        target: Named,
+    ) -> Result<(), FsError> {
         let inode = self.inode(target.ino).ok_or(FsError::Stale)?;
         require_removable(caller, &self.directory(target.link.parent)?, &inode)?;
         match (source.kind == FileKind::Directory, target.kind == FileKind::Directory) {
@@ -147,7 +167,8 @@ impl Namespace {
         let (from, to) = (source.link.parent, target.link.parent);
         self.redirect(source, target.ino, target.kind);
         self.redirect(target, source.ino, source.kind);
-        let moves = i32::from(source.kind == FileKind::Directory) - i32::from(target.kind == FileKind::Directory);
+        let moves = i32::from(source.kind == FileKind::Directory)
+            - i32::from(target.kind == FileKind::Directory);
         self.dir_changed(from, op.stamp, -moves);
         self.dir_changed(to, op.stamp, moves);
         let source_primary = self.name_moved(source, target.link, op.stamp);

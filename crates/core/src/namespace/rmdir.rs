@@ -6,7 +6,13 @@ use ebb_model::*;
 impl Namespace {
     /// Names that are still only in the bucket count as much as loaded ones: the caller has
     /// made sure that the directory is loaded whole.
-    pub(super) fn rmdir(&mut self, parent: Ino, name: &Name, holders: &[SessionId], op: &mut Operation) -> Result<(), FsError> {
+    pub(super) fn rmdir(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        holders: &[SessionId],
+        op: &mut Operation,
+    ) -> Result<(), FsError> {
         let lost = self.removable(op.caller, parent, name)?;
         if lost.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);

@@ -8,13 +8,21 @@ use ebb_model::*;
 
 impl Namespace {
     /// All that is asked for, or nothing. An empty request changes nothing, not even ctime.
-    pub(super) fn set_attr(&mut self, ino: Ino, set: &SetAttr, op: &mut Operation) -> Result<Attr, FsError> {
+    pub(super) fn set_attr(
+        &mut self,
+        ino: Ino,
+        set: &SetAttr,
+        op: &mut Operation,
+    ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         validate(&inode, set)?;
         require_rights(op.caller, &inode, set)?;
         let old = inode.attr.clone();
-        // The kernel asks nobody for his rights to this: it can be chown(2) of nothing, or be for a write, which asks once more.
-        let is_nothing = *set == DROP_SET_ID && (![0, old.uid].contains(&op.caller.uid) || inode.without_set_id(op.caller) == old.mode);
+        // The kernel asks nobody for his rights to this: it can be chown(2) of nothing, or be for a
+        // write, which asks once more.
+        let is_nothing = *set == DROP_SET_ID
+            && (![0, old.uid].contains(&op.caller.uid)
+                || inode.without_set_id(op.caller) == old.mode);
         if *set == SetAttr::default() || is_nothing {
             return Ok(old);
         }
@@ -47,9 +55,16 @@ impl Namespace {
         let new = inode.attr;
         if new.size_bytes != old.size_bytes {
             self.count_resized(ino, old.size_bytes);
-            op.changes.push(Change::Resized { ino, old_bytes: old.size_bytes, new_bytes: new.size_bytes, stamp: op.stamp });
+            op.changes.push(Change::Resized {
+                ino,
+                old_bytes: old.size_bytes,
+                new_bytes: new.size_bytes,
+                stamp: op.stamp,
+            });
         }
-        if new.size_bytes == old.size_bytes || (SetAttr { size_bytes: None, ..*set }) != SetAttr::default() {
+        if new.size_bytes == old.size_bytes
+            || (SetAttr { size_bytes: None, ..*set }) != SetAttr::default()
+        {
             op.touched(ino);
         }
         Ok(new)
@@ -57,9 +72,9 @@ impl Namespace {
 }
 
 impl Inode {
-    /// The mode after a write, truncation or change of owner: no set-uid, and set-gid only
-    /// where it cannot mean the group of a running program, and the caller is in that group or root,
-    /// whoever has checked the rest. Set-gid of a directory is no privilege.
+    /// The mode after a write, truncation or change of owner: no set-uid, and set-gid only where it
+    /// cannot mean the group of a running program, and the caller is in that group or root, whoever
+    /// has checked the rest. Set-gid of a directory is no privilege.
     pub(super) fn without_set_id(&self, caller: &Caller) -> u16 {
         let Attr { mode, gid, kind, .. } = self.attr;
         if kind == FileKind::Directory {
@@ -69,8 +84,8 @@ impl Inode {
         mode & !SET_UID & if keeps_set_gid { !0 } else { !SET_GID }
     }
 
-    /// File capabilities go whenever content or owner change, whoever does it. What a directory has under
-    /// that name means nothing.
+    /// File capabilities go whenever content or owner change, whoever does it. What a directory has
+    /// under that name means nothing.
     pub(super) fn drop_capability(&mut self) {
         if self.attr.kind != FileKind::Directory {
             self.xattrs.remove(CAPABILITY);
@@ -91,7 +106,9 @@ fn validate(inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
         inode.attr.file_bytes()?;
     }
     let times = [set.atime, set.mtime];
-    let impossible = times.iter().any(|time| matches!(time, Some(SetTime::To(time)) if time.nanos >= 1_000_000_000));
+    let impossible = times
+        .iter()
+        .any(|time| matches!(time, Some(SetTime::To(time)) if time.nanos >= 1_000_000_000));
     let mixed = times.contains(&Some(SetTime::Reading)) && *set != READING;
     if impossible || mixed || set.uid == Some(NOBODY) || set.gid == Some(NOBODY) {
         return Err(FsError::Invalid);
@@ -134,7 +151,9 @@ fn require_rights(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<(), F
         (None, None) => Ok(()),
         (Some(SetTime::Reading), _) => require(caller, inode, Access::READ),
         // `touch`: whoever may write may set both times to now.
-        (Some(SetTime::Now), Some(SetTime::Now)) if caller.uid != attr.uid => require(caller, inode, Access::WRITE),
+        (Some(SetTime::Now), Some(SetTime::Now)) if caller.uid != attr.uid => {
+            require(caller, inode, Access::WRITE)
+        }
         _ => require_owner(caller, inode),
     }
 }
@@ -146,7 +165,11 @@ fn new_mode(caller: &Caller, inode: &Inode, set: &SetAttr) -> u16 {
         return mode & MODE & if foreign { !SET_GID } else { !0 };
     }
     let cut_by_user = set.size_bytes.is_some() && !is_privileged(caller);
-    if is_chown(set) || cut_by_user || set.drop_set_id { inode.without_set_id(caller) } else { inode.attr.mode }
+    if is_chown(set) || cut_by_user || set.drop_set_id {
+        inode.without_set_id(caller)
+    } else {
+        inode.attr.mode
+    }
 }
 
 fn resolve(time: SetTime, stamp: Stamp) -> Time {
@@ -156,7 +179,15 @@ fn resolve(time: SetTime, stamp: Stamp) -> Time {
     }
 }
 
-const NOTHING: SetAttr = SetAttr { mode: None, uid: None, gid: None, size_bytes: None, atime: None, mtime: None, drop_set_id: false };
+const NOTHING: SetAttr = SetAttr {
+    mode: None,
+    uid: None,
+    gid: None,
+    size_bytes: None,
+    atime: None,
+    mtime: None,
+    drop_set_id: false,
+};
 const DROP_SET_ID: SetAttr = SetAttr { drop_set_id: true, ..NOTHING };
 const READING: SetAttr = SetAttr { atime: Some(SetTime::Reading), ..NOTHING };
 const TOUCH: SetAttr = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..NOTHING };

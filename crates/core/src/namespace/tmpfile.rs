@@ -9,7 +9,14 @@ use std::collections::BTreeSet;
 impl Namespace {
     /// `parent` says who may make it and what it inherits, and does not change: nobody but
     /// `holder` knows of the file.
-    pub(super) fn tmpfile(&mut self, parent: Ino, ino: Ino, mode: u16, holder: SessionId, op: &mut Operation) -> Result<Attr, FsError> {
+    pub(super) fn tmpfile(
+        &mut self,
+        parent: Ino,
+        ino: Ino,
+        mode: u16,
+        holder: SessionId,
+        op: &mut Operation,
+    ) -> Result<Attr, FsError> {
         let dir = self.searchable(op.caller, parent)?;
         require(op.caller, &dir, Access::WRITE)?;
         self.require_unused(ino)?;

@@ -3,18 +3,19 @@
 //!
 //! - Whether something is kept, where and for how long stands in the command, which has it from
 //!   [`Namespace::keep_of`] as it was then.
-//! - What is kept says so itself ([`TRASHED`]), and so in the log, in snapshots and in the pages of the
-//!   bucket.
-//! - To those who have it open a file stays what it is, but for its link count. A directory is empty,
-//!   and nothing is made in it.
+//! - What is kept says so itself ([`TRASHED`]), and so in the log, in snapshots and in the pages of
+//!   the bucket.
+//! - To those who have it open a file stays what it is, but for its link count. A directory is
+//!   empty, and nothing is made in it.
 
 use super::access::require;
 use super::{Change, FIRST_COOKIE, Inode, Named, Namespace, Operation, QUOTA};
 use bytes::Bytes;
 use ebb_model::*;
 
-/// The attribute of what is in the trash. It is not shown as an extended attribute and cannot be set as
-/// one. Its value is `version u8 = 1 | at i64 | at u32 | until i64 | uid u32 | path`, little endian.
+/// The attribute of what is in the trash. It is not shown as an extended attribute and cannot be
+/// set as one. Its value is `version u8 = 1 | at i64 | at u32 | until i64 | uid u32 | path`, little
+/// endian.
 pub const TRASHED: &[u8] = b"ebb.trashed";
 const VERSION: u8 = 1;
 
@@ -34,9 +35,10 @@ pub fn trashed_name(ino: Ino) -> Name {
 /// The names of the trash are nobody's to use.
 pub(super) fn require_no_trash(mutation: &Mutation) -> Result<(), FsError> {
     let (first, second) = match mutation {
-        Mutation::Make { name, .. } | Mutation::Link { name, .. } | Mutation::Unlink { name, .. } | Mutation::Rmdir { name, .. } => {
-            (Some(name), None)
-        }
+        Mutation::Make { name, .. }
+        | Mutation::Link { name, .. }
+        | Mutation::Unlink { name, .. }
+        | Mutation::Rmdir { name, .. } => (Some(name), None),
         Mutation::Rename { name, new_name, .. } => (Some(name), Some(new_name)),
         _ => (None, None),
     };
@@ -46,8 +48,8 @@ pub(super) fn require_no_trash(mutation: &Mutation) -> Result<(), FsError> {
 
 /// What is asked and shown.
 impl Namespace {
-    /// For how many seconds what is removed from the directory is kept, and the directory that says so:
-    /// the nearest that says anything.
+    /// For how many seconds what is removed from the directory is kept, and the directory that says
+    /// so: the nearest that says anything.
     pub fn keep_of(&self, dir: Ino) -> Option<(Ino, u64)> {
         let mut at = dir;
         loop {
@@ -61,7 +63,9 @@ impl Namespace {
 
     /// The trash that `top` has.
     pub fn trash_of(&self, top: Ino) -> Option<Ino> {
-        self.dentry(top, &trash_name()).filter(|dentry| dentry.kind == FileKind::Directory).map(|dentry| dentry.ino)
+        self.dentry(top, &trash_name())
+            .filter(|dentry| dentry.kind == FileKind::Directory)
+            .map(|dentry| dentry.ino)
     }
 
     pub(crate) fn is_trash(&self, dir: Ino) -> bool {
@@ -70,11 +74,21 @@ impl Namespace {
 
     /// What is known to be in the trash of `top`, with its cookie, behind a position.
     pub fn trashed(&self, top: Ino, after: Cookie) -> impl Iterator<Item = (Cookie, TrashEntry)> {
-        let stream = self.trash_of(top).map(|trash| self.stream(trash, after.max(Cookie(FIRST_COOKIE.0 - 1))));
+        let stream = self
+            .trash_of(top)
+            .map(|trash| self.stream(trash, after.max(Cookie(FIRST_COOKIE.0 - 1))));
         stream.into_iter().flatten().filter_map(|(cookie, entry)| {
             let inode = self.inode(entry.ino)?;
             let trashed = inode.trashed()?;
-            Some((cookie, TrashEntry { ino: entry.ino, kind: entry.kind, size_bytes: inode.attr.size_bytes, trashed }))
+            Some((
+                cookie,
+                TrashEntry {
+                    ino: entry.ino,
+                    kind: entry.kind,
+                    size_bytes: inode.attr.size_bytes,
+                    trashed,
+                },
+            ))
         })
     }
 
@@ -99,7 +113,8 @@ impl Namespace {
         }
     }
 
-    /// Where an inode was that is to be kept once it has lost this name. `None`: it has others, or goes.
+    /// Where an inode was that is to be kept once it has lost this name. `None`: it has others, or
+    /// goes.
     pub(super) fn path_to_keep(&self, lost: Named) -> Option<Bytes> {
         let inode = self.inode(lost.ino)?;
         if inode.attr.kind != FileKind::Directory && inode.attr.nlink > 1 {
@@ -112,12 +127,19 @@ impl Namespace {
     }
 
     /// Moves what has lost its last name to the trash. A quota ends with the path of its root.
-    pub(super) fn keep(&mut self, lost: Named, path: Bytes, place: &TrashPlace, op: &mut Operation) {
+    pub(super) fn keep(
+        &mut self,
+        lost: Named,
+        path: Bytes,
+        place: &TrashPlace,
+        op: &mut Operation,
+    ) {
         let Named { name, link, ino, kind } = lost;
         let counted_in = self.counts_in(ino);
         let trash = self.trash_of(place.top).unwrap_or_else(|| self.make_trash(place, op));
         let stamp = op.stamp;
-        let until_secs = stamp.time.secs.saturating_add(i64::try_from(place.keep_secs).unwrap_or(i64::MAX));
+        let until_secs =
+            stamp.time.secs.saturating_add(i64::try_from(place.keep_secs).unwrap_or(i64::MAX));
         let trashed = Trashed { path, at: stamp.time, until_secs, uid: op.caller.uid };
         let kept_name = trashed_name(ino);
         self.end_root(ino, counted_in);
@@ -137,8 +159,18 @@ impl Namespace {
     fn make_trash(&mut self, place: &TrashPlace, op: &mut Operation) -> Ino {
         let (top, ino, time) = (place.top, place.ino, op.stamp.time);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
-        let record =
-            InstalledRecord { mode: 0o700, nlink: 1, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: Vec::new(), links: Vec::new() };
+        let record = InstalledRecord {
+            mode: 0o700,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            xattrs: Vec::new(),
+            links: Vec::new(),
+        };
         let mut inode = Inode::recorded(ino, &Make::Directory, 0, record);
         inode.attr.version = op.stamp.version;
         let link = self.enter(top, &trash_name(), ino, FileKind::Directory);
@@ -169,9 +201,17 @@ impl Namespace {
     }
 
     /// To be asked [`Namespace::may_restore`] before.
-    pub fn restore(&mut self, ino: Ino, to: Ino, name: &Name, stamp: Stamp, changes: &mut Vec<Change>) {
+    pub fn restore(
+        &mut self,
+        ino: Ino,
+        to: Ino,
+        name: &Name,
+        stamp: Stamp,
+        changes: &mut Vec<Change>,
+    ) {
         let counted_in = self.counts_in(ino);
-        let (trash, kept_name) = self.primary_name(ino).expect("what is in the trash has a name there");
+        let (trash, kept_name) =
+            self.primary_name(ino).expect("what is in the trash has a name there");
         let from = self.primary_link(ino).expect("what has a name has a link");
         let mut inode = self.inode(ino).expect("it is in the trash");
         let kind = inode.attr.kind;
@@ -188,14 +228,25 @@ impl Namespace {
     }
 
     /// Removes what is in the trash for good. False if it is not there.
-    pub fn purge(&mut self, ino: Ino, holders: &[SessionId], stamp: Stamp, changes: &mut Vec<Change>) -> bool {
+    pub fn purge(
+        &mut self,
+        ino: Ino,
+        holders: &[SessionId],
+        stamp: Stamp,
+        changes: &mut Vec<Change>,
+    ) -> bool {
         if !self.inode(ino).is_some_and(|inode| inode.is_trashed()) {
             return false;
         }
-        let (trash, kept_name) = self.primary_name(ino).expect("what is in the trash has a name there");
+        let (trash, kept_name) =
+            self.primary_name(ino).expect("what is in the trash has a name there");
         let lost = self.named(trash, &kept_name).expect("a link leads to a dentry");
         self.change_inode(ino, |inode| drop(inode.xattrs.remove(TRASHED)));
-        self.remove(lost, holders, &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes });
+        self.remove(
+            lost,
+            holders,
+            &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes },
+        );
         true
     }
 }
@@ -206,7 +257,8 @@ impl Inode {
     }
 
     fn trashed(&self) -> Option<Trashed> {
-        let (secs, rest) = self.xattrs.get(TRASHED)?.strip_prefix(&[VERSION])?.split_first_chunk()?;
+        let (secs, rest) =
+            self.xattrs.get(TRASHED)?.strip_prefix(&[VERSION])?.split_first_chunk()?;
         let (nanos, rest) = rest.split_first_chunk()?;
         let (until_secs, rest) = rest.split_first_chunk()?;
         let (uid, path) = rest.split_first_chunk()?;
@@ -221,6 +273,12 @@ impl Inode {
 
 fn trashed_value(trashed: &Trashed) -> Bytes {
     let Trashed { path, at, until_secs, uid } = trashed;
-    let numbers = [&at.secs.to_le_bytes()[..], &at.nanos.to_le_bytes(), &until_secs.to_le_bytes(), &uid.to_le_bytes()].concat();
+    let numbers = [
+        &at.secs.to_le_bytes()[..],
+        &at.nanos.to_le_bytes(),
+        &until_secs.to_le_bytes(),
+        &uid.to_le_bytes(),
+    ]
+    .concat();
     [&[VERSION][..], &numbers, path].concat().into()
 }

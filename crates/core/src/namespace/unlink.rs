@@ -5,7 +5,13 @@ use super::{Named, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    pub(super) fn unlink(&mut self, parent: Ino, name: &Name, holders: &[SessionId], op: &mut Operation) -> Result<(), FsError> {
+    pub(super) fn unlink(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        holders: &[SessionId],
+        op: &mut Operation,
+    ) -> Result<(), FsError> {
         let lost = self.removable(op.caller, parent, name)?;
         if lost.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
@@ -15,7 +21,12 @@ impl Namespace {
     }
 
     /// What `name` refers to, if `caller` may remove it.
-    pub(super) fn removable<'a>(&self, caller: &Caller, parent: Ino, name: &'a Name) -> Result<Named<'a>, FsError> {
+    pub(super) fn removable<'a>(
+        &self,
+        caller: &Caller,
+        parent: Ino,
+        name: &'a Name,
+    ) -> Result<Named<'a>, FsError> {
         let dir = self.searchable(caller, parent)?;
         let named = self.named(parent, name).ok_or(FsError::NotFound)?;
         let inode = self.inode(named.ino).ok_or(FsError::Stale)?;

@@ -1,13 +1,13 @@
-//! write: bytes have reached the store file; what `stat` says of them follows, and by the same command which blocks
-//! have them, at which version (O-68).
+//! write: bytes have reached the store file; what `stat` says of them follows, and by the same
+//! command which blocks have them, at which version (O-68).
 
 use super::access::is_privileged;
 use super::{Change, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    /// Refuses what the flags of a file forbid to do with its bytes. Who overwrites them in place asks
-    /// before. `zeroes`: they are to become zeros.
+    /// Refuses what the flags of a file forbid to do with its bytes. Who overwrites them in place
+    /// asks before. `zeroes`: they are to become zeros.
     pub fn permit_bytes(&self, ino: Ino, zeroes: bool) -> Result<(), FsError> {
         let flags = self.inode(ino).ok_or(FsError::Stale)?.flags();
         let forbidden = flags.has(InodeFlags::IMMUTABLE) || zeroes && flags.has(InodeFlags::APPEND);
@@ -29,7 +29,10 @@ impl Namespace {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         let old_bytes = inode.attr.file_bytes()?;
         let (offset, len_bytes) = span;
-        let end = offset.checked_add(len_bytes).filter(|end| *end <= MAX_FILE_BYTES).ok_or(FsError::TooLarge)?;
+        let end = offset
+            .checked_add(len_bytes)
+            .filter(|end| *end <= MAX_FILE_BYTES)
+            .ok_or(FsError::TooLarge)?;
         if len_bytes == 0 {
             return Ok(inode.attr);
         }
@@ -43,7 +46,14 @@ impl Namespace {
         inode.attr.size_bytes = inode.attr.size_bytes.max(end);
         inode.modified(op.stamp);
         self.put_inode(&inode);
-        op.changes.push(Change::Written { ino, offset, len_bytes, sums: sums.to_vec(), packed, stamp: op.stamp });
+        op.changes.push(Change::Written {
+            ino,
+            offset,
+            len_bytes,
+            sums: sums.to_vec(),
+            packed,
+            stamp: op.stamp,
+        });
         if dropped {
             op.touched(ino);
         }
@@ -53,13 +63,28 @@ impl Namespace {
 
     /// Whole blocks were stored past everything: nobody's rights are asked, and nothing but times
     /// changes. False if the file is gone.
-    pub(crate) fn stored(&mut self, ino: Ino, first: u64, sums: &[u32], stamp: Stamp, changes: &mut Vec<Change>) -> bool {
+    pub(crate) fn stored(
+        &mut self,
+        ino: Ino,
+        first: u64,
+        sums: &[u32],
+        stamp: Stamp,
+        changes: &mut Vec<Change>,
+    ) -> bool {
         if self.inode(ino).is_none_or(|inode| inode.attr.kind != FileKind::Regular) {
             return false;
         }
         self.change_inode(ino, |inode| inode.modified(stamp));
-        let (offset, len_bytes) = (first.saturating_mul(BLOCK_BYTES), (sums.len() as u64).saturating_mul(BLOCK_BYTES));
-        changes.push(Change::Written { ino, offset, len_bytes, sums: sums.iter().copied().map(Some).collect(), packed: None, stamp });
+        let (offset, len_bytes) =
+            (first.saturating_mul(BLOCK_BYTES), (sums.len() as u64).saturating_mul(BLOCK_BYTES));
+        changes.push(Change::Written {
+            ino,
+            offset,
+            len_bytes,
+            sums: sums.iter().copied().map(Some).collect(),
+            packed: None,
+            stamp,
+        });
         true
     }
 }

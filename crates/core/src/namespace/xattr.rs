@@ -22,7 +22,11 @@ impl Namespace {
 
     pub fn list_xattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
-        Ok(inode.xattrs.into_keys().filter(|name| ![InodeFlags::ATTRIBUTE, QUOTA, TRASHED].contains(&&name[..])).collect())
+        Ok(inode
+            .xattrs
+            .into_keys()
+            .filter(|name| ![InodeFlags::ATTRIBUTE, QUOTA, TRASHED].contains(&&name[..]))
+            .collect())
     }
 
     pub(super) fn set_xattr(
@@ -55,7 +59,12 @@ impl Namespace {
         Ok(inode.attr)
     }
 
-    pub(super) fn remove_xattr(&mut self, ino: Ino, name: &Bytes, op: &mut Operation) -> Result<Attr, FsError> {
+    pub(super) fn remove_xattr(
+        &mut self,
+        ino: Ino,
+        name: &Bytes,
+        op: &mut Operation,
+    ) -> Result<Attr, FsError> {
         let mut inode = self.inode(ino).ok_or(FsError::Stale)?;
         require_changeable(op.caller, &inode, name)?;
         if !inode.xattrs.contains_key(name) {
@@ -74,7 +83,8 @@ pub(super) fn require_room(inode: &Inode, name: &[u8], value: &[u8]) -> Result<(
     let others = || inode.xattrs.iter().filter(|(other, _)| *other != name);
     let listed_bytes: usize = others().map(|(other, _)| other.len() + 1).sum();
     let held_bytes: usize = others().map(|(other, value)| other.len() + value.len()).sum();
-    let fits = listed_bytes + name.len() < MAX_XATTR_LIST_BYTES && held_bytes + name.len() + value.len() <= MAX_XATTRS_BYTES;
+    let fits = listed_bytes + name.len() < MAX_XATTR_LIST_BYTES
+        && held_bytes + name.len() + value.len() <= MAX_XATTRS_BYTES;
     if fits { Ok(()) } else { Err(FsError::NoSpace) }
 }
 
@@ -92,8 +102,15 @@ impl Prefix {
         if name.contains(&0) {
             return Err(FsError::Invalid);
         }
-        let known: [(&[u8], Prefix); 3] = [(b"user.", Prefix::User), (b"trusted.", Prefix::Privileged), (b"security.", Prefix::Privileged)];
-        let (start, prefix) = known.into_iter().find(|(start, _)| name.starts_with(start)).ok_or(FsError::NotSupported)?;
+        let known: [(&[u8], Prefix); 3] = [
+            (b"user.", Prefix::User),
+            (b"trusted.", Prefix::Privileged),
+            (b"security.", Prefix::Privileged),
+        ];
+        let (start, prefix) = known
+            .into_iter()
+            .find(|(start, _)| name.starts_with(start))
+            .ok_or(FsError::NotSupported)?;
         if name.len() == start.len() { Err(FsError::Invalid) } else { Ok(prefix) }
     }
 }

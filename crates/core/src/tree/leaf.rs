@@ -1,9 +1,10 @@
-//! A leaf: entries in the order of their keys, in one piece of memory. In front are their heads, then
-//! their keys, then their values, so that a search reads heads and little more.
+//! A leaf: entries in the order of their keys, in one piece of memory. In front are their heads,
+//! then their keys, then their values, so that a search reads heads and little more.
 //!
-//! Of each key there are the bytes that it does not share with the key before it. Its head says
-//! how many it shares, how many there are, and how many its value has; what is too many for its part of the head
-//! goes on in a number in front of the bytes. The first key shares nothing, so a leaf can be read without any other.
+//! Of each key there are the bytes that it does not share with the key before it. Its head says how
+//! many it shares, how many there are, and how many its value has; what is too many for its part of
+//! the head goes on in a number in front of the bytes. The first key shares nothing, so a leaf can
+//! be read without any other.
 
 use super::Run;
 use std::cmp::Ordering;
@@ -122,7 +123,11 @@ impl Leaf {
             Some(entry) if place.is_there => {
                 let mut numbers = Vec::new();
                 let head = put_numbers(&mut numbers, entry.shared, entry.suffix.len(), value.len());
-                let its = Parts { heads: entry.index..entry.index + 1, keys: entry.start..entry.suffix.start, values: entry.value };
+                let its = Parts {
+                    heads: entry.index..entry.index + 1,
+                    keys: entry.start..entry.suffix.start,
+                    values: entry.value,
+                };
                 self.splice(its, &[head], &numbers, value);
                 Inserted::InPlace
             }
@@ -136,10 +141,16 @@ impl Leaf {
                 let mut with = Vec::with_capacity(key.len() + 8 + next.suffix.len());
                 let head = put_key(&mut with, place.shared, &key[place.shared..], value.len());
                 // It shares more with its new neighbour than with the one before.
-                let suffix = &self.bytes[next.suffix.clone()][place.shared_with_next - next.shared..];
-                let next_head = put_key(&mut with, place.shared_with_next, suffix, next.value.len());
+                let suffix =
+                    &self.bytes[next.suffix.clone()][place.shared_with_next - next.shared..];
+                let next_head =
+                    put_key(&mut with, place.shared_with_next, suffix, next.value.len());
                 let values = next.value.start..next.value.start;
-                let its = Parts { heads: next.index..next.index + 1, keys: next.start..next.suffix.end, values };
+                let its = Parts {
+                    heads: next.index..next.index + 1,
+                    keys: next.start..next.suffix.end,
+                    values,
+                };
                 self.splice(its, &[head, next_head], &with, value);
                 Inserted::Between
             }
@@ -152,10 +163,15 @@ impl Leaf {
         let entry = place.entry.filter(|_| place.is_there)?;
         let old = old(&self.bytes[entry.value.clone()]);
         let mut with = Vec::new();
-        let mut its = Parts { heads: entry.index..entry.index + 1, keys: entry.start..entry.suffix.end, values: entry.value.clone() };
+        let mut its = Parts {
+            heads: entry.index..entry.index + 1,
+            keys: entry.start..entry.suffix.end,
+            values: entry.value.clone(),
+        };
         let next = self.entry(entry.index + 1, entry.suffix.end, entry.value.end);
         let next_head = next.map(|next| {
-            // What it shared with the removed one and that did not with the one before it has itself now.
+            // What it shared with the removed one and that did not with the one before it has
+            // itself now.
             let kept = next.shared.saturating_sub(entry.shared);
             let mut suffix = self.bytes[entry.suffix.start..entry.suffix.start + kept].to_vec();
             suffix.extend_from_slice(&self.bytes[next.suffix.clone()]);
@@ -166,8 +182,8 @@ impl Leaf {
         Some(old)
     }
 
-    /// Gives away the upper half, or the last entry alone, and a key that parts the two. Neither has
-    /// more than [`MAX_ENTRIES`] if there are not twice as many.
+    /// Gives away the upper half, or the last entry alone, and a key that parts the two. Neither
+    /// has more than [`MAX_ENTRIES`] if there are not twice as many.
     pub fn split(&mut self, last_alone: bool) -> (Vec<u8>, Leaf) {
         let mut cursor = Cursor::default();
         let len = self.len as usize;
@@ -193,10 +209,24 @@ impl Leaf {
         let mut keys = Vec::with_capacity(border - first.start + key.len());
         let head = put_key(&mut keys, 0, key, first.value.len());
         keys.extend_from_slice(&self.bytes[first.suffix.end..border]);
-        let bytes = [&head[..], self.heads()[first.index + 1..].as_flattened(), &keys, &self.bytes[first.value.start..]].concat();
-        let right = Leaf { border: (bytes.len() - (self.bytes.len() - first.value.start)) as u32, bytes, len: (len - first.index) as u32 };
+        let bytes = [
+            &head[..],
+            self.heads()[first.index + 1..].as_flattened(),
+            &keys,
+            &self.bytes[first.value.start..],
+        ]
+        .concat();
+        let right = Leaf {
+            border: (bytes.len() - (self.bytes.len() - first.value.start)) as u32,
+            bytes,
+            len: (len - first.index) as u32,
+        };
         self.splice(
-            Parts { heads: first.index..len, keys: first.start..border, values: first.value.start..self.bytes.len() },
+            Parts {
+                heads: first.index..len,
+                keys: first.start..border,
+                values: first.value.start..self.bytes.len(),
+            },
             &[],
             &[],
             &[],
@@ -205,10 +235,11 @@ impl Leaf {
         right
     }
 
-    /// Takes in entries that come in the order of their keys, and says how many of these are new. What is too much for it fills
-    /// others, each with a key that parts it from the one before.
+    /// Takes in entries that come in the order of their keys, and says how many of these are new.
+    /// What is too much for it fills others, each with a key that parts it from the one before.
     fn merge(&mut self, run: Run) -> (usize, Vec<(Vec<u8>, Leaf)>) {
-        let (mut filling, mut new) = (Filling { most: self.most_of_each(run), ..Filling::default() }, 0);
+        let (mut filling, mut new) =
+            (Filling { most: self.most_of_each(run), ..Filling::default() }, 0);
         let mut cursor = Cursor::default();
         let mut own = cursor.advance(self);
         for (key, value) in run {
@@ -231,14 +262,15 @@ impl Leaf {
         (new, filled.collect())
     }
 
-    /// How many entries each leaf gets when it is merged with the run. What comes in order fills leaves; what comes in between leaves
-    /// room in all of them, for there will be more.
+    /// How many entries each leaf gets when it is merged with the run. What comes in order fills
+    /// leaves; what comes in between leaves room in all of them, for there will be more.
     fn most_of_each(&self, run: Run) -> usize {
         if run.first().is_none_or(|(first, _)| self.place(first).entry.is_none()) {
             return MAX_ENTRIES;
         }
         let entries = self.len as usize + run.len();
-        let bytes = self.bytes.len() + run.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        let bytes = self.bytes.len()
+            + run.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
         let leaves = entries.div_ceil(MAX_ENTRIES).max(bytes.div_ceil(MAX_BYTES));
         entries.div_ceil(leaves)
     }
@@ -266,10 +298,15 @@ impl Leaf {
     /// Puts heads, keys and values in the place of others.
     fn splice(&mut self, its: Parts, heads: &[Head], keys: &[u8], values: &[u8]) {
         self.splice_bytes(its.values, values);
-        self.border = (self.border() + keys.len() + size_of_val(heads) - its.keys.len() - HEAD_BYTES * its.heads.len()) as u32;
+        self.border = (self.border() + keys.len() + size_of_val(heads)
+            - its.keys.len()
+            - HEAD_BYTES * its.heads.len()) as u32;
         self.splice_bytes(its.keys, keys);
         self.len = (self.len as usize + heads.len() - its.heads.len()) as u32;
-        self.splice_bytes(its.heads.start * HEAD_BYTES..its.heads.end * HEAD_BYTES, heads.as_flattened());
+        self.splice_bytes(
+            its.heads.start * HEAD_BYTES..its.heads.end * HEAD_BYTES,
+            heads.as_flattened(),
+        );
     }
 
     fn splice_bytes(&mut self, range: Range<usize>, with: &[u8]) {
@@ -311,7 +348,9 @@ impl Leaf {
     fn entry_of(&self, head: Head, index: usize, start: usize, value: usize) -> Entry {
         let (shared, suffix, len) = numbers_of(head);
         let mut at = start;
-        let mut whole = |few: usize, most: usize| if few < most { few } else { most + get_number(&self.bytes, &mut at) };
+        let mut whole = |few: usize, most: usize| {
+            if few < most { few } else { most + get_number(&self.bytes, &mut at) }
+        };
         let shared = whole(shared, MOST_OF_KEY);
         let suffix = whole(suffix, MOST_OF_KEY);
         let value_len = whole(len, MOST_OF_VALUE);
@@ -319,7 +358,8 @@ impl Leaf {
     }
 
     fn place(&self, key: &[u8]) -> Place {
-        // How many bytes of `key` the last entry has that was found to be below it, and the one that is next.
+        // How many bytes of `key` the last entry has that was found to be below it, and the one
+        // that is next.
         let mut shared = 0;
         let mut next = key.first();
         let (mut at, mut value) = (self.keys_at(), self.border());
@@ -327,7 +367,12 @@ impl Leaf {
             // Most are passed for what their heads say, or for the first byte of their suffix.
             let (its_shared, suffix, len) = numbers_of(*head);
             let says_all = its_shared < MOST_OF_KEY && suffix < MOST_OF_KEY && len < MOST_OF_VALUE;
-            if says_all && (its_shared > shared || its_shared == shared && suffix > 0 && next.is_some_and(|next| self.bytes[at] < *next)) {
+            if says_all
+                && (its_shared > shared
+                    || its_shared == shared
+                        && suffix > 0
+                        && next.is_some_and(|next| self.bytes[at] < *next))
+            {
                 (at, value) = (at + suffix, value + len);
                 continue;
             }
@@ -351,7 +396,12 @@ impl Leaf {
                     }
                     let shared_with_next = shared + more;
                     if order.is_ge() {
-                        return Place { entry: Some(entry), is_there: order.is_eq(), shared, shared_with_next };
+                        return Place {
+                            entry: Some(entry),
+                            is_there: order.is_eq(),
+                            shared,
+                            shared_with_next,
+                        };
                     }
                     if more > 0 {
                         (shared, next) = (shared_with_next, key.get(shared_with_next));
@@ -384,7 +434,8 @@ impl Filling {
         let shared = common(&self.last, key);
         let keys = self.keys.len();
         let mut head = put_key(&mut self.keys, shared, &key[shared..], value.len());
-        let bytes = (self.heads.len() + 1) * HEAD_BYTES + self.keys.len() + self.values.len() + value.len();
+        let bytes =
+            (self.heads.len() + 1) * HEAD_BYTES + self.keys.len() + self.values.len() + value.len();
         if self.heads.len() == self.most || !self.heads.is_empty() && bytes > MAX_BYTES {
             self.keys.truncate(keys);
             self.next(key[..=shared].to_vec());
@@ -400,7 +451,11 @@ impl Filling {
     fn next(&mut self, between: Vec<u8>) {
         let heads = std::mem::take(&mut self.heads);
         let bytes = [heads.as_flattened(), &self.keys, &self.values].concat();
-        let leaf = Leaf { border: (bytes.len() - self.values.len()) as u32, bytes, len: heads.len() as u32 };
+        let leaf = Leaf {
+            border: (bytes.len() - self.values.len()) as u32,
+            bytes,
+            len: heads.len() as u32,
+        };
         self.full.push((std::mem::replace(&mut self.between, between), leaf));
         self.keys.clear();
         self.values.clear();
@@ -430,7 +485,8 @@ impl Cursor {
     }
 
     fn advance_entry(&mut self, leaf: &Leaf) -> Option<Entry> {
-        let entry = leaf.entry(self.index, leaf.keys_at() + self.keys, leaf.border() + self.values)?;
+        let entry =
+            leaf.entry(self.index, leaf.keys_at() + self.keys, leaf.border() + self.values)?;
         self.key.truncate(entry.shared);
         self.key.extend_from_slice(&leaf.bytes[entry.suffix.clone()]);
         self.index += 1;
@@ -487,12 +543,13 @@ fn put_numbers(out: &mut Vec<u8>, shared: usize, suffix: usize, value: usize) ->
         }
         number.min(most) as u16
     };
-    let (shared, suffix, value) = (part(shared, MOST_OF_KEY), part(suffix, MOST_OF_KEY), part(value, MOST_OF_VALUE));
+    let (shared, suffix, value) =
+        (part(shared, MOST_OF_KEY), part(suffix, MOST_OF_KEY), part(value, MOST_OF_VALUE));
     (shared | suffix << KEY_BITS | value << (2 * KEY_BITS)).to_le_bytes()
 }
 
-/// What a head says: how many bytes of its key are shared, how many are not, and how many its value has. The most that there can be
-/// says that more follow.
+/// What a head says: how many bytes of its key are shared, how many are not, and how many its value
+/// has. The most that there can be says that more follow.
 #[inline(always)]
 fn numbers_of(head: Head) -> (usize, usize, usize) {
     let head = usize::from(u16::from_le_bytes(head));

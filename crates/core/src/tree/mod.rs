@@ -70,14 +70,26 @@ type Run<'a> = &'a [(&'a [u8], &'a [u8])];
 
 impl<K, V> Clone for Tree<K, V> {
     fn clone(&self) -> Self {
-        Tree { root: self.root.clone(), len: self.len, bytes: self.bytes, recent: RefCell::default(), entries: PhantomData }
+        Tree {
+            root: self.root.clone(),
+            len: self.len,
+            bytes: self.bytes,
+            recent: RefCell::default(),
+            entries: PhantomData,
+        }
     }
 }
 
 impl<K, V> Default for Tree<K, V> {
     fn default() -> Self {
         let root = Node::Leaf(Leaf::default());
-        Tree { bytes: root.bytes(), root: Arc::new(root), len: 0, recent: RefCell::default(), entries: PhantomData }
+        Tree {
+            bytes: root.bytes(),
+            root: Arc::new(root),
+            len: 0,
+            recent: RefCell::default(),
+            entries: PhantomData,
+        }
     }
 }
 
@@ -125,7 +137,9 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
 
     /// Whether what is kept of what was looked for last is what a search finds.
     pub fn is_recent_so(&self) -> bool {
-        let is_so = |(key, value): &(K, Option<V>)| self.find(&packed(key)).map(|bytes| V::unpack(key, bytes)) == *value;
+        let is_so = |(key, value): &(K, Option<V>)| {
+            self.find(&packed(key)).map(|bytes| V::unpack(key, bytes)) == *value
+        };
         self.recent.borrow().known().all(is_so)
     }
 
@@ -144,7 +158,8 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         self.put(key, value.clone())
     }
 
-    /// As [`Tree::insert`] of each, in any order, but at a fraction of its cost where many of them are neighbours. No key is there twice.
+    /// As [`Tree::insert`] of each, in any order, but at a fraction of its cost where many of them
+    /// are neighbours. No key is there twice.
     pub fn extend(&mut self, entries: impl IntoIterator<Item = (K, V)>) {
         let (mut bytes, mut parts) = (Vec::new(), Vec::new());
         for (key, value) in entries {
@@ -154,7 +169,8 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
             value.pack(&key, &mut bytes);
             parts.push((start..border, border..bytes.len()));
         }
-        let mut run: Vec<_> = parts.into_iter().map(|(key, value)| (&bytes[key], &bytes[value])).collect();
+        let mut run: Vec<_> =
+            parts.into_iter().map(|(key, value)| (&bytes[key], &bytes[value])).collect();
         if run.is_empty() {
             return;
         }
@@ -176,11 +192,13 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     fn put_all(&mut self, run: Run) -> usize {
         let (new, mut splits) = Node::insert(&mut self.root, run, &mut self.bytes);
         while !splits.is_empty() {
-            let mut root = Branch { keys: Separators::default(), children: vec![Arc::clone(&self.root)] };
+            let mut root =
+                Branch { keys: Separators::default(), children: vec![Arc::clone(&self.root)] };
             root.add(0, splits);
             splits = root.split();
             self.root = Arc::new(Node::Branch(Box::new(root)));
-            self.bytes += self.root.bytes() + splits.iter().map(|split| split.right.bytes()).sum::<usize>();
+            self.bytes +=
+                self.root.bytes() + splits.iter().map(|split| split.right.bytes()).sum::<usize>();
         }
         self.len += new;
         new
@@ -203,7 +221,8 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let place = packed(key);
         self.recent.get_mut().note(key, None, place.len());
-        let old = Node::remove(&mut self.root, &place, |value| V::unpack(key, value), &mut self.bytes)?;
+        let old =
+            Node::remove(&mut self.root, &place, |value| V::unpack(key, value), &mut self.bytes)?;
         self.len -= 1;
         if let Node::Branch(branch) = &*self.root
             && let [only] = &branch.children[..]
@@ -238,7 +257,8 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     /// In the order of the keys. Bounds that contain nothing give nothing.
     pub fn range(&self, bounds: impl RangeBounds<K>) -> Range<'_, K, V> {
         let (ahead, end) = (Vec::new(), bounds.end_bound().map(packed));
-        let mut range = Range { ahead, leaf: None, cursor: Cursor::default(), end, entries: PhantomData };
+        let mut range =
+            Range { ahead, leaf: None, cursor: Cursor::default(), end, entries: PhantomData };
         range.descend(&self.root, bounds.start_bound().map(packed));
         range
     }
@@ -259,7 +279,11 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
 /// Of trees by their names, whether [`Tree::is_recent_so`]: what is wrong, in words.
 pub fn remembered_wrongly(trees: impl IntoIterator<Item = (&'static str, bool)>) -> Vec<String> {
     let wrong = trees.into_iter().filter(|(_, is_so)| !is_so);
-    wrong.map(|(tree, _)| format!("what was looked for last in the tree of {tree} is not what is there")).collect()
+    wrong
+        .map(|(tree, _)| {
+            format!("what was looked for last in the tree of {tree} is not what is there")
+        })
+        .collect()
 }
 
 fn entry<K: Key, V: Value<K>>(key: &[u8], value: &[u8]) -> (K, V) {
@@ -280,7 +304,11 @@ impl Node {
         let counts = 2 * size_of::<usize>();
         let beside = match self {
             Node::Leaf(leaf) => leaf.bytes(),
-            Node::Branch(branch) => size_of::<Branch>() + branch.keys.bytes() + branch.children.capacity() * size_of::<Arc<Node>>(),
+            Node::Branch(branch) => {
+                size_of::<Branch>()
+                    + branch.keys.bytes()
+                    + branch.children.capacity() * size_of::<Arc<Node>>()
+            }
         };
         counts + size_of::<Node>() + beside
     }
@@ -291,12 +319,16 @@ impl Node {
             Node::Leaf(leaf) => leaf.below(end),
             Node::Branch(branch) => {
                 let children = branch.children[..=branch.child_of(end)].iter().rev();
-                children.map(|child| child.below(end)).find(|found| !found.is_empty()).unwrap_or_default()
+                children
+                    .map(|child| child.below(end))
+                    .find(|found| !found.is_empty())
+                    .unwrap_or_default()
             }
         }
     }
 
-    /// How many of the keys are new, and what has to be put beside the node. `bytes` are those of all nodes.
+    /// How many of the keys are new, and what has to be put beside the node. `bytes` are those of
+    /// all nodes.
     fn insert(node: &mut Arc<Node>, run: Run, bytes: &mut usize) -> (usize, Vec<Split>) {
         *bytes -= node.bytes();
         let node = Arc::make_mut(node);
@@ -308,7 +340,8 @@ impl Node {
             }
             Node::Branch(branch) => (branch.insert(run, bytes), branch.split()),
         };
-        *bytes += node.bytes() + splits.iter().map(|split: &Split| split.right.bytes()).sum::<usize>();
+        *bytes +=
+            node.bytes() + splits.iter().map(|split: &Split| split.right.bytes()).sum::<usize>();
         (new, splits)
     }
 }
@@ -326,7 +359,9 @@ impl Branch {
         while let Some((key, _)) = run.last() {
             let at = self.child_of(key);
             let others = &run[..run.len() - 1];
-            let first = at.checked_sub(1).map_or(0, |before| others.partition_point(|(key, _)| *key < self.keys.get(before)));
+            let first = at.checked_sub(1).map_or(0, |before| {
+                others.partition_point(|(key, _)| *key < self.keys.get(before))
+            });
             let (of_child, splits) = Node::insert(&mut self.children[at], &run[first..], bytes);
             if !splits.is_empty() {
                 self.add(at, splits);
@@ -338,7 +373,8 @@ impl Branch {
 
     /// Takes in what the child at `at` has given away.
     fn add(&mut self, at: usize, splits: Vec<Split>) {
-        let (keys, children): (Vec<_>, Vec<_>) = splits.into_iter().map(|Split { key, right }| (key, Arc::new(right))).unzip();
+        let (keys, children): (Vec<_>, Vec<_>) =
+            splits.into_iter().map(|Split { key, right }| (key, Arc::new(right))).unzip();
         let behind = self.keys.split_off(at);
         keys.iter().for_each(|key| self.keys.push(key));
         self.keys.append(&behind);
@@ -351,7 +387,8 @@ impl Branch {
             return Vec::new();
         }
         let kept = (1..self.children.len().div_ceil(FANOUT)).rev();
-        let mut splits: Vec<Split> = kept.map(|kept| self.split_at(self.children.len() * kept / (kept + 1))).collect();
+        let mut splits: Vec<Split> =
+            kept.map(|kept| self.split_at(self.children.len() * kept / (kept + 1))).collect();
         splits.reverse();
         self.children.shrink_to(FANOUT + 1);
         splits

@@ -21,7 +21,8 @@ pub trait FixedKey: Key {
     const BYTES: usize;
 }
 
-/// What a key leads to. It need not say again what the key says, and is unpacked as it was packed: what cannot be packed is not put in.
+/// What a key leads to. It need not say again what the key says, and is unpacked as it was packed:
+/// what cannot be packed is not put in.
 pub trait Value<K>: Clone + PartialEq {
     fn pack(&self, key: &K, out: &mut Vec<u8>);
     fn unpack(key: &K, bytes: &[u8]) -> Self;
@@ -91,7 +92,8 @@ numbers! {
     PackId: u64, |pack| pack.0, PackId;
 }
 
-/// Small numbers are short: those that count things most often are. How many bytes it has comes first.
+/// Small numbers are short: those that count things most often are. How many bytes it has comes
+/// first.
 impl Key for u64 {
     fn pack(&self, out: &mut KeyBytes) {
         let zeros = self.leading_zeros() as usize / 8;
@@ -168,7 +170,8 @@ impl<A: FixedKey, B: FixedKey, C: Key> Key for (A, B, C) {
     }
 
     fn unpack(bytes: &[u8]) -> Self {
-        let ((first, second), third) = (<(A, B)>::unpack(&bytes[..A::BYTES + B::BYTES]), &bytes[A::BYTES + B::BYTES..]);
+        let ((first, second), third) =
+            (<(A, B)>::unpack(&bytes[..A::BYTES + B::BYTES]), &bytes[A::BYTES + B::BYTES..]);
         (first, second, C::unpack(third))
     }
 }

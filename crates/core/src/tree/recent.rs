@@ -1,5 +1,5 @@
-//! What was looked for last. A request asks for the same few keys again and again, and to compare with them costs a fraction of a
-//! search through a leaf.
+//! What was looked for last. A request asks for the same few keys again and again, and to compare
+//! with them costs a fraction of a search through a leaf.
 
 /// How many keys: a file, its directory, and what else a rename or a link concerns.
 const KEPT: usize = 4;
@@ -33,7 +33,10 @@ impl<K: Clone + PartialEq, V> Recent<K, V> {
 
     /// What the tree has for the key from now on. The longer of the two has so many bytes.
     pub fn note(&mut self, key: &K, value: Option<V>, bytes: usize) {
-        let at = self.kept.iter().position(|known| known.as_ref().is_some_and(|(known, _)| known == key));
+        let at = self
+            .kept
+            .iter()
+            .position(|known| known.as_ref().is_some_and(|(known, _)| known == key));
         if bytes > MOST_BYTES {
             at.into_iter().for_each(|at| self.kept[at] = None);
             return;

@@ -6,7 +6,12 @@ use std::sync::Arc;
 
 impl Node {
     /// Passes the value that the key had to `old`, if it was there. `bytes` are those of all nodes.
-    pub(super) fn remove<T>(node: &mut Arc<Node>, key: &[u8], old: impl FnOnce(&[u8]) -> T, bytes: &mut usize) -> Option<T> {
+    pub(super) fn remove<T>(
+        node: &mut Arc<Node>,
+        key: &[u8],
+        old: impl FnOnce(&[u8]) -> T,
+        bytes: &mut usize,
+    ) -> Option<T> {
         *bytes -= node.bytes();
         let node = Arc::make_mut(node);
         let removed = match node {
@@ -59,7 +64,9 @@ impl Node {
         match (self, right) {
             (Node::Leaf(leaf), Node::Leaf(right)) => {
                 leaf.append(&right);
-                leaf.is_too_large().then(|| leaf.split(false)).map(|(key, right)| Split { key, right: Node::Leaf(right) })
+                leaf.is_too_large()
+                    .then(|| leaf.split(false))
+                    .map(|(key, right)| Split { key, right: Node::Leaf(right) })
             }
             (Node::Branch(branch), Node::Branch(right)) => {
                 branch.keys.append(&Separators::one(between));

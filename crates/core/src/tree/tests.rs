@@ -17,7 +17,9 @@ impl<K: Key + Ord, V: Value<K>> Tree<K, V> {
 fn bytes_below(node: &Node) -> usize {
     match node {
         Node::Leaf(_) => node.bytes(),
-        Node::Branch(branch) => node.bytes() + branch.children.iter().map(|child| bytes_below(child)).sum::<usize>(),
+        Node::Branch(branch) => {
+            node.bytes() + branch.children.iter().map(|child| bytes_below(child)).sum::<usize>()
+        }
     }
 }
 
@@ -34,7 +36,8 @@ fn check_node(node: &Node, low: Option<&[u8]>, high: Option<&[u8]>, root: bool) 
             assert!(root || !keys.is_empty());
             assert!(keys.len() <= MAX_ENTRIES);
             assert!(keys.is_sorted_by(|a, b| a < b));
-            assert!(keys.iter().all(|key| low.is_none_or(|low| low <= &key[..]) && high.is_none_or(|high| &key[..] < high)));
+            assert!(keys.iter().all(|key| low.is_none_or(|low| low <= &key[..])
+                && high.is_none_or(|high| &key[..] < high)));
             0
         }
         Node::Branch(branch) => {
@@ -77,7 +80,11 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     // Some of them again and again.
     let key = prop_oneof![2 => 0..2000u16, 1 => 7..11u16].boxed();
-    let bound = prop_oneof![key.clone().prop_map(Bound::Included), key.clone().prop_map(Bound::Excluded), Just(Bound::Unbounded)];
+    let bound = prop_oneof![
+        key.clone().prop_map(Bound::Included),
+        key.clone().prop_map(Bound::Excluded),
+        Just(Bound::Unbounded)
+    ];
     let size = prop_oneof![8 => 0..100usize, 2 => 100..300usize, 1 => MAX_BYTES - 30..MAX_BYTES + 30, 1 => Just(4 * MAX_BYTES)];
     prop_oneof![
         4 => (key.clone(), size.clone()).prop_map(|(key, size)| Op::Insert(key, size)),
@@ -106,8 +113,14 @@ fn value(size: usize) -> Option<String> {
 }
 
 /// What BTreeMap would panic at is an empty range here.
-fn range(map: &BTreeMap<String, Option<String>>, bounds: (Bound<String>, Bound<String>)) -> Vec<(String, Option<String>)> {
-    map.iter().filter(|(key, _)| bounds.contains(*key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+fn range(
+    map: &BTreeMap<String, Option<String>>,
+    bounds: (Bound<String>, Bound<String>),
+) -> Vec<(String, Option<String>)> {
+    map.iter()
+        .filter(|(key, _)| bounds.contains(*key))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 fn own<K: Clone, V: Clone>(entry: Option<(&K, &V)>) -> Option<(K, V)> {
@@ -213,12 +226,16 @@ fn filling_in_order_fills_leaves() {
     assert_eq!(leaves(&at_once.root), 100);
 }
 
-/// A tree that gets what lies anywhere, as hashes of names do, many at a time, has leaves that are full enough.
+/// A tree that gets what lies anywhere, as hashes of names do, many at a time, has leaves that are
+/// full enough.
 #[test]
 fn what_comes_in_between_leaves_room() {
     let mut tree = Tree::new();
     for part in 0..50 {
-        tree.extend((part * 1000..(part + 1) * 1000u64).map(|number| (Ino(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)), ())));
+        tree.extend(
+            (part * 1000..(part + 1) * 1000u64)
+                .map(|number| (Ino(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)), ())),
+        );
         tree.check();
     }
     let (entries, leaves) = (tree.len(), leaves(&tree.root));
@@ -228,10 +245,11 @@ fn what_comes_in_between_leaves_room() {
 /// As many as a directory can have, at once.
 #[test]
 fn many_at_once_are_spread_over_branches() {
-    let mut tree: Tree<Ino, ()> = (0..3).map(|number| (Ino(number << 40), ())).fold(Tree::new(), |mut tree, (key, value)| {
-        tree.insert(&key, &value);
-        tree
-    });
+    let mut tree: Tree<Ino, ()> =
+        (0..3).map(|number| (Ino(number << 40), ())).fold(Tree::new(), |mut tree, (key, value)| {
+            tree.insert(&key, &value);
+            tree
+        });
     tree.extend((1..200_000).map(|number| (Ino(number), ())));
     tree.check();
     assert_eq!(tree.len(), 200_002);

@@ -19,7 +19,8 @@ impl World {
     }
 
     pub fn begin_flush(&mut self, dice: &mut Dice) {
-        let work: Vec<DirtyWork> = self.partition.backing().dirty_work().map(|(_, work)| work).collect();
+        let work: Vec<DirtyWork> =
+            self.partition.backing().dirty_work().map(|(_, work)| work).collect();
         if let Some(work) = dice.of(&work) {
             self.begin(work);
         }
@@ -62,7 +63,10 @@ impl World {
 
     fn excludes(&self, key: &str) -> bool {
         let below = format!("{key}/");
-        let is_below = |other: &String| !key.ends_with('/') && other.starts_with(&below) || key.starts_with(&format!("{other}/"));
+        let is_below = |other: &String| {
+            !key.ends_with('/') && other.starts_with(&below)
+                || key.starts_with(&format!("{other}/"))
+        };
         !self.nests && self.bucket.keys().any(is_below)
     }
 
@@ -92,7 +96,8 @@ impl World {
     }
 
     pub fn begin_delete(&mut self, dice: &mut Dice) {
-        let keys: Vec<String> = self.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
+        let keys: Vec<String> =
+            self.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
         if let Some(key) = dice.of(&keys) {
             self.delete(&key);
         }
@@ -100,11 +105,19 @@ impl World {
 
     /// One at a time for each key.
     pub fn delete(&mut self, key: &str) {
-        let under_way = self.flights.iter().any(|flight| matches!(flight, Flight::Delete { key: other, .. } if other == key));
+        let under_way = self
+            .flights
+            .iter()
+            .any(|flight| matches!(flight, Flight::Delete { key: other, .. } if other == key));
         if self.partition.backing().awaits_head(key) {
             return;
         }
-        let pending = self.partition.backing().deletes().find(|(other, _)| *other == key).map(|(_, etag)| etag);
+        let pending = self
+            .partition
+            .backing()
+            .deletes()
+            .find(|(other, _)| *other == key)
+            .map(|(_, etag)| etag);
         if let (false, Some(etag)) = (under_way, pending) {
             self.flights.push(Flight::Delete { key: key.into(), etag, done: false });
         }
@@ -121,7 +134,11 @@ impl World {
                     return self.make_way(ino, &key);
                 }
                 let body = self.read(ino);
-                assert_eq!(replaces.as_ref(), self.bucket.get(&key).map(|object| &object.etag), "what a put to {key} replaces");
+                assert_eq!(
+                    replaces.as_ref(),
+                    self.bucket.get(&key).map(|object| &object.etag),
+                    "what a put to {key} replaces"
+                );
                 let version = Version(self.partition.next_version().0 - 1);
                 let done = self.store(&key, body, Some(Tag { attempt, version: Some(version) }));
                 self.flights.push(Flight::Settle { ino, key, done });
@@ -133,7 +150,11 @@ impl World {
                 if self.excludes(&to) {
                     return self.make_way(ino, &to);
                 }
-                let source = self.bucket.get(&from).unwrap_or_else(|| panic!("{from} is not there to be moved")).clone();
+                let source = self
+                    .bucket
+                    .get(&from)
+                    .unwrap_or_else(|| panic!("{from} is not there to be moved"))
+                    .clone();
                 assert_eq!(source.etag, etag);
                 assert!(!self.bucket.contains_key(&to), "a move overwrites {to}");
                 let done = self.store(&to, source.body, Some(Tag { attempt, version: None }));
@@ -141,7 +162,12 @@ impl World {
             }
             Flight::Settle { ino, key, done } => self.settle(ino, key, &done),
             Flight::Delete { key, etag, done: false } => {
-                if etag.is_none() || self.bucket.get(&key).is_some_and(|object| Some(&object.etag) == etag.as_ref()) {
+                if etag.is_none()
+                    || self
+                        .bucket
+                        .get(&key)
+                        .is_some_and(|object| Some(&object.etag) == etag.as_ref())
+                {
                     self.bucket.remove(&key);
                 }
                 self.flights.push(Flight::Delete { key, etag, done: true });
@@ -172,15 +198,23 @@ impl World {
                         Drafted::Piece(first, entries) => {
                             self.etags += 1;
                             let id = self.etags;
-                            assert!(entries.len() <= PIECE_ENTRIES && entries.windows(2).all(|pair| pair[0].name < pair[1].name));
+                            assert!(
+                                entries.len() <= PIECE_ENTRIES
+                                    && entries.windows(2).all(|pair| pair[0].name < pair[1].name)
+                            );
                             self.log(BackingCommand::PiecesBegun { dir, ids: vec![id] });
-                            self.store(&keys::piece_key(dir, id), postcard::to_stdvec(&entries).unwrap(), None);
+                            self.store(
+                                &keys::piece_key(dir, id),
+                                postcard::to_stdvec(&entries).unwrap(),
+                                None,
+                            );
                             draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
                         }
                         Drafted::All => break,
                     }
                 }
-                let Some((head, parts)) = backing.finish_page(namespace, draft, old.as_ref()) else {
+                let Some((head, parts)) = backing.finish_page(namespace, draft, old.as_ref())
+                else {
                     return self.log(BackingCommand::UploadAborted { ino: dir });
                 };
                 assert!(head.page.entries.windows(2).all(|pair| pair[0].name < pair[1].name));
@@ -213,14 +247,21 @@ impl World {
     pub fn settle(&mut self, ino: Ino, key: String, done: &Stored) {
         let etag = done.etag.clone();
         self.log(match done.tag.as_ref().unwrap().version {
-            Some(version) => BackingCommand::Uploaded { ino, key, etag, len_bytes: done.body.len() as u64, version },
+            Some(version) => BackingCommand::Uploaded {
+                ino,
+                key,
+                etag,
+                len_bytes: done.body.len() as u64,
+                version,
+            },
             None => BackingCommand::Moved { ino, key, etag },
         });
     }
 
     pub fn drain(&mut self) {
         for _ in 0..200 {
-            let orphans: Vec<Ino> = self.partition.namespace().orphans().map(|(ino, _)| ino).collect();
+            let orphans: Vec<Ino> =
+                self.partition.namespace().orphans().map(|(ino, _)| ino).collect();
             for ino in orphans {
                 self.apply(Command::Release { session: SESSION, ino });
             }
@@ -230,17 +271,22 @@ impl World {
             if self.partition.backing().is_settled() {
                 return;
             }
-            let work: Vec<DirtyWork> = self.partition.backing().dirty_work().map(|(_, work)| work).collect();
+            let work: Vec<DirtyWork> =
+                self.partition.backing().dirty_work().map(|(_, work)| work).collect();
             for work in work {
                 self.begin(work);
             }
-            let deletes: Vec<String> = self.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
+            let deletes: Vec<String> =
+                self.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
             for key in deletes {
                 self.delete(&key);
             }
         }
         let work: Vec<_> = self.partition.backing().dirty_work().collect();
-        panic!("flushing does not end: {work:?} {:?}", self.partition.backing().deletes().collect::<Vec<_>>());
+        panic!(
+            "flushing does not end: {work:?} {:?}",
+            self.partition.backing().deletes().collect::<Vec<_>>()
+        );
     }
 
     /// Every object is a file's, a directory's marker or its page with its pieces.
@@ -257,7 +303,11 @@ impl World {
             owned.extend(backing.prefix_of(namespace, dir));
             owned.insert(keys::page_key(dir));
             let head = self.head_at(dir);
-            owned.extend(head.iter().flat_map(|head| &head.pieces).map(|piece| keys::piece_key(dir, piece.id)));
+            owned.extend(
+                head.iter()
+                    .flat_map(|head| &head.pieces)
+                    .map(|piece| keys::piece_key(dir, piece.id)),
+            );
         }
         let leaked: Vec<_> = self.bucket.keys().filter(|key| !owned.contains(*key)).collect();
         assert!(leaked.is_empty(), "nobody's: {leaked:?}");

@@ -5,23 +5,39 @@ use ebb_model::*;
 use std::collections::BTreeMap;
 
 impl World {
-    /// Some of what may be forgotten is, and comes back as it was, for good or for the comparison alone.
+    /// Some of what may be forgotten is, and comes back as it was, for good or for the comparison
+    /// alone.
     pub fn forget(&mut self, dice: &mut Dice) {
         let dir = dice.of(&self.directories()).unwrap();
         let (namespace, extents) = (self.partition.namespace(), self.partition.extents());
-        let found = self.partition.backing().forgettable(namespace, extents, dir, Cookie::START, usize::MAX);
+        let found = self.partition.backing().forgettable(
+            namespace,
+            extents,
+            dir,
+            Cookie::START,
+            usize::MAX,
+        );
         let spared = dice.below(5);
-        let inos: Vec<Ino> = (0..).zip(found.inos).filter(|(at, _)| at % 4 != spared).map(|(_, ino)| ino).collect();
-        let names: Vec<Name> = inos.iter().map(|ino| namespace.primary_name(*ino).unwrap().1).collect();
+        let inos: Vec<Ino> =
+            (0..).zip(found.inos).filter(|(at, _)| at % 4 != spared).map(|(_, ino)| ino).collect();
+        let names: Vec<Name> =
+            inos.iter().map(|ino| namespace.primary_name(*ino).unwrap().1).collect();
         for ino in &inos {
             if self.partition.extents().is_stored(*ino) {
-                self.apply(Command::Extent(ExtentCommand::Absent { ino: *ino, first: 0, count: 1 }));
+                self.apply(Command::Extent(ExtentCommand::Absent {
+                    ino: *ino,
+                    first: 0,
+                    count: 1,
+                }));
                 self.stores.insert(*ino, vec![0xee; 64]);
             }
         }
         let before = self.dump_in(dir);
         self.log(BackingCommand::Forget { dir, inos: inos.clone() });
-        assert!(inos.iter().all(|ino| self.partition.namespace().inode(*ino).is_none()), "what may be forgotten is");
+        assert!(
+            inos.iter().all(|ino| self.partition.namespace().inode(*ino).is_none()),
+            "what may be forgotten is"
+        );
         let (forgotten, truth) = (self.partition.clone(), self.truth.clone());
         for name in &names {
             self.resolve(dir, name);
@@ -70,20 +86,29 @@ impl World {
 
     fn may_go(&self, dir: Ino) -> Vec<Ino> {
         let (namespace, extents) = (self.partition.namespace(), self.partition.extents());
-        self.partition.backing().forgettable(namespace, extents, dir, Cookie::START, usize::MAX).inos
+        self.partition
+            .backing()
+            .forgettable(namespace, extents, dir, Cookie::START, usize::MAX)
+            .inos
     }
 
     fn forget_all(&mut self, dir: Ino) {
         let inos = self.may_go(dir);
-        for ino in inos.iter().filter(|ino| self.partition.extents().is_stored(**ino)).copied().collect::<Vec<_>>() {
+        for ino in inos
+            .iter()
+            .filter(|ino| self.partition.extents().is_stored(**ino))
+            .copied()
+            .collect::<Vec<_>>()
+        {
             self.apply(Command::Extent(ExtentCommand::Absent { ino, first: 0, count: 1 }));
         }
         self.log(BackingCommand::Forget { dir, inos });
     }
 }
 
-/// Situation: the object of a removed file is still to be deleted when its directory forgets the others.
-/// Danger: a listing that was asked for before the deletion, and comes after it, brings the file back.
+/// Situation: the object of a removed file is still to be deleted when its directory forgets the
+/// others. Danger: a listing that was asked for before the deletion, and comes after it, brings the
+/// file back.
 #[test]
 fn what_is_to_be_deleted_does_not_come_back() {
     let mut world = World::new(false);
@@ -101,12 +126,17 @@ fn what_is_to_be_deleted_does_not_come_back() {
     world.drain();
     world.install(&listing);
     while world.load_next(dir) {}
-    let names: Vec<Name> = world.dentries().into_iter().filter(|(parent, ..)| *parent == dir).map(|(_, name, _)| name).collect();
+    let names: Vec<Name> = world
+        .dentries()
+        .into_iter()
+        .filter(|(parent, ..)| *parent == dir)
+        .map(|(_, name, _)| name)
+        .collect();
     assert_eq!(names, [name("c")]);
 }
 
-/// Situation: a listing is under way when one of its files is changed, sent and forgotten. Danger: the
-/// answer brings the file back as it was.
+/// Situation: a listing is under way when one of its files is changed, sent and forgotten. Danger:
+/// the answer brings the file back as it was.
 #[test]
 fn an_older_listing_says_nothing() {
     let mut world = World::new(true);
@@ -125,8 +155,8 @@ fn an_older_listing_says_nothing() {
     assert_eq!(world.dump_in(dir).get(&b"/x"[..]), before.get(&b"/x"[..]));
 }
 
-/// Situation: a directory is empty because all in it was removed, and objects of that are still to be
-/// deleted. Danger: it is forgotten, and who finds it again finds them in it.
+/// Situation: a directory is empty because all in it was removed, and objects of that are still to
+/// be deleted. Danger: it is forgotten, and who finds it again finds them in it.
 #[test]
 fn a_directory_with_something_to_be_deleted_stays() {
     let mut world = World::new(false);
@@ -161,7 +191,12 @@ fn what_the_bucket_does_not_say_stays() {
     assert_eq!(world.may_go(dir), [], "it has another name");
     world.removed(Ino::ROOT, "c");
     world.send();
-    let pin = |value: &'static [u8]| Mutation::SetXattr { ino: dir, name: PIN.into(), value: value.into(), mode: XattrMode::Set };
+    let pin = |value: &'static [u8]| Mutation::SetXattr {
+        ino: dir,
+        name: PIN.into(),
+        value: value.into(),
+        mode: XattrMode::Set,
+    };
     assert!(world.mutate(pin(b"1")));
     world.send();
     assert_eq!(world.may_go(dir), [], "it is pinned");

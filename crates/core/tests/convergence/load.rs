@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 impl World {
     pub fn load_all(&mut self) {
-        self.flights.retain(|flight| !matches!(flight, Flight::Listed { .. } | Flight::ListedAgain { .. }));
+        self.flights
+            .retain(|flight| !matches!(flight, Flight::Listed { .. } | Flight::ListedAgain { .. }));
         for _ in 0..100 {
             let mut loaded = false;
             let trash = self.partition.namespace().trash_of(Ino::ROOT);
@@ -44,7 +45,11 @@ impl World {
 
     fn list_again(&mut self, dir: Ino) {
         self.log(BackingCommand::Revalidating { dir });
-        let Some((prefix, epoch)) = self.partition.backing().revalidation_plan(self.partition.namespace(), dir) else { return };
+        let Some((prefix, epoch)) =
+            self.partition.backing().revalidation_plan(self.partition.namespace(), dir)
+        else {
+            return;
+        };
         let (entries, _) = self.list_keys(&prefix, None, usize::MAX);
         self.flights.push(Flight::ListedAgain { dir, epoch, entries });
     }
@@ -52,7 +57,13 @@ impl World {
     /// Nobody else has changed anything, so a listing, however old, brings no name, and what it
     /// contradicts is as the namespace has it.
     pub fn revalidate(&mut self, dir: Ino, epoch: u64, entries: &[Listed]) {
-        let names = |world: &World| world.partition.namespace().read_dir(dir, Cookie::START, usize::MAX).map(|(names, _)| names);
+        let names = |world: &World| {
+            world
+                .partition
+                .namespace()
+                .read_dir(dir, Cookie::START, usize::MAX)
+                .map(|(names, _)| names)
+        };
         let before = names(self);
         self.install_found(dir, epoch, entries, None, Scope::Next, LoadProgress::Complete);
         assert_eq!(names(self), before, "a listing of what was there already");
@@ -60,8 +71,12 @@ impl World {
         let agreed = entries.iter().filter_map(|entry| backing.agrees(namespace, entry)).collect();
         for name in backing.contradicted(namespace, dir, &agreed) {
             match backing.standing(namespace, dir, &name).unwrap() {
-                Standing::Object { key, etag, .. } => assert_eq!(self.bucket[&key].etag, etag, "{key}"),
-                Standing::Prefix { prefix, .. } => assert!(self.probe(&prefix).is_some(), "{prefix}"),
+                Standing::Object { key, etag, .. } => {
+                    assert_eq!(self.bucket[&key].etag, etag, "{key}")
+                }
+                Standing::Prefix { prefix, .. } => {
+                    assert!(self.probe(&prefix).is_some(), "{prefix}")
+                }
             }
         }
     }
@@ -77,20 +92,34 @@ impl World {
             LoadProgress::UpTo(last) => Some(last.as_str()),
             _ => None,
         };
-        let needed = |head: &PageHead| backing::pieces_of_listing(head, &plan.prefix, plan.after.as_deref(), &entries, upto);
+        let needed = |head: &PageHead| {
+            backing::pieces_of_listing(head, &plan.prefix, plan.after.as_deref(), &entries, upto)
+        };
         let page = plan.page_key.as_ref().and_then(|_| self.page_at(dir, needed));
-        let first = plan.after.is_none() || page.as_ref().is_some_and(|page| !page.pieces.is_empty());
+        let first =
+            plan.after.is_none() || page.as_ref().is_some_and(|page| !page.pieces.is_empty());
         Some(Flight::Listed { dir, epoch: plan.epoch, entries, page, first, progress })
     }
 
     pub fn probe(&self, prefix: &str) -> Option<Listed> {
-        let found = self.bucket.range(prefix.to_string()..).next().is_some_and(|(key, _)| key.starts_with(prefix));
+        let found = self
+            .bucket
+            .range(prefix.to_string()..)
+            .next()
+            .is_some_and(|(key, _)| key.starts_with(prefix));
         found.then(|| Listed::Prefix { key: prefix.into() })
     }
 
-    pub fn list_keys(&self, prefix: &str, after: Option<&str>, limit: usize) -> (Vec<Listed>, bool) {
+    pub fn list_keys(
+        &self,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> (Vec<Listed>, bool) {
         let mut listed = BTreeMap::new();
-        for (key, object) in self.bucket.range(prefix.to_string()..).take_while(|(key, _)| key.starts_with(prefix)) {
+        for (key, object) in
+            self.bucket.range(prefix.to_string()..).take_while(|(key, _)| key.starts_with(prefix))
+        {
             let entry = match key[prefix.len()..].find('/') {
                 Some(at) => Listed::Prefix { key: key[..prefix.len() + at + 1].into() },
                 None => self.object(key, object),
@@ -105,7 +134,12 @@ impl World {
 
     pub fn object(&self, key: &str, object: &Stored) -> Listed {
         let modified = Time::from_secs(3);
-        Listed::Object { key: key.into(), etag: object.etag.clone(), len_bytes: object.body.len() as u64, modified }
+        Listed::Object {
+            key: key.into(),
+            etag: object.etag.clone(),
+            len_bytes: object.body.len() as u64,
+            modified,
+        }
     }
 
     pub fn resolve(&mut self, dir: Ino, name: &Name) {
@@ -115,10 +149,22 @@ impl World {
             return;
         }
         let Some(plan) = self.partition.backing().lookup_plan(namespace, dir, name) else { return };
-        let objects = plan.objects.iter().filter_map(|key| Some(self.object(key, self.bucket.get(key)?)));
-        let entries: Vec<Listed> = objects.chain(plan.prefixes.iter().filter_map(|prefix| self.probe(prefix))).collect();
-        let page = plan.page_key.as_ref().and_then(|_| self.page_at(dir, |head| backing::pieces_of_name(head, name)));
-        self.install_found(dir, plan.epoch, &entries, page.as_ref(), Scope::Name(name), LoadProgress::Unchanged);
+        let objects =
+            plan.objects.iter().filter_map(|key| Some(self.object(key, self.bucket.get(key)?)));
+        let entries: Vec<Listed> =
+            objects.chain(plan.prefixes.iter().filter_map(|prefix| self.probe(prefix))).collect();
+        let page = plan
+            .page_key
+            .as_ref()
+            .and_then(|_| self.page_at(dir, |head| backing::pieces_of_name(head, name)));
+        self.install_found(
+            dir,
+            plan.epoch,
+            &entries,
+            page.as_ref(),
+            Scope::Name(name),
+            LoadProgress::Unchanged,
+        );
     }
 
     pub fn install(&mut self, flight: &Flight) {
@@ -143,12 +189,26 @@ impl World {
             next = Ino(next.0 + 1);
             drawn
         };
-        let found = self.partition.backing().interpret(namespace, &Listing { dir, entries, page, scope, after: None }, draw);
+        let found = self.partition.backing().interpret(
+            namespace,
+            &Listing { dir, entries, page, scope, after: None },
+            draw,
+        );
         let stamp = Stamp { time: Time::from_secs(4), version: self.partition.next_version() };
         let inos: Vec<Ino> = found.entries.iter().map(|entry| entry.ino).collect();
-        self.log(BackingCommand::Install { dir, epoch, entries: found.entries, hidden: found.hidden, owner: (0, 0), progress, stamp });
+        self.log(BackingCommand::Install {
+            dir,
+            epoch,
+            entries: found.entries,
+            hidden: found.hidden,
+            owner: (0, 0),
+            progress,
+            stamp,
+        });
         for ino in inos {
-            if !self.truth.contains_key(&ino) && self.partition.backing().home(self.partition.namespace(), ino).is_some() {
+            if !self.truth.contains_key(&ino)
+                && self.partition.backing().home(self.partition.namespace(), ino).is_some()
+            {
                 self.truth.insert(ino, self.home(ino).body.clone());
             }
         }
@@ -160,7 +220,11 @@ impl World {
     }
 
     /// The page with what is in those pieces that are needed, which must be there.
-    pub fn page_at(&self, dir: Ino, needed: impl FnOnce(&PageHead) -> Vec<PagePiece>) -> Option<PageHead> {
+    pub fn page_at(
+        &self,
+        dir: Ino,
+        needed: impl FnOnce(&PageHead) -> Vec<PagePiece>,
+    ) -> Option<PageHead> {
         let head = self.head_at(dir)?;
         if head.pieces.is_empty() {
             return Some(head);
@@ -171,15 +235,21 @@ impl World {
     }
 
     pub fn piece_at(&self, dir: Ino, piece: &PagePiece) -> Vec<Installed> {
-        let object = self.bucket.get(&keys::piece_key(dir, piece.id)).unwrap_or_else(|| panic!("a piece of {dir} is gone"));
-        let entries: Vec<Installed> = postcard::from_bytes(&object.body).expect("a piece is a piece");
+        let object = self
+            .bucket
+            .get(&keys::piece_key(dir, piece.id))
+            .unwrap_or_else(|| panic!("a piece of {dir} is gone"));
+        let entries: Vec<Installed> =
+            postcard::from_bytes(&object.body).expect("a piece is a piece");
         assert_eq!(entries.len(), piece.entries as usize);
         entries
     }
 
     /// Whoever is the first to read a page says what pieces it is in.
     pub fn tell_pieces(&mut self, dir: Ino) {
-        let wanted = self.head_at(dir).filter(|head| self.partition.backing().wants_pieces(dir, &head.pieces));
+        let wanted = self
+            .head_at(dir)
+            .filter(|head| self.partition.backing().wants_pieces(dir, &head.pieces));
         if let Some(PageHead { pieces, .. }) = wanted {
             for found in found_pieces(dir, &pieces, RECORD_PIECES, Time::from_secs(1)) {
                 self.log(found);

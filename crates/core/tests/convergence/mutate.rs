@@ -47,33 +47,66 @@ impl World {
             8 => Mutation::Rmdir { parent: there, name: there_name, holders },
             9 | 10 => {
                 let ino = Some(self.partition.namespace().next_ino(there));
-                let mode = dice.of(&[RenameMode::Replace, RenameMode::Replace, RenameMode::Whiteout { keep_target: false, ino }]).unwrap();
-                Mutation::Rename { from: there, name: there_name, to: dir, new_name: name, mode, holders }
+                let mode = dice
+                    .of(&[
+                        RenameMode::Replace,
+                        RenameMode::Replace,
+                        RenameMode::Whiteout { keep_target: false, ino },
+                    ])
+                    .unwrap();
+                Mutation::Rename {
+                    from: there,
+                    name: there_name,
+                    to: dir,
+                    new_name: name,
+                    mode,
+                    holders,
+                }
             }
             11 => match dice.of(&self.dentries()) {
-                Some((to, new_name, _)) => {
-                    Mutation::Rename { from: there, name: there_name, to, new_name, mode: RenameMode::Exchange, holders }
-                }
+                Some((to, new_name, _)) => Mutation::Rename {
+                    from: there,
+                    name: there_name,
+                    to,
+                    new_name,
+                    mode: RenameMode::Exchange,
+                    holders,
+                },
                 None => return,
             },
             12 => match entry {
                 Some(entry) => {
-                    let set = SetAttr { mode: Some(mode), mtime: Some(SetTime::To(Time { secs: 9, nanos: 9 })), ..SetAttr::default() };
+                    let set = SetAttr {
+                        mode: Some(mode),
+                        mtime: Some(SetTime::To(Time { secs: 9, nanos: 9 })),
+                        ..SetAttr::default()
+                    };
                     Mutation::SetAttr { ino: entry.ino, set }
                 }
-                None => Mutation::SetAttr { ino: Ino::ROOT, set: SetAttr { mode: Some(mode), ..SetAttr::default() } },
+                None => Mutation::SetAttr {
+                    ino: Ino::ROOT,
+                    set: SetAttr { mode: Some(mode), ..SetAttr::default() },
+                },
             },
             13 => match entry {
                 Some(entry) => {
-                    let (name, value) = (Bytes::from_static(b"user.k"), Bytes::from(vec![dice.below(256) as u8]));
+                    let (name, value) =
+                        (Bytes::from_static(b"user.k"), Bytes::from(vec![dice.below(256) as u8]));
                     Mutation::SetXattr { ino: entry.ino, name, value, mode: XattrMode::Set }
                 }
                 // What is made in it from now on has an ACL.
                 None => {
                     let entries = [[1, 0, 7], [2, 0, 7], [4, 0, 5], [16, 0, 7], [32, 0, 0]];
-                    let entries = entries.into_iter().flat_map(|[tag, zero, mode]| [tag, zero, mode, zero, 9, zero, zero, zero]);
+                    let entries = entries
+                        .into_iter()
+                        .flat_map(|[tag, zero, mode]| [tag, zero, mode, zero, 9, zero, zero, zero]);
                     let value = [2, 0, 0, 0].into_iter().chain(entries).collect();
-                    Mutation::SetAcl { ino: Ino::ROOT, class: AclClass::Default, value, drop_set_gid: false }
+                    Mutation::SetAcl {
+                        ino: Ino::ROOT,
+                        class: AclClass::Default,
+                        value,
+                        drop_set_gid: false,
+                    }
                 }
             },
             14 => {
@@ -85,14 +118,22 @@ impl World {
             _ => match entry.filter(|entry| entry.kind == FileKind::Regular) {
                 Some(entry) if dice.below(3) == 0 => {
                     let size = dice.below(30) as u64;
-                    Mutation::SetAttr { ino: entry.ino, set: SetAttr { size_bytes: Some(size), ..SetAttr::default() } }
+                    Mutation::SetAttr {
+                        ino: entry.ino,
+                        set: SetAttr { size_bytes: Some(size), ..SetAttr::default() },
+                    }
                 }
-                Some(entry) if dice.below(3) == 0 => return self.zero(entry.ino, dice.below(25), dice.below(30) + 1),
+                Some(entry) if dice.below(3) == 0 => {
+                    return self.zero(entry.ino, dice.below(25), dice.below(30) + 1);
+                }
                 Some(entry) => return self.write(entry.ino, dice.below(25), dice.below(9) + 1),
                 None => return,
             },
         };
-        let removes = matches!(mutation, Mutation::Unlink { .. } | Mutation::Rmdir { .. } | Mutation::Rename { .. });
+        let removes = matches!(
+            mutation,
+            Mutation::Unlink { .. } | Mutation::Rmdir { .. } | Mutation::Rename { .. }
+        );
         match removes && dice.below(2) == 0 {
             true => self.discard(mutation),
             false => self.mutate(mutation),
@@ -102,7 +143,9 @@ impl World {
     /// As [`World::mutate`], of a removal where what is removed is kept.
     fn discard(&mut self, mutation: Mutation) -> bool {
         let (dir, name) = match &mutation {
-            Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => (*parent, name),
+            Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => {
+                (*parent, name)
+            }
             Mutation::Rename { to, new_name, .. } => (*to, new_name),
             _ => unreachable!("it removes nothing"),
         };
@@ -128,8 +171,16 @@ impl World {
         }
         self.resolve(to, &name);
         if self.partition.may_restore(entry.ino, to, &name).is_ok() {
-            self.apply(Command::Restore { ino: entry.ino, to, name: name.clone(), stamp: self.stamp() });
-            assert_eq!(self.partition.namespace().dentry(to, &name).map(|dentry| dentry.ino), Some(entry.ino));
+            self.apply(Command::Restore {
+                ino: entry.ino,
+                to,
+                name: name.clone(),
+                stamp: self.stamp(),
+            });
+            assert_eq!(
+                self.partition.namespace().dentry(to, &name).map(|dentry| dentry.ino),
+                Some(entry.ino)
+            );
         }
     }
 
@@ -144,7 +195,9 @@ impl World {
 
     fn mutate_to(&mut self, mutation: Mutation, keeps: bool) -> bool {
         match &mutation {
-            Mutation::Make { parent, name, .. } | Mutation::Link { parent, name, .. } => self.resolve(*parent, name),
+            Mutation::Make { parent, name, .. } | Mutation::Link { parent, name, .. } => {
+                self.resolve(*parent, name)
+            }
             Mutation::Rename { to, new_name, .. } => self.resolve(*to, new_name),
             _ => {}
         }
@@ -153,14 +206,27 @@ impl World {
             let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
             let stamp = self.stamp();
             let (caller, mutation) = (Caller::ROOT, mutation.clone());
-            let trash = TrashPlace { top: Ino::ROOT, ino: self.partition.namespace().next_ino(Ino::ROOT), keep_secs: 9 };
+            let trash = TrashPlace {
+                top: Ino::ROOT,
+                ino: self.partition.namespace().next_ino(Ino::ROOT),
+                keep_secs: 9,
+            };
             let command = match keeps {
-                true => Command::Discard { tx, caller, stamp, mutation: mutation.clone(), trash, repeated: false },
+                true => Command::Discard {
+                    tx,
+                    caller,
+                    stamp,
+                    mutation: mutation.clone(),
+                    trash,
+                    repeated: false,
+                },
                 false => Command::Client { tx, caller, stamp, mutation: mutation.clone() },
             };
             match self.apply(command).answer.expect("a client's command is answered") {
                 Ok(_) => {
-                    if let Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } = &mutation {
+                    if let Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } =
+                        &mutation
+                    {
                         self.truth.entry(*ino).or_default().resize(*size as usize, 0);
                     }
                     return true;
@@ -173,18 +239,26 @@ impl World {
     }
 
     pub fn prepare(&mut self, mutation: &Mutation) {
-        let find = |dir: &Ino, name: &Name| self.partition.namespace().dentry(*dir, name).map(|dentry| dentry.ino);
+        let find = |dir: &Ino, name: &Name| {
+            self.partition.namespace().dentry(*dir, name).map(|dentry| dentry.ino)
+        };
         let inos: Vec<Option<Ino>> = match mutation {
             Mutation::Make { .. } | Mutation::Tmpfile { .. } => vec![],
             Mutation::Link { ino, .. } => vec![Some(*ino)],
-            Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => vec![find(parent, name)],
-            Mutation::Rename { from, name, to, new_name, .. } => vec![find(from, name), find(to, new_name)],
+            Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => {
+                vec![find(parent, name)]
+            }
+            Mutation::Rename { from, name, to, new_name, .. } => {
+                vec![find(from, name), find(to, new_name)]
+            }
             Mutation::SetAttr { ino, .. }
             | Mutation::Write { ino, .. }
             | Mutation::WriteWhole { ino, .. }
             | Mutation::WritePacked { ino, .. }
             | Mutation::Fallocate { ino, .. } => vec![Some(*ino)],
-            Mutation::SetXattr { ino, .. } | Mutation::SetAcl { ino, .. } | Mutation::RemoveXattr { ino, .. } => vec![Some(*ino)],
+            Mutation::SetXattr { ino, .. }
+            | Mutation::SetAcl { ino, .. }
+            | Mutation::RemoveXattr { ino, .. } => vec![Some(*ino)],
         };
         for ino in inos.into_iter().flatten() {
             while self.load_next(ino) {}
@@ -201,7 +275,8 @@ impl World {
     /// Looks up a directory of which only the inode id is known.
     pub fn reach(&mut self, dir: Ino) {
         if self.partition.namespace().inode(dir).is_none() {
-            let (parent, name) = self.head_at(dir).expect("a directory on record has a page").page.parent.unwrap();
+            let (parent, name) =
+                self.head_at(dir).expect("a directory on record has a page").page.parent.unwrap();
             self.reach(parent);
             self.resolve(parent, &name);
         }
@@ -212,7 +287,13 @@ impl World {
             self.fill(ino, fill);
         }
         let data = vec![self.time as u8; len];
-        let mutation = Mutation::Write { ino, offset: offset as u64, len_bytes: len as u64, sums: vec![], drop_set_id: false };
+        let mutation = Mutation::Write {
+            ino,
+            offset: offset as u64,
+            len_bytes: len as u64,
+            sums: vec![],
+            drop_set_id: false,
+        };
         // The bytes are in the store file before the record.
         let before = self.stores.get(&ino).cloned();
         put(self.stores.entry(ino).or_default(), offset, &data);
@@ -228,20 +309,37 @@ impl World {
         let size = self.partition.namespace().inode(ino).map_or(0, |inode| inode.attr.size_bytes);
         let span = zero_span(offset as u64, len as u64, size);
         let inside = (offset as u64) < size;
-        if inside && let Some(Edge::Missing(fill)) = self.partition.extents().edges(ino, &span).pop() {
+        if inside
+            && let Some(Edge::Missing(fill)) = self.partition.extents().edges(ino, &span).pop()
+        {
             self.fill(ino, fill);
             let etag = self.home(ino).etag.clone();
-            self.apply(Command::Extent(ExtentCommand::Present { ino, etag, first: fill.block, sums: vec![0] }));
+            self.apply(Command::Extent(ExtentCommand::Present {
+                ino,
+                etag,
+                first: fill.block,
+                sums: vec![0],
+            }));
         }
         let before = self.stores.get(&ino).cloned();
         let mut edges = vec![];
-        if inside && let Some(Edge::Present { .. }) = self.partition.extents().edges(ino, &span).pop() {
+        if inside
+            && let Some(Edge::Present { .. }) = self.partition.extents().edges(ino, &span).pop()
+        {
             edges.push(0);
             let end = (offset + len).min(size as usize);
             put(self.stores.entry(ino).or_default(), offset, &vec![0; end - offset]);
         }
         let (offset, len_bytes) = (offset as u64, len as u64);
-        let mutation = Mutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, keep_size: true, edges, drop_set_id: false };
+        let mutation = Mutation::Fallocate {
+            ino,
+            offset,
+            len_bytes,
+            what: Allocation::Zero,
+            keep_size: true,
+            edges,
+            drop_set_id: false,
+        };
         if self.mutate(mutation) {
             let truth = self.truth.entry(ino).or_default();
             truth.resize(truth.len().max(size as usize), 0);
@@ -263,9 +361,18 @@ impl World {
     }
 
     pub fn home(&self, ino: Ino) -> &Stored {
-        let key = self.partition.backing().home_key(self.partition.namespace(), ino).expect("bytes of an object have one");
-        let object = self.bucket.get(&key).unwrap_or_else(|| panic!("the object of {ino} is not at {key}"));
-        assert_eq!(self.partition.extents().home(ino).unwrap().etag, object.etag, "the object at {key} is another");
+        let key = self
+            .partition
+            .backing()
+            .home_key(self.partition.namespace(), ino)
+            .expect("bytes of an object have one");
+        let object =
+            self.bucket.get(&key).unwrap_or_else(|| panic!("the object of {ino} is not at {key}"));
+        assert_eq!(
+            self.partition.extents().home(ino).unwrap().etag,
+            object.etag,
+            "the object at {key} is another"
+        );
         object
     }
 
@@ -276,7 +383,9 @@ impl World {
             let range = segment.range.start as usize..segment.range.end as usize;
             match segment.source {
                 Source::Zero => {}
-                Source::Remote => content[range.clone()].copy_from_slice(&self.home(ino).body[range]),
+                Source::Remote => {
+                    content[range.clone()].copy_from_slice(&self.home(ino).body[range])
+                }
                 Source::Local => {
                     let store = &self.stores[&ino];
                     let end = range.end.min(store.len()).max(range.start);

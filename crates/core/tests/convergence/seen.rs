@@ -10,18 +10,28 @@ impl World {
         let mut dirs = vec![Ino::ROOT];
         let mut at = 0;
         while let Some(dir) = dirs.get(at) {
-            let entries = self.partition.namespace().read_dir(*dir, Cookie::START, usize::MAX).unwrap().0;
-            dirs.extend(entries.iter().filter(|(entry, _)| entry.kind == FileKind::Directory).map(|(entry, _)| entry.ino));
+            let entries =
+                self.partition.namespace().read_dir(*dir, Cookie::START, usize::MAX).unwrap().0;
+            dirs.extend(
+                entries
+                    .iter()
+                    .filter(|(entry, _)| entry.kind == FileKind::Directory)
+                    .map(|(entry, _)| entry.ino),
+            );
             at += 1;
         }
         dirs
     }
 
     pub fn dentries(&self) -> Vec<(Ino, Name, Ino)> {
-        let entries = |dir: Ino| self.partition.namespace().read_dir(dir, Cookie::START, usize::MAX).unwrap().0;
+        let entries = |dir: Ino| {
+            self.partition.namespace().read_dir(dir, Cookie::START, usize::MAX).unwrap().0
+        };
         self.directories()
             .into_iter()
-            .flat_map(|dir| entries(dir).into_iter().map(move |(entry, _)| (dir, entry.name, entry.ino)))
+            .flat_map(|dir| {
+                entries(dir).into_iter().map(move |(entry, _)| (dir, entry.name, entry.ino))
+            })
             .collect()
     }
 
@@ -32,25 +42,62 @@ impl World {
         let namespace = self.partition.namespace();
         let inode = namespace.inode(Ino::ROOT).unwrap();
         let (root, xattrs) = (inode.attr.clone(), inode.xattrs.clone().into_iter().collect());
-        seen.insert(b"/".to_vec(), Seen { attr: comparable(root), xattrs, target: Bytes::new(), content: vec![], group: b"/".to_vec() });
+        seen.insert(
+            b"/".to_vec(),
+            Seen {
+                attr: comparable(root),
+                xattrs,
+                target: Bytes::new(),
+                content: vec![],
+                group: b"/".to_vec(),
+            },
+        );
         for entry in self.trashed() {
-            let path = format!("trash {:?} {} {}", entry.trashed.path, entry.trashed.at.secs, entry.ino).into_bytes();
+            let path =
+                format!("trash {:?} {} {}", entry.trashed.path, entry.trashed.at.secs, entry.ino)
+                    .into_bytes();
             let inode = namespace.inode(entry.ino).unwrap();
-            let content = if entry.kind == FileKind::Regular { self.read(entry.ino) } else { vec![] };
+            let content =
+                if entry.kind == FileKind::Regular { self.read(entry.ino) } else { vec![] };
             if entry.kind == FileKind::Regular {
-                assert_eq!(content, self.truth.get(&entry.ino).cloned().unwrap_or_default(), "content of {}", path.escape_ascii());
+                assert_eq!(
+                    content,
+                    self.truth.get(&entry.ino).cloned().unwrap_or_default(),
+                    "content of {}",
+                    path.escape_ascii()
+                );
             }
-            let xattrs = inode.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-            seen.insert(path.clone(), Seen { attr: comparable(inode.attr), xattrs, target: inode.target, content, group: path });
+            let xattrs =
+                inode.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+            seen.insert(
+                path.clone(),
+                Seen {
+                    attr: comparable(inode.attr),
+                    xattrs,
+                    target: inode.target,
+                    content,
+                    group: path,
+                },
+            );
         }
         seen
     }
 
     pub fn trashed(&self) -> Vec<TrashEntry> {
-        self.partition.namespace().trashed(Ino::ROOT, Cookie::START).map(|(_, entry)| entry).collect()
+        self.partition
+            .namespace()
+            .trashed(Ino::ROOT, Cookie::START)
+            .map(|(_, entry)| entry)
+            .collect()
     }
 
-    pub fn dump_below(&self, dir: Ino, path: &[u8], seen: &mut BTreeMap<Vec<u8>, Seen>, groups: &mut BTreeMap<Ino, Vec<u8>>) {
+    pub fn dump_below(
+        &self,
+        dir: Ino,
+        path: &[u8],
+        seen: &mut BTreeMap<Vec<u8>, Seen>,
+        groups: &mut BTreeMap<Ino, Vec<u8>>,
+    ) {
         let namespace = self.partition.namespace();
         let mut entries = namespace.read_dir(dir, Cookie::START, usize::MAX).unwrap().0;
         entries.sort_by(|(a, _), (b, _)| a.name.cmp(&b.name));
@@ -64,8 +111,18 @@ impl World {
                 assert_eq!(content, truth, "content of {}", path.escape_ascii());
             }
             let group = groups.entry(entry.ino).or_insert_with(|| path.clone()).clone();
-            let xattrs = inode.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-            seen.insert(path.clone(), Seen { attr: comparable(attr), xattrs, target: inode.target.clone(), content, group });
+            let xattrs =
+                inode.xattrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+            seen.insert(
+                path.clone(),
+                Seen {
+                    attr: comparable(attr),
+                    xattrs,
+                    target: inode.target.clone(),
+                    content,
+                    group,
+                },
+            );
             if entry.kind == FileKind::Directory {
                 self.dump_below(entry.ino, &path, seen, groups);
             }

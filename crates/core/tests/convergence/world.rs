@@ -121,14 +121,26 @@ pub const SESSION: SessionId = SessionId(1);
 
 pub fn names() -> Vec<Name> {
     let long = [b'n'; 250];
-    let all: [&[u8]; 10] = [b"a", b"b", b"c", b"x", b"\xff\xfe", b"a.ebb%object", b"d", b".ebb%q", b".ebb", &long];
+    let all: [&[u8]; 10] =
+        [b"a", b"b", b"c", b"x", b"\xff\xfe", b"a.ebb%object", b"d", b".ebb%q", b".ebb", &long];
     all.iter().map(|name| Name::new(name).unwrap()).collect()
 }
 
 pub fn root_record() -> InstalledRecord {
     let time = Time::from_secs(5);
     let (atime, mtime, ctime, btime) = (time, time, time, time);
-    InstalledRecord { mode: 0o755, nlink: 2, uid: 7, gid: 8, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] }
+    InstalledRecord {
+        mode: 0o755,
+        nlink: 2,
+        uid: 7,
+        gid: 8,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        xattrs: vec![],
+        links: vec![],
+    }
 }
 
 impl World {
@@ -152,12 +164,19 @@ impl World {
             attempts: 0,
         };
         if foreign {
-            let keys = ["a/b/c", "d", "d!", "d/a", "d/x", "p//q", "p/../r", ".ebb%zz", "x/1", "x/2", "x/3", "x/4", "b/", "c"];
+            let keys = [
+                "a/b/c", "d", "d!", "d/a", "d/x", "p//q", "p/../r", ".ebb%zz", "x/1", "x/2", "x/3",
+                "x/4", "b/", "c",
+            ];
             for key in keys.into_iter().filter(|key| nests || *key != "d") {
                 world.store(key, key.as_bytes().to_vec(), None);
             }
         }
-        world.apply(Command::SessionOpen { session: SESSION, client: "test".into(), replaces: None });
+        world.apply(Command::SessionOpen {
+            session: SESSION,
+            client: "test".into(),
+            replaces: None,
+        });
         world
     }
 
@@ -201,21 +220,36 @@ impl World {
         self.stores.clear();
         self.truth.clear();
         self.begun.clear();
-        self.apply(Command::SessionOpen { session: SESSION, client: "test".into(), replaces: None });
+        self.apply(Command::SessionOpen {
+            session: SESSION,
+            client: "test".into(),
+            replaces: None,
+        });
         let cold = self.partition.clone();
         let truth = self.truth.clone();
         self.load_all();
         let after = self.dump();
-        let keys = || self.bucket.keys().map(|key| key.replace(&"n".repeat(250), "N")).collect::<Vec<_>>();
+        let keys =
+            || self.bucket.keys().map(|key| key.replace(&"n".repeat(250), "N")).collect::<Vec<_>>();
         for path in before.keys().chain(after.keys()) {
             let there = (before.contains_key(path), after.contains_key(path));
-            assert_eq!(there, (true, true), "{} before and after, over {:?}", path.escape_ascii(), keys());
+            assert_eq!(
+                there,
+                (true, true),
+                "{} before and after, over {:?}",
+                path.escape_ascii(),
+                keys()
+            );
         }
         for (path, entry) in &before {
             assert_eq!(Some(entry), after.get(path), "at {}", path.escape_ascii());
         }
         if let Some(counted) = counted {
-            assert_eq!(Some(counted), self.counted(), "quotas count what is there, however it got there");
+            assert_eq!(
+                Some(counted),
+                self.counted(),
+                "quotas count what is there, however it got there"
+            );
         }
         assert!(self.partition.backing().is_settled(), "loading makes nothing dirty");
         // The next life begins with nothing loaded.
@@ -274,12 +308,14 @@ impl World {
     }
 
     /// What every quota says, by path. `None` while something counts that has no name, which a
-    /// restart forgets, or has names on both sides of a border, of which another may be the first then.
+    /// restart forgets, or has names on both sides of a border, of which another may be the first
+    /// then.
     pub fn counted(&self) -> Option<BTreeMap<Vec<Name>, (QuotaLimits, Usage)>> {
         let namespace = self.partition.namespace();
         let quota = |root| Some((namespace.path_of(root)?, namespace.quota(root)?));
         let mut sides = BTreeMap::new();
-        let mut names = self.dentries().into_iter().map(|(dir, _, ino)| (ino, namespace.quota_root(dir)));
+        let mut names =
+            self.dentries().into_iter().map(|(dir, _, ino)| (ino, namespace.quota_root(dir)));
         let is_on_one_side = names.all(|(ino, side)| *sides.entry(ino).or_insert(side) == side);
         let all_count = is_on_one_side && namespace.orphans().next().is_none();
         all_count.then(|| namespace.quota_roots().filter_map(quota).collect())
@@ -295,14 +331,18 @@ impl World {
     /// nothing but the log is left to know it.
     pub fn crash(&mut self) {
         self.flights.clear();
-        let restored = Partition::from_items(self.partition.items()).expect("a snapshot can be read");
+        let restored =
+            Partition::from_items(self.partition.items()).expect("a snapshot can be read");
         assert!(restored.items().eq(self.partition.items()), "a snapshot is the same state");
         self.partition = restored;
-        let uploads: Vec<_> = self.partition.backing().uploads().map(|(ino, upload)| (ino, upload.clone())).collect();
+        let uploads: Vec<_> =
+            self.partition.backing().uploads().map(|(ino, upload)| (ino, upload.clone())).collect();
         for (ino, upload) in uploads {
             let attempt = self.begun[&ino];
             let object = self.bucket.get(&upload.key).cloned();
-            match object.filter(|object| object.tag.as_ref().is_some_and(|tag| tag.attempt == attempt)) {
+            match object
+                .filter(|object| object.tag.as_ref().is_some_and(|tag| tag.attempt == attempt))
+            {
                 Some(done) => self.settle(ino, upload.key, &done),
                 None => self.log(BackingCommand::UploadAborted { ino }),
             }

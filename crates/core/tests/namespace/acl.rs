@@ -31,7 +31,13 @@ fn acl(text: &str) -> Bytes {
     value.into()
 }
 
-fn set(volume: &mut Volume, caller: &Caller, ino: Ino, class: AclClass, value: &Bytes) -> Result<u16, FsError> {
+fn set(
+    volume: &mut Volume,
+    caller: &Caller,
+    ino: Ino,
+    class: AclClass,
+    value: &Bytes,
+) -> Result<u16, FsError> {
     let mutation = Mutation::SetAcl { ino, class, value: value.clone(), drop_set_gid: false };
     volume.run(caller, mutation).map(|(attr, _)| attr.expect("the inode is there").mode)
 }
@@ -47,7 +53,8 @@ fn root_set(volume: &mut Volume, ino: Ino, class: AclClass, text: &str) -> u16 {
 #[test]
 fn what_is_no_acl_is_refused() {
     let mut volume = Volume::new();
-    let (file, dir, link) = (volume.file(Ino::ROOT, "f"), volume.dir(Ino::ROOT, "d"), volume.symlink(Ino::ROOT, "l"));
+    let (file, dir, link) =
+        (volume.file(Ino::ROOT, "f"), volume.dir(Ino::ROOT, "d"), volume.symlink(Ino::ROOT, "l"));
     let raw = |bytes: &'static [u8]| Bytes::from_static(bytes);
     for (value, refusal) in [
         (raw(b"\x02"), Invalid),
@@ -63,14 +70,25 @@ fn what_is_no_acl_is_refused() {
         (acl(&format!("u::7 u:{}:7 g::7 m::7 o::7", u32::MAX)), Invalid),
         (Bytes::from(vec![0; MAX_XATTR_VALUE_BYTES + 1]), ValueTooLarge),
     ] {
-        assert_eq!(set(&mut volume, &Caller::ROOT, file, AccessAcl, &value), Err(refusal), "{value:?}");
-        assert_eq!(set(&mut volume, &Caller::ROOT, dir, DefaultAcl, &value), Err(refusal), "{value:?}");
+        assert_eq!(
+            set(&mut volume, &Caller::ROOT, file, AccessAcl, &value),
+            Err(refusal),
+            "{value:?}"
+        );
+        assert_eq!(
+            set(&mut volume, &Caller::ROOT, dir, DefaultAcl, &value),
+            Err(refusal),
+            "{value:?}"
+        );
     }
     let fine = acl("u::7 u:1:7 g::7 m::7 o::7");
     assert_eq!(set(&mut volume, &Caller::ROOT, link, AccessAcl, &fine), Err(NotSupported));
     assert_eq!(get(&volume, link, AccessAcl), Err(NotSupported));
     assert_eq!(set(&mut volume, &Caller::ROOT, file, DefaultAcl, &fine), Err(AccessDenied));
-    assert!(set(&mut volume, &Caller::ROOT, file, DefaultAcl, &Bytes::new()).is_ok(), "there is none to remove");
+    assert!(
+        set(&mut volume, &Caller::ROOT, file, DefaultAcl, &Bytes::new()).is_ok(),
+        "there is none to remove"
+    );
     assert_eq!(set(&mut volume, &ALICE, file, AccessAcl, &fine), Err(NotPermitted));
     // As an attribute like any other it is none.
     let name = Bytes::from_static(AccessAcl.name());
@@ -85,7 +103,10 @@ fn the_mode_and_an_acl_agree() {
     let file = volume.make(&ALICE, Ino::ROOT, "f", 0o4640, Make::Regular).unwrap();
     assert_eq!(root_set(&mut volume, file, AccessAcl, "u::7 g::5 o::4"), 0o4754);
     assert_eq!(get(&volume, file, AccessAcl), Err(NoAttribute), "the mode says all of it");
-    assert_eq!(root_set(&mut volume, file, AccessAcl, "u::6 u:1001:7 g::5 g:7:1 m::3 o::1"), 0o4631);
+    assert_eq!(
+        root_set(&mut volume, file, AccessAcl, "u::6 u:1001:7 g::5 g:7:1 m::3 o::1"),
+        0o4631
+    );
     volume.chmod(file, 0o760);
     assert_eq!(get(&volume, file, AccessAcl), Ok(acl("u::7 u:1001:7 g::5 g:7:1 m::6 o::0")));
     assert_eq!(volume.namespace.list_xattr(file), Ok(vec![Bytes::from_static(AccessAcl.name())]));
@@ -114,7 +135,8 @@ fn set_gid_goes_with_who_is_not_of_the_group() {
     ];
     for (caller, drop_set_gid, mode) in cases {
         volume.chmod(file, 0o2700);
-        let mutation = Mutation::SetAcl { ino: file, class: AccessAcl, value: value.clone(), drop_set_gid };
+        let mutation =
+            Mutation::SetAcl { ino: file, class: AccessAcl, value: value.clone(), drop_set_gid };
         assert_eq!(volume.run(&caller, mutation).unwrap().0.unwrap().mode, mode, "{caller:?}");
     }
 }
@@ -132,7 +154,10 @@ fn a_default_acl_is_inherited() {
     assert_eq!(get(&volume, file, AccessAcl), Ok(acl("u::6 u:1001:7 g::5 m::4 o::0")));
     assert_eq!(get(&volume, file, DefaultAcl), Err(NoAttribute));
     let below = volume.make(&Caller::ROOT, dir, "d", 0o777, Make::Directory).unwrap();
-    assert_eq!((volume.attr(below).mode, get(&volume, below, DefaultAcl)), (0o775, get(&volume, dir, DefaultAcl)));
+    assert_eq!(
+        (volume.attr(below).mode, get(&volume, below, DefaultAcl)),
+        (0o775, get(&volume, dir, DefaultAcl))
+    );
     let link = volume.symlink(dir, "l");
     assert_eq!((volume.attr(link).mode, volume.namespace.list_xattr(link)), (0o777, Ok(vec![])));
     // One that a mode can say leaves nothing but the mode.
@@ -166,12 +191,19 @@ fn an_acl_says_who_may() {
         root_set(&mut volume, file, AccessAcl, text);
         for asked in [Access::READ, Access::WRITE] {
             let answer = volume.namespace.access(&caller, file, asked);
-            assert_eq!(answer.is_ok(), granted & asked.0 != 0, "{text} for {caller:?} asking {asked:?}");
+            assert_eq!(
+                answer.is_ok(),
+                granted & asked.0 != 0,
+                "{text} for {caller:?} asking {asked:?}"
+            );
         }
     }
     // No single entry of a group grants both.
     root_set(&mut volume, file, AccessAcl, "u::6 g::4 g:7:2 m::6 o::6");
-    assert_eq!(volume.namespace.access(&in_groups(&[1000, 7]), file, Access::READ | Access::WRITE), Err(AccessDenied));
+    assert_eq!(
+        volume.namespace.access(&in_groups(&[1000, 7]), file, Access::READ | Access::WRITE),
+        Err(AccessDenied)
+    );
 }
 
 /// Situation: the page of a directory says what no namespace says, by somebody's hand or a
@@ -188,23 +220,42 @@ fn what_a_page_says_wrongly_lets_nobody_in() {
         mtime: time,
         ctime: time,
         btime: time,
-        xattrs: xattrs.iter().map(|(class, value)| (Bytes::from_static(class.name()), value.clone())).collect(),
+        xattrs: xattrs
+            .iter()
+            .map(|(class, value)| (Bytes::from_static(class.name()), value.clone()))
+            .collect(),
         links: vec![],
     };
     let mut volume = Volume::new();
     let mut install = |name: &str, what: Make, record: InstalledRecord| {
         let ino = volume.namespace.next_ino(Ino::ROOT);
         let name = Name::new(name.as_bytes()).unwrap();
-        let found = Installed { name, ino, what: InstalledKind::Recorded(what), record: Some(record) };
-        assert!(volume.namespace.install(Ino::ROOT, &found, (0, 0), Stamp { time, version: Version(9) }));
+        let found =
+            Installed { name, ino, what: InstalledKind::Recorded(what), record: Some(record) };
+        assert!(volume.namespace.install(
+            Ino::ROOT,
+            &found,
+            (0, 0),
+            Stamp { time, version: Version(9) }
+        ));
         assert_eq!(volume.namespace.check(), Vec::<String>::new());
         (volume.attr(ino).mode, volume.namespace.list_xattr(ino).unwrap().len())
     };
     let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
     let named = acl("u::7 u:1:7 g::0 m::7 o::7");
     assert_eq!(install("good", fifo(), record(0o640, &[(AccessAcl, named.clone())])), (0o640, 1));
-    assert_eq!(install("broken", fifo(), record(0o664, &[(AccessAcl, Bytes::from_static(b"\x02\0\0\0\x07"))])), (0o604, 0));
-    assert_eq!(install("no directory", fifo(), record(0o640, &[(DefaultAcl, named.clone())])), (0o640, 0));
+    assert_eq!(
+        install(
+            "broken",
+            fifo(),
+            record(0o664, &[(AccessAcl, Bytes::from_static(b"\x02\0\0\0\x07"))])
+        ),
+        (0o604, 0)
+    );
+    assert_eq!(
+        install("no directory", fifo(), record(0o640, &[(DefaultAcl, named.clone())])),
+        (0o640, 0)
+    );
     let link = Make::Symlink { target: Bytes::from_static(b"to") };
     assert_eq!(install("link", link, record(0o777, &[(AccessAcl, named)])), (0o777, 0));
 }

@@ -3,7 +3,12 @@ use ebb_core::namespace::Change;
 use ebb_model::*;
 
 fn object(key: Option<&str>) -> InstalledKind {
-    InstalledKind::Object { key: key.map(String::from), etag: "e".into(), len_bytes: 42, modified: Time::from_secs(500) }
+    InstalledKind::Object {
+        key: key.map(String::from),
+        etag: "e".into(),
+        len_bytes: 42,
+        modified: Time::from_secs(500),
+    }
 }
 
 fn directory() -> InstalledKind {
@@ -19,9 +24,21 @@ fn record(nlink: u32, links: &[(Ino, &str)]) -> Option<InstalledRecord> {
 const OWNER: (u32, u32) = (7, 8);
 
 impl Volume {
-    fn install(&mut self, parent: Ino, child: &str, ino: Ino, what: InstalledKind, record: Option<InstalledRecord>) -> bool {
+    fn install(
+        &mut self,
+        parent: Ino,
+        child: &str,
+        ino: Ino,
+        what: InstalledKind,
+        record: Option<InstalledRecord>,
+    ) -> bool {
         let stamp = self.stamp();
-        let added = self.namespace.install(parent, &Installed { name: name(child), ino, what, record }, OWNER, stamp);
+        let added = self.namespace.install(
+            parent,
+            &Installed { name: name(child), ino, what, record },
+            OWNER,
+            stamp,
+        );
         assert_eq!(self.namespace.check(), Vec::<String>::new());
         added
     }
@@ -40,13 +57,19 @@ fn objects_without_a_record_get_default_attributes() {
     let file = volume.next();
     assert!(volume.install(Ino::ROOT, "f", file, object(None), None));
     let attr = volume.attr(file);
-    assert_eq!((attr.mode, attr.uid, attr.gid, attr.size_bytes, attr.nlink), (0o644, OWNER.0, OWNER.1, 42, 1));
+    assert_eq!(
+        (attr.mode, attr.uid, attr.gid, attr.size_bytes, attr.nlink),
+        (0o644, OWNER.0, OWNER.1, 42, 1)
+    );
     assert_eq!((attr.mtime, attr.version), (Time::from_secs(500), Version(volume.clock)));
     assert_eq!(volume.attr(Ino::ROOT), before);
     let dir = volume.next();
     assert!(dir > file);
     assert!(volume.install(Ino::ROOT, "d", dir, directory(), None));
-    assert_eq!((volume.attr(dir).mode, volume.attr(dir).nlink, volume.attr(Ino::ROOT).nlink), (0o755, 2, 3));
+    assert_eq!(
+        (volume.attr(dir).mode, volume.attr(dir).nlink, volume.attr(Ino::ROOT).nlink),
+        (0o755, 2, 3)
+    );
     assert_eq!(volume.attr(Ino::ROOT).mtime, before.mtime);
 }
 
@@ -55,10 +78,16 @@ fn a_record_says_what_objects_cannot() {
     let mut volume = Volume::new();
     let (file, link) = (volume.next(), Ino::new(Incarnation(0), Slot(4), 9));
     assert!(volume.install(Ino::ROOT, "f", file, object(None), record(1, &[])));
-    assert_eq!((volume.attr(file).mode, volume.attr(file).uid, volume.attr(file).gid), (0o600, 5, 6));
+    assert_eq!(
+        (volume.attr(file).mode, volume.attr(file).uid, volume.attr(file).gid),
+        (0o600, 5, 6)
+    );
     let what = InstalledKind::Recorded(Make::Symlink { target: "t".into() });
     assert!(volume.install(Ino::ROOT, "l", link, what, record(1, &[])));
-    assert_eq!((volume.attr(link).size_bytes, volume.namespace.read_link(link)), (1, Ok("t".into())));
+    assert_eq!(
+        (volume.attr(link).size_bytes, volume.namespace.read_link(link)),
+        (1, Ok("t".into()))
+    );
 }
 
 /// A file with three names of which one is loaded: removing that one leaves the inode to
@@ -95,9 +124,21 @@ fn what_is_there_is_not_overwritten() {
     assert!(!volume.install(Ino(999), "x", fresh, object(None), None));
     assert!(!volume.install(Ino::ROOT, "x", dir, directory(), None));
     assert!(!volume.install(dir, "x", Ino::ROOT, directory(), None));
-    assert!(!volume.install(Ino::ROOT, "x", file, InstalledKind::Recorded(Make::Special { kind: FileKind::Fifo, rdev: 0 }), None));
+    assert!(!volume.install(
+        Ino::ROOT,
+        "x",
+        file,
+        InstalledKind::Recorded(Make::Special { kind: FileKind::Fifo, rdev: 0 }),
+        None
+    ));
     assert!(!volume.install(Ino::ROOT, "x", open, object(None), None));
-    assert!(!volume.install(Ino::ROOT, "x", Ino::new(Incarnation(9), Slot(0), 1), object(None), None));
+    assert!(!volume.install(
+        Ino::ROOT,
+        "x",
+        Ino::new(Incarnation(9), Slot(0), 1),
+        object(None),
+        None
+    ));
     assert_eq!(volume.attr(file).size_bytes, 0);
     assert_eq!(volume.next(), fresh);
 }
@@ -113,7 +154,10 @@ fn outside_changes_are_followed() {
     volume.namespace.replace_content(dir, 99, Time::from_secs(77), stamp);
     volume.namespace.replace_content(Ino(999), 99, Time::from_secs(77), stamp);
     let attr = volume.attr(file);
-    assert_eq!((attr.size_bytes, attr.mtime, attr.version), (99, Time::from_secs(77), stamp.version));
+    assert_eq!(
+        (attr.size_bytes, attr.mtime, attr.version),
+        (99, Time::from_secs(77), stamp.version)
+    );
     assert_ne!(volume.attr(dir).size_bytes, 99);
     let mut changes = Vec::new();
     let stamp = volume.stamp();

@@ -10,7 +10,9 @@ fn a_link_is_another_name() {
     let file = volume.file(Ino::ROOT, "f");
     let before = volume.attr(file);
     let changes = volume.link(file, dir, "g").unwrap();
-    assert!(matches!(&changes[..], [Change::Linked { parent, ino, primary: false, .. }] if *parent == dir && *ino == file));
+    assert!(
+        matches!(&changes[..], [Change::Linked { parent, ino, primary: false, .. }] if *parent == dir && *ino == file)
+    );
     let after = volume.attr(file);
     assert_eq!((after.nlink, after.ctime, after.mtime), (2, volume.now(), before.mtime));
     assert_eq!(volume.attr(dir).mtime, volume.now());
@@ -31,11 +33,21 @@ fn directories_and_removed_inodes_get_no_second_name() {
 #[test]
 fn links_end_at_the_limit() {
     let mut volume = Volume::new();
-    let what = InstalledKind::Object { key: None, etag: "e".into(), len_bytes: 1, modified: Time::from_secs(1) };
+    let what = InstalledKind::Object {
+        key: None,
+        etag: "e".into(),
+        len_bytes: 1,
+        modified: Time::from_secs(1),
+    };
     let ino = volume.namespace.next_ino(Ino::ROOT);
     let record = InstalledRecord { nlink: MAX_LINKS - 1, ..root_record() };
     let stamp = volume.stamp();
-    assert!(volume.namespace.install(Ino::ROOT, &Installed { name: name("f"), ino, what, record: Some(record) }, (0, 0), stamp));
+    assert!(volume.namespace.install(
+        Ino::ROOT,
+        &Installed { name: name("f"), ino, what, record: Some(record) },
+        (0, 0),
+        stamp
+    ));
     assert!(volume.link(ino, Ino::ROOT, "g").is_ok());
     assert_eq!(volume.link(ino, Ino::ROOT, "h"), Err(FsError::TooManyLinks));
 }

@@ -20,7 +20,10 @@ fn a_full_slot_passes_on_to_the_next() {
     let made = volume.run(&Caller::ROOT, make(Ino::ROOT, "last", last));
     assert!(made.is_ok());
     assert_eq!(volume.namespace.next_ino(Ino::ROOT), Ino::new(Incarnation(1), Slot(1), 1));
-    assert_eq!(volume.namespace.next_ino(Ino::new(Incarnation(0), Slot(u16::MAX), 1)), Ino::new(Incarnation(1), Slot(u16::MAX), 1));
+    assert_eq!(
+        volume.namespace.next_ino(Ino::new(Incarnation(0), Slot(u16::MAX), 1)),
+        Ino::new(Incarnation(1), Slot(u16::MAX), 1)
+    );
 }
 
 /// After a restart a client sends again what it had been answered, with the ids of then:
@@ -36,7 +39,10 @@ fn a_replay_keeps_its_id() {
     assert_eq!(volume.namespace.next_ino(Ino::ROOT), id(1, 10));
     assert_eq!(volume.run(&Caller::ROOT, make(Ino::ROOT, "again", id(1, 5))), Err(FsError::Exists));
     for never in [id(2, 1), id(1, 0), id(1, u32::MAX)] {
-        assert_eq!(volume.run(&Caller::ROOT, make(Ino::ROOT, "never", never)), Err(FsError::Invalid));
+        assert_eq!(
+            volume.run(&Caller::ROOT, make(Ino::ROOT, "never", never)),
+            Err(FsError::Invalid)
+        );
     }
 }
 
@@ -65,8 +71,14 @@ fn mkdir_counts_in_its_parent() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "d");
     let (root, made) = (volume.attr(Ino::ROOT), volume.attr(dir));
-    assert_eq!((root.nlink, root.mtime, root.ctime, root.atime), (3, volume.now(), volume.now(), Time::from_secs(0)));
-    assert_eq!((made.nlink, made.btime, made.version, root.version), (2, volume.now(), Version(1), Version(1)));
+    assert_eq!(
+        (root.nlink, root.mtime, root.ctime, root.atime),
+        (3, volume.now(), volume.now(), Time::from_secs(0))
+    );
+    assert_eq!(
+        (made.nlink, made.btime, made.version, root.version),
+        (2, volume.now(), Version(1), Version(1))
+    );
 }
 
 /// A process still has its working directory when that has been removed, and can make
@@ -87,16 +99,25 @@ fn nothing_is_made_in_a_removed_directory() {
 #[test]
 fn odd_inodes_are_refused() {
     let mut volume = Volume::new();
-    let mut refused = |caller: &Caller, what| volume.make(caller, Ino::ROOT, "x", 0o644, what).unwrap_err();
+    let mut refused =
+        |caller: &Caller, what| volume.make(caller, Ino::ROOT, "x", 0o644, what).unwrap_err();
     let special = |kind| Make::Special { kind, rdev: 5 };
     assert_eq!(refused(&ALICE, special(FileKind::BlockDevice)), FsError::NotPermitted);
     assert_eq!(refused(&Caller::ROOT, special(FileKind::Regular)), FsError::Invalid);
     let symlink = |target| Make::Symlink { target };
     assert_eq!(refused(&ALICE, symlink(Bytes::new())), FsError::NotFound);
-    assert_eq!(refused(&ALICE, symlink(Bytes::from(vec![b'x'; MAX_SYMLINK_BYTES + 1]))), FsError::NameTooLong);
+    assert_eq!(
+        refused(&ALICE, symlink(Bytes::from(vec![b'x'; MAX_SYMLINK_BYTES + 1]))),
+        FsError::NameTooLong
+    );
     assert_eq!(refused(&ALICE, symlink(Bytes::from_static(b"a\0b"))), FsError::Invalid);
-    let longest = volume.make(&ALICE, Ino::ROOT, "x", 0, symlink(Bytes::from(vec![b'x'; MAX_SYMLINK_BYTES]))).unwrap();
-    assert_eq!((volume.attr(longest).size_bytes, volume.attr(longest).mode), (MAX_SYMLINK_BYTES as u64, 0o777));
+    let longest = volume
+        .make(&ALICE, Ino::ROOT, "x", 0, symlink(Bytes::from(vec![b'x'; MAX_SYMLINK_BYTES])))
+        .unwrap();
+    assert_eq!(
+        (volume.attr(longest).size_bytes, volume.attr(longest).mode),
+        (MAX_SYMLINK_BYTES as u64, 0o777)
+    );
 }
 
 /// A name that is taken is reported to who may search but not write; who may not even

@@ -29,7 +29,8 @@ impl Volume {
 
     fn write(&mut self, ino: Ino, offset: u64, len_bytes: u64) -> Result<u64, FsError> {
         let write = Mutation::Write { ino, offset, len_bytes, sums: vec![], drop_set_id: false };
-        self.run(&Caller::ROOT, write).map(|(attr, _)| attr.expect("a write answers with attributes").size_bytes)
+        self.run(&Caller::ROOT, write)
+            .map(|(attr, _)| attr.expect("a write answers with attributes").size_bytes)
     }
 
     fn truncate(&mut self, ino: Ino, size: u64) -> Result<Attr, FsError> {
@@ -79,7 +80,10 @@ fn inodes_are_whatever_there_is() {
     volume.symlink(dir, "symlink");
     volume.fifo(dir, "fifo");
     for (name, expected) in [("more", QuotaExceeded), ("dir", Exists)] {
-        assert_eq!(volume.make(&Caller::ROOT, dir, name, 0o755, Make::Directory).unwrap_err(), expected);
+        assert_eq!(
+            volume.make(&Caller::ROOT, dir, name, 0o755, Make::Directory).unwrap_err(),
+            expected
+        );
     }
     assert_eq!(volume.make(&ALICE, dir, "more", 0o755, Make::Directory).unwrap_err(), AccessDenied);
     let ino = volume.namespace.next_ino(dir);
@@ -110,13 +114,20 @@ fn quotas_in_each_other() {
     volume.write(near, 0, 50).unwrap();
     volume.truncate(far, 90).unwrap();
     volume.write(near, 0, 60).unwrap();
-    assert_eq!(volume.write(far, 0, 91), Err(QuotaExceeded), "the inner one has room and the outer has none");
+    assert_eq!(
+        volume.write(far, 0, 91),
+        Err(QuotaExceeded),
+        "the inner one has room and the outer has none"
+    );
     assert_eq!(volume.namespace.quota_room(Some(inner), |_| 0), Some(0));
     volume.limit(inner, None).unwrap();
     assert_eq!(volume.namespace.quota(inner), None);
     assert_eq!(volume.used(outer), (150, 4));
     volume.limit(Ino::ROOT, inodes(10)).unwrap();
-    assert_eq!((volume.used(Ino::ROOT), volume.namespace.usage()), ((150, 5), Usage { bytes: 150, inodes: 5 }));
+    assert_eq!(
+        (volume.used(Ino::ROOT), volume.namespace.usage()),
+        ((150, 5), Usage { bytes: 150, inodes: 5 })
+    );
 }
 
 /// A rename or link from one root to another would move what counts: it is refused, as between
@@ -137,10 +148,14 @@ fn nothing_leads_across() {
     assert_eq!(volume.rename((b, "other"), (below, "x"), RenameMode::Replace), Err(CrossDevice));
     volume.rename((a, "file"), (below, "file"), RenameMode::Replace).unwrap();
     volume.link(file, a, "link").unwrap();
-    volume.rename((Ino::ROOT, "a"), (b, "moved"), RenameMode::Replace).expect("both sides count nowhere");
+    volume
+        .rename((Ino::ROOT, "a"), (b, "moved"), RenameMode::Replace)
+        .expect("both sides count nowhere");
     assert_eq!(volume.used(a), (0, 2));
     let ino = volume.namespace.next_ino(a);
-    volume.run(&Caller::ROOT, Mutation::Tmpfile { parent: a, ino, mode: 0o600, holder: SESSION }).unwrap();
+    volume
+        .run(&Caller::ROOT, Mutation::Tmpfile { parent: a, ino, mode: 0o600, holder: SESSION })
+        .unwrap();
     assert_eq!(volume.link(ino, b, "named"), Err(CrossDevice));
     volume.link(ino, below, "named").unwrap();
     assert_eq!(volume.used(a), (0, 3));
@@ -186,7 +201,11 @@ fn the_oldest_name_counts() {
     assert_eq!(volume.link(file, b, "third"), Err(CrossDevice));
     volume.unlink(&Caller::ROOT, a, "first", &[]).unwrap();
     assert_eq!((volume.used(a), volume.used(b)), ((0, 0), (500, 1)));
-    assert_eq!(volume.write(file, 500, 1), Err(QuotaExceeded), "what is above its limit does not grow");
+    assert_eq!(
+        volume.write(file, 500, 1),
+        Err(QuotaExceeded),
+        "what is above its limit does not grow"
+    );
     volume.write(file, 0, 500).unwrap();
     volume.truncate(file, 10).unwrap();
     assert_eq!(volume.write(file, 0, 100), Ok(100));
@@ -208,8 +227,14 @@ fn what_can_be_set() {
     volume.rename((dir, "f"), (dir, "g"), RenameMode::Replace).unwrap();
     assert_eq!(volume.write(file, 0, 501), Err(QuotaExceeded));
     assert_eq!(volume.limit(dir, NONE), Err(Invalid));
-    assert_eq!((volume.limit(file, bytes(1)), volume.limit(file, None)), (Err(NotDirectory), Err(NotDirectory)));
-    assert_eq!((volume.limit(Ino::ROOT, None), volume.limit(Ino(99), bytes(1))), (Err(NoAttribute), Err(Stale)));
+    assert_eq!(
+        (volume.limit(file, bytes(1)), volume.limit(file, None)),
+        (Err(NotDirectory), Err(NotDirectory))
+    );
+    assert_eq!(
+        (volume.limit(Ino::ROOT, None), volume.limit(Ino(99), bytes(1))),
+        (Err(NoAttribute), Err(Stale))
+    );
     volume.limit(dir, None).unwrap();
     volume.write(file, 0, 501).unwrap();
     assert_eq!(volume.limit(dir, None), Err(NoAttribute));
@@ -229,7 +254,10 @@ fn the_attribute() {
     let (ino, name) = (dir, Bytes::from_static(QUOTA));
     let set = Mutation::SetXattr { ino, name: name.clone(), value, mode: XattrMode::Set };
     assert_eq!(volume.run(&Caller::ROOT, set).unwrap_err(), NotSupported);
-    assert_eq!(volume.run(&Caller::ROOT, Mutation::RemoveXattr { ino, name }).unwrap_err(), NotSupported);
+    assert_eq!(
+        volume.run(&Caller::ROOT, Mutation::RemoveXattr { ino, name }).unwrap_err(),
+        NotSupported
+    );
 }
 
 /// What comes from the bucket counts as it comes, above the limit too. A quota comes with its
@@ -241,7 +269,11 @@ fn what_is_found_counts() {
     let value = |first: u8| Bytes::from([&[first][..], &50u64.to_le_bytes(), &[0xff; 8]].concat());
     let mut install = |parent, child: &str, what: InstalledKind, value: Bytes| {
         let ino = volume.namespace.next_ino(parent);
-        let record = InstalledRecord { xattrs: vec![(Bytes::from_static(QUOTA), value)], nlink: 1, ..root_record() };
+        let record = InstalledRecord {
+            xattrs: vec![(Bytes::from_static(QUOTA), value)],
+            nlink: 1,
+            ..root_record()
+        };
         let found = Installed { name: name(child), ino, what, record: Some(record) };
         let stamp = volume.stamp();
         assert!(volume.namespace.install(parent, &found, (0, 0), stamp));
@@ -249,7 +281,12 @@ fn what_is_found_counts() {
         ino
     };
     let directory = || InstalledKind::Directory { prefix: None, page: false };
-    let object = |len_bytes| InstalledKind::Object { key: None, etag: "e".into(), len_bytes, modified: Time::from_secs(1) };
+    let object = |len_bytes| InstalledKind::Object {
+        key: None,
+        etag: "e".into(),
+        len_bytes,
+        modified: Time::from_secs(1),
+    };
     let dir = install(Ino::ROOT, "dir", directory(), value(1));
     let unknown = install(Ino::ROOT, "unknown", directory(), value(2));
     let file = install(dir, "file", object(70), value(1));
@@ -279,14 +316,31 @@ fn what_is_repeated_is_not_refused() {
     volume.limit(b, bytes(100)).unwrap();
     let mut repeat = |mutation: Mutation| {
         let stamp = volume.stamp();
-        let done =
-            volume.namespace.repeat(&mutation, &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes: &mut Vec::new() });
+        let done = volume.namespace.repeat(
+            &mutation,
+            &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes: &mut Vec::new() },
+        );
         assert_eq!(volume.namespace.check(), Vec::<String>::new());
         done
     };
-    repeat(Mutation::Write { ino: file, offset: 0, len_bytes: 500, sums: vec![], drop_set_id: false }).unwrap();
+    repeat(Mutation::Write {
+        ino: file,
+        offset: 0,
+        len_bytes: 500,
+        sums: vec![],
+        drop_set_id: false,
+    })
+    .unwrap();
     let (name, new_name) = (name("sub"), name("sub"));
-    repeat(Mutation::Rename { from: a, name, to: b, new_name, mode: RenameMode::Replace, holders: vec![] }).unwrap();
+    repeat(Mutation::Rename {
+        from: a,
+        name,
+        to: b,
+        new_name,
+        mode: RenameMode::Replace,
+        holders: vec![],
+    })
+    .unwrap();
     assert_eq!((volume.used(a), volume.used(b)), ((0, 0), (500, 2)));
 }
 

@@ -16,7 +16,10 @@ fn a_stream_survives_changes() {
     let (first, end) = volume.namespace.read_dir(dir, Cookie::START, 2).unwrap();
     assert!(!end);
     assert_eq!(first[0].0.cookie, FIRST_COOKIE);
-    assert_eq!(first.iter().map(|(entry, _)| entry.name.to_string()).collect::<Vec<_>>(), ["a", "b"]);
+    assert_eq!(
+        first.iter().map(|(entry, _)| entry.name.to_string()).collect::<Vec<_>>(),
+        ["a", "b"]
+    );
     volume.unlink(&Caller::ROOT, dir, "b", &[]).unwrap();
     volume.unlink(&Caller::ROOT, dir, "c", &[]).unwrap();
     let new = volume.file(dir, "new");
@@ -24,7 +27,10 @@ fn a_stream_survives_changes() {
     volume.rename((dir, "a"), (dir, "e"), RenameMode::Exchange).unwrap();
     let (rest, end) = volume.namespace.read_dir(dir, first[1].0.cookie, 10).unwrap();
     assert!(end);
-    assert_eq!(rest.iter().map(|(entry, _)| entry.name.to_string()).collect::<Vec<_>>(), ["d", "e"]);
+    assert_eq!(
+        rest.iter().map(|(entry, _)| entry.name.to_string()).collect::<Vec<_>>(),
+        ["d", "e"]
+    );
     assert_eq!(rest[0].1.ino, new);
 }
 
@@ -34,7 +40,9 @@ fn limits_and_ends_are_exact() {
     let (empty, dir) = (volume.dir(Ino::ROOT, "empty"), volume.dir(Ino::ROOT, "d"));
     let file = volume.file(dir, "f");
     volume.file(dir, "g");
-    let read = |dir, after, limit| volume.namespace.read_dir(dir, after, limit).map(|(entries, end)| (entries.len(), end));
+    let read = |dir, after, limit| {
+        volume.namespace.read_dir(dir, after, limit).map(|(entries, end)| (entries.len(), end))
+    };
     assert_eq!(read(empty, Cookie::START, 10), Ok((0, true)));
     assert_eq!(read(dir, Cookie::START, 0), Ok((0, false)));
     assert_eq!(read(dir, Cookie::START, 1), Ok((1, false)));
@@ -59,7 +67,9 @@ fn who_renames_what_is_shown_comes_to_the_end() {
         for (entry, _) in entries {
             after = entry.cookie;
             let name = entry.name.to_string();
-            volume.rename((dir, &name), (dir, &format!("{name}.new")), RenameMode::KeepTarget).unwrap();
+            volume
+                .rename((dir, &name), (dir, &format!("{name}.new")), RenameMode::KeepTarget)
+                .unwrap();
             shown.push(name);
         }
         if end {
@@ -67,7 +77,8 @@ fn who_renames_what_is_shown_comes_to_the_end() {
         }
     }
     assert_eq!(shown, old);
-    let names = old.iter().zip(inos).map(|(name, ino)| (format!("{name}.new"), ino)).collect::<Vec<_>>();
+    let names =
+        old.iter().zip(inos).map(|(name, ino)| (format!("{name}.new"), ino)).collect::<Vec<_>>();
     assert_eq!(volume.names(dir), names);
 }
 
@@ -85,7 +96,12 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let name = || prop::sample::select(vec!["a", "b", "c", "d", "e", "f"]);
     let whiteout = RenameMode::Whiteout { keep_target: false, ino: None };
-    let mode = prop::sample::select(vec![RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange, whiteout]);
+    let mode = prop::sample::select(vec![
+        RenameMode::Replace,
+        RenameMode::KeepTarget,
+        RenameMode::Exchange,
+        whiteout,
+    ]);
     prop_oneof![
         3 => (1..3usize).prop_map(Step::Read),
         1 => name().prop_map(Step::Make),
@@ -115,12 +131,16 @@ impl Reader {
         let dir = self.dir;
         match step {
             Step::Read(limit) => {
-                let (entries, end) = self.volume.namespace.read_dir(dir, self.after, limit).unwrap();
+                let (entries, end) =
+                    self.volume.namespace.read_dir(dir, self.after, limit).unwrap();
                 self.ended = end;
                 for (entry, _) in entries {
                     self.after = entry.cookie;
                     self.shown += 1;
-                    self.names.get_mut(&entry.name.to_string()).expect("a name that is shown is there").1 += 1;
+                    self.names
+                        .get_mut(&entry.name.to_string())
+                        .expect("a name that is shown is there")
+                        .1 += 1;
                 }
             }
             Step::Make(name) => {
@@ -135,8 +155,15 @@ impl Reader {
             }
             Step::Rename(from, to, mode) => {
                 let ino = Some(self.volume.namespace.next_ino(dir));
-                let mode = if mode.makes() { RenameMode::Whiteout { keep_target: false, ino } } else { mode };
-                if self.volume.rename((dir, from), (dir, to), mode).is_err() || from == to || mode == RenameMode::Exchange {
+                let mode = if mode.makes() {
+                    RenameMode::Whiteout { keep_target: false, ino }
+                } else {
+                    mode
+                };
+                if self.volume.rename((dir, from), (dir, to), mode).is_err()
+                    || from == to
+                    || mode == RenameMode::Exchange
+                {
                     return;
                 }
                 if !mode.makes() {
@@ -148,13 +175,19 @@ impl Reader {
             }
             Step::MoveIn(name) => {
                 self.volume.file(Ino::ROOT, "outside");
-                self.volume.rename((Ino::ROOT, "outside"), (dir, name), RenameMode::Replace).unwrap();
+                self.volume
+                    .rename((Ino::ROOT, "outside"), (dir, name), RenameMode::Replace)
+                    .unwrap();
                 if !self.names.contains_key(name) {
                     self.came(name);
                 }
             }
             Step::MoveOut(name) => {
-                if self.volume.rename((dir, name), (Ino::ROOT, "outside"), RenameMode::Replace).is_ok() {
+                if self
+                    .volume
+                    .rename((dir, name), (Ino::ROOT, "outside"), RenameMode::Replace)
+                    .is_ok()
+                {
                     self.volume.unlink(&Caller::ROOT, Ino::ROOT, "outside", &[]).unwrap();
                     self.names.remove(name);
                 }
@@ -171,8 +204,9 @@ impl Reader {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happens to names between two calls: one that is there all the time is shown
-    /// exactly once, none twice while it is there, and no rename makes the stream longer but one that leaves a whiteout.
+    /// Whatever happens to names between two calls: one that is there all the time is shown exactly
+    /// once, none twice while it is there, and no rename makes the stream longer but one that
+    /// leaves a whiteout.
     #[test]
     fn streams_show_what_stays_once_and_end(present in 0..7usize, steps in prop::collection::vec(step(), 0..40)) {
         let mut volume = Volume::new();

@@ -16,20 +16,26 @@ fn the_matrix() {
     let refusal = |source: &str, target: Option<&str>, mode| match (mode, target) {
         (Exchange, None) => Some(NotFound),
         (KeepTarget | Whiteout { keep_target: true, .. }, Some(_)) => Some(Exists),
-        (Replace | Whiteout { .. }, Some(target)) => match (["empty", "full"].contains(&source), target) {
-            (true, "empty") => None,
-            (true, "full") => Some(NotEmpty),
-            (true, _) => Some(NotDirectory),
-            (false, "empty" | "full") => Some(IsDirectory),
-            (false, _) => None,
-        },
+        (Replace | Whiteout { .. }, Some(target)) => {
+            match (["empty", "full"].contains(&source), target) {
+                (true, "empty") => None,
+                (true, "full") => Some(NotEmpty),
+                (true, _) => Some(NotDirectory),
+                (false, "empty" | "full") => Some(IsDirectory),
+                (false, _) => None,
+            }
+        }
         _ => None,
     };
     for source in SOURCES {
         for target in SOURCES.iter().copied().map(Some).chain([None]) {
-            for mode in
-                [Replace, KeepTarget, Exchange, Whiteout { keep_target: false, ino: None }, Whiteout { keep_target: true, ino: None }]
-            {
+            for mode in [
+                Replace,
+                KeepTarget,
+                Exchange,
+                Whiteout { keep_target: false, ino: None },
+                Whiteout { keep_target: true, ino: None },
+            ] {
                 for same_parent in [true, false] {
                     let mut volume = Volume::new();
                     let from = volume.dir(Ino::ROOT, "from");
@@ -41,15 +47,25 @@ fn the_matrix() {
                         Whiteout { keep_target, .. } => whiteout(&volume, from, keep_target),
                         mode => mode,
                     };
-                    let case = format!("{source} over {target:?}, {mode:?}, same parent: {same_parent}");
+                    let case =
+                        format!("{source} over {target:?}, {mode:?}, same parent: {same_parent}");
                     let outcome = volume.rename((from, "source"), (to, "target"), mode);
                     assert_eq!(outcome.err(), refusal, "{case}");
                     if refusal.is_some() {
-                        assert_eq!(volume.namespace.dentry(from, &name("source")).map(|dentry| dentry.ino), Some(moved), "{case}");
+                        assert_eq!(
+                            volume.namespace.dentry(from, &name("source")).map(|dentry| dentry.ino),
+                            Some(moved),
+                            "{case}"
+                        );
                         continue;
                     }
-                    assert_eq!(volume.namespace.dentry(to, &name("target")).map(|dentry| dentry.ino), Some(moved), "{case}");
-                    let left = volume.namespace.dentry(from, &name("source")).map(|dentry| dentry.ino);
+                    assert_eq!(
+                        volume.namespace.dentry(to, &name("target")).map(|dentry| dentry.ino),
+                        Some(moved),
+                        "{case}"
+                    );
+                    let left =
+                        volume.namespace.dentry(from, &name("source")).map(|dentry| dentry.ino);
                     let expected = match mode {
                         Exchange => replaced,
                         Whiteout { ino, .. } => ino,
@@ -57,7 +73,11 @@ fn the_matrix() {
                     };
                     assert_eq!(left, expected, "{case}");
                     for changed in [from, to] {
-                        assert_eq!((volume.attr(changed).mtime, volume.attr(changed).ctime), (volume.now(), volume.now()), "{case}");
+                        assert_eq!(
+                            (volume.attr(changed).mtime, volume.attr(changed).ctime),
+                            (volume.now(), volume.now()),
+                            "{case}"
+                        );
                     }
                     assert_eq!(volume.attr(moved).ctime, volume.now(), "{case}");
                     assert_ne!(volume.attr(moved).mtime, volume.now(), "{case}");
@@ -160,7 +180,14 @@ fn what_is_replaced_outlives_its_name_while_open() {
     let mut volume = Volume::new();
     let (source, target) = (volume.dir(Ino::ROOT, "s"), volume.dir(Ino::ROOT, "t"));
     let holders = vec![SESSION];
-    let mutation = Mutation::Rename { from: Ino::ROOT, name: name("s"), to: Ino::ROOT, new_name: name("t"), mode: Replace, holders };
+    let mutation = Mutation::Rename {
+        from: Ino::ROOT,
+        name: name("s"),
+        to: Ino::ROOT,
+        new_name: name("t"),
+        mode: Replace,
+        holders,
+    };
     volume.run(&Caller::ROOT, mutation).unwrap();
     assert_eq!((volume.attr(target).nlink, volume.namespace.parent_of(target)), (0, None));
     assert_eq!(volume.attr(Ino::ROOT).nlink, 3);
@@ -194,10 +221,12 @@ fn a_whiteout_stands_where_the_name_was() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "dir");
     volume.chown(dir, &ALICE);
-    let [a, b] = ["a", "b"].map(|name| volume.make(&ALICE, dir, name, 0o644, Make::Regular).unwrap());
+    let [a, b] =
+        ["a", "b"].map(|name| volume.make(&ALICE, dir, name, 0o644, Make::Regular).unwrap());
     let mode = whiteout(&volume, dir, false);
     let left = volume.namespace.next_ino(dir);
-    let changes = volume.rename_by(&ALICE, (dir, "a"), (dir, "moved"), mode).expect("everybody may");
+    let changes =
+        volume.rename_by(&ALICE, (dir, "a"), (dir, "moved"), mode).expect("everybody may");
     assert_eq!(volume.names(dir), [("a".into(), left), ("b".into(), b), ("moved".into(), a)]);
     let attr = volume.attr(left);
     assert_eq!((attr.kind, attr.rdev, attr.mode, attr.nlink), (FileKind::CharDevice, 0, 0, 1));
@@ -215,7 +244,11 @@ fn a_whiteout_stands_where_the_name_was() {
 fn a_whiteout_needs_an_id_of_its_own() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "a");
-    for (ino, refusal) in [(None, Invalid), (Some(file), Exists), (Some(Ino::new(Incarnation(9), Slot(0), 1)), Invalid)] {
+    for (ino, refusal) in [
+        (None, Invalid),
+        (Some(file), Exists),
+        (Some(Ino::new(Incarnation(9), Slot(0), 1)), Invalid),
+    ] {
         let mode = Whiteout { keep_target: false, ino };
         assert_eq!(volume.rename((Ino::ROOT, "a"), (Ino::ROOT, "b"), mode), Err(refusal));
     }

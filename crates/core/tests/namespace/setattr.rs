@@ -8,7 +8,15 @@ fn alices(volume: &mut Volume, mode: u16) -> Ino {
     volume.make(&ALICE, Ino::ROOT, "f", mode, Make::Regular).expect("the root is writable for all")
 }
 
-const NOTHING: SetAttr = SetAttr { mode: None, uid: None, gid: None, size_bytes: None, atime: None, mtime: None, drop_set_id: false };
+const NOTHING: SetAttr = SetAttr {
+    mode: None,
+    uid: None,
+    gid: None,
+    size_bytes: None,
+    atime: None,
+    mtime: None,
+    drop_set_id: false,
+};
 
 /// Truncation to the size that the file has changes its times, as on Linux; nobody's bytes
 /// are cut.
@@ -16,19 +24,29 @@ const NOTHING: SetAttr = SetAttr { mode: None, uid: None, gid: None, size_bytes:
 fn truncating_to_the_same_size_touches_the_times() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "f");
-    let (attr, changes) =
-        volume.run(&Caller::ROOT, Mutation::SetAttr { ino: file, set: SetAttr { size_bytes: Some(0), ..NOTHING } }).unwrap();
+    let (attr, changes) = volume
+        .run(
+            &Caller::ROOT,
+            Mutation::SetAttr { ino: file, set: SetAttr { size_bytes: Some(0), ..NOTHING } },
+        )
+        .unwrap();
     let attr = attr.unwrap();
     assert_eq!((attr.mtime, attr.ctime), (volume.now(), volume.now()));
     assert!(matches!(&changes[..], [Change::Touched { .. }]));
-    let (_, changes) = volume.run(&Caller::ROOT, Mutation::SetAttr { ino: file, set: SetAttr { size_bytes: Some(5), ..NOTHING } }).unwrap();
+    let (_, changes) = volume
+        .run(
+            &Caller::ROOT,
+            Mutation::SetAttr { ino: file, set: SetAttr { size_bytes: Some(5), ..NOTHING } },
+        )
+        .unwrap();
     assert!(matches!(&changes[..], [Change::Resized { old_bytes: 0, new_bytes: 5, .. }]));
 }
 
 #[test]
 fn only_regular_files_have_a_size_to_set() {
     let mut volume = Volume::new();
-    let (dir, fifo, link) = (volume.dir(Ino::ROOT, "d"), volume.fifo(Ino::ROOT, "p"), volume.symlink(Ino::ROOT, "l"));
+    let (dir, fifo, link) =
+        (volume.dir(Ino::ROOT, "d"), volume.fifo(Ino::ROOT, "p"), volume.symlink(Ino::ROOT, "l"));
     let file = alices(&mut volume, 0o600);
     let size = |size| SetAttr { size_bytes: Some(size), ..NOTHING };
     assert_eq!(volume.set(&Caller::ROOT, dir, size(0)), Err(IsDirectory));
@@ -46,10 +64,14 @@ fn ctime_changes_when_a_field_is_given() {
     let file = alices(&mut volume, 0o4755);
     let before = volume.attr(file);
     assert_eq!(volume.set(&BOB, file, NOTHING).unwrap(), before);
-    let dropped = volume.set(&Caller::ROOT, file, SetAttr { drop_set_id: true, ..NOTHING }).unwrap();
+    let dropped =
+        volume.set(&Caller::ROOT, file, SetAttr { drop_set_id: true, ..NOTHING }).unwrap();
     assert_eq!((dropped.mode, dropped.ctime), (0o755, volume.now()));
     let time = volume.now();
-    assert_eq!(volume.set(&Caller::ROOT, file, SetAttr { drop_set_id: true, ..NOTHING }).unwrap().ctime, time);
+    assert_eq!(
+        volume.set(&Caller::ROOT, file, SetAttr { drop_set_id: true, ..NOTHING }).unwrap().ctime,
+        time
+    );
     let owned = volume.set(&ALICE, file, SetAttr { uid: Some(ALICE.uid), ..NOTHING }).unwrap();
     assert_eq!((owned.ctime, owned.mtime), (volume.now(), before.mtime));
 }
@@ -67,9 +89,20 @@ fn a_change_of_owner_drops_privileges() {
     let dir = volume.dir(Ino::ROOT, "d");
     volume.chmod(dir, 0o2755);
     let name = Bytes::from_static(b"security.capability");
-    let set = Mutation::SetXattr { ino: dir, name: name.clone(), value: Bytes::from_static(b"x"), mode: XattrMode::Set };
+    let set = Mutation::SetXattr {
+        ino: dir,
+        name: name.clone(),
+        value: Bytes::from_static(b"x"),
+        mode: XattrMode::Set,
+    };
     volume.run(&Caller::ROOT, set).unwrap();
-    assert_eq!(volume.set(&Caller::ROOT, dir, SetAttr { gid: Some(9), drop_set_id: true, ..NOTHING }).unwrap().mode, 0o2755);
+    assert_eq!(
+        volume
+            .set(&Caller::ROOT, dir, SetAttr { gid: Some(9), drop_set_id: true, ..NOTHING })
+            .unwrap()
+            .mode,
+        0o2755
+    );
     assert_eq!(volume.namespace.list_xattr(dir), Ok(vec![name]));
 }
 
@@ -78,7 +111,8 @@ fn owners_change_groups_and_only_root_gives_away() {
     let mut volume = Volume::new();
     let file = alices(&mut volume, 0o666);
     let member = Caller { groups: vec![500], ..ALICE };
-    let (uid, gid) = (|uid| SetAttr { uid: Some(uid), ..NOTHING }, |gid| SetAttr { gid: Some(gid), ..NOTHING });
+    let (uid, gid) =
+        (|uid| SetAttr { uid: Some(uid), ..NOTHING }, |gid| SetAttr { gid: Some(gid), ..NOTHING });
     assert_eq!(volume.set(&ALICE, file, uid(BOB.uid)), Err(NotPermitted));
     assert_eq!(volume.set(&BOB, file, uid(ALICE.uid)), Err(NotPermitted));
     assert_eq!(volume.set(&BOB, file, gid(BOB.gid)), Err(NotPermitted));
@@ -99,7 +133,10 @@ fn chmod_is_for_owners() {
     assert_eq!(volume.set(&ALICE, file, mode(0o6755)).unwrap().mode, 0o6755);
     volume.set(&Caller::ROOT, file, SetAttr { gid: Some(9), ..NOTHING }).unwrap();
     assert_eq!(volume.set(&ALICE, file, mode(0o6755)).unwrap().mode, 0o4755);
-    assert_eq!(volume.set(&Caller { checked: true, ..ALICE }, file, mode(0o177777)).unwrap().mode, 0o7777);
+    assert_eq!(
+        volume.set(&Caller { checked: true, ..ALICE }, file, mode(0o177777)).unwrap().mode,
+        0o7777
+    );
     let link = volume.symlink(Ino::ROOT, "l");
     assert_eq!(volume.set(&Caller::ROOT, link, mode(0o600)), Err(NotSupported));
 }
@@ -110,7 +147,8 @@ fn times_are_set_by_owners_and_touched_by_writers() {
     let mut volume = Volume::new();
     let file = alices(&mut volume, 0o646);
     let times = |atime, mtime| SetAttr { atime, mtime, ..NOTHING };
-    let (now, then) = (Some(SetTime::Now), Some(SetTime::To(Time { secs: -1, nanos: 999_999_999 })));
+    let (now, then) =
+        (Some(SetTime::Now), Some(SetTime::To(Time { secs: -1, nanos: 999_999_999 })));
     let touched = volume.set(&BOB, file, times(now, now)).unwrap();
     assert_eq!((touched.atime, touched.mtime), (volume.now(), volume.now()));
     assert_eq!(volume.set(&BOB, file, times(now, None)), Err(NotPermitted));
@@ -118,7 +156,10 @@ fn times_are_set_by_owners_and_touched_by_writers() {
     volume.chmod(file, 0o600);
     assert_eq!(volume.set(&BOB, file, times(now, now)), Err(AccessDenied));
     let set = volume.set(&ALICE, file, times(None, then)).unwrap();
-    assert_eq!((set.atime, set.mtime, set.ctime), (touched.atime, Time { secs: -1, nanos: 999_999_999 }, volume.now()));
+    assert_eq!(
+        (set.atime, set.mtime, set.ctime),
+        (touched.atime, Time { secs: -1, nanos: 999_999_999 }, volume.now())
+    );
     let impossible = Some(SetTime::To(Time { secs: 0, nanos: 1_000_000_000 }));
     assert_eq!(volume.set(&ALICE, file, times(impossible, None)), Err(Invalid));
 }

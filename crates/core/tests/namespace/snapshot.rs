@@ -38,8 +38,14 @@ fn a_snapshot_gives_back_the_namespace() {
 fn no_item_can_be_lost_or_doubled() {
     let items: Vec<NamespaceItem> = busy_volume().namespace.items().collect();
     for at in 0..items.len() {
-        let without = items.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, item)| item.clone());
-        let Err(inconsistent) = Namespace::from_items(without) else { panic!("the loss of {:?} went unnoticed", items[at]) };
+        let without = items
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != at)
+            .map(|(_, item)| item.clone());
+        let Err(inconsistent) = Namespace::from_items(without) else {
+            panic!("the loss of {:?} went unnoticed", items[at])
+        };
         assert!(!inconsistent.problems.is_empty());
         let doubled = items.iter().chain([&items[at]]).cloned();
         assert!(Namespace::from_items(doubled).is_err());
@@ -100,7 +106,9 @@ fn cycles_are_found() {
     let a = volume.dir(Ino::ROOT, "a");
     let b = volume.dir(a, "b");
     let items = volume.namespace.items().map(|item| match item {
-        NamespaceItem::Dentry { parent, name, dentry } if parent == Ino::ROOT => NamespaceItem::Dentry { parent: b, name, dentry },
+        NamespaceItem::Dentry { parent, name, dentry } if parent == Ino::ROOT => {
+            NamespaceItem::Dentry { parent: b, name, dentry }
+        }
         NamespaceItem::Inode(mut inode) => {
             match inode.attr.ino {
                 ino if ino == a => inode.links[0].parent = b,
@@ -112,6 +120,9 @@ fn cycles_are_found() {
         other => other,
     });
     let inconsistent = Namespace::from_items(items).err().expect("a cycle is no tree");
-    assert!(inconsistent.problems.iter().all(|problem| problem.contains("is not below the root")), "{inconsistent}");
+    assert!(
+        inconsistent.problems.iter().all(|problem| problem.contains("is not below the root")),
+        "{inconsistent}"
+    );
     assert_eq!(inconsistent.problems.len(), 2);
 }

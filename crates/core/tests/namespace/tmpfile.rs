@@ -17,11 +17,17 @@ fn a_file_without_a_name_goes_with_its_holder() {
     assert_eq!(ino, FsError::AccessDenied, "as with any other file the directory says who may");
     let ino = tmpfile(&mut volume, &Caller::ROOT, dir, 0o640).unwrap();
     let attr = volume.attr(ino);
-    assert_eq!((attr.nlink, attr.mode, attr.kind, attr.btime), (0, 0o640, FileKind::Regular, volume.now()));
+    assert_eq!(
+        (attr.nlink, attr.mode, attr.kind, attr.btime),
+        (0, 0o640, FileKind::Regular, volume.now())
+    );
     assert_eq!((volume.attr(dir), volume.names(dir)), (before, vec![]));
     let mut changes = Vec::new();
     volume.namespace.release_all(SESSION, &mut changes);
-    assert!(matches!(&changes[..], [Change::Gone { ino: gone, .. }] if *gone == ino), "{changes:?}");
+    assert!(
+        matches!(&changes[..], [Change::Gone { ino: gone, .. }] if *gone == ino),
+        "{changes:?}"
+    );
     assert!(volume.namespace.check().is_empty());
 }
 
@@ -32,7 +38,9 @@ fn it_gets_a_name_once() {
     let mut volume = Volume::new();
     let ino = tmpfile(&mut volume, &Caller::ROOT, Ino::ROOT, 0o600).unwrap();
     let changes = volume.link(ino, Ino::ROOT, "f").unwrap();
-    assert!(matches!(&changes[..], [Change::Linked { primary: true, ino: linked, .. }] if *linked == ino));
+    assert!(
+        matches!(&changes[..], [Change::Linked { primary: true, ino: linked, .. }] if *linked == ino)
+    );
     assert_eq!((volume.attr(ino).nlink, volume.path(ino).unwrap().as_str()), (1, "/f"));
     let mut changes = Vec::new();
     volume.namespace.release_all(SESSION, &mut changes);
@@ -49,7 +57,13 @@ fn it_gets_a_name_once() {
 fn the_directory_gives_its_group() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "d");
-    volume.set(&Caller::ROOT, dir, SetAttr { gid: Some(77), mode: Some(0o2777), ..SetAttr::default() }).unwrap();
+    volume
+        .set(
+            &Caller::ROOT,
+            dir,
+            SetAttr { gid: Some(77), mode: Some(0o2777), ..SetAttr::default() },
+        )
+        .unwrap();
     let ino = tmpfile(&mut volume, &ALICE, dir, 0o644).unwrap();
     assert_eq!(volume.attr(ino).gid, 77);
 }

@@ -9,15 +9,27 @@ const DAY: u64 = 86_400;
 impl Volume {
     /// What a node asks for where `parent` keeps what is removed.
     fn discard(&mut self, mutation: Mutation) -> Result<Vec<Change>, FsError> {
-        let trash = TrashPlace { top: Ino::ROOT, ino: self.namespace.next_ino(Ino::ROOT), keep_secs: DAY };
+        let trash =
+            TrashPlace { top: Ino::ROOT, ino: self.namespace.next_ino(Ino::ROOT), keep_secs: DAY };
         self.discard_to(mutation, trash)
     }
 
-    fn discard_to(&mut self, mutation: Mutation, trash: TrashPlace) -> Result<Vec<Change>, FsError> {
+    fn discard_to(
+        &mut self,
+        mutation: Mutation,
+        trash: TrashPlace,
+    ) -> Result<Vec<Change>, FsError> {
         let stamp = self.stamp();
         let mut changes = Vec::new();
-        let done =
-            self.namespace.mutate(&mutation, &mut Operation { caller: &ALICE_ALL, stamp, trash: Some(&trash), changes: &mut changes });
+        let done = self.namespace.mutate(
+            &mutation,
+            &mut Operation {
+                caller: &ALICE_ALL,
+                stamp,
+                trash: Some(&trash),
+                changes: &mut changes,
+            },
+        );
         assert_eq!(self.namespace.check(), Vec::<String>::new());
         done.map(|_| changes)
     }
@@ -55,8 +67,8 @@ impl Volume {
 /// Root's rights and Alice's name.
 const ALICE_ALL: Caller = Caller { uid: 1000, gid: 1000, groups: Vec::new(), checked: true };
 
-/// The last name gone, the inode is in the trash with where, when and by whom; nobody sees the trash,
-/// and others are told of what it was as of any removal.
+/// The last name gone, the inode is in the trash with where, when and by whom; nobody sees the
+/// trash, and others are told of what it was as of any removal.
 #[test]
 fn what_loses_its_last_name_is_kept() {
     let mut volume = Volume::new();
@@ -74,15 +86,33 @@ fn what_loses_its_last_name_is_kept() {
 
     let changes = volume.discard_file(Ino::ROOT, "g").unwrap();
     let trash = volume.namespace.trash_of(Ino::ROOT).unwrap();
-    assert!(matches!(&changes[0], Change::Unlinked { parent: Ino::ROOT, ino, primary: true, .. } if *ino == file), "{changes:?}");
-    assert!(matches!(&changes[1], Change::Linked { parent, ino, primary: true, .. } if (*parent, *ino) == (trash, file)), "{changes:?}");
-    let trashed = Trashed { path: "g".into(), at: volume.now(), until_secs: volume.now().secs + DAY as i64, uid: 1000 };
-    assert_eq!(volume.kept(), [TrashEntry { ino: file, kind: FileKind::Regular, size_bytes: 0, trashed }]);
+    assert!(
+        matches!(&changes[0], Change::Unlinked { parent: Ino::ROOT, ino, primary: true, .. } if *ino == file),
+        "{changes:?}"
+    );
+    assert!(
+        matches!(&changes[1], Change::Linked { parent, ino, primary: true, .. } if (*parent, *ino) == (trash, file)),
+        "{changes:?}"
+    );
+    let trashed = Trashed {
+        path: "g".into(),
+        at: volume.now(),
+        until_secs: volume.now().secs + DAY as i64,
+        uid: 1000,
+    };
+    assert_eq!(
+        volume.kept(),
+        [TrashEntry { ino: file, kind: FileKind::Regular, size_bytes: 0, trashed }]
+    );
     assert_eq!(volume.names(Ino::ROOT), [("d".to_owned(), dir)]);
     assert_eq!((volume.attr(trash).mode, volume.attr(trash).uid), (0o700, 0));
     assert_eq!(volume.namespace.list_xattr(file), Ok(vec![]));
     assert_eq!(volume.namespace.get_xattr(file, TRASHED), Err(NotSupported));
-    assert_eq!(volume.link(file, dir, "again").unwrap_err(), NotFound, "who has it open gives it no name");
+    assert_eq!(
+        volume.link(file, dir, "again").unwrap_err(),
+        NotFound,
+        "who has it open gives it no name"
+    );
     assert_eq!(volume.namespace.holders(file).count(), 0);
 
     // The trash is made once.
@@ -99,7 +129,8 @@ fn what_loses_its_last_name_is_kept() {
     assert_eq!(volume.namespace.trash_of(Ino::ROOT), Some(trash));
 }
 
-/// A directory goes as empty as it is, nothing is made in it there, and what it was comes back with it.
+/// A directory goes as empty as it is, nothing is made in it there, and what it was comes back with
+/// it.
 #[test]
 fn a_directory_is_kept_empty() {
     let mut volume = Volume::new();
@@ -127,16 +158,25 @@ fn what_is_renamed_over_is_kept() {
     let (empty, full) = (volume.dir(Ino::ROOT, "empty"), volume.dir(Ino::ROOT, "full"));
     let rename = |from: &str, to: &str, mode| {
         let holders = vec![SESSION];
-        Mutation::Rename { from: Ino::ROOT, name: name(from), to: Ino::ROOT, new_name: name(to), mode, holders }
+        Mutation::Rename {
+            from: Ino::ROOT,
+            name: name(from),
+            to: Ino::ROOT,
+            new_name: name(to),
+            mode,
+            holders,
+        }
     };
     volume.discard(rename("a", "b", RenameMode::Replace)).unwrap();
     volume.discard(rename("b", "c", RenameMode::Exchange)).unwrap();
     volume.discard(rename("d", "e", RenameMode::KeepTarget)).unwrap();
     volume.discard(rename("full", "empty", RenameMode::Replace)).unwrap();
-    let kept: Vec<(Ino, Bytes)> = volume.kept().into_iter().map(|entry| (entry.ino, entry.trashed.path)).collect();
+    let kept: Vec<(Ino, Bytes)> =
+        volume.kept().into_iter().map(|entry| (entry.ino, entry.trashed.path)).collect();
     assert_eq!(kept, [(b, "b".into()), (empty, "empty".into())]);
     let names = volume.names(Ino::ROOT);
-    let expected = [("c", a), ("b", c), ("e", d), ("empty", full)].map(|(child, ino)| (child.to_owned(), ino));
+    let expected =
+        [("c", a), ("b", c), ("e", d), ("empty", full)].map(|(child, ino)| (child.to_owned(), ino));
     assert!(names.len() == 4 && expected.iter().all(|entry| names.contains(entry)), "{names:?}");
 }
 
@@ -182,25 +222,51 @@ fn the_name_of_the_trash_is_reserved() {
         let make = volume.make(&Caller::ROOT, parent, ".ebb.trash", 0o755, Make::Directory);
         assert_eq!(make.unwrap_err(), AccessDenied);
         assert_eq!(volume.link(file, parent, ".ebb.trash").unwrap_err(), AccessDenied);
-        assert_eq!(volume.rename((Ino::ROOT, "f"), (parent, ".ebb.trash"), RenameMode::Replace).unwrap_err(), AccessDenied);
+        assert_eq!(
+            volume
+                .rename((Ino::ROOT, "f"), (parent, ".ebb.trash"), RenameMode::Replace)
+                .unwrap_err(),
+            AccessDenied
+        );
     }
     volume.discard_file(Ino::ROOT, "f").unwrap();
-    assert_eq!(volume.rmdir(&Caller::ROOT, Ino::ROOT, ".ebb.trash", &[]).unwrap_err(), AccessDenied);
-    assert_eq!(volume.rename((Ino::ROOT, ".ebb.trash"), (dir, "mine"), RenameMode::Replace).unwrap_err(), AccessDenied);
+    assert_eq!(
+        volume.rmdir(&Caller::ROOT, Ino::ROOT, ".ebb.trash", &[]).unwrap_err(),
+        AccessDenied
+    );
+    assert_eq!(
+        volume.rename((Ino::ROOT, ".ebb.trash"), (dir, "mine"), RenameMode::Replace).unwrap_err(),
+        AccessDenied
+    );
 }
 
-/// What is in the way of a trash, or of its id, refuses the removal: nothing goes for good by accident.
+/// What is in the way of a trash, or of its id, refuses the removal: nothing goes for good by
+/// accident.
 #[test]
 fn without_a_place_nothing_is_removed() {
     let mut volume = Volume::new();
     let (file, other) = (volume.file(Ino::ROOT, "f"), volume.file(Ino::ROOT, "g"));
     let unlink = || Mutation::Unlink { parent: Ino::ROOT, name: name("f"), holders: vec![] };
-    for (place, refusal) in [((Ino::ROOT, other), Invalid), ((file, Ino(77)), NotDirectory), ((Ino(99), Ino(77)), Stale)] {
+    for (place, refusal) in [
+        ((Ino::ROOT, other), Invalid),
+        ((file, Ino(77)), NotDirectory),
+        ((Ino(99), Ino(77)), Stale),
+    ] {
         let trash = TrashPlace { top: place.0, ino: place.1, keep_secs: DAY };
         assert_eq!(volume.discard_to(unlink(), trash).unwrap_err(), refusal);
     }
-    let what = InstalledKind::Object { key: None, etag: "e".into(), len_bytes: 1, modified: Time::default() };
-    let found = Installed { name: trash_name(), ino: volume.namespace.next_ino(Ino::ROOT), what, record: None };
+    let what = InstalledKind::Object {
+        key: None,
+        etag: "e".into(),
+        len_bytes: 1,
+        modified: Time::default(),
+    };
+    let found = Installed {
+        name: trash_name(),
+        ino: volume.namespace.next_ino(Ino::ROOT),
+        what,
+        record: None,
+    };
     let stamp = volume.stamp();
     assert!(volume.namespace.install(Ino::ROOT, &found, (0, 0), stamp));
     assert_eq!(volume.discard(unlink()).unwrap_err(), Exists);
@@ -216,7 +282,12 @@ fn the_nearest_directory_says_for_how_long() {
     let deep = volume.dir(inner, "deep");
     let file = volume.file(deep, "f");
     let say = |volume: &mut Volume, ino, value: &'static [u8]| {
-        let mutation = Mutation::SetXattr { ino, name: Bytes::from_static(KEEP), value: Bytes::from_static(value), mode: XattrMode::Set };
+        let mutation = Mutation::SetXattr {
+            ino,
+            name: Bytes::from_static(KEEP),
+            value: Bytes::from_static(value),
+            mode: XattrMode::Set,
+        };
         volume.run(&Caller::ROOT, mutation).map(drop)
     };
     assert_eq!(volume.namespace.keep_of(deep), None);
@@ -240,35 +311,59 @@ fn quotas_count_where_things_are() {
     let inner = volume.dir(outer, "in");
     let limit = |volume: &mut Volume, dir, bytes, inodes| {
         let stamp = volume.stamp();
-        volume.namespace.set_quota(dir, Some(QuotaLimits { bytes, inodes }), stamp, &mut Vec::new()).unwrap();
+        volume
+            .namespace
+            .set_quota(dir, Some(QuotaLimits { bytes, inodes }), stamp, &mut Vec::new())
+            .unwrap();
     };
     limit(&mut volume, outer, Some(100), Some(3));
     limit(&mut volume, inner, Some(100), None);
     let write = |volume: &mut Volume, ino, len_bytes| {
-        volume.run(&Caller::ROOT, Mutation::Write { ino, offset: 0, len_bytes, sums: vec![], drop_set_id: false }).map(drop)
+        volume
+            .run(
+                &Caller::ROOT,
+                Mutation::Write { ino, offset: 0, len_bytes, sums: vec![], drop_set_id: false },
+            )
+            .map(drop)
     };
     let (file, open) = (volume.file(inner, "f"), volume.file(inner, "open"));
     write(&mut volume, file, 80).unwrap();
     write(&mut volume, open, 10).unwrap();
-    let used = |volume: &Volume, root| volume.namespace.quota(root).map(|(_, used)| (used.bytes, used.inodes));
+    let used = |volume: &Volume, root| {
+        volume.namespace.quota(root).map(|(_, used)| (used.bytes, used.inodes))
+    };
     assert_eq!((used(&volume, outer), used(&volume, inner)), (Some((90, 3)), Some((90, 2))));
     volume.unlink(&Caller::ROOT, inner, "open", &[SESSION]).unwrap();
     volume.discard_file(inner, "f").unwrap();
     assert_eq!((used(&volume, outer), used(&volume, inner)), (Some((10, 2)), Some((10, 1))));
     volume.discard_dir(outer, "in").unwrap();
-    assert_eq!((used(&volume, outer), used(&volume, inner)), (Some((10, 1)), None), "what is open without a name counts further up");
+    assert_eq!(
+        (used(&volume, outer), used(&volume, inner)),
+        (Some((10, 1)), None),
+        "what is open without a name counts further up"
+    );
     assert!(!volume.namespace.inode(inner).unwrap().xattrs.contains_key(QUOTA));
-    assert_eq!(volume.namespace.usage(), Usage { bytes: 90, inodes: 5 }, "the volume has all of it, and the trash");
+    assert_eq!(
+        volume.namespace.usage(),
+        Usage { bytes: 90, inodes: 5 },
+        "the volume has all of it, and the trash"
+    );
 
     let others = volume.file(outer, "others");
     write(&mut volume, others, 15).unwrap();
     assert_eq!(volume.restored(file, outer, "f"), Err(QuotaExceeded));
     write(&mut volume, file, 75).unwrap();
     assert_eq!(volume.restored(file, outer, "f"), Err(QuotaExceeded), "it is as long as it was");
-    volume.set(&Caller::ROOT, file, SetAttr { size_bytes: Some(75), ..SetAttr::default() }).unwrap();
+    volume
+        .set(&Caller::ROOT, file, SetAttr { size_bytes: Some(75), ..SetAttr::default() })
+        .unwrap();
     assert_eq!(volume.restored(file, outer, "f"), Ok(()));
     assert_eq!(used(&volume, outer), Some((100, 3)));
-    assert_eq!(volume.restored(inner, outer, "in"), Err(QuotaExceeded), "there is room for no more inodes");
+    assert_eq!(
+        volume.restored(inner, outer, "in"),
+        Err(QuotaExceeded),
+        "there is room for no more inodes"
+    );
 }
 
 /// Of what a page tells, only what is in the trash says that it is.
@@ -277,19 +372,36 @@ fn the_trash_comes_back_from_the_bucket() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "f");
     volume.discard_file(Ino::ROOT, "f").unwrap();
-    let (kept, value) = (volume.kept(), volume.namespace.inode(file).unwrap().xattrs[TRASHED].clone());
-    let record = InstalledRecord { xattrs: vec![(Bytes::from_static(TRASHED), value)], nlink: 1, ..root_record() };
+    let (kept, value) =
+        (volume.kept(), volume.namespace.inode(file).unwrap().xattrs[TRASHED].clone());
+    let record = InstalledRecord {
+        xattrs: vec![(Bytes::from_static(TRASHED), value)],
+        nlink: 1,
+        ..root_record()
+    };
     let stamp = volume.stamp();
 
-    let mut cold = Volume { namespace: Namespace::new(Incarnation(2), root_record()), clock: volume.clock };
+    let mut cold =
+        Volume { namespace: Namespace::new(Incarnation(2), root_record()), clock: volume.clock };
     let install = |cold: &mut Volume, parent, child: Name, ino, what| {
         let found = Installed { name: child, ino, what, record: Some(record.clone()) };
         assert!(cold.namespace.install(parent, &found, (0, 0), stamp));
         assert_eq!(cold.namespace.check(), Vec::<String>::new());
     };
     let trash = volume.namespace.trash_of(Ino::ROOT).unwrap();
-    let object = || InstalledKind::Object { key: None, etag: "e".into(), len_bytes: 0, modified: Time::default() };
-    install(&mut cold, Ino::ROOT, trash_name(), trash, InstalledKind::Directory { prefix: None, page: true });
+    let object = || InstalledKind::Object {
+        key: None,
+        etag: "e".into(),
+        len_bytes: 0,
+        modified: Time::default(),
+    };
+    install(
+        &mut cold,
+        Ino::ROOT,
+        trash_name(),
+        trash,
+        InstalledKind::Directory { prefix: None, page: true },
+    );
     install(&mut cold, trash, trashed_name(file), file, object());
     assert_eq!(cold.kept(), kept);
     let other = cold.namespace.next_ino(Ino::ROOT);

@@ -8,7 +8,9 @@ fn the_last_name_takes_the_inode_along() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "f");
     let changes = volume.unlink(&Caller::ROOT, Ino::ROOT, "f", &[]).unwrap();
-    let [Change::Unlinked { primary: true, .. }, Change::Gone { ino, attr: Attr { nlink: 0, .. } }] = &changes[..] else {
+    let [Change::Unlinked { primary: true, .. }, Change::Gone { ino, attr: Attr { nlink: 0, .. } }] =
+        &changes[..]
+    else {
         panic!("{changes:?}");
     };
     assert_eq!(*ino, file);
@@ -36,7 +38,9 @@ fn an_open_file_outlives_its_name() {
     let changes = volume.unlink(&Caller::ROOT, Ino::ROOT, "f", &[SESSION, other]).unwrap();
     assert!(matches!(&changes[..], [Change::Unlinked { .. }]));
     assert_eq!((volume.attr(file).nlink, volume.path(file)), (0, None));
-    let truncated = volume.set(&Caller::ROOT, file, SetAttr { size_bytes: Some(9), ..SetAttr::default() }).unwrap();
+    let truncated = volume
+        .set(&Caller::ROOT, file, SetAttr { size_bytes: Some(9), ..SetAttr::default() })
+        .unwrap();
     assert_eq!(truncated.size_bytes, 9);
     let mut changes = Vec::new();
     volume.namespace.release(SESSION, file, &mut changes);
@@ -74,9 +78,15 @@ fn sticky_directories_protect_what_belongs_to_others() {
         volume.make(&ALICE, dir, name, 0o666, Make::Regular).unwrap();
     }
     assert_eq!(volume.unlink(&carol, dir, "a", &[]), Err(FsError::NotPermitted));
-    assert_eq!(volume.rename_by(&carol, (dir, "a"), (dir, "z"), RenameMode::Replace), Err(FsError::NotPermitted));
+    assert_eq!(
+        volume.rename_by(&carol, (dir, "a"), (dir, "z"), RenameMode::Replace),
+        Err(FsError::NotPermitted)
+    );
     volume.make(&carol, dir, "mine", 0o666, Make::Regular).unwrap();
-    assert_eq!(volume.rename_by(&carol, (dir, "mine"), (dir, "a"), RenameMode::Replace), Err(FsError::NotPermitted));
+    assert_eq!(
+        volume.rename_by(&carol, (dir, "mine"), (dir, "a"), RenameMode::Replace),
+        Err(FsError::NotPermitted)
+    );
     assert!(volume.unlink(&ALICE, dir, "a", &[]).is_ok());
     assert!(volume.unlink(&BOB, dir, "b", &[]).is_ok());
     assert!(volume.unlink(&Caller { checked: false, ..Caller::ROOT }, dir, "c", &[]).is_ok());

@@ -16,7 +16,18 @@ pub const SESSION: SessionId = SessionId(7);
 pub fn root_record() -> InstalledRecord {
     let time = Time::from_secs(0);
     let (atime, mtime, ctime, btime) = (time, time, time, time);
-    InstalledRecord { mode: 0o777, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] }
+    InstalledRecord {
+        mode: 0o777,
+        nlink: 2,
+        uid: 0,
+        gid: 0,
+        atime,
+        mtime,
+        ctime,
+        btime,
+        xattrs: vec![],
+        links: vec![],
+    }
 }
 
 pub fn name(name: &str) -> Name {
@@ -38,15 +49,29 @@ impl Volume {
         Time::from_secs(self.clock as i64)
     }
 
-    pub fn run(&mut self, caller: &Caller, mutation: Mutation) -> Result<(Option<Attr>, Vec<Change>), FsError> {
+    pub fn run(
+        &mut self,
+        caller: &Caller,
+        mutation: Mutation,
+    ) -> Result<(Option<Attr>, Vec<Change>), FsError> {
         let stamp = self.stamp();
         let mut changes = Vec::new();
-        let answer = self.namespace.mutate(&mutation, &mut Operation { caller, stamp, trash: None, changes: &mut changes });
+        let answer = self.namespace.mutate(
+            &mutation,
+            &mut Operation { caller, stamp, trash: None, changes: &mut changes },
+        );
         assert_eq!(self.namespace.check(), Vec::<String>::new());
         answer.map(|attr| (attr, changes))
     }
 
-    pub fn make(&mut self, caller: &Caller, parent: Ino, child: &str, mode: u16, what: Make) -> Result<Ino, FsError> {
+    pub fn make(
+        &mut self,
+        caller: &Caller,
+        parent: Ino,
+        child: &str,
+        mode: u16,
+        what: Make,
+    ) -> Result<Ino, FsError> {
         let ino = self.namespace.next_ino(parent);
         self.run(caller, Mutation::Make { parent, name: name(child), ino, mode, what }).map(|_| ino)
     }
@@ -56,7 +81,8 @@ impl Volume {
     }
 
     pub fn dir(&mut self, parent: Ino, name: &str) -> Ino {
-        self.make(&Caller::ROOT, parent, name, 0o755, Make::Directory).expect("the directory is made")
+        self.make(&Caller::ROOT, parent, name, 0o755, Make::Directory)
+            .expect("the directory is made")
     }
 
     pub fn fifo(&mut self, parent: Ino, name: &str) -> Ino {
@@ -70,32 +96,64 @@ impl Volume {
     }
 
     pub fn link(&mut self, ino: Ino, parent: Ino, child: &str) -> Result<Vec<Change>, FsError> {
-        self.run(&Caller::ROOT, Mutation::Link { ino, parent, name: name(child) }).map(|(_, changes)| changes)
+        self.run(&Caller::ROOT, Mutation::Link { ino, parent, name: name(child) })
+            .map(|(_, changes)| changes)
     }
 
-    pub fn unlink(&mut self, caller: &Caller, parent: Ino, child: &str, holders: &[SessionId]) -> Result<Vec<Change>, FsError> {
-        self.run(caller, Mutation::Unlink { parent, name: name(child), holders: holders.to_vec() }).map(|(_, changes)| changes)
+    pub fn unlink(
+        &mut self,
+        caller: &Caller,
+        parent: Ino,
+        child: &str,
+        holders: &[SessionId],
+    ) -> Result<Vec<Change>, FsError> {
+        self.run(caller, Mutation::Unlink { parent, name: name(child), holders: holders.to_vec() })
+            .map(|(_, changes)| changes)
     }
 
-    pub fn rmdir(&mut self, caller: &Caller, parent: Ino, child: &str, holders: &[SessionId]) -> Result<Vec<Change>, FsError> {
-        self.run(caller, Mutation::Rmdir { parent, name: name(child), holders: holders.to_vec() }).map(|(_, changes)| changes)
+    pub fn rmdir(
+        &mut self,
+        caller: &Caller,
+        parent: Ino,
+        child: &str,
+        holders: &[SessionId],
+    ) -> Result<Vec<Change>, FsError> {
+        self.run(caller, Mutation::Rmdir { parent, name: name(child), holders: holders.to_vec() })
+            .map(|(_, changes)| changes)
     }
 
-    pub fn rename_by(&mut self, caller: &Caller, from: (Ino, &str), to: (Ino, &str), mode: RenameMode) -> Result<Vec<Change>, FsError> {
+    pub fn rename_by(
+        &mut self,
+        caller: &Caller,
+        from: (Ino, &str),
+        to: (Ino, &str),
+        mode: RenameMode,
+    ) -> Result<Vec<Change>, FsError> {
         let (name, new_name) = (name(from.1), name(to.1));
-        self.run(caller, Mutation::Rename { from: from.0, name, to: to.0, new_name, mode, holders: vec![] }).map(|(_, changes)| changes)
+        self.run(
+            caller,
+            Mutation::Rename { from: from.0, name, to: to.0, new_name, mode, holders: vec![] },
+        )
+        .map(|(_, changes)| changes)
     }
 
-    pub fn rename(&mut self, from: (Ino, &str), to: (Ino, &str), mode: RenameMode) -> Result<Vec<Change>, FsError> {
+    pub fn rename(
+        &mut self,
+        from: (Ino, &str),
+        to: (Ino, &str),
+        mode: RenameMode,
+    ) -> Result<Vec<Change>, FsError> {
         self.rename_by(&Caller::ROOT, from, to, mode)
     }
 
     pub fn set(&mut self, caller: &Caller, ino: Ino, set: SetAttr) -> Result<Attr, FsError> {
-        self.run(caller, Mutation::SetAttr { ino, set }).map(|(attr, _)| attr.expect("setattr answers with attributes"))
+        self.run(caller, Mutation::SetAttr { ino, set })
+            .map(|(attr, _)| attr.expect("setattr answers with attributes"))
     }
 
     pub fn chmod(&mut self, ino: Ino, mode: u16) {
-        self.set(&Caller::ROOT, ino, SetAttr { mode: Some(mode), ..SetAttr::default() }).expect("root may");
+        self.set(&Caller::ROOT, ino, SetAttr { mode: Some(mode), ..SetAttr::default() })
+            .expect("root may");
     }
 
     pub fn chown(&mut self, ino: Ino, caller: &Caller) {
@@ -108,7 +166,8 @@ impl Volume {
     }
 
     pub fn names(&self, dir: Ino) -> Vec<(String, Ino)> {
-        let (entries, end) = self.namespace.read_dir(dir, Cookie::START, usize::MAX).expect("it is a directory");
+        let (entries, end) =
+            self.namespace.read_dir(dir, Cookie::START, usize::MAX).expect("it is a directory");
         assert!(end);
         entries.into_iter().map(|(entry, _)| (entry.name.to_string(), entry.ino)).collect()
     }

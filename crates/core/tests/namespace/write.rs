@@ -15,7 +15,9 @@ fn a_write_extends_and_touches() {
     let (attr, changes) = volume.run(&Caller::ROOT, write(file, 100, 50, false)).unwrap();
     let attr = attr.unwrap();
     assert_eq!((attr.size_bytes, attr.mtime, attr.ctime), (150, volume.now(), volume.now()));
-    let [Change::Written { offset: 100, len_bytes: 50, sums, .. }] = &changes[..] else { panic!("{changes:?}") };
+    let [Change::Written { offset: 100, len_bytes: 50, sums, .. }] = &changes[..] else {
+        panic!("{changes:?}")
+    };
     assert_eq!(sums, &[Some(1)]);
     let (attr, _) = volume.run(&Caller::ROOT, write(file, 0, 10, false)).unwrap();
     assert_eq!(attr.unwrap().size_bytes, 150);
@@ -27,11 +29,17 @@ fn a_write_extends_and_touches() {
 #[test]
 fn writes_stay_within_limits_and_kinds() {
     let mut volume = Volume::new();
-    let (file, dir, fifo) = (volume.file(Ino::ROOT, "f"), volume.dir(Ino::ROOT, "d"), volume.fifo(Ino::ROOT, "p"));
-    let mut refused = |ino, offset, len_bytes| volume.run(&Caller::ROOT, write(ino, offset, len_bytes, false)).unwrap_err();
+    let (file, dir, fifo) =
+        (volume.file(Ino::ROOT, "f"), volume.dir(Ino::ROOT, "d"), volume.fifo(Ino::ROOT, "p"));
+    let mut refused = |ino, offset, len_bytes| {
+        volume.run(&Caller::ROOT, write(ino, offset, len_bytes, false)).unwrap_err()
+    };
     assert_eq!(refused(file, MAX_FILE_BYTES, 1), TooLarge);
     assert_eq!(refused(file, u64::MAX, 2), TooLarge);
-    assert_eq!((refused(dir, 0, 1), refused(fifo, 0, 1), refused(Ino(99), 0, 1)), (IsDirectory, Invalid, Stale));
+    assert_eq!(
+        (refused(dir, 0, 1), refused(fifo, 0, 1), refused(Ino(99), 0, 1)),
+        (IsDirectory, Invalid, Stale)
+    );
     assert!(volume.run(&Caller::ROOT, write(file, MAX_FILE_BYTES - 1, 1, false)).is_ok());
 }
 
@@ -56,8 +64,13 @@ fn a_write_drops_privileges() {
     volume.chmod(file, 0o6555);
     let (attr, _) = volume.run(&Caller::ROOT, write(file, 0, 1, true)).unwrap();
     assert_eq!(attr.unwrap().mode, 0o555);
-    // Set-gid of what cannot be executed is no privilege of a program, and stays if its group writes.
-    for (caller, mode) in [(ALICE, 0o2666), (Caller { checked: true, ..ALICE }, 0o2666), (Caller { checked: true, ..BOB }, 0o666)] {
+    // Set-gid of what cannot be executed is no privilege of a program, and stays if its group
+    // writes.
+    for (caller, mode) in [
+        (ALICE, 0o2666),
+        (Caller { checked: true, ..ALICE }, 0o2666),
+        (Caller { checked: true, ..BOB }, 0o666),
+    ] {
         volume.chmod(file, 0o2666);
         let (attr, _) = volume.run(&caller, write(file, 0, 1, true)).unwrap();
         assert_eq!(attr.unwrap().mode, mode, "{caller:?}");

@@ -3,12 +3,24 @@ use FsError::*;
 use bytes::Bytes;
 use ebb_model::*;
 
-fn set(volume: &mut Volume, caller: &Caller, ino: Ino, name: &[u8], value: &[u8], mode: XattrMode) -> Result<(), FsError> {
+fn set(
+    volume: &mut Volume,
+    caller: &Caller,
+    ino: Ino,
+    name: &[u8],
+    value: &[u8],
+    mode: XattrMode,
+) -> Result<(), FsError> {
     let (name, value) = (Bytes::copy_from_slice(name), Bytes::copy_from_slice(value));
     volume.run(caller, Mutation::SetXattr { ino, name, value, mode }).map(|_| ())
 }
 
-fn remove(volume: &mut Volume, caller: &Caller, ino: Ino, name: &'static [u8]) -> Result<(), FsError> {
+fn remove(
+    volume: &mut Volume,
+    caller: &Caller,
+    ino: Ino,
+    name: &'static [u8],
+) -> Result<(), FsError> {
     volume.run(caller, Mutation::RemoveXattr { ino, name: Bytes::from_static(name) }).map(|_| ())
 }
 
@@ -17,11 +29,17 @@ fn an_attribute_is_created_replaced_and_removed() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "f");
     let root = Caller::ROOT;
-    assert_eq!(set(&mut volume, &root, file, b"user.a", b"1", XattrMode::Replace), Err(NoAttribute));
+    assert_eq!(
+        set(&mut volume, &root, file, b"user.a", b"1", XattrMode::Replace),
+        Err(NoAttribute)
+    );
     assert_eq!(set(&mut volume, &root, file, b"user.a", b"1", XattrMode::Create), Ok(()));
     assert_eq!(set(&mut volume, &root, file, b"user.a", b"2", XattrMode::Create), Err(Exists));
     assert_eq!(set(&mut volume, &root, file, b"user.a", b"", XattrMode::Replace), Ok(()));
-    assert_eq!((volume.namespace.get_xattr(file, b"user.a"), volume.attr(file).ctime), (Ok(Bytes::new()), volume.now()));
+    assert_eq!(
+        (volume.namespace.get_xattr(file, b"user.a"), volume.attr(file).ctime),
+        (Ok(Bytes::new()), volume.now())
+    );
     assert_eq!(volume.namespace.list_xattr(file), Ok(vec![Bytes::from_static(b"user.a")]));
     assert_eq!(volume.namespace.get_xattr(file, b"user.b"), Err(NoAttribute));
     assert_eq!(volume.namespace.get_xattr(file, b"system.other"), Err(NotSupported));
@@ -38,7 +56,9 @@ fn classes_have_owners() {
     let sticky = volume.dir(Ino::ROOT, "tmp");
     volume.chmod(sticky, 0o1777);
     let (link, fifo) = (volume.symlink(Ino::ROOT, "l"), volume.fifo(Ino::ROOT, "p"));
-    let mut try_set = |caller: &Caller, ino, name: &[u8]| set(&mut volume, caller, ino, name, b"v", XattrMode::Set);
+    let mut try_set = |caller: &Caller, ino, name: &[u8]| {
+        set(&mut volume, caller, ino, name, b"v", XattrMode::Set)
+    };
     assert_eq!(try_set(&ALICE, file, b"user.a"), Ok(()));
     assert_eq!(try_set(&BOB, file, b"user.a"), Err(AccessDenied));
     assert_eq!(try_set(&ALICE, sticky, b"user.a"), Err(NotPermitted));
@@ -66,9 +86,25 @@ fn attributes_are_bounded() {
     let file = volume.file(Ino::ROOT, "f");
     let root = Caller::ROOT;
     let name = |number: usize| format!("user.{number:0>250}").into_bytes();
-    assert_eq!(set(&mut volume, &root, file, &[name(0), vec![b'x']].concat(), b"", XattrMode::Set), Err(Range));
-    assert_eq!(set(&mut volume, &root, file, &name(0), &vec![0; MAX_XATTR_VALUE_BYTES], XattrMode::Set), Ok(()));
-    assert_eq!(set(&mut volume, &root, file, &name(0), &vec![0; MAX_XATTR_VALUE_BYTES + 1], XattrMode::Set), Err(ValueTooLarge));
+    assert_eq!(
+        set(&mut volume, &root, file, &[name(0), vec![b'x']].concat(), b"", XattrMode::Set),
+        Err(Range)
+    );
+    assert_eq!(
+        set(&mut volume, &root, file, &name(0), &vec![0; MAX_XATTR_VALUE_BYTES], XattrMode::Set),
+        Ok(())
+    );
+    assert_eq!(
+        set(
+            &mut volume,
+            &root,
+            file,
+            &name(0),
+            &vec![0; MAX_XATTR_VALUE_BYTES + 1],
+            XattrMode::Set
+        ),
+        Err(ValueTooLarge)
+    );
     let room = MAX_XATTR_LIST_BYTES / (MAX_XATTR_NAME_BYTES + 1);
     for number in 1..room {
         assert_eq!(set(&mut volume, &root, file, &name(number), b"", XattrMode::Set), Ok(()));

@@ -4,7 +4,8 @@ use crate::volume::*;
 use ebb_core::backing::{Listed, found_pieces, piece_key};
 use ebb_model::*;
 
-/// A page of forty names, its entries piece by piece, and a later one in which the first two pieces are others.
+/// A page of forty names, its entries piece by piece, and a later one in which the first two pieces
+/// are others.
 fn two_heads() -> (PageHead, Vec<Vec<Installed>>, PageHead) {
     let mut made = Volume::new();
     for number in 1..=40 {
@@ -16,10 +17,11 @@ fn two_heads() -> (PageHead, Vec<Vec<Installed>>, PageHead) {
     (first, entries, late)
 }
 
-/// Situation: the head of a node that is no more arrives after the one before it has been read, and after a write here
-/// was broken off. Danger: what is written next names pieces of the older one; or a name that is known here from the older
-/// one is in no piece; or pieces stay for ever. Expectation: the list is the one of the head that is there, ranges in
-/// which it differs are written anew, and what is of neither goes then.
+/// Situation: the head of a node that is no more arrives after the one before it has been read, and
+/// after a write here was broken off. Danger: what is written next names pieces of the older one;
+/// or a name that is known here from the older one is in no piece; or pieces stay for ever.
+/// Expectation: the list is the one of the head that is there, ranges in which it differs are
+/// written anew, and what is of neither goes then.
 #[test]
 fn a_head_that_comes_late_brings_its_own_list() {
     let (first, entries, late) = two_heads();
@@ -33,15 +35,18 @@ fn a_head_that_comes_late_brings_its_own_list() {
     assert!(cold.partition.backing().wants_pieces(Ino::ROOT, &late.pieces));
     cold.pieces_found(&late, 100);
     assert_eq!(cold.partition.backing().pieces_of(Ino::ROOT), late.pieces);
-    assert_eq!(cold.draft(10).needs(&late), vec![&late.pieces[0], &late.pieces[1], &late.pieces[3]]);
+    assert_eq!(
+        cold.draft(10).needs(&late),
+        vec![&late.pieces[0], &late.pieces[1], &late.pieces[3]]
+    );
     let left: Vec<String> = cold.partition.backing().pieces_left().collect();
     let ids = [5, first.pieces[0].id, first.pieces[1].id];
     assert_eq!(left, ids.map(|id| piece_key(Ino::ROOT, id)));
     assert_eq!(cold.partition.check(), Vec::<String>::new());
 }
 
-/// Situation: a write was broken off here, and its head is there after all. Danger: all of a large directory is written
-/// again. Expectation: only what that write was about is.
+/// Situation: a write was broken off here, and its head is there after all. Danger: all of a large
+/// directory is written again. Expectation: only what that write was about is.
 #[test]
 fn a_head_that_was_written_here_brings_its_own_list() {
     let (first, entries, _) = two_heads();
@@ -53,12 +58,16 @@ fn a_head_that_was_written_here_brings_its_own_list() {
     own.pieces[3].id = 5;
     cold.pieces_found(&own, 100);
     assert_eq!(cold.draft(10).needs(&own), vec![&own.pieces[3]]);
-    assert_eq!(cold.partition.backing().pieces_left().collect::<Vec<_>>(), [piece_key(Ino::ROOT, first.pieces[3].id)]);
+    assert_eq!(
+        cold.partition.backing().pieces_left().collect::<Vec<_>>(),
+        [piece_key(Ino::ROOT, first.pieces[3].id)]
+    );
     assert_eq!(cold.partition.check(), Vec::<String>::new());
 }
 
-/// Situation: the head of a node that is no more arrives late, and nothing was changed here. Danger: what it knows from the older head is not in
-/// the later one, and gone when it is forgotten. Expectation: it is written.
+/// Situation: the head of a node that is no more arrives late, and nothing was changed here.
+/// Danger: what it knows from the older head is not in the later one, and gone when it is
+/// forgotten. Expectation: it is written.
 #[test]
 fn what_is_known_from_an_older_head_is_written() {
     let (first, entries, late) = two_heads();
@@ -75,9 +84,9 @@ fn what_is_known_from_an_older_head_is_written() {
     }
 }
 
-/// Situation: a later head is told of in several records, and between them a listing ends that was made with the
-/// older one. Danger: the directory counts as complete with names of both, and the rest is told of in vain. Expectation:
-/// what was listed before is void.
+/// Situation: a later head is told of in several records, and between them a listing ends that was
+/// made with the older one. Danger: the directory counts as complete with names of both, and the
+/// rest is told of in vain. Expectation: what was listed before is void.
 #[test]
 fn a_listing_of_an_older_head_is_void() {
     let (first, entries, late) = two_heads();
@@ -95,8 +104,9 @@ fn a_listing_of_an_older_head_is_void() {
     assert_eq!(cold.partition.check(), Vec::<String>::new());
 }
 
-/// Situation: all known names of an inode with many are marked, and then more of them come to be known. Danger: it counts
-/// as marked, and what becomes of it next is not written at the others. Expectation: the pieces of all its names are.
+/// Situation: all known names of an inode with many are marked, and then more of them come to be
+/// known. Danger: it counts as marked, and what becomes of it next is not written at the others.
+/// Expectation: the pieces of all its names are.
 #[test]
 fn names_that_come_later_are_marked_too() {
     const NAMES: u32 = 20;
@@ -114,7 +124,12 @@ fn names_that_come_later_are_marked_too() {
         made.apply(&Command::Backing(command));
     }
     let (head, entries, _) = write_page(&mut made, 2);
-    let objects = [Listed::Object { key: "name-10".into(), etag: "etag".into(), len_bytes: 0, modified: Time::from_secs(1) }];
+    let objects = [Listed::Object {
+        key: "name-10".into(),
+        etag: "etag".into(),
+        len_bytes: 0,
+        modified: Time::from_secs(1),
+    }];
     let mut cold = Volume::new();
     cold.pieces_found(&head, 100);
     let (early, late) = entries.split_at(entries.len() - 1);
@@ -126,6 +141,9 @@ fn names_that_come_later_are_marked_too() {
     }
     cold.install(&head, &[], late.concat(), cold.epoch(), LoadProgress::Unchanged);
     assert_eq!(cold.partition.backing().unseen_names(ino), []);
-    cold.mutate(Mutation::SetAttr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } });
+    cold.mutate(Mutation::SetAttr {
+        ino,
+        set: SetAttr { mode: Some(0o600), ..SetAttr::default() },
+    });
     assert_eq!(cold.draft(2).needs(&head), head.pieces.iter().collect::<Vec<_>>());
 }

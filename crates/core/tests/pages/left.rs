@@ -6,8 +6,9 @@ use ebb_core::partition::Remains;
 use ebb_model::*;
 use std::collections::BTreeMap;
 
-/// Situation: a directory was made by this node, and forgotten with its names. Danger: nothing known refers to its page,
-/// which is taken for left over and deleted. Expectation: nobody can tell whose it is.
+/// Situation: a directory was made by this node, and forgotten with its names. Danger: nothing
+/// known refers to its page, which is taken for left over and deleted. Expectation: nobody can tell
+/// whose it is.
 #[test]
 fn the_page_of_what_was_forgotten_is_not_left_over() {
     let mut volume = Volume::new();
@@ -22,43 +23,85 @@ fn the_page_of_what_was_forgotten_is_not_left_over() {
     assert!(volume.partition.namespace().inode(dir).is_none(), "it was forgotten");
     let backing = volume.partition.backing();
     for key in [page_key(dir), piece_key(dir, 7)] {
-        assert_eq!(backing.reserved(volume.partition.namespace(), &key, backing.is_loaded()), Reserved::Undecided, "{key}");
+        assert_eq!(
+            backing.reserved(volume.partition.namespace(), &key, backing.is_loaded()),
+            Reserved::Undecided,
+            "{key}"
+        );
     }
 }
 
-/// Situation: a backup knows a directory that others have made, of which nothing was on record, and which has got a page
-/// in pieces since. Danger: the backup cannot be restored; or the pieces stay in the bucket for ever, or are taken for files'
-/// objects. Expectation: the page is written anew, and the pieces go then.
+/// Situation: a backup knows a directory that others have made, of which nothing was on record, and
+/// which has got a page in pieces since. Danger: the backup cannot be restored; or the pieces stay
+/// in the bucket for ever, or are taken for files' objects. Expectation: the page is written anew,
+/// and the pieces go then.
 #[test]
 fn a_backup_of_before_the_pieces_is_restored() {
     let mut volume = Volume::new();
     let name = |text: &str| Name::new(text.as_bytes()).expect("it is a name");
-    let (dir, file) = (Ino::new(Incarnation(1), Ino::ROOT.slot(), 70), Ino::new(Incarnation(1), Ino::ROOT.slot(), 71));
+    let (dir, file) = (
+        Ino::new(Incarnation(1), Ino::ROOT.slot(), 70),
+        Ino::new(Incarnation(1), Ino::ROOT.slot(), 71),
+    );
     let found = |name, ino, what| Installed { name, ino, what, record: None };
     let (etag, modified) = ("f".to_owned(), Time::from_secs(1));
     let installs = [
         (Ino::ROOT, found(name("d"), dir, InstalledKind::Directory { prefix: None, page: false })),
-        (dir, found(name("f"), file, InstalledKind::Object { key: None, etag: etag.clone(), len_bytes: 1, modified })),
+        (
+            dir,
+            found(
+                name("f"),
+                file,
+                InstalledKind::Object { key: None, etag: etag.clone(), len_bytes: 1, modified },
+            ),
+        ),
     ];
     for (dir, entry) in installs {
-        let (progress, epoch) = (LoadProgress::Complete, volume.partition.backing().load_epoch(dir).expect("it is there"));
+        let (progress, epoch) = (
+            LoadProgress::Complete,
+            volume.partition.backing().load_epoch(dir).expect("it is there"),
+        );
         let stamp = Stamp { time: Time::from_secs(1), version: volume.partition.next_version() };
-        let install = BackingCommand::Install { dir, epoch, entries: vec![entry], hidden: vec![], owner: (0, 0), progress, stamp };
+        let install = BackingCommand::Install {
+            dir,
+            epoch,
+            entries: vec![entry],
+            hidden: vec![],
+            owner: (0, 0),
+            progress,
+            stamp,
+        };
         volume.apply(&Command::Backing(install));
     }
     let keys = ["d/f".to_owned(), page_key(dir), piece_key(dir, 5), piece_key(dir, 6)];
-    let objects: BTreeMap<String, Object> =
-        keys.into_iter().map(|key| (key, Object { etag: etag.clone(), len_bytes: 1, modified })).collect();
-    let remains =
-        Remains { incarnation: Incarnation(2), now: Time::from_secs(9), objects: &objects, moved: &BTreeMap::new(), owner: (0, 0) };
+    let objects: BTreeMap<String, Object> = keys
+        .into_iter()
+        .map(|key| (key, Object { etag: etag.clone(), len_bytes: 1, modified }))
+        .collect();
+    let remains = Remains {
+        incarnation: Incarnation(2),
+        now: Time::from_secs(9),
+        objects: &objects,
+        moved: &BTreeMap::new(),
+        owner: (0, 0),
+    };
     let rebuilt = volume.partition.clone().rebuilt(&remains).expect("it can be restored");
     assert_eq!(rebuilt.others, Vec::<String>::new());
     volume.partition = rebuilt.partition;
     assert!(volume.partition.backing().is_dirty(dir));
-    volume.apply(&Command::Backing(BackingCommand::UploadBegun { ino: dir, key: page_key(dir), upload: None }));
+    volume.apply(&Command::Backing(BackingCommand::UploadBegun {
+        ino: dir,
+        key: page_key(dir),
+        upload: None,
+    }));
     let version = volume.partition.next_version();
-    volume.apply(&Command::Backing(BackingCommand::PageWritten { dir, version, etag: "new".into() }));
-    let deletes: Vec<String> = volume.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
+    volume.apply(&Command::Backing(BackingCommand::PageWritten {
+        dir,
+        version,
+        etag: "new".into(),
+    }));
+    let deletes: Vec<String> =
+        volume.partition.backing().deletes().map(|(key, _)| key.to_string()).collect();
     assert_eq!(deletes, [piece_key(dir, 5), piece_key(dir, 6)]);
     assert_eq!(volume.partition.check(), Vec::<String>::new());
 }

@@ -34,10 +34,17 @@ fn a_page_tells_all_names_once() {
     for number in 2..=NAMES {
         volume.mutate(Mutation::Link { ino, parent: Ino::ROOT, name: name(number) });
     }
-    let page = volume.partition.backing().page(volume.partition.namespace(), Ino::ROOT, None).expect("the root has a page");
+    let page = volume
+        .partition
+        .backing()
+        .page(volume.partition.namespace(), Ino::ROOT, None)
+        .expect("the root has a page");
     assert_eq!(page.entries.len(), NAMES as usize);
     let links = |entry: &Installed| entry.record.as_ref().map_or(0, |record| record.links.len());
-    assert_eq!(page.entries.iter().map(links).sum::<usize>(), NAMES as usize + (NAMES as usize - 1));
+    assert_eq!(
+        page.entries.iter().map(links).sum::<usize>(),
+        NAMES as usize + (NAMES as usize - 1)
+    );
 
     let page = PageHead::from(page);
     let mut cold = Volume::new();
@@ -45,14 +52,29 @@ fn a_page_tells_all_names_once() {
     loop {
         let (backing, namespace) = (cold.partition.backing(), cold.partition.namespace());
         let epoch = backing.load_epoch(Ino::ROOT).expect("it is a directory of the bucket");
-        let listing = Listing { dir: Ino::ROOT, entries: &[], page: Some(&page), scope: Scope::First, after: after.as_ref() };
-        let mut entries = backing.interpret(namespace, &listing, || unreachable!("its id is on record")).entries;
+        let listing = Listing {
+            dir: Ino::ROOT,
+            entries: &[],
+            page: Some(&page),
+            scope: Scope::First,
+            after: after.as_ref(),
+        };
+        let mut entries =
+            backing.interpret(namespace, &listing, || unreachable!("its id is on record")).entries;
         let more = entries.len() > PIECE;
         entries.truncate(PIECE);
         after = entries.last().map(|entry| entry.name.clone());
         let progress = if more { LoadProgress::Unchanged } else { LoadProgress::Complete };
         let stamp = Stamp { time: Time::from_secs(1), version: cold.partition.next_version() };
-        let install = BackingCommand::Install { dir: Ino::ROOT, epoch, entries, hidden: vec![], owner: (0, 0), progress, stamp };
+        let install = BackingCommand::Install {
+            dir: Ino::ROOT,
+            epoch,
+            entries,
+            hidden: vec![],
+            owner: (0, 0),
+            progress,
+            stamp,
+        };
         assert_eq!(cold.apply(&Command::Backing(install)), None);
         if !more {
             break;
@@ -64,6 +86,8 @@ fn a_page_tells_all_names_once() {
     assert_eq!(backing.unseen_names(ino), []);
     assert_eq!(namespace.attr(ino).map(|attr| attr.nlink), Ok(NAMES));
     assert_eq!(namespace.primary_name(ino), Some((Ino::ROOT, name(1))));
-    assert!((1..=NAMES).all(|number| namespace.dentry(Ino::ROOT, &name(number)).is_some_and(|dentry| dentry.ino == ino)));
+    assert!((1..=NAMES).all(|number| {
+        namespace.dentry(Ino::ROOT, &name(number)).is_some_and(|dentry| dentry.ino == ino)
+    }));
     assert_eq!(cold.partition.check(), Vec::<String>::new());
 }

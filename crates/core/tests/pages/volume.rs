@@ -1,4 +1,6 @@
-use ebb_core::backing::{Drafted, Listed, Listing, PageDraft, PageParts, Scope, found_pieces, page_key};
+use ebb_core::backing::{
+    Drafted, Listed, Listing, PageDraft, PageParts, Scope, found_pieces, page_key,
+};
 use ebb_core::partition::Partition;
 use ebb_model::*;
 
@@ -13,9 +15,25 @@ impl Volume {
     pub fn new() -> Volume {
         let time = Time::from_secs(1);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
-        let root = InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
-        let mut volume = Volume { partition: Partition::new(Incarnation(1), root, true), sequence: 0 };
-        volume.apply(&Command::SessionOpen { session: SESSION, client: "test".into(), replaces: None });
+        let root = InstalledRecord {
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            xattrs: vec![],
+            links: vec![],
+        };
+        let mut volume =
+            Volume { partition: Partition::new(Incarnation(1), root, true), sequence: 0 };
+        volume.apply(&Command::SessionOpen {
+            session: SESSION,
+            client: "test".into(),
+            replaces: None,
+        });
         volume
     }
 
@@ -27,7 +45,10 @@ impl Volume {
     pub fn mutate(&mut self, mutation: Mutation) -> Mutated {
         self.sequence += 1;
         let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
-        let stamp = Stamp { time: Time::from_secs(self.sequence as i64), version: self.partition.next_version() };
+        let stamp = Stamp {
+            time: Time::from_secs(self.sequence as i64),
+            version: self.partition.next_version(),
+        };
         let command = Command::Client { tx, caller: Caller::ROOT, stamp, mutation };
         self.apply(&command).expect("a mutation is answered").expect("nothing is wrong with it")
     }
@@ -41,7 +62,12 @@ impl Volume {
     /// The page of the root is there, in pieces.
     pub fn pieces_written(&mut self, version: Version, etag: &str, parts: &PageParts) {
         let (dir, etag) = (Ino::ROOT, etag.to_owned());
-        for command in parts.clone().replaced(dir, 1024).into_iter().chain([BackingCommand::PiecesWritten { dir, version, etag }]) {
+        for command in parts
+            .clone()
+            .replaced(dir, 1024)
+            .into_iter()
+            .chain([BackingCommand::PiecesWritten { dir, version, etag }])
+        {
             self.apply(&Command::Backing(command));
         }
     }
@@ -61,24 +87,42 @@ impl Volume {
         epoch: u64,
         progress: LoadProgress,
     ) -> Vec<Ino> {
-        let page = PageHead { page: DirectoryPage { entries, ..head.page.clone() }, ..head.clone() };
+        let page =
+            PageHead { page: DirectoryPage { entries, ..head.page.clone() }, ..head.clone() };
         let (dir, scope) = (Ino::ROOT, Scope::First);
         let listing = Listing { dir, entries: objects, page: Some(&page), scope, after: None };
         let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
-        let entries = backing.interpret(namespace, &listing, || unreachable!("its id is on record")).entries;
+        let entries =
+            backing.interpret(namespace, &listing, || unreachable!("its id is on record")).entries;
         let inos = entries.iter().map(|entry| entry.ino).collect();
         let stamp = Stamp { time: Time::from_secs(1), version: self.partition.next_version() };
-        let install = BackingCommand::Install { dir, epoch, entries, hidden: vec![], owner: (0, 0), progress, stamp };
+        let install = BackingCommand::Install {
+            dir,
+            epoch,
+            entries,
+            hidden: vec![],
+            owner: (0, 0),
+            progress,
+            stamp,
+        };
         self.apply(&Command::Backing(install));
         inos
     }
 
     /// Makes a name, and breaks the write of the page with it off once a piece was begun.
     pub fn break_off(&mut self, piece: u64) {
-        self.make(Ino::ROOT, Name::new(b"new").expect("it is a name"), Make::Special { kind: FileKind::Fifo, rdev: 0 });
+        self.make(
+            Ino::ROOT,
+            Name::new(b"new").expect("it is a name"),
+            Make::Special { kind: FileKind::Fifo, rdev: 0 },
+        );
         let (ino, dir) = (Ino::ROOT, Ino::ROOT);
         let begun = BackingCommand::UploadBegun { ino, key: page_key(dir), upload: None };
-        for command in [begun, BackingCommand::PiecesBegun { dir, ids: vec![piece] }, BackingCommand::UploadAborted { ino }] {
+        for command in [
+            begun,
+            BackingCommand::PiecesBegun { dir, ids: vec![piece] },
+            BackingCommand::UploadAborted { ino },
+        ] {
             self.apply(&Command::Backing(command));
         }
     }
@@ -88,7 +132,10 @@ impl Volume {
     }
 
     pub fn draft(&self, piece_entries: usize) -> PageDraft {
-        self.partition.backing().draft_page(self.partition.namespace(), Ino::ROOT, piece_entries).expect("the root has a page")
+        self.partition
+            .backing()
+            .draft_page(self.partition.namespace(), Ino::ROOT, piece_entries)
+            .expect("the root has a page")
     }
 }
 
@@ -97,11 +144,16 @@ pub fn name(number: u32) -> Name {
 }
 
 /// Puts the page of the root together a few names at a time, and says that it was written.
-pub fn write_page(volume: &mut Volume, piece_entries: usize) -> (PageHead, Vec<Vec<Installed>>, PageParts) {
-    let begun = BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None };
+pub fn write_page(
+    volume: &mut Volume,
+    piece_entries: usize,
+) -> (PageHead, Vec<Vec<Installed>>, PageParts) {
+    let begun =
+        BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None };
     volume.apply(&Command::Backing(begun));
     let (backing, namespace) = (volume.partition.backing(), volume.partition.namespace());
-    let mut draft = backing.draft_page(namespace, Ino::ROOT, piece_entries).expect("the root has a page");
+    let mut draft =
+        backing.draft_page(namespace, Ino::ROOT, piece_entries).expect("the root has a page");
     let mut written = Vec::new();
     loop {
         match backing.draft_on(namespace, &mut draft, 100) {
@@ -115,9 +167,14 @@ pub fn write_page(volume: &mut Volume, piece_entries: usize) -> (PageHead, Vec<V
         }
     }
     let (head, parts) = backing.finish_page(namespace, draft, None).expect("the root is there");
-    let (dir, version, etag) = (Ino::ROOT, volume.partition.next_version(), volume.sequence.to_string());
+    let (dir, version, etag) =
+        (Ino::ROOT, volume.partition.next_version(), volume.sequence.to_string());
     match head.pieces.is_empty() {
-        true => drop(volume.apply(&Command::Backing(BackingCommand::PageWritten { dir, version, etag }))),
+        true => drop(volume.apply(&Command::Backing(BackingCommand::PageWritten {
+            dir,
+            version,
+            etag,
+        }))),
         false => volume.pieces_written(version, &etag, &parts),
     }
     assert_eq!(volume.partition.check(), Vec::<String>::new());

@@ -5,27 +5,38 @@ use ebb_core::backing::{Drafted, page_key};
 use ebb_model::*;
 use std::collections::BTreeMap;
 
-/// Situation: a page is cut into more pieces than names are collected for at one time, and then entries change and
-/// most of them go. Danger: names are left out or told twice where the search begins anew; what has not changed is
-/// written, or what has is not; a page of little is in many pieces. Expectation: all entries once, then the
-/// pieces in which something has changed, then one object.
+/// Situation: a page is cut into more pieces than names are collected for at one time, and then
+/// entries change and most of them go. Danger: names are left out or told twice where the search
+/// begins anew; what has not changed is written, or what has is not; a page of little is in many
+/// pieces. Expectation: all entries once, then the pieces in which something has changed, then one
+/// object.
 #[test]
 fn a_page_is_cut_into_pieces() {
     const NAMES: u32 = 1000;
     let mut volume = Volume::new();
     let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
-    let inos: Vec<Ino> = (1..=NAMES).map(|number| volume.make(Ino::ROOT, name(number), fifo())).collect();
-    let whole = volume.partition.backing().page(volume.partition.namespace(), Ino::ROOT, None).expect("the root has a page");
+    let inos: Vec<Ino> =
+        (1..=NAMES).map(|number| volume.make(Ino::ROOT, name(number), fifo())).collect();
+    let whole = volume
+        .partition
+        .backing()
+        .page(volume.partition.namespace(), Ino::ROOT, None)
+        .expect("the root has a page");
     let (head, written, _) = write_page(&mut volume, 2);
     assert_eq!(written.concat(), whole.entries);
-    assert!(head.page.entries.is_empty() && written.iter().all(|piece| (1..=2).contains(&piece.len())));
+    assert!(
+        head.page.entries.is_empty() && written.iter().all(|piece| (1..=2).contains(&piece.len()))
+    );
     for (piece, entries) in head.pieces.iter().zip(&written) {
         assert!(entries.iter().all(|entry| head.piece_of(&entry.name) == Some(piece)));
     }
 
     let deletes = |volume: &Volume| volume.partition.backing().deletes().count();
     assert_eq!(deletes(&volume), 0);
-    volume.mutate(Mutation::SetAttr { ino: inos[500], set: SetAttr { mode: Some(0o600), ..SetAttr::default() } });
+    volume.mutate(Mutation::SetAttr {
+        ino: inos[500],
+        set: SetAttr { mode: Some(0o600), ..SetAttr::default() },
+    });
     let (head, written, parts) = write_page(&mut volume, 2);
     assert_eq!((parts.gone.len(), parts.written.len(), deletes(&volume)), (1, 1, 1));
     assert!(written[0].iter().any(|entry| entry.ino == inos[500]));
@@ -36,28 +47,40 @@ fn a_page_is_cut_into_pieces() {
     }
     let (head, _, _) = write_page(&mut volume, 2);
     assert_eq!((head.pieces.len(), head.page.entries.len()), (0, 1));
-    assert_eq!(volume.partition.backing().deletes().filter(|(key, _)| key.starts_with(".ebb/e/")).count(), deletes(&volume));
+    assert_eq!(
+        volume.partition.backing().deletes().filter(|(key, _)| key.starts_with(".ebb/e/")).count(),
+        deletes(&volume)
+    );
 }
 
-/// Situation: entries change while their page is on its way. Danger: what came too late for the pieces that were
-/// written is taken for written. Expectation: just the pieces that it belongs to are written again.
+/// Situation: entries change while their page is on its way. Danger: what came too late for the
+/// pieces that were written is taken for written. Expectation: just the pieces that it belongs to
+/// are written again.
 #[test]
 fn what_changes_while_a_page_is_written_is_written_again() {
     let mut volume = Volume::new();
     let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
-    let inos: Vec<Ino> = (1..=100).map(|number| volume.make(Ino::ROOT, name(number), fifo())).collect();
+    let inos: Vec<Ino> =
+        (1..=100).map(|number| volume.make(Ino::ROOT, name(number), fifo())).collect();
     write_page(&mut volume, 10);
-    let touch = |ino| Mutation::SetAttr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
+    let touch =
+        |ino| Mutation::SetAttr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
     volume.mutate(touch(inos[10]));
     volume.mutate(touch(inos[90]));
-    volume.apply(&Command::Backing(BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None }));
+    volume.apply(&Command::Backing(BackingCommand::UploadBegun {
+        ino: Ino::ROOT,
+        key: page_key(Ino::ROOT),
+        upload: None,
+    }));
     let before = volume.partition.clone();
     volume.mutate(touch(inos[90]));
     volume.mutate(touch(inos[50]));
     let (backing, namespace) = (before.backing(), before.namespace());
     let mut draft = backing.draft_page(namespace, Ino::ROOT, 10).expect("the root has a page");
     let mut id = 0;
-    while let drafted @ (Drafted::More | Drafted::Piece(..)) = backing.draft_on(namespace, &mut draft, 10) {
+    while let drafted @ (Drafted::More | Drafted::Piece(..)) =
+        backing.draft_on(namespace, &mut draft, 10)
+    {
         let Drafted::Piece(first, entries) = drafted else { continue };
         id += 1;
         draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
@@ -74,8 +97,9 @@ fn what_changes_while_a_page_is_written_is_written_again() {
     assert!(!written.iter().flatten().any(|entry| entry.ino == inos[10]));
 }
 
-/// Situation: all names of one range go, and while the page without them is on its way a new one comes there. Danger: the
-/// range has no piece any more, and with it the mark of what came too late. Expectation: the next page has the name.
+/// Situation: all names of one range go, and while the page without them is on its way a new one
+/// comes there. Danger: the range has no piece any more, and with it the mark of what came too
+/// late. Expectation: the next page has the name.
 #[test]
 fn what_comes_into_a_range_that_was_emptied_is_written() {
     let mut volume = Volume::new();
@@ -87,32 +111,47 @@ fn what_comes_into_a_range_that_was_emptied_is_written() {
         }
     }
     let (head, ..) = write_page(&mut volume, 10);
-    let of_b: Vec<&PagePiece> = head.pieces.iter().filter(|piece| piece.first >= text("b")).collect();
+    let of_b: Vec<&PagePiece> =
+        head.pieces.iter().filter(|piece| piece.first >= text("b")).collect();
     assert!(of_b.len() > 1);
     for at in 0..40 {
-        volume.mutate(Mutation::Unlink { parent: Ino::ROOT, name: text(&format!("b{at:02}")), holders: vec![] });
+        volume.mutate(Mutation::Unlink {
+            parent: Ino::ROOT,
+            name: text(&format!("b{at:02}")),
+            holders: vec![],
+        });
     }
-    volume.apply(&Command::Backing(BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None }));
+    volume.apply(&Command::Backing(BackingCommand::UploadBegun {
+        ino: Ino::ROOT,
+        key: page_key(Ino::ROOT),
+        upload: None,
+    }));
     let before = volume.partition.clone();
     let late = volume.make(Ino::ROOT, text("b99"), fifo());
     let (backing, namespace) = (before.backing(), before.namespace());
     let mut draft = backing.draft_page(namespace, Ino::ROOT, 10).expect("the root has a page");
     let mut id = 0;
-    while let drafted @ (Drafted::More | Drafted::Piece(..)) = backing.draft_on(namespace, &mut draft, 10) {
+    while let drafted @ (Drafted::More | Drafted::Piece(..)) =
+        backing.draft_on(namespace, &mut draft, 10)
+    {
         let Drafted::Piece(first, entries) = drafted else { continue };
         id += 1;
         draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
     }
     let (_, parts) = backing.finish_page(namespace, draft, None).expect("the root is there");
-    assert!(parts.written.iter().all(|piece| piece.first < text("b")) && parts.gone.len() > parts.written.len());
+    assert!(
+        parts.written.iter().all(|piece| piece.first < text("b"))
+            && parts.gone.len() > parts.written.len()
+    );
     volume.pieces_written(before.next_version(), "late", &parts);
     assert_eq!(volume.partition.check(), Vec::<String>::new());
     let (_, written, _) = write_page(&mut volume, 10);
     assert!(written.iter().flatten().any(|entry| entry.ino == late));
 }
 
-/// Situation: what has become of a page takes several records, and the log ends behind any of them. Danger: a name counts
-/// as told in a piece that does not have it. Expectation: the next page has every name, in the piece of its range.
+/// Situation: what has become of a page takes several records, and the log ends behind any of them.
+/// Danger: a name counts as told in a piece that does not have it. Expectation: the next page has
+/// every name, in the piece of its range.
 #[test]
 fn what_is_told_in_part_is_written_again() {
     let mut volume = Volume::new();
@@ -130,7 +169,10 @@ fn what_is_told_in_part_is_written_again() {
         volume.mutate(Mutation::Unlink { parent: Ino::ROOT, name: number(at), holders: vec![] });
     }
     for at in (0..20).chain(50..60) {
-        volume.mutate(Mutation::SetAttr { ino: inos[at], set: SetAttr { mode: Some(0o600), ..SetAttr::default() } });
+        volume.mutate(Mutation::SetAttr {
+            ino: inos[at],
+            set: SetAttr { mode: Some(0o600), ..SetAttr::default() },
+        });
     }
     let before = volume.partition.clone();
     let (_, written, parts) = write_page(&mut volume, 7);
@@ -139,7 +181,11 @@ fn what_is_told_in_part_is_written_again() {
     assert!(records.len() > 5);
     for told in 0..=records.len() {
         let mut volume = Volume { partition: before.clone(), sequence: volume.sequence };
-        volume.apply(&Command::Backing(BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None }));
+        volume.apply(&Command::Backing(BackingCommand::UploadBegun {
+            ino: Ino::ROOT,
+            key: page_key(Ino::ROOT),
+            upload: None,
+        }));
         for record in &records[..told] {
             volume.apply(&Command::Backing(record.clone()));
             assert_eq!(volume.partition.check(), Vec::<String>::new());
@@ -155,14 +201,15 @@ fn what_is_told_in_part_is_written_again() {
                 names.push(entry.name.clone());
             }
         }
-        let expected: Vec<Name> = (0..20).chain(50..60).chain([65]).chain(70..100).map(number).collect();
+        let expected: Vec<Name> =
+            (0..20).chain(50..60).chain([65]).chain(70..100).map(number).collect();
         assert_eq!(names, expected, "{told} of {} records", records.len());
     }
 }
 
-/// Situation: a file has left a directory below for a large one, and its object has not followed. Danger: whoever has
-/// nothing but the bucket sees the object where it is, as a file of that name. Expectation: the head says of what names
-/// that may be, wherever the object is.
+/// Situation: a file has left a directory below for a large one, and its object has not followed.
+/// Danger: whoever has nothing but the bucket sees the object where it is, as a file of that name.
+/// Expectation: the head says of what names that may be, wherever the object is.
 #[test]
 fn a_head_tells_of_objects_that_are_elsewhere() {
     let mut volume = Volume::new();
@@ -174,12 +221,25 @@ fn a_head_tells_of_objects_that_are_elsewhere() {
     let ino = volume.make(sub, text("x"), Make::Regular);
     let version = volume.partition.next_version();
     let begun = BackingCommand::UploadBegun { ino, key: "sub/x".into(), upload: None };
-    let uploaded = BackingCommand::Uploaded { ino, key: "sub/x".into(), etag: "x".into(), len_bytes: 0, version };
+    let uploaded = BackingCommand::Uploaded {
+        ino,
+        key: "sub/x".into(),
+        etag: "x".into(),
+        len_bytes: 0,
+        version,
+    };
     for command in [begun, uploaded] {
         volume.apply(&Command::Backing(command));
     }
     let (new_name, mode) = (text("zzz"), RenameMode::Replace);
-    volume.mutate(Mutation::Rename { from: sub, name: text("x"), to: Ino::ROOT, new_name, mode, holders: vec![] });
+    volume.mutate(Mutation::Rename {
+        from: sub,
+        name: text("x"),
+        to: Ino::ROOT,
+        new_name,
+        mode,
+        holders: vec![],
+    });
     let (head, ..) = write_page(&mut volume, 10);
     assert!(head.pieces.len() > 2);
     assert_eq!(head.moved, vec![text("zzz")]);

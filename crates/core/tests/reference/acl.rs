@@ -89,7 +89,15 @@ fn store(node: &mut Node, name: &[u8], list: Option<List>) {
 }
 
 impl Reference {
-    pub fn set_acl(&mut self, caller: &Caller, now: Time, ino: Ino, class: AclClass, value: &[u8], drop_set_gid: bool) -> Outcome {
+    pub fn set_acl(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        ino: Ino,
+        class: AclClass,
+        value: &[u8],
+        drop_set_gid: bool,
+    ) -> Outcome {
         let node = self.node(ino)?;
         let mut node = node.borrow_mut();
         let mut list = read(value)?;
@@ -171,7 +179,9 @@ pub fn rights(caller: &Caller, node: &Node, asked: u16) -> Option<u16> {
         in_a_group |= mine;
         match entry.tag {
             USER if entry.id == caller.uid => return Some(entry.perm & mask),
-            GROUP_OBJ | GROUP if mine && entry.perm & asked == asked => return Some(entry.perm & mask),
+            GROUP_OBJ | GROUP if mine && entry.perm & asked == asked => {
+                return Some(entry.perm & mask);
+            }
             OTHER if in_a_group => return Some(0),
             OTHER => return Some(entry.perm),
             _ => {}

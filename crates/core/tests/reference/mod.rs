@@ -58,7 +58,11 @@ type Outcome<T = ()> = Result<T, FsError>;
 impl Reference {
     pub fn new(mode: u16, time: Time) -> Reference {
         let node = Node::new(Ino::ROOT, FileKind::Directory, mode, 0, 0, time);
-        Reference { root: Rc::new(RefCell::new(node)), nameless: Vec::new(), unnamed: BTreeSet::new() }
+        Reference {
+            root: Rc::new(RefCell::new(node)),
+            nameless: Vec::new(),
+            unnamed: BTreeSet::new(),
+        }
     }
 
     /// Every node that exists, with its number of links.
@@ -79,7 +83,11 @@ impl Reference {
         }
         for (node, links) in found.values_mut() {
             let node = node.borrow();
-            *links += node.entries.iter().filter(|(_, child)| child.borrow().kind == FileKind::Directory).count() as u32;
+            *links += node
+                .entries
+                .iter()
+                .filter(|(_, child)| child.borrow().kind == FileKind::Directory)
+                .count() as u32;
         }
         for (node, _) in &self.nameless {
             found.insert(node.borrow().ino, (Rc::clone(node), 0));
@@ -93,7 +101,12 @@ impl Reference {
         Ok(attr)
     }
 
-    pub fn run(&mut self, caller: &Caller, now: Time, mutation: &Mutation) -> Outcome<Option<Attr>> {
+    pub fn run(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        mutation: &Mutation,
+    ) -> Outcome<Option<Attr>> {
         match mutation {
             Mutation::Make { parent, name, ino, mode, what } => {
                 self.make(caller, now, (*parent, name), *ino, *mode, what)?;
@@ -107,11 +120,15 @@ impl Reference {
                 self.link(caller, now, *ino, *parent, name)?;
                 self.attr(*ino).map(Some)
             }
-            Mutation::Unlink { parent, name, holders } => self.unlink(caller, now, *parent, name, holders).map(|()| None),
-            Mutation::Rmdir { parent, name, holders } => self.rmdir(caller, now, *parent, name, holders).map(|()| None),
-            Mutation::Rename { from, name, to, new_name, mode, holders } => {
-                self.rename(caller, now, (*from, name), (*to, new_name), *mode, holders).map(|()| None)
+            Mutation::Unlink { parent, name, holders } => {
+                self.unlink(caller, now, *parent, name, holders).map(|()| None)
             }
+            Mutation::Rmdir { parent, name, holders } => {
+                self.rmdir(caller, now, *parent, name, holders).map(|()| None)
+            }
+            Mutation::Rename { from, name, to, new_name, mode, holders } => self
+                .rename(caller, now, (*from, name), (*to, new_name), *mode, holders)
+                .map(|()| None),
             Mutation::SetAttr { ino, set } => {
                 self.set_attr(caller, now, *ino, set)?;
                 self.attr(*ino).map(Some)
@@ -144,7 +161,11 @@ impl Reference {
     pub fn access(&self, caller: &Caller, ino: Ino, asked: Access) -> Outcome {
         let node = self.node(ino)?;
         let held = bits(caller, &node.borrow(), asked.0.into());
-        if u16::from(asked.0) & held == u16::from(asked.0) { Ok(()) } else { Err(FsError::AccessDenied) }
+        if u16::from(asked.0) & held == u16::from(asked.0) {
+            Ok(())
+        } else {
+            Err(FsError::AccessDenied)
+        }
     }
 
     pub fn lookup(&self, dir: Ino, name: &Name) -> Outcome<Ino> {
@@ -157,7 +178,12 @@ impl Reference {
         if node.borrow().kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        let list = node.borrow().entries.iter().map(|(name, child)| (name.clone(), child.borrow().ino)).collect();
+        let list = node
+            .borrow()
+            .entries
+            .iter()
+            .map(|(name, child)| (name.clone(), child.borrow().ino))
+            .collect();
         Ok(list)
     }
 
@@ -170,7 +196,15 @@ impl Reference {
         self.nameless.retain(|(_, holders)| !holders.is_empty());
     }
 
-    fn make(&mut self, caller: &Caller, now: Time, (parent, name): (Ino, &Name), ino: Ino, mode: u16, what: &Make) -> Outcome {
+    fn make(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        (parent, name): (Ino, &Name),
+        ino: Ino,
+        mode: u16,
+        what: &Make,
+    ) -> Outcome {
         let dir = self.dir(parent)?;
         may(caller, &dir, SEARCH)?;
         if child(&dir, name).is_some() || self.node(ino).is_ok() {
@@ -228,7 +262,15 @@ impl Reference {
         Ok(())
     }
 
-    fn tmpfile(&mut self, caller: &Caller, now: Time, parent: Ino, ino: Ino, mode: u16, holder: SessionId) -> Outcome {
+    fn tmpfile(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        parent: Ino,
+        ino: Ino,
+        mode: u16,
+        holder: SessionId,
+    ) -> Outcome {
         let dir = self.dir(parent)?;
         may(caller, &dir, SEARCH)?;
         if self.node(ino).is_ok() {
@@ -276,7 +318,14 @@ impl Reference {
         Ok(())
     }
 
-    fn unlink(&mut self, caller: &Caller, now: Time, parent: Ino, name: &Name, holders: &[SessionId]) -> Outcome {
+    fn unlink(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        parent: Ino,
+        name: &Name,
+        holders: &[SessionId],
+    ) -> Outcome {
         let (dir, node) = self.doomed(caller, parent, name)?;
         if node.borrow().kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
@@ -287,7 +336,14 @@ impl Reference {
         Ok(())
     }
 
-    fn rmdir(&mut self, caller: &Caller, now: Time, parent: Ino, name: &Name, holders: &[SessionId]) -> Outcome {
+    fn rmdir(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        parent: Ino,
+        name: &Name,
+        holders: &[SessionId],
+    ) -> Outcome {
         let (dir, node) = self.doomed(caller, parent, name)?;
         if node.borrow().kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
@@ -321,7 +377,9 @@ impl Reference {
             RenameMode::Whiteout { ino, .. } => ino,
             _ => None,
         };
-        if matches!(mode, RenameMode::KeepTarget | RenameMode::Whiteout { keep_target: true, .. }) && target.is_some() {
+        if matches!(mode, RenameMode::KeepTarget | RenameMode::Whiteout { keep_target: true, .. })
+            && target.is_some()
+        {
             return Err(FsError::Exists);
         }
         if mode == RenameMode::Exchange && target.is_none() {
@@ -331,7 +389,11 @@ impl Reference {
             return Err(FsError::Invalid);
         }
         if target.as_ref().is_some_and(|target| contains(target, &from)) {
-            return Err(if mode == RenameMode::Exchange { FsError::Invalid } else { FsError::NotEmpty });
+            return Err(if mode == RenameMode::Exchange {
+                FsError::Invalid
+            } else {
+                FsError::NotEmpty
+            });
         }
         if target.as_ref().is_some_and(|target| Rc::ptr_eq(target, &source)) {
             return Ok(());
@@ -375,7 +437,8 @@ impl Reference {
         to.borrow_mut().stamp(now, true);
         if target.is_none() && !moved && whiteout.is_none() {
             let mut dir = from.borrow_mut();
-            let entry = dir.entries.iter_mut().find(|(other, _)| other == name).expect("it was found");
+            let entry =
+                dir.entries.iter_mut().find(|(other, _)| other == name).expect("it was found");
             entry.0 = new_name.clone();
             return Ok(());
         }
@@ -394,7 +457,9 @@ impl Reference {
             }
             replaced => {
                 match whiteout {
-                    Some(ino) => set(&from, name, &Reference::whiteout(caller, now, (&from, name), ino)),
+                    Some(ino) => {
+                        set(&from, name, &Reference::whiteout(caller, now, (&from, name), ino))
+                    }
                     None => from.borrow_mut().entries.retain(|(other, _)| other != name),
                 }
                 if let Some(target) = replaced {
@@ -434,7 +499,9 @@ impl Reference {
             }
         }
         let reading = SetAttr { atime: Some(SetTime::Reading), ..SetAttr::default() };
-        if set.mtime == Some(SetTime::Reading) || set.atime == Some(SetTime::Reading) && *set != reading {
+        if set.mtime == Some(SetTime::Reading)
+            || set.atime == Some(SetTime::Reading) && *set != reading
+        {
             return Err(FsError::Invalid);
         }
         for time in [set.atime, set.mtime] {
@@ -529,7 +596,14 @@ impl Reference {
         Ok(())
     }
 
-    fn set_xattr(&mut self, caller: &Caller, now: Time, ino: Ino, name: &[u8], new: Option<(&Bytes, XattrMode)>) -> Outcome {
+    fn set_xattr(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        ino: Ino,
+        name: &[u8],
+        new: Option<(&Bytes, XattrMode)>,
+    ) -> Outcome {
         let node = self.node(ino)?;
         let root = caller.checked || caller.uid == 0;
         if new.is_some_and(|(value, _)| value.len() > 65536) {
@@ -554,7 +628,8 @@ impl Reference {
                 return Err(FsError::NotPermitted);
             }
         } else {
-            let (kind, sticky, uid) = (node.borrow().kind, node.borrow().mode & 0o1000 != 0, node.borrow().uid);
+            let (kind, sticky, uid) =
+                (node.borrow().kind, node.borrow().mode & 0o1000 != 0, node.borrow().uid);
             if kind != FileKind::Regular && kind != FileKind::Directory {
                 return Err(FsError::NotPermitted);
             }
@@ -583,7 +658,15 @@ impl Reference {
         Ok(())
     }
 
-    fn write(&mut self, caller: &Caller, now: Time, ino: Ino, offset: u64, len: u64, drop_set_id: bool) -> Outcome {
+    fn write(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        ino: Ino,
+        offset: u64,
+        len: u64,
+        drop_set_id: bool,
+    ) -> Outcome {
         let shared = self.node(ino)?;
         let node = shared.borrow();
         match node.kind {
@@ -609,7 +692,15 @@ impl Reference {
         Ok(())
     }
 
-    fn fallocate(&mut self, caller: &Caller, now: Time, ino: Ino, span: (u64, u64), keep_size: bool, drop_set_id: bool) -> Outcome {
+    fn fallocate(
+        &mut self,
+        caller: &Caller,
+        now: Time,
+        ino: Ino,
+        span: (u64, u64),
+        keep_size: bool,
+        drop_set_id: bool,
+    ) -> Outcome {
         let (offset, len) = span;
         let shared = self.node(ino)?;
         let node = shared.borrow();
@@ -663,7 +754,13 @@ impl Reference {
     }
 
     /// A name of the node has been removed from the tree.
-    fn nameless(&mut self, node: NodeRef, (parent, name): (Ino, &Name), now: Time, holders: &[SessionId]) {
+    fn nameless(
+        &mut self,
+        node: NodeRef,
+        (parent, name): (Ino, &Name),
+        now: Time,
+        holders: &[SessionId],
+    ) {
         node.borrow_mut().stamp(now, false);
         let counted_in = self.roots_of(&node).first().copied();
         node.borrow_mut().names.retain(|(dir, other)| (*dir, other) != (parent, name));
@@ -687,7 +784,22 @@ impl Node {
         let size = if ino == Ino::ROOT { 4096 } else { 0 };
         let (rdev, target, xattrs, entries) = (0, Vec::new(), BTreeMap::new(), Vec::new());
         let (names, quota, stray) = (Vec::new(), None, None);
-        Node { ino, kind, mode, uid, gid, rdev, size, target, times, xattrs, entries, names, quota, stray }
+        Node {
+            ino,
+            kind,
+            mode,
+            uid,
+            gid,
+            rdev,
+            size,
+            target,
+            times,
+            xattrs,
+            entries,
+            names,
+            quota,
+            stray,
+        }
     }
 
     pub fn attr(&self, nlink: u32) -> Attr {
@@ -740,7 +852,8 @@ fn child(dir: &NodeRef, name: &Name) -> Option<NodeRef> {
 
 /// Whether `inner` is `outer` or somewhere below it.
 fn contains(outer: &NodeRef, inner: &NodeRef) -> bool {
-    Rc::ptr_eq(outer, inner) || outer.borrow().entries.iter().any(|(_, child)| contains(child, inner))
+    Rc::ptr_eq(outer, inner)
+        || outer.borrow().entries.iter().any(|(_, child)| contains(child, inner))
 }
 
 /// The rights that mode and ACL give, of which `asked` are of interest.
@@ -761,7 +874,11 @@ fn bits(caller: &Caller, node: &Node, asked: u16) -> u16 {
 }
 
 fn may(caller: &Caller, node: &NodeRef, right: u16) -> Outcome {
-    if caller.checked || bits(caller, &node.borrow(), right) & right == right { Ok(()) } else { Err(FsError::AccessDenied) }
+    if caller.checked || bits(caller, &node.borrow(), right) & right == right {
+        Ok(())
+    } else {
+        Err(FsError::AccessDenied)
+    }
 }
 
 /// In a sticky directory only the owner of the directory or of what is in it removes it.
@@ -769,5 +886,9 @@ fn may_remove(caller: &Caller, dir: &NodeRef, node: &NodeRef) -> Outcome {
     may(caller, dir, WRITE)?;
     let sticky = dir.borrow().mode & 0o1000 != 0;
     let owns = caller.uid == dir.borrow().uid || caller.uid == node.borrow().uid;
-    if sticky && !owns && !caller.checked && caller.uid != 0 { Err(FsError::NotPermitted) } else { Ok(()) }
+    if sticky && !owns && !caller.checked && caller.uid != 0 {
+        Err(FsError::NotPermitted)
+    } else {
+        Ok(())
+    }
 }

@@ -30,22 +30,42 @@ impl Reference {
         let counted: Vec<(Vec<Ino>, u64)> = all
             .values()
             .filter(|(node, _)| node.borrow().ino != Ino::ROOT)
-            .map(|(node, _)| (self.roots_of(node), if node.borrow().kind == FileKind::Regular { node.borrow().size } else { 0 }))
+            .map(|(node, _)| {
+                (
+                    self.roots_of(node),
+                    if node.borrow().kind == FileKind::Regular { node.borrow().size } else { 0 },
+                )
+            })
             .collect();
         let quota = |node: &NodeRef| {
             let (ino, limits) = (node.borrow().ino, node.borrow().quota?);
             let below = counted.iter().filter(|(roots, _)| roots.contains(&ino));
-            Some((ino, limits, below.fold(Usage::default(), |sum, (_, size)| Usage { bytes: sum.bytes + size, inodes: sum.inodes + 1 })))
+            Some((
+                ino,
+                limits,
+                below.fold(Usage::default(), |sum, (_, size)| Usage {
+                    bytes: sum.bytes + size,
+                    inodes: sum.inodes + 1,
+                }),
+            ))
         };
         all.values().filter_map(|(node, _)| quota(node)).collect()
     }
 
     pub fn room(&self, roots: &[Ino], bytes: u64, inodes: u64) -> Outcome {
-        let over = |limit: Option<u64>, used: u64, more: u64| more > 0 && limit.is_some_and(|limit| used + more > limit);
-        let full = |(root, limits, used): &(Ino, QuotaLimits, Usage)| {
-            roots.contains(root) && (over(limits.bytes, used.bytes, bytes) || over(limits.inodes, used.inodes, inodes))
+        let over = |limit: Option<u64>, used: u64, more: u64| {
+            more > 0 && limit.is_some_and(|limit| used + more > limit)
         };
-        if !roots.is_empty() && self.quotas().iter().any(full) { Err(FsError::QuotaExceeded) } else { Ok(()) }
+        let full = |(root, limits, used): &(Ino, QuotaLimits, Usage)| {
+            roots.contains(root)
+                && (over(limits.bytes, used.bytes, bytes)
+                    || over(limits.inodes, used.inodes, inodes))
+        };
+        if !roots.is_empty() && self.quotas().iter().any(full) {
+            Err(FsError::QuotaExceeded)
+        } else {
+            Ok(())
+        }
     }
 
     pub fn one_side(a: &[Ino], b: &[Ino]) -> Outcome {

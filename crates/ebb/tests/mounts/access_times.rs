@@ -9,7 +9,11 @@ use std::path::Path;
 /// When it was read, modified and changed, to the nanosecond.
 fn times(path: &Path) -> [(i64, i64); 3] {
     let meta = fs::symlink_metadata(path).unwrap();
-    [(meta.atime(), meta.atime_nsec()), (meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec())]
+    [
+        (meta.atime(), meta.atime_nsec()),
+        (meta.mtime(), meta.mtime_nsec()),
+        (meta.ctime(), meta.ctime_nsec()),
+    ]
 }
 
 /// Whether this sets the access time forward, and that no other time changes.
@@ -29,7 +33,13 @@ fn read(path: &Path) {
 
 fn read_unnoted(path: &Path) {
     let mut content = Vec::new();
-    OpenOptions::new().read(true).custom_flags(libc::O_NOATIME).open(path).unwrap().read_to_end(&mut content).unwrap();
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NOATIME)
+        .open(path)
+        .unwrap()
+        .read_to_end(&mut content)
+        .unwrap();
     assert_eq!(content, b"content");
 }
 
@@ -51,7 +61,8 @@ fn place(options: &str) -> Place {
 fn they_stay_unless_it_is_asked_for() {
     for options in ["rw", "relatime,noatime"] {
         let place = place(options);
-        let (dir, file, link) = (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));
+        let (dir, file, link) =
+            (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));
         assert!(!counts(&file, || read(&file)));
         assert!(!counts(&dir, || list(&dir)));
         assert!(!counts(&link, || drop(fs::read_link(&link).unwrap())));
@@ -64,7 +75,8 @@ fn they_stay_unless_it_is_asked_for() {
 #[test]
 fn relatime_tells_what_was_read_since_it_changed() {
     let place = place("relatime");
-    let (dir, file, link) = (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));
+    let (dir, file, link) =
+        (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));
     assert!(!counts(&file, || read_unnoted(&file)));
     assert!(!counts(&file, || drop(File::open(&file).unwrap())), "opening is not reading");
     assert!(counts(&file, || read(&file)));
@@ -76,8 +88,11 @@ fn relatime_tells_what_was_read_since_it_changed() {
     fs::write(dir.join("another"), "").unwrap();
     assert!(counts(&dir, || list(&dir)));
     assert!(counts(&link, || drop(fs::read_link(&link).unwrap())));
-    let day_ago = fs::metadata(&file).unwrap().modified().unwrap() - std::time::Duration::from_secs(25 * 3600);
-    let file_times = fs::FileTimes::new().set_accessed(day_ago).set_modified(day_ago - std::time::Duration::from_secs(1));
+    let day_ago = fs::metadata(&file).unwrap().modified().unwrap()
+        - std::time::Duration::from_secs(25 * 3600);
+    let file_times = fs::FileTimes::new()
+        .set_accessed(day_ago)
+        .set_modified(day_ago - std::time::Duration::from_secs(1));
     File::options().write(true).open(&file).unwrap().set_times(file_times).unwrap();
     assert!(counts(&file, || read(&file)));
     let before = times(&file);
@@ -93,12 +108,14 @@ fn relatime_tells_what_was_read_since_it_changed() {
     place.umount();
 }
 
-/// Situation: a program reads files whose attributes the kernel has from a listing, and asks for nothing else first. Danger: nobody has noted
-/// that they are unread, and nothing is moved. Expectation: their readings count, and those of a file that somebody reserved room for.
+/// Situation: a program reads files whose attributes the kernel has from a listing, and asks for
+/// nothing else first. Danger: nobody has noted that they are unread, and nothing is moved.
+/// Expectation: their readings count, and those of a file that somebody reserved room for.
 #[test]
 fn relatime_counts_what_is_read_after_a_listing() {
     let place = place("relatime");
-    let (dir, file, link) = (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));
+    let (dir, file, link) =
+        (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));
     place.umount();
     place.mount_with(&["-o", "relatime"]);
     list(&dir);

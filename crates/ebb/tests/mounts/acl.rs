@@ -37,7 +37,10 @@ fn cvt(result: isize) -> Result<usize, i32> {
 pub fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), i32> {
     let (path, name) = (c_string(path), c_string(name));
     // SAFETY: both strings end in NUL, and the value is as long as is said.
-    cvt(unsafe { libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) } as isize).map(drop)
+    cvt(unsafe {
+        libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
+    } as isize)
+    .map(drop)
 }
 
 fn remove(path: &Path, name: &str) -> Result<(), i32> {
@@ -50,7 +53,9 @@ pub fn get(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, i32> {
     let (path, name) = (c_string(path), c_string(name));
     let mut value = vec![0; room];
     // SAFETY: both strings end in NUL, and the buffer is as long as is said.
-    let len = cvt(unsafe { libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), room) })?;
+    let len = cvt(unsafe {
+        libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), room)
+    })?;
     value.truncate(len);
     Ok(value)
 }
@@ -59,8 +64,12 @@ fn names(path: &Path) -> Vec<String> {
     let mut list = vec![0; 4096];
     let path = c_string(path);
     // SAFETY: the string ends in NUL, and the buffer is as long as is said.
-    let len = cvt(unsafe { libc::llistxattr(path.as_ptr(), list.as_mut_ptr().cast(), list.len()) }).unwrap();
-    let mut names: Vec<String> = list[..len].split(|byte| *byte == 0).map(|name| String::from_utf8_lossy(name).into()).collect();
+    let len = cvt(unsafe { libc::llistxattr(path.as_ptr(), list.as_mut_ptr().cast(), list.len()) })
+        .unwrap();
+    let mut names: Vec<String> = list[..len]
+        .split(|byte| *byte == 0)
+        .map(|name| String::from_utf8_lossy(name).into())
+        .collect();
     names.sort();
     names
 }
@@ -69,7 +78,9 @@ fn names(path: &Path) -> Vec<String> {
 fn as_user(id: u32, act: impl Fn() -> Result<(), i32> + Send + Sync + 'static) -> Option<i32> {
     let mut command = Command::new("true");
     // SAFETY: `act` makes system calls and allocates, which the C library lets a forked process do.
-    unsafe { command.uid(id).gid(id).pre_exec(move || act().map_err(io::Error::from_raw_os_error)) };
+    unsafe {
+        command.uid(id).gid(id).pre_exec(move || act().map_err(io::Error::from_raw_os_error))
+    };
     command.status().err().and_then(|error| error.raw_os_error())
 }
 
@@ -80,7 +91,11 @@ pub fn shell(dir: &Path, uid: u32, gid: u32, script: &str) -> String {
     let output = command.output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     let errors: Vec<&str> = errors.lines().filter_map(|line| line.rsplit(": ").next()).collect();
-    format!("{} {} {errors:?}", output.status.code().unwrap_or(-1), String::from_utf8_lossy(&output.stdout).trim())
+    format!(
+        "{} {} {errors:?}",
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&output.stdout).trim()
+    )
 }
 
 /// Name, mode, owner, attributes in order of everything at and below a directory.
@@ -92,7 +107,8 @@ fn shown(at: &Path, path: &mut String, out: &mut String) {
     }
     out.push('\n');
     if meta.is_dir() {
-        let mut names: Vec<_> = fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(at).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort();
         for name in names {
             let len = path.len();
@@ -112,25 +128,38 @@ fn tree(root: &Path) -> String {
 /// Everything that is answered on the way, one line each.
 fn work(root: &Path) -> Vec<String> {
     let mut said = Vec::new();
-    let mut say = |what: &str, answer: &dyn std::fmt::Debug| said.push(format!("{what}: {answer:?}"));
+    let mut say =
+        |what: &str, answer: &dyn std::fmt::Debug| said.push(format!("{what}: {answer:?}"));
     fs::create_dir(root).unwrap();
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     let at = |name: &str| root.join(name);
 
     // What a directory hands down, in place of the umask.
-    let default = acl(&[(1, 7, 0), (2, 7, 1001), (2, 1, 1002), (4, 5, 0), (8, 6, 2000), (16, 7, 0), (32, 5, 0)]);
+    let default = acl(&[
+        (1, 7, 0),
+        (2, 7, 1001),
+        (2, 1, 1002),
+        (4, 5, 0),
+        (8, 6, 2000),
+        (16, 7, 0),
+        (32, 5, 0),
+    ]);
     fs::create_dir(at("d")).unwrap();
     fs::set_permissions(at("d"), fs::Permissions::from_mode(0o2775)).unwrap();
     chown(at("d"), None, Some(2000)).unwrap();
     fs::set_permissions(at("d"), fs::Permissions::from_mode(0o2777)).unwrap();
     say("default", &set(&at("d"), DEFAULT, &default, 0));
-    let make = "umask 027; echo x > f; mkdir sub; mkdir -m 700 private; mkfifo p; ln -s f l; echo y > sub/f; install -m 640 /dev/null i";
+    let make = "umask 027; echo x > f; mkdir sub; mkdir -m 700 private; mkfifo p; ln -s f l; echo \
+        y > sub/f; install -m 640 /dev/null i";
     say("made below", &shell(&at("d"), 1000, 1000, make));
     fs::create_dir(at("plain")).unwrap();
     fs::set_permissions(at("plain"), fs::Permissions::from_mode(0o777)).unwrap();
     say("made beside", &shell(&at("plain"), 1000, 1000, make));
     fs::create_dir(at("minimal")).unwrap();
-    say("minimal default", &set(&at("minimal"), DEFAULT, &acl(&[(1, 7, 0), (4, 4, 0), (32, 0, 0)]), 0));
+    say(
+        "minimal default",
+        &set(&at("minimal"), DEFAULT, &acl(&[(1, 7, 0), (4, 4, 0), (32, 0, 0)]), 0),
+    );
     say("made below minimal", &shell(&at("minimal"), 0, 0, make));
 
     // Modes and lists follow each other.
@@ -140,7 +169,15 @@ fn work(root: &Path) -> Vec<String> {
     say("access", &set(&at("f"), ACCESS, &named, 0));
     say("mode", &fs::metadata(at("f")).unwrap().mode());
     for (uid, gid) in [(1000, 1000), (1001, 1001), (1002, 500), (1003, 1003), (0, 0)] {
-        say("may", &shell(root, uid, gid, "cat f; echo >> f; test -x f; echo $?; cat d/sub/f; ls d/private"));
+        say(
+            "may",
+            &shell(
+                root,
+                uid,
+                gid,
+                "cat f; echo >> f; test -x f; echo $?; cat d/sub/f; ls d/private",
+            ),
+        );
     }
     fs::set_permissions(at("f"), fs::Permissions::from_mode(0o2745)).unwrap();
     say("after chmod", &get(&at("f"), ACCESS, 4096));
@@ -158,7 +195,10 @@ fn work(root: &Path) -> Vec<String> {
     say("by another", &set_by(1001));
     say("minimal", &set(&at("f"), ACCESS, &acl(&[(1, 6, 0), (4, 4, 0), (32, 4, 0)]), 0));
     say("nothing left", &get(&at("f"), ACCESS, 4096));
-    say("mask alone", &set(&at("f"), ACCESS, &acl(&[(1, 6, 0), (4, 6, 0), (16, 4, 0), (32, 4, 0)]), 0));
+    say(
+        "mask alone",
+        &set(&at("f"), ACCESS, &acl(&[(1, 6, 0), (4, 6, 0), (16, 4, 0), (32, 4, 0)]), 0),
+    );
     say("removed", &remove(&at("f"), ACCESS));
     say("removed again", &remove(&at("f"), ACCESS));
     say("removed by nothing", &set(&at("d/f"), ACCESS, &[], 0));
@@ -196,7 +236,13 @@ fn work(root: &Path) -> Vec<String> {
     }
     for uid in [0, 1000] {
         let file = at("f");
-        let listed = move || if names(&file).iter().any(|name| name == "trusted.a") { Ok(()) } else { Err(libc::ENODATA) };
+        let listed = move || {
+            if names(&file).iter().any(|name| name == "trusted.a") {
+                Ok(())
+            } else {
+                Err(libc::ENODATA)
+            }
+        };
         say("who sees its name", &as_user(uid, listed));
         let file = at("f");
         say("who sees its value", &as_user(uid, move || get(&file, "trusted.a", 100).map(drop)));

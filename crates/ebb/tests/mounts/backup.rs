@@ -44,16 +44,25 @@ fn check(place: &Place, ino: u64) {
     let lost = fs::read(place.path("mnt/d/new")).unwrap_err();
     assert_eq!(lost.raw_os_error(), Some(libc::EIO));
     let explained = place.ebb(&["explain", "mnt/d/new", "--json"]).good().json();
-    assert_eq!((&explained["missing_object"], &explained["object"]), (&"lost".into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&explained["missing_object"], &explained["object"]),
+        (&"lost".into(), &serde_json::Value::Null)
+    );
     let outcomes = explained["survives"].as_object().unwrap();
-    assert!(outcomes.values().all(|outcome| outcome.as_str().unwrap().contains("lost already")), "{explained}");
+    assert!(
+        outcomes.values().all(|outcome| outcome.as_str().unwrap().contains("lost already")),
+        "{explained}"
+    );
     let status = place.ebb(&["status", "mnt"]).good().out;
-    assert!(status.contains("the bytes of d/new are nowhere") && !status.contains("can still be read"), "{status}");
+    assert!(
+        status.contains("the bytes of d/new are nowhere") && !status.contains("can still be read"),
+        "{status}"
+    );
 }
 
-/// Situation: the disk of a mount's node is lost, with changes that had not reached the bucket. Expectation: a
-/// restore says what cannot be had, does nothing unasked, and then names, attributes and inodes are as they were; what
-/// cannot be read is an error, and can be written anew.
+/// Situation: the disk of a mount's node is lost, with changes that had not reached the bucket.
+/// Expectation: a restore says what cannot be had, does nothing unasked, and then names, attributes
+/// and inodes are as they were; what cannot be read is an error, and can be written anew.
 #[test]
 fn a_lost_data_directory_is_restored() {
     for place in [Place::new(), Place::over_s3()] {
@@ -80,24 +89,36 @@ fn a_lost_data_directory_is_restored() {
         });
         assert_eq!(told.json(), expected);
         assert!(told.err.contains("nothing is done without --yes"), "{told:?}");
-        place.ebb(&["restore", &backup, "lost", place.url(), "--yes"]).refused(1, "it is used, and nothing is restored over it");
-        let done = place.ebb(&["restore", &backup, "data", place.url(), "--yes", "--take-over=now"]).good();
-        assert!(done.out.contains("older    /d/changed\nlost     /d/new\nlost     /d/\\xff\n"), "{done:?}");
+        place
+            .ebb(&["restore", &backup, "lost", place.url(), "--yes"])
+            .refused(1, "it is used, and nothing is restored over it");
+        let done = place
+            .ebb(&["restore", &backup, "data", place.url(), "--yes", "--take-over=now"])
+            .good();
+        assert!(
+            done.out.contains("older    /d/changed\nlost     /d/new\nlost     /d/\\xff\n"),
+            "{done:?}"
+        );
         place.mount();
         check(&place, ino);
         write(&place, "d/new", "written anew");
         place.umount();
         place.drop_cache();
         place.mount();
-        assert_eq!((read(&place, "d/new").as_str(), read(&place, "d/renamed").as_str()), ("written anew", "content of d/kept"));
+        assert_eq!(
+            (read(&place, "d/new").as_str(), read(&place, "d/renamed").as_str()),
+            ("written anew", "content of d/kept")
+        );
         place.umount();
         // What was lost and has come back is of a time before the restore.
-        place.ebb(&["mount", place.url(), "mnt", "--data", "lost"]).refused(1, "was served by another node");
+        place
+            .ebb(&["mount", place.url(), "mnt", "--data", "lost"])
+            .refused(1, "was served by another node");
     }
 }
 
-/// Situation: the data directory is encrypted. Danger: that the backup is not. Expectation: it is, with the same key, without
-/// which nothing is restored.
+/// Situation: the data directory is encrypted. Danger: that the backup is not. Expectation: it is,
+/// with the same key, without which nothing is restored.
 #[test]
 fn a_backup_of_what_is_encrypted_is_encrypted() {
     let place = Place::new();

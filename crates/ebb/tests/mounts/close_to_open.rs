@@ -21,7 +21,9 @@ fn twice() -> Place {
 fn twice_as(modes: [&str; 2]) -> (Place, usize, String) {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
-    for ((mountpoint, data), mode) in [("mnt", "client"), ("mnt2", "client2")].into_iter().zip(modes) {
+    for ((mountpoint, data), mode) in
+        [("mnt", "client"), ("mnt2", "client2")].into_iter().zip(modes)
+    {
         let url = format!("ebb://{address}/volume");
         place.ebb(&["mount", &url, mountpoint, "--data", data, "--consistency", mode]).good();
     }
@@ -41,12 +43,16 @@ fn a_mount_says_how_consistent_it_is() {
     }
     place.umount();
     place.mount();
-    assert_eq!(place.ebb(&["status", "mnt", "--json"]).good().json()["mount"]["consistency"], "strong");
+    assert_eq!(
+        place.ebb(&["status", "mnt", "--json"]).good().json()["mount"]["consistency"],
+        "strong"
+    );
     place.umount();
 }
 
-/// The mounts take turns to write a file and close it, in every way that there is (O-40), and the other
-/// opens and reads it. Both also have it open all the time, so that there are always old pages.
+/// The mounts take turns to write a file and close it, in every way that there is (O-40), and the
+/// other opens and reads it. Both also have it open all the time, so that there are always old
+/// pages.
 #[test]
 fn what_was_closed_is_seen_by_whoever_opens() {
     let place = twice();
@@ -63,11 +69,21 @@ fn what_was_closed_is_seen_by_whoever_opens() {
             0 | 1 => {
                 let end = content.len().min(at + 5000);
                 content[at..end].fill(stamp);
-                OpenOptions::new().write(true).open(&paths[here]).unwrap().write_all_at(&content[at..end], at as u64).unwrap();
+                OpenOptions::new()
+                    .write(true)
+                    .open(&paths[here])
+                    .unwrap()
+                    .write_all_at(&content[at..end], at as u64)
+                    .unwrap();
             }
             2 => {
                 content.extend_from_slice(&[stamp; 100]);
-                OpenOptions::new().append(true).open(&paths[here]).unwrap().write_all(&[stamp; 100]).unwrap();
+                OpenOptions::new()
+                    .append(true)
+                    .open(&paths[here])
+                    .unwrap()
+                    .write_all(&[stamp; 100])
+                    .unwrap();
             }
             // Anew, and shorter.
             3 if round % 90 == 3 => {
@@ -76,7 +92,12 @@ fn what_was_closed_is_seen_by_whoever_opens() {
             }
             3 => {
                 content.truncate(content.len() - 50);
-                OpenOptions::new().write(true).open(&paths[here]).unwrap().set_len(content.len() as u64).unwrap();
+                OpenOptions::new()
+                    .write(true)
+                    .open(&paths[here])
+                    .unwrap()
+                    .set_len(content.len() as u64)
+                    .unwrap();
             }
             // Through a mapping.
             4 => {
@@ -116,15 +137,18 @@ fn a_strong_mount_beside_it_stays_strong() {
     }
 }
 
-/// Situation: a mount that was alone has a directory open when another one comes, and reads it again. Danger: the kernel goes on keeping what it
-/// reads there, and is told of no change. Expectation: each reading shows what is there.
+/// Situation: a mount that was alone has a directory open when another one comes, and reads it
+/// again. Danger: the kernel goes on keeping what it reads there, and is told of no change.
+/// Expectation: each reading shows what is there.
 #[test]
 fn a_directory_that_was_opened_alone_is_read_anew() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     let mount = |mountpoint: &str, data: &str| {
         let volume = format!("ebb://{address}/volume");
-        place.ebb(&["mount", &volume, mountpoint, "--data", data, "--consistency", "close-to-open"]).good();
+        place
+            .ebb(&["mount", &volume, mountpoint, "--data", data, "--consistency", "close-to-open"])
+            .good();
     };
     mount("mnt", "client");
     fs::create_dir(place.path("mnt/dir")).unwrap();
@@ -188,10 +212,14 @@ fn who_has_a_file_open_sees_nothing_that_never_was() {
                 let mut longest = 0;
                 while !done.load(Ordering::Relaxed) {
                     let len = file.read_at(&mut seen, 0).unwrap();
-                    assert!(len >= longest && len.is_multiple_of(PAGE_BYTES), "{len} after {longest}");
+                    assert!(
+                        len >= longest && len.is_multiple_of(PAGE_BYTES),
+                        "{len} after {longest}"
+                    );
                     longest = len;
                     for (number, page) in seen[..len].chunks(PAGE_BYTES).enumerate() {
-                        let good = page.iter().all(|byte| *byte != 0 && (!whole || *byte == page[0]));
+                        let good =
+                            page.iter().all(|byte| *byte != 0 && (!whole || *byte == page[0]));
                         assert!(good, "page {number} of {len} bytes begins with {:?}", &page[..8]);
                     }
                 }
@@ -203,7 +231,9 @@ fn who_has_a_file_open_sees_nothing_that_never_was() {
         for round in 0..2000usize {
             let page = if round % 40 == 0 { pages } else { round * 31 % pages };
             pages = pages.max(page + 1);
-            writer.write_all_at(&[round as u8 | 1; PAGE_BYTES], (page * PAGE_BYTES) as u64).unwrap();
+            writer
+                .write_all_at(&[round as u8 | 1; PAGE_BYTES], (page * PAGE_BYTES) as u64)
+                .unwrap();
         }
     });
 }
@@ -279,8 +309,8 @@ fn a_lock_shows_what_others_wrote() {
     assert_eq!(fs::read(place.path("mnt/file")).unwrap(), 400u64.to_le_bytes());
 }
 
-/// write(2) sends the bytes that it was given, not the pages that they are in: two mounts that write to
-/// different bytes of one page both keep theirs.
+/// write(2) sends the bytes that it was given, not the pages that they are in: two mounts that
+/// write to different bytes of one page both keep theirs.
 #[test]
 fn writers_of_one_page_keep_their_bytes() {
     let place = twice();
@@ -336,7 +366,9 @@ impl Mapped {
     fn of(file: &File) -> Mapped {
         let (protection, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_raw_fd());
         // SAFETY: a new mapping of an open file, which is longer than a page.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE_BYTES, protection, libc::MAP_SHARED, fd, 0) };
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), PAGE_BYTES, protection, libc::MAP_SHARED, fd, 0)
+        };
         assert_ne!(at, libc::MAP_FAILED);
         Mapped(at.cast())
     }

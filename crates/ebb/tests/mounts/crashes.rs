@@ -20,7 +20,10 @@ fn what_was_acknowledged_survives_the_daemon() {
     // The dead mount is found, and replaced.
     place.mount();
     for index in (0..100).filter(|index| *index != 7) {
-        assert_eq!(fs::read_to_string(place.path(&format!("mnt/d/{index}"))).unwrap(), format!("content {index}"));
+        assert_eq!(
+            fs::read_to_string(place.path(&format!("mnt/d/{index}"))).unwrap(),
+            format!("content {index}")
+        );
     }
     assert_eq!(fs::read_to_string(place.path("mnt/seven")).unwrap(), "content 7");
     place.ebb(&["fsck", "mnt"]).good();
@@ -65,7 +68,8 @@ fn a_dead_mount_is_told_in_json() {
 fn what_another_node_has_overtaken_can_still_be_read() {
     let place = Place::new();
     let url = place.url().to_owned();
-    let old = ["mount", &url, "mnt", "--data", "old", "--flush-interval", "1h", "--head-term", "3s"];
+    let old =
+        ["mount", &url, "mnt", "--data", "old", "--flush-interval", "1h", "--head-term", "3s"];
     place.ebb(&old).good();
     fs::write(place.path("mnt/sent"), "in the bucket").unwrap();
     place.ebb(&["flush", "mnt"]).good();
@@ -83,34 +87,51 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     assert_eq!(fs::read_to_string(place.path("mnt/unsent")).unwrap(), "only here");
     assert_eq!(fs::read_to_string(place.path("mnt/sent")).unwrap(), "in the bucket");
     let began = Instant::now();
-    place.ebb(&["flush", "mnt/unsent"]).refused(1, "mnt is mounted without taking over (--take-over=never, or ro): nothing is written");
+    place.ebb(&["flush", "mnt/unsent"]).refused(
+        1,
+        "mnt is mounted without taking over (--take-over=never, or ro): nothing is written",
+    );
     assert!(began.elapsed() < Duration::from_secs(20), "it is refused at once");
     let told = place.umount_at("mnt").out;
-    assert!(told.contains("; 1 files (4 KiB) of its data directory have not reached the bucket, and nothing was written"), "{told}");
+    assert!(
+        told.contains(
+            "; 1 files (4 KiB) of its data directory have not reached the bucket, \
+        and nothing was written"
+        ),
+        "{told}"
+    );
     place.ebb(&["mount", &url, "mnt", "--data", "old", "--take-over", "never"]).good();
     let told = place.ebb(&["umount", "mnt", "--json"]).good().json();
-    assert_eq!((&told["flushed"], &told["left"]["files"], &told["left"]["bytes"]), (&false.into(), &1.into(), &4096.into()));
+    assert_eq!(
+        (&told["flushed"], &told["left"]["files"], &told["left"]["bytes"]),
+        (&false.into(), &1.into(), &4096.into())
+    );
     place.ebb(&["mount", &url, "mnt", "--data", "new", "--take-over", "never"]).good();
     let told = place.ebb(&["umount", "mnt", "--no-wait"]).good().out;
     assert!(told.ends_with("everything is in the bucket\n"), "{told}");
 }
 
-/// Situation: a node is unmounted whose volume another one has taken, with files that never reached the bucket. Danger: they count as being
-/// there. Expectation: it is said that they are not.
+/// Situation: a node is unmounted whose volume another one has taken, with files that never reached
+/// the bucket. Danger: they count as being there. Expectation: it is said that they are not.
 #[test]
 fn what_another_node_has_overtaken_is_not_in_the_bucket() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h", "--head-term", "3s"]);
     fs::write(place.path("mnt/unsent"), "only here").unwrap();
     place.ebb(&["mount", place.url(), "mnt2", "--data", "new", "--take-over", "now"]).good();
-    until("it knows", || place.ebb(&["status", "mnt"]).good().out.contains("the volume was taken over by"));
-    let told = place.ebb(&["umount", "mnt"]).refused(1, "1 files and 0 deletions have not reached the bucket");
+    until("it knows", || {
+        place.ebb(&["status", "mnt"]).good().out.contains("the volume was taken over by")
+    });
+    let told = place
+        .ebb(&["umount", "mnt"])
+        .refused(1, "1 files and 0 deletions have not reached the bucket");
     assert!(told.err.contains(&place.text("data")), "{told:?}");
     place.umount_at("mnt2");
 }
 
-/// Situation: a data directory has lost the file that says what it is of. Danger: it is taken for a new one, and what is dirty in it
-/// is removed. Expectation: it is refused, and with the file back all is there.
+/// Situation: a data directory has lost the file that says what it is of. Danger: it is taken for a
+/// new one, and what is dirty in it is removed. Expectation: it is refused, and with the file back
+/// all is there.
 #[test]
 fn a_data_directory_without_an_identity_is_not_taken_for_a_new_one() {
     let place = Place::new();
@@ -128,8 +149,9 @@ fn a_data_directory_without_an_identity_is_not_taken_for_a_new_one() {
     place.umount();
 }
 
-/// Situation: the daemon has died, and nobody takes over. Danger: the command that is said to go on uses another data directory, so that
-/// another node takes the volume over, and what is dirty is left behind. Expectation: it goes on where the mount was.
+/// Situation: the daemon has died, and nobody takes over. Danger: the command that is said to go on
+/// uses another data directory, so that another node takes the volume over, and what is dirty is
+/// left behind. Expectation: it goes on where the mount was.
 #[test]
 fn what_is_said_to_go_on_does() {
     let place = Place::new();
@@ -138,7 +160,8 @@ fn what_is_said_to_go_on_does() {
     place.kill("mnt");
     let status = place.ebb(&["status", "mnt"]).refused(1, "has ended");
     let umount = place.ebb(&["umount", "mnt"]).refused(1, "goes on with it");
-    let said: Vec<&str> = [&status, &umount].into_iter().map(|done| done.err.split('`').nth(1).unwrap()).collect();
+    let said: Vec<&str> =
+        [&status, &umount].into_iter().map(|done| done.err.split('`').nth(1).unwrap()).collect();
     assert_eq!(said[0], said[1]);
     place.ebb(&said[0].split(' ').skip(1).collect::<Vec<_>>()).good();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "dirty");

@@ -27,7 +27,16 @@ fn seek(file: &File, offset: u64, whence: i32) -> Result<u64, i32> {
 fn copy(from: (&File, u64), to: (&File, u64), len: usize) -> Result<u64, i32> {
     let (mut from_offset, mut to_offset) = (from.1 as i64, to.1 as i64);
     // SAFETY: both descriptors are open and both offsets outlive the call.
-    outcome(unsafe { libc::copy_file_range(from.0.as_raw_fd(), &mut from_offset, to.0.as_raw_fd(), &mut to_offset, len, 0) as i64 })
+    outcome(unsafe {
+        libc::copy_file_range(
+            from.0.as_raw_fd(),
+            &mut from_offset,
+            to.0.as_raw_fd(),
+            &mut to_offset,
+            len,
+            0,
+        ) as i64
+    })
 }
 
 /// Situation: a sparse file, of which part is written, part only in the bucket, and part
@@ -60,7 +69,14 @@ fn holes_are_found_and_data_is_never_passed_over() {
     let len = 10 * BLOCK as usize;
     // SAFETY: the mapping is of a file as long as it, and unmapped before the file is closed.
     unsafe {
-        let at = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0);
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        );
         assert_ne!(at, libc::MAP_FAILED);
         at.cast::<u8>().add(6 * BLOCK as usize).write(7);
         assert_eq!(seek(&file, 4 * BLOCK, libc::SEEK_DATA), Ok(6 * BLOCK));
@@ -107,7 +123,17 @@ fn write_asynchronously(file: &File, data: &[u8]) {
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_io_setup, 1, &mut context), 0);
         assert_eq!(libc::syscall(libc::SYS_io_submit, context, 1, list.as_mut_ptr()), 1);
-        assert_eq!(libc::syscall(libc::SYS_io_getevents, context, 1, 1, events.as_mut_ptr(), std::ptr::null::<u8>()), 1);
+        assert_eq!(
+            libc::syscall(
+                libc::SYS_io_getevents,
+                context,
+                1,
+                1,
+                events.as_mut_ptr(),
+                std::ptr::null::<u8>()
+            ),
+            1
+        );
         libc::syscall(libc::SYS_io_destroy, context);
     }
     assert_eq!(events[2], len, "{}", events[2] as i64);
@@ -145,7 +171,8 @@ fn readers_see_what_was_written_asynchronously() {
     place.umount();
 }
 
-/// Situation: chown(2) that names neither owner nor group, of which the kernel says nothing to a file system.
+/// Situation: chown(2) that names neither owner nor group, of which the kernel says nothing to a
+/// file system.
 #[test]
 fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
     let place = Place::new();
@@ -161,7 +188,17 @@ fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
         let run = |script: &str, user: u32| {
             let mut command = std::process::Command::new("perl");
-            assert!(command.args(["-e", script]).arg(&path).uid(user).gid(user).status().unwrap().success(), "{base} {user}: {script}");
+            assert!(
+                command
+                    .args(["-e", script])
+                    .arg(&path)
+                    .uid(user)
+                    .gid(user)
+                    .status()
+                    .unwrap()
+                    .success(),
+                "{base} {user}: {script}"
+            );
             fs::metadata(&path).unwrap().mode() & 0o7777
         };
         assert_eq!(run("chown -1, -1, $ARGV[0]", 2), 0o6777, "{base}");
@@ -169,7 +206,11 @@ fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
         // Who writes has them taken away.
         for mode in [0o6777, 0o4666, 0o6666] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(run("open F, '>>', $ARGV[0] or die; print F 'x'; close F or die $!", 2), mode & 0o777, "{base}");
+            assert_eq!(
+                run("open F, '>>', $ARGV[0] or die; print F 'x'; close F or die $!", 2),
+                mode & 0o777,
+                "{base}"
+            );
         }
     }
     fs::remove_file(place.path("backing/set-id")).unwrap();
@@ -182,13 +223,18 @@ fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
 fn direct_writes_take_set_id_bits_away() {
     let place = Place::new();
     place.mount_with(&["-o", "allow_other"]);
-    for (flags, mode, left) in [(0, 0o6644, 0o2644), (libc::O_DIRECT, 0o6644, 0o2644), (libc::O_DIRECT, 0o6755, 0o755)] {
+    for (flags, mode, left) in
+        [(0, 0o6644, 0o2644), (libc::O_DIRECT, 0o6644, 0o2644), (libc::O_DIRECT, 0o6755, 0o755)]
+    {
         let path = place.path("mnt/file");
         fs::write(&path, "content").unwrap();
         std::os::unix::fs::chown(&path, Some(1), Some(1)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, mode);
-        let script = format!("use Fcntl; sysopen(F, $ARGV[0], O_WRONLY | {flags}) or die $!; syswrite(F, 'x' x 4096) == 4096 or die $!");
+        let script = format!(
+            "use Fcntl; sysopen(F, $ARGV[0], O_WRONLY | {flags}) or die $!; syswrite(F, 'x' x \
+             4096) == 4096 or die $!"
+        );
         let mut command = std::process::Command::new("perl");
         command.args(["-e", &script]).arg(&path).uid(1).gid(1);
         assert!(command.status().unwrap().success());
@@ -221,7 +267,10 @@ fn ranges_are_copied() {
         done += copied as usize;
     }
     assert_eq!(copy((&from, content.len() as u64), (&to, 0), 10), Ok(0), "nothing is left");
-    assert_eq!(copy((&from, content.len() as u64 - 3), (&to, 100 + content.len() as u64), 10), Ok(3));
+    assert_eq!(
+        copy((&from, content.len() as u64 - 3), (&to, 100 + content.len() as u64), 10),
+        Ok(3)
+    );
     let mut expected = [&[1; 100][..], &content, &content[content.len() - 3..]].concat();
     assert_eq!(fs::read(&path).unwrap(), expected);
 
@@ -252,7 +301,18 @@ fn link(file: &File, to: &Path) -> Result<u64, i32> {
     let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap();
     let to = CString::new(to.as_os_str().as_bytes()).unwrap();
     // SAFETY: both paths end in NUL.
-    outcome(unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) }.into())
+    outcome(
+        unsafe {
+            libc::linkat(
+                libc::AT_FDCWD,
+                from.as_ptr(),
+                libc::AT_FDCWD,
+                to.as_ptr(),
+                libc::AT_SYMLINK_FOLLOW,
+            )
+        }
+        .into(),
+    )
 }
 
 /// Situation: files are made without a name; one gets a name, one does not, and the daemon
@@ -275,13 +335,18 @@ fn files_without_a_name() {
     // SAFETY: the path ends in NUL; the descriptor is owned by nobody else.
     let sealed = unsafe {
         let dir = CString::new(dir.as_os_str().as_bytes()).unwrap();
-        File::from_raw_fd(libc::open(dir.as_ptr(), libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL, 0o600))
+        File::from_raw_fd(libc::open(
+            dir.as_ptr(),
+            libc::O_TMPFILE | libc::O_RDWR | libc::O_EXCL,
+            0o600,
+        ))
     };
     assert_eq!(link(&sealed, &dir.join("sealed")), Err(libc::ENOENT), "O_EXCL: it gets no name");
     drop(nameless);
     place.ebb(&["flush", "mnt"]).good();
     assert_eq!(fs::read(place.path("backing/dir/name")).unwrap(), b"content");
-    let inodes = || place.ebb(&["status", "mnt", "--json"]).good().json()["inodes"].as_u64().unwrap();
+    let inodes =
+        || place.ebb(&["status", "mnt", "--json"]).good().json()["inodes"].as_u64().unwrap();
     let before = inodes();
     place.kill("mnt");
     drop((named, sealed));
@@ -318,17 +383,33 @@ fn the_largest_file() {
 fn appends_do_not_overwrite_each_other() {
     let mut place = Place::new();
     let url = place.url().to_owned();
-    let (node, line) = place.start(&["serve", "--data", "node", "--backing", &url, "--name", "v", "--listen", "127.0.0.1:0"]);
-    let address = line.split("ebb://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_owned();
+    let (node, line) = place.start(&[
+        "serve",
+        "--data",
+        "node",
+        "--backing",
+        &url,
+        "--name",
+        "v",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let address =
+        line.split("ebb://").nth(1).and_then(|rest| rest.split('/').next()).unwrap().to_owned();
     place.ebb(&["mount", &format!("ebb://{address}/v"), "mnt", "--data", "client"]).good();
     let path = place.path("mnt/log");
-    let record = |writer: usize, number: usize| format!("{writer}-{number:06}-{}", "x".repeat(800 + number * 7 % 400));
+    let record = |writer: usize, number: usize| {
+        format!("{writer}-{number:06}-{}", "x".repeat(800 + number * 7 % 400))
+    };
     // Open before the second mount comes: the kernel caches the end of file that it knows.
-    let early: Vec<File> = (0..2).map(|_| OpenOptions::new().append(true).create(true).open(&path).unwrap()).collect();
+    let early: Vec<File> =
+        (0..2).map(|_| OpenOptions::new().append(true).create(true).open(&path).unwrap()).collect();
     (&early[0]).write_all(b"begin...\n").unwrap();
     place.ebb(&["mount", &format!("ebb://{address}/v"), "mnt2", "--data", "client2"]).good();
-    let late: Vec<File> =
-        ["mnt/log", "mnt2/log"].iter().map(|name| OpenOptions::new().append(true).open(place.path(name)).unwrap()).collect();
+    let late: Vec<File> = ["mnt/log", "mnt2/log"]
+        .iter()
+        .map(|name| OpenOptions::new().append(true).open(place.path(name)).unwrap())
+        .collect();
     std::thread::scope(|scope| {
         for (writer, file) in early.iter().chain(&late).enumerate() {
             scope.spawn(move || {
@@ -344,7 +425,8 @@ fn appends_do_not_overwrite_each_other() {
     let text = fs::read_to_string(place.path("mnt2/log")).unwrap();
     let mut lines: Vec<&str> = text.lines().skip(1).collect();
     lines.sort_unstable();
-    let mut expected: Vec<String> = (0..4).flat_map(|writer| (0..100).map(move |number| record(writer, number))).collect();
+    let mut expected: Vec<String> =
+        (0..4).flat_map(|writer| (0..100).map(move |number| record(writer, number))).collect();
     expected.sort_unstable();
     assert_eq!(lines, expected);
     assert_eq!(fs::read_to_string(&path).unwrap(), text);
@@ -353,9 +435,10 @@ fn appends_do_not_overwrite_each_other() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: on a mount that others can join somebody reads a file from the kernel's pages while somebody else appends to it,
-/// past them. Danger: the page with the end of the file is read before that is written, and shown when the file is longer, with
-/// zeros. Expectation: what is read is what was written.
+/// Situation: on a mount that others can join somebody reads a file from the kernel's pages while
+/// somebody else appends to it, past them. Danger: the page with the end of the file is read before
+/// that is written, and shown when the file is longer, with zeros. Expectation: what is read is
+/// what was written.
 #[test]
 fn who_reads_what_is_appended_sees_no_zeros() {
     let place = Place::new();
@@ -379,8 +462,9 @@ fn who_reads_what_is_appended_sees_no_zeros() {
     place.umount();
 }
 
-/// Situation: the bucket is a directory of a small file system. Expectation: df shows what there is room for, less what is still to be sent, and
-/// what is beyond that is refused before it is written.
+/// Situation: the bucket is a directory of a small file system. Expectation: df shows what there is
+/// room for, less what is still to be sent, and what is beyond that is refused before it is
+/// written.
 #[test]
 fn a_directory_has_the_room_of_its_file_system() {
     let place = Place::new();
@@ -388,7 +472,10 @@ fn a_directory_has_the_room_of_its_file_system() {
     place.program("mount", &["-t", "tmpfs", "-o", "size=64m", "none", &backing]).good();
     place.mount_with(&["--flush-interval", "1h"]);
     let [total, free, available, ..] = room(&place.path("mnt"));
-    assert!((60 << 20..=64 << 20).contains(&free) && total == free && available == free, "{total} {free} {available}");
+    assert!(
+        (60 << 20..=64 << 20).contains(&free) && total == free && available == free,
+        "{total} {free} {available}"
+    );
     let file = fs::File::create(place.path("mnt/file")).unwrap();
     file.write_all_at(&vec![1; 10 << 20], 0).unwrap();
     let [total, after, ..] = room(&place.path("mnt"));
@@ -414,14 +501,25 @@ fn a_bucket_has_no_size() {
     place.drop_cache();
     place.mount();
     let [total, free, available, inodes, free_inodes] = room(&place.path("mnt"));
-    assert_eq!((total, free, available, inodes - free_inodes), (1 << 50, 1 << 50, 1 << 50, 0), "nothing has been looked at");
+    assert_eq!(
+        (total, free, available, inodes - free_inodes),
+        (1 << 50, 1 << 50, 1 << 50, 0),
+        "nothing has been looked at"
+    );
     fs::write(place.path("mnt/file"), vec![1; 1 << 20]).unwrap();
     assert_eq!(fs::read_dir(place.path("mnt")).unwrap().count(), 2);
     let [total, free, available, inodes, free_inodes] = room(&place.path("mnt"));
-    assert_eq!((total - free, free, available, inodes - free_inodes), (6 << 20, 1 << 50, 1 << 50, 2));
+    assert_eq!(
+        (total - free, free, available, inodes - free_inodes),
+        (6 << 20, 1 << 50, 1 << 50, 2)
+    );
     place.ebb(&["flush", "mnt"]).good();
     place.ebb(&["evict", "mnt"]).good();
-    assert_eq!(room(&place.path("mnt"))[0], (1 << 50) + (6 << 20), "what is cached says nothing of what there is");
+    assert_eq!(
+        room(&place.path("mnt"))[0],
+        (1 << 50) + (6 << 20),
+        "what is cached says nothing of what there is"
+    );
     place.umount();
 }
 
@@ -444,7 +542,12 @@ fn syncfs_is_not_passed_on() {
     assert_eq!(outcome(unsafe { libc::syncfs(file.as_raw_fd()) }.into()), Ok(0));
     let (written, durable) = indices(&place);
     assert!(durable < written, "{durable} of {written} are durable");
-    let lost = || place.ebb(&["explain", "mnt/file", "--json"]).good().json()["survives"]["power cut"].as_str().unwrap().to_owned();
+    let lost = || {
+        place.ebb(&["explain", "mnt/file", "--json"]).good().json()["survives"]["power cut"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
     assert_ne!(lost(), "nothing is lost");
     File::open(place.path("mnt")).unwrap().sync_all().unwrap();
     let (written, durable) = indices(&place);
@@ -462,13 +565,20 @@ fn synchronous_and_direct_writes() {
     place.mount_with(&["--commit-interval", "1h", "--flush-interval", "1h"]);
     for flag in [libc::O_SYNC, libc::O_DSYNC] {
         let path = place.path(&format!("mnt/{flag}"));
-        let file = OpenOptions::new().write(true).create_new(true).custom_flags(flag).open(&path).unwrap();
+        let file =
+            OpenOptions::new().write(true).create_new(true).custom_flags(flag).open(&path).unwrap();
         file.write_all_at(b"synced", 0).unwrap();
         let (written, durable) = indices(&place);
         assert!(durable >= written, "{durable} of {written} are durable");
     }
     let path = place.path("mnt/direct");
-    let file = OpenOptions::new().read(true).write(true).create_new(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(&path)
+        .unwrap();
     let data: Vec<u8> = (0..100_000).map(|at: u32| at as u8).collect();
     file.write_all_at(&data[1..77_778], 13).unwrap();
     let mut back = vec![0; 77_777];
@@ -488,7 +598,14 @@ fn synchronous_and_direct_writes() {
 #[test]
 fn synchronous_writes_that_are_not_cached() {
     let place = Place::new();
-    place.mount_with(&["--listen", &free_address(), "--commit-interval", "1h", "--flush-interval", "1h"]);
+    place.mount_with(&[
+        "--listen",
+        &free_address(),
+        "--commit-interval",
+        "1h",
+        "--flush-interval",
+        "1h",
+    ]);
     place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "join"]).good();
     let open = |name: &str, flag| {
         let path = place.path("mnt").join(name);
@@ -517,7 +634,10 @@ fn times_are_exact() {
     let born = fs::metadata(&path).unwrap().created().unwrap();
     let times = |access, modify| {
         let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-        let times = [libc::timespec { tv_sec: 1_000_000_001, tv_nsec: access }, libc::timespec { tv_sec: -5, tv_nsec: modify }];
+        let times = [
+            libc::timespec { tv_sec: 1_000_000_001, tv_nsec: access },
+            libc::timespec { tv_sec: -5, tv_nsec: modify },
+        ];
         // SAFETY: the path ends in NUL and there are two times.
         assert_eq!(unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0) }, 0);
     };
@@ -525,7 +645,11 @@ fn times_are_exact() {
     let expected = ((1_000_000_001, 123_456_789), (-5, 987_654_321), born);
     let seen = || {
         let meta = fs::metadata(&path).unwrap();
-        ((meta.atime(), meta.atime_nsec()), (meta.mtime(), meta.mtime_nsec()), meta.created().unwrap())
+        (
+            (meta.atime(), meta.atime_nsec()),
+            (meta.mtime(), meta.mtime_nsec()),
+            meta.created().unwrap(),
+        )
     };
     assert_eq!(seen(), expected);
     fs::read(&path).unwrap();

@@ -10,13 +10,28 @@ pub fn serve(place: &mut Place, listen: &str) -> (usize, String) {
 
 pub fn serve_with(place: &mut Place, more: &[&str]) -> (usize, String) {
     let url = place.url().to_owned();
-    let serve = ["serve", "--data", "node", "--backing", &url, "--name", "volume", "--flush-interval", "1h"];
+    let serve = [
+        "serve",
+        "--data",
+        "node",
+        "--backing",
+        &url,
+        "--name",
+        "volume",
+        "--flush-interval",
+        "1h",
+    ];
     let (child, line) = place.start(&[&serve, more].concat());
-    let address = line.split("ebb://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or_else(|| panic!("{line:?}"));
+    let address = line
+        .split("ebb://")
+        .nth(1)
+        .and_then(|rest| rest.split('/').next())
+        .unwrap_or_else(|| panic!("{line:?}"));
     (child, address.to_owned())
 }
 
-/// Whoever waits on one mount for what is made, written or renamed on the other sees it at once, as on one machine (O-53).
+/// Whoever waits on one mount for what is made, written or renamed on the other sees it at once, as
+/// on one machine (O-53).
 #[test]
 fn two_mounts_see_each_other_at_once() {
     let mut place = Place::new();
@@ -34,8 +49,11 @@ fn two_mounts_see_each_other_at_once() {
     assert_eq!(fs::read_to_string(place.path("mnt2/new")).unwrap(), "three");
     fs::rename(place.path("mnt2/new"), place.path("mnt2/newer")).unwrap();
     assert!(!place.path("mnt/sub/new").exists() && place.path("mnt/sub/newer").exists());
-    fs::set_permissions(place.path("mnt2"), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(place.path("mnt/sub")).unwrap().permissions());
+    fs::set_permissions(place.path("mnt2"), std::os::unix::fs::PermissionsExt::from_mode(0o711))
+        .unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &fs::metadata(place.path("mnt/sub")).unwrap().permissions(),
+    );
     assert_eq!(mode & 0o777, 0o711, "the root of one mount is a directory of the other");
 
     // The node is asked by path or by address.
@@ -54,8 +72,10 @@ fn two_mounts_see_each_other_at_once() {
     assert_eq!(fs::read_to_string(place.path("backing/renamed/file")).unwrap(), "two, and longer");
     assert!(!place.path("backing/sub/file").exists(), "it was not asked for");
     place.ebb(&["warmup", "mnt2/file", "mnt2/newer", "mnt/sub/file"]).good();
-    let profile = place.ebb(&["profile", "mnt2", "--json", "--", "chmod", "700", "mnt2"]).good().json();
-    let paths: Vec<_> = profile["lines"].as_array().unwrap().iter().map(|line| line["path"].as_str()).collect();
+    let profile =
+        place.ebb(&["profile", "mnt2", "--json", "--", "chmod", "700", "mnt2"]).good().json();
+    let paths: Vec<_> =
+        profile["lines"].as_array().unwrap().iter().map(|line| line["path"].as_str()).collect();
     assert!(paths.contains(&Some("renamed")), "{paths:?}");
     fs::remove_file(place.path("mnt2/file")).unwrap();
     fs::remove_file(place.path("mnt2/newer")).unwrap();
@@ -77,7 +97,12 @@ fn a_mount_outlives_its_node() {
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
     fs::write(place.path("mnt/before"), "before").unwrap();
-    let open = fs::OpenOptions::new().read(true).write(true).create_new(true).open(place.path("mnt/open")).unwrap();
+    let open = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(place.path("mnt/open"))
+        .unwrap();
     place.signal(node, libc::SIGKILL);
     let path = place.path("mnt/during");
     let writer = std::thread::spawn(move || fs::write(path, "during"));
@@ -99,13 +124,17 @@ fn a_mount_outlives_its_node() {
 fn what_the_node_does_not_have_is_refused() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
-    let mount = |what: &str| place.ebb(&["mount", &format!("ebb://{address}/{what}"), "mnt", "--data", "client"]);
+    let mount = |what: &str| {
+        place.ebb(&["mount", &format!("ebb://{address}/{what}"), "mnt", "--data", "client"])
+    };
     mount("other").refused(1, "serves the volume \"volume\"");
     mount("volume/no/such").refused(1, "subdirectory no: no such file or directory");
     mount("volume").good();
     fs::write(place.path("mnt/file"), "").unwrap();
     place.umount_at("mnt");
-    let mount = |what: &str| place.ebb(&["mount", &format!("ebb://{address}/{what}"), "mnt", "--data", "client"]);
+    let mount = |what: &str| {
+        place.ebb(&["mount", &format!("ebb://{address}/{what}"), "mnt", "--data", "client"])
+    };
     mount("volume/file").refused(1, "not a directory");
     assert_eq!(place.signal(node, libc::SIGINT), 0);
 }

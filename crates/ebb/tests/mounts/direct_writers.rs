@@ -1,4 +1,5 @@
-//! Files that somebody only writes: past the kernel's pages, which nobody can tell by what they read (decision 18).
+//! Files that somebody only writes: past the kernel's pages, which nobody can tell by what they
+//! read (decision 18).
 
 use crate::native::{LEN, content, is_native, open, open_direct, read, store};
 use crate::place::{Ending, Held, Place, until};
@@ -10,10 +11,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 fn write_only(place: &Place, name: &str) -> File {
-    OpenOptions::new().write(true).create(true).truncate(false).open(place.path("mnt").join(name)).unwrap()
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(place.path("mnt").join(name))
+        .unwrap()
 }
 
-/// What a file costs: the kernel asks for `security.capability` before it writes into its own pages.
+/// What a file costs: the kernel asks for `security.capability` before it writes into its own
+/// pages.
 #[test]
 fn a_file_that_is_written_costs_four_requests() {
     let place = Place::new();
@@ -61,13 +68,15 @@ fn by_sendfile(file: &File, at: u64, bytes: &mut [u8]) -> usize {
         libc::sendfile(ends[1], file.as_raw_fd(), &mut at, bytes.len())
     };
     // SAFETY: nobody else has these.
-    let [mut out, _end] = ends.map(|fd| unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+    let [mut out, _end] =
+        ends.map(|fd| unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) });
     let len = usize::try_from(sent).expect("sendfile(2) of a file works");
     std::io::Read::read_exact(&mut out, &mut bytes[..len]).unwrap();
     len
 }
 
-/// Follows a file that grows, as `tail -f` does: what was acknowledged is there, and each byte is as it was written.
+/// Follows a file that grows, as `tail -f` does: what was acknowledged is there, and each byte is
+/// as it was written.
 fn follow(file: &File, way: Way, acknowledged: &AtomicU64, over: &AtomicBool) {
     let (mut at, mut bytes) = (0, vec![0; 10_000]);
     while at < RECORDS * RECORD as u64 {
@@ -78,7 +87,10 @@ fn follow(file: &File, way: Way, acknowledged: &AtomicU64, over: &AtomicBool) {
             let place = at as usize + index;
             assert_eq!(byte, record((place / RECORD) as u64)[place % RECORD], "byte {place}");
         }
-        assert!(at + len as u64 >= least.min(at + bytes.len() as u64), "{at} and {len} bytes, of {least}");
+        assert!(
+            at + len as u64 >= least.min(at + bytes.len() as u64),
+            "{at} and {len} bytes, of {least}"
+        );
         assert!(len > 0 || !all_written, "nothing after {at} bytes");
         at += len as u64;
     }
@@ -93,7 +105,8 @@ fn followed(path: &Path, writer_first: bool, appends: bool) {
     if !writer_first {
         File::create(path).unwrap();
     }
-    let readers: [(File, Way); 2] = [by_read as Way, by_sendfile].map(|way| (File::open(path).unwrap(), way));
+    let readers: [(File, Way); 2] =
+        [by_read as Way, by_sendfile].map(|way| (File::open(path).unwrap(), way));
     let writer = before.unwrap_or_else(writer);
     let (acknowledged, over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -103,7 +116,9 @@ fn followed(path: &Path, writer_first: bool, appends: bool) {
         }
         // Who asks how long the file is has the kernel learn of it before the writer has.
         scope.spawn(|| {
-            while !over.load(Ordering::Acquire) && readers[0].0.metadata().unwrap().len() < RECORDS * RECORD as u64 {
+            while !over.load(Ordering::Acquire)
+                && readers[0].0.metadata().unwrap().len() < RECORDS * RECORD as u64
+            {
                 std::hint::spin_loop();
             }
         });
@@ -118,7 +133,9 @@ fn followed(path: &Path, writer_first: bool, appends: bool) {
 fn who_follows_a_file_sees_each_byte_as_it_was_written() {
     let place = Place::new();
     place.mount();
-    for (name, writer_first, appends) in [("a", true, true), ("b", true, false), ("c", false, true), ("d", false, false)] {
+    for (name, writer_first, appends) in
+        [("a", true, true), ("b", true, false), ("c", false, true), ("d", false, false)]
+    {
         followed(&place.path("mnt").join(name), writer_first, appends);
     }
     place.umount();
@@ -136,7 +153,16 @@ fn what_is_written_over_is_seen_at_once() {
         let writer = writer_first.then_some(before);
         let (reader, sender) = (open(&place, "counter"), open(&place, "counter"));
         // SAFETY: a new mapping, which nobody cuts the file below; it is given back at the end.
-        let map = unsafe { libc::mmap(std::ptr::null_mut(), 8192, libc::PROT_READ, libc::MAP_SHARED, reader.as_raw_fd(), 0) };
+        let map = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                8192,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                reader.as_raw_fd(),
+                0,
+            )
+        };
         assert_ne!(map, libc::MAP_FAILED);
         let writer = writer.unwrap_or_else(|| write_only(&place, "counter"));
         let (written, over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -180,8 +206,8 @@ fn what_is_written_over_is_seen_at_once() {
     place.umount();
 }
 
-/// A file that is being written can be read natively already, however small it is, and mapped to store: the node
-/// learns of all of it.
+/// A file that is being written can be read natively already, however small it is, and mapped to
+/// store: the node learns of all of it.
 #[test]
 fn who_reads_what_is_being_written_reads_natively() {
     let place = Place::over_s3();
@@ -200,10 +226,18 @@ fn who_reads_what_is_being_written_reads_natively() {
         expected[700..705].copy_from_slice(b"other");
         assert!(read(&reader) == expected && read(&open_direct(&place, name)) == expected);
 
-        let both = OpenOptions::new().read(true).write(true).open(place.path("mnt").join(name)).unwrap();
+        let both =
+            OpenOptions::new().read(true).write(true).open(place.path("mnt").join(name)).unwrap();
         // SAFETY: a new mapping of a page of a file that nobody cuts meanwhile.
         unsafe {
-            let at = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, both.as_raw_fd(), 0);
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                both.as_raw_fd(),
+                0,
+            );
             assert_ne!(at, libc::MAP_FAILED);
             at.cast::<u8>().write_volatile(!expected[0]);
             assert_eq!(libc::munmap(at, 4096), 0);
@@ -225,7 +259,8 @@ fn who_reads_what_is_being_written_reads_natively() {
     place.umount();
 }
 
-/// Situation: somebody has opened a file to write, has not written yet, and waits for something else. Expectation: who opens it to read reads natively.
+/// Situation: somebody has opened a file to write, has not written yet, and waits for something
+/// else. Expectation: who opens it to read reads natively.
 #[test]
 fn a_writer_that_sleeps_keeps_nobody_from_reading_natively() {
     let place = Place::new();
@@ -247,7 +282,8 @@ fn a_writer_that_sleeps_keeps_nobody_from_reading_natively() {
     place.umount();
 }
 
-/// Has a thread run on one of two processors, and before everybody else there where it is asked to and may. It may have ended.
+/// Has a thread run on one of two processors, and before everybody else there where it is asked to
+/// and may. It may have ended.
 fn pin(thread: u32, processor: usize, before_all: bool) {
     // SAFETY: both calls read what lives in this frame.
     unsafe {
@@ -255,7 +291,11 @@ fn pin(thread: u32, processor: usize, before_all: bool) {
         libc::CPU_SET(processor, &mut processors);
         libc::sched_setaffinity(thread as i32, size_of::<libc::cpu_set_t>(), &processors);
         if before_all {
-            libc::sched_setscheduler(thread as i32, libc::SCHED_FIFO, &libc::sched_param { sched_priority: 1 });
+            libc::sched_setscheduler(
+                thread as i32,
+                libc::SCHED_FIFO,
+                &libc::sched_param { sched_priority: 1 },
+            );
         }
     }
 }
@@ -267,8 +307,9 @@ fn this_thread() -> u32 {
     unsafe { libc::gettid() as u32 }
 }
 
-/// Situation: while somebody writes a file that he has made, another one opens it to write, has his answer, and does not come to run for half a
-/// second; others open it to read. Danger: they are lent it, and the kernel, which does not have it open for the second writer yet, refuses him
+/// Situation: while somebody writes a file that he has made, another one opens it to write, has his
+/// answer, and does not come to run for half a second; others open it to read. Danger: they are
+/// lent it, and the kernel, which does not have it open for the second writer yet, refuses him
 /// (EIO). Expectation: he has it, and they read what he writes.
 #[test]
 fn who_opens_a_file_to_write_has_it_however_late_he_runs() {
@@ -297,7 +338,9 @@ fn who_opens_a_file_to_write_has_it_however_late_he_runs() {
             Ok::<_, std::io::Error>(file)
         });
         let waits = format!("/proc/{}/wchan", told.recv().unwrap());
-        until("the writer waits for its answer", || fs::read_to_string(&waits).unwrap() == "request_wait_answer");
+        until("the writer waits for its answer", || {
+            fs::read_to_string(&waits).unwrap() == "request_wait_answer"
+        });
         scope.spawn(|| {
             let _ending = Ending(&over);
             pin(this_thread(), 1, true);
@@ -319,8 +362,8 @@ fn who_opens_a_file_to_write_has_it_however_late_he_runs() {
     place.umount();
 }
 
-/// Whoever opens a file that is made and written, and however: the kernel refuses nobody for the modes of the others, and nothing that is
-/// written or stored is lost.
+/// Whoever opens a file that is made and written, and however: the kernel refuses nobody for the
+/// modes of the others, and nothing that is written or stored is lost.
 #[test]
 fn opens_that_overlap_lose_nothing() {
     let place = Place::new();
@@ -334,10 +377,15 @@ fn opens_that_overlap_lose_nothing() {
                 let is_made = made.load(Ordering::Acquire);
                 match how.open(&path) {
                     Ok(file) => break file,
-                    Err(error) => assert!(error.kind() == std::io::ErrorKind::NotFound && !is_made, "{error}"),
+                    Err(error) => {
+                        assert!(error.kind() == std::io::ErrorKind::NotFound && !is_made, "{error}")
+                    }
                 }
             };
-            let whole = |file: &File| while !made.load(Ordering::Acquire) && file.metadata().unwrap().len() < len as u64 {};
+            let whole = |file: &File| {
+                while !made.load(Ordering::Acquire) && file.metadata().unwrap().len() < len as u64 {
+                }
+            };
             scope.spawn(|| {
                 let _ending = Ending(made);
                 let maker = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
@@ -348,13 +396,15 @@ fn opens_that_overlap_lose_nothing() {
                 let writer = opened(OpenOptions::new().write(true));
                 // A hole of whole blocks would have the file lent to nobody.
                 whole(&writer);
-                (1..=200_u8).for_each(|number| writer.write_all_at(&[number], len as u64 + 10).unwrap());
+                (1..=200_u8)
+                    .for_each(|number| writer.write_all_at(&[number], len as u64 + 10).unwrap());
             });
             for at in [20, 30] {
                 scope.spawn(move || {
                     let both = opened(OpenOptions::new().read(true).write(true));
                     whole(&both);
-                    // SAFETY: a new mapping of a page of a file that nobody cuts, given back at the end.
+                    // SAFETY: a new mapping of a page of a file that nobody cuts, given back at the
+                    // end.
                     unsafe {
                         let map = libc::mmap(
                             std::ptr::null_mut(),
@@ -377,7 +427,9 @@ fn opens_that_overlap_lose_nothing() {
                     }
                 });
             }
-            scope.spawn(move || (0..20).for_each(|_| drop(read(&opened(OpenOptions::new().read(true))))));
+            scope.spawn(move || {
+                (0..20).for_each(|_| drop(read(&opened(OpenOptions::new().read(true)))))
+            });
         });
         let seen = fs::read(&path).unwrap();
         assert_eq!([seen[0], seen[20], seen[30], seen[len + 10]], [200; 4], "round {round}");

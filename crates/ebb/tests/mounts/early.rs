@@ -10,7 +10,8 @@ fn content(at: usize) -> Vec<u8> {
     (0..MIB).map(|byte| (at * 7 + byte / 100) as u8).collect()
 }
 
-/// What is whole is there before the file has its name, and nothing of it is sent again; what a killed daemon has left goes.
+/// What is whole is there before the file has its name, and nothing of it is sent again; what a
+/// killed daemon has left goes.
 #[test]
 fn a_file_is_in_the_bucket_soon_after_its_last_byte() {
     let place = Place::over_s3();
@@ -38,6 +39,8 @@ fn a_file_is_in_the_bucket_soon_after_its_last_byte() {
     place.umount();
     place.ebb(&["mount", place.url(), "mnt", "--data", "elsewhere"]).good();
     let found = fs::read(place.path("mnt/file")).unwrap();
-    assert!((0..50).all(|at| found[at * MIB..(at + 1) * MIB] == content(at)) && found.len() == 50 * MIB);
+    assert!(
+        (0..50).all(|at| found[at * MIB..(at + 1) * MIB] == content(at)) && found.len() == 50 * MIB
+    );
     place.umount();
 }

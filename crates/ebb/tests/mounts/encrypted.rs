@@ -39,10 +39,10 @@ fn assert_nowhere(dir: &Path, words: &[&str]) {
     }
 }
 
-/// Situation: files of all sizes are written, changed, sent to the bucket and read back from it; the
-/// daemon is killed, the mount is killed, the node is started again. Danger: somebody who gets hold
-/// of the disk reads them. Expectation: all of it is there for who has the key, and neither names
-/// nor contents are anywhere on the disk.
+/// Situation: files of all sizes are written, changed, sent to the bucket and read back from it;
+/// the daemon is killed, the mount is killed, the node is started again. Danger: somebody who gets
+/// hold of the disk reads them. Expectation: all of it is there for who has the key, and neither
+/// names nor contents are anywhere on the disk.
 #[test]
 fn who_has_the_disk_has_nothing() {
     let place = place();
@@ -60,9 +60,14 @@ fn who_has_the_disk_has_nothing() {
     assert_nowhere(&place.path("data"), &words);
 
     let check = || {
-        assert_eq!(fs::read_to_string(place.path("mnt/secretname/small")).unwrap(), "SECRETCONTENT");
+        assert_eq!(
+            fs::read_to_string(place.path("mnt/secretname/small")).unwrap(),
+            "SECRETCONTENT"
+        );
         assert!(fs::read_to_string(place.path("mnt/secretname/large")).unwrap() == large);
-        assert!(fs::read_to_string(place.path("mnt/secretname/later")).unwrap() == large[..150_001]);
+        assert!(
+            fs::read_to_string(place.path("mnt/secretname/later")).unwrap() == large[..150_001]
+        );
     };
     check();
     let first = place.record("mnt").daemon;
@@ -78,7 +83,10 @@ fn who_has_the_disk_has_nothing() {
     place.umount();
     assert_nowhere(&place.path("data"), &words);
     for dir in ["log", "packs", "snapshot", "store"] {
-        assert!(!files_below(&place.path("data").join(dir)).is_empty(), "there is something in {dir}");
+        assert!(
+            !files_below(&place.path("data").join(dir)).is_empty(),
+            "there is something in {dir}"
+        );
         assert_nowhere(&place.path("data").join(dir), &["file://", "EBBLOG", "EBBSNAP"]);
     }
     place.mount_with(&["--encryption-key-command", &command(&place)]);
@@ -94,23 +102,39 @@ fn who_has_the_disk_has_nothing() {
 fn only_the_right_key_is_taken() {
     let place = place();
     let url = place.url().to_owned();
-    let mount = |data: &str, more: &[&str]| place.ebb(&[&["mount", &url, "mnt", "--data", data][..], more].concat());
+    let mount = |data: &str, more: &[&str]| {
+        place.ebb(&[&["mount", &url, "mnt", "--data", data][..], more].concat())
+    };
     place.mount_with(&ENCRYPTED);
     fs::write(place.path("mnt/file"), "content").unwrap();
     place.umount();
-    let before: Vec<_> = files_below(&place.path("data")).into_iter().filter(|path| !path.ends_with("ebb.log")).collect();
-    let bytes =
-        |paths: &[PathBuf]| paths.iter().filter(|path| !path.ends_with("LOCK")).map(|path| fs::read(path).unwrap()).collect::<Vec<_>>();
+    let before: Vec<_> = files_below(&place.path("data"))
+        .into_iter()
+        .filter(|path| !path.ends_with("ebb.log"))
+        .collect();
+    let bytes = |paths: &[PathBuf]| {
+        paths
+            .iter()
+            .filter(|path| !path.ends_with("LOCK"))
+            .map(|path| fs::read(path).unwrap())
+            .collect::<Vec<_>>()
+    };
     let contents = bytes(&before);
     fs::write(place.path("short"), "0123").unwrap();
-    mount("data", &[]).refused(1, "it is encrypted, and no key was given: see --encryption-key-file");
-    mount("data", &["--encryption-key-file", "other"]).refused(1, "it is encrypted with another key");
-    mount("data", &["--encryption-key-file", "short"]).refused(1, "short: a key is 32 random bytes, or 64 hexadecimal digits");
+    mount("data", &[])
+        .refused(1, "it is encrypted, and no key was given: see --encryption-key-file");
+    mount("data", &["--encryption-key-file", "other"])
+        .refused(1, "it is encrypted with another key");
+    mount("data", &["--encryption-key-file", "short"])
+        .refused(1, "short: a key is 32 random bytes, or 64 hexadecimal digits");
     mount("data", &["--encryption-key-file", "missing"]).refused(1, "No such file");
     mount("data", &["--encryption-key-command", "exit 3"]).refused(1, "exit status: 3");
     let twice = format!("{0}; {0}", command(&place));
     mount("data", &["--encryption-key-command", &twice]).refused(1, "64 hexadecimal digits");
-    assert_eq!(mount("data", &["--encryption-key-command", &twice, "--encryption-key-file", "key"]).status, 2);
+    assert_eq!(
+        mount("data", &["--encryption-key-command", &twice, "--encryption-key-file", "key"]).status,
+        2
+    );
     place.ebb(&["fsck", "data"]).refused(8, "no key was given");
     place.ebb(&["fsck", "data", "--encryption-key-file", "other"]).refused(8, "another key");
     assert!(bytes(&before) == contents);
@@ -131,7 +155,9 @@ fn the_key_can_be_changed() {
     let place = place();
     place.mount_with(&ENCRYPTED);
     fs::write(place.path("mnt/file"), "content").unwrap();
-    let change = |from: &str| place.ebb(&["change-key", "data", "--encryption-key-file", from, "--new-key-file", "other"]);
+    let change = |from: &str| {
+        place.ebb(&["change-key", "data", "--encryption-key-file", from, "--new-key-file", "other"])
+    };
     change("key").refused(1, "data directory is in use by process");
     place.umount();
     change("other").refused(1, "encrypted with another key");
@@ -140,15 +166,17 @@ fn the_key_can_be_changed() {
         .ebb(&["change-key", "backing", "--encryption-key-file", "key", "--new-key-file", "other"])
         .refused(2, "no encrypted data directory");
     change("key").good();
-    place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--encryption-key-file", "key"]).refused(1, "another key");
+    place
+        .ebb(&["mount", place.url(), "mnt", "--data", "data", "--encryption-key-file", "key"])
+        .refused(1, "another key");
     place.mount_with(&["--encryption-key-file", "other"]);
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     place.umount();
 }
 
-/// Situation: everything is logged, and much goes wrong: wrong keys, a bucket that refuses, a daemon
-/// that dies. Expectation: neither the key nor the credentials are in any answer, log, record,
-/// argument or environment, where they were not put there by who started it.
+/// Situation: everything is logged, and much goes wrong: wrong keys, a bucket that refuses, a
+/// daemon that dies. Expectation: neither the key nor the credentials are in any answer, log,
+/// record, argument or environment, where they were not put there by who started it.
 #[test]
 fn secrets_are_told_to_nobody() {
     let place = with_keys(Place::over_s3());
@@ -157,7 +185,17 @@ fn secrets_are_told_to_nobody() {
     let told_by_command = "TOLDBYCOMMANDTOLDBYCOMMAND";
     let command = format!("echo {told_by_command} >&2; {}", command(&place));
     let secret = place.variable("AWS_SECRET_ACCESS_KEY").to_owned();
-    let mount = ["mount", &url, "mnt", "--data", "data", "--log", "trace", "--encryption-key-command", &command];
+    let mount = [
+        "mount",
+        &url,
+        "mnt",
+        "--data",
+        "data",
+        "--log",
+        "trace",
+        "--encryption-key-command",
+        &command,
+    ];
     let mut told: Vec<Done> = Vec::new();
     told.push(place.ebb(&mount).good());
     let daemon = place.record("mnt").daemon.pid;
@@ -192,22 +230,34 @@ fn secrets_are_told_to_nobody() {
     assert!(told[told.len() - 2].status != 0 && told[told.len() - 1].status != 0, "{told:?}");
     let logged = fs::read_to_string(place.path("data/ebb.log")).unwrap();
     assert!(logged.contains("TRACE") || logged.contains("DEBUG"), "it is the whole log");
-    let said = told.iter().map(|done| format!("{}{}", done.out, done.err)).collect::<String>() + &logged + &record;
+    let said = told.iter().map(|done| format!("{}{}", done.out, done.err)).collect::<String>()
+        + &logged
+        + &record;
     let raw: Vec<u8> = (0..32).collect();
-    for (name, secret) in [("key", KEY), ("other key", OTHER_KEY), ("secret", &secret), ("wrong secret", wrong_secret)] {
+    for (name, secret) in [
+        ("key", KEY),
+        ("other key", OTHER_KEY),
+        ("secret", &secret),
+        ("wrong secret", wrong_secret),
+    ] {
         assert!(!said.contains(secret), "the {name} is told");
     }
-    assert!(!said.as_bytes().windows(32).any(|part| part == raw) && !said.contains("[0, 1, 2, 3, 4, 5"), "the key is told");
+    assert!(
+        !said.as_bytes().windows(32).any(|part| part == raw) && !said.contains("[0, 1, 2, 3, 4, 5"),
+        "the key is told"
+    );
     assert_nowhere(&place.path("data"), &[KEY, OTHER_KEY, &secret, wrong_secret, told_by_command]);
 }
 
-/// Situation: what is secret is given where it does not belong. Expectation: that is refused, and not repeated.
+/// Situation: what is secret is given where it does not belong. Expectation: that is refused, and
+/// not repeated.
 #[test]
 fn secrets_in_wrong_places_are_not_repeated() {
     let place = Place::new();
     fs::write(place.path("config"), "endpoint = \"http://user:HUSH@127.0.0.1:1\n").unwrap();
     let azure = |text: &str| format!("AZURE_STORAGE_CONNECTION_STRING={text}");
-    let (one_word, no_account) = (azure("AccountName=acc AccountKey=HUSH"), azure("AccountName=acc\nAccountKey=HUSH"));
+    let (one_word, no_account) =
+        (azure("AccountName=acc AccountKey=HUSH"), azure("AccountName=acc\nAccountKey=HUSH"));
     let signed = azure("AccountName=acc;BlobEndpoint=https://127.0.0.1:1/?sig=HUSH");
     for (variable, arguments) in [
         (&one_word[..], &["az://c"][..]),
@@ -216,14 +266,33 @@ fn secrets_in_wrong_places_are_not_repeated() {
         ("A=b", &["s3://b", "--endpoint", "http://user:HUSH@127.0.0.1:1"]),
         ("AWS_ENDPOINT_URL=http://user:HUSH@127.0.0.1:1", &["s3://b"]),
         ("A=b", &["s3://b", "--config", "config"]),
-        ("AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:1/x?token=HUSH", &["s3://b", "--endpoint", "http://127.0.0.1:1"]),
+        (
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://127.0.0.1:1/x?token=HUSH",
+            &["s3://b", "--endpoint", "http://127.0.0.1:1"],
+        ),
         ("A=b", &["s3://AKID:HUSH@b"]),
         ("A=b", &["gs://u:HUSH@b"]),
         ("A=b", &["az://c@acc?sig=HUSH"]),
     ] {
-        let cleared = ["-u", "AWS_ACCESS_KEY_ID", "-u", "AWS_SECRET_ACCESS_KEY", "AWS_EC2_METADATA_DISABLED=true", "HOME=/nowhere"];
+        let cleared = [
+            "-u",
+            "AWS_ACCESS_KEY_ID",
+            "-u",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_EC2_METADATA_DISABLED=true",
+            "HOME=/nowhere",
+        ];
         let (url, options) = arguments.split_first().unwrap();
-        let mount = [env!("CARGO_BIN_EXE_ebb"), "mount", url, "mnt", "--data", "data", "--bucket-timeout", "1s"];
+        let mount = [
+            env!("CARGO_BIN_EXE_ebb"),
+            "mount",
+            url,
+            "mnt",
+            "--data",
+            "data",
+            "--bucket-timeout",
+            "1s",
+        ];
         let done = place.program("env", &[&cleared[..], &[variable], &mount, options].concat());
         let logged = fs::read_to_string(place.path("data/ebb.log")).unwrap_or_default();
         assert!(done.status != 0 && !done.err.is_empty(), "{arguments:?}: {done:?}");

@@ -38,24 +38,39 @@ fn a_lazy_end_waits_for_the_last_user() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: a mount is taken away that a process of another mount namespace sees, as that of a container, and one of which something is open.
-/// Danger: `ebb umount` waits without a word. Expectation: it names them, and ends when they have.
+/// Situation: a mount is taken away that a process of another mount namespace sees, as that of a
+/// container, and one of which something is open. Danger: `ebb umount` waits without a word.
+/// Expectation: it names them, and ends when they have.
 #[test]
 fn who_keeps_a_mount_from_ending_is_named() {
     let mut place = Place::new();
     place.mount();
     fs::write(place.path("mnt/file"), "content").unwrap();
-    let sleeper = place.adopt(Command::new("unshare").args(["--mount", "--propagation", "private", "sleep", "6"]).spawn().unwrap());
+    let sleeper = place.adopt(
+        Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sleep", "6"])
+            .spawn()
+            .unwrap(),
+    );
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).unwrap();
-    until("it has a namespace of its own", || namespace(&place.pid(sleeper).to_string()) != namespace("self"));
+    until("it has a namespace of its own", || {
+        namespace(&place.pid(sleeper).to_string()) != namespace("self")
+    });
     let open = File::open(place.path("mnt/file")).unwrap();
     let closing = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_secs(5));
         drop(open);
     });
     let told = place.ebb(&["umount", "mnt", "--lazy"]).good();
-    for (kept, pid) in [("until it is closed by", std::process::id()), ("gone from the mount namespace of", place.pid(sleeper))] {
-        let line = told.err.lines().find(|line| line.contains(kept)).unwrap_or_else(|| panic!("{kept}: {told:?}"));
+    for (kept, pid) in [
+        ("until it is closed by", std::process::id()),
+        ("gone from the mount namespace of", place.pid(sleeper)),
+    ] {
+        let line = told
+            .err
+            .lines()
+            .find(|line| line.contains(kept))
+            .unwrap_or_else(|| panic!("{kept}: {told:?}"));
         assert!(line.contains(&format!("({pid})")), "{line}");
     }
     closing.join().unwrap();
@@ -63,8 +78,9 @@ fn who_keeps_a_mount_from_ending_is_named() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: the data directory is wanted again while something of the mount of before is open. Danger: nobody says what is waited for.
-/// Expectation: it is named, and once it is closed the mount is there.
+/// Situation: the data directory is wanted again while something of the mount of before is open.
+/// Danger: nobody says what is waited for. Expectation: it is named, and once it is closed the
+/// mount is there.
 #[test]
 fn who_keeps_a_data_directory_is_named() {
     let place = Place::new();
@@ -78,7 +94,10 @@ fn who_keeps_a_data_directory_is_named() {
     });
     let told = place.ebb(&["mount", place.url(), "mnt", "--data", "data"]).good();
     let named = format!("{} is taken away, and served until it is closed by", place.text("mnt"));
-    assert!(told.err.contains(&named) && told.err.contains(&format!("({})", std::process::id())), "{told:?}");
+    assert!(
+        told.err.contains(&named) && told.err.contains(&format!("({})", std::process::id())),
+        "{told:?}"
+    );
     closing.join().unwrap();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     place.umount();
@@ -115,15 +134,24 @@ fn in_the_foreground_a_signal_ends_it_with_success() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: the disk that the log is on is full. Danger: a line that cannot be written ends the daemon. Expectation: it is
-/// lost, and all else goes on.
+/// Situation: the disk that the log is on is full. Danger: a line that cannot be written ends the
+/// daemon. Expectation: it is lost, and all else goes on.
 #[test]
 fn a_log_that_cannot_be_written_ends_nothing() {
     let mut place = Place::new();
     let (url, data) = (place.url().to_owned(), place.text("data"));
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let child = std::process::Command::new(env!("CARGO_BIN_EXE_ebb"))
-        .args(["mount", &url, &place.text("mnt"), "--data", &data, "--foreground", "--log", "debug"])
+        .args([
+            "mount",
+            &url,
+            &place.text("mnt"),
+            "--data",
+            &data,
+            "--foreground",
+            "--log",
+            "debug",
+        ])
         .stderr(full.try_clone().unwrap())
         .spawn()
         .unwrap();
@@ -133,7 +161,11 @@ fn a_log_that_cannot_be_written_ends_nothing() {
     kill(place.record("mnt").daemon.pid, libc::SIGKILL);
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     assert_eq!(place.signal(child, libc::SIGTERM), 0);
-    let refused = std::process::Command::new(env!("CARGO_BIN_EXE_ebb")).args(["status", &data]).stderr(full).status().unwrap();
+    let refused = std::process::Command::new(env!("CARGO_BIN_EXE_ebb"))
+        .args(["status", &data])
+        .stderr(full)
+        .status()
+        .unwrap();
     assert_eq!(refused.code(), Some(2));
 }
 
@@ -182,7 +214,11 @@ fn unmounting_waits_for_a_bucket_that_is_away() {
     });
     let done = place.umount();
     assert!(done.out.contains("everything is in the bucket"));
-    assert!(done.err.contains("umount: 1 files, 4 KiB left: ") && done.err.contains("s3://bucket/prefix"), "{done:?}");
+    assert!(
+        done.err.contains("umount: 1 files, 4 KiB left: ")
+            && done.err.contains("s3://bucket/prefix"),
+        "{done:?}"
+    );
     opener.join().unwrap();
     place.drop_cache();
     place.mount();
@@ -196,7 +232,10 @@ fn the_outcome_can_be_had_as_json() {
     place.mount();
     fs::write(place.path("mnt/file"), "content").unwrap();
     let told = place.ebb(&["umount", "mnt", "--json"]).good().json();
-    assert_eq!((&told["unmounted"], &told["flushed"], &told["left"]), (&true.into(), &true.into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&told["unmounted"], &told["flushed"], &told["left"]),
+        (&true.into(), &true.into(), &serde_json::Value::Null)
+    );
 }
 
 /// umount(8) returns while the daemon still writes to the bucket. Whoever mounts again at once
@@ -273,8 +312,9 @@ fn mounting_waits_for_who_has_only_to_end() {
     place.umount();
 }
 
-/// Situation: a mount waits to see whether the node that had the volume still lives, and is interrupted. Danger: its daemon goes on in the
-/// background, and takes the volume over for nobody. Expectation: it ends, and whoever had the volume goes on.
+/// Situation: a mount waits to see whether the node that had the volume still lives, and is
+/// interrupted. Danger: its daemon goes on in the background, and takes the volume over for nobody.
+/// Expectation: it ends, and whoever had the volume goes on.
 #[test]
 fn a_mount_that_is_interrupted_takes_nothing_over() {
     let mut place = Place::new();
@@ -294,14 +334,22 @@ fn a_mount_that_is_interrupted_takes_nothing_over() {
     place.umount();
 }
 
-/// Situation: a mount waits for the command that gives the key, and is interrupted. Danger: the command is left behind.
-/// Expectation: it ends as well.
+/// Situation: a mount waits for the command that gives the key, and is interrupted. Danger: the
+/// command is left behind. Expectation: it ends as well.
 #[test]
 fn a_mount_that_is_interrupted_leaves_no_command_behind() {
     let mut place = Place::new();
     let (url, asked) = (place.url().to_owned(), place.text("asked"));
     let command = format!("echo $$ > {asked}; sleep 1000; true");
-    let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--encryption-key-command", &command]);
+    let child = place.start_silent(&[
+        "mount",
+        &url,
+        "mnt",
+        "--data",
+        "data",
+        "--encryption-key-command",
+        &command,
+    ]);
     let shell = || fs::read_to_string(&asked).ok()?.trim().parse().ok();
     until("the command runs", || shell().is_some());
     let shell: u32 = shell().unwrap();

@@ -1,8 +1,10 @@
-//! Files that the kernel reads by itself while others write them: that everybody sees one file, and that
-//! what is stored through mappings, of which nobody hears, is lost to nobody.
+//! Files that the kernel reads by itself while others write them: that everybody sees one file, and
+//! that what is stored through mappings, of which nobody hears, is lost to nobody.
 
 use crate::data::indices;
-use crate::native::{LEN, content, evicted, holding, is_native, open, open_direct, open_natively, read, store};
+use crate::native::{
+    LEN, content, evicted, holding, is_native, open, open_direct, open_natively, read, store,
+};
 use crate::place::{Place, until};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Seek, SeekFrom, Write};
@@ -29,7 +31,9 @@ impl Mapping {
     fn new(file: &File, len: usize) -> Mapping {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping; what is behind the end of the file is not touched.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let at = unsafe {
+            libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
         assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
         Mapping { at: at.cast(), len }
     }
@@ -44,7 +48,9 @@ impl Mapping {
         assert!(range.end <= self.len);
         let mut bytes = vec![0; range.len()];
         // SAFETY: within the mapping, and into memory of its own.
-        unsafe { std::ptr::copy_nonoverlapping(self.at.add(range.start), bytes.as_mut_ptr(), range.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.at.add(range.start), bytes.as_mut_ptr(), range.len())
+        };
         bytes
     }
 }
@@ -57,12 +63,15 @@ impl Drop for Mapping {
 }
 
 fn is_exposed(place: &Place, name: &str) -> bool {
-    place.ebb(&["explain", &format!("mnt/{name}"), "--json"]).good().json()["exposed"].as_bool().unwrap()
+    place.ebb(&["explain", &format!("mnt/{name}"), "--json"]).good().json()["exposed"]
+        .as_bool()
+        .unwrap()
 }
 
 /// What sendfile(2) gives.
 fn sent(file: &File, at: i64, len: usize) -> Vec<u8> {
-    let (mut from, to) = (at, std::env::temp_dir().join(format!("ebb-sent-{}-{at}", std::process::id())));
+    let (mut from, to) =
+        (at, std::env::temp_dir().join(format!("ebb-sent-{}-{at}", std::process::id())));
     let target = File::create_new(&to).unwrap();
     // SAFETY: the offset is this function's, and the descriptors are open.
     let done = unsafe { libc::sendfile(target.as_raw_fd(), file.as_raw_fd(), &mut from, len) };
@@ -86,7 +95,12 @@ fn zero(model: &mut [u8], offset: usize, len: usize) {
 fn assert_is(file: &File, model: &[u8], what: &str) {
     let found = read(file);
     let differs = found.iter().zip(model).position(|(a, b)| a != b);
-    assert!(found == model, "{what}: {} bytes, not {}; first difference at {differs:?}", found.len(), model.len());
+    assert!(
+        found == model,
+        "{what}: {} bytes, not {}; first difference at {differs:?}",
+        found.len(),
+        model.len()
+    );
     assert_eq!(file.metadata().unwrap().len(), model.len() as u64, "{what}");
 }
 
@@ -114,7 +128,8 @@ fn writable_mounts_read_past_the_daemon() {
     assert!(fs::read(place.path("mnt/new")).is_err());
 }
 
-/// Situation: somebody who is not the owner writes natively to a file with set-id bits, of which no write(2) comes. Expectation: they go.
+/// Situation: somebody who is not the owner writes natively to a file with set-id bits, of which no
+/// write(2) comes. Expectation: they go.
 #[test]
 fn who_writes_past_the_daemon_takes_set_id_bits_away() {
     let place = Place::new();
@@ -133,8 +148,8 @@ fn who_writes_past_the_daemon_takes_set_id_bits_away() {
     place.umount();
 }
 
-/// Every way to change a file that somebody reads natively: the reader sees it when the change returns,
-/// whatever way it goes, up to the new end and no further.
+/// Every way to change a file that somebody reads natively: the reader sees it when the change
+/// returns, whatever way it goes, up to the new end and no further.
 #[test]
 fn readers_see_what_others_change() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -146,7 +161,11 @@ fn readers_see_what_others_change() {
     let check = |model: &[u8], what: &str| {
         assert_is(&reader, model, what);
         assert_is(&open_direct(&place, "file"), model, what);
-        assert_eq!(fs::metadata(store(&place, "file")).unwrap().len(), model.len() as u64, "{what}");
+        assert_eq!(
+            fs::metadata(store(&place, "file")).unwrap().len(),
+            model.len() as u64,
+            "{what}"
+        );
     };
     check(&model, "as it was");
     writer.write_all_at(b"overwritten", 70_000).unwrap();
@@ -178,11 +197,26 @@ fn readers_see_what_others_change() {
     check(&model, "allocated");
     let (mut from, mut to) = (400_000, 120_000);
     // SAFETY: the offsets are this function's, and the descriptors are open.
-    let copied = unsafe { libc::copy_file_range(open(&place, "file").as_raw_fd(), &mut from, writer.as_raw_fd(), &mut to, 50_000, 0) };
+    let copied = unsafe {
+        libc::copy_file_range(
+            open(&place, "file").as_raw_fd(),
+            &mut from,
+            writer.as_raw_fd(),
+            &mut to,
+            50_000,
+            0,
+        )
+    };
     assert_eq!(copied, 50_000);
     model.copy_within(400_000..450_000, 120_000);
     check(&model, "copied within");
-    OpenOptions::new().write(true).truncate(true).open(place.path("mnt/file")).unwrap().write_all(&content(5000)).unwrap();
+    OpenOptions::new()
+        .write(true)
+        .truncate(true)
+        .open(place.path("mnt/file"))
+        .unwrap()
+        .write_all(&content(5000))
+        .unwrap();
     model = content(5000);
     check(&model, "written anew");
     assert!(!is_exposed(&place, "file"), "nobody could map it to store");
@@ -192,8 +226,9 @@ fn readers_see_what_others_change() {
     assert!(fs::read(place.path("backing/file")).unwrap() == model);
 }
 
-/// Situation: somebody reads a file natively, others append to it until it is larger than the cache. Danger: nothing
-/// of it can be evicted, so there is no room. Expectation: it grows, and the rest of the cache goes on to work.
+/// Situation: somebody reads a file natively, others append to it until it is larger than the
+/// cache. Danger: nothing of it can be evicted, so there is no room. Expectation: it grows, and the
+/// rest of the cache goes on to work.
 #[test]
 fn what_somebody_reads_may_grow_beyond_the_cache() {
     const MIB: usize = 1 << 20;
@@ -210,14 +245,16 @@ fn what_somebody_reads_may_grow_beyond_the_cache() {
     assert_is(&reader, &model, "grown");
     assert!(fs::read(place.path("mnt/other")).unwrap() == content(12 * MIB));
     drop((reader, appender));
-    until("it can be evicted", || place.ebb(&["flush", "mnt"]).good().status == 0 && evicted(&place, "file") > 0);
+    until("it can be evicted", || {
+        place.ebb(&["flush", "mnt"]).good().status == 0 && evicted(&place, "file") > 0
+    });
     assert!(fs::read(place.path("mnt/file")).unwrap() == model);
     place.umount();
 }
 
-/// Situation: a file is read natively, and somebody maps it to write. Danger: of what is stored nobody is
-/// told. Expectation: everybody sees it at once; as long as the mapping is there the file stays; then
-/// what was stored is found, and goes to the bucket.
+/// Situation: a file is read natively, and somebody maps it to write. Danger: of what is stored
+/// nobody is told. Expectation: everybody sees it at once; as long as the mapping is there the file
+/// stays; then what was stored is found, and goes to the bucket.
 #[test]
 fn what_is_stored_through_a_mapping_counts() {
     let place = holding(Place::over_s3(), &[("file", LEN)]);
@@ -235,7 +272,11 @@ fn what_is_stored_through_a_mapping_counts() {
     };
     let model = store(100_000, b"stored");
     assert_eq!(sent(&storer, 100_000, 6), b"stored", "by sendfile");
-    for (file, what) in [(&reader, "natively"), (&storer, "through the node"), (&open_direct(&place, "file"), "directly")] {
+    for (file, what) in [
+        (&reader, "natively"),
+        (&storer, "through the node"),
+        (&open_direct(&place, "file"), "directly"),
+    ] {
         assert_is(file, &model, what);
     }
     storer.write_all_at(b"written", 200_000).unwrap();
@@ -277,7 +318,11 @@ fn synchronous_writes_are_forced() {
     place.mount_with(&["--commit-interval", "1h", "--flush-interval", "1h"]);
     fs::write(place.path("mnt/file"), content(LEN)).unwrap();
     let reader = open_natively(&place, "file");
-    let synced = OpenOptions::new().write(true).custom_flags(libc::O_SYNC).open(place.path("mnt/file")).unwrap();
+    let synced = OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_SYNC)
+        .open(place.path("mnt/file"))
+        .unwrap();
     synced.write_all_at(b"synced", 0).unwrap();
     let (written, durable) = indices(&place);
     assert!(durable >= written, "{durable} of {written} are durable");
@@ -285,7 +330,8 @@ fn synchronous_writes_are_forced() {
     place.umount();
 }
 
-/// Holes have no checksums, and what is stored there counts all the same; zeros written over it later too.
+/// Holes have no checksums, and what is stored there counts all the same; zeros written over it
+/// later too.
 #[test]
 fn holes_can_be_stored_into() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -323,8 +369,8 @@ fn holes_can_be_stored_into() {
     assert!(fs::read(place.path("backing/file")).unwrap() == model);
 }
 
-/// Situation: the daemon dies, or all of the mount, while somebody stores through a mapping. Expectation:
-/// what is stored before, meanwhile and afterwards is in the file.
+/// Situation: the daemon dies, or all of the mount, while somebody stores through a mapping.
+/// Expectation: what is stored before, meanwhile and afterwards is in the file.
 #[test]
 fn mappings_outlive_daemons_and_mounts() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -378,8 +424,8 @@ impl Dice {
     }
 }
 
-/// All ways to change and to read one file, in any order, beside a model of it; now and then the daemon dies
-/// or everything is flushed and evicted.
+/// All ways to change and to read one file, in any order, beside a model of it; now and then the
+/// daemon dies or everything is flushed and evicted.
 fn changed_at_random(place: &Place, seed: u64, rounds: usize) {
     const MOST: usize = 1 << 20;
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -392,7 +438,8 @@ fn changed_at_random(place: &Place, seed: u64, rounds: usize) {
     for round in 0..rounds {
         let what = dice.below(100);
         let (at, len) = (dice.below(MOST - 100_000), 1 + dice.below(100_000));
-        let bytes: Vec<u8> = content(len).into_iter().map(|byte| byte.wrapping_add(round as u8) | 1).collect();
+        let bytes: Vec<u8> =
+            content(len).into_iter().map(|byte| byte.wrapping_add(round as u8) | 1).collect();
         match what {
             0..30 => {
                 storer.write_all_at(&bytes, at as u64).unwrap();
@@ -431,7 +478,9 @@ fn changed_at_random(place: &Place, seed: u64, rounds: usize) {
                 place.kill_daemon("mnt");
                 until("another one serves", || place.record("mnt").daemon != record.daemon);
             }
-            _ => assert!(mapping.load(0..model.len()) == model, "seed {seed}, round {round}: mapped"),
+            _ => {
+                assert!(mapping.load(0..model.len()) == model, "seed {seed}, round {round}: mapped")
+            }
         }
         let said = format!("seed {seed}, round {round}, after {what} at {at}, {len} bytes");
         assert_is(&reader, &model, &format!("{said}: natively"));
@@ -449,7 +498,8 @@ fn changed_at_random(place: &Place, seed: u64, rounds: usize) {
 
 #[test]
 fn everybody_sees_one_file() {
-    let seeds = std::env::var("EBB_SEEDS").map_or(vec![1, 2], |seeds| seeds.split(',').map(|seed| seed.parse().unwrap()).collect());
+    let seeds = std::env::var("EBB_SEEDS")
+        .map_or(vec![1, 2], |seeds| seeds.split(',').map(|seed| seed.parse().unwrap()).collect());
     let rounds = std::env::var("EBB_ROUNDS").map_or(300, |rounds| rounds.parse().unwrap());
     let place = Place::new();
     place.mount();
@@ -460,7 +510,8 @@ fn everybody_sees_one_file() {
     place.umount();
 }
 
-/// Opens of all kinds race each other: whichever is first, none fails, and what one has written all see.
+/// Opens of all kinds race each other: whichever is first, none fails, and what one has written all
+/// see.
 #[test]
 fn opens_of_all_kinds_race() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -477,7 +528,8 @@ fn opens_of_all_kinds_race() {
                     if kind == 3 {
                         how.custom_flags(libc::O_DIRECT);
                     }
-                    let file = how.open(path).unwrap_or_else(|error| panic!("{thread}, {round}: {error}"));
+                    let file =
+                        how.open(path).unwrap_or_else(|error| panic!("{thread}, {round}: {error}"));
                     let mark = [thread + 1, round as u8];
                     let at = 1000 * usize::from(thread);
                     match kind {

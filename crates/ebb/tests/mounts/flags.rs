@@ -25,7 +25,12 @@ fn open(path: &Path) -> File {
 fn flags(path: &Path) -> i64 {
     let mut flags: i64 = 0;
     // SAFETY: the descriptor is open, and the kernel writes no more than a long.
-    assert_eq!(unsafe { libc::ioctl(open(path).as_raw_fd(), GETFLAGS as _, &mut flags) }, 0, "{}", io::Error::last_os_error());
+    assert_eq!(
+        unsafe { libc::ioctl(open(path).as_raw_fd(), GETFLAGS as _, &mut flags) },
+        0,
+        "{}",
+        io::Error::last_os_error()
+    );
     flags & !NOT_OURS
 }
 
@@ -48,13 +53,21 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
 fn set_xattr(path: &Path) -> Option<i32> {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: both strings end in NUL, and the value is as long as is said.
-    let result = unsafe { libc::setxattr(path.as_ptr(), c"user.a".as_ptr(), c"1".as_ptr().cast(), 1, 0) };
+    let result =
+        unsafe { libc::setxattr(path.as_ptr(), c"user.a".as_ptr(), c"1".as_ptr().cast(), 1, 0) };
     (result != 0).then(|| io::Error::last_os_error().raw_os_error().unwrap())
 }
 
 fn punch(file: &File) -> Option<i32> {
     // SAFETY: the descriptor is open and the rest are plain integers.
-    let result = unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 0, 1) };
+    let result = unsafe {
+        libc::fallocate(
+            file.as_raw_fd(),
+            libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
+            0,
+            1,
+        )
+    };
     (result != 0).then(|| io::Error::last_os_error().raw_os_error().unwrap())
 }
 
@@ -78,9 +91,20 @@ fn answers(root: &Path) -> Vec<(String, Option<i32>)> {
         say("open to read", errno(File::open(&file)));
         say("open to write", errno(OpenOptions::new().write(true).open(&file)));
         say("open to append", errno(OpenOptions::new().append(true).open(&file)));
-        say("append", errno(OpenOptions::new().append(true).open(&file).and_then(|mut file| file.write(b"more"))));
+        say(
+            "append",
+            errno(
+                OpenOptions::new()
+                    .append(true)
+                    .open(&file)
+                    .and_then(|mut file| file.write(b"more")),
+            ),
+        );
         say("open to truncate", errno(OpenOptions::new().write(true).truncate(true).open(&file)));
-        say("open to append and truncate", errno(OpenOptions::new().append(true).custom_flags(libc::O_TRUNC).open(&file)));
+        say(
+            "open to append and truncate",
+            errno(OpenOptions::new().append(true).custom_flags(libc::O_TRUNC).open(&file)),
+        );
         say("chmod", errno(fs::set_permissions(&file, fs::Permissions::from_mode(0o600))));
         say("chown", errno(chown(&file, Some(1), None)));
         say("touch", errno(open(&file).set_modified(std::time::UNIX_EPOCH)));
@@ -96,7 +120,10 @@ fn answers(root: &Path) -> Vec<(String, Option<i32>)> {
         say("make a directory in the directory", errno(fs::create_dir(dir.join("newdir"))));
         say("remove from the directory", errno(fs::remove_file(&inner)));
         say("rename out of the directory", errno(fs::rename(&inner, root.join("out"))));
-        say("chmod the directory", errno(fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))));
+        say(
+            "chmod the directory",
+            errno(fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))),
+        );
         say("rename the directory", errno(fs::rename(&dir, root.join("moved"))));
         say("a flag that is not known", set_flags(root, 0x4000_0000));
         for path in [&file, &dir] {
@@ -105,14 +132,20 @@ fn answers(root: &Path) -> Vec<(String, Option<i32>)> {
                 assert_eq!(flags(path), 0);
             }
         }
-        say("remove in the end", errno(fs::remove_dir_all(&dir)).filter(|errno| *errno != libc::ENOENT));
+        say(
+            "remove in the end",
+            errno(fs::remove_dir_all(&dir)).filter(|errno| *errno != libc::ENOENT),
+        );
     }
     let saved = root.join("saved");
     fs::create_dir(&saved).unwrap();
     set_flags(&saved, NO_DUMP);
     fs::write(saved.join("file"), "").unwrap();
     fs::create_dir(saved.join("dir")).unwrap();
-    said.push((format!("{:#x} {:#x} are inherited", flags(&saved.join("file")), flags(&saved.join("dir"))), None));
+    said.push((
+        format!("{:#x} {:#x} are inherited", flags(&saved.join("file")), flags(&saved.join("dir"))),
+        None,
+    ));
     said
 }
 

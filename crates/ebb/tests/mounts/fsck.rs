@@ -23,8 +23,8 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
     tokio::task::LocalSet::new().block_on(&runtime, work)
 }
 
-/// Situation: what is to be looked at may not be, or only be read, or is nothing of ebb's. Expectation: the first and the last are told as
-/// what they are, and the second is looked at.
+/// Situation: what is to be looked at may not be, or only be read, or is nothing of ebb's.
+/// Expectation: the first and the last are told as what they are, and the second is looked at.
 #[test]
 fn what_can_only_be_read_is_checked() {
     let place = Place::new();
@@ -33,7 +33,9 @@ fn what_can_only_be_read_is_checked() {
     place.umount();
     let (ebb, data) = (env!("CARGO_BIN_EXE_ebb"), place.text("data"));
     let read_only = |command: &str| {
-        let script = format!("mount --bind {data} {data} && mount -o remount,bind,ro {data} && exec {ebb} {command}");
+        let script = format!(
+            "mount --bind {data} {data} && mount -o remount,bind,ro {data} && exec {ebb} {command}"
+        );
         place.program("unshare", &["-m", "sh", "-c", &script])
     };
     let found = read_only("fsck data").good();
@@ -56,9 +58,9 @@ fn what_can_only_be_read_is_checked() {
     place.umount();
 }
 
-/// Situation: an object and a page have gone from the bucket, something nobody knows is where ebb alone
-/// writes, and somebody has added a file. Expectation: a node that runs, and the data directory that it
-/// leaves, say just that.
+/// Situation: an object and a page have gone from the bucket, something nobody knows is where ebb
+/// alone writes, and somebody has added a file. Expectation: a node that runs, and the data
+/// directory that it leaves, say just that.
 #[test]
 fn the_bucket_is_compared() {
     for place in [Place::new(), Place::over_s3()] {
@@ -69,8 +71,18 @@ fn the_bucket_is_compared() {
         }
         place.ebb(&["flush", "mnt"]).good();
         let found = place.ebb(&["fsck", "mnt", "--bucket", "--json"]).good().json();
-        assert_eq!((&found["objects"], &found["pages"], &found["waiting"]), (&3.into(), &2.into(), &0.into()), "{found}");
-        assert!(place.ebb(&["fsck", "mnt", "--bucket"]).good().out.contains("3 objects and 2 pages in the bucket checked: no problem"));
+        assert_eq!(
+            (&found["objects"], &found["pages"], &found["waiting"]),
+            (&3.into(), &2.into(), &0.into()),
+            "{found}"
+        );
+        assert!(
+            place
+                .ebb(&["fsck", "mnt", "--bucket"])
+                .good()
+                .out
+                .contains("3 objects and 2 pages in the bucket checked: no problem")
+        );
 
         as_outsider(&place, async |bucket| {
             let page = ".ebb/d/1000000000002";
@@ -81,7 +93,11 @@ fn the_bucket_is_compared() {
                 bucket.put(key, "x".into(), ebb_ports::Condition::Always, vec![]).await.unwrap();
             }
         });
-        assert_eq!(place.ebb(&["fsck", "mnt"]).good().status, 0, "the bucket is not looked at unasked");
+        assert_eq!(
+            place.ebb(&["fsck", "mnt"]).good().status,
+            0,
+            "the bucket is not looked at unasked"
+        );
         let check = |path: &str| {
             let found = place.ebb(&["fsck", path, "--bucket"]);
             assert_eq!(found.status, 4, "{found:?}");
@@ -89,7 +105,8 @@ fn the_bucket_is_compared() {
             assert_eq!(problems, 3, "{found:?}");
             for expected in [
                 "its object a is gone from the bucket; all of it is cached here",
-                "its page .ebb/d/1000000000002, with what no object can say, is gone from the bucket",
+                "its page .ebb/d/1000000000002, with what no object can say, is gone from the \
+                 bucket",
                 ".ebb/d/1000000000099 is in the bucket and nothing refers to it",
                 "changed by others: added was put into the bucket by others",
             ] {
@@ -112,7 +129,9 @@ fn what_cannot_be_compared_is_said() {
     fs::write(place.path("mnt/file"), "content").unwrap();
     place.umount();
     place.ebb(&["fsck", "data", "--bucket"]).good();
-    place.ebb(&["fsck", "data", "--bucket", "--endpoint", "http://127.0.0.1:1"]).refused(8, "cannot be reached");
+    place
+        .ebb(&["fsck", "data", "--bucket", "--endpoint", "http://127.0.0.1:1"])
+        .refused(8, "cannot be reached");
     place.ebb(&["mount", place.url(), "mnt2", "--data", "data2"]).good();
     place.umount_at("mnt2");
     place.ebb(&["fsck", "data", "--bucket"]).refused(8, "was served by");
@@ -122,9 +141,9 @@ fn what_cannot_be_compared_is_said() {
     place.umount_at("mnt2");
 }
 
-/// Situation: an object, a page and a cached block are damaged, and something nobody knows is where ebb
-/// alone writes. Expectation: nothing is done before somebody agrees; then all is as it was, the
-/// exit status says so, and a later check is clean.
+/// Situation: an object, a page and a cached block are damaged, and something nobody knows is where
+/// ebb alone writes. Expectation: nothing is done before somebody agrees; then all is as it was,
+/// the exit status says so, and a later check is clean.
 #[test]
 fn what_has_one_answer_is_repaired() {
     for place in [Place::new(), Place::over_s3()] {
@@ -137,21 +156,37 @@ fn what_has_one_answer_is_repaired() {
         as_outsider(&place, async |bucket| {
             bucket.delete(".ebb/d/1000000000002", None).await.unwrap();
             bucket.delete("a", None).await.unwrap();
-            bucket.put(".ebb/d/1000000000099", "x".into(), ebb_ports::Condition::Always, vec![]).await.unwrap();
+            bucket
+                .put(".ebb/d/1000000000099", "x".into(), ebb_ports::Condition::Always, vec![])
+                .await
+                .unwrap();
         });
         rot(&place, "1000000000004");
         let check = |more: &[&str]| place.ebb(&[&["fsck", "mnt", "--bucket"], more].concat());
         assert_eq!(check(&[]).status, 4);
         let found = check(&["--repair"]);
         assert_eq!(found.status, 4, "{found:?}");
-        assert!(found.err.contains("nothing is done without --yes") && found.out.matches("--repair ").count() == 4, "{found:?}");
+        assert!(
+            found.err.contains("nothing is done without --yes")
+                && found.out.matches("--repair ").count() == 4,
+            "{found:?}"
+        );
         assert_eq!(check(&[]).out.lines().filter(|line| line.starts_with("PROBLEM ")).count(), 4);
 
         let repaired = check(&["--repair", "--yes"]);
         assert_eq!(repaired.status, 1, "{repaired:?}");
-        assert!(repaired.err.matches("\nrepaired: ").count() + usize::from(repaired.err.starts_with("repaired: ")) == 4, "{repaired:?}");
+        assert!(
+            repaired.err.matches("\nrepaired: ").count()
+                + usize::from(repaired.err.starts_with("repaired: "))
+                == 4,
+            "{repaired:?}"
+        );
         check(&[]).good();
-        assert_eq!(check(&["--repair", "--yes"]).good().status, 0, "there is nothing left to repair");
+        assert_eq!(
+            check(&["--repair", "--yes"]).good().status,
+            0,
+            "there is nothing left to repair"
+        );
         place.umount();
         place.ebb(&["fsck", "data", "--bucket"]).good();
         place.ebb(&["fsck", "data", "--repair"]).refused(2, "mount it, and repair the mount");
@@ -165,8 +200,9 @@ fn what_has_one_answer_is_repaired() {
     }
 }
 
-/// Situation: what was written to a file and not sent yet is damaged. Expectation: nothing decides that
-/// by itself; given up by name, the file is what was last sent, for those who have it open too.
+/// Situation: what was written to a file and not sent yet is damaged. Expectation: nothing decides
+/// that by itself; given up by name, the file is what was last sent, for those who have it open
+/// too.
 #[test]
 fn a_file_is_rolled_back_when_told_to() {
     let place = Place::over_s3();
@@ -180,12 +216,20 @@ fn a_file_is_rolled_back_when_told_to() {
     rot(&place, "1000000000002");
     let found = place.ebb(&["fsck", "mnt", "--repair", "--yes"]);
     assert_eq!(found.status, 4, "{found:?}");
-    assert!(found.out.contains("bytes 458752 to 524288 are lost") && found.out.contains("`ebb rollback`"), "{found:?}");
+    assert!(
+        found.out.contains("bytes 458752 to 524288 are lost")
+            && found.out.contains("`ebb rollback`"),
+        "{found:?}"
+    );
 
     place.ebb(&["rollback", "mnt/file"]).refused(1, "nothing was done");
     assert_eq!(fs::metadata(&path).unwrap().len(), 2 << 20);
     let rolled_back = place.ebb(&["rollback", "mnt/file", "--yes", "--json"]).good().json();
-    assert_eq!((&rolled_back["before_bytes"], &rolled_back["bytes"]), (&(2 << 20).into(), &(1 << 20).into()), "{rolled_back}");
+    assert_eq!(
+        (&rolled_back["before_bytes"], &rolled_back["bytes"]),
+        (&(2 << 20).into(), &(1 << 20).into()),
+        "{rolled_back}"
+    );
     until("who has it open is told", || open.metadata().unwrap().len() == 1 << 20);
     let mut seen = vec![0; 1 << 20];
     std::os::unix::fs::FileExt::read_exact_at(&open, &mut seen, 0).unwrap();
@@ -202,9 +246,10 @@ fn a_file_is_rolled_back_when_told_to() {
     place.umount();
 }
 
-/// Situation: a bit of the log rots under a mount, with files that the bucket does not have; it is found, or the mount is killed
-/// before. Expectation: fsck of the mount names and repairs it, and nothing is lost; otherwise the next mount is refused, and fsck of
-/// the data directory says what there is and what can be done, with the exit status of damage.
+/// Situation: a bit of the log rots under a mount, with files that the bucket does not have; it is
+/// found, or the mount is killed before. Expectation: fsck of the mount names and repairs it, and
+/// nothing is lost; otherwise the next mount is refused, and fsck of the data directory says what
+/// there is and what can be done, with the exit status of damage.
 #[test]
 fn a_log_that_rots_is_repaired_in_time_or_explained() {
     let place = Place::over_s3();
@@ -215,7 +260,10 @@ fn a_log_that_rots_is_repaired_in_time_or_explained() {
     let named = rot_log(&place);
     let found = place.ebb(&["fsck", "mnt", "--repair"]);
     assert_eq!(found.status, 4, "{found:?}");
-    assert!(found.out.contains(&named) && found.out.contains("goes on in a new segment"), "{found:?}");
+    assert!(
+        found.out.contains(&named) && found.out.contains("goes on in a new segment"),
+        "{found:?}"
+    );
     let repaired = place.ebb(&["fsck", "mnt", "--repair", "--yes"]);
     assert_eq!(repaired.status, 1, "{repaired:?}");
     place.ebb(&["fsck", "mnt"]).good();
@@ -229,7 +277,13 @@ fn a_log_that_rots_is_repaired_in_time_or_explained() {
     place.ebb(&["mount", place.url(), "mnt", "--data", "data"]).refused(1, &named);
     let told = place.ebb(&["fsck", "data"]);
     assert_eq!(told.status, 4, "{told:?}");
-    for said in [&named, "ebb mount s3://", "--data NEW_DIRECTORY", "ebb restore BACKUP NEW_DIRECTORY s3://", "NOT CLEAN"] {
+    for said in [
+        &named,
+        "ebb mount s3://",
+        "--data NEW_DIRECTORY",
+        "ebb restore BACKUP NEW_DIRECTORY s3://",
+        "NOT CLEAN",
+    ] {
         assert!(told.out.contains(said), "{said}: {told:?}");
     }
     place.ebb(&["mount", place.url(), "mnt", "--data", "data2", "--take-over", "now"]).good();
@@ -239,7 +293,9 @@ fn a_log_that_rots_is_repaired_in_time_or_explained() {
 
 /// Of the first record of the log. Says what of it is named.
 fn rot_log(place: &Place) -> String {
-    let names = fs::read_dir(place.path("data/log")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names = fs::read_dir(place.path("data/log"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let first = names.filter(|name| name.starts_with('0')).min().unwrap();
     let log = fs::OpenOptions::new().write(true).open(place.path("data/log").join(&first)).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&log, b"rot", 4096 + 70).unwrap();
@@ -248,6 +304,9 @@ fn rot_log(place: &Place) -> String {
 
 /// Of the seventh block of a file's store file.
 fn rot(place: &Place, ino: &str) {
-    let store = fs::OpenOptions::new().write(true).open(place.path("data/store").join(format!("{ino:0>16}"))).unwrap();
+    let store = fs::OpenOptions::new()
+        .write(true)
+        .open(place.path("data/store").join(format!("{ino:0>16}")))
+        .unwrap();
     std::os::unix::fs::FileExt::write_all_at(&store, b"rot", 500_000).unwrap();
 }

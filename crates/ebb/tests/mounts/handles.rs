@@ -20,14 +20,30 @@ fn handle(path: &Path) -> Handle {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut mount = 0;
     // SAFETY: the path ends in NUL, and the handle has the room that it says.
-    let result = unsafe { libc::syscall(libc::SYS_name_to_handle_at, libc::AT_FDCWD, path.as_ptr(), &mut handle, &mut mount, 0) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &mut handle,
+            &mut mount,
+            0,
+        )
+    };
     assert_eq!(result, 0, "{}", io::Error::last_os_error());
     handle
 }
 
 fn open(mount: &File, handle: &Handle) -> Result<String, i32> {
     // SAFETY: the descriptor is open, and the handle is one that the kernel gave.
-    let fd = unsafe { libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), handle, libc::O_RDONLY | libc::O_CLOEXEC) };
+    let fd = unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            mount.as_raw_fd(),
+            handle,
+            libc::O_RDONLY | libc::O_CLOEXEC,
+        )
+    };
     if fd < 0 {
         return Err(io::Error::last_os_error().raw_os_error().unwrap());
     }

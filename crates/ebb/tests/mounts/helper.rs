@@ -17,7 +17,10 @@ fn link(place: &Place, name: &str) -> PathBuf {
 #[track_caller]
 fn refused(done: Done, status: i32, text: &str) {
     let line = done.err.trim_end().lines().last().unwrap_or_default();
-    assert!(done.status == status && line.starts_with("mount.ebb: ") && line.contains(text), "expected {status} and {text:?}: {done:?}");
+    assert!(
+        done.status == status && line.starts_with("mount.ebb: ") && line.contains(text),
+        "expected {status} and {text:?}: {done:?}"
+    );
 }
 
 fn errno(result: std::io::Result<()>) -> Option<i32> {
@@ -26,7 +29,10 @@ fn errno(result: std::io::Result<()>) -> Option<i32> {
 
 fn options_of(place: &Place) -> String {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let line = table.lines().find(|line| line.contains(&format!(" {} ", place.text("mnt")))).expect("it is mounted");
+    let line = table
+        .lines()
+        .find(|line| line.contains(&format!(" {} ", place.text("mnt"))))
+        .expect("it is mounted");
     line.split(' ').nth(5).unwrap().to_owned()
 }
 
@@ -55,10 +61,17 @@ fn it_mounts_as_ebb_does() {
     refused(place.program(&helper, &[place.url(), "mnt", "-o", &options]), 32, "is mounted at");
     place.umount();
     // mount(8) leaves `suid` and `dev` out even where it is told them: they are what it means.
-    place.program(&helper, &[place.url(), "mnt", "-o", &format!("rw,data={}", place.text("data"))]).good();
+    place
+        .program(&helper, &[place.url(), "mnt", "-o", &format!("rw,data={}", place.text("data"))])
+        .good();
     assert!(!options_of(&place).contains("nosuid") && !options_of(&place).contains("nodev"));
     place.umount();
-    place.program(&helper, &[place.url(), "mnt", "-r", "-o", &format!("data={}", place.text("other"))]).good();
+    place
+        .program(
+            &helper,
+            &[place.url(), "mnt", "-r", "-o", &format!("data={}", place.text("other"))],
+        )
+        .good();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     assert_eq!(errno(fs::write(place.path("mnt/file"), "")), Some(libc::EROFS));
     place.umount();
@@ -69,7 +82,8 @@ fn what_it_does_without_a_terminal_it_does_silently() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     let helper = link(&place, "mount.ebb");
-    let (volume, options) = (format!("ebb://{address}/volume"), format!("data={}", place.text("client")));
+    let (volume, options) =
+        (format!("ebb://{address}/volume"), format!("data={}", place.text("client")));
     let told = place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
     assert!(told.err.contains("attaching to"), "{told:?}");
     place.umount();
@@ -83,15 +97,23 @@ fn what_it_does_without_a_terminal_it_does_silently() {
 fn it_says_whose_mistake_it_was() {
     let place = Place::new();
     let helper = link(&place, "mount.ebb");
-    let mount = |source: &str, options: &str| place.program(&helper, &[source, "mnt", "-o", &format!("data=data,{options}")]);
+    let mount = |source: &str, options: &str| {
+        place.program(&helper, &[source, "mnt", "-o", &format!("data=data,{options}")])
+    };
     refused(mount(place.url(), "bogus"), 1, "unknown mount option \"bogus\"");
     refused(mount(place.url(), "foreground"), 1, "\"foreground\" cannot be given here");
     refused(mount(place.url(), "config=none.toml"), 1, "none.toml: ");
     refused(mount("/plain/path", "rw"), 1, "it has no scheme");
     refused(place.program(&helper, &[place.url(), "missing"]), 1, "does not exist");
-    refused(mount(&format!("file://{}", place.text("gone")), "rw"), 32, "there is no such directory");
+    refused(
+        mount(&format!("file://{}", place.text("gone")), "rw"),
+        32,
+        "there is no such directory",
+    );
     refused(mount(place.url(), "remount,ro"), 32, "no ebb file system is mounted at");
-    for args in [&["mnt"][..], &[place.url(), "mnt", "-Z"], &[place.url(), "mnt", "-o", "cache-size=much"]] {
+    for args in
+        [&["mnt"][..], &[place.url(), "mnt", "-Z"], &[place.url(), "mnt", "-o", "cache-size=much"]]
+    {
         let done = place.program(&helper, args);
         assert!(done.status == 1 && done.err.starts_with("error: "), "{done:?}");
     }
@@ -107,11 +129,17 @@ fn it_says_whose_mistake_it_was() {
 fn a_mount_changes_its_flags() {
     let place = Place::new();
     let helper = link(&place, "mount.ebb");
-    let remount = |options: &str| place.program(&helper, &[place.url(), "mnt", "-o", &format!("remount,{options}")]);
+    let remount = |options: &str| {
+        place.program(&helper, &[place.url(), "mnt", "-o", &format!("remount,{options}")])
+    };
     place.mount_with(&["-o", "noexec"]);
     fs::write(place.path("mnt/file"), "content").unwrap();
     remount("ro,cache-size=1G,allow_other").good();
-    assert!(["ro", "nosuid", "nodev", "noexec"].iter().all(|flag| options_of(&place).split(',').any(|set| set == *flag)));
+    assert!(
+        ["ro", "nosuid", "nodev", "noexec"]
+            .iter()
+            .all(|flag| options_of(&place).split(',').any(|set| set == *flag))
+    );
     assert_eq!(errno(fs::write(place.path("mnt/file"), "changed")), Some(libc::EROFS));
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     // What was written before reaches the bucket all the same.
@@ -139,7 +167,11 @@ fn mount_and_fstab_find_it() {
     link(&place, "mount.ebb");
     link(&place, "mount.fuse.ebb");
     let (mnt, sbin) = (place.text("mnt"), place.text("sbin"));
-    let fstab = format!("{} {mnt} ebb defaults,_netdev,nofail,allow_other,data={},cache-size=1G 0 0\n", place.url(), place.text("data"));
+    let fstab = format!(
+        "{} {mnt} ebb defaults,_netdev,nofail,allow_other,data={},cache-size=1G 0 0\n",
+        place.url(),
+        place.text("data")
+    );
     fs::write(place.path("fstab"), fstab).unwrap();
     let script = format!(
         "set -e

@@ -24,7 +24,10 @@ pub fn create(path: &Path) -> File {
 
 /// Bytes that the node's store files take on its disk.
 fn stored(place: &Place) -> u64 {
-    fs::read_dir(place.path("data/store")).unwrap().map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512).sum()
+    fs::read_dir(place.path("data/store"))
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512)
+        .sum()
 }
 
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -119,7 +122,11 @@ fn sizes_and_refusals() {
     file.set_len(0).unwrap();
     assert_eq!(fallocate(&file, 0, 0, 0), Err(libc::EINVAL));
     assert_eq!(fallocate(&file, libc::FALLOC_FL_PUNCH_HOLE, 0, 10), Err(libc::EOPNOTSUPP));
-    for mode in [libc::FALLOC_FL_COLLAPSE_RANGE, libc::FALLOC_FL_INSERT_RANGE, libc::FALLOC_FL_UNSHARE_RANGE] {
+    for mode in [
+        libc::FALLOC_FL_COLLAPSE_RANGE,
+        libc::FALLOC_FL_INSERT_RANGE,
+        libc::FALLOC_FL_UNSHARE_RANGE,
+    ] {
         assert_eq!(fallocate(&file, mode, 0, 4096), Err(libc::EOPNOTSUPP));
     }
     assert_eq!(fallocate(&File::open(&path).unwrap(), 0, 0, 10), Err(libc::EBADF));
@@ -168,8 +175,15 @@ fn holes_take_no_blocks() {
     let copy = place.path("mnt/copy");
     assert!(Command::new("cp").arg(&path).arg(&copy).status().unwrap().success());
     assert_eq!((blocks(&copy), fs::read(&copy).unwrap() == content), (sparse, true));
-    let tar = Command::new("tar").args(["-C", path.parent().unwrap().to_str().unwrap(), "-Scf", "-", "file"]).output().unwrap();
-    assert!(tar.status.success() && tar.stdout.len() < 4 * BLOCK as usize, "{} bytes", tar.stdout.len());
+    let tar = Command::new("tar")
+        .args(["-C", path.parent().unwrap().to_str().unwrap(), "-Scf", "-", "file"])
+        .output()
+        .unwrap();
+    assert!(
+        tar.status.success() && tar.stdout.len() < 4 * BLOCK as usize,
+        "{} bytes",
+        tar.stdout.len()
+    );
 
     // Who has nothing but the bucket knows of no holes.
     place.umount();

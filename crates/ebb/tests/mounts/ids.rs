@@ -14,7 +14,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A mount once more at another directory: the first 2,000 ids of the volume are those from 100,000 on there.
+/// A mount once more at another directory: the first 2,000 ids of the volume are those from 100,000
+/// on there.
 struct Idmapped {
     at: PathBuf,
 }
@@ -23,7 +24,9 @@ impl Idmapped {
     fn new(of: &Path, at: PathBuf) -> Idmapped {
         let mut sleep = Command::new("sleep");
         // SAFETY: makes one system call.
-        unsafe { sleep.arg("60").pre_exec(|| cvt(libc::unshare(libc::CLONE_NEWUSER).into()).map(drop)) };
+        unsafe {
+            sleep.arg("60").pre_exec(|| cvt(libc::unshare(libc::CLONE_NEWUSER).into()).map(drop))
+        };
         let mut sleep = sleep.spawn().unwrap();
         for map in ["uid_map", "gid_map"] {
             fs::write(format!("/proc/{}/{map}", sleep.id()), "0 100000 2000").unwrap();
@@ -36,13 +39,35 @@ impl Idmapped {
         attr.attr_set = libc::MOUNT_ATTR_IDMAP;
         attr.userns_fd = users.as_raw_fd() as u64;
         let (of, to, none) = (c_string(of), c_string(&at), c"");
-        // SAFETY: all strings end in NUL and outlive the calls, as does `attr`, which is as long as is said.
+        // SAFETY: all strings end in NUL and outlive the calls, as does `attr`, which is as long as
+        // is said.
         unsafe {
-            let tree = libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, of.as_ptr(), libc::OPEN_TREE_CLONE | libc::O_CLOEXEC as u32);
+            let tree = libc::syscall(
+                libc::SYS_open_tree,
+                libc::AT_FDCWD,
+                of.as_ptr(),
+                libc::OPEN_TREE_CLONE | libc::O_CLOEXEC as u32,
+            );
             let tree = OwnedFd::from_raw_fd(cvt(tree).unwrap());
             let (len, flags) = (size_of::<libc::mount_attr>(), libc::MOVE_MOUNT_F_EMPTY_PATH);
-            cvt(libc::syscall(libc::SYS_mount_setattr, tree.as_raw_fd(), none.as_ptr(), libc::AT_EMPTY_PATH, &attr, len)).unwrap();
-            cvt(libc::syscall(libc::SYS_move_mount, tree.as_raw_fd(), none.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)).unwrap();
+            cvt(libc::syscall(
+                libc::SYS_mount_setattr,
+                tree.as_raw_fd(),
+                none.as_ptr(),
+                libc::AT_EMPTY_PATH,
+                &attr,
+                len,
+            ))
+            .unwrap();
+            cvt(libc::syscall(
+                libc::SYS_move_mount,
+                tree.as_raw_fd(),
+                none.as_ptr(),
+                libc::AT_FDCWD,
+                to.as_ptr(),
+                flags,
+            ))
+            .unwrap();
         }
         Idmapped { at }
     }
@@ -87,9 +112,10 @@ fn naming(id: u32) -> Vec<u8> {
     acl(&[(1, 6, u32::MAX), (2, 6, id), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)])
 }
 
-/// Situation: a mount is mounted once more with other numbers of users, as for a container with users of its own.
-/// Danger: the daemon takes numbers of the one for those of the other, or the kernel says that it cannot be done at all.
-/// Expectation: owners, ACLs and permissions are those of the map, in both directions; who is not in the map owns nothing.
+/// Situation: a mount is mounted once more with other numbers of users, as for a container with
+/// users of its own. Danger: the daemon takes numbers of the one for those of the other, or the
+/// kernel says that it cannot be done at all. Expectation: owners, ACLs and permissions are those
+/// of the map, in both directions; who is not in the map owns nothing.
 #[test]
 fn a_mount_can_be_idmapped() {
     let place = Place::over_s3();
@@ -104,7 +130,8 @@ fn a_mount_can_be_idmapped() {
     chown(&dir, Some(1000), Some(1000)).unwrap();
     fs::set_permissions(&dir, Permissions::from_mode(0o700)).unwrap();
     assert_eq!(owner(&mapped_dir), (101_000, 101_000));
-    let work = "umask 022; echo x > f; mkdir sub; ln -s f l; mkfifo p; ln f g; mv g h; chmod 640 f; truncate -s 1 f; cat f; rm h; ls -ln | grep -c 101000";
+    let work = "umask 022; echo x > f; mkdir sub; ln -s f l; mkfifo p; ln f g; mv g h; chmod 640 \
+        f; truncate -s 1 f; cat f; rm h; ls -ln | grep -c 101000";
     assert_eq!(shell(&mapped_dir, 101_000, 101_000, work), "0 x4 []");
     for name in ["f", "sub", "l", "p"] {
         assert_eq!(owner(&dir.join(name)), (1000, 1000), "{name}");
@@ -117,7 +144,11 @@ fn a_mount_can_be_idmapped() {
     let (foreign, mapped_foreign) = both("foreign");
     make(&foreign, 0o644, 5000, 5000);
     assert_eq!(owner(&mapped_foreign), (65_534, 65_534));
-    assert_eq!(errno(fs::write(mapped.join("d/mine"), "")), Some(libc::EOVERFLOW), "root itself is not in it");
+    assert_eq!(
+        errno(fs::write(mapped.join("d/mine"), "")),
+        Some(libc::EOVERFLOW),
+        "root itself is not in it"
+    );
     assert_eq!(errno(OpenOptions::new().append(true).open(&mapped_foreign)), Some(libc::EACCES));
 
     let (file, mapped_file) = both("d/f");
@@ -145,8 +176,9 @@ fn a_mount_can_be_idmapped() {
     place.umount();
 }
 
-/// Situation: on a mount that may be idmapped the kernel says of few requests who asks. Danger: root counts as an
-/// ordinary user, who loses set-id bits, or an ordinary user as root, who keeps them. Expectation: both are told apart, and groups too.
+/// Situation: on a mount that may be idmapped the kernel says of few requests who asks. Danger:
+/// root counts as an ordinary user, who loses set-id bits, or an ordinary user as root, who keeps
+/// them. Expectation: both are told apart, and groups too.
 #[test]
 fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     let place = Place::new();
@@ -170,10 +202,24 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     assert_eq!(after(0o2664, "setpriv", &by(&["--regid=1000", "--groups=7,50"])), 0o2664);
     assert_eq!(after(0o2664, "setpriv", &by(&["--regid=1000", "--clear-groups"])), 0o664);
     assert_eq!(after(0o2664, "chown", &["1001"]), 0o2664);
-    assert_eq!(after(0o2664, "setpriv", &["--reuid=1000", "--regid=1000", "--clear-groups", "chgrp", "1000"]), 0o664);
+    assert_eq!(
+        after(
+            0o2664,
+            "setpriv",
+            &["--reuid=1000", "--regid=1000", "--clear-groups", "chgrp", "1000"]
+        ),
+        0o664
+    );
     // Set-user-id stays when root reserves room, and for nobody else.
     assert_eq!(after(0o4755, "fallocate", &["-l", "100"]), 0o4755);
-    assert_eq!(after(0o4755, "setpriv", &["--reuid=1000", "--regid=50", "--clear-groups", "fallocate", "-l", "100"]), 0o755);
+    assert_eq!(
+        after(
+            0o4755,
+            "setpriv",
+            &["--reuid=1000", "--regid=50", "--clear-groups", "fallocate", "-l", "100"]
+        ),
+        0o755
+    );
 
     // So it does where the kernel has the file from a listing.
     make(&file, 0o4755, 1000, 50);
@@ -189,20 +235,37 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     fs::write(dir.join("other"), "").unwrap();
     assert_eq!(shell(&dir, 1000, 1000, "rm -f f; rmdir sub"), "0  []");
     assert_eq!(shell(&dir, 1001, 1001, "echo > over; mv -f over other"), "0  []");
-    let mut kept: Vec<_> = entries(&place, "mnt").into_iter().map(|entry| (entry["path"].clone(), entry["uid"].clone())).collect();
+    let mut kept: Vec<_> = entries(&place, "mnt")
+        .into_iter()
+        .map(|entry| (entry["path"].clone(), entry["uid"].clone()))
+        .collect();
     kept.sort_by_key(|(path, _)| path.to_string());
-    assert_eq!(kept, [("d/f".into(), 1000.into()), ("d/other".into(), 1001.into()), ("d/sub".into(), 1000.into())]);
+    assert_eq!(
+        kept,
+        [
+            ("d/f".into(), 1000.into()),
+            ("d/other".into(), 1001.into()),
+            ("d/sub".into(), 1000.into())
+        ]
+    );
     place.umount();
 }
 
-/// Situation: a volume numbers users otherwise than the machine. Danger: a number that only one side knows is somebody on the
-/// other, or what the machine gives reaches the volume unchanged. Expectation: owners, groups, ACLs and permissions are those of
-/// the map, in both directions; who has no number on the other side is nobody there, and nobody can act as it.
+/// Situation: a volume numbers users otherwise than the machine. Danger: a number that only one
+/// side knows is somebody on the other, or what the machine gives reaches the volume unchanged.
+/// Expectation: owners, groups, ACLs and permissions are those of the map, in both directions; who
+/// has no number on the other side is nobody there, and nobody can act as it.
 #[test]
 fn a_mount_numbers_users_otherwise_than_its_volume() {
     let place = Place::over_s3();
     fs::set_permissions(&place.dir, Permissions::from_mode(0o755)).unwrap();
-    let mapped = ["--map-uid", "0:0:1", "--map-uid=1000:5000:10", "-o", "allow_other,dev,suid,map_gid=0:0:1,map_gid=1000:6000:10"];
+    let mapped = [
+        "--map-uid",
+        "0:0:1",
+        "--map-uid=1000:5000:10",
+        "-o",
+        "allow_other,dev,suid,map_gid=0:0:1,map_gid=1000:6000:10",
+    ];
     let (dir, foreign) = (place.path("mnt/d"), place.path("mnt/foreign"));
     let (file, named) = (dir.join("f"), dir.join("named"));
     place.mount_with(&["-o", "allow_other,dev,suid"]);
@@ -217,7 +280,8 @@ fn a_mount_numbers_users_otherwise_than_its_volume() {
     place.mount_with(&mapped);
     assert_eq!(owner(&dir), (1000, 1000));
     place.ebb(&["trash", "keep", "mnt/d", "1d"]).good();
-    let work = "echo x > f; mkdir sub; ln -s f l; mkfifo p; echo y > g; rm g; chmod 664 f; ls -ln | grep -c 1000";
+    let work = "echo x > f; mkdir sub; ln -s f l; mkfifo p; echo y > g; rm g; chmod 664 f; ls -ln \
+        | grep -c 1000";
     assert_eq!(shell(&dir, 1000, 1000, work), "0 4 []");
     let trash = entries(&place, "mnt");
     assert_eq!((trash.len(), &trash[0]["uid"]), (1, &5000.into()));
@@ -227,7 +291,9 @@ fn a_mount_numbers_users_otherwise_than_its_volume() {
     assert_eq!(errno(chown(&file, None, Some(5000))), Some(libc::EOVERFLOW));
     // Who may leave set-gid is in the group by the machine's numbers.
     fs::set_permissions(&file, Permissions::from_mode(0o2666)).unwrap();
-    let by = |groups: &str| ["--reuid=1002", "--regid=1002", groups, "sh", "-c", "echo >> mnt/d/f"].map(str::to_owned);
+    let by = |groups: &str| {
+        ["--reuid=1002", "--regid=1002", groups, "sh", "-c", "echo >> mnt/d/f"].map(str::to_owned)
+    };
     place.program("setpriv", &by("--groups=1000")).good();
     assert_eq!(mode(&file), 0o2666);
     place.program("setpriv", &by("--groups=6000")).good();
@@ -239,16 +305,32 @@ fn a_mount_numbers_users_otherwise_than_its_volume() {
     assert_eq!(set(&named, ACCESS, &naming(5001), 0), Err(libc::EINVAL));
     assert_eq!(shell(&dir, 1001, 1001, "cat named"), "0 z []");
     assert_eq!(shell(&dir, 1002, 1002, "cat named"), r#"1  ["Permission denied"]"#);
-    let handed_down = acl(&[(1, 7, u32::MAX), (4, 5, u32::MAX), (8, 7, 1003), (16, 7, u32::MAX), (32, 5, u32::MAX)]);
+    let handed_down = acl(&[
+        (1, 7, u32::MAX),
+        (4, 5, u32::MAX),
+        (8, 7, 1003),
+        (16, 7, u32::MAX),
+        (32, 5, u32::MAX),
+    ]);
     set(&dir.join("sub"), DEFAULT, &handed_down, 0).unwrap();
     fs::create_dir(dir.join("sub/below")).unwrap();
     assert_eq!(get(&dir.join("sub/below"), DEFAULT, 100), Ok(handed_down));
 
     // Whom only the volume knows.
     assert_eq!(owner(&foreign), (65_534, 0));
-    assert_eq!(shell(&place.path("mnt"), 65_534, 65_534, "cat foreign; cat private"), r#"1 content ["Permission denied"]"#);
-    assert_eq!(errno(OpenOptions::new().append(true).open(&foreign)), Some(libc::EACCES), "root cannot name its owner either");
-    assert_eq!(errno(fs::set_permissions(&foreign, Permissions::from_mode(0o777))), Some(libc::EOVERFLOW));
+    assert_eq!(
+        shell(&place.path("mnt"), 65_534, 65_534, "cat foreign; cat private"),
+        r#"1 content ["Permission denied"]"#
+    );
+    assert_eq!(
+        errno(OpenOptions::new().append(true).open(&foreign)),
+        Some(libc::EACCES),
+        "root cannot name its owner either"
+    );
+    assert_eq!(
+        errno(fs::set_permissions(&foreign, Permissions::from_mode(0o777))),
+        Some(libc::EOVERFLOW)
+    );
     assert_eq!(get(&place.path("mnt/listed"), ACCESS, 100), Ok(naming(u32::MAX - 1)));
     assert_eq!(shell(&place.path("mnt"), 7777, 7777, "cat listed"), r#"1  ["Permission denied"]"#);
     // Whom only the machine knows.
@@ -263,9 +345,20 @@ fn a_mount_numbers_users_otherwise_than_its_volume() {
 
     place.drop_cache();
     place.mount_with(&["-o", "allow_other,dev,suid"]);
-    assert_eq!((owner(&file), owner(&dir.join("sub")), owner(&dir.join("l"))), ((5009, 6000), (5000, 6000), (5000, 6000)));
-    assert_eq!((owner(&dir.join("later")), get(&named, ACCESS, 100)), ((5000, 6000), Ok(naming(5001))));
-    assert!(get(&dir.join("sub/below"), DEFAULT, 100).unwrap().windows(4).any(|id| id == 6003u32.to_le_bytes()));
+    assert_eq!(
+        (owner(&file), owner(&dir.join("sub")), owner(&dir.join("l"))),
+        ((5009, 6000), (5000, 6000), (5000, 6000))
+    );
+    assert_eq!(
+        (owner(&dir.join("later")), get(&named, ACCESS, 100)),
+        ((5000, 6000), Ok(naming(5001)))
+    );
+    assert!(
+        get(&dir.join("sub/below"), DEFAULT, 100)
+            .unwrap()
+            .windows(4)
+            .any(|id| id == 6003u32.to_le_bytes())
+    );
     place.umount();
 }
 
@@ -284,9 +377,10 @@ fn a_map_that_is_none_is_refused() {
     assert!(!place.is_mounted("mnt"));
 }
 
-/// Situation: root is not to be root on a mount. Danger: the kernel lets it do everything, and answers for much by itself: what it
-/// has cached of a directory for others lets root in. Expectation: content, listings and changes are those of the anonymous user,
-/// whatever the kernel knows; others are as ever.
+/// Situation: root is not to be root on a mount. Danger: the kernel lets it do everything, and
+/// answers for much by itself: what it has cached of a directory for others lets root in.
+/// Expectation: content, listings and changes are those of the anonymous user, whatever the kernel
+/// knows; others are as ever.
 #[test]
 fn root_is_squashed() {
     let place = Place::over_s3();
@@ -313,9 +407,18 @@ fn root_is_squashed() {
     make(&mount.join("set_gid"), 0o2664, 1001, 2001);
     place.umount();
 
-    place.mount_with(&["-o", "allow_other,dev,suid", "--squash=root", "--anonymous-uid=1500", "--anonymous-gid=1600"]);
+    place.mount_with(&[
+        "-o",
+        "allow_other,dev,suid",
+        "--squash=root",
+        "--anonymous-uid=1500",
+        "--anonymous-gid=1600",
+    ]);
     // The kernel has looked all of it up, for who may.
-    assert_eq!(shell(&mount, 1000, 1000, "cat private/d/readable; ls private/d/e; cat secret"), "0 contentcontent []");
+    assert_eq!(
+        shell(&mount, 1000, 1000, "cat private/d/readable; ls private/d/e; cat secret"),
+        "0 contentcontent []"
+    );
     let said = |script: &str| shell(&mount, 0, 0, script);
     let denied = r#"["Permission denied"]"#;
     let forbidden = r#"["Operation not permitted"]"#;
@@ -335,7 +438,10 @@ fn root_is_squashed() {
         "truncate -s 0 shown",
     ] {
         let answer = said(script);
-        assert!(answer.contains("Permission denied") && !answer.starts_with("0 "), "{script}: {answer}");
+        assert!(
+            answer.contains("Permission denied") && !answer.starts_with("0 "),
+            "{script}: {answer}"
+        );
     }
     assert_eq!(get(&mount.join("secret"), "user.a", 64), Err(libc::EACCES));
     assert_eq!(said("chmod 777 secret"), format!("1  {forbidden}"));
@@ -347,21 +453,39 @@ fn root_is_squashed() {
     assert_eq!(shell(&private, 1000, 1000, "cat d/readable"), "0 content []", "others are not");
     // Who is in the group of a file only besides keeps its set-gid.
     let member = ["--reuid=1001", "--regid=1001", "--groups=1001,2001", "sh", "-ec"];
-    for change in ["echo more >> mnt/set_gid", "truncate -s 3 mnt/set_gid", "fallocate -l 100 mnt/set_gid", "chgrp 2001 mnt/set_gid"] {
+    for change in [
+        "echo more >> mnt/set_gid",
+        "truncate -s 3 mnt/set_gid",
+        "fallocate -l 100 mnt/set_gid",
+        "chgrp 2001 mnt/set_gid",
+    ] {
         place.program("setpriv", &[&member[..], &[change]].concat()).good();
         assert_eq!(mode(&mount.join("set_gid")), 0o2664, "{change}");
     }
-    let stranger = ["--reuid=1001", "--regid=1001", "--clear-groups", "sh", "-ec", "echo more >> mnt/set_gid"];
+    let stranger =
+        ["--reuid=1001", "--regid=1001", "--clear-groups", "sh", "-ec", "echo more >> mnt/set_gid"];
     place.program("setpriv", &stranger).good();
     assert_eq!(mode(&mount.join("set_gid")), 0o664);
     // What the anonymous user may.
-    assert_eq!(said("cat shown listed; echo more >> sticky/f; cat sticky/f"), "0 contentcontentcontentmore []");
     assert_eq!(
-        said("echo x > made; cat made; mkdir dir; cp /bin/true dir/run; dir/run; chmod 640 made; mv made dir; ls dir"),
+        said("cat shown listed; echo more >> sticky/f; cat sticky/f"),
+        "0 contentcontentcontentmore []"
+    );
+    assert_eq!(
+        said(
+            "echo x > made; cat made; mkdir dir; cp /bin/true dir/run; dir/run; chmod 640 made; mv \
+             made dir; ls dir"
+        ),
         "0 x\nmade\nrun []"
     );
-    assert_eq!((owner(&mount.join("dir")), owner(&mount.join("dir/made"))), ((1500, 1600), (1500, 1600)));
-    assert_eq!(said("chmod 444 dir/made; rm -f given; ls given"), r#"2  ["No such file or directory"]"#);
+    assert_eq!(
+        (owner(&mount.join("dir")), owner(&mount.join("dir/made"))),
+        ((1500, 1600), (1500, 1600))
+    );
+    assert_eq!(
+        said("chmod 444 dir/made; rm -f given; ls given"),
+        r#"2  ["No such file or directory"]"#
+    );
     let file = OpenOptions::new().append(true).create_new(true).open(mount.join("cut")).unwrap();
     fs::set_permissions(mount.join("cut"), Permissions::from_mode(0o444)).unwrap();
     file.set_len(10).unwrap();
@@ -371,8 +495,9 @@ fn root_is_squashed() {
     place.umount();
 }
 
-/// Situation: a directory of a volume is mounted by itself, below one that the anonymous user cannot search. Expectation: the
-/// mount begins at the directory; what is told by a name elsewhere in the volume is not come by here.
+/// Situation: a directory of a volume is mounted by itself, below one that the anonymous user
+/// cannot search. Expectation: the mount begins at the directory; what is told by a name elsewhere
+/// in the volume is not come by here.
 #[test]
 fn a_squashed_mount_begins_at_its_directory() {
     let mut place = Place::new();
@@ -390,7 +515,16 @@ fn a_squashed_mount_begins_at_its_directory() {
     for dir in [&sub.join("closed"), &top] {
         fs::set_permissions(dir, Permissions::from_mode(0o700)).unwrap();
     }
-    place.ebb(&["mount", &format!("ebb://{address}/volume/top/sub"), "mnt2", "--data", "client2", "--squash=root"]).good();
+    place
+        .ebb(&[
+            "mount",
+            &format!("ebb://{address}/volume/top/sub"),
+            "mnt2",
+            "--data",
+            "client2",
+            "--squash=root",
+        ])
+        .good();
     let said = |script: &str| shell(&place.path("mnt2"), 0, 0, script);
     assert_eq!(said("ls; cat f open/f"), "0 closed\nf\nlinked\nopen\ncontentcontent []");
     assert_eq!(said("cat closed/f"), r#"1  ["Permission denied"]"#);
@@ -399,7 +533,8 @@ fn a_squashed_mount_begins_at_its_directory() {
     place.umount();
 }
 
-/// An anonymous user that is none in the volume, or root there, would be let in as nobody is to be: it is refused.
+/// An anonymous user that is none in the volume, or root there, would be let in as nobody is to be:
+/// it is refused.
 #[test]
 fn an_anonymous_user_that_cannot_be_is_refused() {
     let place = Place::new();
@@ -408,6 +543,19 @@ fn an_anonymous_user_that_cannot_be_is_refused() {
         let told = place.ebb(&args).refused(2, "--anonymous-uid");
         assert!(!told.err.contains("  "), "{told:?}");
     }
-    assert_eq!(place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--squash=root", "--anonymous-uid=0"]).status, 2);
+    assert_eq!(
+        place
+            .ebb(&[
+                "mount",
+                place.url(),
+                "mnt",
+                "--data",
+                "data",
+                "--squash=root",
+                "--anonymous-uid=0"
+            ])
+            .status,
+        2
+    );
     assert!(!place.is_mounted("mnt"));
 }

@@ -27,17 +27,23 @@ impl Drop for Switch {
     }
 }
 
-/// Situation: the kernel offers no ring, then it does; the daemon of a mount with one is killed. Danger: the mount is served
-/// through the device and nobody says so; what was acknowledged is lost; who uses the mount hangs. Expectation: it is
-/// refused, or served through the ring; after the daemon's death there are errors, and the next mount has everything.
+/// Situation: the kernel offers no ring, then it does; the daemon of a mount with one is killed.
+/// Danger: the mount is served through the device and nobody says so; what was acknowledged is
+/// lost; who uses the mount hangs. Expectation: it is refused, or served through the ring; after
+/// the daemon's death there are errors, and the next mount has everything.
 #[test]
 fn a_mount_is_served_through_a_ring() {
-    let Some(_before) = Switch::set("N") else { return println!("skipped: this kernel has no FUSE over io_uring") };
+    let Some(_before) = Switch::set("N") else {
+        return println!("skipped: this kernel has no FUSE over io_uring");
+    };
     let place = Place::new();
     let (url, data) = (place.url().to_owned(), place.text("data"));
-    place.ebb(&["mount", &url, "mnt", "--data", &data, "-o", "io_uring"]).refused(1, "enable_uring");
+    place
+        .ebb(&["mount", &url, "mnt", "--data", &data, "-o", "io_uring"])
+        .refused(1, "enable_uring");
     let _offered = Switch::set("Y");
-    let shared = ["mount", &url, "mnt", "--data", &data, "-o", "io_uring", "--listen", "127.0.0.1:0"];
+    let shared =
+        ["mount", &url, "mnt", "--data", &data, "-o", "io_uring", "--listen", "127.0.0.1:0"];
     place.ebb(&shared).refused(2, "share no locks");
     place.mount_with(&["-o", "io_uring"]);
     let daemon = place.record("mnt").daemon.pid;
@@ -65,7 +71,10 @@ fn a_mount_is_served_through_a_ring() {
     place.kill_daemon("mnt");
     drop(file);
     // What it has cached the kernel goes on answering.
-    until("the mount is dead", || fs::write(place.path("mnt/late"), "").is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN)));
+    until("the mount is dead", || {
+        fs::write(place.path("mnt/late"), "")
+            .is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    });
     place.mount_with(&["-o", "io_uring"]);
     assert!(fs::read(place.path("mnt/large")).unwrap() == content);
     for maker in 0..4 {

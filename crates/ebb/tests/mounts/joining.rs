@@ -14,7 +14,19 @@ fn a_second_mount_of_the_storage_joins_the_first() {
     let place = Place::new();
     let url = place.url().to_owned();
     let address = free_address();
-    let first = ["mount", &url, "mnt", "--data", "data", "--listen", &address, "--head-term", "3s", "--session-term", "3s"];
+    let first = [
+        "mount",
+        &url,
+        "mnt",
+        "--data",
+        "data",
+        "--listen",
+        &address,
+        "--head-term",
+        "3s",
+        "--session-term",
+        "3s",
+    ];
     let second = ["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"];
     place.ebb(&first).good();
     fs::write(place.path("mnt/file"), "one").unwrap();
@@ -39,23 +51,30 @@ fn a_second_mount_of_the_storage_joins_the_first() {
     assert_eq!(fs::read_to_string(place.path("backing/own")).unwrap(), "four");
 }
 
-/// Situation: a mount has been alone and another joins it, while a file is read and the bucket does not answer for longer than the
-/// session term. Danger: the kernel gives up no page that it waits for, and the session of who reads is ended for that.
-/// Expectation: the other waits until the bucket has answered, and nobody loses anything.
+/// Situation: a mount has been alone and another joins it, while a file is read and the bucket does
+/// not answer for longer than the session term. Danger: the kernel gives up no page that it waits
+/// for, and the session of who reads is ended for that. Expectation: the other waits until the
+/// bucket has answered, and nobody loses anything.
 #[test]
 fn who_waits_for_the_bucket_has_time_to_share() {
     let switch = Switch::default();
     let mut place = Place::behind(&switch);
     let server = switch.server();
     let (url, address) = (place.url().to_owned(), free_address());
-    let first = ["mount", &url, "mnt", "--data", "data", "--listen", &address, "--session-term", "3s"];
+    let first =
+        ["mount", &url, "mnt", "--data", "data", "--listen", &address, "--session-term", "3s"];
     place.ebb(&first).good();
     fs::write(place.path("mnt/cold"), vec![7; 1 << 20]).unwrap();
     place.umount();
     fs::remove_dir_all(place.path("data")).unwrap();
     place.ebb(&first).good();
     // It goes with its session.
-    let unnamed = fs::File::options().read(true).write(true).create_new(true).open(place.path("mnt/unnamed")).unwrap();
+    let unnamed = fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(place.path("mnt/unnamed"))
+        .unwrap();
     fs::remove_file(place.path("mnt/unnamed")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&unnamed, b"kept", 0).unwrap();
 
@@ -64,7 +83,8 @@ fn who_waits_for_the_bucket_has_time_to_share() {
     let reader = std::thread::spawn(move || fs::read(cold));
     std::thread::sleep(Duration::from_millis(500));
     place.turn_to(&server);
-    let second = place.start_silent(&["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"]);
+    let second =
+        place.start_silent(&["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"]);
     std::thread::sleep(Duration::from_secs(10));
     assert!(!place.is_mounted("mnt2") && !reader.is_finished());
     switch.open();
@@ -85,8 +105,12 @@ fn who_waits_for_the_bucket_has_time_to_share() {
 #[test]
 fn only_what_a_mount_serves_can_be_listened_for() {
     let place = Place::new();
-    place.ebb(&["mount", "ebb://127.0.0.1:1/v", "mnt", "--data", "data", "--listen", "127.0.0.1:0"]).refused(2, "--listen is for");
-    place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--listen", "nowhere"]).refused(1, "cannot listen");
+    place
+        .ebb(&["mount", "ebb://127.0.0.1:1/v", "mnt", "--data", "data", "--listen", "127.0.0.1:0"])
+        .refused(2, "--listen is for");
+    place
+        .ebb(&["mount", place.url(), "mnt", "--data", "data", "--listen", "nowhere"])
+        .refused(1, "cannot listen");
 }
 
 /// Situation: the node is gone, and another volume of the same name is served at its address.
@@ -98,10 +122,25 @@ fn an_address_that_another_volume_has_now_is_not_followed() {
     for dir in ["a/data", "b/data", "mnt3"] {
         fs::create_dir_all(place.path(dir)).unwrap();
     }
-    let (a, b) = (format!("file://{}", place.text("a/data")), format!("file://{}", place.text("b/data")));
+    let (a, b) =
+        (format!("file://{}", place.text("a/data")), format!("file://{}", place.text("b/data")));
     let address = free_address();
     let serving = |url: &str, data: &str| -> Vec<String> {
-        ["mount", url, "mnt", "--data", data, "--listen", &address, "--head-term", "3s", "--session-term", "3s"].map(str::to_owned).into()
+        [
+            "mount",
+            url,
+            "mnt",
+            "--data",
+            data,
+            "--listen",
+            &address,
+            "--head-term",
+            "3s",
+            "--session-term",
+            "3s",
+        ]
+        .map(str::to_owned)
+        .into()
     };
     place.ebb(&serving(&a, "data")).good();
     place.ebb(&["mount", &a, "mnt2", "--data", "data2", "--take-over", "join"]).good();
@@ -119,7 +158,10 @@ fn an_address_that_another_volume_has_now_is_not_followed() {
     place.umount_at("mnt2");
     place.umount();
     assert_eq!(fs::read_to_string(place.path("a/data/to a")).unwrap(), "a");
-    let of_b: Vec<_> = fs::read_dir(place.path("b/data")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let of_b: Vec<_> = fs::read_dir(place.path("b/data"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert!(of_b.iter().all(|name| name == "of b" || name == ".ebb"), "{of_b:?}");
 }
 
@@ -132,8 +174,21 @@ fn who_joins_is_told_of_what_never_reached_the_bucket() {
     place.mount_with(&["--listen", &first, "--flush-interval", "1h"]);
     fs::write(place.path("mnt/stranded"), "acknowledged").unwrap();
     place.kill("mnt");
-    place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--listen", &second, "--take-over", "now"]).good();
-    let joined = place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--take-over", "join"]).good();
+    place
+        .ebb(&[
+            "mount",
+            place.url(),
+            "mnt2",
+            "--data",
+            "data2",
+            "--listen",
+            &second,
+            "--take-over",
+            "now",
+        ])
+        .good();
+    let joined =
+        place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--take-over", "join"]).good();
     assert!(joined.err.contains("never reached"), "{joined:?}");
     assert!(!place.path("mnt/stranded").exists());
     place.umount();
@@ -147,7 +202,16 @@ fn a_mount_that_others_join_ends_with_its_disk() {
     let mut place = Place::new();
     place.fail_forcing();
     let (address, url) = (free_address(), place.url().to_owned());
-    let daemon = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--listen", &address, "--foreground"]);
+    let daemon = place.start_silent(&[
+        "mount",
+        &url,
+        "mnt",
+        "--data",
+        "data",
+        "--listen",
+        &address,
+        "--foreground",
+    ]);
     until("it is mounted", || place.is_mounted("mnt"));
     fs::write(place.path("mnt/file"), "x").unwrap();
     fs::write(place.path("disk fails"), "").unwrap();

@@ -24,7 +24,9 @@ fn events(of: &mut File) -> Vec<(u32, String)> {
     while let Some((header, behind)) = rest.split_at_checked(size_of::<libc::inotify_event>()) {
         let word = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
         let (name, next) = behind.split_at(word(12) as usize);
-        let name = CStr::from_bytes_until_nul(name).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = CStr::from_bytes_until_nul(name)
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
         found.push((word(4), name));
         rest = next;
     }
@@ -36,14 +38,20 @@ fn events(of: &mut File) -> Vec<(u32, String)> {
 fn changes_are_told_of() {
     let place = Place::new();
     place.mount();
-    let [dir, file, moved] = ["mnt/dir", "mnt/dir/file", "mnt/dir/moved"].map(|path| place.path(path));
+    let [dir, file, moved] =
+        ["mnt/dir", "mnt/dir/file", "mnt/dir/moved"].map(|path| place.path(path));
     fs::create_dir(&dir).unwrap();
     // SAFETY: the call passes no memory.
     let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
     assert!(fd >= 0);
     // SAFETY: the descriptor is new, and nobody else's.
     let mut watch = unsafe { File::from_raw_fd(fd) };
-    let all = libc::IN_CREATE | libc::IN_MODIFY | libc::IN_CLOSE_WRITE | libc::IN_ATTRIB | libc::IN_MOVE | libc::IN_DELETE;
+    let all = libc::IN_CREATE
+        | libc::IN_MODIFY
+        | libc::IN_CLOSE_WRITE
+        | libc::IN_ATTRIB
+        | libc::IN_MOVE
+        | libc::IN_DELETE;
     // SAFETY: the path ends with a zero byte.
     assert!(unsafe { libc::inotify_add_watch(watch.as_raw_fd(), text(&dir).as_ptr(), all) } >= 0);
     let mut written = File::create(&file).unwrap();
@@ -78,7 +86,10 @@ fn sockets_have_their_names_there() {
     assert_eq!(heard, "hello");
     assert_eq!(UnixListener::bind(&path).unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
     drop(listener);
-    assert_eq!(UnixStream::connect(&path).unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+    assert_eq!(
+        UnixStream::connect(&path).unwrap_err().kind(),
+        std::io::ErrorKind::ConnectionRefused
+    );
     place.umount();
 }
 
@@ -88,18 +99,31 @@ fn a_mapping_ends_with_the_file() {
     const PAGE: usize = 4096;
     let place = Place::new();
     place.mount();
-    let file = File::options().read(true).write(true).create(true).truncate(true).open(place.path("mnt/file")).unwrap();
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(place.path("mnt/file"))
+        .unwrap();
     file.write_all_at(b"content", 0).unwrap();
     let (flags, access) = (libc::MAP_SHARED, libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: a new mapping, of an open file.
-    let mapping = unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, flags, file.as_raw_fd(), 0) };
+    let mapping =
+        unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, flags, file.as_raw_fd(), 0) };
     assert_ne!(mapping, libc::MAP_FAILED);
     let copied = File::create(place.path("copy")).unwrap();
-    // The kernel touches the page, and says of one that is not there what would be SIGBUS otherwise.
+    // The kernel touches the page, and says of one that is not there what would be SIGBUS
+    // otherwise.
     let touch = |at: usize| {
         // SAFETY: the byte is within the mapping, which the kernel reads.
-        let written = unsafe { libc::write(copied.as_raw_fd(), mapping.cast::<u8>().add(at).cast(), 1) };
-        if written == 1 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) }
+        let written =
+            unsafe { libc::write(copied.as_raw_fd(), mapping.cast::<u8>().add(at).cast(), 1) };
+        if written == 1 {
+            Ok(())
+        } else {
+            Err(std::io::Error::last_os_error().raw_os_error().unwrap())
+        }
     };
     assert_eq!((touch(0), touch(PAGE - 1), touch(PAGE)), (Ok(()), Ok(()), Err(libc::EFAULT)));
     file.set_len(PAGE as u64 + 1).unwrap();
@@ -145,7 +169,8 @@ fn a_listing_goes_on_where_it_was() {
     assert_eq!(again, left.iter().filter(|name| stays(name)).cloned().collect::<Vec<_>>());
     // SAFETY: the stream is open, and not used after that.
     assert_eq!(unsafe { libc::closedir(stream) }, 0);
-    let all: BTreeSet<String> = seen.into_iter().chain(left).filter(|name| ![".", ".."].contains(&&name[..])).collect();
+    let all: BTreeSet<String> =
+        seen.into_iter().chain(left).filter(|name| ![".", ".."].contains(&&name[..])).collect();
     assert_eq!(all, names);
     place.umount();
 }

@@ -29,7 +29,9 @@ impl Shared {
     }
 
     fn mount(&self, mountpoint: &str, data: &str) {
-        self.place.ebb(&["mount", &format!("ebb://{}/volume", self.address), mountpoint, "--data", data]).good();
+        self.place
+            .ebb(&["mount", &format!("ebb://{}/volume", self.address), mountpoint, "--data", data])
+            .good();
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -98,7 +100,9 @@ fn who_reads_past_the_node_sees_what_others_do() {
     assert!(read(&one) == content(LEN) && read(&two) == content(LEN));
     let writer = OpenOptions::new().write(true).open(shared.path("mnt2/file")).unwrap();
     let mut expected = content(LEN);
-    for (at, bytes) in [(100, &b"here"[..]), (LEN - 2, b"over the end"), (LEN + 100_000, b"far behind it")] {
+    for (at, bytes) in
+        [(100, &b"here"[..]), (LEN - 2, b"over the end"), (LEN + 100_000, b"far behind it")]
+    {
         writer.write_all_at(bytes, at as u64).unwrap();
         expected.resize(expected.len().max(at + bytes.len()), 0);
         expected[at..at + bytes.len()].copy_from_slice(bytes);
@@ -138,8 +142,9 @@ fn what_is_stored_into_a_lent_file_others_see() {
     shared.end();
 }
 
-/// Situation: the node dies, or ends in good order, while a mount reads a file past it, and another one serves. Danger: that one
-/// knows of no reader, evicts the file, and keeps its changes to itself.
+/// Situation: the node dies, or ends in good order, while a mount reads a file past it, and another
+/// one serves. Danger: that one knows of no reader, evicts the file, and keeps its changes to
+/// itself.
 #[test]
 fn what_is_read_past_a_node_its_successor_does_not_take_away() {
     for signal in [libc::SIGKILL, libc::SIGTERM] {
@@ -160,8 +165,8 @@ fn what_is_read_past_a_node_its_successor_does_not_take_away() {
     }
 }
 
-/// Situation: the daemon of a mount dies that reads a file past its node, and another one takes over. Expectation: the file stays as
-/// long as somebody has it, and then goes.
+/// Situation: the daemon of a mount dies that reads a file past its node, and another one takes
+/// over. Expectation: the file stays as long as somebody has it, and then goes.
 #[test]
 fn what_a_mount_reads_stays_when_its_daemon_dies() {
     let shared = Shared::new();
@@ -180,8 +185,9 @@ fn what_a_mount_reads_stays_when_its_daemon_dies() {
     shared.end();
 }
 
-/// Situation: the node comes back with a copy of its data directory while a mount reads a file past it. Danger: who opens the file now is shown
-/// what nobody changes any more. Expectation: ESTALE, until those have closed it who had it open.
+/// Situation: the node comes back with a copy of its data directory while a mount reads a file past
+/// it. Danger: who opens the file now is shown what nobody changes any more. Expectation: ESTALE,
+/// until those have closed it who had it open.
 #[test]
 fn what_a_node_has_lost_is_not_opened_again() {
     let mut shared = Shared::new();
@@ -194,7 +200,9 @@ fn what_a_node_has_lost_is_not_opened_again() {
     shared.node = serve(&mut shared.place, &address).0;
     assert!(read(&file) == content(LEN));
     let opened = || File::open(shared.path("mnt/file"));
-    until("it is refused", || opened().is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE)));
+    until("it is refused", || {
+        opened().is_err_and(|error| error.raw_os_error() == Some(libc::ESTALE))
+    });
     fs::write(shared.path("mnt2/file"), "new").unwrap();
     drop(file);
     until("it is opened", || opened().is_ok());
@@ -202,13 +210,24 @@ fn what_a_node_has_lost_is_not_opened_again() {
     shared.end();
 }
 
-/// Who keeps pages from one opening to the next drops them after somebody has stored into the file past the node, and closed it.
+/// Who keeps pages from one opening to the next drops them after somebody has stored into the file
+/// past the node, and closed it.
 #[test]
 fn who_opens_a_file_sees_what_was_stored_past_the_node() {
     let shared = Shared::new();
     shared.place.umount_at("mnt2");
     let volume = format!("ebb://{}/volume", shared.address);
-    let other = ["mount", &volume, "mnt2", "--data", "client2", "--consistency", "close-to-open", "--passthrough", "off"];
+    let other = [
+        "mount",
+        &volume,
+        "mnt2",
+        "--data",
+        "client2",
+        "--consistency",
+        "close-to-open",
+        "--passthrough",
+        "off",
+    ];
     shared.place.ebb(&other).good();
     let reader = shared.open_natively("mnt/file");
     let both = OpenOptions::new().read(true).write(true).open(shared.path("mnt/file")).unwrap();

@@ -1,7 +1,9 @@
 //! Waiting for locks of another mount, and what ends locks and waits: signals, deaths, restarts.
 
 use crate::detached::serve;
-use crate::locks::{NONE, READ, WRITE, both, errno, exit_status, flock, forked, open, pipe, record, set, twice};
+use crate::locks::{
+    NONE, READ, WRITE, both, errno, exit_status, flock, forked, open, pipe, record, set, twice,
+};
 use crate::place::{Place, kill, until};
 use std::fs::File;
 use std::io::{Read, Write};
@@ -60,7 +62,9 @@ fn a_crowd_waits_and_is_served() {
     let place = twice();
     let (here, _) = both(&place);
     flock(&here, libc::LOCK_EX).unwrap();
-    let files: Vec<File> = (0..CROWD).map(|at| open(&place.path(if at % 2 == 0 { "mnt/file" } else { "mnt2/file" }))).collect();
+    let files: Vec<File> = (0..CROWD)
+        .map(|at| open(&place.path(if at % 2 == 0 { "mnt/file" } else { "mnt2/file" })))
+        .collect();
     std::thread::scope(|scope| {
         let waiting: Vec<_> = files
             .iter()
@@ -175,7 +179,19 @@ fn joined() -> Place {
     let url = place.url().to_owned();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    place.ebb(&["mount", &url, "mnt", "--data", "data", "--listen", &address, "--session-term", "3s"]).good();
+    place
+        .ebb(&[
+            "mount",
+            &url,
+            "mnt",
+            "--data",
+            "data",
+            "--listen",
+            &address,
+            "--session-term",
+            "3s",
+        ])
+        .good();
     place.ebb(&["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"]).good();
     File::create(place.path("mnt/file")).unwrap();
     place
@@ -197,8 +213,8 @@ fn the_locks_of_a_dead_mount_are_free_after_its_term() {
     assert!(took > Duration::from_secs(1) && took < Duration::from_secs(20), "{took:?}");
 }
 
-/// A mount stands still for longer than its session lasts, and others have its locks. When it goes on
-/// it is told: nothing is written over what they wrote, until the file is opened anew.
+/// A mount stands still for longer than its session lasts, and others have its locks. When it goes
+/// on it is told: nothing is written over what they wrote, until the file is opened anew.
 #[test]
 fn whoever_has_lost_a_lock_is_told() {
     let place = joined();
@@ -209,12 +225,17 @@ fn whoever_has_lost_a_lock_is_told() {
     lock_waiting(&here, WRITE, 0, 0).unwrap();
     (&here).write_all(b"here").unwrap();
     kill(daemon, libc::SIGCONT);
-    assert_eq!(there.write_all(b"there").map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
+    assert_eq!(
+        there.write_all(b"there").map_err(|error| error.raw_os_error()),
+        Err(Some(libc::EIO))
+    );
     assert_eq!(set(&there, READ, 0, 0), Err(libc::EIO));
     assert_eq!(there.sync_all().map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
     drop(there);
     // Close does not wait for its last part: what is opened before that is a description more.
-    until("the error goes with the last close", || set(&open(&place.path("mnt2/file")), READ, 0, 1) == Err(libc::EAGAIN));
+    until("the error goes with the last close", || {
+        set(&open(&place.path("mnt2/file")), READ, 0, 1) == Err(libc::EAGAIN)
+    });
     let mut again = open(&place.path("mnt2/file"));
     set(&here, NONE, 0, 0).unwrap();
     lock_waiting(&again, READ, 0, 0).unwrap();
@@ -223,14 +244,17 @@ fn whoever_has_lost_a_lock_is_told() {
     assert_eq!(read, "here");
 }
 
-/// The daemons of mounts die: whoever had a lock has it still, whoever waited goes on waiting, and each is
-/// given up when it would have been. So it is where the node is elsewhere, and where it dies with one of them.
+/// The daemons of mounts die: whoever had a lock has it still, whoever waited goes on waiting, and
+/// each is given up when it would have been. So it is where the node is elsewhere, and where it
+/// dies with one of them.
 #[test]
 fn locks_outlive_the_daemons() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     for (mountpoint, data) in [("mnt", "client"), ("mnt2", "client2")] {
-        place.ebb(&["mount", &format!("ebb://{address}/volume"), mountpoint, "--data", data]).good();
+        place
+            .ebb(&["mount", &format!("ebb://{address}/volume"), mountpoint, "--data", data])
+            .good();
     }
     locks_stay_while_daemons_die(&place);
     for mountpoint in ["mnt", "mnt2"] {
@@ -256,7 +280,8 @@ fn locks_stay_while_daemons_die(place: &Place) {
     flock(&whole, libc::LOCK_SH).unwrap();
     record(description.as_raw_fd(), libc::F_OFD_SETLK, WRITE, 50, 5).unwrap();
     let is_kept = || {
-        let refused = [set(&there, READ, 9, 1), set(&there, WRITE, 24, 1), set(&there, READ, 50, 1)];
+        let refused =
+            [set(&there, READ, 9, 1), set(&there, WRITE, 24, 1), set(&there, READ, 50, 1)];
         assert_eq!(refused, [Err(libc::EAGAIN); 3]);
         assert_eq!(flock(&there, libc::LOCK_EX | libc::LOCK_NB), Err(libc::EAGAIN));
         assert_eq!((set(&there, WRITE, 5, 2), set(&there, READ, 24, 1)), (Ok(()), Ok(())));
@@ -290,7 +315,9 @@ fn locks_outlive_the_node() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     for (mountpoint, data) in [("mnt", "client"), ("mnt2", "client2")] {
-        place.ebb(&["mount", &format!("ebb://{address}/volume"), mountpoint, "--data", data]).good();
+        place
+            .ebb(&["mount", &format!("ebb://{address}/volume"), mountpoint, "--data", data])
+            .good();
     }
     File::create(place.path("mnt/file")).unwrap();
     let (here, there) = both(&place);
@@ -303,7 +330,11 @@ fn locks_outlive_the_node() {
         place.signal(node, libc::SIGKILL);
         let (_, again) = serve(&mut place, &address);
         assert_eq!(again, address);
-        let refused = [set(&there, READ, 9, 1), set(&there, WRITE, 24, 1), flock(&there, libc::LOCK_EX | libc::LOCK_NB)];
+        let refused = [
+            set(&there, READ, 9, 1),
+            set(&there, WRITE, 24, 1),
+            flock(&there, libc::LOCK_EX | libc::LOCK_NB),
+        ];
         assert_eq!(refused, [Err(libc::EAGAIN); 3]);
         assert_eq!((set(&there, READ, 24, 1), set(&there, WRITE, 10, 10)), (Ok(()), Ok(())));
         assert!(!waiting.is_finished());
@@ -312,5 +343,7 @@ fn locks_outlive_the_node() {
     });
     // And everything can be given up.
     drop(here);
-    until("they go with the last close", || set(&there, WRITE, 0, 0).is_ok() && flock(&there, libc::LOCK_EX | libc::LOCK_NB).is_ok());
+    until("they go with the last close", || {
+        set(&there, WRITE, 0, 0).is_ok() && flock(&there, libc::LOCK_EX | libc::LOCK_NB).is_ok()
+    });
 }

@@ -16,7 +16,9 @@ pub fn twice() -> Place {
     let mut place = Place::new();
     let (_, address) = serve(&mut place, "127.0.0.1:0");
     for (mountpoint, data) in [("mnt", "client"), ("mnt2", "client2")] {
-        place.ebb(&["mount", &format!("ebb://{address}/volume"), mountpoint, "--data", data]).good();
+        place
+            .ebb(&["mount", &format!("ebb://{address}/volume"), mountpoint, "--data", data])
+            .good();
     }
     File::create(place.path("mnt/file")).unwrap();
     place
@@ -31,8 +33,20 @@ pub fn both(place: &Place) -> (File, File) {
 }
 
 /// fcntl(2) on `len` bytes, 0 for all that follow.
-pub fn record(fd: RawFd, command: i32, kind: i32, start: i64, len: i64) -> Result<libc::flock, i32> {
-    let mut lock = libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: start, l_len: len, l_pid: 0 };
+pub fn record(
+    fd: RawFd,
+    command: i32,
+    kind: i32,
+    start: i64,
+    len: i64,
+) -> Result<libc::flock, i32> {
+    let mut lock = libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
     // SAFETY: the lock outlives the call.
     match unsafe { libc::fcntl(fd, command, &mut lock) } {
         0 => Ok(lock),
@@ -47,7 +61,12 @@ pub fn set(file: &File, kind: i32, start: i64, len: i64) -> Result<(), i32> {
 /// What is in the way of a lock: kind, start, length and process.
 fn test(file: &File, kind: i32, start: i64, len: i64) -> Option<(i32, i64, i64, i32)> {
     let found = record(file.as_raw_fd(), libc::F_GETLK, kind, start, len).unwrap();
-    (i32::from(found.l_type) != NONE).then_some((found.l_type.into(), found.l_start, found.l_len, found.l_pid))
+    (i32::from(found.l_type) != NONE).then_some((
+        found.l_type.into(),
+        found.l_start,
+        found.l_len,
+        found.l_pid,
+    ))
 }
 
 fn open_set(file: &File, kind: i32, start: i64, len: i64) -> Result<(), i32> {
@@ -91,7 +110,9 @@ const BUSY: Result<(), i32> = Err(libc::EAGAIN);
 fn ranges_split_and_merge() {
     let place = twice();
     let (here, there) = both(&place);
-    let seen = |start, len| test(&there, WRITE, start, len).map(|(kind, start, len, _)| (kind, start, len));
+    let seen = |start, len| {
+        test(&there, WRITE, start, len).map(|(kind, start, len, _)| (kind, start, len))
+    };
     set(&here, WRITE, 10, 20).unwrap();
     assert_eq!(seen(0, 0), Some((WRITE, 10, 20)));
     assert_eq!((seen(0, 10), seen(30, 0)), (None, None));
@@ -100,7 +121,10 @@ fn ranges_split_and_merge() {
     // Another kind in the middle, and nothing in the middle of that.
     set(&here, READ, 15, 10).unwrap();
     set(&here, NONE, 18, 2).unwrap();
-    assert_eq!((seen(0, 0), seen(15, 0), seen(18, 2), seen(18, 0)), (Some((WRITE, 10, 5)), Some((READ, 15, 3)), None, Some((READ, 20, 5))));
+    assert_eq!(
+        (seen(0, 0), seen(15, 0), seen(18, 2), seen(18, 0)),
+        (Some((WRITE, 10, 5)), Some((READ, 15, 3)), None, Some((READ, 20, 5)))
+    );
     assert_eq!(seen(25, 0), Some((WRITE, 25, 5)));
     // The gap is closed, and neighbours of one kind are one.
     set(&here, READ, 18, 2).unwrap();
@@ -110,7 +134,13 @@ fn ranges_split_and_merge() {
     set(&here, NONE, 100, 0).unwrap();
     assert_eq!((seen(0, 0), seen(100, 0)), (Some((WRITE, 0, 100)), None));
     // Backwards from a place, which is no other way to say the same.
-    let mut lock = libc::flock { l_type: NONE as i16, l_whence: libc::SEEK_SET as i16, l_start: 100, l_len: -90, l_pid: 0 };
+    let mut lock = libc::flock {
+        l_type: NONE as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: 100,
+        l_len: -90,
+        l_pid: 0,
+    };
     // SAFETY: the lock outlives the call.
     assert_eq!(unsafe { libc::fcntl(here.as_raw_fd(), libc::F_SETLK, &mut lock) }, 0);
     assert_eq!(seen(0, 0), Some((WRITE, 0, 10)));
@@ -125,8 +155,14 @@ fn shared_locks_get_along() {
     assert_eq!(set(&here, WRITE, 0, 5), Ok(()), "only these bytes were its own");
     assert_eq!((set(&here, WRITE, 0, 10), set(&there, WRITE, 5, 10)), (BUSY, BUSY));
     // What was refused is as it was.
-    assert_eq!(test(&there, READ, 0, 0).map(|(kind, start, len, _)| (kind, start, len)), Some((WRITE, 0, 5)));
-    assert_eq!(test(&there, WRITE, 5, 1).map(|(kind, start, len, _)| (kind, start, len)), Some((READ, 5, 5)));
+    assert_eq!(
+        test(&there, READ, 0, 0).map(|(kind, start, len, _)| (kind, start, len)),
+        Some((WRITE, 0, 5))
+    );
+    assert_eq!(
+        test(&there, WRITE, 5, 1).map(|(kind, start, len, _)| (kind, start, len)),
+        Some((READ, 5, 5))
+    );
     set(&there, NONE, 0, 0).unwrap();
     assert_eq!(set(&here, WRITE, 0, 10), Ok(()));
     assert_eq!(set(&there, READ, 9, 1), BUSY);
@@ -180,16 +216,22 @@ fn open_files_have_locks_of_their_own() {
     let (here, there) = both(&place);
     let beside = open(&place.path("mnt/file"));
     open_set(&here, WRITE, 0, 10).unwrap();
-    assert_eq!((open_set(&beside, READ, 9, 1), open_set(&there, READ, 9, 1), set(&there, READ, 9, 1)), (BUSY, BUSY, BUSY));
+    assert_eq!(
+        (open_set(&beside, READ, 9, 1), open_set(&there, READ, 9, 1), set(&there, READ, 9, 1)),
+        (BUSY, BUSY, BUSY)
+    );
     assert_eq!(set(&beside, READ, 0, 1), BUSY, "a process is another owner than its open files");
     open_set(&beside, READ, 10, 5).unwrap();
     // Of F_UNLCK one hears what one has oneself (Linux 6.5).
     let own = |file: &File, start| {
-        let found =
-            record(file.as_raw_fd(), libc::F_OFD_GETLK, NONE, start, 0).map(|found| (found.l_type.into(), found.l_start, found.l_len));
+        let found = record(file.as_raw_fd(), libc::F_OFD_GETLK, NONE, start, 0)
+            .map(|found| (found.l_type.into(), found.l_start, found.l_len));
         found.unwrap()
     };
-    assert_eq!((own(&here, 0), own(&here, 5), own(&beside, 0)), ((WRITE, 0, 10), (WRITE, 0, 10), (READ, 10, 5)));
+    assert_eq!(
+        (own(&here, 0), own(&here, 5), own(&beside, 0)),
+        ((WRITE, 0, 10), (WRITE, 0, 10), (READ, 10, 5))
+    );
     assert_eq!((own(&here, 10).0, own(&there, 0).0), (NONE, NONE));
     drop(File::open(place.path("mnt/file")).unwrap());
     assert_eq!((open_set(&there, READ, 9, 1), open_set(&there, WRITE, 10, 1)), (BUSY, BUSY));
@@ -197,13 +239,17 @@ fn open_files_have_locks_of_their_own() {
     drop(here);
     assert_eq!(open_set(&there, READ, 9, 1), BUSY);
     drop(duplicate);
-    crate::place::until("the lock goes with the open file", || open_set(&there, WRITE, 0, 10).is_ok());
+    crate::place::until("the lock goes with the open file", || {
+        open_set(&there, WRITE, 0, 10).is_ok()
+    });
     drop(beside);
-    crate::place::until("the lock goes with the open file", || open_set(&there, WRITE, 0, 0).is_ok());
+    crate::place::until("the lock goes with the open file", || {
+        open_set(&there, WRITE, 0, 0).is_ok()
+    });
 }
 
-/// Whoever asks right after a description was closed does not hear of its locks any more. In a process of its own: programs that other
-/// tests start have all that is open here until they run.
+/// Whoever asks right after a description was closed does not hear of its locks any more. In a
+/// process of its own: programs that other tests start have all that is open here until they run.
 #[test]
 fn what_a_closed_file_had_is_gone() {
     let place = twice();
@@ -218,7 +264,8 @@ fn what_a_closed_file_had_is_gone() {
         open_set(&had, WRITE, 0, 10)?;
         flock(&had, libc::LOCK_EX | libc::LOCK_NB)?;
         drop(had);
-        record(asks.as_raw_fd(), libc::F_OFD_GETLK, WRITE, 0, 10).map(|found| i32::from(found.l_type))
+        record(asks.as_raw_fd(), libc::F_OFD_GETLK, WRITE, 0, 10)
+            .map(|found| i32::from(found.l_type))
     };
     let child = forked(|| if (0..200).all(|_| round() == Ok(NONE)) { 0 } else { 1 });
     assert_eq!(exit_status(child), 0);
@@ -230,7 +277,8 @@ fn whole_files_are_locked() {
     let place = twice();
     let (here, there) = both(&place);
     let beside = open(&place.path("mnt/file"));
-    let (shared, exclusive, none) = (libc::LOCK_SH | libc::LOCK_NB, libc::LOCK_EX | libc::LOCK_NB, libc::LOCK_UN);
+    let (shared, exclusive, none) =
+        (libc::LOCK_SH | libc::LOCK_NB, libc::LOCK_EX | libc::LOCK_NB, libc::LOCK_UN);
     flock(&here, shared).unwrap();
     flock(&there, shared).unwrap();
     flock(&beside, shared).unwrap();
@@ -276,7 +324,11 @@ fn what_cannot_be_locked_is_refused() {
     let directory = File::open(place.path("mnt")).unwrap();
     assert_eq!(flock(&directory, libc::LOCK_EX), Ok(()));
     let elsewhere = File::open(place.path("mnt2")).unwrap();
-    assert_eq!(flock(&elsewhere, libc::LOCK_EX | libc::LOCK_NB), Ok(()), "locks of directories are of one mount");
+    assert_eq!(
+        flock(&elsewhere, libc::LOCK_EX | libc::LOCK_NB),
+        Ok(()),
+        "locks of directories are of one mount"
+    );
 }
 
 /// A mount that nobody can join: the kernel keeps its locks.
@@ -326,8 +378,16 @@ struct Mapped(*mut u8);
 impl Mapped {
     fn of(file: &File) -> Mapped {
         // SAFETY: a new mapping of an open file, which is a page long.
-        let at =
-            unsafe { libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                4096,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
         assert_ne!(at, libc::MAP_FAILED);
         Mapped(at.cast())
     }

@@ -11,7 +11,9 @@ fn what_does_not_fit_into_the_memory_is_refused() {
     place.mount_with(&["--metadata-memory", "1M", "--flush-interval", "1h"]);
     let path = |number: usize| place.path(&format!("mnt/d/{number}"));
     fs::create_dir(place.path("mnt/d")).unwrap();
-    let (count, refused) = (0..100_000).find_map(|number| File::create(path(number)).err().map(|error| (number, error))).unwrap();
+    let (count, refused) = (0..100_000)
+        .find_map(|number| File::create(path(number)).err().map(|error| (number, error)))
+        .unwrap();
     assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC));
     assert!(count > 4000, "{count} files in 1 MiB");
     let status = place.ebb(&["status", "mnt", "--json"]).good().json();
@@ -26,6 +28,8 @@ fn what_does_not_fit_into_the_memory_is_refused() {
         fs::remove_file(path(number)).unwrap();
     }
     File::create(path(count)).unwrap();
-    until("there is room again", || place.ebb(&["status", "mnt", "--json"]).good().json()["troubles"] == serde_json::json!([]));
+    until("there is room again", || {
+        place.ebb(&["status", "mnt", "--json"]).good().json()["troubles"] == serde_json::json!([])
+    });
     place.umount();
 }

@@ -64,7 +64,8 @@ fn many_names_of_one_file_come_back_from_the_bucket() {
     place.mount();
     let ino = fs::metadata(other.join("name")).unwrap().ino();
     fs::remove_file(dir.join("name-7")).unwrap();
-    let names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().metadata().unwrap()).collect();
+    let names: Vec<_> =
+        fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().metadata().unwrap()).collect();
     assert_eq!(names.len(), FILES - 1);
     assert!(names.iter().all(|name| (name.ino(), name.nlink()) == (ino, FILES as u64)));
     assert_eq!(fs::read(dir.join("name-9")).unwrap(), b"content");
@@ -72,9 +73,9 @@ fn many_names_of_one_file_come_back_from_the_bucket() {
     place.umount();
 }
 
-/// Situation: a directory is so large that its page is in pieces, and one more name comes. Danger: the bucket gets all
-/// of the page again; or it does not give it back when the cache is lost. Expectation: it gets one or two pieces, and
-/// gives back all names with what they are.
+/// Situation: a directory is so large that its page is in pieces, and one more name comes. Danger:
+/// the bucket gets all of the page again; or it does not give it back when the cache is lost.
+/// Expectation: it gets one or two pieces, and gives back all names with what they are.
 #[test]
 fn a_large_directory_comes_back_from_the_bucket() {
     const LINKS: usize = 12_000;
@@ -87,13 +88,18 @@ fn a_large_directory_comes_back_from_the_bucket() {
     }
     place.ebb(&["flush", "mnt"]).good();
     let stored = place.path("backing/.ebb/e");
-    let pieces = || -> BTreeSet<_> { fs::read_dir(&stored).unwrap().map(|piece| piece.unwrap().file_name()).collect() };
+    let pieces = || -> BTreeSet<_> {
+        fs::read_dir(&stored).unwrap().map(|piece| piece.unwrap().file_name()).collect()
+    };
     let before = pieces();
     assert!(before.len() >= LINKS / 4096, "{} pieces", before.len());
     symlink("to-more", dir.join("link-more")).unwrap();
     place.ebb(&["flush", "mnt"]).good();
     let after = pieces();
-    assert!((1..=2).contains(&after.difference(&before).count()) && before.difference(&after).count() == 1);
+    assert!(
+        (1..=2).contains(&after.difference(&before).count())
+            && before.difference(&after).count() == 1
+    );
     place.ebb(&["fsck", "--bucket", "mnt"]).good();
     place.umount();
     place.drop_cache();
@@ -102,7 +108,10 @@ fn a_large_directory_comes_back_from_the_bucket() {
     assert_eq!(fs::read_link(dir.join("link-more")).unwrap().to_str(), Some("to-more"));
     assert_eq!(fs::read_dir(&dir).unwrap().count(), LINKS + 1);
     for number in (0..LINKS).step_by(7) {
-        assert_eq!(fs::read_link(dir.join(format!("link-{number}"))).unwrap().to_str(), Some(&*format!("to-{number}")));
+        assert_eq!(
+            fs::read_link(dir.join(format!("link-{number}"))).unwrap().to_str(),
+            Some(&*format!("to-{number}"))
+        );
     }
     place.ebb(&["fsck", "--bucket", "mnt"]).good();
     fs::remove_dir_all(&dir).unwrap();
@@ -110,22 +119,29 @@ fn a_large_directory_comes_back_from_the_bucket() {
     assert!(!stored.exists());
 }
 
-/// Situation: the kernel knows a file by the name that it is moved away from. Danger: it goes on to show that, or nothing.
-/// Expectation: the old name is the whiteout at once, the new one the file.
+/// Situation: the kernel knows a file by the name that it is moved away from. Danger: it goes on to
+/// show that, or nothing. Expectation: the old name is the whiteout at once, the new one the file.
 #[test]
 fn a_whiteout_is_there_at_once() {
     let place = Place::new();
     place.mount();
     fs::write(place.path("mnt/taken"), "").unwrap();
-    for (round, flags) in [libc::RENAME_WHITEOUT, libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE].into_iter().enumerate() {
+    for (round, flags) in [libc::RENAME_WHITEOUT, libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE]
+        .into_iter()
+        .enumerate()
+    {
         let [old, new, taken] =
-            [format!("old-{round}"), format!("new-{round}"), "taken".to_owned()].map(|name| place.path("mnt").join(name));
+            [format!("old-{round}"), format!("new-{round}"), "taken".to_owned()]
+                .map(|name| place.path("mnt").join(name));
         fs::write(&old, "content").unwrap();
         let ino = fs::metadata(&old).unwrap().ino();
         let renamed = |to: &Path| {
-            let [from, to] = [&old, to].map(|path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap());
+            let [from, to] =
+                [&old, to].map(|path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap());
             // SAFETY: the strings end in NUL and outlive the call.
-            match unsafe { libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags) } {
+            match unsafe {
+                libc::renameat2(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)
+            } {
                 0 => Ok(()),
                 _ => Err(io::Error::last_os_error().raw_os_error().unwrap()),
             }
@@ -149,12 +165,14 @@ impl Overlay {
     /// `None` if this kernel has none.
     fn mount(place: &Place) -> Option<Overlay> {
         let c_text = |text: String| CString::new(text).unwrap();
-        let [lower, upper, work, merged] = ["lower", "mnt/upper", "mnt/work", "merged"].map(|name| place.text(name));
+        let [lower, upper, work, merged] =
+            ["lower", "mnt/upper", "mnt/work", "merged"].map(|name| place.text(name));
         let target = c_text(merged);
         let options = c_text(format!("lowerdir={lower},upperdir={upper},workdir={work}"));
         let kind = c"overlay".as_ptr();
         // SAFETY: the strings end in NUL and outlive the call.
-        let mounted = unsafe { libc::mount(kind, target.as_ptr(), kind, 0, options.as_ptr().cast()) };
+        let mounted =
+            unsafe { libc::mount(kind, target.as_ptr(), kind, 0, options.as_ptr().cast()) };
         match io::Error::last_os_error() {
             _ if mounted == 0 => Some(Overlay(target)),
             error if error.raw_os_error() == Some(libc::ENODEV) => None,
@@ -170,9 +188,10 @@ impl Drop for Overlay {
     }
 }
 
-/// Situation: a container's root is an overlay whose upper directory is on ebb; files of the lower one are removed, renamed and
-/// changed there, and the cache is lost. Danger: whiteouts are refused, or are lost, and what was removed comes back.
-/// Expectation: the overlay shows what it did.
+/// Situation: a container's root is an overlay whose upper directory is on ebb; files of the lower
+/// one are removed, renamed and changed there, and the cache is lost. Danger: whiteouts are
+/// refused, or are lost, and what was removed comes back. Expectation: the overlay shows what it
+/// did.
 #[test]
 fn an_overlay_has_its_upper_directory_here() {
     let place = Place::new();
@@ -185,10 +204,14 @@ fn an_overlay_has_its_upper_directory_here() {
     }
     let merged = place.path("merged");
     let seen = || {
-        let names = fs::read_dir(&merged).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names = fs::read_dir(&merged)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
     };
-    let Some(overlay) = Overlay::mount(&place) else { return println!("skipped: this kernel has no overlays") };
+    let Some(overlay) = Overlay::mount(&place) else {
+        return println!("skipped: this kernel has no overlays");
+    };
     fs::remove_file(merged.join("removed")).unwrap();
     fs::rename(merged.join("renamed"), merged.join("moved")).unwrap();
     fs::write(merged.join("changed"), "anew").unwrap();
@@ -209,9 +232,10 @@ fn an_overlay_has_its_upper_directory_here() {
     place.umount();
 }
 
-/// Situation: files and directories change places, over a directory, in which no file has the name of a directory.
-/// Danger: the flush waits for ever, for each is in the other's way. Expectation: it gets through, others see in the
-/// backing what the mount shows, and the bucket alone gives it back.
+/// Situation: files and directories change places, over a directory, in which no file has the name
+/// of a directory. Danger: the flush waits for ever, for each is in the other's way. Expectation:
+/// it gets through, others see in the backing what the mount shows, and the bucket alone gives it
+/// back.
 #[test]
 fn files_and_directories_change_places() {
     let place = Place::new();
@@ -231,7 +255,12 @@ fn files_and_directories_change_places() {
     fs::rename(at("t"), at("taken")).unwrap();
     exchange(&at("swapped"), &at("with"));
     place.ebb(&["flush", "mnt"]).good();
-    let came = [("below/below", "below"), ("taken", "taken/by"), ("with/x", "swapped/x"), ("swapped", "with")];
+    let came = [
+        ("below/below", "below"),
+        ("taken", "taken/by"),
+        ("with/x", "swapped/x"),
+        ("swapped", "with"),
+    ];
     for (name, content) in came {
         assert_eq!(fs::read_to_string(place.path(&format!("backing/{name}"))).unwrap(), content);
     }
@@ -249,6 +278,14 @@ fn exchange(one: &Path, other: &Path) {
     let path = |path: &Path| CString::new(path.as_os_str().as_bytes()).unwrap();
     let (one, other) = (path(one), path(other));
     // SAFETY: both paths outlive the call.
-    let done = unsafe { libc::renameat2(libc::AT_FDCWD, one.as_ptr(), libc::AT_FDCWD, other.as_ptr(), libc::RENAME_EXCHANGE) };
+    let done = unsafe {
+        libc::renameat2(
+            libc::AT_FDCWD,
+            one.as_ptr(),
+            libc::AT_FDCWD,
+            other.as_ptr(),
+            libc::RENAME_EXCHANGE,
+        )
+    };
     assert_eq!(done, 0, "{}", io::Error::last_os_error());
 }

@@ -31,7 +31,11 @@ pub fn open(place: &Place, name: &str) -> File {
 
 /// Reads are the node's to answer, whatever the kernel has.
 pub fn open_direct(place: &Place, name: &str) -> File {
-    OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(place.path("mnt").join(name)).unwrap()
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(place.path("mnt").join(name))
+        .unwrap()
 }
 
 pub fn read(file: &File) -> Vec<u8> {
@@ -75,8 +79,8 @@ pub fn is_read_from(store: &Path, file: &File) -> bool {
     seen == !before
 }
 
-/// Opens a file that is whole in the cache. What the kernel reads ahead keeps an open that is closed
-/// already, and with it the inode's mode, for a moment.
+/// Opens a file that is whole in the cache. What the kernel reads ahead keeps an open that is
+/// closed already, and with it the inode's mode, for a moment.
 pub fn open_natively(place: &Place, name: &str) -> File {
     for _ in 0..100 {
         let file = open(place, name);
@@ -103,7 +107,16 @@ impl Mapping {
     fn new(file: &File) -> Mapping {
         let len = file.metadata().unwrap().len() as usize;
         // SAFETY: a new mapping of a file that nobody cuts.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
         assert_ne!(at, libc::MAP_FAILED);
         Mapping { at, len }
     }
@@ -257,7 +270,12 @@ fn what_others_replace_is_replaced_under_its_readers() {
         fs::write(place.path("new"), &new).unwrap();
         fs::rename(place.path("new"), place.path("backing/file")).unwrap();
         // The node looks at the bucket when it needs something from there.
-        OpenOptions::new().write(true).open(store(&place, "file")).unwrap().write_all_at(b"rot", 0).unwrap();
+        OpenOptions::new()
+            .write(true)
+            .open(store(&place, "file"))
+            .unwrap()
+            .write_all_at(b"rot", 0)
+            .unwrap();
         let direct = open_direct(&place, "file");
         let mut part = [0; 100];
         direct.read_exact_at(&mut part, 0).unwrap();
@@ -271,9 +289,9 @@ fn what_others_replace_is_replaced_under_its_readers() {
     }
 }
 
-/// Situation: others replace the object of a file that is open natively, then remove it, and somebody
-/// looks for the name later than `--revalidate` says. Expectation: who has it open sees the new object,
-/// and reads that on when it is gone; whoever looks for it then does not find it.
+/// Situation: others replace the object of a file that is open natively, then remove it, and
+/// somebody looks for the name later than `--revalidate` says. Expectation: who has it open sees
+/// the new object, and reads that on when it is gone; whoever looks for it then does not find it.
 #[test]
 fn what_others_remove_is_read_on() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -312,7 +330,8 @@ fn a_cache_is_not_lent_out_as_a_whole() {
         assert!(read(&open(&place, "three")) == expected);
     }
     assert!(read(&one) == content(6 * MIB) && read(&two) == content(6 * MIB));
-    let cached = place.ebb(&["status", "mnt", "--json"]).good().json()["cached_bytes"].as_u64().unwrap();
+    let cached =
+        place.ebb(&["status", "mnt", "--json"]).good().json()["cached_bytes"].as_u64().unwrap();
     // Downloads that come in side by side make room each by itself.
     assert!(cached <= 24 << 20, "{cached}");
     drop((one, two));
@@ -334,7 +353,12 @@ fn a_remount_opens_nothing() {
     let point = std::ffi::CString::new(place.text("mnt")).unwrap();
     let flags = libc::MS_REMOUNT | libc::MS_NOSUID | libc::MS_NODEV;
     // SAFETY: the string ends in NUL and outlives the call, which looks at no other.
-    assert_eq!(unsafe { libc::mount(std::ptr::null(), point.as_ptr(), std::ptr::null(), flags, std::ptr::null()) }, 0);
+    assert_eq!(
+        unsafe {
+            libc::mount(std::ptr::null(), point.as_ptr(), std::ptr::null(), flags, std::ptr::null())
+        },
+        0
+    );
     for how in [OpenOptions::new().read(true).write(true), OpenOptions::new().write(true)] {
         assert_eq!(how.open(place.path("mnt/file")).unwrap_err().raw_os_error(), Some(libc::EROFS));
     }
@@ -357,7 +381,11 @@ fn opens_race() {
                 scope.spawn(move || {
                     for round in 0..300 {
                         let direct = if (reader + round) % 7 == 0 { libc::O_DIRECT } else { 0 };
-                        let file = OpenOptions::new().read(true).custom_flags(direct).open(place.path("mnt/file")).unwrap();
+                        let file = OpenOptions::new()
+                            .read(true)
+                            .custom_flags(direct)
+                            .open(place.path("mnt/file"))
+                            .unwrap();
                         assert!(read(&file) == *expected, "reader {reader}, round {round}");
                     }
                 })
@@ -376,9 +404,9 @@ fn opens_race() {
     place.umount();
 }
 
-/// Situation: the kernel reads a file by itself, and the daemon dies. Danger: the kernel refuses every
-/// other open of the file that does not name the very file which it has. Expectation: who has it
-/// open reads on without a daemon, and with the next one opens go on as they were.
+/// Situation: the kernel reads a file by itself, and the daemon dies. Danger: the kernel refuses
+/// every other open of the file that does not name the very file which it has. Expectation: who has
+/// it open reads on without a daemon, and with the next one opens go on as they were.
 #[test]
 fn what_is_read_natively_outlives_the_daemon() {
     let place = holding(Place::new(), &[("file", LEN), ("other", LEN)]);

@@ -18,26 +18,32 @@ use std::time::{Duration, Instant};
 fn a_directory_stays_while_it_is_open() {
     let place = Place::new();
     place.mount();
-    let [removed, replaced, other] = ["mnt/removed", "mnt/replaced", "mnt/other"].map(|name| place.path(name));
+    let [removed, replaced, other] =
+        ["mnt/removed", "mnt/replaced", "mnt/other"].map(|name| place.path(name));
     for dir in [&removed, &replaced, &other] {
         fs::create_dir(dir).unwrap();
     }
     fs::set_permissions(&replaced, fs::Permissions::from_mode(0o700)).unwrap();
-    let open = [&removed, &replaced].map(|dir| (File::open(dir).unwrap(), fs::metadata(dir).unwrap()));
+    let open =
+        [&removed, &replaced].map(|dir| (File::open(dir).unwrap(), fs::metadata(dir).unwrap()));
     fs::remove_dir(&removed).unwrap();
     fs::rename(&other, &replaced).unwrap();
     for (file, before) in &open {
         let now = file.metadata().unwrap();
         assert_eq!((now.ino(), now.mode(), now.nlink()), (before.ino(), before.mode(), 0));
         let through = format!("/proc/self/fd/{}", file.as_raw_fd());
-        assert_eq!(fs::write(format!("{through}/new"), "").unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        assert_eq!(
+            fs::write(format!("{through}/new"), "").unwrap_err().raw_os_error(),
+            Some(libc::ENOENT)
+        );
         assert_eq!(fs::read_dir(&through).unwrap().count(), 0);
     }
     drop(open);
     place.ebb(&["fsck", "mnt"]).good();
 }
 
-/// Situation: a program runs. Danger: whoever opens it to cut it is refused, and it is cut all the same.
+/// Situation: a program runs. Danger: whoever opens it to cut it is refused, and it is cut all the
+/// same.
 #[test]
 fn a_program_that_runs_cannot_be_written_or_cut() {
     let place = Place::new();
@@ -51,7 +57,11 @@ fn a_program_that_runs_cannot_be_written_or_cut() {
             let path = CString::new(program.as_os_str().as_bytes()).unwrap();
             // SAFETY: the path ends in NUL.
             let opened = unsafe { libc::open(path.as_ptr(), flags) };
-            assert_eq!((opened, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::ETXTBSY)), "{flags:o}, {at}");
+            assert_eq!(
+                (opened, io::Error::last_os_error().raw_os_error()),
+                (-1, Some(libc::ETXTBSY)),
+                "{flags:o}, {at}"
+            );
         }
         assert!(running.try_wait().unwrap().is_none() && fs::read(&program).unwrap() == content);
         running.kill().unwrap();
@@ -91,9 +101,10 @@ fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
     place.ebb(&["fsck", "mnt"]).good();
 }
 
-/// Situation: something is in use that the kernel does not call open, and loses its last name: a FIFO, what is open with O_PATH,
-/// and a current directory. Danger: whoever asks for its attributes is told that it is stale. Expectation: as on this
-/// machine's disk, it is what it was, without a name.
+/// Situation: something is in use that the kernel does not call open, and loses its last name: a
+/// FIFO, what is open with O_PATH, and a current directory. Danger: whoever asks for its attributes
+/// is told that it is stale. Expectation: as on this machine's disk, it is what it was, without a
+/// name.
 #[test]
 fn what_is_in_use_without_being_open_outlives_its_name() {
     let place = Place::new();
@@ -107,14 +118,18 @@ fn what_is_in_use_without_being_open_outlives_its_name() {
             fs::write(at(name), "12345").unwrap();
         }
         let opened = File::options().append(true).open(at("removed")).unwrap();
-        let by_path = |name| File::options().read(true).custom_flags(libc::O_PATH).open(at(name)).unwrap();
+        let by_path =
+            |name| File::options().read(true).custom_flags(libc::O_PATH).open(at(name)).unwrap();
         let fifo = File::options().read(true).write(true).open(at("fifo")).unwrap();
         let [dir, removed, replaced] = ["dir", "removed", "replaced"].map(by_path);
         fs::remove_file(at("fifo")).unwrap();
         fs::remove_dir(at("dir")).unwrap();
         fs::remove_file(at("removed")).unwrap();
         fs::rename(at("other"), at("replaced")).unwrap();
-        assert!(fifo.metadata().unwrap().file_type().is_fifo() && dir.metadata().unwrap().is_dir(), "{base}");
+        assert!(
+            fifo.metadata().unwrap().file_type().is_fifo() && dir.metadata().unwrap().is_dir(),
+            "{base}"
+        );
         for file in [&fifo, &dir, &removed, &replaced] {
             assert_eq!(file.metadata().unwrap().nlink(), 0, "{base}");
         }
@@ -122,10 +137,15 @@ fn what_is_in_use_without_being_open_outlives_its_name() {
         drop(opened);
         // The kernel tells of that afterwards.
         std::thread::sleep(Duration::from_millis(50));
-        assert_eq!((removed.metadata().unwrap().len(), replaced.metadata().unwrap().len()), (9, 5), "{base}");
-        let script =
-            "mkdir here && cd here && rmdir ../here && stat -c '%F %h' . && ls -a . && ! touch new 2>/dev/null && ! mkdir new 2>/dev/null";
-        let run = Command::new("sh").args(["-c", script]).current_dir(place.path(base)).output().unwrap();
+        assert_eq!(
+            (removed.metadata().unwrap().len(), replaced.metadata().unwrap().len()),
+            (9, 5),
+            "{base}"
+        );
+        let script = "mkdir here && cd here && rmdir ../here && stat -c '%F %h' . && ls -a . && ! \
+            touch new 2>/dev/null && ! mkdir new 2>/dev/null";
+        let run =
+            Command::new("sh").args(["-c", script]).current_dir(place.path(base)).output().unwrap();
         assert!(run.status.success() && run.stdout == b"directory 0\n", "{base}: {run:?}");
     }
     fs::remove_file(place.path("backing/replaced")).unwrap();

@@ -32,10 +32,14 @@ fn what_others_do_appears() {
     until("a new name is found", || read("new").as_deref() == Some("new"));
     until("a new directory is found", || read("deep/er/file").as_deref() == Some("deep"));
     // The kernel had its pages.
-    until("a replaced file is read anew", || read("kept").as_deref() == Some("replaced by what is longer"));
+    until("a replaced file is read anew", || {
+        read("kept").as_deref() == Some("replaced by what is longer")
+    });
     until("a removed directory goes", || !place.path("mnt/dir").exists());
-    let mut names: Vec<_> =
-        fs::read_dir(place.path("mnt")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(place.path("mnt"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     assert_eq!(names, ["deep", "kept", "new"]);
     assert!(fs::metadata(place.path("mnt")).unwrap().modified().unwrap() > before);
@@ -52,16 +56,26 @@ fn an_own_file_is_left_alone() {
         file.write_all_at(&[round as u8; 1000], round * 1000).unwrap();
         assert_eq!(fs::read_dir(place.path("mnt")).unwrap().count(), 1);
         let read = fs::read(place.path("mnt/file")).unwrap();
-        assert!(read.len() as u64 == (round + 1) * 1000 && read.chunks(1000).zip(0..).all(|(part, byte)| part.iter().all(|b| *b == byte)));
+        assert!(
+            read.len() as u64 == (round + 1) * 1000
+                && read.chunks(1000).zip(0..).all(|(part, byte)| part.iter().all(|b| *b == byte))
+        );
         std::thread::sleep(std::time::Duration::from_millis(100));
     }
     drop(file);
     place.umount();
-    assert_eq!(fs::read_dir(place.path("backing")).unwrap().filter(|entry| entry.as_ref().unwrap().file_name() != ".ebb").count(), 1);
+    assert_eq!(
+        fs::read_dir(place.path("backing"))
+            .unwrap()
+            .filter(|entry| entry.as_ref().unwrap().file_name() != ".ebb")
+            .count(),
+        1
+    );
 }
 
-/// Situation: others replace a file in the directory that is the bucket, again and again with as many bytes, while it is changed here. Danger: their
-/// versions look alike there, and one takes the place of another.
+/// Situation: others replace a file in the directory that is the bucket, again and again with as
+/// many bytes, while it is changed here. Danger: their versions look alike there, and one takes the
+/// place of another.
 #[test]
 fn versions_of_others_are_kept() {
     let place = Place::new();
@@ -77,7 +91,10 @@ fn versions_of_others_are_kept() {
             fs::write(&theirs, format!("their {round}")).unwrap();
             fs::rename(theirs, place.path("backing").join(name)).unwrap();
             place.ebb(&["flush", "mnt"]).good();
-            assert_eq!(fs::read_to_string(place.path("backing").join(name)).unwrap(), format!("mine {round}"));
+            assert_eq!(
+                fs::read_to_string(place.path("backing").join(name)).unwrap(),
+                format!("mine {round}")
+            );
         }
     }
     let mut kept: Vec<String> = fs::read_dir(place.path("backing"))

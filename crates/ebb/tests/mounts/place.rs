@@ -60,8 +60,10 @@ impl Done {
     #[track_caller]
     pub fn refused(self, status: i32, text: &str) -> Done {
         let last = self.err.trim_end().lines().last().unwrap_or_default();
-        let one_line =
-            last.starts_with("ebb: ") && last.contains(text) && !self.err.contains("panicked") && !self.err.contains("backtrace");
+        let one_line = last.starts_with("ebb: ")
+            && last.contains(text)
+            && !self.err.contains("panicked")
+            && !self.err.contains("backtrace");
         assert!(self.status == status && one_line, "expected {status} and {text:?}: {self:?}");
         self
     }
@@ -97,7 +99,8 @@ impl Place {
 
     /// What is started from now on asks this server.
     pub fn turn_to(&mut self, server: &str) {
-        for (_, endpoint) in self.environment.iter_mut().filter(|(name, _)| *name == "EBB_ENDPOINT") {
+        for (_, endpoint) in self.environment.iter_mut().filter(|(name, _)| *name == "EBB_ENDPOINT")
+        {
             *endpoint = server.into();
         }
     }
@@ -113,11 +116,16 @@ impl Place {
         place
     }
 
-    /// From now on forcing files fails for commands that are started, as long as `disk fails` is there.
+    /// From now on forcing files fails for commands that are started, as long as `disk fails` is
+    /// there.
     pub fn fail_forcing(&mut self) {
         let (source, library) = (self.path("failing.c"), self.path("failing.so"));
         fs::write(&source, FAILING_DISK).unwrap();
-        let built = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status().unwrap();
+        let built = Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&library, &source])
+            .status()
+            .unwrap();
         assert!(built.success());
         self.environment.push(("EBB_TEST_FAILS", self.text("disk fails")));
         self.environment.push(("LD_PRELOAD", library.display().to_string()));
@@ -147,7 +155,11 @@ impl Place {
     fn prepared(&self, program: impl AsRef<OsStr>, args: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(program);
         command.args(args).envs(self.environment.iter().cloned()).current_dir(&self.dir);
-        command.env_remove("RUST_BACKTRACE").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .env_remove("RUST_BACKTRACE")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 
@@ -198,8 +210,10 @@ impl Place {
 
     /// A started command does something of its own with a signal.
     pub fn hears(&self, child: usize, signal: i32) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.children[child].id())).unwrap();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("proc(5) has it");
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.children[child].id())).unwrap();
+        let caught =
+            status.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("proc(5) has it");
         u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (signal - 1)) != 0
     }
 
@@ -239,13 +253,15 @@ impl Place {
         self.umount_at("mnt")
     }
 
-    /// Other tests of this process start programs meanwhile, which have all that is open here until they run.
+    /// Other tests of this process start programs meanwhile, which have all that is open here until
+    /// they run.
     #[track_caller]
     pub fn umount_at(&self, mountpoint: &str) -> Done {
         let began = Instant::now();
         loop {
             let done = self.ebb(&["umount", mountpoint]);
-            if !done.err.contains("in use: close what is open there") || began.elapsed() > PATIENCE {
+            if !done.err.contains("in use: close what is open there") || began.elapsed() > PATIENCE
+            {
                 return done.good();
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -281,7 +297,9 @@ impl Place {
     }
 
     pub fn is_mounted(&self, mountpoint: &str) -> bool {
-        fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&format!(" {} ", self.text(mountpoint)))
+        fs::read_to_string("/proc/self/mountinfo")
+            .unwrap()
+            .contains(&format!(" {} ", self.text(mountpoint)))
     }
 
     /// Forgets everything that is not in the bucket.
@@ -293,11 +311,19 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         for mountpoint in ["mnt", "mnt2"] {
-            let Ok(Some(record)) = RunDir::of_user().and_then(|run| run.read(&self.path(mountpoint))) else { continue };
-            for process in record.supervisor.into_iter().chain([record.daemon]).filter(Process::is_alive) {
+            let Ok(Some(record)) =
+                RunDir::of_user().and_then(|run| run.read(&self.path(mountpoint)))
+            else {
+                continue;
+            };
+            for process in
+                record.supervisor.into_iter().chain([record.daemon]).filter(Process::is_alive)
+            {
                 kill(process.pid, libc::SIGKILL);
             }
-            let point = std::ffi::CString::new(self.path(mountpoint).into_os_string().into_encoded_bytes()).unwrap();
+            let point =
+                std::ffi::CString::new(self.path(mountpoint).into_os_string().into_encoded_bytes())
+                    .unwrap();
             // A process does not end while it tells the kernel of a page that somebody waits for.
             // SAFETY: the path ends with a zero byte.
             unsafe { libc::umount2(point.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
@@ -316,7 +342,8 @@ pub fn kill(pid: u32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is gone");
 }
 
-/// Says of something that it is over when this is dropped: also where it fails, or who goes on until then would do so for ever.
+/// Says of something that it is over when this is dropped: also where it fails, or who goes on
+/// until then would do so for ever.
 pub struct Ending<'a>(pub &'a AtomicBool);
 
 impl Drop for Ending<'_> {
@@ -325,7 +352,8 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// A process that does not run meanwhile. It does again where a test fails, or its mount would keep that from ending.
+/// A process that does not run meanwhile. It does again where a test fails, or its mount would keep
+/// that from ending.
 pub struct Held(u32);
 
 impl Held {
@@ -355,7 +383,8 @@ pub fn wait(mut child: Child) -> Done {
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let mut done = Done { status: status.code().unwrap_or(-1), out: String::new(), err: String::new() };
+    let mut done =
+        Done { status: status.code().unwrap_or(-1), out: String::new(), err: String::new() };
     child.stdout.take().unwrap().read_to_string(&mut done.out).unwrap();
     child.stderr.take().unwrap().read_to_string(&mut done.err).unwrap();
     done

@@ -57,7 +57,14 @@ fn full_is_full_until_something_goes() {
     // SAFETY: both descriptors are open, and the offsets may be absent.
     let copied = unsafe {
         use std::os::fd::AsRawFd;
-        libc::copy_file_range(file.as_raw_fd(), std::ptr::null_mut(), empty.as_raw_fd(), std::ptr::null_mut(), 100, 0)
+        libc::copy_file_range(
+            file.as_raw_fd(),
+            std::ptr::null_mut(),
+            empty.as_raw_fd(),
+            std::ptr::null_mut(),
+            100,
+            0,
+        )
     };
     assert_eq!((copied, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EDQUOT)));
 
@@ -69,7 +76,13 @@ fn full_is_full_until_something_goes() {
     exceeds(std::os::unix::fs::symlink("x", dir.join("more")));
     assert_eq!(fs::create_dir(dir.join("a")).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
     assert_eq!(used(&place, "mnt/d/a"), (10 * MIB, 5));
-    assert!(place.ebb(&["explain", "mnt/d/dd"]).good().out.contains("/d  10 MiB of 10 MiB, 5 of 5 inodes"));
+    assert!(
+        place
+            .ebb(&["explain", "mnt/d/dd"])
+            .good()
+            .out
+            .contains("/d  10 MiB of 10 MiB, 5 of 5 inodes")
+    );
     let checked = place.ebb(&["fsck", "mnt"]).good().out;
     assert!(checked.contains("no problem"), "{checked}");
 
@@ -81,7 +94,10 @@ fn full_is_full_until_something_goes() {
     empty.write_all_at(&vec![1; MIB as usize], 0).unwrap();
     fs::create_dir(dir.join("more")).unwrap();
 
-    assert_eq!(place.ebb(&["quota", "remove", "mnt/d"]).good().out, "mnt/d: its quota is removed\n");
+    assert_eq!(
+        place.ebb(&["quota", "remove", "mnt/d"]).good().out,
+        "mnt/d: its quota is removed\n"
+    );
     place.ebb(&["quota", "remove", "mnt/d"]).refused(1, "it has no quota");
     fs::create_dir(dir.join("and more")).unwrap();
     assert_eq!(place.ebb(&["quota", "list", "mnt"]).good().out, "no quota\n");
@@ -192,7 +208,10 @@ fn what_is_in_the_bucket_counts() {
     }
     place.mount();
     let set = place.ebb(&["quota", "set", "mnt/data", "--bytes", "20K", "--json"]).good().json();
-    assert_eq!((&set[0]["used_bytes"], &set[0]["used_inodes"], &set[0]["counted"]), (&30_000.into(), &60.into(), &true.into()));
+    assert_eq!(
+        (&set[0]["used_bytes"], &set[0]["used_inodes"], &set[0]["counted"]),
+        (&30_000.into(), &60.into(), &true.into())
+    );
     exceeds(fs::write(place.path("mnt/data/0/more"), "x"));
     let object = OpenOptions::new().write(true).open(place.path("mnt/data/0/object")).unwrap();
     object.write_all_at(b"changed in place", 10).unwrap();

@@ -11,7 +11,9 @@ use std::os::unix::fs::MetadataExt;
 #[test]
 fn mistakes_of_the_caller() {
     let place = Place::new();
-    let mount = |source: &str, point: &str, more: &[&str]| place.ebb(&[&["mount", source, point, "--data", "data"], more].concat());
+    let mount = |source: &str, point: &str, more: &[&str]| {
+        place.ebb(&[&["mount", source, point, "--data", "data"], more].concat())
+    };
     mount("ftp://x", "mnt", &[]).refused(2, "its scheme is unknown");
     mount("gs://", "mnt", &[]).refused(2, "it names no bucket");
     mount("/plain/path", "mnt", &[]).refused(2, "it has no scheme");
@@ -22,19 +24,27 @@ fn mistakes_of_the_caller() {
     mount(place.url(), "mnt", &["-o", "bogus"]).refused(2, "unknown mount option \"bogus\"");
     mount(place.url(), "mnt", &["--head-term", "1s"]).refused(2, "--head-term must be at least");
     mount(place.url(), "mnt", &["--cache-size", "1K"]).refused(2, "--cache-size must be at least");
-    mount(place.url(), "mnt", &["--buffer-memory", "1M"]).refused(2, "--buffer-memory must be at least 32 MiB");
+    mount(place.url(), "mnt", &["--buffer-memory", "1M"])
+        .refused(2, "--buffer-memory must be at least 32 MiB");
     mount(place.url(), "mnt", &["--commit-interval", "0"]).refused(2, "--ack=durable");
     fs::write(place.path("bad.toml"), "cash-size = 1").unwrap();
     mount(place.url(), "mnt", &["--config", "bad.toml"]).refused(2, "unknown key \"cash-size\"");
     mount(place.url(), "mnt", &["--config", "none.toml"]).refused(2, "none.toml: ");
     place.ebb(&["status", "backing"]).refused(2, "is on no mount of ebb");
     place.ebb(&["umount", "backing"]).refused(2, "is no mount of ebb");
-    place.ebb(&["serve", "--backing", place.url(), "--name", "a/b", "--data", "data"]).refused(2, "cannot be the name of a volume");
+    place
+        .ebb(&["serve", "--backing", place.url(), "--name", "a/b", "--data", "data"])
+        .refused(2, "cannot be the name of a volume");
     let unreadable = |args: &[&str]| {
         let done = place.ebb(args);
         assert!(done.status == 2 && done.err.starts_with("error: "), "{done:?}");
     };
-    for unknown in [&["mount", "--frobnicate"][..], &["frobnicate"], &["status"], &["stats", "--interval", "9223372036854775807"]] {
+    for unknown in [
+        &["mount", "--frobnicate"][..],
+        &["frobnicate"],
+        &["status"],
+        &["stats", "--interval", "9223372036854775807"],
+    ] {
         unreadable(unknown);
     }
     // What nobody can mean: sums with it would have no room, and no user has the number -1.
@@ -51,7 +61,8 @@ fn mistakes_of_the_caller() {
     assert!(!place.is_mounted("mnt"));
 }
 
-/// Situation: a setting comes from the environment. Expectation: a wrong one is told under the variable's name, and an empty one is none.
+/// Situation: a setting comes from the environment. Expectation: a wrong one is told under the
+/// variable's name, and an empty one is none.
 #[test]
 fn variables_that_cannot_be_or_are_empty() {
     let place = Place::new();
@@ -60,10 +71,17 @@ fn variables_that_cannot_be_or_are_empty() {
         place.program("env", &[variables, &command, more].concat())
     };
     let wrong = mount(&["EBB_LOG=foo"], &[]);
-    assert!(wrong.status == 2 && wrong.err.contains("invalid value 'foo' for 'EBB_LOG'"), "{wrong:?}");
+    assert!(
+        wrong.status == 2 && wrong.err.contains("invalid value 'foo' for 'EBB_LOG'"),
+        "{wrong:?}"
+    );
     let wrong = mount(&["EBB_LOG=foo"], &["--log", "loud"]);
-    assert!(wrong.status == 2 && wrong.err.contains("invalid value 'loud' for '--log <LEVEL>'"), "{wrong:?}");
-    mount(&["EBB_DATA=", "EBB_LOG=", "EBB_CONFIG=", "EBB_FOREGROUND=", "EBB_CACHE_SIZE="], &[]).good();
+    assert!(
+        wrong.status == 2 && wrong.err.contains("invalid value 'loud' for '--log <LEVEL>'"),
+        "{wrong:?}"
+    );
+    mount(&["EBB_DATA=", "EBB_LOG=", "EBB_CONFIG=", "EBB_FOREGROUND=", "EBB_CACHE_SIZE="], &[])
+        .good();
     place.umount();
 }
 
@@ -72,7 +90,8 @@ fn names_that_no_record_can_have() {
     let place = Place::new();
     let point = OsStr::from_bytes(b"mnt\xff");
     fs::create_dir(place.path("").join(point)).unwrap();
-    let args: [&OsStr; 5] = ["mount".as_ref(), place.url().as_ref(), point, "--data".as_ref(), "data".as_ref()];
+    let args: [&OsStr; 5] =
+        ["mount".as_ref(), place.url().as_ref(), point, "--data".as_ref(), "data".as_ref()];
     place.ebb(&args).refused(2, "is not UTF-8");
 }
 
@@ -88,25 +107,34 @@ fn who_says_nothing_is_no_node() {
 #[test]
 fn failures_of_the_world() {
     let place = Place::new();
-    let mount = |source: &str, more: &[&str]| place.ebb(&[&["mount", source, "mnt", "--data", "data"], more].concat());
-    mount(&format!("file://{}", place.text("no such")), &[]).refused(1, "there is no such directory");
+    let mount = |source: &str, more: &[&str]| {
+        place.ebb(&[&["mount", source, "mnt", "--data", "data"], more].concat())
+    };
+    mount(&format!("file://{}", place.text("no such")), &[])
+        .refused(1, "there is no such directory");
     place.ebb(&["status", "127.0.0.1:1"]).refused(1, "cannot be reached");
     mount("ebb://127.0.0.1:1/volume", &[]).refused(1, "cannot be reached");
     fs::write(place.path("data is a file"), "").unwrap();
-    place.ebb(&["mount", place.url(), "mnt", "--data", "data is a file"]).refused(1, "Not a directory");
+    place
+        .ebb(&["mount", place.url(), "mnt", "--data", "data is a file"])
+        .refused(1, "Not a directory");
     assert!(!place.is_mounted("mnt"));
 }
 
-/// Situation: root of a container that may not mount, somebody without a helper to mount for him. Danger: the volume is taken over first, and belongs to
-/// a data directory that nobody has any more. Expectation: they are told what is missing, and nothing has changed.
+/// Situation: root of a container that may not mount, somebody without a helper to mount for him.
+/// Danger: the volume is taken over first, and belongs to a data directory that nobody has any
+/// more. Expectation: they are told what is missing, and nothing has changed.
 #[test]
 fn who_may_not_mount() {
     let place = Place::new();
     let mount = [env!("CARGO_BIN_EXE_ebb"), "mount", place.url(), "mnt", "--data", "data"];
-    place.program("setpriv", &[&["--bounding-set=-sys_admin"], &mount[..]].concat()).refused(1, "it wants root with CAP_SYS_ADMIN");
+    place
+        .program("setpriv", &[&["--bounding-set=-sys_admin"], &mount[..]].concat())
+        .refused(1, "it wants root with CAP_SYS_ADMIN");
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "env", "PATH=/nowhere"];
     let is_for_all = fs::metadata("/dev/fuse").unwrap().mode() & 0o6 == 0o6;
-    let what = if is_for_all { "fusermount3, which cannot be run" } else { "/dev/fuse cannot be opened" };
+    let what =
+        if is_for_all { "fusermount3, which cannot be run" } else { "/dev/fuse cannot be opened" };
     place.program("setpriv", &[&nobody, &mount[..]].concat()).refused(1, what);
     assert_eq!(fs::read_dir(place.path("backing")).unwrap().count(), 0);
 }
@@ -114,7 +142,9 @@ fn who_may_not_mount() {
 #[test]
 fn buckets_that_cannot_be_used() {
     let place = Place::over_s3();
-    let mount = |source: &str, more: &[&str]| place.ebb(&[&["mount", source, "mnt", "--data", "data"], more].concat());
+    let mount = |source: &str, more: &[&str]| {
+        place.ebb(&[&["mount", source, "mnt", "--data", "data"], more].concat())
+    };
     mount("s3://no-such-bucket", &[]).refused(1, "no such bucket");
     mount("s3://bucket", &["--endpoint", "http://127.0.0.1:1"]).refused(1, "cannot be reached");
     mount("s3://bucket", &["--anonymous"]).refused(1, "access denied");
@@ -127,10 +157,16 @@ fn two_daemons_never_share() {
     place.mount();
     fs::write(place.path("mnt/file"), "content").unwrap();
     place.ebb(&["mount", place.url(), "mnt", "--data", "data"]).refused(1, "is mounted at");
-    place.ebb(&["mount", place.url(), "mnt2", "--data", "data"]).refused(1, "data directory is in use by process");
-    place.ebb(&["mount", &format!("file://{}", place.text("gone")), "mnt2", "--data", "data"]).refused(1, "in use");
+    place
+        .ebb(&["mount", place.url(), "mnt2", "--data", "data"])
+        .refused(1, "data directory is in use by process");
+    place
+        .ebb(&["mount", &format!("file://{}", place.text("gone")), "mnt2", "--data", "data"])
+        .refused(1, "in use");
     // Another data directory, the same bucket: its owner lives.
-    place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--head-term", "3s"]).refused(1, "is served by");
+    place
+        .ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--head-term", "3s"])
+        .refused(1, "is served by");
     // Reading is always allowed.
     place.ebb(&["flush", "mnt"]).good();
     place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "never"]).good();
@@ -167,14 +203,23 @@ fn versions_and_completions_need_no_mount() {
 fn help_says_what_is_needed_and_what_is_answered() {
     let place = Place::new();
     let usage = place.ebb(&["profile", "--help"]).good().out;
-    for way in ["ebb profile [OPTIONS] <PATH> -- <COMMAND>...", "ebb profile [OPTIONS] <PATH> --for <TIME>"] {
+    for way in [
+        "ebb profile [OPTIONS] <PATH> -- <COMMAND>...",
+        "ebb profile [OPTIONS] <PATH> --for <TIME>",
+    ] {
         assert!(usage.contains(way), "{usage}");
     }
-    for neither_or_both in [&["profile", "mnt"][..], &["profile", "mnt", "--for", "1s", "--", "true"]] {
+    for neither_or_both in
+        [&["profile", "mnt"][..], &["profile", "mnt", "--for", "1s", "--", "true"]]
+    {
         assert_eq!(place.ebb(neither_or_both).status, 2);
     }
-    let fsck = place.ebb(&["fsck", "--help"]).good().out.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(["0 if", "1 if", "2 if", "4 if", "8 if"].iter().all(|status| fsck.contains(status)), "{fsck}");
+    let fsck =
+        place.ebb(&["fsck", "--help"]).good().out.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        ["0 if", "1 if", "2 if", "4 if", "8 if"].iter().all(|status| fsck.contains(status)),
+        "{fsck}"
+    );
     place.ebb(&["fsck", "backing"]).refused(2, "is on no mount of ebb");
 }
 
@@ -189,8 +234,9 @@ fn a_data_directory_is_not_below_its_own_mount() {
     assert!(fs::read_dir(place.path("mnt")).unwrap().next().is_none(), "nothing is left there");
 }
 
-/// Situation: a data directory is given in which others keep files, also under names that ebb uses. Danger: these are taken for what is left of
-/// an earlier start, and removed. Expectation: it is refused, and nothing in it changes.
+/// Situation: a data directory is given in which others keep files, also under names that ebb uses.
+/// Danger: these are taken for what is left of an earlier start, and removed. Expectation: it is
+/// refused, and nothing in it changes.
 #[test]
 fn a_data_directory_holds_nothing_of_others() {
     for theirs in ["log/syslog", "snapshot/monday.tar", "log/nginx/access", "notes"] {
@@ -198,7 +244,9 @@ fn a_data_directory_holds_nothing_of_others() {
         let file = place.path("data").join(theirs);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(&file, "precious").unwrap();
-        let told = place.ebb(&["mount", place.url(), "mnt", "--data", "data"]).refused(1, "which is not ebb's");
+        let told = place
+            .ebb(&["mount", place.url(), "mnt", "--data", "data"])
+            .refused(1, "which is not ebb's");
         let name = if theirs.starts_with("log/nginx") { "log/nginx" } else { theirs };
         assert!(told.err.contains(&format!("{name:?}")), "{told:?}");
         assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
@@ -206,8 +254,9 @@ fn a_data_directory_holds_nothing_of_others() {
     }
 }
 
-/// Situation: the data directory, or the mount point, is in the directory that the volume is stored in. Danger: the log shows as a file of
-/// the volume, or the volume in itself without end. Expectation: it is refused.
+/// Situation: the data directory, or the mount point, is in the directory that the volume is stored
+/// in. Danger: the log shows as a file of the volume, or the volume in itself without end.
+/// Expectation: it is refused.
 #[test]
 fn what_serves_a_volume_is_not_stored_in_it() {
     let place = Place::new();
@@ -216,18 +265,41 @@ fn what_serves_a_volume_is_not_stored_in_it() {
     place.ebb(&["mount", place.url(), "mnt", "--data", "backing/data"]).refused(2, told);
     place.ebb(&["mount", place.url(), "backing/at", "--data", "data"]).refused(2, told);
     place
-        .ebb(&["serve", "--data", "backing/data", "--backing", place.url(), "--name", "volume", "--listen", "127.0.0.1:0"])
+        .ebb(&[
+            "serve",
+            "--data",
+            "backing/data",
+            "--backing",
+            place.url(),
+            "--name",
+            "volume",
+            "--listen",
+            "127.0.0.1:0",
+        ])
         .refused(2, told);
     assert_eq!(fs::read_dir(place.path("backing")).unwrap().count(), 1);
 }
 
-/// Situation: two data directories have had a volume, one after the other, both with files that the bucket does not have, and the first one is
-/// mounted by mistake. Danger: it is refused, but the volume was taken over for that, and now the second one is refused too. Expectation:
-/// nothing has changed, and the second one goes on with its files.
+/// Situation: two data directories have had a volume, one after the other, both with files that the
+/// bucket does not have, and the first one is mounted by mistake. Danger: it is refused, but the
+/// volume was taken over for that, and now the second one is refused too. Expectation: nothing has
+/// changed, and the second one goes on with its files.
 #[test]
 fn a_mount_that_is_refused_takes_nothing_over() {
     let place = Place::new();
-    let mount = |data: &str| place.ebb(&["mount", place.url(), "mnt", "--data", data, "--flush-interval", "1h", "--head-term", "3s"]);
+    let mount = |data: &str| {
+        place.ebb(&[
+            "mount",
+            place.url(),
+            "mnt",
+            "--data",
+            data,
+            "--flush-interval",
+            "1h",
+            "--head-term",
+            "3s",
+        ])
+    };
     for data in ["data", "data2"] {
         mount(data).good();
         fs::write(place.path("mnt").join(data), data).unwrap();
@@ -242,12 +314,17 @@ fn a_mount_that_is_refused_takes_nothing_over() {
     place.umount();
 }
 
-/// Situation: what was asked for cannot be written. Danger: it counts as done. Expectation: it is a failure.
+/// Situation: what was asked for cannot be written. Danger: it counts as done. Expectation: it is a
+/// failure.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
     for asked in ["--help", "--version"] {
         let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-        let done = std::process::Command::new(env!("CARGO_BIN_EXE_ebb")).arg(asked).stdout(full).output().unwrap();
+        let done = std::process::Command::new(env!("CARGO_BIN_EXE_ebb"))
+            .arg(asked)
+            .stdout(full)
+            .output()
+            .unwrap();
         assert_eq!(done.status.code(), Some(1), "{asked}: {done:?}");
     }
 }

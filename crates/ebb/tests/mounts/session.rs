@@ -16,9 +16,19 @@ fn large() -> Vec<u8> {
 fn work(root: &Path) {
     fs::create_dir_all(root.join("a/b/c")).unwrap();
     fs::write(root.join("a/file"), "hello").unwrap();
-    OpenOptions::new().append(true).open(root.join("a/file")).unwrap().write_all(b", world").unwrap();
+    OpenOptions::new()
+        .append(true)
+        .open(root.join("a/file"))
+        .unwrap()
+        .write_all(b", world")
+        .unwrap();
     fs::write(root.join("a/b/large"), large()).unwrap();
-    OpenOptions::new().write(true).open(root.join("a/b/large")).unwrap().write_all_at(b"changed", 17_000_000).unwrap();
+    OpenOptions::new()
+        .write(true)
+        .open(root.join("a/b/large"))
+        .unwrap()
+        .write_all_at(b"changed", 17_000_000)
+        .unwrap();
     let sparse = File::create(root.join("sparse")).unwrap();
     sparse.set_len(3_000_000).unwrap();
     sparse.write_all_at(b"middle", 1_500_000).unwrap();
@@ -55,14 +65,22 @@ fn check(root: &Path) {
     assert_eq!((sparse.len(), &sparse[1_500_000..1_500_006]), (3_000_000, &b"middle"[..]));
     assert_eq!(sparse.iter().filter(|byte| **byte != 0).count(), 6);
 
-    let (file, link) = (fs::metadata(root.join("a/file")).unwrap(), fs::metadata(root.join("a/b/link")).unwrap());
+    let (file, link) =
+        (fs::metadata(root.join("a/file")).unwrap(), fs::metadata(root.join("a/b/link")).unwrap());
     assert_eq!((file.ino(), file.nlink(), link.nlink()), (link.ino(), 2, 2));
-    assert_eq!((file.mode() & 0o7777, file.mtime(), file.mtime_nsec()), (0o4640, 1_000_000_000, 123_456_789));
+    assert_eq!(
+        (file.mode() & 0o7777, file.mtime(), file.mtime_nsec()),
+        (0o4640, 1_000_000_000, 123_456_789)
+    );
     assert_eq!(fs::read_link(root.join("a/b/symlink")).unwrap(), Path::new("../file"));
     assert_eq!(fs::read_to_string(root.join("a/b/symlink")).unwrap(), "hello, world");
     assert_eq!(fs::read_link(root.join("dangling")).unwrap(), Path::new("nowhere"));
     assert_eq!(fs::read_to_string(root.join("a/b/c/moved here")).unwrap(), "moved");
-    assert!(!root.join("moved").exists() && !root.join("removed").exists() && !root.join("old").exists());
+    assert!(
+        !root.join("moved").exists()
+            && !root.join("removed").exists()
+            && !root.join("old").exists()
+    );
     assert_eq!(fs::read_to_string(root.join("new/inside")).unwrap(), "inside");
     let new = fs::metadata(root.join("new")).unwrap();
     assert_eq!((new.uid(), new.gid(), new.mode() & 0o7777), (1234, 5678, 0o1771));
@@ -71,22 +89,34 @@ fn check(root: &Path) {
     assert!(fs::symlink_metadata(root.join("fifo")).unwrap().file_type().is_fifo());
     assert_eq!(fs::read_to_string(root.join("ümlaut and blank %2F")).unwrap(), "odd");
     assert_eq!(fs::metadata(root.join("empty")).unwrap().len(), 0);
-    let mut names: Vec<_> = fs::read_dir(root).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(root)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     assert_eq!(names, ["a", "dangling", "empty", "fifo", "new", "sparse", "ümlaut and blank %2F"]);
 }
 
 fn set_xattr(path: &Path, name: &str, value: &[u8]) {
-    let (path, name) = (CString::new(path.as_os_str().as_bytes()).unwrap(), CString::new(name).unwrap());
+    let (path, name) =
+        (CString::new(path.as_os_str().as_bytes()).unwrap(), CString::new(name).unwrap());
     // SAFETY: both strings end in NUL, and the value is as long as is said.
-    assert_eq!(unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) }, 0);
+    assert_eq!(
+        unsafe {
+            libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+        },
+        0
+    );
 }
 
 fn xattr(path: &Path, name: &str) -> Vec<u8> {
-    let (path, name) = (CString::new(path.as_os_str().as_bytes()).unwrap(), CString::new(name).unwrap());
+    let (path, name) =
+        (CString::new(path.as_os_str().as_bytes()).unwrap(), CString::new(name).unwrap());
     let mut value = vec![0u8; 100];
     // SAFETY: both strings end in NUL, and the buffer is as long as is said.
-    let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    let len = unsafe {
+        libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
+    };
     value.truncate(len.try_into().unwrap());
     value
 }
@@ -138,7 +168,8 @@ fn a_file_lives_until_it_is_closed() {
     let place = Place::new();
     place.mount();
     let path = place.path("mnt/open");
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    let file =
+        OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
     file.write_all_at(b"kept", 0).unwrap();
     fs::remove_file(&path).unwrap();
     fs::write(&path, "another").unwrap();
@@ -159,6 +190,9 @@ fn a_read_only_mount_writes_nothing() {
     let refused = fs::write(place.path("mnt/new"), "").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     place.umount();
-    let names: Vec<_> = fs::read_dir(place.path("backing")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> = fs::read_dir(place.path("backing"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     assert_eq!(names, ["object"], "not even a head is left");
 }

@@ -1,5 +1,5 @@
-//! The daemon of a mount dies whose volume others use too: its session with the node, and what that keeps for it, is
-//! taken over (O-6).
+//! The daemon of a mount dies whose volume others use too: its session with the node, and what that
+//! keeps for it, is taken over (O-6).
 
 use crate::detached::{serve, serve_with};
 use crate::joining::free_address;
@@ -26,16 +26,19 @@ fn a_mount_that_others_have_joined_is_upgraded() {
     place.umount();
 }
 
-/// Situation: mount and node die together, and the node is back first; what the mount had been answered need not
-/// have been forced. Expectation: the mount goes on if it was, and else says that it cannot.
+/// Situation: mount and node die together, and the node is back first; what the mount had been
+/// answered need not have been forced. Expectation: the mount goes on if it was, and else says that
+/// it cannot.
 #[test]
 fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
     for forced in [true, false] {
         let mut place = Place::new();
         // Nothing is forced unless it is asked for.
-        let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--commit-interval", "1h"]);
+        let (node, address) =
+            serve_with(&mut place, &["--listen", "127.0.0.1:0", "--commit-interval", "1h"]);
         place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
-        // What is open would be closed by the processes that are started here, which nobody answers meanwhile.
+        // What is open would be closed by the processes that are started here, which nobody answers
+        // meanwhile.
         fs::write(place.path("mnt/file"), "content").unwrap();
         match forced {
             true => File::open(place.path("mnt")).unwrap().sync_all().unwrap(),
@@ -56,7 +59,11 @@ fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
             }
             false => {
                 until("the mount is given up", || !supervisor.is_alive());
-                assert!(fs::read_to_string(place.path("client/ebb.log")).unwrap().contains("may have lost what it had answered"));
+                assert!(
+                    fs::read_to_string(place.path("client/ebb.log"))
+                        .unwrap()
+                        .contains("may have lost what it had answered")
+                );
                 place.ebb(&["umount", "--lazy", "--no-wait", "mnt"]);
             }
         }
@@ -64,23 +71,27 @@ fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
     }
 }
 
-/// Situation: nobody can take over from the daemon for longer than its session lasts, and somebody else changes what the
-/// mount's kernel has cached. Danger: programs go on with that. Expectation: they see nothing of it, and errors once it is
-/// clear that the session is gone.
+/// Situation: nobody can take over from the daemon for longer than its session lasts, and somebody
+/// else changes what the mount's kernel has cached. Danger: programs go on with that. Expectation:
+/// they see nothing of it, and errors once it is clear that the session is gone.
 #[test]
 fn what_the_kernel_has_cached_goes_with_the_session() {
     let mut place = Place::new();
-    let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "10s"]);
+    let (node, address) =
+        serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "10s"]);
     let volume = format!("ebb://{address}/volume");
     place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
     fs::write(place.path("mnt/file"), "old").unwrap();
-    let length = |mountpoint: &str| fs::metadata(place.path(mountpoint).join("file")).map(|file| file.len());
+    let length =
+        |mountpoint: &str| fs::metadata(place.path(mountpoint).join("file")).map(|file| file.len());
     assert_eq!(length("mnt").unwrap(), 3);
     let supervisor = place.record("mnt").supervisor.unwrap();
     fs::rename(place.path("client"), place.path("client away")).unwrap();
     place.kill_daemon("mnt");
     assert_eq!(length("mnt").unwrap(), 3, "the kernel answers by itself");
-    until("the other is let in", || place.ebb(&["mount", &volume, "mnt2", "--data", "client2"]).status == 0);
+    until("the other is let in", || {
+        place.ebb(&["mount", &volume, "mnt2", "--data", "client2"]).status == 0
+    });
     fs::write(place.path("mnt2/file"), "new, and longer").unwrap();
     std::thread::scope(|scope| {
         let looking = scope.spawn(|| length("mnt"));
@@ -94,14 +105,16 @@ fn what_the_kernel_has_cached_goes_with_the_session() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: the node does not answer, a daemon dies while it is to fill a page, nobody takes over until others could be let
-/// in, and then the mount is ended. Danger: what drops caches waits for the page, and keeps the connection that whoever reads
-/// it waits for, for ever. Expectation: the mount ends, and who reads gets an error.
+/// Situation: the node does not answer, a daemon dies while it is to fill a page, nobody takes over
+/// until others could be let in, and then the mount is ended. Danger: what drops caches waits for
+/// the page, and keeps the connection that whoever reads it waits for, for ever. Expectation: the
+/// mount ends, and who reads gets an error.
 #[test]
 fn a_mount_ends_though_its_caches_cannot_be_dropped() {
     let mut place = Place::new();
     fs::write(place.path("backing/file"), vec![1; 1 << 20]).unwrap();
-    let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
+    let (node, address) =
+        serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
     place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
     let file = File::open(place.path("mnt/file")).unwrap();
     let supervisor = place.record("mnt").supervisor.unwrap();
@@ -110,7 +123,9 @@ fn a_mount_ends_though_its_caches_cannot_be_dropped() {
     std::thread::sleep(Duration::from_millis(300));
     kill(place.record("mnt").daemon.pid, libc::SIGKILL);
     let log = place.path("client/ebb.log");
-    until("caches are dropped", || fs::read_to_string(&log).unwrap().contains("what the kernel has cached of it is dropped"));
+    until("caches are dropped", || {
+        fs::read_to_string(&log).unwrap().contains("what the kernel has cached of it is dropped")
+    });
     kill(supervisor.pid, libc::SIGTERM);
     until("who reads is told", || reader.is_finished());
     assert!(reader.join().unwrap().is_err());
@@ -119,12 +134,14 @@ fn a_mount_ends_though_its_caches_cannot_be_dropped() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: a daemon was stopped for so long that its session has ended, and has begun another one. Danger: an upgrade
-/// kills it, and nobody can take over what the first session had. Expectation: the upgrade is refused, and the mount goes on.
+/// Situation: a daemon was stopped for so long that its session has ended, and has begun another
+/// one. Danger: an upgrade kills it, and nobody can take over what the first session had.
+/// Expectation: the upgrade is refused, and the mount goes on.
 #[test]
 fn who_has_begun_another_session_is_not_upgraded() {
     let mut place = Place::new();
-    let (node, address) = serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
+    let (node, address) =
+        serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
     let volume = format!("ebb://{address}/volume");
     place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
     let held = Held::stop(place.record("mnt").daemon.pid);
@@ -137,8 +154,9 @@ fn who_has_begun_another_session_is_not_upgraded() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: the mount that serves is unmounted, and the daemon of one that has joined dies before the first one is back.
-/// Danger: its successor takes the volume for itself, and the mount is lost. Expectation: it waits, as the daemon would have.
+/// Situation: the mount that serves is unmounted, and the daemon of one that has joined dies before
+/// the first one is back. Danger: its successor takes the volume for itself, and the mount is lost.
+/// Expectation: it waits, as the daemon would have.
 #[test]
 fn who_has_joined_waits_for_the_one_that_serves() {
     let place = Place::new();

@@ -25,15 +25,21 @@ fn side_by_side(place: &Place, endpoint: &str) {
 }
 
 fn configure(place: &Place, tables: &str) {
-    fs::write(place.path("ebb.toml"), tables.replace("DIR", &place.dir.display().to_string())).unwrap();
+    fs::write(place.path("ebb.toml"), tables.replace("DIR", &place.dir.display().to_string()))
+        .unwrap();
 }
 
 fn mount(place: &Place, more: &[&str]) -> Done {
-    place.ebb(&[&["mount", place.url(), "mnt", "--data", "data", "--config", "ebb.toml"], more].concat())
+    place.ebb(
+        &[&["mount", place.url(), "mnt", "--data", "data", "--config", "ebb.toml"], more].concat(),
+    )
 }
 
 fn names(dir: impl AsRef<Path>) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -88,7 +94,11 @@ fn each_directory_is_in_its_own_bucket() {
     place.umount();
     assert_eq!(names(place.path("models")), [".ebb", "2", "renamed"]);
     // A directory as bucket collects there what is on its way.
-    assert_eq!(names(place.path("models/.ebb")), ["head", "incoming"], "pages are in the root bucket");
+    assert_eq!(
+        names(place.path("models/.ebb")),
+        ["head", "incoming"],
+        "pages are in the root bucket"
+    );
 
     // Nothing but the buckets.
     place.drop_cache();
@@ -98,13 +108,21 @@ fn each_directory_is_in_its_own_bucket() {
     assert_eq!(names(place.path("mnt/models")), ["2", "renamed"]);
     check(&place, "2");
     assert_eq!(fs::read_to_string(place.path("mnt/models/renamed/link")).unwrap(), "small 1");
-    assert_eq!(place.ebb(&["fsck", "mnt", "--json"]).good().json()["problems"].as_array().unwrap().len(), 0);
+    assert_eq!(
+        place.ebb(&["fsck", "mnt", "--json"]).good().json()["problems"].as_array().unwrap().len(),
+        0
+    );
     let status = place.ebb(&["status", "mnt"]).good().out;
-    assert!(status.contains("logs over s3://bucket/of logs/") && status.contains("models over file://"), "{status}");
+    assert!(
+        status.contains("logs over s3://bucket/of logs/") && status.contains("models over file://"),
+        "{status}"
+    );
     place.umount();
 
     // What others see of the bucket of logs.
-    place.ebb(&["mount", "s3://bucket/of logs", "mnt", "--data", "other", "--take-over", "never"]).good();
+    place
+        .ebb(&["mount", "s3://bucket/of logs", "mnt", "--data", "other", "--take-over", "never"])
+        .good();
     assert_eq!(names(place.path("mnt")), ["2"]);
     assert_eq!(fs::read_to_string(place.path("mnt/2/small")).unwrap(), "small 2");
     place.umount();
@@ -136,13 +154,21 @@ fn nothing_is_moved_from_one_bucket_to_another() {
     fs::create_dir(at("plain/.ebb")).unwrap();
     // The directory itself has attributes like any other.
     fs::set_permissions(at("logs"), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
-    let moved = std::process::Command::new("mv").arg(at("logs/file")).arg(at("models/file")).status().unwrap();
+    let moved = std::process::Command::new("mv")
+        .arg(at("logs/file"))
+        .arg(at("models/file"))
+        .status()
+        .unwrap();
     assert!(moved.success() && !at("logs/file").exists());
     place.umount();
     assert_eq!(fs::read_to_string(place.path("models/file")).unwrap(), "content");
     place.drop_cache();
     mount(&place, &[]).good();
-    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&fs::metadata(at("logs")).unwrap().permissions()) & 0o777, 0o700);
+    assert_eq!(
+        std::os::unix::fs::PermissionsExt::mode(&fs::metadata(at("logs")).unwrap().permissions())
+            & 0o777,
+        0o700
+    );
     place.umount();
 }
 
@@ -168,7 +194,14 @@ fn a_bucket_that_goes_away_stops_only_its_own_directory() {
     place.ebb(&["flush", "mnt/19"]).good();
     place.ebb(&["flush", "mnt/logs"]).refused(1, "has not taken everything");
     let dirty = place.ebb(&["ls-dirty", "mnt", "--json"]).good().json();
-    assert!(dirty["dirty"].as_array().unwrap().iter().all(|item| item["path"].as_str().unwrap().starts_with("logs")), "{dirty}");
+    assert!(
+        dirty["dirty"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|item| item["path"].as_str().unwrap().starts_with("logs")),
+        "{dirty}"
+    );
     let status = place.ebb(&["status", "mnt"]).good().out;
     let trouble = status.lines().find(|line| line.starts_with("TROUBLE")).unwrap_or_default();
     assert!(trouble.contains("logs"), "{status}");
@@ -187,13 +220,30 @@ fn a_served_volume_has_its_buckets_side_by_side() {
     let mut place = Place::over_s3();
     side_by_side(&place, place.variable("EBB_ENDPOINT"));
     let url = place.url().to_owned();
-    let serve = ["serve", "--backing", &url, "--name", "v", "--data", "node", "--config", "ebb.toml", "--listen", "127.0.0.1:0"];
+    let serve = [
+        "serve",
+        "--backing",
+        &url,
+        "--name",
+        "v",
+        "--data",
+        "node",
+        "--config",
+        "ebb.toml",
+        "--listen",
+        "127.0.0.1:0",
+    ];
     let (child, line) = place.start(&serve);
     let source = line.split_whitespace().nth(1).unwrap().to_owned();
-    place.ebb(&["mount", &source, "mnt", "--data", "data", "--config", "ebb.toml"]).refused(2, "is served by another process");
+    place
+        .ebb(&["mount", &source, "mnt", "--data", "data", "--config", "ebb.toml"])
+        .refused(2, "is served by another process");
     place.ebb(&["mount", &source, "mnt", "--data", "data"]).good();
     fs::write(place.path("mnt/models/x"), "served").unwrap();
-    assert_eq!(errno(fs::rename(place.path("mnt/models/x"), place.path("mnt/logs/x"))), libc::EXDEV);
+    assert_eq!(
+        errno(fs::rename(place.path("mnt/models/x"), place.path("mnt/logs/x"))),
+        libc::EXDEV
+    );
     place.umount();
     place.ebb(&["mount", &format!("{source}/models"), "mnt", "--data", "data"]).good();
     assert_eq!(fs::read_to_string(place.path("mnt/x")).unwrap(), "served");
@@ -209,7 +259,9 @@ fn a_bucket_has_one_writer_in_whatever_volume() {
     side_by_side(&place, place.variable("EBB_ENDPOINT"));
     mount(&place, &["--head-term", "3s"]).good();
     let models = format!("file://{}", place.text("models"));
-    place.ebb(&["mount", &models, "mnt2", "--data", "alone", "--head-term", "3s"]).refused(1, "as models of s3://");
+    place
+        .ebb(&["mount", &models, "mnt2", "--data", "alone", "--head-term", "3s"])
+        .refused(1, "as models of s3://");
     place.umount();
     // Given back, it is anybody's.
     place.ebb(&["mount", &models, "mnt2", "--data", "alone", "--head-term", "3s"]).good();
@@ -220,7 +272,11 @@ fn a_bucket_has_one_writer_in_whatever_volume() {
     place.umount();
     // Two directories over one bucket, by names that do not show it.
     std::os::unix::fs::symlink(place.path("models"), place.path("same")).unwrap();
-    configure(&place, "[[bucket]]\ndir = \"a\"\nurl = \"file://DIR/models\"\n[[bucket]]\ndir = \"b\"\nurl = \"file://DIR/same\"");
+    configure(
+        &place,
+        "[[bucket]]\ndir = \"a\"\nurl = \"file://DIR/models\"\n[[bucket]]\ndir = \"b\"\nurl = \
+         \"file://DIR/same\"",
+    );
     mount(&place, &["--rearrange", "--head-term", "3s"]).refused(1, "is served by");
 }
 
@@ -235,9 +291,16 @@ fn buckets_that_cannot_stand_there() {
     let models = "[[bucket]]\ndir = \"models\"\nurl = \"file://DIR/models\"\n";
     refused("[[bucket]]\ndir = \"models\"\nurl = \"file://DIR/none\"", 1, "the bucket of models: ");
     refused("[[bucket]]\ndir = \"a\"\nurl = \"gopher://x\"", 2, "the bucket of a: ");
-    refused("[[bucket]]\ndir = \"a\"\nurl = \"s3://bucket/x\"\nendpoint = \"http://127.0.0.1:1\"", 1, "the bucket of a: ");
+    refused(
+        "[[bucket]]\ndir = \"a\"\nurl = \"s3://bucket/x\"\nendpoint = \"http://127.0.0.1:1\"",
+        1,
+        "the bucket of a: ",
+    );
     for url in ["gs://bucket/x", "az://container@account/x"] {
-        let table = format!("[[bucket]]\ndir = \"a\"\nurl = \"{url}\"\nendpoint = \"http://127.0.0.1:1\"\nanonymous = true");
+        let table = format!(
+            "[[bucket]]\ndir = \"a\"\nurl = \"{url}\"\nendpoint = \
+             \"http://127.0.0.1:1\"\nanonymous = true"
+        );
         refused(&table, 1, "the bucket of a: ");
     }
     let endpoint = place.variable("EBB_ENDPOINT");
@@ -249,7 +312,11 @@ fn buckets_that_cannot_stand_there() {
     std::os::unix::fs::symlink("models", place.path("mnt/link")).unwrap();
     place.umount();
     refused(models, 1, "models cannot be the directory of a bucket");
-    refused(&models.replace("\"models\"", "\"link\""), 1, "link cannot be the directory of a bucket");
+    refused(
+        &models.replace("\"models\"", "\"link\""),
+        1,
+        "link cannot be the directory of a bucket",
+    );
     configure(&place, "");
     mount(&place, &[]).good();
     fs::remove_dir_all(place.path("mnt/models")).unwrap();
@@ -272,7 +339,9 @@ fn buckets_that_cannot_stand_there() {
     assert_eq!(names(place.path("mnt/models")), Vec::<String>::new());
     place.umount();
     // One more is no matter.
-    let more = format!("[[bucket]]\ndir = \"more\"\nurl = \"s3://bucket/more\"\nendpoint = \"{endpoint}\"\n");
+    let more = format!(
+        "[[bucket]]\ndir = \"more\"\nurl = \"s3://bucket/more\"\nendpoint = \"{endpoint}\"\n"
+    );
     configure(&place, &(models.replace("DIR/models", "DIR/others") + &more));
     mount(&place, &[]).good();
     assert_eq!(names(place.path("mnt")), ["link", "models", "more"]);
@@ -294,13 +363,20 @@ fn each_bucket_has_its_trash() {
     }
     fs::remove_dir(place.path("mnt/models/b")).unwrap();
     place.ebb(&["flush", "mnt"]).good();
-    assert!(fs::read_dir(place.path("models/.ebb.trash")).unwrap().count() > 0, "it is in the bucket that it was in");
-    assert_eq!((names(place.path("mnt/models")).len(), names(place.path("mnt/logs")).len()), (0, 0));
+    assert!(
+        fs::read_dir(place.path("models/.ebb.trash")).unwrap().count() > 0,
+        "it is in the bucket that it was in"
+    );
+    assert_eq!(
+        (names(place.path("mnt/models")).len(), names(place.path("mnt/logs")).len()),
+        (0, 0)
+    );
     place.umount();
     place.drop_cache();
     mount(&place, &[]).good();
     let kept = place.ebb(&["trash", "list", "mnt", "--json"]).good().json();
-    let paths: Vec<&str> = kept.as_array().unwrap().iter().map(|entry| entry["path"].as_str().unwrap()).collect();
+    let paths: Vec<&str> =
+        kept.as_array().unwrap().iter().map(|entry| entry["path"].as_str().unwrap()).collect();
     assert_eq!(paths, ["logs/a", "models/b", "models/b/c", "plain"]);
     let across = place.ebb(&["trash", "restore", "mnt/logs/a", "--to", "mnt/models/a"]);
     assert!(across.status == 1 && across.err.contains("/models/a: "), "{across:?}");

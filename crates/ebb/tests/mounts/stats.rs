@@ -24,15 +24,30 @@ fn a_mount_tells_what_came_and_from_where() {
     place.ebb(&["evict", "mnt"]).good();
     let before = stats(&place, "mnt");
     let (operations, node) = (&before["mount"]["operations"], &before["node"]);
-    assert_eq!((&operations["CREATE"]["count"], &operations["WRITE"]["bytes"]), (&1.into(), &300_000.into()), "{before}");
+    assert_eq!(
+        (&operations["CREATE"]["count"], &operations["WRITE"]["bytes"]),
+        (&1.into(), &300_000.into()),
+        "{before}"
+    );
     assert_eq!(node["requests"]["make"]["count"], 1, "{before}");
-    assert_eq!((&node["bucket"]["put"]["errors"], &node["reads"]["from_bucket"]), (&0.into(), &0.into()), "{before}");
+    assert_eq!(
+        (&node["bucket"]["put"]["errors"], &node["reads"]["from_bucket"]),
+        (&0.into(), &0.into()),
+        "{before}"
+    );
 
     // Nothing of it is in the page cache of a process that goes past it.
     let read = || {
         let mut file = fs::File::open(place.path("mnt/file")).unwrap();
         // SAFETY: the descriptor is open.
-        unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(&file), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        unsafe {
+            libc::posix_fadvise(
+                std::os::fd::AsRawFd::as_raw_fd(&file),
+                0,
+                0,
+                libc::POSIX_FADV_DONTNEED,
+            )
+        };
         let mut content = Vec::new();
         file.read_to_end(&mut content).unwrap();
         assert_eq!(content.len(), 300_000);
@@ -40,15 +55,31 @@ fn a_mount_tells_what_came_and_from_where() {
     read();
     let first = stats(&place, "mnt");
     assert!(first["node"]["reads"]["from_bucket"].as_u64().unwrap() >= 1, "{first}");
-    assert_eq!(first["node"]["bucket"]["get"]["bytes"].as_u64().unwrap() - got(&before), 300_000, "{first}");
+    assert_eq!(
+        first["node"]["bucket"]["get"]["bytes"].as_u64().unwrap() - got(&before),
+        300_000,
+        "{first}"
+    );
     read();
     let second = stats(&place, "mnt");
-    assert_eq!(second["node"]["reads"]["from_bucket"], first["node"]["reads"]["from_bucket"], "{second}");
-    assert!(second["node"]["reads"]["from_cache"].as_u64() > first["node"]["reads"]["from_cache"].as_u64(), "{second}");
+    assert_eq!(
+        second["node"]["reads"]["from_bucket"], first["node"]["reads"]["from_bucket"],
+        "{second}"
+    );
+    assert!(
+        second["node"]["reads"]["from_cache"].as_u64()
+            > first["node"]["reads"]["from_cache"].as_u64(),
+        "{second}"
+    );
     assert_eq!(second["mount"]["operations"]["READ"]["bytes"], 600_000, "{second}");
 
     let text = place.ebb(&["stats", "mnt/file", "--interval", "0"]).good().out;
-    assert!(["kernel ", "  WRITE ", "node ", "reads ", "bucket ", "  get "].iter().all(|part| text.contains(part)), "{text}");
+    assert!(
+        ["kernel ", "  WRITE ", "node ", "reads ", "bucket ", "  get "]
+            .iter()
+            .all(|part| text.contains(part)),
+        "{text}"
+    );
     place.umount();
 }
 
@@ -63,7 +94,8 @@ fn a_table_has_what_came_in_its_interval() {
     place.mount();
     fs::write(place.path("mnt/file"), "x").unwrap();
     let done = place.ebb(&["stats", "mnt", "--interval", "200ms", "--count", "2", "--json"]).good();
-    let tables: Vec<Value> = done.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let tables: Vec<Value> =
+        done.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(tables.len(), 2, "{done:?}");
     for table in &tables {
         assert_eq!(table["mount"]["operations"].get("CREATE"), None, "{table}");
@@ -76,13 +108,16 @@ fn a_table_has_what_came_in_its_interval() {
     place.ebb(&["stats", "mnt", "--count", "1"]).refused(1, "has ended");
 }
 
-/// Situation: whoever reads the tables has seen enough. Danger: they are made for ever, for nobody. Expectation: that is their end, and a
-/// good one.
+/// Situation: whoever reads the tables has seen enough. Danger: they are made for ever, for nobody.
+/// Expectation: that is their end, and a good one.
 #[test]
 fn tables_end_with_who_reads_them() {
     let place = Place::new();
     place.mount();
-    let script = format!("timeout 20 {} stats mnt --interval 100ms | head -1; echo ${{PIPESTATUS[0]}}", env!("CARGO_BIN_EXE_ebb"));
+    let script = format!(
+        "timeout 20 {} stats mnt --interval 100ms | head -1; echo ${{PIPESTATUS[0]}}",
+        env!("CARGO_BIN_EXE_ebb")
+    );
     let done = place.program("bash", &["-c", &script]).good();
     assert_eq!(done.out.lines().last(), Some("0"), "{done:?}");
     place.umount();
@@ -98,10 +133,20 @@ fn a_mount_is_asked_without_its_node() {
     place.ebb(&["mount", &volume, "mnt", "--data", "client"]).good();
     fs::write(place.path("mnt/file"), "x").unwrap();
     let both = stats(&place, "mnt");
-    assert_eq!((&both["mount"]["operations"]["CREATE"]["count"], &both["node"]["requests"]["make"]["count"]), (&1.into(), &1.into()));
+    assert_eq!(
+        (
+            &both["mount"]["operations"]["CREATE"]["count"],
+            &both["node"]["requests"]["make"]["count"]
+        ),
+        (&1.into(), &1.into())
+    );
     for name in [&address, &volume] {
         let alone = stats(&place, name);
-        assert_eq!((&alone["mount"], &alone["node"]["requests"]["make"]["count"]), (&Value::Null, &1.into()), "{alone}");
+        assert_eq!(
+            (&alone["mount"], &alone["node"]["requests"]["make"]["count"]),
+            (&Value::Null, &1.into()),
+            "{alone}"
+        );
     }
     place.ebb(&["stats", &format!("ebb://{address}/other")]).refused(1, "serves volume");
     fs::create_dir(place.path("mnt/d")).unwrap();
@@ -110,7 +155,11 @@ fn a_mount_is_asked_without_its_node() {
     place.ebb(&["stats", "s3://bucket"]).refused(2, "is storage");
     place.signal(node, libc::SIGKILL);
     let alone = stats(&place, "mnt");
-    assert_eq!((&alone["mount"]["operations"]["CREATE"]["count"], &alone["node"]), (&1.into(), &Value::Null), "{alone}");
+    assert_eq!(
+        (&alone["mount"]["operations"]["CREATE"]["count"], &alone["node"]),
+        (&1.into(), &Value::Null),
+        "{alone}"
+    );
     assert!(alone["node_error"].as_str().unwrap().contains("cannot be reached"), "{alone}");
     let text = place.ebb(&["stats", "mnt", "--interval", "0"]).good().out;
     assert!(text.contains("  CREATE ") && text.contains("cannot be asked"), "{text}");
@@ -134,7 +183,10 @@ fn ask(port: u16, request: &str) -> String {
 fn metrics(port: u16) -> String {
     let answer = ask(port, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("text/plain; version=0.0.4"), "{head}");
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK\r\n") && head.contains("text/plain; version=0.0.4"),
+        "{head}"
+    );
     assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
     body.to_owned()
 }
@@ -163,12 +215,16 @@ fn prometheus_is_answered() {
     assert_eq!(ask(port, "HEAD /metrics HTTP/1.1\r\n\r\n").split_once("\r\n\r\n").unwrap().1, "");
     let idle: Vec<_> = (0..100).map(|_| TcpStream::connect(("127.0.0.1", port))).collect();
     drop(idle);
-    until("those who said nothing are forgotten", || ask(port, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 "));
+    until("those who said nothing are forgotten", || {
+        ask(port, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 ")
+    });
 
     // An address that somebody has is refused before anything is mounted.
     let second = format!("file://{}", place.text("data2"));
     fs::create_dir(place.path("data2")).unwrap();
-    place.ebb(&["mount", &second, "mnt2", "--data", "node2", "--metrics", &port.to_string()]).refused(1, "--metrics");
+    place
+        .ebb(&["mount", &second, "mnt2", "--data", "node2", "--metrics", &port.to_string()])
+        .refused(1, "--metrics");
     assert!(!place.is_mounted("mnt2"));
     place.umount();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "it ends with the mount");
@@ -190,14 +246,25 @@ fn prometheus_is_answered() {
         &port.to_string(),
     ]);
     let volume = line.split_whitespace().find(|word| word.starts_with("ebb://")).unwrap();
-    place.ebb(&["mount", volume, "mnt", "--data", "client", "--metrics", &format!("127.0.0.1:{other}")]).good();
+    place
+        .ebb(&[
+            "mount",
+            volume,
+            "mnt",
+            "--data",
+            "client",
+            "--metrics",
+            &format!("127.0.0.1:{other}"),
+        ])
+        .good();
     let (node, mount) = (metrics(port), metrics(other));
     assert!(has(&node, "ebb_node_") && !has(&node, "ebb_kernel_"), "{node}");
     assert!(has(&mount, "ebb_kernel_") && !has(&mount, "ebb_node_"), "{mount}");
 }
 
 /// Situation: the bucket does not answer for a while, and a read waits for it. Expectation: the log
-/// says which operation was slow, on what, and what it waited for; of one that is not slow, nothing.
+/// says which operation was slow, on what, and what it waited for; of one that is not slow,
+/// nothing.
 #[test]
 fn a_slow_operation_is_told_of() {
     let switch = Switch::default();
@@ -220,17 +287,26 @@ fn a_slow_operation_is_told_of() {
     // It is written when the reader has its answer.
     until("both are told of", || read_log().contains("a slow operation"));
     let log = read_log();
-    let of = |what: &str| log.lines().find(|line| line.contains(what)).unwrap_or_else(|| panic!("{what}: {log}")).to_owned();
+    let of = |what: &str| {
+        log.lines()
+            .find(|line| line.contains(what))
+            .unwrap_or_else(|| panic!("{what}: {log}"))
+            .to_owned()
+    };
     let request = of("a slow request");
-    assert!(request.contains("request=\"read\"") && request.contains("path=\"/d/slow\""), "{request}");
+    assert!(
+        request.contains("request=\"read\"") && request.contains("path=\"/d/slow\""),
+        "{request}"
+    );
     assert!(request.contains("ms for the bucket"), "{request}");
     assert!(of("a slow operation").contains("operation=\"READ\""), "{log}");
     assert!(!log.contains("GETATTR"), "{log}");
     place.umount();
 }
 
-/// Situation: a program works on a mount, while others do elsewhere on it. Expectation: its profile has
-/// what was done by file and operation, what was done before is not in it, and it ends with the program.
+/// Situation: a program works on a mount, while others do elsewhere on it. Expectation: its profile
+/// has what was done by file and operation, what was done before is not in it, and it ends with the
+/// program.
 #[test]
 fn a_profile_tells_files_apart() {
     let place = Place::new();
@@ -244,27 +320,40 @@ fn a_profile_tells_files_apart() {
     let profile: Value = serde_json::from_str(profile).unwrap();
     let lines = profile["lines"].as_array().unwrap();
     let find = |path: Option<&str>, operation: &str| {
-        lines.iter().find(|line| line["path"].as_str() == path && line["operation"] == operation).unwrap_or_else(|| panic!("{profile:#}"))
+        lines
+            .iter()
+            .find(|line| line["path"].as_str() == path && line["operation"] == operation)
+            .unwrap_or_else(|| panic!("{profile:#}"))
     };
     let length = fs::metadata("/bin/true").unwrap().len();
     assert_eq!(find(Some("d/copy"), "WRITE")["bytes"], length);
-    assert_eq!((&find(Some("d"), "CREATE")["count"], &find(Some(""), "UNLINK")["count"]), (&1.into(), &1.into()));
+    assert_eq!(
+        (&find(Some("d"), "CREATE")["count"], &find(Some(""), "UNLINK")["count"]),
+        (&1.into(), &1.into())
+    );
     assert_eq!(find(None, "WRITE")["bytes"], 2, "it has no name any more");
     assert!(!lines.iter().any(|line| line["path"] == "d/before"), "{profile:#}");
-    let table = place.ebb(&["profile", "mnt", "--top", "1", "--", "touch", "mnt/d/before"]).good().out;
+    let table =
+        place.ebb(&["profile", "mnt", "--top", "1", "--", "touch", "mnt/d/before"]).good().out;
     assert!(table.contains("requests in") && table.contains("lines more"), "{table}");
 
     // What the program says is said on.
     let failed = place.ebb(&["profile", "mnt", "--", "sh", "-c", "exit 3"]);
-    assert!(failed.status == 1 && failed.err.contains("exit status: 3") && failed.out.contains("requests in"), "{failed:?}");
+    assert!(
+        failed.status == 1
+            && failed.err.contains("exit status: 3")
+            && failed.out.contains("requests in"),
+        "{failed:?}"
+    );
     place.ebb(&["profile", "mnt", "--", "no such program"]).refused(1, "no such program");
     place.ebb(&["profile", "backing", "--for", "1s"]).refused(2, "is on no mount");
     assert_eq!(place.ebb(&["profile", "mnt"]).status, 2);
     place.umount();
 }
 
-/// Situation: somebody watches, and another one wants to; the first one is killed. Expectation: there is
-/// one at a time, and none is left behind; an interrupt ends one early and shows what there is.
+/// Situation: somebody watches, and another one wants to; the first one is killed. Expectation:
+/// there is one at a time, and none is left behind; an interrupt ends one early and shows what
+/// there is.
 #[test]
 fn one_profile_is_taken_at_a_time() {
     let mut place = Place::new();
@@ -274,15 +363,21 @@ fn one_profile_is_taken_at_a_time() {
     fs::create_dir(place.path("mnt2/sub")).unwrap();
     place.ebb(&["mount", &format!("ebb://{address}/volume/sub"), "mnt", "--data", "client"]).good();
     // Its program runs once it has begun.
-    let first = place.start_silent(&["profile", "mnt", "--", "sh", "-c", "touch started && exec sleep 3"]);
+    let first =
+        place.start_silent(&["profile", "mnt", "--", "sh", "-c", "touch started && exec sleep 3"]);
     until("the first one has begun", || place.path("started").exists());
     place.ebb(&["profile", "mnt", "--for", "0"]).refused(1, "being taken already");
     place.signal(first, libc::SIGKILL);
     until("the first one is over", || place.ebb(&["profile", "mnt", "--for", "0"]).status == 0);
 
-    let profile = place.ebb(&["profile", "mnt", "--json", "--", "sh", "-c", "echo xyz > mnt/file"]).good().json();
+    let profile = place
+        .ebb(&["profile", "mnt", "--json", "--", "sh", "-c", "echo xyz > mnt/file"])
+        .good()
+        .json();
     let lines = profile["lines"].as_array().unwrap();
-    let has = |path: &str, operation: &str| lines.iter().any(|line| line["path"] == path && line["operation"] == operation);
+    let has = |path: &str, operation: &str| {
+        lines.iter().any(|line| line["path"] == path && line["operation"] == operation)
+    };
     assert!(has("sub", "CREATE") && has("sub/file", "WRITE"), "{profile:#}");
 
     let interrupted = place.start_silent(&["profile", "mnt", "--for", "1h", "--json"]);

@@ -37,7 +37,8 @@ impl Work {
             while !work.stop.load(Ordering::Relaxed) {
                 let began = Instant::now();
                 what(&work.root, round);
-                work.longest_wait_us.fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
+                work.longest_wait_us
+                    .fetch_max(began.elapsed().as_micros() as u64, Ordering::Relaxed);
                 round += 1;
             }
             round
@@ -65,7 +66,8 @@ fn append(root: &Path, round: u64) {
 }
 
 fn directories(root: &Path, round: u64) {
-    let (dir, link, target) = (root.join("dirs/d"), root.join("dirs/link"), root.join("dirs/symlink"));
+    let (dir, link, target) =
+        (root.join("dirs/d"), root.join("dirs/link"), root.join("dirs/symlink"));
     fs::create_dir(&dir).unwrap();
     fs::hard_link(root.join("appended"), &link).unwrap();
     symlink(format!("to {round}"), &target).unwrap();
@@ -96,13 +98,21 @@ fn without_name(root: &Path, round: u64) {
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "still there");
-    let unnamed = OpenOptions::new().read(true).write(true).custom_flags(libc::O_TMPFILE).open(root.join("dirs")).unwrap();
+    let unnamed = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(root.join("dirs"))
+        .unwrap();
     unnamed.write_all_at(b"unnamed", 0).unwrap();
     assert_eq!(unnamed.metadata().unwrap().len(), 7);
 }
 
 fn list(root: &Path, _round: u64) {
-    let listed = fs::read_dir(root.join("many")).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+    let listed = fs::read_dir(root.join("many"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect::<Vec<_>>();
     assert_eq!((listed.len(), listed.iter().collect::<BTreeSet<_>>().len()), (MANY, MANY));
 }
 
@@ -141,7 +151,8 @@ fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
     check(&place.path("backing"));
 }
 
-/// The same where another mount has joined: locks are the node's, and nothing is cached for longer than an answer takes.
+/// The same where another mount has joined: locks are the node's, and nothing is cached for longer
+/// than an answer takes.
 #[test]
 fn who_works_on_a_mount_that_others_joined_does_not_notice_either() {
     let place = Place::new();
@@ -155,7 +166,8 @@ fn who_works_on_a_mount_that_others_joined_does_not_notice_either() {
     check(&place.path("backing"));
 }
 
-/// The same where the node is elsewhere, and lives: of a mount of its own directory, next to another one.
+/// The same where the node is elsewhere, and lives: of a mount of its own directory, next to
+/// another one.
 #[test]
 fn who_works_on_a_node_elsewhere_does_not_notice_that_daemons_of_mounts_die() {
     let mut place = Place::new();
@@ -177,15 +189,18 @@ fn who_works_on_a_node_elsewhere_does_not_notice_that_daemons_of_mounts_die() {
 fn work_while_daemons_die(place: &Place) -> impl Fn(&Path) + use<> {
     let root = place.path("mnt");
     prepare(&root);
-    let held = OpenOptions::new().read(true).write(true).create_new(true).open(root.join("held")).unwrap();
+    let held =
+        OpenOptions::new().read(true).write(true).create_new(true).open(root.join("held")).unwrap();
     held.write_all_at(b"held", 0).unwrap();
     fs::remove_file(root.join("held")).unwrap();
     let locked = File::open(root.join("locked")).unwrap();
     let mut half_read = fs::read_dir(root.join("many")).unwrap();
-    let mut names: BTreeSet<_> = half_read.by_ref().take(MANY / 2).map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: BTreeSet<_> =
+        half_read.by_ref().take(MANY / 2).map(|entry| entry.unwrap().file_name()).collect();
 
     let work = Work::over(root.clone());
-    let kinds: [fn(&Path, u64); 8] = [create, rename, append, directories, truncate, without_name, list, lock];
+    let kinds: [fn(&Path, u64); 8] =
+        [create, rename, append, directories, truncate, without_name, list, lock];
     let workers: Vec<_> = kinds.into_iter().map(|kind| work.start(kind)).collect();
     let daemons: BTreeSet<u32> = (0..KILLS)
         .map(|round| {
@@ -200,7 +215,11 @@ fn work_while_daemons_die(place: &Place) -> impl Fn(&Path) + use<> {
         .collect();
     work.stop.store(true, Ordering::Relaxed);
     let rounds: Vec<u64> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
-    println!("{} daemons, rounds {rounds:?}, longest wait {} ms", daemons.len(), work.longest_wait_us.load(Ordering::Relaxed) / 1000);
+    println!(
+        "{} daemons, rounds {rounds:?}, longest wait {} ms",
+        daemons.len(),
+        work.longest_wait_us.load(Ordering::Relaxed) / 1000
+    );
     assert_eq!(daemons.len() as u64, KILLS);
 
     let mut text = [0; 4];
@@ -213,9 +232,15 @@ fn work_while_daemons_die(place: &Place) -> impl Fn(&Path) + use<> {
     let check = move |root: &Path| {
         assert_eq!(fs::read_dir(root.join("created")).unwrap().count() as u64, rounds[0]);
         for round in 0..rounds[0] {
-            assert_eq!(fs::read_to_string(root.join(format!("created/{round}"))).unwrap(), format!("content {round}"));
+            assert_eq!(
+                fs::read_to_string(root.join(format!("created/{round}"))).unwrap(),
+                format!("content {round}")
+            );
         }
-        assert_eq!(fs::read_to_string(root.join(format!("renamed/{}", rounds[1]))).unwrap(), "renamed");
+        assert_eq!(
+            fs::read_to_string(root.join(format!("renamed/{}", rounds[1]))).unwrap(),
+            "renamed"
+        );
         let appended: String = (0..rounds[2]).map(|round| format!("{round:07}\n")).collect();
         assert!(fs::read_to_string(root.join("appended")).unwrap() == appended);
         assert_eq!(fs::read_dir(root.join("dirs")).unwrap().count(), 0);
@@ -238,7 +263,8 @@ fn mappings_outlive_the_daemon() {
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let (protection, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
     // SAFETY: a mapping at a place of the kernel's choice.
-    let mapped = unsafe { libc::mmap(std::ptr::null_mut(), 1 << 20, protection, how, file.as_raw_fd(), 0) };
+    let mapped =
+        unsafe { libc::mmap(std::ptr::null_mut(), 1 << 20, protection, how, file.as_raw_fd(), 0) };
     assert_ne!(mapped, libc::MAP_FAILED);
     let daemon = place.record("mnt").daemon;
     // SAFETY: within the mapping.
@@ -311,9 +337,10 @@ fn a_daemon_outlives_its_supervisor() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: every daemon dies soon after its start. Danger: the machine is kept busy for ever, and
-/// whoever uses the mount waits for ever. Expectation: after a number of them the mount is given up,
-/// its users get errors, the log says why, and the next mount has all that was acknowledged.
+/// Situation: every daemon dies soon after its start. Danger: the machine is kept busy for ever,
+/// and whoever uses the mount waits for ever. Expectation: after a number of them the mount is
+/// given up, its users get errors, the log says why, and the next mount has all that was
+/// acknowledged.
 #[test]
 fn a_mount_whose_daemons_all_die_is_given_up() {
     let place = Place::new();
@@ -325,9 +352,14 @@ fn a_mount_whose_daemons_all_die_is_given_up() {
         kill_children_of(supervisor.pid);
         !supervisor.is_alive()
     });
-    assert_eq!(open.metadata().and_then(|_| (&open).read(&mut [0; 10])).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    assert_eq!(
+        open.metadata().and_then(|_| (&open).read(&mut [0; 10])).unwrap_err().raw_os_error(),
+        Some(libc::ENOTCONN)
+    );
     drop(open);
-    assert!(fs::read_to_string(place.path("data/ebb.log")).unwrap().contains("the mount is given up"));
+    assert!(
+        fs::read_to_string(place.path("data/ebb.log")).unwrap().contains("the mount is given up")
+    );
     place.ebb(&["status", "mnt"]).refused(1, "has ended");
     place.ebb(&["umount", "mnt"]).refused(1, "goes on with it");
     place.mount();
@@ -336,7 +368,8 @@ fn a_mount_whose_daemons_all_die_is_given_up() {
 }
 
 fn kill_children_of(supervisor: u32) {
-    let daemon = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).unwrap_or_default();
+    let daemon = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"))
+        .unwrap_or_default();
     if let Ok(daemon) = daemon.trim().parse() {
         // SAFETY: takes plain integers. It may have just ended.
         unsafe { libc::kill(daemon, libc::SIGKILL) };
@@ -357,16 +390,26 @@ fn a_mount_is_upgraded_while_it_is_used() {
     let working = fs::read(env!("CARGO_BIN_EXE_ebb")).unwrap();
     replace(&working);
     place.program(&binary, &["mount", place.url(), "mnt", "--data", "data"]).good();
-    let open = OpenOptions::new().read(true).write(true).create_new(true).open(place.path("mnt/open")).unwrap();
+    let open = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(place.path("mnt/open"))
+        .unwrap();
     fs::remove_file(place.path("mnt/open")).unwrap();
-    let served_by = || fs::read_link(format!("/proc/{}/exe", place.record("mnt").daemon.pid)).unwrap();
+    let served_by =
+        || fs::read_link(format!("/proc/{}/exe", place.record("mnt").daemon.pid)).unwrap();
     let before = place.record("mnt");
 
     replace(&working);
     assert_ne!(served_by(), binary);
     assert!(place.ebb(&["upgrade", "mnt"]).good().out.contains("is served by process"));
     let upgraded = place.record("mnt");
-    assert!(upgraded.daemon != before.daemon && upgraded.supervisor == before.supervisor && served_by() == binary);
+    assert!(
+        upgraded.daemon != before.daemon
+            && upgraded.supervisor == before.supervisor
+            && served_by() == binary
+    );
     open.write_all_at(b"upgraded", 0).unwrap();
 
     replace(b"#!/bin/sh\nexit 1\n");
@@ -381,14 +424,17 @@ fn a_mount_is_upgraded_while_it_is_used() {
 
     replace(&working);
     let told = place.ebb(&["upgrade", "mnt", "--json"]).good().json();
-    assert_eq!((&told[0]["mountpoint"], &told[0]["daemon"]), (&place.text("mnt").into(), &place.record("mnt").daemon.pid.into()));
+    assert_eq!(
+        (&told[0]["mountpoint"], &told[0]["daemon"]),
+        (&place.text("mnt").into(), &place.record("mnt").daemon.pid.into())
+    );
     assert_eq!(served_by(), binary);
     drop(open);
     place.umount();
 }
 
-/// Situation: for a while no daemon can be started, here because its log cannot be opened. Expectation:
-/// callers wait for as long as that lasts.
+/// Situation: for a while no daemon can be started, here because its log cannot be opened.
+/// Expectation: callers wait for as long as that lasts.
 #[test]
 fn a_daemon_that_cannot_be_started_is_tried_again() {
     let place = Place::new();
@@ -408,7 +454,8 @@ fn a_daemon_that_cannot_be_started_is_tried_again() {
 }
 
 /// Situation: the disk refuses to force a file, and the daemon dies. Danger: whoever comes after it
-/// does not know, and an fsync says that what was never forced is safe. Expectation: nobody takes over.
+/// does not know, and an fsync says that what was never forced is safe. Expectation: nobody takes
+/// over.
 #[test]
 fn what_the_disk_did_not_force_is_not_forced_by_a_successor() {
     let mut place = Place::new();
@@ -436,12 +483,15 @@ fn what_the_disk_did_not_force_is_not_forced_by_a_successor() {
 fn foreground(place: &mut Place) -> usize {
     let url = place.url().to_owned();
     let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--foreground"]);
-    until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable));
+    until("it is mounted", || {
+        place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable)
+    });
     child
 }
 
-/// Situation: a mount is a service, in the foreground of whatever watches it. Danger: the death of its daemon is that of the
-/// mount. Expectation: as in the background; the command stays, says what happened, and ends with the mount.
+/// Situation: a mount is a service, in the foreground of whatever watches it. Danger: the death of
+/// its daemon is that of the mount. Expectation: as in the background; the command stays, says what
+/// happened, and ends with the mount.
 #[test]
 fn in_the_foreground_a_daemon_is_replaced_too() {
     let mut place = Place::new();
@@ -472,14 +522,16 @@ fn terminal() -> (File, File) {
     let (mut number, unlocked) = (0u32, 0i32);
     // SAFETY: both take a valid place for a number.
     let made = unsafe {
-        libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlocked) == 0 && libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTN, &mut number) == 0
+        libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlocked) == 0
+            && libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTN, &mut number) == 0
     };
     assert!(made, "{}", std::io::Error::last_os_error());
     (ours, open(Path::new(&format!("/dev/pts/{number}"))))
 }
 
-/// Situation: a terminal, or a service manager, tells daemon and command to end; the command passes it on, and the mount
-/// takes its time. Danger: the echo is a second signal, which does not wait for the bucket. Expectation: it is none.
+/// Situation: a terminal, or a service manager, tells daemon and command to end; the command passes
+/// it on, and the mount takes its time. Danger: the echo is a second signal, which does not wait
+/// for the bucket. Expectation: it is none.
 #[test]
 fn what_both_are_told_is_told_once() {
     let mut place = Place::new();
@@ -496,8 +548,8 @@ fn what_both_are_told_is_told_once() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: the bucket is away, the daemon has died, none can take over, and the command is told to end. Danger: it goes on to
-/// start daemons. Expectation: it ends.
+/// Situation: the bucket is away, the daemon has died, none can take over, and the command is told
+/// to end. Danger: it goes on to start daemons. Expectation: it ends.
 #[test]
 fn a_command_that_is_told_to_end_starts_no_more_daemons() {
     let switch = Switch::default();
@@ -509,14 +561,16 @@ fn a_command_that_is_told_to_end_starts_no_more_daemons() {
     assert_ne!(place.signal(child, libc::SIGTERM), 0);
 }
 
-/// Situation: a daemon that nobody takes over from is killed. Danger: the command ends without a word. Expectation: it says so, and its
-/// status says by what.
+/// Situation: a daemon that nobody takes over from is killed. Danger: the command ends without a
+/// word. Expectation: it says so, and its status says by what.
 #[test]
 fn a_command_says_that_its_daemon_was_killed() {
     let mut place = Place::new();
     let url = place.url().to_owned();
     let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--foreground"]);
-    until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable));
+    until("it is mounted", || {
+        place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable)
+    });
     let supervisor = place.record("mnt").supervisor.unwrap();
     until("it is given up", || {
         kill_children_of(supervisor.pid);
@@ -527,8 +581,9 @@ fn a_command_says_that_its_daemon_was_killed() {
     assert!(log.contains("the mount is given up"), "{log}");
 }
 
-/// Situation: a mount is in the foreground of a terminal, which goes. Danger: that is taken for what asks for an upgrade, or
-/// kills. Expectation: the mount ends as by a signal, and the bucket has everything.
+/// Situation: a mount is in the foreground of a terminal, which goes. Danger: that is taken for
+/// what asks for an upgrade, or kills. Expectation: the mount ends as by a signal, and the bucket
+/// has everything.
 #[test]
 fn a_mount_ends_with_its_terminal() {
     let mut place = Place::new();
@@ -541,7 +596,8 @@ fn a_mount_ends_with_its_terminal() {
         command.pre_exec(|| {
             // Who started the tests may be deaf to it, as under nohup.
             libc::signal(libc::SIGHUP, libc::SIG_DFL);
-            match libc::setsid() == -1 || libc::ioctl(libc::STDERR_FILENO, libc::TIOCSCTTY, 0) == -1 {
+            match libc::setsid() == -1 || libc::ioctl(libc::STDERR_FILENO, libc::TIOCSCTTY, 0) == -1
+            {
                 true => Err(std::io::Error::last_os_error()),
                 false => Ok(()),
             }
@@ -550,7 +606,9 @@ fn a_mount_ends_with_its_terminal() {
     let child = place.adopt(command.spawn().unwrap());
     // The other side of the terminal is open in it too.
     drop(command);
-    until("it is mounted", || place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable));
+    until("it is mounted", || {
+        place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable)
+    });
     fs::write(place.path("mnt/file"), "content").unwrap();
     let daemon = place.record("mnt").daemon;
     drop(terminal);
@@ -559,8 +617,9 @@ fn a_mount_ends_with_its_terminal() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: what is in the foreground is killed. Danger: a daemon that nobody watches goes on with the mount and the data
-/// directory. Expectation: it dies too, and the next mount has what was acknowledged.
+/// Situation: what is in the foreground is killed. Danger: a daemon that nobody watches goes on
+/// with the mount and the data directory. Expectation: it dies too, and the next mount has what was
+/// acknowledged.
 #[test]
 fn who_kills_what_is_in_the_foreground_kills_the_mount() {
     let mut place = Place::new();
@@ -574,9 +633,10 @@ fn who_kills_what_is_in_the_foreground_kills_the_mount() {
     place.umount();
 }
 
-/// Situation: a page is being read from a bucket that is away when another mount comes, for which the kernel is told to drop what it has
-/// cached, and waits for that page; then the daemon is killed. Danger: the process does not end, for it waits for a reader that waits for
-/// a daemon. Expectation: another daemon serves, and the reader gets what it asked for.
+/// Situation: a page is being read from a bucket that is away when another mount comes, for which
+/// the kernel is told to drop what it has cached, and waits for that page; then the daemon is
+/// killed. Danger: the process does not end, for it waits for a reader that waits for a daemon.
+/// Expectation: another daemon serves, and the reader gets what it asked for.
 #[test]
 fn a_daemon_dies_while_the_kernel_drops_what_is_being_read() {
     let switch = Switch::default();
@@ -596,7 +656,8 @@ fn a_daemon_dies_while_the_kernel_drops_what_is_being_read() {
     });
     std::thread::sleep(Duration::from_millis(300));
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| place.ebb(&["mount", &volume, "mnt2", "--data", "data2"]).good());
+        let other =
+            scope.spawn(|| place.ebb(&["mount", &volume, "mnt2", "--data", "data2"]).good());
         let daemon = place.record("mnt").daemon.pid;
         until("the kernel waits for the page", || is_stuck(daemon, "ebb-notify"));
         kill(daemon, libc::SIGKILL);

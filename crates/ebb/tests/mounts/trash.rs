@@ -37,7 +37,10 @@ pub fn entries(place: &Place, path: &str) -> Vec<serde_json::Value> {
 }
 
 fn names(dir: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -65,12 +68,18 @@ fn comes_back(place: &Place) {
     assert_eq!(place.program("rm", &["-rf", "mnt/work"]).status, 0);
     assert_eq!(names(&place.path("mnt")), Vec::<String>::new());
     assert_eq!(fs::metadata(place.path("mnt/.ebb.trash")).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(fs::create_dir(place.path("mnt/.ebb.trash")).unwrap_err().kind(), ErrorKind::PermissionDenied);
+    assert_eq!(
+        fs::create_dir(place.path("mnt/.ebb.trash")).unwrap_err().kind(),
+        ErrorKind::PermissionDenied
+    );
     assert_eq!(entries(place, "mnt/work/deep/er").len(), 21);
     // One of two names is not kept.
     let was = entries(place, "mnt");
     assert_eq!(was.len(), 25, "{was:?}");
-    let shared = was.iter().find(|entry| ["work/tool", "work/deep/same"].iter().any(|path| entry["path"] == *path)).unwrap();
+    let shared = was
+        .iter()
+        .find(|entry| ["work/tool", "work/deep/same"].iter().any(|path| entry["path"] == *path))
+        .unwrap();
     let other = if shared["path"] == "work/tool" { "deep/same" } else { "tool" };
     before.remove(other).unwrap();
 
@@ -124,15 +133,23 @@ fn versions_of_a_path_come_back_beside_it() {
     let refused = place.ebb(&["trash", "restore", "mnt/d/f"]);
     assert!(refused.status == 1 && refused.err.contains("/d/f: file exists"), "{refused:?}");
     let first = kept[0]["inode"].as_str().unwrap();
-    place.ebb(&["trash", "restore", "mnt/d/f", "--entry", first, "--to", "mnt/far/away/f.old"]).good();
+    place
+        .ebb(&["trash", "restore", "mnt/d/f", "--entry", first, "--to", "mnt/far/away/f.old"])
+        .good();
     assert_eq!(fs::read_to_string(place.path("mnt/far/away/f.old")).unwrap(), "one");
     fs::remove_file(place.path("mnt/d/f")).unwrap();
     fs::set_permissions(place.path("mnt/d"), Permissions::from_mode(0o700)).unwrap();
     fs::remove_dir(place.path("mnt/d")).unwrap();
     place.ebb(&["trash", "restore", "mnt/d/f"]).good();
-    assert_eq!(fs::read_to_string(place.path("mnt/d/f")).unwrap(), "three", "what was removed last");
+    assert_eq!(
+        fs::read_to_string(place.path("mnt/d/f")).unwrap(),
+        "three",
+        "what was removed last"
+    );
     assert_eq!(fs::metadata(place.path("mnt/d")).unwrap().mode() & 0o7777, 0o700);
-    place.ebb(&["trash", "restore", "mnt/none"]).refused(1, "nothing that was there is in the trash");
+    place
+        .ebb(&["trash", "restore", "mnt/none"])
+        .refused(1, "nothing that was there is in the trash");
 
     // Below another directory, with what else was there.
     fs::create_dir(place.path("mnt/e")).unwrap();
@@ -151,8 +168,8 @@ fn versions_of_a_path_come_back_beside_it() {
     place.umount();
 }
 
-/// Situation: something stands where a directory was. Danger: nothing is put back, and that counts as done. Expectation: it is
-/// told, but of a directory into which what was in it is put back.
+/// Situation: something stands where a directory was. Danger: nothing is put back, and that counts
+/// as done. Expectation: it is told, but of a directory into which what was in it is put back.
 #[test]
 fn a_directory_that_cannot_come_back_is_told() {
     let place = Place::new();
@@ -163,7 +180,12 @@ fn a_directory_that_cannot_come_back_is_told() {
     fs::write(place.path("mnt/d/sub"), "new").unwrap();
     let told = |args: &[&str], path: &str| {
         let done = place.ebb(&[&["trash", "restore"], args].concat());
-        assert!(done.status == 1 && done.out == "0 restored, 1 not\n" && done.err.contains(&format!("{path}: file exists")), "{done:?}");
+        assert!(
+            done.status == 1
+                && done.out == "0 restored, 1 not\n"
+                && done.err.contains(&format!("{path}: file exists")),
+            "{done:?}"
+        );
     };
     told(&["mnt/d/sub"], "/d/sub");
     let done = place.ebb(&["trash", "restore", "mnt/d/sub", "--json"]);
@@ -196,9 +218,18 @@ fn what_is_open_is_kept_with_what_is_written() {
     place.ebb(&["trash", "keep", "mnt/plain", "7d"]).refused(1, "mnt/plain: not a directory");
     place.ebb(&["trash", "keep", "mnt/d/scratch", "0"]).good();
     let explained = place.ebb(&["explain", "mnt/d"]).good().out;
-    assert!(explained.contains("trash     kept for 24 h 0 min once it is removed, as /d has it"), "{explained}");
+    assert!(
+        explained.contains("trash     kept for 24 h 0 min once it is removed, as /d has it"),
+        "{explained}"
+    );
 
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join("f")).unwrap();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(dir.join("f"))
+        .unwrap();
     file.write_all_at(b"before", 0).unwrap();
     fs::remove_file(dir.join("f")).unwrap();
     file.write_all_at(b" and after", 6).unwrap();
@@ -215,7 +246,10 @@ fn what_is_open_is_kept_with_what_is_written() {
     drop(crate::data::tmpfile(&dir));
     let kept = entries(&place, "mnt");
     assert_eq!(kept.len(), 1, "{kept:?}");
-    assert_eq!((&kept[0]["path"], &kept[0]["size_bytes"], &kept[0]["uid"]), (&"d/f".into(), &16.into(), &0.into()));
+    assert_eq!(
+        (&kept[0]["path"], &kept[0]["size_bytes"], &kept[0]["uid"]),
+        (&"d/f".into(), &16.into(), &0.into())
+    );
     place.ebb(&["trash", "restore", "mnt/d/f", "--to", "mnt/d/saved"]).good();
     assert_eq!(fs::read_to_string(dir.join("saved")).unwrap(), "before and after");
     assert_eq!(fs::metadata(dir.join("saved")).unwrap().nlink(), 1);
@@ -232,8 +266,9 @@ fn what_is_open_is_kept_with_what_is_written() {
     place.umount();
 }
 
-/// Situation: a file is removed, and that it is gone has been seen; then it is restored, below the root and below a directory.
-/// Danger: the kernel goes on saying that there is none. Expectation: it is there, and what is mounted beside it stays.
+/// Situation: a file is removed, and that it is gone has been seen; then it is restored, below the
+/// root and below a directory. Danger: the kernel goes on saying that there is none. Expectation:
+/// it is there, and what is mounted beside it stays.
 #[test]
 fn who_has_seen_it_go_sees_it_come_back() {
     let place = Place::new();
@@ -278,7 +313,9 @@ fn other_mounts_see_what_goes_and_comes() {
     open.read_exact_at(&mut byte, 0).unwrap();
     drop(open);
     place.ebb(&["trash", "restore", "mnt/d/f"]).good();
-    until("the other mount has it again", || fs::read_to_string(&seen).is_ok_and(|text| text == "f"));
+    until("the other mount has it again", || {
+        fs::read_to_string(&seen).is_ok_and(|text| text == "f")
+    });
     assert_eq!(names(&place.path("mnt2/d")), ["f"]);
     for mountpoint in ["mnt2", "mnt"] {
         place.umount_at(mountpoint);
@@ -286,13 +323,19 @@ fn other_mounts_see_what_goes_and_comes() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: somebody says of a directory that is on no mount of ebb that what is removed there is to be kept. Danger: it
-/// is believed. Expectation: it is refused, as pinning is, and nothing is written there.
+/// Situation: somebody says of a directory that is on no mount of ebb that what is removed there is
+/// to be kept. Danger: it is believed. Expectation: it is refused, as pinning is, and nothing is
+/// written there.
 #[test]
 fn what_is_on_no_mount_is_not_kept() {
     let place = Place::new();
     let dir = place.text("backing");
-    for command in [&["trash", "keep", &dir, "1h"][..], &["trash", "unkeep", &dir], &["pin", &dir], &["unpin", &dir]] {
+    for command in [
+        &["trash", "keep", &dir, "1h"][..],
+        &["trash", "unkeep", &dir],
+        &["pin", &dir],
+        &["unpin", &dir],
+    ] {
         place.ebb(command).refused(2, "is on no mount of ebb");
     }
 }

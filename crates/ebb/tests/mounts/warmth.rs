@@ -25,30 +25,41 @@ fn cached(place: &Place) -> u64 {
     place.ebb(&["status", "mnt", "--json"]).good().json()["cached_bytes"].as_u64().unwrap()
 }
 
-/// Situation: a model is in the bucket, and nothing of it here. Expectation: `ebb warmup` brings all
-/// of it, once; from then on nobody asks the bucket for it, which may be out of reach.
+/// Situation: a model is in the bucket, and nothing of it here. Expectation: `ebb warmup` brings
+/// all of it, once; from then on nobody asks the bucket for it, which may be out of reach.
 #[test]
 fn what_was_warmed_needs_no_bucket() {
     let switch = Switch::default();
     let place = Place::behind(&switch);
-    let files = [("d/large", 40 * MIB + 5), ("d/deep/er/small", 100), ("d/empty", 0), ("other", MIB)];
+    let files =
+        [("d/large", 40 * MIB + 5), ("d/deep/er/small", 100), ("d/empty", 0), ("other", MIB)];
     put(&place, &files);
     place.mount_with(&["--revalidate", "0s"]);
     assert_eq!(cached(&place), 0);
     let below = (40 * MIB + 105) as u64;
     let first = place.ebb(&["warmup", "mnt/d", "mnt/d/large", "--json"]).good().json();
-    assert_eq!(first, serde_json::json!({ "files": 3, "bytes": below, "fetched_bytes": below, "failed": [], "interrupted": false }));
+    assert_eq!(
+        first,
+        serde_json::json!({ "files": 3, "bytes": below, "fetched_bytes": below, "failed": [], "interrupted": false })
+    );
     let second = place.ebb(&["warmup", "mnt/d", "--jobs", "1"]).good().out;
-    assert_eq!(second, "3 files, 40.0 MiB: 0 B came from the bucket, 40.0 MiB were cached before\n");
+    assert_eq!(
+        second,
+        "3 files, 40.0 MiB: 0 B came from the bucket, 40.0 MiB were cached before\n"
+    );
     switch.close();
     for (at, (name, len)) in files.iter().enumerate().take(3) {
-        assert!(fs::read(place.path("mnt").join(name)).unwrap() == vec![at as u8 + 1; *len], "{name}");
+        assert!(
+            fs::read(place.path("mnt").join(name)).unwrap() == vec![at as u8 + 1; *len],
+            "{name}"
+        );
     }
     switch.open();
     place.umount();
 }
 
-/// Names come from lists too. What is wrong with one of them keeps nobody from the others, and shows.
+/// Names come from lists too. What is wrong with one of them keeps nobody from the others, and
+/// shows.
 #[test]
 fn what_fails_is_named_and_the_rest_is_warmed() {
     let place = Place::new();
@@ -61,13 +72,19 @@ fn what_fails_is_named_and_the_rest_is_warmed() {
     let done = place.ebb(&["warmup", "--list", "list", "--json"]);
     assert_eq!(done.status, 1, "{done:?}");
     let sum = done.json();
-    let failed: Vec<&str> = sum["failed"].as_array().unwrap().iter().map(|failed| failed["path"].as_str().unwrap()).collect();
+    let failed: Vec<&str> = sum["failed"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|failed| failed["path"].as_str().unwrap())
+        .collect();
     assert_eq!(failed, ["mnt/no/such", "mnt/gone"], "{sum}");
     assert_eq!((&sum["files"], &sum["fetched_bytes"]), (&1.into(), &MIB.into()));
     assert!(done.err.contains("mnt/no/such: no such file"), "{done:?}");
 
     let ebb = env!("CARGO_BIN_EXE_ebb");
-    let done = place.program("sh", &["-c", &format!("echo 'mnt/b c' | {ebb} warmup - --json")]).good();
+    let done =
+        place.program("sh", &["-c", &format!("echo 'mnt/b c' | {ebb} warmup - --json")]).good();
     assert_eq!(done.json()["fetched_bytes"], MIB);
 
     place.ebb(&["evict", "mnt"]).good();
@@ -107,7 +124,19 @@ fn a_warmup_is_slow_on_demand_and_can_be_interrupted() {
     place.mount();
     let ebb = env!("CARGO_BIN_EXE_ebb");
     let began = Instant::now();
-    let args = ["--preserve-status", "-s", "INT", "3", ebb, "warmup", "mnt/small", "mnt/file", "--rate", "2M", "--json"];
+    let args = [
+        "--preserve-status",
+        "-s",
+        "INT",
+        "3",
+        ebb,
+        "warmup",
+        "mnt/small",
+        "mnt/file",
+        "--rate",
+        "2M",
+        "--json",
+    ];
     let done = place.program("timeout", &args);
     let took = began.elapsed();
     assert!(took > Duration::from_millis(2900) && took < Duration::from_secs(6), "{took:?}");
@@ -121,7 +150,10 @@ fn a_warmup_is_slow_on_demand_and_can_be_interrupted() {
     // What was under way then comes in.
     let rest = place.ebb(&["warmup", "mnt/file", "--json"]).good().json();
     let came = fetched + rest["fetched_bytes"].as_u64().unwrap();
-    assert!(came <= 24 * MIB as u64 && came >= 20 * MIB as u64 && rest["bytes"] == 24 * MIB, "{fetched} {rest}");
+    assert!(
+        came <= 24 * MIB as u64 && came >= 20 * MIB as u64 && rest["bytes"] == 24 * MIB,
+        "{fetched} {rest}"
+    );
     place.umount();
 }
 
@@ -158,19 +190,25 @@ fn a_scan_leaves_what_is_in_use() {
     }
 }
 
-/// What is pinned is brought in, and stays from whoever reads more than the cache has and whoever evicts,
-/// until it is unpinned.
+/// What is pinned is brought in, and stays from whoever reads more than the cache has and whoever
+/// evicts, until it is unpinned.
 #[test]
 fn what_is_pinned_stays() {
     let place = Place::new();
     put(&place, &[("d/model", 8 * MIB), ("scanned", 128 * MIB)]);
     place.mount_with(&["--cache-size", "32M", "--read-ahead", "4M"]);
     let pinned = place.ebb(&["pin", "mnt/d", "--json"]).good().json();
-    assert_eq!((&pinned["fetched_bytes"], &pinned["failed"]), (&(8 * MIB).into(), &serde_json::json!([])));
+    assert_eq!(
+        (&pinned["fetched_bytes"], &pinned["failed"]),
+        (&(8 * MIB).into(), &serde_json::json!([]))
+    );
     read_all(&place.path("mnt/scanned"));
     let explained = |path: &str| place.ebb(&["explain", path, "--json"]).good().json();
     let model = explained("mnt/d/model");
-    assert_eq!((&model["cached_bytes"], &model["pinned_by"]["path"]), (&(8 * MIB).into(), &"d".into()));
+    assert_eq!(
+        (&model["cached_bytes"], &model["pinned_by"]["path"]),
+        (&(8 * MIB).into(), &"d".into())
+    );
     place.ebb(&["evict", "mnt"]).good();
     assert_eq!(cached(&place), 8 * MIB as u64);
     place.ebb(&["pin", "mnt/scanned"]).refused(1, "128 MiB in the cache, which holds 32 MiB");
@@ -188,10 +226,16 @@ fn what_is_pinned_stays() {
 fn rates_are_kept() {
     let place = Place::over_s3();
     put(&place, &[("large", 32 * MIB)]);
-    place.ebb(&["mount", place.url(), "mnt", "--data", "data", "--upload-rate", "1K"]).refused(2, "at least 1 MiB, or 0");
+    place
+        .ebb(&["mount", place.url(), "mnt", "--data", "data", "--upload-rate", "1K"])
+        .refused(2, "at least 1 MiB, or 0");
     place.mount_with(&["--download-rate", "12M", "--upload-rate", "8M", "--flush-interval", "1h"]);
     let status = place.ebb(&["status", "mnt"]).good().out;
-    assert!(status.contains("at most 12 MiB/s from the bucket") && status.contains("at most 8 MiB/s to the bucket"), "{status}");
+    assert!(
+        status.contains("at most 12 MiB/s from the bucket")
+            && status.contains("at most 8 MiB/s to the bucket"),
+        "{status}"
+    );
     let began = Instant::now();
     assert!(fs::read(place.path("mnt/large")).unwrap() == vec![1; 32 * MIB]);
     // All but the last body, which is of 8 MiB at most.
@@ -207,8 +251,8 @@ fn read_all(path: &Path) {
     std::io::copy(&mut fs::File::open(path).unwrap(), &mut std::io::sink()).unwrap();
 }
 
-/// What programs say with posix_fadvise(2) reaches the node by what the kernel then asks for, at most a MiB with each call. Expectation: what
-/// will be needed comes though nobody reads.
+/// What programs say with posix_fadvise(2) reaches the node by what the kernel then asks for, at
+/// most a MiB with each call. Expectation: what will be needed comes though nobody reads.
 #[test]
 fn what_programs_say_they_will_need_comes() {
     let switch = Switch::default();
@@ -219,7 +263,12 @@ fn what_programs_say_they_will_need_comes() {
     for at in 0..8 {
         let from = (at * MIB) as i64;
         // SAFETY: posix_fadvise takes no memory, and the descriptor is open.
-        assert_eq!(unsafe { libc::posix_fadvise(file.as_raw_fd(), from, MIB as i64, libc::POSIX_FADV_WILLNEED) }, 0);
+        assert_eq!(
+            unsafe {
+                libc::posix_fadvise(file.as_raw_fd(), from, MIB as i64, libc::POSIX_FADV_WILLNEED)
+            },
+            0
+        );
     }
     let began = Instant::now();
     while cached(&place) < 8 * MIB as u64 {

@@ -12,13 +12,20 @@ fn sample() -> Backup {
         made: Time::from_secs(1_800_000_000),
         run: 0xfeed,
         encryption: None,
-        parts: vec![Part { len_bytes: 8 << 20, crc32c: 0xe306_9283 }, Part { len_bytes: 60, crc32c: 1 }],
+        parts: vec![
+            Part { len_bytes: 8 << 20, crc32c: 0xe306_9283 },
+            Part { len_bytes: 60, crc32c: 1 },
+        ],
     }
 }
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
-    let encrypted = Backup { encryption: Some("{ \"format\": 1 }\n".into()), parts: Vec::new(), ..sample() };
-    vec![("plain".into(), backup::encode(&sample()).to_vec()), ("encrypted".into(), backup::encode(&encrypted).to_vec())]
+    let encrypted =
+        Backup { encryption: Some("{ \"format\": 1 }\n".into()), parts: Vec::new(), ..sample() };
+    vec![
+        ("plain".into(), backup::encode(&sample()).to_vec()),
+        ("encrypted".into(), backup::encode(&encrypted).to_vec()),
+    ]
 }
 
 pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
@@ -61,10 +68,18 @@ proptest! {
 fn what_is_wrong_is_told_apart() {
     let whole = backup::encode(&sample());
     let cut = backup::decode(&whole[..30]).expect_err("it is short");
-    assert!(matches!(cut, FormatError::Truncated { offset: 30, .. }) && cut.to_string().starts_with("backup"), "{cut}");
-    assert!(matches!(backup::decode(b"{\"format\": 9}"), Err(FormatError::Version { found: 9, known: 1, .. })));
+    assert!(
+        matches!(cut, FormatError::Truncated { offset: 30, .. })
+            && cut.to_string().starts_with("backup"),
+        "{cut}"
+    );
+    assert!(matches!(
+        backup::decode(b"{\"format\": 9}"),
+        Err(FormatError::Version { found: 9, known: 1, .. })
+    ));
     for len_bytes in [0, backup::MAX_PART_BYTES as u32 + 1] {
-        let wrong = backup::encode(&Backup { parts: vec![Part { len_bytes, crc32c: 0 }], ..sample() });
+        let wrong =
+            backup::encode(&Backup { parts: vec![Part { len_bytes, crc32c: 0 }], ..sample() });
         assert!(matches!(backup::decode(&wrong), Err(FormatError::Invalid { .. })));
     }
 }

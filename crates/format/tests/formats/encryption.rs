@@ -69,14 +69,29 @@ proptest! {
 #[test]
 fn what_is_wrong_is_told_apart() {
     let whole = encryption::encode_header(&SAMPLE_HEADER);
-    assert!(matches!(encryption::decode_header(&whole[..20]), Err(FormatError::Truncated { offset: 20, .. })));
-    assert!(matches!(encryption::decode_header(&[0; FILE_HEADER_BYTES]), Err(FormatError::Foreign { .. })));
+    assert!(matches!(
+        encryption::decode_header(&whole[..20]),
+        Err(FormatError::Truncated { offset: 20, .. })
+    ));
+    assert!(matches!(
+        encryption::decode_header(&[0; FILE_HEADER_BYTES]),
+        Err(FormatError::Foreign { .. })
+    ));
     let mut later = whole;
     later[8] = 2;
     let crc = ebb_format::crc32c(&later[..FILE_HEADER_BYTES - 4]).to_le_bytes();
     later[FILE_HEADER_BYTES - 4..].copy_from_slice(&crc);
-    assert!(matches!(encryption::decode_header(&later), Err(FormatError::Version { found: 2, known: 1, .. })));
+    assert!(matches!(
+        encryption::decode_header(&later),
+        Err(FormatError::Version { found: 2, known: 1, .. })
+    ));
     let key = encryption::encode_key(&sample_key());
-    assert!(matches!(encryption::decode_key(&key[..30]), Err(FormatError::Truncated { offset: 30, .. })));
-    assert!(matches!(encryption::decode_key(b"{\"format\": 9}"), Err(FormatError::Version { found: 9, known: 1, .. })));
+    assert!(matches!(
+        encryption::decode_key(&key[..30]),
+        Err(FormatError::Truncated { offset: 30, .. })
+    ));
+    assert!(matches!(
+        encryption::decode_key(b"{\"format\": 9}"),
+        Err(FormatError::Version { found: 9, known: 1, .. })
+    ));
 }

@@ -34,13 +34,22 @@ fn every_variant_has_a_sample() {
     let mut draw = Draw(0);
     let names = |names: Vec<&'static str>| names.into_iter().collect::<BTreeSet<_>>();
     let listed = |names: &[&'static str]| names.iter().copied().collect::<BTreeSet<_>>();
-    assert_eq!(names(draw.payloads().iter().map(samples::payload_name).collect()), listed(samples::PAYLOADS));
+    assert_eq!(
+        names(draw.payloads().iter().map(samples::payload_name).collect()),
+        listed(samples::PAYLOADS)
+    );
     assert_eq!(
         names(draw.messages().iter().map(samples::message_name).collect()),
         listed(&[samples::MESSAGES, samples::MUTATIONS].concat())
     );
-    assert_eq!(names(draw.installed_kinds().iter().map(samples::installed_name).collect()), listed(samples::INSTALLED));
-    assert_eq!(names(samples::ALL_KINDS.iter().map(samples::kind_name).collect()), listed(samples::KINDS));
+    assert_eq!(
+        names(draw.installed_kinds().iter().map(samples::installed_name).collect()),
+        listed(samples::INSTALLED)
+    );
+    assert_eq!(
+        names(samples::ALL_KINDS.iter().map(samples::kind_name).collect()),
+        listed(samples::KINDS)
+    );
 }
 
 /// Numbers the samples that share a name.
@@ -57,10 +66,12 @@ pub fn named(samples: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> Vec<
 pub type Reread = fn(&[u8]) -> Option<(String, Vec<u8>)>;
 
 fn check(format: &str, samples: Vec<(String, Vec<u8>)>, reread: Reread) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{format}.txt"));
+    let path =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{format}.txt"));
     let regenerate = std::env::var_os("EBB_REGENERATE_GOLDEN").is_some();
-    let golden =
-        std::fs::read_to_string(&path).unwrap_or_else(|error| if regenerate { String::new() } else { panic!("{format}: {error}") });
+    let golden = std::fs::read_to_string(&path).unwrap_or_else(|error| {
+        if regenerate { String::new() } else { panic!("{format}: {error}") }
+    });
 
     let holds = |line: &str| {
         let mut fields = line.splitn(3, ' ').skip(1);
@@ -70,21 +81,33 @@ fn check(format: &str, samples: Vec<(String, Vec<u8>)>, reread: Reread) {
     };
     let mut kept: BTreeMap<&str, String> = BTreeMap::new();
     for line in golden.lines() {
-        assert!(regenerate || holds(line).is_some(), "{format}: no longer read or written as it was: {line}");
+        assert!(
+            regenerate || holds(line).is_some(),
+            "{format}: no longer read or written as it was: {line}"
+        );
         if holds(line).is_some() {
             kept.insert(line.split(' ').next().unwrap_or_default(), line.to_string());
         }
     }
     let mut text = String::new();
     for (name, bytes) in samples {
-        assert!(regenerate || kept.contains_key(name.as_str()), "{format}: {name} has no golden line");
+        assert!(
+            regenerate || kept.contains_key(name.as_str()),
+            "{format}: {name} has no golden line"
+        );
         let (meaning, again) = reread(&bytes).expect("what was just written can be read");
         assert_eq!(again, bytes, "{format}: {name}");
-        let line = kept.remove(name.as_str()).unwrap_or_else(|| format!("{name} {} {meaning}", to_hex(&bytes)));
+        let line = kept
+            .remove(name.as_str())
+            .unwrap_or_else(|| format!("{name} {} {meaning}", to_hex(&bytes)));
         text.push_str(&line);
         text.push('\n');
     }
-    assert!(regenerate || kept.is_empty(), "{format}: golden lines without a sample: {:?}", kept.keys());
+    assert!(
+        regenerate || kept.is_empty(),
+        "{format}: golden lines without a sample: {:?}",
+        kept.keys()
+    );
     if regenerate {
         std::fs::write(&path, text).expect("the golden directory is writable");
     }

@@ -24,7 +24,12 @@ pub fn golden() -> Vec<(String, Vec<u8>)> {
     let released = Head { released: true, ..sample() };
     let listens = Head { address: "ebb://host:7170/volume".into(), ..sample() };
     let side_by_side = Head { members: vec!["logs over s3://other/prefix/".into()], ..sample() };
-    let heads = [("held", sample()), ("released", released), ("listens", listens), ("side-by-side", side_by_side)];
+    let heads = [
+        ("held", sample()),
+        ("released", released),
+        ("listens", listens),
+        ("side-by-side", side_by_side),
+    ];
     heads.map(|(name, head)| (name.into(), head::encode(&head).to_vec())).into()
 }
 
@@ -84,7 +89,10 @@ fn what_is_wrong_is_told_apart() {
     assert!(matches!(error(&whole[..40]), FormatError::Truncated { offset: 40, .. }));
     assert!(matches!(error(""), FormatError::Truncated { offset: 0, .. }));
     assert!(matches!(error("{\"format\": 2}"), FormatError::Version { found: 2, known: 1, .. }));
-    assert!(matches!(error(&whole.replace("\"incarnation\": 12", "\"incarnation\": 13")), FormatError::Checksum { .. }));
+    assert!(matches!(
+        error(&whole.replace("\"incarnation\": 12", "\"incarnation\": 13")),
+        FormatError::Checksum { .. }
+    ));
     assert!(error("{\"format\": 1}").to_string().contains("missing field"));
     assert!(matches!(error("{\n  \"format\": x}"), FormatError::Invalid { offset: 14, .. }));
     assert!(error("[]").to_string().starts_with("volume head: invalid"));
@@ -101,9 +109,13 @@ fn unknown_members_are_skipped() {
 #[test]
 fn cluster_ids_have_one_spelling() {
     assert_eq!(ClusterId::parse("01234567-89ab-cdef-0011-223344556677"), Some(sample().cluster));
-    for wrong in
-        ["", "0123", "0123456789abcdef0011223344556677", "01234567-89AB-cdef-0011-223344556677", "+1234567-89ab-cdef-0011-223344556677"]
-    {
+    for wrong in [
+        "",
+        "0123",
+        "0123456789abcdef0011223344556677",
+        "01234567-89AB-cdef-0011-223344556677",
+        "+1234567-89ab-cdef-0011-223344556677",
+    ] {
         assert_eq!(ClusterId::parse(wrong), None, "{wrong}");
     }
 }

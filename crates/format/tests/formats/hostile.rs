@@ -48,8 +48,18 @@ fn peak_bytes<T>(work: impl FnOnce() -> T) -> usize {
 
 /// Requests begin with their variant; the rest is whatever the peer likes.
 fn hostile_header() -> impl Strategy<Value = Vec<u8>> {
-    let lengths = prop_oneof![Just(vec![0xff, 0xff, 0xff, 0x7f]), Just(vec![0xff; 9]), Just(vec![0x80, 0x80, 0x04]), Just(vec![0])];
-    (0..24u8, prop::collection::vec(any::<u8>(), 0..6), lengths, prop::collection::vec(any::<u8>(), 0..300))
+    let lengths = prop_oneof![
+        Just(vec![0xff, 0xff, 0xff, 0x7f]),
+        Just(vec![0xff; 9]),
+        Just(vec![0x80, 0x80, 0x04]),
+        Just(vec![0])
+    ];
+    (
+        0..24u8,
+        prop::collection::vec(any::<u8>(), 0..6),
+        lengths,
+        prop::collection::vec(any::<u8>(), 0..300),
+    )
         .prop_map(|(variant, start, length, tail)| [vec![variant], start, length, tail].concat())
 }
 
@@ -73,7 +83,8 @@ proptest! {
 #[test]
 fn a_full_request_allocates_a_bounded_amount() {
     let path = vec![Name::new(b"x").expect("x is a name"); (MAX_REQUEST_HEADER_BYTES - 8) / 2];
-    let header = postcard::to_allocvec(&Request::Admin(AdminRequest::Flush { path })).expect("it can be written");
+    let header = postcard::to_allocvec(&Request::Admin(AdminRequest::Flush { path }))
+        .expect("it can be written");
     let frame = bytes::Bytes::from(sealed(1, &header));
     assert!(rpc::decode(frame.clone()).is_ok());
     let peak = peak_bytes(|| rpc::decode(frame));

@@ -16,7 +16,8 @@ fn sample() -> Identity {
 pub fn golden() -> Vec<(String, Vec<u8>)> {
     let fresh = Identity { serves: None, ..sample() };
     let mut side_by_side = sample();
-    side_by_side.serves.as_mut().expect("the sample serves").members = vec!["logs over s3://other/prefix/".into()];
+    side_by_side.serves.as_mut().expect("the sample serves").members =
+        vec!["logs over s3://other/prefix/".into()];
     vec![
         ("serving".into(), identity::encode(&sample()).to_vec()),
         ("fresh".into(), identity::encode(&fresh).to_vec()),
@@ -59,6 +60,13 @@ proptest! {
 fn what_is_wrong_is_told_apart() {
     let whole = identity::encode(&sample());
     let cut = identity::decode(&whole[..30]).expect_err("it is short");
-    assert!(matches!(cut, FormatError::Truncated { offset: 30, .. }) && cut.to_string().starts_with("node identity"), "{cut}");
-    assert!(matches!(identity::decode(b"{\"format\": 9}"), Err(FormatError::Version { found: 9, known: 1, .. })));
+    assert!(
+        matches!(cut, FormatError::Truncated { offset: 30, .. })
+            && cut.to_string().starts_with("node identity"),
+        "{cut}"
+    );
+    assert!(matches!(
+        identity::decode(b"{\"format\": 9}"),
+        Err(FormatError::Version { found: 9, known: 1, .. })
+    ));
 }

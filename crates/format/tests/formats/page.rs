@@ -17,14 +17,25 @@ fn entries(draw: &mut Draw) -> Vec<Installed> {
 fn sample(draw: &mut Draw) -> Head {
     let entries = entries(draw);
     let parent = draw.option(|draw| (draw.ino(), draw.name()));
-    DirectoryPage { dir: draw.ino(), parent, record: draw.record(), hidden: draw.list(Draw::text), entries }.into()
+    DirectoryPage {
+        dir: draw.ino(),
+        parent,
+        record: draw.record(),
+        hidden: draw.list(Draw::text),
+        entries,
+    }
+    .into()
 }
 
 fn in_pieces(draw: &mut Draw) -> Head {
     let mut head = sample(draw);
     head.page.entries.clear();
-    let names: BTreeSet<Name> = draw.list(Draw::name).into_iter().chain([Name::new(&[1]).expect("it is a name")]).collect();
-    head.pieces = names.into_iter().map(|first| PagePiece { first, id: draw.u64(), entries: draw.u32() }).collect();
+    let names: BTreeSet<Name> =
+        draw.list(Draw::name).into_iter().chain([Name::new(&[1]).expect("it is a name")]).collect();
+    head.pieces = names
+        .into_iter()
+        .map(|first| PagePiece { first, id: draw.u64(), entries: draw.u32() })
+        .collect();
     head.moved = draw.list(Draw::name).into_iter().collect::<BTreeSet<_>>().into_iter().collect();
     head
 }
@@ -48,12 +59,16 @@ pub fn golden() -> Vec<(String, Vec<u8>)> {
 
 pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
     let head = page::decode(bytes).ok()?;
-    let meaning = if head.pieces.is_empty() { format!("{:?}", head.page) } else { format!("{head:?}") };
+    let meaning =
+        if head.pieces.is_empty() { format!("{:?}", head.page) } else { format!("{head:?}") };
     Some((meaning, page::encode(&head).ok()?.to_vec()))
 }
 
 pub fn golden_piece() -> Vec<(String, Vec<u8>)> {
-    vec![("all-kinds".into(), page::encode_piece(&piece(&mut Draw(3))).expect("it is sorted").to_vec())]
+    vec![(
+        "all-kinds".into(),
+        page::encode_piece(&piece(&mut Draw(3))).expect("it is sorted").to_vec(),
+    )]
 }
 
 pub fn reread_piece(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
@@ -63,7 +78,8 @@ pub fn reread_piece(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
 
 /// Heads of either kind, and pieces.
 fn all(seed: u64) -> Vec<Vec<u8>> {
-    let heads = [sample(&mut Draw(seed)), in_pieces(&mut Draw(seed))].map(|head| page::encode(&head));
+    let heads =
+        [sample(&mut Draw(seed)), in_pieces(&mut Draw(seed))].map(|head| page::encode(&head));
     let piece = page::encode_piece(&piece(&mut Draw(seed)));
     heads.into_iter().chain([piece]).map(|bytes| bytes.expect("it is sorted").to_vec()).collect()
 }
@@ -122,13 +138,20 @@ fn order_is_checked() {
     assert!(matches!(page::encode(&page), Err(FormatError::Invalid { .. })));
 }
 
-/// Situation: the ranges of pieces overlap, or names are in none of them. Danger: a name is looked for in a
-/// piece that does not have it. Expectation: refused on both sides.
+/// Situation: the ranges of pieces overlap, or names are in none of them. Danger: a name is looked
+/// for in a piece that does not have it. Expectation: refused on both sides.
 #[test]
 fn ranges_are_checked() {
     let whole = in_pieces(&mut Draw(5));
     let twice = Head { pieces: [&whole.pieces[..], &whole.pieces[..1]].concat(), ..whole.clone() };
-    let headless = Head { pieces: vec![PagePiece { first: Name::new(b"a").expect("it is a name"), id: 1, entries: 1 }], ..whole.clone() };
+    let headless = Head {
+        pieces: vec![PagePiece {
+            first: Name::new(b"a").expect("it is a name"),
+            id: 1,
+            entries: 1,
+        }],
+        ..whole.clone()
+    };
     let mixed = Head { page: sample(&mut Draw(5)).page, ..whole.clone() };
     for head in [&twice, &headless, &mixed] {
         let mut bytes = b"EBBDIR\0\x01\x03".to_vec();

@@ -17,7 +17,8 @@ struct Variants(BTreeSet<(&'static str, u8, String)>);
 impl Variants {
     fn add<T: Serialize + Debug>(&mut self, name: &'static str, value: &T) {
         let number = postcard::to_allocvec(value).expect("it can be written")[0];
-        let variant = format!("{value:?}").chars().take_while(char::is_ascii_alphanumeric).collect();
+        let variant =
+            format!("{value:?}").chars().take_while(char::is_ascii_alphanumeric).collect();
         self.0.insert((name, number, variant));
     }
 
@@ -27,22 +28,32 @@ impl Variants {
         let types: BTreeSet<&str> = self.0.iter().map(|(name, ..)| *name).collect();
         for name in types {
             let cell = format!("`{name}` | ");
-            let row = text.lines().find_map(|line| line.split_once(&cell)).map(|(_, variants)| variants);
+            let row =
+                text.lines().find_map(|line| line.split_once(&cell)).map(|(_, variants)| variants);
             let row = row.unwrap_or_else(|| panic!("{page} has no row of {name}"));
-            let listed: Vec<String> = row.trim_end_matches(" |").split(", ").map(String::from).collect();
-            let real = self.0.iter().filter(|(of, ..)| *of == name).map(|(_, number, variant)| format!("{number} {variant}"));
+            let listed: Vec<String> =
+                row.trim_end_matches(" |").split(", ").map(String::from).collect();
+            let real = self
+                .0
+                .iter()
+                .filter(|(of, ..)| *of == name)
+                .map(|(_, number, variant)| format!("{number} {variant}"));
             assert_eq!(listed, real.collect::<Vec<_>>(), "{page}: {name}");
         }
     }
 }
 
 fn text_of(page: &str) -> String {
-    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page)).expect("the page is there")
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page))
+        .expect("the page is there")
 }
 
 #[test]
 fn the_page_of_the_wire_names_its_version() {
-    assert!(text_of("protocol/rpc.md").contains(&format!("| version, {}: of the protocol", ebb_format::rpc::VERSION)));
+    assert!(
+        text_of("protocol/rpc.md")
+            .contains(&format!("| version, {}: of the protocol", ebb_format::rpc::VERSION))
+    );
 }
 
 #[test]
@@ -74,7 +85,9 @@ fn the_log_page_numbers_the_variants_right() {
         }
     }
     ALL_KINDS.iter().for_each(|kind| variants.add("FileKind", kind));
-    [SetTime::Now, SetTime::To(Time::default()), SetTime::Reading].iter().for_each(|time| variants.add("SetTime", time));
+    [SetTime::Now, SetTime::To(Time::default()), SetTime::Reading]
+        .iter()
+        .for_each(|time| variants.add("SetTime", time));
     variants.check("format/log.md");
 }
 

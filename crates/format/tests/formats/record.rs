@@ -2,7 +2,10 @@ use crate::golden::named;
 use crate::samples::{self, Draw};
 use bytes::Bytes;
 use ebb_format::FormatError;
-use ebb_format::record::{self, Decoded, GroupId, LINE_BYTES, MARKER_BYTES, MAX_PAYLOAD_BYTES, Payload, Position, RecordHeader, Term};
+use ebb_format::record::{
+    self, Decoded, GroupId, LINE_BYTES, MARKER_BYTES, MAX_PAYLOAD_BYTES, Payload, Position,
+    RecordHeader, Term,
+};
 use ebb_format::segment::Generation;
 use ebb_model::*;
 use proptest::prelude::*;
@@ -29,12 +32,20 @@ fn forced(position: u64) -> Vec<u8> {
 }
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
-    named(Draw(1).payloads().iter().map(|payload| (samples::payload_name(payload), encoded(&header(42), payload))))
+    named(
+        Draw(1)
+            .payloads()
+            .iter()
+            .map(|payload| (samples::payload_name(payload), encoded(&header(42), payload))),
+    )
 }
 
 pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
     let Decoded::Record(record) = record::decode(bytes) else { return None };
-    Some((format!("{:?} {:?}", record.header, record.payload), encoded(&record.header, &record.payload)))
+    Some((
+        format!("{:?} {:?}", record.header, record.payload),
+        encoded(&record.header, &record.payload),
+    ))
 }
 
 proptest! {
@@ -116,7 +127,8 @@ fn a_later_record_is_found_behind_zeros() {
 #[test]
 fn other_records_prove_nothing() {
     let old = RecordHeader { generation: Generation(4), ..header(30) };
-    let log = [vec![0xff; 64], encoded(&old, &Payload::Forced { upto: LogIndex(1) }), forced(10)].concat();
+    let log = [vec![0xff; 64], encoded(&old, &Payload::Forced { upto: LogIndex(1) }), forced(10)]
+        .concat();
     assert_eq!(record::later(&log, Generation(5), Position(10)).count(), 0);
 }
 
@@ -127,32 +139,50 @@ fn a_later_version_is_not_cut() {
     let mut bytes = forced(10);
     bytes[53] = 2;
     reseal(&mut bytes);
-    assert!(matches!(record::decode(&bytes), Decoded::Corrupt(FormatError::Version { found: 2, known: 1, .. })));
+    assert!(matches!(
+        record::decode(&bytes),
+        Decoded::Corrupt(FormatError::Version { found: 2, known: 1, .. })
+    ));
     let mut bytes = forced(10);
     bytes[52] = 9;
     reseal(&mut bytes);
-    assert!(matches!(record::decode(&bytes), Decoded::Corrupt(FormatError::Invalid { offset: 52, .. })));
+    assert!(matches!(
+        record::decode(&bytes),
+        Decoded::Corrupt(FormatError::Invalid { offset: 52, .. })
+    ));
 }
 
 #[test]
 fn a_record_that_is_too_long_is_refused_and_leaves_the_buffer_alone() {
     let value = Bytes::from(vec![1; MAX_PAYLOAD_BYTES]);
-    let mutation = Mutation::SetXattr { ino: Ino(1), name: Bytes::new(), value, mode: XattrMode::Set };
+    let mutation =
+        Mutation::SetXattr { ino: Ino(1), name: Bytes::new(), value, mode: XattrMode::Set };
     let tx = TxId { session: SessionId(1), slot: 0, sequence: 1 };
     let stamp = Stamp { time: Time::default(), version: Version(1) };
-    let payload: Payload = Payload::Command(Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
+    let payload: Payload =
+        Payload::Command(Command::Client { tx, caller: Caller::ROOT, stamp, mutation });
     let mut out = forced(10);
     let before = out.clone();
-    assert!(matches!(record::encode(&header(11), &payload, &mut out), Err(FormatError::TooLong { .. })));
+    assert!(matches!(
+        record::encode(&header(11), &payload, &mut out),
+        Err(FormatError::TooLong { .. })
+    ));
     assert_eq!(out, before);
 }
 
 /// Markers have room reserved for them, so the longest must not outgrow it.
 #[test]
 fn markers_are_as_long_as_they_say() {
-    let start = Payload::Start { boot_id: u128::MAX, incarnation: Incarnation(u16::MAX), forced: LogIndex(u64::MAX) };
+    let start = Payload::Start {
+        boot_id: u128::MAX,
+        incarnation: Incarnation(u16::MAX),
+        forced: LogIndex(u64::MAX),
+    };
     assert_eq!(encoded(&header(1), &start).len(), MARKER_BYTES);
-    assert_eq!(encoded(&header(1), &Payload::Forced { upto: LogIndex(u64::MAX) }).len(), MARKER_BYTES);
+    assert_eq!(
+        encoded(&header(1), &Payload::Forced { upto: LogIndex(u64::MAX) }).len(),
+        MARKER_BYTES
+    );
 }
 
 /// Situation: a header that fits its checksum says a length that no segment holds. Expectation:
@@ -163,7 +193,10 @@ fn a_length_beyond_the_segment_is_damage() {
         let mut bytes = forced(10);
         bytes[4..8].copy_from_slice(&length.to_le_bytes());
         reseal(&mut bytes);
-        assert!(matches!(record::decode(&bytes), Decoded::Corrupt(FormatError::Invalid { offset: 4, .. })));
+        assert!(matches!(
+            record::decode(&bytes),
+            Decoded::Corrupt(FormatError::Invalid { offset: 4, .. })
+        ));
     }
 }
 

@@ -61,15 +61,20 @@ fn file_data_is_never_copied() {
     let reply = rpc::encode_reply(RequestId(1), &Reply::Data(data.clone())).expect("it fits");
     assert_eq!(reply[1].as_ptr(), data.as_ptr());
 
-    let mutation = ClientMutation::Write { ino: Ino(9), offset: 0, data: data.clone(), drop_set_id: false };
+    let mutation =
+        ClientMutation::Write { ino: Ino(9), offset: 0, data: data.clone(), drop_set_id: false };
     let tx = TxId { session: SessionId(1), slot: 2, sequence: 3 };
-    let request = Request::Mutate(Box::new(Mutate { tx, caller: Caller::ROOT, mutation, replay: None }));
+    let request =
+        Request::Mutate(Box::new(Mutate { tx, caller: Caller::ROOT, mutation, replay: None }));
     let parts = rpc::encode_request(RequestId(1), &request).expect("it fits");
     assert_eq!(parts[1].as_ptr(), data.as_ptr());
 
     let frame = Bytes::from(parts.concat());
     let range = frame.as_ptr_range();
-    let Ok(Message::Request { request: Request::Mutate(read), .. }) = rpc::decode(frame.clone()) else { panic!("the request is read") };
+    let Ok(Message::Request { request: Request::Mutate(read), .. }) = rpc::decode(frame.clone())
+    else {
+        panic!("the request is read")
+    };
     let got = read.mutation.data().expect("a write has data");
     assert_eq!(*got, data);
     assert!(range.contains(&got.as_ptr()));
@@ -79,20 +84,35 @@ fn file_data_is_never_copied() {
 fn the_limits_hold_on_both_sides() {
     let large = |len| Reply::Data(vec![0; len].into());
     assert!(rpc::encode_reply(RequestId(1), &large(MAX_IO_BYTES)).is_ok());
-    assert!(matches!(rpc::encode_reply(RequestId(1), &large(MAX_IO_BYTES + 1)), Err(FormatError::TooLong { .. })));
+    assert!(matches!(
+        rpc::encode_reply(RequestId(1), &large(MAX_IO_BYTES + 1)),
+        Err(FormatError::TooLong { .. })
+    ));
     let request = Request::GetXattr { ino: Ino(1), name: vec![0; MAX_REQUEST_HEADER_BYTES].into() };
-    assert!(matches!(rpc::encode_request(RequestId(1), &request), Err(FormatError::TooLong { .. })));
+    assert!(matches!(
+        rpc::encode_request(RequestId(1), &request),
+        Err(FormatError::TooLong { .. })
+    ));
     let reply = Reply::Link(vec![0; MAX_MESSAGE_BYTES].into());
     assert!(matches!(rpc::encode_reply(RequestId(1), &reply), Err(FormatError::TooLong { .. })));
-    assert!(matches!(rpc::decode(vec![3; MAX_MESSAGE_BYTES + 1].into()), Err(FormatError::TooLong { .. })));
+    assert!(matches!(
+        rpc::decode(vec![3; MAX_MESSAGE_BYTES + 1].into()),
+        Err(FormatError::TooLong { .. })
+    ));
 }
 
 /// The largest attribute that Linux allows, with the longest names, passes.
 #[test]
 fn the_largest_header_that_a_kernel_can_ask_for_fits() {
     let value = Bytes::from(vec![0xff; MAX_XATTR_VALUE_BYTES]);
-    let mutation = ClientMutation::SetXattr { ino: Ino(u64::MAX), name: vec![1; 255].into(), value, mode: XattrMode::Replace };
-    let caller = Caller { uid: u32::MAX, gid: u32::MAX, groups: vec![u32::MAX; 8192], checked: true };
+    let mutation = ClientMutation::SetXattr {
+        ino: Ino(u64::MAX),
+        name: vec![1; 255].into(),
+        value,
+        mode: XattrMode::Replace,
+    };
+    let caller =
+        Caller { uid: u32::MAX, gid: u32::MAX, groups: vec![u32::MAX; 8192], checked: true };
     let tx = TxId { session: SessionId(u64::MAX), slot: 63, sequence: u64::MAX };
     let request = Request::Mutate(Box::new(Mutate { tx, caller, mutation, replay: None }));
     assert!(rpc::encode_request(RequestId(1), &request).is_ok());
@@ -103,7 +123,10 @@ fn the_largest_header_that_a_kernel_can_ask_for_fits() {
 #[test]
 fn another_version_is_named() {
     const NEXT: u8 = rpc::VERSION + 1;
-    assert!(matches!(rpc::decode(vec![NEXT].into()), Err(FormatError::Version { found: NEXT, known: rpc::VERSION, .. })));
+    assert!(matches!(
+        rpc::decode(vec![NEXT].into()),
+        Err(FormatError::Version { found: NEXT, known: rpc::VERSION, .. })
+    ));
     assert!(matches!(rpc::decode(Bytes::new()), Err(FormatError::Truncated { offset: 0, .. })));
 }
 
@@ -116,23 +139,37 @@ fn impossible_messages_are_refused() {
 
     let mut unknown = frame(&reply);
     unknown[1] = 77;
-    assert!(matches!(rpc::decode(resealed(unknown).into()), Err(FormatError::Invalid { offset: 1, .. })));
+    assert!(matches!(
+        rpc::decode(resealed(unknown).into()),
+        Err(FormatError::Invalid { offset: 1, .. })
+    ));
 
     let mut notice = frame(&Message::Notice(Notice::Share));
     notice[2] = 1;
-    assert!(matches!(rpc::decode(resealed(notice).into()), Err(FormatError::Invalid { offset: 2, .. })));
+    assert!(matches!(
+        rpc::decode(resealed(notice).into()),
+        Err(FormatError::Invalid { offset: 2, .. })
+    ));
 
-    let mut request = frame(&Message::Request { id: RequestId(1), request: Request::StatFs { ino: Ino::ROOT } });
+    let mut request =
+        frame(&Message::Request { id: RequestId(1), request: Request::StatFs { ino: Ino::ROOT } });
     request[2] = 0;
-    assert!(matches!(rpc::decode(resealed(request).into()), Err(FormatError::Invalid { offset: 2, .. })));
+    assert!(matches!(
+        rpc::decode(resealed(request).into()),
+        Err(FormatError::Invalid { offset: 2, .. })
+    ));
 
     // File data inside the header, where it would be copied.
-    let inside = postcard::to_allocvec(&Reply::Data(Bytes::from_static(b"data"))).expect("it can be written");
+    let inside = postcard::to_allocvec(&Reply::Data(Bytes::from_static(b"data")))
+        .expect("it can be written");
     assert!(matches!(rpc::decode(sealed(2, &inside).into()), Err(FormatError::Invalid { .. })));
 
     // A name that cannot be one.
-    let mut lookup =
-        postcard::to_allocvec(&Request::Lookup { parent: Ino(1), name: Name::new(b"ab").expect("a name") }).expect("it can be written");
+    let mut lookup = postcard::to_allocvec(&Request::Lookup {
+        parent: Ino(1),
+        name: Name::new(b"ab").expect("a name"),
+    })
+    .expect("it can be written");
     *lookup.last_mut().expect("it is not empty") = b'/';
     assert!(matches!(rpc::decode(sealed(1, &lookup).into()), Err(FormatError::Invalid { .. })));
 }

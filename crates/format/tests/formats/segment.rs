@@ -3,7 +3,11 @@ use ebb_format::segment::{self, Generation, SEGMENT_HEADER_BYTES, SegmentHeader,
 use proptest::prelude::*;
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
-    let header = SegmentHeader { generation: Generation(0x0102_0304), volume: VolumeId(0x0708 << 112 | 9), len_bytes: 0x0a0b_0c0d };
+    let header = SegmentHeader {
+        generation: Generation(0x0102_0304),
+        volume: VolumeId(0x0708 << 112 | 9),
+        len_bytes: 0x0a0b_0c0d,
+    };
     vec![("header".into(), segment::encode(&header))]
 }
 
@@ -38,14 +42,24 @@ proptest! {
 
 #[test]
 fn what_is_wrong_is_told_apart() {
-    let header = SegmentHeader { generation: Generation(1), volume: VolumeId(3), len_bytes: 1 << 20 };
+    let header =
+        SegmentHeader { generation: Generation(1), volume: VolumeId(3), len_bytes: 1 << 20 };
     let whole = segment::encode(&header);
-    assert!(matches!(segment::decode(&whole[..100]), Err(FormatError::Truncated { offset: 100, .. })));
+    assert!(matches!(
+        segment::decode(&whole[..100]),
+        Err(FormatError::Truncated { offset: 100, .. })
+    ));
     assert!(matches!(segment::decode(&[]), Err(FormatError::Truncated { offset: 0, .. })));
-    assert!(matches!(segment::decode(&[0; SEGMENT_HEADER_BYTES]), Err(FormatError::Foreign { .. })));
+    assert!(matches!(
+        segment::decode(&[0; SEGMENT_HEADER_BYTES]),
+        Err(FormatError::Foreign { .. })
+    ));
     let mut later = whole.clone();
     later[8] = 2;
     let crc = ebb_format::crc32c(&later[..SEGMENT_HEADER_BYTES - 4]).to_le_bytes();
     later[SEGMENT_HEADER_BYTES - 4..].copy_from_slice(&crc);
-    assert!(matches!(segment::decode(&later), Err(FormatError::Version { found: 2, known: 1, .. })));
+    assert!(matches!(
+        segment::decode(&later),
+        Err(FormatError::Version { found: 2, known: 1, .. })
+    ));
 }

@@ -6,7 +6,13 @@ use ebb_model::{LogIndex, Version};
 use proptest::prelude::*;
 
 fn header() -> SnapshotHeader {
-    SnapshotHeader { volume: VolumeId(0x0a0b << 100 | 5), group: GroupId(1), term: Term(2), index: LogIndex(300), version: Version(4000) }
+    SnapshotHeader {
+        volume: VolumeId(0x0a0b << 100 | 5),
+        group: GroupId(1),
+        term: Term(2),
+        index: LogIndex(300),
+        version: Version(4000),
+    }
 }
 
 /// The stream's pieces: header, frames, end.
@@ -32,7 +38,10 @@ fn read(stream: &[u8], step: usize) -> Result<Vec<Part>, FormatError> {
 }
 
 pub fn golden() -> Vec<(String, Vec<u8>)> {
-    vec![("empty".into(), pieces(&[]).concat()), ("two-frames".into(), pieces(&[vec![1, 2, 3], Vec::new()]).concat())]
+    vec![
+        ("empty".into(), pieces(&[]).concat()),
+        ("two-frames".into(), pieces(&[vec![1, 2, 3], Vec::new()]).concat()),
+    ]
 }
 
 pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
@@ -125,5 +134,8 @@ fn a_length_beyond_all_frames_is_an_error_at_once() {
 #[test]
 fn a_frame_that_is_too_long_is_refused() {
     let (mut writer, _) = SnapshotWriter::new(&header());
-    assert!(matches!(writer.frame(&vec![0; MAX_FRAME_BYTES + 1]), Err(FormatError::TooLong { .. })));
+    assert!(matches!(
+        writer.frame(&vec![0; MAX_FRAME_BYTES + 1]),
+        Err(FormatError::TooLong { .. })
+    ));
 }

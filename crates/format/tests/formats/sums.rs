@@ -54,10 +54,18 @@ fn they_are_of_one_length_and_one_set_of_tags() {
 
 #[test]
 fn a_tag_has_room_for_256_and_the_spans_are_as_long_as_that_needs() {
-    for (len, spans, first) in [(BLOCK_BYTES, 1, 1), (256 * BLOCK_BYTES, 256, 1), (256 * BLOCK_BYTES + 1, 129, 2), (64 << 30, 256, 4096)] {
+    for (len, spans, first) in [
+        (BLOCK_BYTES, 1, 1),
+        (256 * BLOCK_BYTES, 256, 1),
+        (256 * BLOCK_BYTES + 1, 129, 2),
+        (64 << 30, 256, 4096),
+    ] {
         let sums = Sums::of_blocks(len, repeat(Some(7))).unwrap();
         let all: Vec<_> = sums.spans_of(0..len).map(|(span, _)| span).collect();
-        assert_eq!((all.len(), all[0].clone(), all.last().unwrap().end), (spans, 0..first * BLOCK_BYTES, len));
+        assert_eq!(
+            (all.len(), all[0].clone(), all.last().unwrap().end),
+            (spans, 0..first * BLOCK_BYTES, len)
+        );
         assert!(all.windows(2).all(|two| two[0].end == two[1].start));
         assert_eq!(sums.encode(&[]).len(), 6 * (1 + spans));
         assert_eq!(Sums::decode(&tagged(&sums, &[]), len), Some(sums));
@@ -93,13 +101,21 @@ fn what_is_the_same_is_taken_over() {
 #[test]
 fn what_is_not_known_is_not_checked() {
     let mut bytes = content(258 * BLOCK);
-    let blocks = (0..).zip(bytes.chunks(BLOCK)).map(|(at, block)| (at != 3).then(|| crc32c_in_block(0, block)));
+    let blocks = (0..)
+        .zip(bytes.chunks(BLOCK))
+        .map(|(at, block)| (at != 3).then(|| crc32c_in_block(0, block)));
     let sums = Sums::of_blocks(258 * BLOCK_BYTES, blocks).unwrap();
     let all = Sums::of(&bytes).unwrap();
     assert!(sums.are_in(&all) && sums.are_in(&sums) && !all.are_in(&sums));
     assert_eq!(sums.encode(&[])[12..18], *"______");
-    assert_eq!(Sums::decode(&tagged(&sums, &[("uid", "0")]), 258 * BLOCK_BYTES), Some(sums.clone()));
-    assert_eq!(sums.spans_of(0..5 * BLOCK_BYTES).map(|(span, _)| span.start).collect::<Vec<_>>(), [0, 4 * BLOCK_BYTES]);
+    assert_eq!(
+        Sums::decode(&tagged(&sums, &[("uid", "0")]), 258 * BLOCK_BYTES),
+        Some(sums.clone())
+    );
+    assert_eq!(
+        sums.spans_of(0..5 * BLOCK_BYTES).map(|(span, _)| span.start).collect::<Vec<_>>(),
+        [0, 4 * BLOCK_BYTES]
+    );
     bytes[2 * BLOCK] ^= 1;
     assert_eq!(sums.damage(0, &bytes), None);
     bytes[BLOCK] ^= 1;
@@ -120,7 +136,10 @@ fn damage_is_found_in_whole_blocks() {
     assert_eq!(sums.damage(0, &bytes[..2 * BLOCK - 1]), None);
     assert_eq!(sums.damage(0, &bytes[..BLOCK]), None);
     bytes[2 * BLOCK + 99] ^= 0x80;
-    assert_eq!(sums.damage(2 * BLOCK_BYTES, &bytes[2 * BLOCK..]), Some(2 * BLOCK_BYTES..2 * BLOCK_BYTES + 100));
+    assert_eq!(
+        sums.damage(2 * BLOCK_BYTES, &bytes[2 * BLOCK..]),
+        Some(2 * BLOCK_BYTES..2 * BLOCK_BYTES + 100)
+    );
     assert_eq!(sums.damage(2 * BLOCK_BYTES, &bytes[2 * BLOCK..2 * BLOCK + 99]), None);
     assert_eq!(sums.damage(u64::from(u32::MAX), b"beyond"), None);
 }

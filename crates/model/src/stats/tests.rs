@@ -15,11 +15,18 @@ fn of(times: &[u64]) -> Histogram {
 #[test]
 fn buckets_follow_each_other_and_are_an_eighth_wide() {
     for bucket in 0..BUCKETS - 1 {
-        let (lowest, highest) = (if bucket == 0 { 0 } else { bound_ns(bucket - 1) + 1 }, bound_ns(bucket));
-        assert!(lowest <= highest && index(lowest) == bucket && index(highest) == bucket, "{bucket}: {lowest} to {highest}");
+        let (lowest, highest) =
+            (if bucket == 0 { 0 } else { bound_ns(bucket - 1) + 1 }, bound_ns(bucket));
+        assert!(
+            lowest <= highest && index(lowest) == bucket && index(highest) == bucket,
+            "{bucket}: {lowest} to {highest}"
+        );
         assert!((highest - lowest) * STEPS <= lowest.max(STEPS), "{bucket}: {lowest} to {highest}");
     }
-    assert_eq!((index(1 << 40), index((1 << 40) + 1), index(u64::MAX)), (BUCKETS - 2, BUCKETS - 1, BUCKETS - 1));
+    assert_eq!(
+        (index(1 << 40), index((1 << 40) + 1), index(u64::MAX)),
+        (BUCKETS - 2, BUCKETS - 1, BUCKETS - 1)
+    );
 }
 
 proptest! {
@@ -68,7 +75,10 @@ proptest! {
 #[test]
 fn a_histogram_with_a_bucket_too_many_is_refused() {
     let sparse = Sparse { sum_ns: 1, most_ns: 1, buckets: vec![(BUCKETS as u16, 1)] };
-    assert_eq!(Histogram::try_from(sparse).unwrap_err().to_string(), format!("a histogram has no bucket {BUCKETS}"));
+    assert_eq!(
+        Histogram::try_from(sparse).unwrap_err().to_string(),
+        format!("a histogram has no bucket {BUCKETS}")
+    );
 }
 
 #[test]
@@ -80,7 +90,10 @@ fn kinds_without_anything_new_are_left_out_of_a_difference() {
     tallies.record("read", Duration::from_millis(3), true, 5);
     tallies.record("sync", Duration::from_millis(2), false, 0);
     let since = counted_since(&tallies.counted(), &before);
-    let told: Vec<_> = since.iter().map(|c| (c.name.as_str(), c.tally.time.count(), c.tally.errors, c.tally.bytes)).collect();
+    let told: Vec<_> = since
+        .iter()
+        .map(|c| (c.name.as_str(), c.tally.time.count(), c.tally.errors, c.tally.bytes))
+        .collect();
     assert_eq!(told, [("read", 1, 1, 5), ("sync", 1, 0, 0)]);
 }
 

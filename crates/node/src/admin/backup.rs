@@ -9,7 +9,9 @@ use crate::recover::OpenError;
 use ebb_format::backup::{self, Backup, Part};
 use ebb_format::{FormatError, crc32c};
 use ebb_model::*;
-use ebb_ports::{Bucket, BucketError, Condition, Disk, DiskError, DiskFile, OpenMode, PortFuture, Ports};
+use ebb_ports::{
+    Bucket, BucketError, Condition, Disk, DiskError, DiskFile, OpenMode, PortFuture, Ports,
+};
 use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
@@ -73,22 +75,36 @@ impl Node {
             return denied("a volume of several buckets cannot be restored from a backup");
         }
         if self.tenure.is_none() {
-            return denied("this node only reads the bucket, and has nothing that the bucket has not");
+            return denied(
+                "this node only reads the bucket, and has nothing that the bucket has not",
+            );
         }
         if self.attachments.awaits_any() {
-            return denied("clients of before the node's restart are still to come back: try again in a minute");
+            return denied(
+                "clients of before the node's restart are still to come back: try again in a \
+                 minute",
+            );
         }
         self.write_snapshot().await?;
         let unloaded = {
             let state = self.replica.view();
-            state.backing().directories(Ino(0)).filter(|dir| !state.backing().is_complete(*dir)).count() as u64
+            state
+                .backing()
+                .directories(Ino(0))
+                .filter(|dir| !state.backing().is_complete(*dir))
+                .count() as u64
         };
-        Ok(AdminReply::Snapshot { cluster: self.cluster, incarnation: self.incarnation, index: self.snapshot_at.get(), unloaded })
+        Ok(AdminReply::Snapshot {
+            cluster: self.cluster,
+            incarnation: self.incarnation,
+            index: self.snapshot_at.get(),
+            unloaded,
+        })
     }
 }
 
-/// Copies the snapshot, or a later one, from the data directory, which may be in use. `progress` is told how many
-/// bytes are copied.
+/// Copies the snapshot, or a later one, from the data directory, which may be in use. `progress` is
+/// told how many bytes are copied.
 pub async fn backup(
     ports: &Ports,
     of: Of,
@@ -109,7 +125,8 @@ pub async fn backup(
             break;
         }
         let key = backup::part_key(run, parts.len());
-        ask(ports, bytes.len(), || target.put(&key, bytes.clone(), Condition::Always, Vec::new())).await?;
+        ask(ports, bytes.len(), || target.put(&key, bytes.clone(), Condition::Always, Vec::new()))
+            .await?;
         parts.push(Part { len_bytes: bytes.len() as u32, crc32c: crc32c(&bytes) });
         copied += bytes.len() as u64;
         progress(copied);
@@ -119,19 +136,35 @@ pub async fn backup(
     let done = Backup { cluster, incarnation, backing, index, made, run, encryption, parts };
     let manifest = backup::encode(&done);
     let condition = target.capabilities().guard(Condition::Absent);
-    match ask(ports, manifest.len(), || target.put(backup::KEY, manifest.clone(), condition.clone(), Vec::new())).await {
+    match ask(ports, manifest.len(), || {
+        target.put(backup::KEY, manifest.clone(), condition.clone(), Vec::new())
+    })
+    .await
+    {
         Ok(_) => Ok(done),
         // Perhaps it is this one: its answer was lost.
-        Err(BucketError::Precondition { .. }) if read_manifest(ports, target).await?.as_ref() == Some(&done) => Ok(done),
+        Err(BucketError::Precondition { .. })
+            if read_manifest(ports, target).await?.as_ref() == Some(&done) =>
+        {
+            Ok(done)
+        }
         Err(BucketError::Precondition { .. }) => Err(taken()),
         Err(error) => Err(error.into()),
     }
 }
 
 /// The newest snapshot. One that is written meanwhile takes its place.
-async fn open_snapshot(disk: &dyn Disk, least: LogIndex) -> Result<(LogIndex, Rc<dyn DiskFile>), BackupError> {
+async fn open_snapshot(
+    disk: &dyn Disk,
+    least: LogIndex,
+) -> Result<(LogIndex, Rc<dyn DiskFile>), BackupError> {
     for _ in 0..MAX_ATTEMPTS {
-        let newest = snapshots(disk).await?.last().copied().filter(|newest| *newest >= least).ok_or(BackupError::Gone)?;
+        let newest = snapshots(disk)
+            .await?
+            .last()
+            .copied()
+            .filter(|newest| *newest >= least)
+            .ok_or(BackupError::Gone)?;
         match disk.open(&snapshot_path(newest), OpenMode::Existing).await {
             Ok(file) => return Ok((newest, file)),
             Err(DiskError::NotFound { .. }) => {}
@@ -145,20 +178,29 @@ const MAX_ATTEMPTS: usize = 8;
 
 /// What the backup in `source` consists of.
 pub async fn find_backup(ports: &Ports, source: &dyn Bucket) -> Result<Backup, BackupError> {
-    read_manifest(ports, source).await?.ok_or_else(|| BackupError::Missing { source_name: source.describe() })
+    read_manifest(ports, source)
+        .await?
+        .ok_or_else(|| BackupError::Missing { source_name: source.describe() })
 }
 
 async fn read_manifest(ports: &Ports, source: &dyn Bucket) -> Result<Option<Backup>, BackupError> {
-    let damaged = |error: FormatError| BackupError::Damaged { source_name: source.describe(), what: error.to_string() };
-    match ask(ports, backup::MAX_BYTES, || source.get(backup::KEY, Some(0..backup::MAX_BYTES as u64), None)).await {
+    let damaged = |error: FormatError| BackupError::Damaged {
+        source_name: source.describe(),
+        what: error.to_string(),
+    };
+    match ask(ports, backup::MAX_BYTES, || {
+        source.get(backup::KEY, Some(0..backup::MAX_BYTES as u64), None)
+    })
+    .await
+    {
         Ok(object) => backup::decode(&object.body).map(Some).map_err(damaged),
         Err(BucketError::NotFound { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Puts the snapshot of the backup where the data directory has its own, and the wrapped key of an encrypted one. Only
-/// what is whole is answered for.
+/// Puts the snapshot of the backup where the data directory has its own, and the wrapped key of an
+/// encrypted one. Only what is whole is answered for.
 pub async fn fetch_backup(
     ports: &Ports,
     found: &Backup,
@@ -174,7 +216,8 @@ pub async fn fetch_backup(
     for (number, part) in found.parts.iter().enumerate() {
         let key = backup::part_key(found.run, number);
         let damaged = |what: String| BackupError::Damaged { source_name: source.describe(), what };
-        let body = match ask(ports, part.len_bytes as usize, || source.get(&key, None, None)).await {
+        let body = match ask(ports, part.len_bytes as usize, || source.get(&key, None, None)).await
+        {
             Ok(object) => object.body,
             Err(BucketError::NotFound { .. }) => return Err(damaged(format!("{key} is gone"))),
             Err(error) => return Err(error.into()),
@@ -208,8 +251,8 @@ pub async fn discard_backup(found: &Backup, disk: &dyn Disk) -> Result<(), Backu
 /// The key of an encrypted data directory, wrapped (`docs/format/encryption.md`).
 pub const ENCRYPTION: &str = "encryption";
 
-/// What there may be in a data directory that no node has used: the lock, what people read, and what an
-/// attempt to restore has left.
+/// What there may be in a data directory that no node has used: the lock, what people read, and
+/// what an attempt to restore has left.
 const UNUSED: [&str; 4] = ["LOCK", "ebb.log", ENCRYPTION, SNAPSHOT_DIR];
 
 async fn check_unused(disk: &dyn Disk) -> Result<(), BackupError> {

@@ -23,7 +23,9 @@ impl Node {
         let attr = namespace.attr(ino)?;
         // Nothing of a file is behind its end.
         let in_bytes = |blocks: Vec<Range<u64>>| -> Vec<(u64, u64)> {
-            let runs = blocks.into_iter().map(|run| run.start * BLOCK_BYTES..(run.end * BLOCK_BYTES).min(attr.size_bytes));
+            let runs = blocks
+                .into_iter()
+                .map(|run| run.start * BLOCK_BYTES..(run.end * BLOCK_BYTES).min(attr.size_bytes));
             runs.filter(|run| !run.is_empty()).map(|run| (run.start, run.end - run.start)).collect()
         };
         let sum = |runs: &[(u64, u64)]| runs.iter().map(|(_, len_bytes)| len_bytes).sum();
@@ -46,23 +48,34 @@ impl Node {
             dirty_since: backing.dirty(ino).map(|dirty| dirty.since),
             sent_bytes: backing.upload(ino).map(|_| self.flusher.sent_bytes_of(ino)),
             page_since: backing.page_since(namespace, ino),
-            pages: backing.pages_of(namespace, ino).into_iter().take(MAX_PAGES).map(explained_page).collect(),
+            pages: backing
+                .pages_of(namespace, ino)
+                .into_iter()
+                .take(MAX_PAGES)
+                .map(explained_page)
+                .collect(),
             log: LOG_DIR.into(),
             forced: self.store.is_forced(ino) && !extents.is_exposed(ino),
             force_failed: self.store.failure_of(ino).map(|error| error.to_string()),
             unforced_operations: log.written().0.saturating_sub(self.durable().0),
             bucket: self.bucket.is_some().then(|| self.describe(self.side_of(ino))),
-            object: backing.home(namespace, ino).filter(|_| missing != Some(MissingObject::Lost)).map(|(key, home)| ExplainedObject {
-                key,
-                etag: home.etag,
-                len_bytes: home.len_bytes,
-            }),
+            object: backing
+                .home(namespace, ino)
+                .filter(|_| missing != Some(MissingObject::Lost))
+                .map(|(key, home)| ExplainedObject {
+                    key,
+                    etag: home.etag,
+                    len_bytes: home.len_bytes,
+                }),
             missing,
             open: self.attachments.is_open(ino),
             quota: self.innermost_quota(namespace, ino),
             exposed: extents.is_exposed(ino),
             kept: self.kept(namespace, ino),
-            pinned_by: namespace.pin_of(ino).and_then(|pin| namespace.path_of(pin)).map(|path| path_bytes(&path)),
+            pinned_by: namespace
+                .pin_of(ino)
+                .and_then(|pin| namespace.path_of(pin))
+                .map(|path| path_bytes(&path)),
         })
     }
 
@@ -74,14 +87,23 @@ impl Node {
         self.troubles.has(&Subject::NoObject { ino, etag }).then_some(MissingObject::Removed)
     }
 
-    /// For how long what is removed from a directory is kept, or something itself, and what says so.
+    /// For how long what is removed from a directory is kept, or something itself, and what says
+    /// so.
     fn kept(&self, namespace: &Namespace, ino: Ino) -> Option<(Bytes, u64)> {
-        let dir = namespace.parent_of(ino).map(|_| ino).or_else(|| namespace.primary_link(ino).map(|link| link.parent))?;
+        let dir = namespace
+            .parent_of(ino)
+            .map(|_| ino)
+            .or_else(|| namespace.primary_link(ino).map(|link| link.parent))?;
         let (by, keep_secs) = namespace.keep_of(dir)?;
         Some((path_bytes(&namespace.path_of(by)?), keep_secs))
     }
 }
 
 fn explained_page(page: PageState) -> ExplainedPage {
-    ExplainedPage { key: page_key(page.dir), there: page.stored, etag: page.etag, since: page.since }
+    ExplainedPage {
+        key: page_key(page.dir),
+        there: page.stored,
+        etag: page.etag,
+        since: page.since,
+    }
 }

@@ -12,7 +12,10 @@ use ebb_model::*;
 use std::rc::Rc;
 
 impl Node {
-    pub(crate) async fn admin(self: &Rc<Self>, request: AdminRequest) -> Result<AdminReply, RpcError> {
+    pub(crate) async fn admin(
+        self: &Rc<Self>,
+        request: AdminRequest,
+    ) -> Result<AdminReply, RpcError> {
         match request {
             AdminRequest::Status => {
                 self.end_troubles().await;
@@ -35,7 +38,9 @@ impl Node {
                 Ok(AdminReply::Warmed { bytes })
             }
             AdminRequest::Fsck => self.fsck().await.map(AdminReply::Fsck),
-            AdminRequest::FsckBucket { from } => Ok(AdminReply::FsckPart(Box::new(self.fsck_bucket(from).await?))),
+            AdminRequest::FsckBucket { from } => {
+                Ok(AdminReply::FsckPart(Box::new(self.fsck_bucket(from).await?)))
+            }
             AdminRequest::Mend { remedy } => self.mend(remedy).await.map(|()| AdminReply::Mended),
             AdminRequest::RollBack { path } => {
                 let ino = self.walk(&path).await?;
@@ -50,7 +55,9 @@ impl Node {
             AdminRequest::ListQuotas { path } => self.list_quotas(&path).await,
             AdminRequest::ListTrash { path, from } => self.list_trash(&path, from).await,
             AdminRequest::Restore { ino, to } => self.restore(ino, &to).await,
-            AdminRequest::EmptyTrash { path, until, from } => self.empty_trash(&path, until, from).await,
+            AdminRequest::EmptyTrash { path, until, from } => {
+                self.empty_trash(&path, until, from).await
+            }
             AdminRequest::Paths { inos } => Ok(AdminReply::Paths(self.paths(&inos))),
             AdminRequest::Snapshot => self.snapshot_for_backup().await,
             AdminRequest::Stats => Ok(AdminReply::Stats(Box::new(self.stats()))),
@@ -89,7 +96,12 @@ impl Node {
             packs: self.pack_status(),
             scrub: self.scrub.status(),
             encrypted: self.options.encrypted,
-            troubles: self.troubles.list().into_iter().chain(self.refused_work().troubles()).collect(),
+            troubles: self
+                .troubles
+                .list()
+                .into_iter()
+                .chain(self.refused_work().troubles())
+                .collect(),
         }
     }
 
@@ -104,7 +116,12 @@ impl Node {
             let Some(left) = room.checked_sub(path.len()) else { break };
             room = left;
             next = Some(point);
-            items.push(DirtyItem { path, ino, since, dirty_bytes: state.extents().dirty_bytes_of(ino) });
+            items.push(DirtyItem {
+                path,
+                ino,
+                since,
+                dirty_bytes: state.extents().dirty_bytes_of(ino),
+            });
         }
         let left_out = state.backing().dirty_after(next).count() as u64;
         AdminReply::Dirty { items, left_out, next: next.filter(|_| left_out > 0) }

@@ -1,5 +1,6 @@
-//! A data directory from a backup: what the backup says of names and attributes, and what the bucket
-//! has of content (decision 14). The volume is taken over, so that whoever served it no longer writes.
+//! A data directory from a backup: what the backup says of names and attributes, and what the
+//! bucket has of content (decision 14). The volume is taken over, so that whoever served it no
+//! longer writes.
 
 use crate::admin::backup::{BackupError, PATIENCE};
 use crate::buckets::ask::ask;
@@ -44,8 +45,8 @@ pub struct Outlook {
     pub inodes: u64,
     /// Files whose content is not as it was, by path from the root.
     pub losses: Vec<(Vec<Name>, Loss)>,
-    /// Objects that no file of the backup has: they are files of their own, or belong to directories that were not in the
-    /// node's memory.
+    /// Objects that no file of the backup has: they are files of their own, or belong to
+    /// directories that were not in the node's memory.
     pub others: u64,
 }
 
@@ -60,20 +61,30 @@ pub struct TakingOver {
 
 impl Restoring {
     /// Reads the backup that [`crate::fetch_backup`] has put into the data directory.
-    pub async fn read(ports: Ports, backup: Backup, owner: (u32, u32)) -> Result<Restoring, BackupError> {
-        let snapshot = SnapshotFrames::open(&*ports.disk, VolumeId(backup.cluster.0), backup.index).await?;
+    pub async fn read(
+        ports: Ports,
+        backup: Backup,
+        owner: (u32, u32),
+    ) -> Result<Restoring, BackupError> {
+        let snapshot =
+            SnapshotFrames::open(&*ports.disk, VolumeId(backup.cluster.0), backup.index).await?;
         let partition = Partition::from_items(items(snapshot).await?).map_err(OpenError::from)?;
         Ok(Restoring { ports, backup, partition, owner })
     }
 
     /// What [`Restoring::carry_out`] would do if nothing changed until then. Nothing is changed.
     pub async fn outlook(&self, bucket: &dyn Bucket) -> Result<Outlook, BackupError> {
-        let rebuilt = self.rebuild(bucket, Incarnation(self.backup.incarnation.0.saturating_add(1))).await?;
+        let rebuilt =
+            self.rebuild(bucket, Incarnation(self.backup.incarnation.0.saturating_add(1))).await?;
         Ok(self.outlook_of(&rebuilt))
     }
 
     /// Takes over the volume and makes the data directory. The last step is what makes it one.
-    pub async fn carry_out(&self, bucket: Rc<dyn Bucket>, taking_over: TakingOver) -> Result<Outlook, BackupError> {
+    pub async fn carry_out(
+        &self,
+        bucket: Rc<dyn Bucket>,
+        taking_over: TakingOver,
+    ) -> Result<Outlook, BackupError> {
         let node = random_u128(&*self.ports.entropy);
         let TakingOver { owner, term, take_over } = taking_over;
         let candidate = Candidate {
@@ -85,8 +96,10 @@ impl Restoring {
             rearrange: false,
             restores: Some((self.backup.cluster, self.backup.incarnation)),
         };
-        let tenure = Tenure::acquire(bucket.clone(), self.ports.clone(), candidate, take_over).await?;
-        let made = match select(pin!(self.make(&*bucket, node, &tenure)), pin!(tenure.keep())).await {
+        let tenure =
+            Tenure::acquire(bucket.clone(), self.ports.clone(), candidate, take_over).await?;
+        let made = match select(pin!(self.make(&*bucket, node, &tenure)), pin!(tenure.keep())).await
+        {
             Either::Left((made, _)) => made,
             Either::Right((never, _)) => match never {},
         };
@@ -94,24 +107,41 @@ impl Restoring {
         made
     }
 
-    async fn make(&self, bucket: &dyn Bucket, node: u128, tenure: &Tenure) -> Result<Outlook, BackupError> {
+    async fn make(
+        &self,
+        bucket: &dyn Bucket,
+        node: u128,
+        tenure: &Tenure,
+    ) -> Result<Outlook, BackupError> {
         let (cluster, incarnation) = (tenure.cluster(), tenure.incarnation());
         let rebuilt = self.rebuild(bucket, incarnation).await?;
         let outlook = self.outlook_of(&rebuilt);
         let Ports { disk, spawn, .. } = &self.ports;
         // To the new log it would be one of commands that it lacks.
         disk.remove(&snapshot_path(self.backup.index)).await?;
-        let options =
-            log::Options { volume: VolumeId(cluster.0), incarnation, segment_bytes: log::DEFAULT_SEGMENT_BYTES, late_records: false };
+        let options = log::Options {
+            volume: VolumeId(cluster.0),
+            incarnation,
+            segment_bytes: log::DEFAULT_SEGMENT_BYTES,
+            late_records: false,
+        };
         let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
         let version = rebuilt.partition.version();
-        log.snapshot(rebuilt.partition.applied(), version, frames(rebuilt.partition.items())).await?;
-        let serves = Serves { cluster, incarnation, backing: bucket.describe(), members: Vec::new() };
-        identity::store(&**disk, &Identity { node, serves: Some(serves) }).await.map_err(OpenError::from)?;
+        log.snapshot(rebuilt.partition.applied(), version, frames(rebuilt.partition.items()))
+            .await?;
+        let serves =
+            Serves { cluster, incarnation, backing: bucket.describe(), members: Vec::new() };
+        identity::store(&**disk, &Identity { node, serves: Some(serves) })
+            .await
+            .map_err(OpenError::from)?;
         Ok(outlook)
     }
 
-    async fn rebuild(&self, bucket: &dyn Bucket, incarnation: Incarnation) -> Result<Rebuilt, BackupError> {
+    async fn rebuild(
+        &self,
+        bucket: &dyn Bucket,
+        incarnation: Incarnation,
+    ) -> Result<Rebuilt, BackupError> {
         let objects = self.objects(bucket).await?;
         let now = self.ports.clock.wall();
         let rebuilt = |moved: &BTreeMap<Ino, String>| {
@@ -132,12 +162,24 @@ impl Restoring {
         let mut objects = BTreeMap::new();
         let mut after = None;
         loop {
-            let request = ListRequest { prefix: String::new(), by_directory: false, after, limit: LIST_LIMIT };
+            let request = ListRequest {
+                prefix: String::new(),
+                by_directory: false,
+                after,
+                limit: LIST_LIMIT,
+            };
             let page = ask(&self.ports, PATIENCE, 0, || bucket.list(request.clone())).await?;
             after = page.entries.last().filter(|_| page.more).map(|last| last.key().to_owned());
             for entry in page.entries {
                 if let ListEntry::Object { key, etag, len_bytes, modified_secs } = entry {
-                    objects.insert(key, Object { etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) });
+                    objects.insert(
+                        key,
+                        Object {
+                            etag: etag.0,
+                            len_bytes,
+                            modified: Time::from_secs(modified_secs),
+                        },
+                    );
                 }
             }
             if after.is_none() {
@@ -147,8 +189,15 @@ impl Restoring {
     }
 
     /// Objects that say whose content they are, of files that have none at their keys.
-    async fn moved(&self, bucket: &dyn Bucket, first: &Rebuilt) -> Result<BTreeMap<Ino, String>, BucketError> {
-        let is_wanted = |object: &ObjectOf| object.cluster == self.backup.cluster && first.losses.get(&object.ino) == Some(&Loss::Lost);
+    async fn moved(
+        &self,
+        bucket: &dyn Bucket,
+        first: &Rebuilt,
+    ) -> Result<BTreeMap<Ino, String>, BucketError> {
+        let is_wanted = |object: &ObjectOf| {
+            object.cluster == self.backup.cluster
+                && first.losses.get(&object.ino) == Some(&Loss::Lost)
+        };
         let asked = stream::iter(&first.others).map(|key| async move {
             match ask(&self.ports, PATIENCE, 0, || bucket.head(key)).await {
                 Ok(meta) => Ok(Some((key, meta))),
@@ -156,7 +205,11 @@ impl Restoring {
                 Err(error) => Err(error),
             }
         });
-        let found: Vec<(&String, ObjectMeta)> = asked.buffered(ASKED_AT_ONCE).try_filter_map(async |found| Ok(found)).try_collect().await?;
+        let found: Vec<(&String, ObjectMeta)> = asked
+            .buffered(ASKED_AT_ONCE)
+            .try_filter_map(async |found| Ok(found))
+            .try_collect()
+            .await?;
         let mut newest: BTreeMap<Ino, ((Incarnation, Version), String)> = BTreeMap::new();
         for (key, meta) in found {
             let Some(object) = ObjectOf::decode(&meta.tags).filter(is_wanted) else { continue };

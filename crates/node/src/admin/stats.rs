@@ -72,7 +72,10 @@ impl Node {
     }
 
     /// Answers a request, counts it, and says so where that took long.
-    pub(crate) async fn answer_counted(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
+    pub(crate) async fn answer_counted(
+        self: &Rc<Self>,
+        request: Request,
+    ) -> Result<Reply, RpcError> {
         let (name, subject, sent_bytes) = (request.name(), request.subject(), request.data_bytes());
         let may_last = matches!(request, Request::Admin(_) | Request::Attach { .. });
         let began = self.ports.clock.monotonic();
@@ -105,11 +108,22 @@ impl Node {
         (done, waits)
     }
 
-    fn tell_slow(&self, request: &str, subject: Option<Ino>, took: Duration, waits: &Waits, now: Duration) {
+    fn tell_slow(
+        &self,
+        request: &str,
+        subject: Option<Ino>,
+        took: Duration,
+        waits: &Waits,
+        now: Duration,
+    ) {
         let Some(left_out) = self.counters.slow.borrow_mut().take(now) else { return };
         let known = subject.and_then(|ino| self.replica.view().namespace().path_of(ino));
-        let path = known.map(|path| format!("/{}", String::from_utf8_lossy(&crate::admin::path_bytes(&path))));
-        let waited: Vec<String> = waits.iter().map(|(what, time)| format!("{} ms for {what}", time.as_millis())).collect();
+        let path = known
+            .map(|path| format!("/{}", String::from_utf8_lossy(&crate::admin::path_bytes(&path))));
+        let waited: Vec<String> = waits
+            .iter()
+            .map(|(what, time)| format!("{} ms for {what}", time.as_millis()))
+            .collect();
         tracing::warn!(
             request,
             inode = subject.map(|ino| ino.to_string()),

@@ -10,7 +10,8 @@ use std::mem::discriminant;
 use std::ops::{Range, RangeBounds};
 use std::time::Duration;
 
-/// So many of one kind are told one by one, the rest is counted: what fails a disk or a bucket does so for every file.
+/// So many of one kind are told one by one, the rest is counted: what fails a disk or a bucket does
+/// so for every file.
 const MAX_TOLD: usize = 64;
 
 /// So many of one kind are kept, and logged. Others of it begin and end unseen.
@@ -76,7 +77,11 @@ impl Troubles {
             return;
         }
         let kind = discriminant(&subject);
-        let others = if table.len() + 1 < MAX_KEPT { 0 } else { table.keys().filter(|other| discriminant(*other) == kind).count() };
+        let others = if table.len() + 1 < MAX_KEPT {
+            0
+        } else {
+            table.keys().filter(|other| discriminant(*other) == kind).count()
+        };
         if others >= MAX_KEPT {
             return;
         }
@@ -88,9 +93,15 @@ impl Troubles {
     }
 
     /// Ends those of these subjects that are over. `is_over` is told when each was last reported.
-    pub fn end(&self, subjects: impl RangeBounds<Subject>, is_over: impl Fn(&Subject, Duration) -> bool) {
+    pub fn end(
+        &self,
+        subjects: impl RangeBounds<Subject>,
+        is_over: impl Fn(&Subject, Duration) -> bool,
+    ) {
         let mut table = self.table.borrow_mut();
-        for (_, over) in table.extract_if(subjects, |subject, lasting| is_over(subject, lasting.reported)) {
+        for (_, over) in
+            table.extract_if(subjects, |subject, lasting| is_over(subject, lasting.reported))
+        {
             tracing::info!(what = over.trouble.what, "over");
         }
     }
@@ -103,10 +114,11 @@ impl Troubles {
     pub fn contents(&self, key: &str) -> Vec<Range<u64>> {
         let content = |at| Subject::Content { key: key.into(), at, end: at };
         let table = self.table.borrow();
-        let contents = table.range(content(0)..=content(u64::MAX)).filter_map(|(subject, _)| match subject {
-            Subject::Content { at, end, .. } => Some(*at..*end),
-            _ => None,
-        });
+        let contents =
+            table.range(content(0)..=content(u64::MAX)).filter_map(|(subject, _)| match subject {
+                Subject::Content { at, end, .. } => Some(*at..*end),
+                _ => None,
+            });
         contents.collect()
     }
 
@@ -118,16 +130,19 @@ impl Troubles {
     fn blocks(&self, ino: Ino) -> Vec<(u64, Version)> {
         let block = |block, version| Subject::Block { ino, block, version };
         let table = self.table.borrow();
-        let blocks = table.range(block(0, Version(0))..=block(u64::MAX, Version(u64::MAX))).filter_map(|(subject, _)| match subject {
-            Subject::Block { block, version, .. } => Some((*block, *version)),
-            _ => None,
-        });
+        let blocks = table
+            .range(block(0, Version(0))..=block(u64::MAX, Version(u64::MAX)))
+            .filter_map(|(subject, _)| match subject {
+                Subject::Block { block, version, .. } => Some((*block, *version)),
+                _ => None,
+            });
         blocks.collect()
     }
 
     pub fn list(&self) -> Vec<Trouble> {
         let table = self.table.borrow();
-        let all: Vec<(&Subject, &Trouble)> = table.iter().map(|(subject, lasting)| (subject, &lasting.trouble)).collect();
+        let all: Vec<(&Subject, &Trouble)> =
+            table.iter().map(|(subject, lasting)| (subject, &lasting.trouble)).collect();
         let kinds = all.chunk_by(|(one, _), (other, _)| discriminant(*one) == discriminant(*other));
         kinds.flat_map(|kind| told(kind.iter().map(|(_, trouble)| *trouble))).collect()
     }
@@ -137,7 +152,10 @@ impl Troubles {
 pub fn told<'a>(mut troubles: impl Iterator<Item = &'a Trouble>) -> Vec<Trouble> {
     let mut told: Vec<Trouble> = troubles.by_ref().take(MAX_TOLD).cloned().collect();
     let rest: Vec<Time> = troubles.map(|trouble| trouble.since).collect();
-    told.extend(rest.iter().min().map(|since| Trouble { since: *since, what: format!("and {} more of this kind", rest.len()) }));
+    told.extend(rest.iter().min().map(|since| Trouble {
+        since: *since,
+        what: format!("and {} more of this kind", rest.len()),
+    }));
     told
 }
 
@@ -145,15 +163,30 @@ impl Node {
     /// Remembers that something is wrong since now, or that it no longer is.
     pub(crate) fn trouble(&self, subject: impl Into<Subject>, what: Option<String>) {
         if what.is_some() || !self.troubles.is_empty() {
-            self.troubles.set(subject.into(), what, self.ports.clock.wall(), self.ports.clock.monotonic());
+            self.troubles.set(
+                subject.into(),
+                what,
+                self.ports.clock.wall(),
+                self.ports.clock.monotonic(),
+            );
         }
     }
 
     /// Blocks of a file that are known to be damaged and that the bucket does not have.
     pub(crate) fn damaged_blocks(&self, ino: Ino) -> Vec<u64> {
         let state = self.replica.view();
-        let is_so = |block: u64, version| state.extents().block(ino, block).is_some_and(|block| block.dirty && block.version == version);
-        self.troubles.blocks(ino).into_iter().filter(|(block, version)| is_so(*block, *version)).map(|(block, _)| block).collect()
+        let is_so = |block: u64, version| {
+            state
+                .extents()
+                .block(ino, block)
+                .is_some_and(|block| block.dirty && block.version == version)
+        };
+        self.troubles
+            .blocks(ino)
+            .into_iter()
+            .filter(|(block, version)| is_so(*block, *version))
+            .map(|(block, _)| block)
+            .collect()
     }
 
     /// Ends troubles of which nobody notices that they are over.
@@ -163,9 +196,15 @@ impl Node {
         }
         let full = Subject::from("space");
         if self.troubles.has(&full) {
-            let has_room = self.ports.disk.space().await.is_ok_and(|space| space.free_bytes >= MAX_IO_BYTES as u64);
+            let has_room = self
+                .ports
+                .disk
+                .space()
+                .await
+                .is_ok_and(|space| space.free_bytes >= MAX_IO_BYTES as u64);
             let now = self.ports.clock.monotonic();
-            self.troubles.end(full.clone()..=full, |_, reported| has_room && now >= reported + REST);
+            self.troubles
+                .end(full.clone()..=full, |_, reported| has_room && now >= reported + REST);
         }
         self.troubles.end(.., |subject, reported| self.is_over(subject, reported));
     }
@@ -175,16 +214,23 @@ impl Node {
         let is_gone = |ino: Ino| state.namespace().inode(ino).is_none();
         match subject {
             Subject::Node(name) => self.is_over_by_name(name, reported),
-            Subject::Block { ino, block, version } => state.extents().block(*ino, *block).is_none_or(|block| block.version != *version),
+            Subject::Block { ino, block, version } => {
+                state.extents().block(*ino, *block).is_none_or(|block| block.version != *version)
+            }
             Subject::Unforced(ino) => self.store.failure_of(*ino).is_none(),
             Subject::Disk(ino) => !state.extents().is_stored(*ino),
             Subject::Fetched(ino) => is_gone(*ino),
-            Subject::NoObject { ino, etag } => state.extents().home(*ino).is_none_or(|home| home.etag != *etag),
+            Subject::NoObject { ino, etag } => {
+                state.extents().home(*ino).is_none_or(|home| home.etag != *etag)
+            }
             Subject::Content { key, .. } if key.starts_with(".ebb/") => {
-                state.backing().reserved(state.namespace(), key, state.backing().is_loaded()) == Reserved::Unreferenced
+                state.backing().reserved(state.namespace(), key, state.backing().is_loaded())
+                    == Reserved::Unreferenced
             }
             Subject::Content { key, .. } => state.backing().owner(state.namespace(), key).is_none(),
-            Subject::Listing(dir) | Subject::Piece { dir, .. } => is_gone(*dir) || state.backing().is_complete(*dir),
+            Subject::Listing(dir) | Subject::Piece { dir, .. } => {
+                is_gone(*dir) || state.backing().is_complete(*dir)
+            }
             Subject::Page(dir) => !state.backing().is_dirty(*dir),
         }
     }
@@ -199,7 +245,8 @@ impl Node {
         self.sides().any(|side| {
             let answers = self.answers(side);
             is("bucket reads", side) && answers.any.get() > rested
-                || is("bucket writes", side) && (answers.writes.get() > rested || self.replica.view().backing().is_settled())
+                || is("bucket writes", side)
+                    && (answers.writes.get() > rested || self.replica.view().backing().is_settled())
         }) || name == "revalidation"
             && now >= self.revalidation_rests_until()
             && self.sides().all(|side| self.answers(side).any.get() > reported)

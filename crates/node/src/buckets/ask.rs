@@ -61,8 +61,8 @@ impl Backoff {
     }
 }
 
-/// Attempts at a request that does the same however often it is carried out, for a stated time; one with a body has the time that a slow
-/// line needs for it besides.
+/// Attempts at a request that does the same however often it is carried out, for a stated time; one
+/// with a body has the time that a slow line needs for it besides.
 struct Attempts<'a> {
     ports: &'a Ports,
     deadline: Duration,
@@ -73,11 +73,20 @@ struct Attempts<'a> {
 impl Attempts<'_> {
     fn new(ports: &Ports, patience: Duration, body_bytes: u64) -> Attempts<'_> {
         let deadline = ports.clock.monotonic() + patience;
-        Attempts { ports, deadline, slow_body: slow_download(body_bytes), backoff: Backoff::default() }
+        Attempts {
+            ports,
+            deadline,
+            slow_body: slow_download(body_bytes),
+            backoff: Backoff::default(),
+        }
     }
 
     /// It is given up when the time is over; `late` says of what there was no answer.
-    async fn attempt<T>(&self, ask: PortFuture<'_, Result<T, BucketError>>, late: impl Fn() -> String) -> Result<T, BucketError> {
+    async fn attempt<T>(
+        &self,
+        ask: PortFuture<'_, Result<T, BucketError>>,
+        late: impl Fn() -> String,
+    ) -> Result<T, BucketError> {
         let left = self.deadline.saturating_sub(self.ports.clock.monotonic()) + self.slow_body;
         match select(ask, self.ports.clock.sleep(left)).await {
             Either::Left((answer, _)) => answer,
@@ -87,7 +96,8 @@ impl Attempts<'_> {
 
     /// How long to wait before the next attempt, if there is to be one after this error.
     fn pause(&mut self, error: &BucketError) -> Option<Duration> {
-        let pause = error.is_silence().then(|| self.backoff.pause(self.ports, error.retry_after()))?;
+        let pause =
+            error.is_silence().then(|| self.backoff.pause(self.ports, error.retry_after()))?;
         (self.ports.clock.monotonic() + pause < self.deadline).then_some(pause)
     }
 }
@@ -106,7 +116,8 @@ pub(crate) async fn ask<'a, T>(
 ) -> Result<T, BucketError> {
     let mut attempts = Attempts::new(ports, patience, body_bytes);
     loop {
-        let error = match attempts.attempt(ask(), || "no answer of the bucket in time".into()).await {
+        let error = match attempts.attempt(ask(), || "no answer of the bucket in time".into()).await
+        {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -120,7 +131,10 @@ pub(crate) async fn ask<'a, T>(
 impl Node {
     /// The bucket of a volume that has one: flows that ask it start only there.
     pub(crate) fn bucket(&self) -> &dyn Bucket {
-        &**self.bucket.as_ref().expect("only a volume with a bucket has names or bytes to fetch and to flush")
+        &**self
+            .bucket
+            .as_ref()
+            .expect("only a volume with a bucket has names or bytes to fetch and to flush")
     }
 
     pub(crate) fn answers(&self, side: Side) -> &Answers {
@@ -130,7 +144,8 @@ impl Node {
     /// What became of a request of who writes.
     pub(crate) fn heard<T>(&self, key: &str, answer: &Result<T, BucketError>) {
         if !answer.as_ref().is_err_and(BucketError::is_silence) {
-            let (answers, now) = (self.answers(self.side_of_key(key)), self.ports.clock.monotonic());
+            let (answers, now) =
+                (self.answers(self.side_of_key(key)), self.ports.clock.monotonic());
             answers.any.set(now);
             answers.writes.set(now);
         }
@@ -161,7 +176,10 @@ impl Node {
                 Err(error) => error,
             };
             if error.is_silence() {
-                self.trouble(&subject, Some(format!("{what} is not answered by {}: {error}", self.describe(side))));
+                self.trouble(
+                    &subject,
+                    Some(format!("{what} is not answered by {}: {error}", self.describe(side))),
+                );
             }
             match attempts.pause(&error).filter(|_| !self.is_stopping()) {
                 Some(pause) => self.waiting("the bucket", self.ports.clock.sleep(pause)).await,
@@ -171,7 +189,8 @@ impl Node {
     }
 
     /// Gets bytes of an object, and gets them again where they are not what was written: what was
-    /// damaged on its way comes whole the next time. That it has come whole is for the caller to say.
+    /// damaged on its way comes whole the next time. That it has come whole is for the caller to
+    /// say.
     pub(crate) async fn get_sound<'a, T>(
         &'a self,
         key: &str,
@@ -197,16 +216,21 @@ impl Node {
     /// An object is not what was written: what is said of it.
     pub(crate) fn is_damaged(&self, key: &str, Damage { at, what }: &Damage) -> String {
         let what = format!("{key} came from the bucket as it was not written: {what}");
-        self.trouble(Subject::Content { key: key.into(), at: at.start, end: at.end }, Some(what.clone()));
+        self.trouble(
+            Subject::Content { key: key.into(), at: at.start, end: at.end },
+            Some(what.clone()),
+        );
         what
     }
 
-    /// These bytes of an object were right just now, or there are none any more. What was wrong with more than them may be still.
+    /// These bytes of an object were right just now, or there are none any more. What was wrong
+    /// with more than them may be still.
     pub(crate) fn is_sound(&self, key: &str, range: &Range<u64>) {
         if !self.troubles.is_empty() {
             let content = |at| Subject::Content { key: key.into(), at, end: at };
             let is_within = |subject: &Subject| matches!(subject, Subject::Content { end, .. } if *end <= range.end);
-            self.troubles.end(content(range.start)..content(range.end), |subject, _| is_within(subject));
+            self.troubles
+                .end(content(range.start)..content(range.end), |subject, _| is_within(subject));
         }
     }
 
@@ -233,9 +257,10 @@ pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
     RpcError::Refused(match error {
         BucketError::NotFound { .. } => FsError::NotFound,
         BucketError::Forbidden { .. } => FsError::AccessDenied,
-        BucketError::Precondition { .. } | BucketError::Refused { .. } | BucketError::Nested { .. } | BucketError::Corrupt { .. } => {
-            FsError::Io
-        }
+        BucketError::Precondition { .. }
+        | BucketError::Refused { .. }
+        | BucketError::Nested { .. }
+        | BucketError::Corrupt { .. } => FsError::Io,
         BucketError::Unavailable { .. } | BucketError::Unknown { .. } => FsError::TimedOut,
         BucketError::Unended { why } => return bucket_refusal(why),
     })

@@ -54,8 +54,13 @@ impl Node {
                 None => return Side::ROOT,
             }
         }
-        let leads = |name: &Name| state.namespace().dentry(Ino::ROOT, name).is_some_and(|dentry| dentry.ino == top);
-        self.members.iter().position(|member| leads(member.dir().name())).map_or(Side::ROOT, |at| Side(at + 1))
+        let leads = |name: &Name| {
+            state.namespace().dentry(Ino::ROOT, name).is_some_and(|dentry| dentry.ino == top)
+        };
+        self.members
+            .iter()
+            .position(|member| leads(member.dir().name()))
+            .map_or(Side::ROOT, |at| Side(at + 1))
     }
 
     /// What is wrong with one bucket is told apart from what is wrong with the others.
@@ -86,7 +91,9 @@ impl Node {
     fn is_reserved(&self, dir: Ino, name: &Name) -> bool {
         name.as_bytes() == b".ebb" && {
             let state = self.replica.view();
-            let at = |member: &side_by_side::Member| state.namespace().dentry(Ino::ROOT, member.dir().name());
+            let at = |member: &side_by_side::Member| {
+                state.namespace().dentry(Ino::ROOT, member.dir().name())
+            };
             self.members.iter().filter_map(at).any(|dentry| dentry.ino == dir)
         }
     }
@@ -96,14 +103,24 @@ impl Node {
         if self.members.is_empty() {
             return Ok(());
         }
-        let crosses = |a: Ino, b: Ino| if self.side_of(a) == self.side_of(b) { Ok(()) } else { Err(FsError::CrossDevice) };
-        let make = |dir: Ino, name: &Name| if self.is_reserved(dir, name) { Err(FsError::AccessDenied) } else { Ok(()) };
+        let crosses = |a: Ino, b: Ino| {
+            if self.side_of(a) == self.side_of(b) { Ok(()) } else { Err(FsError::CrossDevice) }
+        };
+        let make = |dir: Ino, name: &Name| {
+            if self.is_reserved(dir, name) { Err(FsError::AccessDenied) } else { Ok(()) }
+        };
         match mutation {
             ClientMutation::Make { parent, name, .. } => make(*parent, name),
             // What has no name yet is in no bucket.
-            ClientMutation::Link { ino, parent, name } if self.is_nameless(*ino) => make(*parent, name),
-            ClientMutation::Link { ino, parent, name } => crosses(*ino, *parent).and_then(|()| make(*parent, name)),
-            ClientMutation::Rmdir { parent, name } if self.is_member_dir(*parent, name) => Err(FsError::Busy),
+            ClientMutation::Link { ino, parent, name } if self.is_nameless(*ino) => {
+                make(*parent, name)
+            }
+            ClientMutation::Link { ino, parent, name } => {
+                crosses(*ino, *parent).and_then(|()| make(*parent, name))
+            }
+            ClientMutation::Rmdir { parent, name } if self.is_member_dir(*parent, name) => {
+                Err(FsError::Busy)
+            }
             ClientMutation::Rename { from, name, to, new_name, .. } => {
                 if self.is_member_dir(*from, name) || self.is_member_dir(*to, new_name) {
                     return Err(FsError::Busy);

@@ -40,7 +40,10 @@ pub enum TakeOver {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum HeadError {
     /// `address` is empty where the owner does not listen for other mounts.
-    #[error("{backing} is served by {owner}: mount it read-only, {}or stop that node first", joining(address))]
+    #[error(
+        "{backing} is served by {owner}: mount it read-only, {}or stop that node first",
+        joining(address)
+    )]
     Held { backing: String, owner: String, address: String, cluster: ClusterId },
     #[error(
         "{backing} cannot say who serves it, for the store has no conditional requests: \
@@ -50,7 +53,8 @@ pub enum HeadError {
     #[error("{backing}: {HEAD_KEY} is not what ebb writes: {what}")]
     Unreadable { backing: String, what: String },
     #[error(
-        "{backing} was last served with the bucket {missing}, which is not among those that are configured now: \
+        "{backing} was last served with the bucket {missing}, which is not among those that are \
+         configured now: \
          configure it as it was, or start with --rearrange to serve the volume without it"
     )]
     Rearranged { backing: String, missing: String },
@@ -61,7 +65,11 @@ pub enum HeadError {
 }
 
 fn joining(address: &str) -> String {
-    if address.is_empty() { String::new() } else { format!("join it (--take-over=join, or mount {address}), ") }
+    if address.is_empty() {
+        String::new()
+    } else {
+        format!("join it (--take-over=join, or mount {address}), ")
+    }
 }
 
 /// Who asks for the head.
@@ -78,7 +86,8 @@ pub struct Candidate {
     pub members: Vec<String>,
     /// Members that the volume had before may be missing.
     pub rearrange: bool,
-    /// What a backup was of, whose volume this is to be: the take-over is a later one than the backup's.
+    /// What a backup was of, whose volume this is to be: the take-over is a later one than the
+    /// backup's.
     pub restores: Option<(ClusterId, Incarnation)>,
 }
 
@@ -107,7 +116,12 @@ struct State {
 
 impl Tenure {
     /// Takes over the head, or finds it in the hands of `node` from before a restart.
-    pub async fn acquire(bucket: Rc<dyn Bucket>, ports: Ports, candidate: Candidate, take_over: TakeOver) -> Result<Tenure, HeadError> {
+    pub async fn acquire(
+        bucket: Rc<dyn Bucket>,
+        ports: Ports,
+        candidate: Candidate,
+        take_over: TakeOver,
+    ) -> Result<Tenure, HeadError> {
         let backing = bucket.describe();
         let store = |error| HeadError::Store { backing: backing.clone(), error };
         if !bucket.capabilities().conditional_put && take_over != TakeOver::Now {
@@ -138,34 +152,52 @@ impl Tenure {
             let (head, condition) = match bucket.get(HEAD_KEY, None, None).await {
                 Err(BucketError::NotFound { .. }) => {
                     let cluster = restores.map_or(fresh, |(cluster, _)| cluster);
-                    (mine(cluster, next(&backing, restores.map_or(Incarnation(0), |(_, last)| last))?, 0), Condition::Absent)
+                    (
+                        mine(
+                            cluster,
+                            next(&backing, restores.map_or(Incarnation(0), |(_, last)| last))?,
+                            0,
+                        ),
+                        Condition::Absent,
+                    )
                 }
                 Err(error) => return Err(store(error)),
                 Ok(object) => {
-                    let found = head::decode(&object.body)
-                        .map_err(|error| HeadError::Unreadable { backing: backing.clone(), what: error.to_string() })?;
+                    let found = head::decode(&object.body).map_err(|error| {
+                        HeadError::Unreadable { backing: backing.clone(), what: error.to_string() }
+                    })?;
                     if restores.is_some_and(|(cluster, _)| cluster != found.cluster) {
                         return Err(HeadError::OtherVolume { backing });
                     }
-                    if let Some(missing) = found.members.iter().find(|member| !rearrange && !members.contains(member)) {
+                    if let Some(missing) =
+                        found.members.iter().find(|member| !rearrange && !members.contains(member))
+                    {
                         return Err(HeadError::Rearranged { backing, missing: missing.clone() });
                     }
                     let etag = object.meta.etag;
                     // An answer of an attempt of this one may have been lost.
                     released &= found.released || (found.node, found.run) == (node, run);
-                    // Not before the answer: its owner may have renewed while the question was on its way.
+                    // Not before the answer: its owner may have renewed while the question was on
+                    // its way.
                     let seen_at = ports.clock.monotonic();
-                    let joins = take_over == TakeOver::Join && !found.released && !found.address.is_empty();
+                    let joins =
+                        take_over == TakeOver::Join && !found.released && !found.address.is_empty();
                     let incarnation = if found.node == node {
                         found.incarnation
                     } else if joins || take_over == TakeOver::Leave {
-                        return Err(HeadError::Held { backing, owner: found.owner, address: found.address, cluster: found.cluster });
+                        return Err(HeadError::Held {
+                            backing,
+                            owner: found.owner,
+                            address: found.address,
+                            cluster: found.cluster,
+                        });
                     } else {
                         let abandoned = found.released
                             || take_over == TakeOver::Now
                             || match &watched {
                                 Some((seen, since)) if *seen == etag => {
-                                    asked.saturating_sub(*since) > Duration::from_secs(found.term_secs.into())
+                                    asked.saturating_sub(*since)
+                                        > Duration::from_secs(found.term_secs.into())
                                 }
                                 Some(_) => {
                                     return Err(HeadError::Held {
@@ -181,14 +213,23 @@ impl Tenure {
                                 }
                             };
                         if !abandoned {
-                            tracing::info!(owner = %found.owner, "waiting to see whether the owner of the volume still lives");
+                            tracing::info!(owner = %found.owner, "waiting to see whether the owner \
+                                of the volume still lives");
                             ports.clock.sleep(WATCH_INTERVAL).await;
                             continue;
                         }
-                        next(&backing, restores.map_or(found.incarnation, |(_, last)| last.max(found.incarnation)))?
+                        next(
+                            &backing,
+                            restores
+                                .map_or(found.incarnation, |(_, last)| last.max(found.incarnation)),
+                        )?
                     };
-                    let step = if bucket.capabilities().conditional_put { 1 } else { UNGUARDED_STEP };
-                    (mine(found.cluster, incarnation, found.beat.wrapping_add(step)), Condition::Match(etag))
+                    let step =
+                        if bucket.capabilities().conditional_put { 1 } else { UNGUARDED_STEP };
+                    (
+                        mine(found.cluster, incarnation, found.beat.wrapping_add(step)),
+                        Condition::Match(etag),
+                    )
                 }
             };
             let condition = bucket.capabilities().guard(condition);
@@ -199,7 +240,11 @@ impl Tenure {
                         ends: Cell::new(asked + Duration::from_secs(head.term_secs.into())),
                         renewed: Cell::new(asked),
                         unheard_until,
-                        late_until: if released { Duration::ZERO } else { ports.clock.monotonic() + LATE_EFFECT },
+                        late_until: if released {
+                            Duration::ZERO
+                        } else {
+                            ports.clock.monotonic() + LATE_EFFECT
+                        },
                         ports,
                         state: RefCell::new(State { head, etag }),
                         lost_to: RefCell::default(),
@@ -209,7 +254,9 @@ impl Tenure {
                 }
                 // Somebody was faster, or our own put arrived and its answer did not: look again.
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
-                Err(BucketError::Unknown { .. }) => unheard_until.set(ports.clock.monotonic() + LATE_EFFECT),
+                Err(BucketError::Unknown { .. }) => {
+                    unheard_until.set(ports.clock.monotonic() + LATE_EFFECT)
+                }
                 Err(error) => return Err(store(error)),
             }
         }
@@ -225,12 +272,17 @@ impl Tenure {
 
     /// The bucket may be written to now.
     pub fn holds(&self) -> bool {
-        self.lost_to.borrow().is_none() && self.ports.clock.monotonic() < self.ends.get() && !self.is_unseen()
+        self.lost_to.borrow().is_none()
+            && self.ports.clock.monotonic() < self.ends.get()
+            && !self.is_unseen()
     }
 
-    /// Nothing guards the head, and what could have come late may stand there: the next node would count on from that.
+    /// Nothing guards the head, and what could have come late may stand there: the next node would
+    /// count on from that.
     fn is_unseen(&self) -> bool {
-        !self.compares() && self.renewed.get() < self.late_until && self.late_until <= self.ports.clock.monotonic()
+        !self.compares()
+            && self.renewed.get() < self.late_until
+            && self.late_until <= self.ports.clock.monotonic()
     }
 
     fn compares(&self) -> bool {
@@ -273,8 +325,8 @@ impl Tenure {
         self.write(false).await
     }
 
-    /// Gives the volume back, so that the next node need not wait, neither for the term to end nor for
-    /// what was asked for before.
+    /// Gives the volume back, so that the next node need not wait, neither for the term to end nor
+    /// for what was asked for before.
     pub async fn release(&self) -> Result<(), BucketError> {
         self.keep_until(self.late_until).await;
         let _turn = self.writing.lock().await;
@@ -294,7 +346,10 @@ impl Tenure {
             let asked = self.ports.clock.monotonic();
             let (head, etag) = {
                 let state = self.state.borrow();
-                (Head { beat: state.head.beat.wrapping_add(1), released, ..state.head.clone() }, state.etag.clone())
+                (
+                    Head { beat: state.head.beat.wrapping_add(1), released, ..state.head.clone() },
+                    state.etag.clone(),
+                )
             };
             let condition = self.bucket.capabilities().guard(Condition::Match(etag));
             let unheard = Unheard(self);
@@ -310,7 +365,11 @@ impl Tenure {
                     self.renewed.set(asked);
                     return Ok(());
                 }
-                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. } | BucketError::Unknown { .. }) => {
+                Err(
+                    BucketError::Precondition { .. }
+                    | BucketError::NotFound { .. }
+                    | BucketError::Unknown { .. },
+                ) => {
                     self.settle(released).await?;
                 }
                 Err(error) => return Err(error),
@@ -319,14 +378,20 @@ impl Tenure {
                 return Ok(());
             }
         }
-        Err(BucketError::Unavailable { what: format!("{HEAD_KEY} is this node's, but writing it is not answered"), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("{HEAD_KEY} is this node's, but writing it is not answered"),
+            retry_after: None,
+        })
     }
 
-    /// Where that is not clear: is the head still this node's? Where nothing guards it, the `last` write of it waits until no earlier
-    /// one can come behind it.
+    /// Where that is not clear: is the head still this node's? Where nothing guards it, the `last`
+    /// write of it waits until no earlier one can come behind it.
     async fn settle(&self, last: bool) -> Result<(), BucketError> {
         if last && !self.compares() {
-            self.ports.clock.sleep(self.unheard_until.get().saturating_sub(self.ports.clock.monotonic())).await;
+            self.ports
+                .clock
+                .sleep(self.unheard_until.get().saturating_sub(self.ports.clock.monotonic()))
+                .await;
         }
         let found = match self.bucket.get(HEAD_KEY, None, None).await {
             Ok(object) => head::decode(&object.body).ok().map(|head| (head, object.meta.etag)),
@@ -351,7 +416,8 @@ impl Tenure {
 
     /// How long the head need not be renewed.
     pub fn rest(&self) -> Duration {
-        let (third, late) = (self.term() / 3, self.late_until.saturating_sub(self.ports.clock.monotonic()));
+        let (third, late) =
+            (self.term() / 3, self.late_until.saturating_sub(self.ports.clock.monotonic()));
         if self.compares() || late.is_zero() { third } else { third.min(late) }
     }
 
@@ -391,7 +457,8 @@ impl Drop for Unheard<'_> {
     }
 }
 
-/// Heads of a volume in the order in which they were written: each node goes on from the one that it has found.
+/// Heads of a volume in the order in which they were written: each node goes on from the one that
+/// it has found.
 fn age(head: &Head) -> (Incarnation, u64) {
     (head.incarnation, head.beat)
 }
@@ -399,7 +466,8 @@ fn age(head: &Head) -> (Incarnation, u64) {
 /// Puts of the head, each settled, before whoever asked is told and may wait.
 const ATTEMPTS: usize = 3;
 
-/// Where nothing guards the head a newcomer may have found one that came late: its beats are behind all that can still come.
+/// Where nothing guards the head a newcomer may have found one that came late: its beats are behind
+/// all that can still come.
 const UNGUARDED_STEP: u64 = 1 << 32;
 
 /// How often a newcomer looks at a head that somebody else holds.

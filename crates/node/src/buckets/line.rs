@@ -1,5 +1,6 @@
-//! What a line carries from a bucket, as far as is known: so much is fetched before anybody asks for it that the line is kept
-//! busy for a moment. More would share a slow line with what somebody waits for.
+//! What a line carries from a bucket, as far as is known: so much is fetched before anybody asks
+//! for it that the line is kept busy for a moment. More would share a slow line with what somebody
+//! waits for.
 
 use ebb_ports::Clock;
 use std::cell::Cell;
@@ -31,7 +32,12 @@ pub struct Fetching<'a> {
 
 impl Line {
     pub fn new(clock: Rc<dyn Clock>) -> Line {
-        Line { clock, under_way: Cell::default(), count: Cell::default(), bytes_per_sec: Cell::default() }
+        Line {
+            clock,
+            under_way: Cell::default(),
+            count: Cell::default(),
+            bytes_per_sec: Cell::default(),
+        }
     }
 
     pub fn fetch(&self) -> Fetching<'_> {
@@ -47,7 +53,8 @@ impl Line {
     /// How much may be on its way for one reader before he asks for it.
     pub fn ahead_bytes(&self) -> u64 {
         self.measure();
-        let carried = |bytes_per_sec: u64| bytes_per_sec.saturating_mul(AHEAD.as_secs()).max(LEAST_BYTES);
+        let carried =
+            |bytes_per_sec: u64| bytes_per_sec.saturating_mul(AHEAD.as_secs()).max(LEAST_BYTES);
         self.bytes_per_sec.get().map_or(u64::MAX, carried)
     }
 
@@ -57,14 +64,16 @@ impl Line {
         if bytes == 0 {
             return;
         }
-        let carried = u64::try_from(u128::from(bytes) * 1_000_000 / took.as_micros().max(1)).unwrap_or(u64::MAX);
+        let carried = u64::try_from(u128::from(bytes) * 1_000_000 / took.as_micros().max(1))
+            .unwrap_or(u64::MAX);
         let known = self.bytes_per_sec.get();
         if took >= LEAST_TIME {
             // One request that is stuck says little of the line.
             self.bytes_per_sec.set(Some(carried.max(known.unwrap_or_default() / 2)));
             self.count.set(Count { since: last, last, bytes: 0, first: false });
         } else if first && self.under_way.get() == 0 {
-            // What little there was to fetch says what the line carries at least, unless it may be fast for a moment only.
+            // What little there was to fetch says what the line carries at least, unless it may be
+            // fast for a moment only.
             let most = known.map_or(u64::MAX, |known| known.saturating_mul(2));
             self.bytes_per_sec.set(known.max(Some(carried.min(most))));
             self.count.set(Count { bytes: 0, ..self.count.get() });
@@ -89,7 +98,8 @@ impl Drop for Fetching<'_> {
     }
 }
 
-/// For so long the line is kept busy: longer than a store takes to begin its answer, or who reads on would never have more asked for.
+/// For so long the line is kept busy: longer than a store takes to begin its answer, or who reads
+/// on would never have more asked for.
 const AHEAD: Duration = Duration::from_secs(2);
 
 /// What shares the line comes at about one time, and is counted together.
@@ -97,7 +107,8 @@ const BURST: Duration = Duration::from_millis(50);
 
 const LEAST_BYTES: u64 = 512 << 10;
 
-/// In less time it is chance what comes: several requests share the line, and most of what ends in a moment came before it.
+/// In less time it is chance what comes: several requests share the line, and most of what ends in
+/// a moment came before it.
 const LEAST_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -176,7 +187,8 @@ mod tests {
     #[test]
     fn a_busy_line_is_counted_as_a_whole() {
         let scene = Scene::new();
-        let mut under_way: std::collections::VecDeque<_> = (0..8).map(|_| scene.line.fetch()).collect();
+        let mut under_way: std::collections::VecDeque<_> =
+            (0..8).map(|_| scene.line.fetch()).collect();
         for _ in 0..40 {
             scene.watch.0.set(scene.watch.0.get() + 100);
             under_way.push_back(scene.line.fetch());

@@ -43,12 +43,20 @@ pub(crate) async fn hold(
     let (waiting, settled) = (&waiting, &settled);
     let claims = members.iter().map(|member| {
         // Another one for each member, so that two directories over one bucket are told apart.
-        let node = candidate.node ^ (1 << 127 | u128::from(crc32c(member.dir().as_str().as_bytes())));
+        let node =
+            candidate.node ^ (1 << 127 | u128::from(crc32c(member.dir().as_str().as_bytes())));
         let owner = format!("{}, as {} of {volume}", candidate.owner, member.dir());
         // A member alone is not the volume that others could join.
-        let candidate = Candidate { node, owner, address: String::new(), members: Vec::new(), ..candidate.clone() };
+        let candidate = Candidate {
+            node,
+            owner,
+            address: String::new(),
+            members: Vec::new(),
+            ..candidate.clone()
+        };
         async move {
-            let held = Tenure::acquire(member.bucket().clone(), ports.clone(), candidate, take_over).await;
+            let held =
+                Tenure::acquire(member.bucket().clone(), ports.clone(), candidate, take_over).await;
             waiting.set(waiting.get() - 1);
             settled.raise();
             if let Ok(tenure) = &held {
@@ -63,7 +71,10 @@ pub(crate) async fn hold(
     for (member, held) in members.iter_mut().zip(held) {
         match held {
             Ok(tenure) => member.hold(Rc::new(tenure)),
-            Err(error) => refused = refused.or(Some(OpenError::Member { dir: member.dir().clone(), error: error.into() })),
+            Err(error) => {
+                refused = refused
+                    .or(Some(OpenError::Member { dir: member.dir().clone(), error: error.into() }))
+            }
         }
     }
     match refused {
@@ -87,7 +98,8 @@ pub(crate) async fn release(members: &[Member]) {
         let tenure = member.tenure()?;
         Some(async move {
             if let Err(error) = tenure.release().await {
-                tracing::warn!(dir = %member.dir(), %error, "a bucket could not be given back: the next node waits for its term to end");
+                tracing::warn!(dir = %member.dir(), %error, "a bucket could not be given back: the \
+                    next node waits for its term to end");
             }
         })
     }))
@@ -96,7 +108,8 @@ pub(crate) async fn release(members: &[Member]) {
 
 /// Renews the heads of all members until it is dropped.
 pub(crate) async fn keep(members: &[Member]) -> Infallible {
-    let keeping: Vec<Infallible> = join_all(members.iter().filter_map(|member| Some(member.tenure()?.keep()))).await;
+    let keeping: Vec<Infallible> =
+        join_all(members.iter().filter_map(|member| Some(member.tenure()?.keep()))).await;
     match keeping.into_iter().next() {
         Some(never) => match never {},
         None => std::future::pending().await,
@@ -113,21 +126,28 @@ pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<
         Err(BucketError::NotFound { .. }) => Vec::new(),
         Err(error) => return Err(failed(error)),
     };
-    let new: Vec<&Member> = members.iter().filter(|member| !known.contains(&member.describe())).collect();
+    let new: Vec<&Member> =
+        members.iter().filter(|member| !known.contains(&member.describe())).collect();
     if new.is_empty() {
         return Ok(());
     }
     let head = match root.get(&page_key(Ino::ROOT), None, None).await {
-        Ok(object) => {
-            Some(page::decode(&object.body).map_err(|error| OpenError::Root { key: page_key(Ino::ROOT), what: error.to_string() })?)
-        }
+        Ok(object) => Some(page::decode(&object.body).map_err(|error| OpenError::Root {
+            key: page_key(Ino::ROOT),
+            what: error.to_string(),
+        })?),
         Err(BucketError::NotFound { .. }) => None,
         Err(error) => return Err(failed(error)),
     };
     let looks = new.into_iter().map(|member| {
         let head = &head;
         async move {
-            let below = ListRequest { prefix: member.prefix().into(), by_directory: false, after: None, limit: 1 };
+            let below = ListRequest {
+                prefix: member.prefix().into(),
+                by_directory: false,
+                after: None,
+                limit: 1,
+            };
             let object = match root.head(member.dir().as_str()).await {
                 Ok(_) => true,
                 Err(BucketError::NotFound { .. }) => false,
@@ -135,18 +155,27 @@ pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<
             };
             let recorded = match head {
                 Some(head) => {
-                    let entry = entry_of(root, head, member.dir().name()).await.map_err(|error| match error {
-                        EntryError::Bucket(error) => failed(error),
-                        EntryError::Damage { key, what } => OpenError::Root { key, what },
-                    })?;
-                    // An empty directory may have been the member's before it was taken out for a while.
-                    let other = |kind: &InstalledKind| !matches!(kind, InstalledKind::Directory { prefix: None, .. });
-                    entry.is_some_and(|entry| other(&entry.what)) || head.page.hidden.iter().any(|segment| segment == member.dir().as_str())
+                    let entry = entry_of(root, head, member.dir().name()).await.map_err(
+                        |error| match error {
+                            EntryError::Bucket(error) => failed(error),
+                            EntryError::Damage { key, what } => OpenError::Root { key, what },
+                        },
+                    )?;
+                    // An empty directory may have been the member's before it was taken out for a
+                    // while.
+                    let other = |kind: &InstalledKind| {
+                        !matches!(kind, InstalledKind::Directory { prefix: None, .. })
+                    };
+                    entry.is_some_and(|entry| other(&entry.what))
+                        || head.page.hidden.iter().any(|segment| segment == member.dir().as_str())
                 }
                 None => false,
             };
-            match object || recorded || !root.list(below).await.map_err(failed)?.entries.is_empty() {
-                true => Err(OpenError::NotFree { dir: member.dir().clone(), root: root.describe() }),
+            match object || recorded || !root.list(below).await.map_err(failed)?.entries.is_empty()
+            {
+                true => {
+                    Err(OpenError::NotFree { dir: member.dir().clone(), root: root.describe() })
+                }
                 false => Ok(()),
             }
         }

@@ -1,10 +1,11 @@
-//! A bucket whose bodies come and go no faster than they may and than the line carries, and that is written to only
-//! while it is this node's.
+//! A bucket whose bodies come and go no faster than they may and than the line carries, and that is
+//! written to only while it is this node's.
 //!
-//! A body is let through once the time of those before it is over at the stated rate. Who is next is
-//! whose request would end first over the slowest line that is waited for: a small body waits for one
-//! large body at most and not for all that were asked for earlier, and no large one waits for ever.
-//! What has no body, lists and the head of the volume pass by: nobody loses a volume for a rate.
+//! A body is let through once the time of those before it is over at the stated rate. Who is next
+//! is whose request would end first over the slowest line that is waited for: a small body waits
+//! for one large body at most and not for all that were asked for earlier, and no large one waits
+//! for ever. What has no body, lists and the head of the volume pass by: nobody loses a volume for
+//! a rate.
 
 use crate::buckets::ask::slow_download;
 use crate::buckets::head::Tenure;
@@ -12,8 +13,8 @@ use crate::buckets::window::{Fate, Window};
 use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
-    PortFuture, UploadId,
+    Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object,
+    ObjectMeta, ObjectTags, PartTag, Piece, PortFuture, UploadId,
 };
 use futures_util::future::select;
 use std::cell::{Cell, RefCell};
@@ -31,9 +32,17 @@ pub struct Pace {
 }
 
 impl Pace {
-    pub fn new(clock: &Rc<dyn Clock>, download_bytes_per_sec: Option<u64>, upload_bytes_per_sec: Option<u64>) -> Pace {
+    pub fn new(
+        clock: &Rc<dyn Clock>,
+        download_bytes_per_sec: Option<u64>,
+        upload_bytes_per_sec: Option<u64>,
+    ) -> Pace {
         let gate = |rate| Gate::new(clock.clone(), rate);
-        Pace { clock: clock.clone(), download: download_bytes_per_sec.map(gate), upload: upload_bytes_per_sec.map(gate) }
+        Pace {
+            clock: clock.clone(),
+            download: download_bytes_per_sec.map(gate),
+            upload: upload_bytes_per_sec.map(gate),
+        }
     }
 }
 
@@ -103,7 +112,9 @@ impl Gate {
     /// Of the bytes that were let through others have come.
     fn settle(&self, expected_bytes: u64, bytes: u64) {
         self.charge(bytes.saturating_sub(expected_bytes));
-        self.free_at.set(self.free_at.get().saturating_sub(self.time_of(expected_bytes.saturating_sub(bytes))));
+        self.free_at.set(
+            self.free_at.get().saturating_sub(self.time_of(expected_bytes.saturating_sub(bytes))),
+        );
     }
 
     fn time_of(&self, bytes: u64) -> Duration {
@@ -125,7 +136,8 @@ impl PacedBucket {
         PacedBucket { inner, window: Window::new(pace.clock.clone()), pace, tenure }
     }
 
-    /// Refuses a write once another node may have the bucket, however long it has waited for its turn.
+    /// Refuses a write once another node may have the bucket, however long it has waited for its
+    /// turn.
     async fn write<'a, T>(
         &'a self,
         body_bytes: u64,
@@ -149,15 +161,24 @@ impl PacedBucket {
 }
 
 impl Bucket for PacedBucket {
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<Object, BucketError>> {
         let Some(gate) = &self.pace.download else { return self.inner.get(key, range, if_match) };
         let (key, if_match) = (key.to_owned(), if_match.cloned());
         Box::pin(async move {
             // How long a whole object is nobody knows before.
-            let expected_bytes = range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
+            let expected_bytes =
+                range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
             gate.pass(expected_bytes).await;
             let answer = self.inner.get(&key, range, if_match.as_ref()).await;
-            gate.settle(expected_bytes, answer.as_ref().map_or(0, |object| object.body.len() as u64));
+            gate.settle(
+                expected_bytes,
+                answer.as_ref().map_or(0, |object| object.body.len() as u64),
+            );
             answer
         })
     }
@@ -166,17 +187,33 @@ impl Bucket for PacedBucket {
         self.inner.head(key)
     }
 
-    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: Condition,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let key = key.to_owned();
         Box::pin(self.write(body.len() as u64, move |inner| inner.put(&key, body, condition, tags)))
     }
 
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
+    fn delete(
+        &self,
+        key: &str,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         let (key, if_match) = (key.to_owned(), if_match.cloned());
         Box::pin(self.write(0, move |inner| inner.delete(&key, if_match.as_ref())))
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (from, to, if_match) = (from.to_owned(), to.to_owned(), if_match.cloned());
         Box::pin(self.write(0, move |inner| inner.copy(&from, &to, if_match.as_ref(), condition)))
     }
@@ -185,17 +222,37 @@ impl Bucket for PacedBucket {
         self.inner.list(request)
     }
 
-    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
+    fn upload_begin(
+        &self,
+        key: &str,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<UploadId, BucketError>> {
         let key = key.to_owned();
         Box::pin(self.write(0, move |inner| inner.upload_begin(&key, tags)))
     }
 
-    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let (key, upload) = (key.to_owned(), upload.clone());
-        Box::pin(self.write(body.len() as u64, move |inner| inner.upload_part(&key, &upload, number, body)))
+        Box::pin(
+            self.write(body.len() as u64, move |inner| {
+                inner.upload_part(&key, &upload, number, body)
+            }),
+        )
     }
 
-    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: Piece,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let (key, upload) = (key.to_owned(), upload.clone());
         Box::pin(self.write(0, move |inner| inner.upload_part_copy(&key, &upload, number, from)))
     }
@@ -211,7 +268,11 @@ impl Bucket for PacedBucket {
         Box::pin(self.write(0, move |inner| inner.upload_complete(&key, &upload, parts, condition)))
     }
 
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
+    fn upload_abort(
+        &self,
+        key: &str,
+        upload: &UploadId,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         let (key, upload) = (key.to_owned(), upload.clone());
         Box::pin(self.write(0, move |inner| inner.upload_abort(&key, &upload)))
     }

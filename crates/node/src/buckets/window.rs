@@ -1,8 +1,8 @@
 //! How much may be on its way to a bucket at one time.
 //!
-//! All that is sent at one time shares the line, so on a slow one nothing would arrive before its request is given
-//! up, and nothing ever would. More is let out as long as what was sent is answered soon, half of it once it
-//! is not.
+//! All that is sent at one time shares the line, so on a slow one nothing would arrive before its
+//! request is given up, and nothing ever would. More is let out as long as what was sent is
+//! answered soon, half of it once it is not.
 
 use crate::data::buffers::{Buffers, Room};
 use ebb_ports::{Clock, SLOWEST_UPLOAD_BYTES_PER_SECOND};
@@ -39,7 +39,12 @@ pub struct Sending<'a> {
 
 impl Window {
     pub fn new(clock: Rc<dyn Clock>) -> Window {
-        Window { clock, line: Buffers::new(FIRST_BYTES, usize::MAX), shrunk: Cell::default(), idle: Cell::default() }
+        Window {
+            clock,
+            line: Buffers::new(FIRST_BYTES, usize::MAX),
+            shrunk: Cell::default(),
+            idle: Cell::default(),
+        }
     }
 
     /// Waits until so many bytes may go. Few do at once.
@@ -72,7 +77,8 @@ impl Sending<'_> {
         let took = window.clock.monotonic() - self.began;
         let given_up = given_up_after(bytes);
         match fate {
-            // Twice as much, or four times as much, takes no more than half of the time that there is.
+            // Twice as much, or four times as much, takes no more than half of the time that there
+            // is.
             Fate::Taken if took < given_up / 4 => {
                 let times = if took < given_up / 16 { 3 } else { 1 };
                 // Of less nobody knows what more would do.
@@ -163,7 +169,11 @@ mod tests {
 
     #[test]
     fn what_is_late_or_lost_makes_it_smaller_once() {
-        for (fate, expected) in [(Fate::Taken, [8, 4, 2, 1, 1]), (Fate::Lost, [8, 2, 1, 1, 1]), (Fate::Refused, [8, 8, 8, 8, 8])] {
+        for (fate, expected) in [
+            (Fate::Taken, [8, 4, 2, 1, 1]),
+            (Fate::Lost, [8, 2, 1, 1, 1]),
+            (Fate::Refused, [8, 8, 8, 8, 8]),
+        ] {
             let watch = Rc::new(Watch::default());
             let window = Window::new(watch.clone());
             for most in expected {
@@ -180,7 +190,9 @@ mod tests {
         let watch = Rc::new(Watch::default());
         let window = Window::new(watch.clone());
         for _ in 0..3 {
-            all_that_may(&window, 8 * MIB).into_iter().for_each(|sending| sending.ended(Fate::Taken));
+            all_that_may(&window, 8 * MIB)
+                .into_iter()
+                .for_each(|sending| sending.ended(Fate::Taken));
         }
         watch.0.set(FORGOTTEN);
         assert_eq!(all_that_may(&window, 8 * MIB).len(), 34);

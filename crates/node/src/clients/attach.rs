@@ -20,22 +20,38 @@ impl Node {
         cluster: Option<ClusterId>,
     ) -> Result<Reply, RpcError> {
         if volume != self.options.volume {
-            return Err(RpcError::Denied(format!("this node serves the volume {:?}, not {volume:?}", self.options.volume)));
+            return Err(RpcError::Denied(format!(
+                "this node serves the volume {:?}, not {volume:?}",
+                self.options.volume
+            )));
         }
         if let Some(meant) = cluster.filter(|meant| *meant != self.cluster) {
-            return Err(RpcError::Denied(format!("this node serves another volume of the name {volume:?}: {}, not {meant}", self.cluster)));
+            return Err(RpcError::Denied(format!(
+                "this node serves another volume of the name {volume:?}: {}, not {meant}",
+                self.cluster
+            )));
         }
         if self.read_only() && !read_only {
-            return Err(RpcError::Denied(format!("volume {volume:?} is served read-only here: attach it read-only")));
+            return Err(RpcError::Denied(format!(
+                "volume {volume:?} is served read-only here: attach it read-only"
+            )));
         }
-        let goes_on = |id: &SessionId| self.replica.view().sessions().get(*id).is_some() && !self.attachments.is_ending(*id);
+        let goes_on = |id: &SessionId| {
+            self.replica.view().sessions().get(*id).is_some() && !self.attachments.is_ending(*id)
+        };
         let known = previous.filter(goes_on);
         let session = match known {
             Some(session) => session,
             None => {
                 let session = SessionId(self.ports.entropy.next_u64().max(1));
                 // A client that has lost its memory comes back under its name.
-                let replaces = self.replica.view().sessions().iter().find(|(_, known)| known.client == client).map(|(id, _)| id);
+                let replaces = self
+                    .replica
+                    .view()
+                    .sessions()
+                    .iter()
+                    .find(|(_, known)| known.client == client)
+                    .map(|(id, _)| id);
                 self.end_by(replaces, Command::SessionOpen { session, client, replaces }).await?;
                 // A session that a power cut takes back could not replay what it was answered.
                 self.force_log().await?;
@@ -47,10 +63,14 @@ impl Node {
         let returns = known.is_some() && self.attachments.contains(session);
         let lives = || self.replica.view().sessions().get(session).is_some();
         // Ends at the latest when those who do not answer expire.
-        while !returns && lives() && self.attachments.ask_to_share(session, self.ports.clock.monotonic()) {
+        while !returns
+            && lives()
+            && self.attachments.ask_to_share(session, self.ports.clock.monotonic())
+        {
             self.ports.clock.sleep(SHARE_POLL).await;
         }
-        // The client has come again under its name while this was made safe or waited for, or has left.
+        // The client has come again under its name while this was made safe or waited for, or has
+        // left.
         if !lives() {
             return Err(RpcError::SessionExpired);
         }
@@ -111,8 +131,9 @@ impl Node {
         ended.map(drop)
     }
 
-    /// Forgets a session whose end is logged, and with it that others must not be told of what it has done before that is
-    /// safe. Others wait for it too if it may have locks: a power cut could bring it back, and whoever reclaims them.
+    /// Forgets a session whose end is logged, and with it that others must not be told of what it
+    /// has done before that is safe. Others wait for it too if it may have locks: a power cut could
+    /// bring it back, and whoever reclaims them.
     async fn forget_session(&self, session: SessionId) -> Result<(), RpcError> {
         let is_told_of = self.attachments.is_shared() || self.attachments.awaits(session);
         if is_told_of || self.locks.borrow().knows(session) {
@@ -129,7 +150,8 @@ impl Node {
         for session in self.attachments.expired(now, self.options.session_term) {
             tracing::warn!(
                 session = session.0,
-                "a client has been silent, or has not given up caching, for its whole term: its session ends"
+                "a client has been silent, or has not given up caching, for its whole term: its \
+                 session ends"
             );
             match self.close_session(session).await {
                 // Something of it is half done: it ends when that is over.
@@ -145,7 +167,12 @@ impl Node {
         }
     }
 
-    pub(crate) async fn close(&self, session: SessionId, ino: Ino, count: u32) -> Result<Reply, RpcError> {
+    pub(crate) async fn close(
+        &self,
+        session: SessionId,
+        ino: Ino,
+        count: u32,
+    ) -> Result<Reply, RpcError> {
         if self.attachments.close(session, ino, count) {
             self.release_orphan(session, ino).await?;
         }
@@ -154,7 +181,11 @@ impl Node {
 
     /// Ends the hold of a session on an inode without a name, if it has one and has the
     /// inode open no longer.
-    pub(crate) async fn release_orphan(&self, session: SessionId, ino: Ino) -> Result<(), RpcError> {
+    pub(crate) async fn release_orphan(
+        &self,
+        session: SessionId,
+        ino: Ino,
+    ) -> Result<(), RpcError> {
         let held = self.replica.view().namespace().holders(ino).any(|holder| holder == session);
         if held && !self.attachments.may_hold(session, ino) {
             self.commit(Command::Release { session, ino }).await?;
@@ -192,7 +223,11 @@ impl Node {
         let held: Vec<Ino> = {
             let state = self.replica.view();
             let orphans = state.namespace().orphans();
-            orphans.filter_map(|(ino, mut holders)| holders.any(|holder| holder == session).then_some(ino)).collect()
+            orphans
+                .filter_map(|(ino, mut holders)| {
+                    holders.any(|holder| holder == session).then_some(ino)
+                })
+                .collect()
         };
         for ino in held {
             self.release_orphan(session, ino).await?;

@@ -43,11 +43,13 @@ struct Attachment {
     listener: Option<oneshot::Sender<()>>,
     /// Processes that have taken up the session.
     lives: u64,
-    /// What the process before had open, which the one that took up the session has not told of yet.
+    /// What the process before had open, which the one that took up the session has not told of
+    /// yet.
     untold: BTreeSet<Ino>,
 }
 
-/// What waits to be told, each thing once: it is bounded by the inodes and names there are and the locks waited for.
+/// What waits to be told, each thing once: it is bounded by the inodes and names there are and the
+/// locks waited for.
 #[derive(Default)]
 struct Mailbox {
     share: bool,
@@ -100,7 +102,8 @@ impl Mailbox {
 
 impl Attachment {
     fn new(renewed: Duration, read_only: bool, shares: bool) -> Attachment {
-        let (connection, mailbox, listener, untold) = (None, Mailbox::default(), None, BTreeSet::new());
+        let (connection, mailbox, listener, untold) =
+            (None, Mailbox::default(), None, BTreeSet::new());
         Attachment {
             renewed,
             read_only,
@@ -180,9 +183,9 @@ impl Attachments {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.awaited)
     }
 
-    /// Bytes that can be read are about to be overwritten for the session. Until the guard is dropped
-    /// it does not end: its mutation would be refused, and the bytes be there all the same. `None`
-    /// if it has ended, or is about to.
+    /// Bytes that can be read are about to be overwritten for the session. Until the guard is
+    /// dropped it does not end: its mutation would be refused, and the bytes be there all the same.
+    /// `None` if it has ended, or is about to.
     pub fn overwrite(&self, session: SessionId) -> Option<Overwrite<'_>> {
         if self.table.borrow().get(&session).is_none_or(|attachment| attachment.ending) {
             return None;
@@ -216,7 +219,12 @@ impl Attachments {
 
     /// Sessions that are about to be closed, or are closed and not forgotten yet.
     pub fn ending(&self) -> Vec<SessionId> {
-        self.table.borrow().iter().filter(|(_, attachment)| attachment.ending).map(|(session, _)| *session).collect()
+        self.table
+            .borrow()
+            .iter()
+            .filter(|(_, attachment)| attachment.ending)
+            .map(|(session, _)| *session)
+            .collect()
     }
 
     /// Forgets the session.
@@ -250,7 +258,10 @@ impl Attachments {
     }
 
     pub fn speaks_for(&self, connection: ConnectionId, session: SessionId) -> bool {
-        self.table.borrow().get(&session).is_some_and(|attachment| attachment.connection == Some(connection))
+        self.table
+            .borrow()
+            .get(&session)
+            .is_some_and(|attachment| attachment.connection == Some(connection))
     }
 
     /// Several sessions are attached.
@@ -293,20 +304,32 @@ impl Attachments {
         ReadWait { attachments: self, number }
     }
 
-    /// Who has been silent, or kept others waiting, for longer than the term. A kernel gives up no page that somebody reads: while a
-    /// read has waited for a bucket for half a term, those that are asked to share have a whole one from now on.
+    /// Who has been silent, or kept others waiting, for longer than the term. A kernel gives up no
+    /// page that somebody reads: while a read has waited for a bucket for half a term, those that
+    /// are asked to share have a whole one from now on.
     pub fn expired(&self, now: Duration, term: Duration) -> Vec<SessionId> {
         let first_read = self.reads.borrow().values().next().copied();
         if first_read.is_some_and(|began| now.saturating_sub(began) > term / 2) {
-            for asked in self.table.borrow_mut().values_mut().filter_map(|attachment| attachment.asked_to_share.as_mut()) {
+            for asked in self
+                .table
+                .borrow_mut()
+                .values_mut()
+                .filter_map(|attachment| attachment.asked_to_share.as_mut())
+            {
                 *asked = now;
             }
         }
         let table = self.table.borrow();
         let is_over = |since: Duration| now.saturating_sub(since) > term;
-        let gone =
-            |attachment: &Attachment| is_over(attachment.renewed) || !attachment.shares && attachment.asked_to_share.is_some_and(is_over);
-        table.iter().filter(|(_, attachment)| gone(attachment) && !attachment.ending).map(|(id, _)| *id).collect()
+        let gone = |attachment: &Attachment| {
+            is_over(attachment.renewed)
+                || !attachment.shares && attachment.asked_to_share.is_some_and(is_over)
+        };
+        table
+            .iter()
+            .filter(|(_, attachment)| gone(attachment) && !attachment.ending)
+            .map(|(id, _)| *id)
+            .collect()
     }
 
     /// Gives every session more time.
@@ -356,7 +379,8 @@ impl Attachments {
     }
 
     pub fn notify_others(&self, except: Option<SessionId>, notice: &Notice) {
-        let sessions: Vec<SessionId> = self.table.borrow().keys().copied().filter(|id| Some(*id) != except).collect();
+        let sessions: Vec<SessionId> =
+            self.table.borrow().keys().copied().filter(|id| Some(*id) != except).collect();
         for session in sessions {
             self.notify(session, notice.clone());
         }
@@ -380,14 +404,19 @@ impl Attachments {
         }
     }
 
-    /// Another process has taken up the session, and tells what is open. It may be told only now of what was `made` open.
+    /// Another process has taken up the session, and tells what is open. It may be told only now of
+    /// what was `made` open.
     pub fn take_up(&self, session: SessionId, made: impl Iterator<Item = Ino>) {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             let mut opens = self.opens.borrow_mut();
             for ino in made {
                 opens.entry(ino).or_default().entry(session).or_insert(1);
             }
-            attachment.untold = opens.iter().filter(|(_, holders)| holders.contains_key(&session)).map(|(ino, _)| *ino).collect();
+            attachment.untold = opens
+                .iter()
+                .filter(|(_, holders)| holders.contains_key(&session))
+                .map(|(ino, _)| *ino)
+                .collect();
             attachment.lives += 1;
         }
     }
@@ -452,10 +481,15 @@ impl Attachments {
         self.to_tell.borrow_mut().remove(&session);
     }
 
-    /// Who has it open, or may have: what is removed once more after a restart is there for what was done to it without a name.
+    /// Who has it open, or may have: what is removed once more after a restart is there for what
+    /// was done to it without a name.
     pub fn holders(&self, ino: Ino) -> Vec<SessionId> {
         let (opens, to_tell) = (self.opens.borrow(), self.to_tell.borrow());
-        let told = opens.get(&ino).into_iter().flat_map(BTreeMap::keys).filter(|session| !to_tell.contains(session));
+        let told = opens
+            .get(&ino)
+            .into_iter()
+            .flat_map(BTreeMap::keys)
+            .filter(|session| !to_tell.contains(session));
         told.chain(&*to_tell).copied().collect()
     }
 

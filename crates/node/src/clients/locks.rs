@@ -9,7 +9,12 @@ use crate::Node;
 use ebb_model::*;
 
 impl Node {
-    pub(crate) fn lock(&self, tx: TxId, ask: &LockAsk, wait: Option<LockWait>) -> Result<Reply, RpcError> {
+    pub(crate) fn lock(
+        &self,
+        tx: TxId,
+        ask: &LockAsk,
+        wait: Option<LockWait>,
+    ) -> Result<Reply, RpcError> {
         self.expect_to_stay(tx.session)?;
         // Giving up is possible always.
         if ask.mode.is_some() {
@@ -36,7 +41,13 @@ impl Node {
         self.tell_of_locks();
     }
 
-    pub(crate) fn test_lock(&self, session: SessionId, ino: Ino, owner: LockOwner, piece: LockPiece) -> Result<Reply, RpcError> {
+    pub(crate) fn test_lock(
+        &self,
+        session: SessionId,
+        ino: Ino,
+        owner: LockOwner,
+        piece: LockPiece,
+    ) -> Result<Reply, RpcError> {
         self.expect_to_stay(session)?;
         if self.attachments.awaits_any() {
             return Err(RpcError::Overloaded);

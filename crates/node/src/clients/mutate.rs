@@ -37,7 +37,8 @@ impl Node {
                 let mut answer = answer;
                 if let Ok(mutated) = &mut answer
                     && mutated.index <= self.recovered
-                    && let Some(index) = Box::pin(self.repeat_bytes(tx, mutation, mutated.replay)).await?
+                    && let Some(index) =
+                        Box::pin(self.repeat_bytes(tx, mutation, mutated.replay)).await?
                 {
                     mutated.index = index;
                 }
@@ -52,7 +53,9 @@ impl Node {
                 // Executed, like the one that its slot has had since, and forced with it; its
                 // bytes may not have been.
                 let Some(replay) = replay else { return Err(RpcError::Misordered) };
-                let Some(index) = Box::pin(self.repeat_bytes(tx, mutation, replay)).await? else { return Err(RpcError::Misordered) };
+                let Some(index) = Box::pin(self.repeat_bytes(tx, mutation, replay)).await? else {
+                    return Err(RpcError::Misordered);
+                };
                 if self.answers_durably(tx.session) {
                     self.force_all().await?;
                 }
@@ -93,14 +96,19 @@ impl Node {
     fn mutated(&self, session: SessionId, mutated: Mutated) -> Reply {
         let preceding = match self.options.embedded {
             true => Vec::new(),
-            false => self.replica.ahead().sessions().preceding(session, self.replica.log().durable(), mutated.index),
+            false => self.replica.ahead().sessions().preceding(
+                session,
+                self.replica.log().durable(),
+                mutated.index,
+            ),
         };
         Reply::Mutated(Box::new(mutated), preceding)
     }
 
-    /// A client on another machine cannot repeat a copy: what it was of may have changed. Its
-    /// bytes are forced before it is logged, with all that were written before, which are then
-    /// not repeated over it; and the log before it is answered, or shown in the answer to another mutation.
+    /// A client on another machine cannot repeat a copy: what it was of may have changed. Its bytes
+    /// are forced before it is logged, with all that were written before, which are then not
+    /// repeated over it; and the log before it is answered, or shown in the answer to another
+    /// mutation.
     fn is_firm(&self, mutation: &ClientMutation) -> bool {
         matches!(mutation, ClientMutation::Copy { .. }) && !self.options.embedded
     }
@@ -116,12 +124,21 @@ impl Node {
         replay.stamp.version.0 <= latest && replay.stamp.time.nanos < 1_000_000_000
     }
 
-    async fn execute(self: &Rc<Self>, Mutate { tx, caller, mutation, replay }: Mutate) -> Result<Mutated, RpcError> {
+    async fn execute(
+        self: &Rc<Self>,
+        Mutate { tx, caller, mutation, replay }: Mutate,
+    ) -> Result<Mutated, RpcError> {
         self.admit(&mutation)?;
         if replay.is_none() {
             self.room_to_make(&mutation)?;
         }
-        let order = Order { tx, caller, replay, firm: self.is_firm(&mutation), looked_up: RefCell::default() };
+        let order = Order {
+            tx,
+            caller,
+            replay,
+            firm: self.is_firm(&mutation),
+            looked_up: RefCell::default(),
+        };
         if let Some(ino) = mutation.inode() {
             self.see_all_names(ino).await?;
         }
@@ -185,10 +202,13 @@ impl Node {
                     .order_removal(&order, replaced, |state| {
                         let holders = self.holders_of(state, to, &new_name);
                         let mode = match mode {
-                            RenameMode::Whiteout { keep_target, .. } => {
-                                RenameMode::Whiteout { keep_target, ino: Some(order.made_ino(state, from)) }
+                            RenameMode::Whiteout { keep_target, .. } => RenameMode::Whiteout {
+                                keep_target,
+                                ino: Some(order.made_ino(state, from)),
+                            },
+                            RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Exchange => {
+                                mode
                             }
-                            RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Exchange => mode,
                         };
                         Mutation::Rename { from, name, to, new_name, mode, holders }
                     })
@@ -236,8 +256,12 @@ impl Node {
             ClientMutation::SetAcl { ino, class, value, drop_set_gid } => {
                 self.order(&order, |_| Mutation::SetAcl { ino, class, value, drop_set_gid }).await
             }
-            ClientMutation::RemoveXattr { ino, name } => self.order(&order, |_| Mutation::RemoveXattr { ino, name }).await,
-            ClientMutation::Write { ino, offset, data, drop_set_id } => self.write(&order, ino, Some(offset), data, drop_set_id).await,
+            ClientMutation::RemoveXattr { ino, name } => {
+                self.order(&order, |_| Mutation::RemoveXattr { ino, name }).await
+            }
+            ClientMutation::Write { ino, offset, data, drop_set_id } => {
+                self.write(&order, ino, Some(offset), data, drop_set_id).await
+            }
             ClientMutation::Append { ino, data, drop_set_id } => {
                 let offset = order.replay.and_then(|replay| replay.offset);
                 self.write(&order, ino, offset, data, drop_set_id).await
@@ -259,7 +283,8 @@ impl Node {
                 Ok(mutated)
             }
             ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
-                self.fallocate(&order, ino, (offset, len_bytes), (what, keep_size), drop_set_id).await
+                self.fallocate(&order, ino, (offset, len_bytes), (what, keep_size), drop_set_id)
+                    .await
             }
         }
     }
@@ -316,27 +341,33 @@ impl Node {
         }
         let (len_bytes, _growth) = self.grow(order, ino, size, offset, len_bytes.min(room))?;
         let data = data.slice(..len_bytes as usize);
-        let absent = in_home(&self.replica.view().extents().missing_for_write(ino, offset, len_bytes));
+        let absent =
+            in_home(&self.replica.view().extents().missing_for_write(ino, offset, len_bytes));
         if !absent.is_empty() {
             return Ok(Written::Missing(absent));
         }
-        if let Some(dropped) = self.verify_rest(&self.place(ino), &(offset..offset + len_bytes)).await? {
+        if let Some(dropped) =
+            self.verify_rest(&self.place(ino), &(offset..offset + len_bytes)).await?
+        {
             return Ok(Written::Missing(vec![dropped]));
         }
         // What would be refused with its bytes in place is refused now.
-        let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
+        let _stays =
+            self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
         if len_bytes > 0 {
             self.replica.view().namespace().permit_bytes(ino, false)?;
         }
         let (place, reserved) = self.room_to_write(ino, offset + len_bytes).await?;
-        let written = self.write_to(order, &place, reserved.is_some(), offset, data, drop_set_id).await;
+        let written =
+            self.write_to(order, &place, reserved.is_some(), offset, data, drop_set_id).await;
         if let Some(reserved) = reserved {
             self.vacate_unless_used(ino, &reserved);
         }
         written
     }
 
-    /// Writes where there is room. `begins`: the file is there from this write on, and its record says so.
+    /// Writes where there is room. `begins`: the file is there from this write on, and its record
+    /// says so.
     async fn write_to(
         self: &Rc<Self>,
         order: &Order,
@@ -354,7 +385,9 @@ impl Node {
             return Ok(Written::Missing(absent));
         }
         let unclear = match self.store.may_have_more(place) {
-            true => self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes)),
+            true => {
+                self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes))
+            }
             false => missing,
         };
         self.expect_log()?;
@@ -371,7 +404,11 @@ impl Node {
         self.void_sums(place, offset..size.min(offset + len_bytes)).await?;
         self.expect_log_room().await?;
         let sums = self.sums_of_write(place, offset, &data);
-        let stored = self.store.write(place, offset, data).await.map_err(|error| self.disk_failed(ino, error));
+        let stored = self
+            .store
+            .write(place, offset, data)
+            .await
+            .map_err(|error| self.disk_failed(ino, error));
         self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
         if stored.is_ok() {
             self.trouble(Subject::Disk(ino), None);
@@ -383,7 +420,9 @@ impl Node {
         let written = match stored {
             Ok(()) => {
                 self.order(order, |_| match place.packed.filter(|_| begins) {
-                    Some(range) => Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range },
+                    Some(range) => {
+                        Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range }
+                    }
                     None => Mutation::Write { ino, offset, len_bytes, sums, drop_set_id },
                 })
                 .await
@@ -392,7 +431,8 @@ impl Node {
         };
         if written.is_ok() {
             // Of small files that were never read nothing more is remembered.
-            let blocks = if place.packed.is_some() { extent::whole_blocks } else { extent::touched_blocks };
+            let blocks =
+                if place.packed.is_some() { extent::whole_blocks } else { extent::touched_blocks };
             self.loans.verified(ino, blocks(offset, len_bytes));
             if offset + len_bytes > size {
                 self.has_grown(ino, size, offset + len_bytes);
@@ -400,7 +440,8 @@ impl Node {
             }
         } else {
             self.flusher.has_failed_at(ino, offset..offset + len_bytes);
-            // Behind the end of the file there are zeros. What a log has that has failed the next start finds out.
+            // Behind the end of the file there are zeros. What a log has that has failed the next
+            // start finds out.
             if self.expect_log().is_ok() {
                 self.store.cut(place, size).await.map_err(|error| self.disk_failed(ino, error))?;
             }
@@ -409,18 +450,27 @@ impl Node {
         written.map(Written::Done)
     }
 
-    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a pack file, nor was it where that has
-    /// failed: it goes now, before anything is written there.
-    pub(crate) async fn clear_behind(&self, place: &Place, from: u64, to: u64) -> Result<(), RpcError> {
+    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a
+    /// pack file, nor was it where that has failed: it goes now, before anything is written there.
+    pub(crate) async fn clear_behind(
+        &self,
+        place: &Place,
+        from: u64,
+        to: u64,
+    ) -> Result<(), RpcError> {
         match place.packed {
             _ if from >= to => Ok(()),
             Some(_) => self.clear(place, from..to).await,
-            None => self.store.cut_again(place, from).await.map_err(|error| self.disk_failed(place.ino, error)),
+            None => self
+                .store
+                .cut_again(place, from)
+                .await
+                .map_err(|error| self.disk_failed(place.ino, error)),
         }
     }
 
-    /// Makes a range that is not in use read as zeros, whatever an earlier use left there. That it is not in use is forced before, or
-    /// a power cut could bring back that use without its bytes.
+    /// Makes a range that is not in use read as zeros, whatever an earlier use left there. That it
+    /// is not in use is forced before, or a power cut could bring back that use without its bytes.
     async fn clear(&self, place: &Place, range: Range<u64>) -> Result<(), RpcError> {
         let (offset, len) = (range.start, range.end - range.start);
         let failed = |error| self.disk_failed(place.ino, error);
@@ -431,7 +481,8 @@ impl Node {
         Ok(())
     }
 
-    /// Where the log has failed, what it has cut off or made a hole may be back after a power cut, and is not written over.
+    /// Where the log has failed, what it has cut off or made a hole may be back after a power cut,
+    /// and is not written over.
     pub(crate) fn expect_log(&self) -> Result<(), RpcError> {
         self.replica.log().failed().map_or(Ok(()), |error| Err(refusal(error)))
     }
@@ -444,21 +495,34 @@ impl Node {
     /// A block that is changed in part is dirty as a whole: the rest of it, which the bucket has if
     /// it was clean or is being sent, goes to the bucket again from here. It is forced before, or a
     /// power cut that keeps the change in the log and loses the block would leave zeros, and these
-    /// would replace what the bucket has. Once for each upload: what is written from then on is not in that.
+    /// would replace what the bucket has. Once for each upload: what is written from then on is not
+    /// in that.
     pub(crate) async fn force_rest(&self, ino: Ino, changed: Range<u64>) -> Result<(), RpcError> {
         let whole = extent::whole_blocks(changed.start, changed.end - changed.start);
         let is_at_stake = |block: u64| {
-            let is_sent = self.replica.view().extents().block(ino, block).is_some_and(|block| self.flusher.may_be_sent(ino, &block));
+            let is_sent = self
+                .replica
+                .view()
+                .extents()
+                .block(ino, block)
+                .is_some_and(|block| self.flusher.may_be_sent(ino, &block));
             is_sent && !whole.contains(&block) && !self.store.is_block_forced(ino, block)
         };
-        if [changed.start, changed.end.saturating_sub(1)].into_iter().any(|at| is_at_stake(at / BLOCK_BYTES)) {
+        if [changed.start, changed.end.saturating_sub(1)]
+            .into_iter()
+            .any(|at| is_at_stake(at / BLOCK_BYTES))
+        {
             self.fsync(ino).await?;
         }
         Ok(())
     }
 
     /// Proposes one mutation of a client and carries out what follows from it.
-    pub(crate) async fn order(&self, order: &Order, choose: impl FnOnce(&Partition) -> Mutation) -> Result<Mutated, RpcError> {
+    pub(crate) async fn order(
+        &self,
+        order: &Order,
+        choose: impl FnOnce(&Partition) -> Mutation,
+    ) -> Result<Mutated, RpcError> {
         self.order_removal(order, None, choose).await
     }
 
@@ -476,21 +540,30 @@ impl Node {
                 let stamp = match order.replay {
                     // Versions stay unique and growing, or an upload under way would take
                     // what is repeated now for something that it has read.
-                    Some(Replay { stamp, .. }) => Stamp { version: stamp.version.max(state.next_version()), ..stamp },
+                    Some(Replay { stamp, .. }) => {
+                        Stamp { version: stamp.version.max(state.next_version()), ..stamp }
+                    }
                     None => Stamp { time, version: state.next_version() },
                 };
                 let mutation = choose(state);
                 // What was looked up for it has changed since: sent again, it is looked up again.
-                let stands = |(dir, epoch): &(Ino, Option<u64>)| state.backing().load_epoch(*dir) == *epoch;
+                let stands =
+                    |(dir, epoch): &(Ino, Option<u64>)| state.backing().load_epoch(*dir) == *epoch;
                 let is_known = order.looked_up.borrow().iter().all(stands);
-                if !is_known || state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy) {
+                if !is_known
+                    || state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy)
+                {
                     return Err(RpcError::Overloaded);
                 }
-                let (tx, caller, repeated) = (order.tx, order.caller.clone(), order.replay.is_some());
+                let (tx, caller, repeated) =
+                    (order.tx, order.caller.clone(), order.replay.is_some());
                 let made = mutation.replay(stamp).ino;
-                let trash = removed.map_or(Ok(None), |(dir, name)| self.trash_place(state, dir, &name, made))?;
+                let trash = removed
+                    .map_or(Ok(None), |(dir, name)| self.trash_place(state, dir, &name, made))?;
                 Ok(match (trash, repeated) {
-                    (Some(trash), repeated) => Command::Discard { tx, caller, stamp, mutation, trash, repeated },
+                    (Some(trash), repeated) => {
+                        Command::Discard { tx, caller, stamp, mutation, trash, repeated }
+                    }
                     (None, true) => Command::Repeated { tx, caller, stamp, mutation },
                     (None, false) => Command::Client { tx, caller, stamp, mutation },
                 })
@@ -508,7 +581,12 @@ impl Node {
     }
 
     /// The inode of a name, with everything known that a change to it needs.
-    async fn known_child(&self, order: &Order, parent: Ino, name: &Name) -> Result<Option<Ino>, RpcError> {
+    async fn known_child(
+        &self,
+        order: &Order,
+        parent: Ino,
+        name: &Name,
+    ) -> Result<Option<Ino>, RpcError> {
         self.resolve_for(order, parent, name).await?;
         let child = self.replica.view().namespace().lookup(parent, name).ok().map(|attr| attr.ino);
         if let Some(ino) = child {
@@ -518,12 +596,21 @@ impl Node {
     }
 
     fn holders_of(&self, state: &Partition, parent: Ino, name: &Name) -> Vec<SessionId> {
-        state.namespace().lookup(parent, name).map(|attr| self.holders(state, attr.ino)).unwrap_or_default()
+        state
+            .namespace()
+            .lookup(parent, name)
+            .map(|attr| self.holders(state, attr.ino))
+            .unwrap_or_default()
     }
 
-    /// Who is to have an inode that loses its last name. A session that has ended has released everything, and gets nothing more.
+    /// Who is to have an inode that loses its last name. A session that has ended has released
+    /// everything, and gets nothing more.
     pub(crate) fn holders(&self, state: &Partition, ino: Ino) -> Vec<SessionId> {
-        self.attachments.holders(ino).into_iter().filter(|session| state.sessions().get(*session).is_some()).collect()
+        self.attachments
+            .holders(ino)
+            .into_iter()
+            .filter(|session| state.sessions().get(*session).is_some())
+            .collect()
     }
 
     /// A holder may have closed while the last name was being removed.
@@ -567,6 +654,8 @@ pub(crate) struct Order {
 impl Order {
     /// The id of what it makes in `parent`.
     fn made_ino(&self, state: &Partition, parent: Ino) -> Ino {
-        self.replay.and_then(|replay| replay.ino).unwrap_or_else(|| state.namespace().next_ino(parent))
+        self.replay
+            .and_then(|replay| replay.ino)
+            .unwrap_or_else(|| state.namespace().next_ino(parent))
     }
 }

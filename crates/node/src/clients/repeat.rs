@@ -19,7 +19,9 @@ use std::ops::Range;
 /// The bytes that a mutation writes: of a cut, zeros up to the end of its block.
 pub(crate) fn bytes_of(mutation: &Mutation) -> Option<(Ino, Range<u64>)> {
     match mutation {
-        Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } => Some((*ino, *size..size.next_multiple_of(BLOCK_BYTES))),
+        Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } => {
+            Some((*ino, *size..size.next_multiple_of(BLOCK_BYTES)))
+        }
         Mutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
             Some((*ino, *offset..offset.saturating_add(*len_bytes)))
         }
@@ -31,7 +33,12 @@ impl Node {
     /// Puts the bytes of an operation that an earlier run executed where they belong, and gives
     /// the command up to which its client is to keep them; `None` if nothing can be missing.
     /// Only blocks that are dirty can lack bytes: the others are the bucket's.
-    pub(crate) async fn repeat_bytes(&self, tx: TxId, mutation: &ClientMutation, replay: Replay) -> Result<Option<LogIndex>, RpcError> {
+    pub(crate) async fn repeat_bytes(
+        &self,
+        tx: TxId,
+        mutation: &ClientMutation,
+        replay: Replay,
+    ) -> Result<Option<LogIndex>, RpcError> {
         // Once it has come back it has repeated everything.
         if !self.attachments.awaits(tx.session) {
             return Ok(None);
@@ -41,12 +48,14 @@ impl Node {
                 let Some(offset) = replay.offset else { return Ok(None) };
                 (*ino, offset, Repeated::Data(data.clone()))
             }
-            ClientMutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } if *size <= MAX_FILE_BYTES => {
+            ClientMutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } }
+                if *size <= MAX_FILE_BYTES =>
+            {
                 (*ino, *size, Repeated::Zeros(size.next_multiple_of(BLOCK_BYTES) - size))
             }
-            ClientMutation::Fallocate { ino, offset, len_bytes, what: Allocation::Zero, .. } => {
-                (*ino, *offset, Repeated::Zeros(*len_bytes))
-            }
+            ClientMutation::Fallocate {
+                ino, offset, len_bytes, what: Allocation::Zero, ..
+            } => (*ino, *offset, Repeated::Zeros(*len_bytes)),
             _ => return Ok(None),
         };
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
@@ -55,11 +64,15 @@ impl Node {
             let Ok(attr) = state.namespace().attr(ino) else { return Ok(None) };
             let end = offset.saturating_add(bytes.len_bytes()).min(attr.size_bytes);
             let unforced = self.unforced.borrow();
-            let missing = unforced.last_written(ino, replay.stamp.version).map(|part| part.start.max(offset)..part.end.min(end));
+            let missing = unforced
+                .last_written(ino, replay.stamp.version)
+                .map(|part| part.start.max(offset)..part.end.min(end));
             let by_block = missing.flat_map(|part| {
                 let blocks = touched_blocks(part.start, part.end.saturating_sub(part.start));
                 let dirty = state.extents().dirty_runs(ino, blocks).into_iter().flatten();
-                dirty.map(move |block| part.start.max(block * BLOCK_BYTES)..part.end.min((block + 1) * BLOCK_BYTES))
+                dirty.map(move |block| {
+                    part.start.max(block * BLOCK_BYTES)..part.end.min((block + 1) * BLOCK_BYTES)
+                })
             });
             by_block.collect()
         };

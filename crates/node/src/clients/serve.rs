@@ -16,7 +16,10 @@ impl Node {
     /// Answers one request. Dropping the future gives up the answer, not the request: what
     /// is not done at once goes on in a task of its own, for a command must not be left
     /// half-way between log and state.
-    pub fn handle(self: &Rc<Self>, request: Request) -> PortFuture<'static, Result<Reply, RpcError>> {
+    pub fn handle(
+        self: &Rc<Self>,
+        request: Request,
+    ) -> PortFuture<'static, Result<Reply, RpcError>> {
         let node = self.clone();
         let mut answering = Box::pin(async move { node.answer_counted(request).await });
         if let Some(answer) = (&mut answering).now_or_never() {
@@ -60,8 +63,9 @@ impl Node {
         if answer.as_ref().is_ok_and(|reply| !self.forgetting.may_tell(reply)) {
             return Err(RpcError::Overloaded);
         }
-        // Nobody acts on what another's power cut may take back (DESIGN §3), nor on a refusal because of it.
-        // A client that is alone brings back what it has done, but not the ids of what was found.
+        // Nobody acts on what another's power cut may take back (DESIGN §3), nor on a refusal
+        // because of it. A client that is alone brings back what it has done, but not the ids of
+        // what was found.
         let tells = match &answer {
             Ok(_) => shows,
             Err(RpcError::Refused(_)) => true,
@@ -129,7 +133,9 @@ impl Node {
                 let attr = self.replica.view().namespace().attr(ino)?;
                 Ok(Reply::Attr(Box::new(self.shown(attr))))
             }
-            Request::ReadLink { ino } => Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?)),
+            Request::ReadLink { ino } => {
+                Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?))
+            }
             Request::ReadDir { dir, after, limit } => {
                 self.forgetting.used(dir);
                 if after == Cookie::START {
@@ -137,8 +143,12 @@ impl Node {
                 }
                 self.read_dir(dir, after, limit).await
             }
-            Request::GetXattr { ino, name } => Ok(Reply::Xattr(self.replica.view().namespace().get_xattr(ino, &name)?)),
-            Request::ListXattr { ino } => Ok(Reply::Xattrs(self.replica.view().namespace().list_xattr(ino)?)),
+            Request::GetXattr { ino, name } => {
+                Ok(Reply::Xattr(self.replica.view().namespace().get_xattr(ino, &name)?))
+            }
+            Request::ListXattr { ino } => {
+                Ok(Reply::Xattrs(self.replica.view().namespace().list_xattr(ino)?))
+            }
             Request::Access { caller, ino, access } => {
                 self.replica.view().namespace().access(&caller, ino, access)?;
                 Ok(Reply::Done)
@@ -148,7 +158,8 @@ impl Node {
             Request::Open { session, ino } => {
                 let life = self.attachments.lives(session);
                 self.revalidate_file(ino).await;
-                // A removal under way has been told who has the inode open: it is no longer to be had.
+                // A removal under way has been told who has the inode open: it is no longer to be
+                // had.
                 let _turn = self.replica.settled().await;
                 self.expect_attached(session)?;
                 if self.attachments.lives(session) != life {
@@ -166,7 +177,9 @@ impl Node {
                 Ok(Reply::Opened { lends: self.may_be_lent(ino) })
             }
             Request::Close { session, ino, count } => self.close(session, ino, count).await,
-            Request::Read { ino, offset, len_bytes } => Ok(Reply::Data(self.read(ino, offset, len_bytes).await?)),
+            Request::Read { ino, offset, len_bytes } => {
+                Ok(Reply::Data(self.read(ino, offset, len_bytes).await?))
+            }
 
             Request::Mutate(mutate) => self.mutate(mutate).await,
             Request::Fsync { session, ino } => {
@@ -189,19 +202,30 @@ impl Node {
 
             Request::Lock { tx, ask, wait } => self.lock(tx, &ask, wait),
             Request::EndWait { session, wait } => self.end_wait(session, wait),
-            Request::TestLock { session, ino, owner, piece } => self.test_lock(session, ino, owner, piece),
-            Request::Reclaim { session, ino, owner, pid, pieces } => self.reclaim(session, ino, owner, pid, &pieces),
+            Request::TestLock { session, ino, owner, piece } => {
+                self.test_lock(session, ino, owner, piece)
+            }
+            Request::Reclaim { session, ino, owner, pid, pieces } => {
+                self.reclaim(session, ino, owner, pid, &pieces)
+            }
         }
     }
 
     /// Entries of a directory, loading as much of it as the answer needs.
-    async fn read_dir(self: &Rc<Self>, dir: Ino, after: Cookie, limit: u32) -> Result<Reply, RpcError> {
+    async fn read_dir(
+        self: &Rc<Self>,
+        dir: Ino,
+        after: Cookie,
+        limit: u32,
+    ) -> Result<Reply, RpcError> {
         let limit = limit.clamp(1, MAX_ENTRIES);
         loop {
-            let (entries, end) = self.replica.view().namespace().read_dir(dir, after, limit as usize)?;
+            let (entries, end) =
+                self.replica.view().namespace().read_dir(dir, after, limit as usize)?;
             let complete = self.is_complete(dir);
             if !entries.is_empty() || complete {
-                let entries = entries.into_iter().map(|(entry, attr)| (entry, self.shown(attr))).collect();
+                let entries =
+                    entries.into_iter().map(|(entry, attr)| (entry, self.shown(attr))).collect();
                 return Ok(Reply::Directory { entries, end: end && complete });
             }
             self.room_to_load()?;
@@ -214,7 +238,11 @@ impl Node {
     /// find(1) and its like.
     fn shown(&self, attr: Attr) -> Attr {
         let hole_bytes = self.replica.view().hole_bytes(&attr);
-        let nlink = if attr.kind == FileKind::Directory && !self.is_complete(attr.ino) { 1 } else { attr.nlink };
+        let nlink = if attr.kind == FileKind::Directory && !self.is_complete(attr.ino) {
+            1
+        } else {
+            attr.nlink
+        };
         Attr { nlink, hole_bytes, ..attr }
     }
 
@@ -231,7 +259,8 @@ mod tests {
         size_of::<Answer>()
     }
 
-    /// Each request has its future made and moved: what is seldom waited for is in a box of its own.
+    /// Each request has its future made and moved: what is seldom waited for is in a box of its
+    /// own.
     #[test]
     fn futures_of_requests_are_small() {
         let bytes = bytes_of(Node::answer_counted);

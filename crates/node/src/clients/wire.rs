@@ -25,7 +25,8 @@ pub async fn serve(node: Rc<Node>, mut listener: Box<dyn Listener>) {
             Ok(connection) => {
                 let what = listener.shortage().map(|what| {
                     format!(
-                        "the node has descriptors for no more connections and files than it has open ({what}): a few at a time can ask \
+                        "the node has descriptors for no more connections and files than it has \
+                         open ({what}): a few at a time can ask \
                          what is wrong; start it with a higher limit (ulimit -Hn, LimitNOFILE=)"
                     )
                 });
@@ -69,7 +70,9 @@ impl Wire {
                     let task = self.clone().answer(id, request);
                     self.node.ports.spawn.spawn(Box::pin(task));
                 }
-                Ok(_) => return Err(NetError::Protocol { what: "a client sends requests only".into() }),
+                Ok(_) => {
+                    return Err(NetError::Protocol { what: "a client sends requests only".into() });
+                }
                 Err(error) => {
                     let what = error.to_string();
                     let parts = rpc::encode_error(RequestId::NONE, &RpcError::Denied(what.clone()));
@@ -84,7 +87,9 @@ impl Wire {
     async fn answer(self: Rc<Self>, id: RequestId, request: Request) {
         let result = match request.session() {
             // Another's, or one that has attached anew over another connection since.
-            Some(session) if !self.node.attachments.speaks_for(self.id, session) => Err(RpcError::SessionExpired),
+            Some(session) if !self.node.attachments.speaks_for(self.id, session) => {
+                Err(RpcError::SessionExpired)
+            }
             session => {
                 if let Some(session) = session {
                     self.node.attachments.heard(session, self.node.ports.clock.monotonic());
@@ -113,7 +118,8 @@ impl Wire {
 
     /// Passes on what the node tells the session, as long as this connection is its own.
     async fn pump(self: Rc<Self>, session: SessionId) {
-        // Or one that was held up on the way to a client that has come anew since would hear for it.
+        // Or one that was held up on the way to a client that has come anew since would hear for
+        // it.
         while self.node.attachments.speaks_for(self.id, session) {
             let Some(notice) = self.node.attachments.next_notice(session).await else { return };
             if !self.send(rpc::encode_notice(&notice)).await {

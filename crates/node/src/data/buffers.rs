@@ -1,5 +1,5 @@
-//! Memory for bytes of files on their way between bucket and store files. Each way has a share of its own of what
-//! may be taken at one time, so that none waits for another (O-97).
+//! Memory for bytes of files on their way between bucket and store files. Each way has a share of
+//! its own of what may be taken at one time, so that none waits for another (O-97).
 
 use crate::signal::Signal;
 use std::cell::{Cell, RefCell};
@@ -10,7 +10,8 @@ pub struct Buffers {
     /// Pieces at one time.
     most: usize,
     taken: Cell<Taken>,
-    /// Those who wait, in the order in which they came: small pieces do not overtake a large one for ever.
+    /// Those who wait, in the order in which they came: small pieces do not overtake a large one
+    /// for ever.
     queue: RefCell<BTreeSet<u64>>,
     tickets: Cell<u64>,
     changed: Signal,

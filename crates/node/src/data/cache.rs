@@ -20,11 +20,13 @@ const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 /// the log, so they are made large and rare.
 const EVICTION_SHARE: u64 = 64;
 
-/// How long whoever makes room waits for a file that somebody reads or writes. Who waits for the disk is done by then; who waits for a
-/// bucket may not be for an hour, and nobody who has to do with other files waits for that.
+/// How long whoever makes room waits for a file that somebody reads or writes. Who waits for the
+/// disk is done by then; who waits for a bucket may not be for an hour, and nobody who has to do
+/// with other files waits for that.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often a writer who waits for room looks whether what could not be evicted before can be now, of which nobody tells him.
+/// How often a writer who waits for room looks whether what could not be evicted before can be now,
+/// of which nobody tells him.
 const ROOM_POLL: Duration = Duration::from_secs(1);
 
 pub struct Cache {
@@ -32,7 +34,8 @@ pub struct Cache {
     evicting: Mutex<()>,
     /// The last write that there was no room for.
     refused_bytes: Cell<u64>,
-    /// What is allowed is less than was set, for the disk had no room for more when the node started.
+    /// What is allowed is less than was set, for the disk had no room for more when the node
+    /// started.
     is_disk_small: bool,
 }
 
@@ -99,7 +102,11 @@ impl Node {
     /// Makes room for what a mutation writes. What is repeated had its room when it was
     /// acknowledged, and the flusher that could make more waits until everything is repeated.
     pub(crate) async fn reserve_for(&self, order: &Order, len_bytes: u64) -> Result<(), RpcError> {
-        if order.replay.is_some() { self.reserve_clean(len_bytes).await } else { self.reserve(len_bytes).await }
+        if order.replay.is_some() {
+            self.reserve_clean(len_bytes).await
+        } else {
+            self.reserve(len_bytes).await
+        }
     }
 
     /// Makes room for bytes that a client writes. Waits while too much waits for the
@@ -117,16 +124,20 @@ impl Node {
                 self.cache.refused_bytes.set(len_bytes);
                 let what = {
                     let state = self.replica.view();
-                    let (orphans, resident) = (state.orphan_bytes(), state.extents().resident_bytes());
+                    let (orphans, resident) =
+                        (state.orphan_bytes(), state.extents().resident_bytes());
                     let why = match self.cache.is_disk_small {
                         true => {
-                            ", for the disk of the data directory had no room for more when the node started: free some there and start \
-                             it again, or mount with --data on another disk once everything is in the bucket"
+                            ", for the disk of the data directory had no room for more when the \
+                             node started: free some there and start \
+                             it again, or mount with --data on another disk once everything is in \
+                             the bucket"
                         }
                         false => "",
                     };
                     format!(
-                        "{} wait for the bucket, {} are of files without a name, and {} are cached, which is all that is allowed{why}",
+                        "{} wait for the bucket, {} are of files without a name, and {} are \
+                         cached, which is all that is allowed{why}",
                         shown_bytes(state.extents().dirty_bytes() - orphans),
                         shown_bytes(orphans),
                         shown_bytes(resident)
@@ -147,8 +158,10 @@ impl Node {
     fn has_room_for_dirty(&self, len_bytes: u64) -> bool {
         let state = self.replica.view();
         let (dirty, resident) = (state.extents().dirty_bytes(), state.extents().resident_bytes());
-        let budget = if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
-        let may_wait = dirty + len_bytes <= budget || dirty - state.orphan_bytes() + len_bytes <= budget;
+        let budget =
+            if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
+        let may_wait =
+            dirty + len_bytes <= budget || dirty - state.orphan_bytes() + len_bytes <= budget;
         may_wait && resident + len_bytes <= self.cache_budget()
     }
 
@@ -157,9 +170,9 @@ impl Node {
         self.has_room_for_dirty(self.cache.refused_bytes.get())
     }
 
-    /// Makes room for bytes that come in clean. Where everything is dirty or in use they come in all
-    /// the same: the budget of dirty bytes is below that of all bytes. Of files that cannot be evicted
-    /// nobody is told as long as others can.
+    /// Makes room for bytes that come in clean. Where everything is dirty or in use they come in
+    /// all the same: the budget of dirty bytes is below that of all bytes. Of files that cannot be
+    /// evicted nobody is told as long as others can.
     pub(crate) async fn reserve_clean(&self, len_bytes: u64) -> Result<(), RpcError> {
         let over = |node: &Node| {
             let resident = node.replica.view().extents().resident_bytes();
@@ -211,7 +224,11 @@ impl Node {
         let broken = self.evict_patiently(pinned, over, &mut failed).await;
         self.trouble(
             "pins",
-            (broken > 0).then(|| "more is pinned than the cache has room for beside what is in use: some of it goes all the same".into()),
+            (broken > 0).then(|| {
+                "more is pinned than the cache has room for beside what is in \
+                use: some of it goes all the same"
+                    .into()
+            }),
         );
         match failed {
             Some(error) if over(self) > 0 => Err(error),
@@ -221,12 +238,19 @@ impl Node {
 
     /// Not of one file alone: the log takes nothing.
     fn is_of_all_files(&self, failed: &Option<RpcError>) -> bool {
-        failed.as_ref().is_some_and(|error| *error != FsError::Io.into() || self.expect_log().is_err())
+        failed
+            .as_ref()
+            .is_some_and(|error| *error != FsError::Io.into() || self.expect_log().is_err())
     }
 
-    /// Evicts chunks of files that somebody may be reading or writing, until there is room. Who does that for long is passed over.
-    /// Returns the bytes freed.
-    async fn evict_patiently(&self, chunks: Vec<(Ino, u64)>, over: impl Fn(&Node) -> u64, failed: &mut Option<RpcError>) -> u64 {
+    /// Evicts chunks of files that somebody may be reading or writing, until there is room. Who
+    /// does that for long is passed over. Returns the bytes freed.
+    async fn evict_patiently(
+        &self,
+        chunks: Vec<(Ino, u64)>,
+        over: impl Fn(&Node) -> u64,
+        failed: &mut Option<RpcError>,
+    ) -> u64 {
         let (mut freed, mut passed) = (0, BTreeSet::new());
         for (ino, chunk) in chunks {
             if over(self) == 0 || self.is_of_all_files(failed) {
@@ -236,7 +260,9 @@ impl Node {
                 continue;
             }
             let lock = pin!(self.latches.hold(ino, Mode::Exclusive));
-            let Either::Left((_guard, _)) = select(lock, self.ports.clock.sleep(TAKEN_PATIENCE)).await else {
+            let Either::Left((_guard, _)) =
+                select(lock, self.ports.clock.sleep(TAKEN_PATIENCE)).await
+            else {
                 passed.insert(ino);
                 continue;
             };
@@ -269,17 +295,29 @@ impl Node {
         }
         let bytes = {
             let state = self.replica.view();
-            runs.iter().cloned().flatten().map(|block| state.extents().block_bytes(ino, block)).sum()
+            runs.iter()
+                .cloned()
+                .flatten()
+                .map(|block| state.extents().block_bytes(ino, block))
+                .sum()
         };
         for run in &runs {
-            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+            self.commit(Command::Extent(ExtentCommand::Absent {
+                ino,
+                first: run.start,
+                count: run.end - run.start,
+            }))
+            .await?;
         }
         self.vacate(ino).await?;
         self.force_log().await?;
         let place = self.place(ino);
         for run in runs {
             let (start, len) = (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES);
-            self.store.punch(&place, start, len).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.store
+                .punch(&place, start, len)
+                .await
+                .map_err(|error| self.disk_failed(ino, error))?;
         }
         Ok(Some(bytes))
     }

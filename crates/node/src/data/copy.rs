@@ -32,7 +32,11 @@ impl Node {
             }
             let wanted = from_offset..from_offset.saturating_add(len_bytes);
             let plan = self.replica.view().extents().plan_read(from, wanted, source_bytes);
-            let remote: Vec<Range<u64>> = plan.iter().filter(|part| part.source == Source::Remote).map(|part| part.range.clone()).collect();
+            let remote: Vec<Range<u64>> = plan
+                .iter()
+                .filter(|part| part.source == Source::Remote)
+                .map(|part| part.range.clone())
+                .collect();
             if !remote.is_empty() {
                 drop(guards);
                 self.fetch(from, &remote).await?;

@@ -1,14 +1,14 @@
-//! Exposed files: of a file that is lent somebody can store into the store file past the node, through a
-//! mapping (decision 8).
+//! Exposed files: of a file that is lent somebody can store into the store file past the node,
+//! through a mapping (decision 8).
 //!
 //! Laws:
 //! - The log says so before anybody can, and all bytes of the file are forced before that.
-//! - As long as it says so all bytes of the file are in its store file, in holes too; what is there is the
-//!   file. No checksum is verified, no block let go, nothing fetched that is not absent from the bucket's
-//!   side; bytes are forced before a record says that the bucket has them.
-//! - What was stored is found by comparing blocks with their checksums, and logged as written. Of what is
-//!   sent to the bucket, the very bytes that are sent are compared: what changed before that stays
-//!   dirty, and what changes after that is found by the next comparison.
+//! - As long as it says so all bytes of the file are in its store file, in holes too; what is there
+//!   is the file. No checksum is verified, no block let go, nothing fetched that is not absent from
+//!   the bucket's side; bytes are forced before a record says that the bucket has them.
+//! - What was stored is found by comparing blocks with their checksums, and logged as written. Of
+//!   what is sent to the bucket, the very bytes that are sent are compared: what changed before
+//!   that stays dirty, and what changes after that is found by the next comparison.
 //! - It ends once nobody has the file, all of it was compared after that, and its bytes are forced.
 
 use crate::Node;
@@ -67,7 +67,8 @@ impl Node {
         self.replica.view().extents().is_exposed(ino)
     }
 
-    /// From here on anybody may store into the store file of a file that is lent. The inode's latch is held.
+    /// From here on anybody may store into the store file of a file that is lent. The inode's latch
+    /// is held.
     pub(crate) async fn expose(&self, ino: Ino) -> Result<(), RpcError> {
         if self.is_exposed(ino) {
             return Ok(());
@@ -87,13 +88,18 @@ impl Node {
         self.force_log().await.map(drop)
     }
 
-    /// Finds what was stored into these blocks of an exposed file, and gives their bytes as they were
-    /// compared. The inode's latch is held.
+    /// Finds what was stored into these blocks of an exposed file, and gives their bytes as they
+    /// were compared. The inode's latch is held.
     pub(crate) async fn compare(&self, ino: Ino, blocks: Range<u64>) -> Result<Bytes, RpcError> {
         let _turn = self.exposures.comparing.hold(ino, Mode::Exclusive).await;
         let place = self.place(ino);
-        let (start, len_bytes) = (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
-        let data = self.store.read(&place, start, len_bytes).await.map_err(|error| self.disk_failed(ino, error))?;
+        let (start, len_bytes) =
+            (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
+        let data = self
+            .store
+            .read(&place, start, len_bytes)
+            .await
+            .map_err(|error| self.disk_failed(ino, error))?;
         let version = self.replica.view().version();
         let (mut stored, mut summed) = (Vec::<(u64, Vec<u32>)>::new(), Vec::new());
         for (block, bytes) in blocks.zip(data.chunks(BLOCK_BYTES as usize)) {
@@ -115,7 +121,8 @@ impl Node {
             }
         }
         if !summed.is_empty() {
-            self.commit(Command::Extent(ExtentCommand::Summed { ino, version, sums: summed })).await?;
+            self.commit(Command::Extent(ExtentCommand::Summed { ino, version, sums: summed }))
+                .await?;
         }
         let time = self.ports.clock.wall();
         for (first, sums) in stored {
@@ -132,14 +139,19 @@ impl Node {
     }
 
     /// Bytes of an exposed file as they were compared. The inode's latch is held.
-    pub(crate) async fn read_compared(&self, ino: Ino, range: &Range<u64>) -> Result<Bytes, RpcError> {
+    pub(crate) async fn read_compared(
+        &self,
+        ino: Ino,
+        range: &Range<u64>,
+    ) -> Result<Bytes, RpcError> {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let start = (range.start - blocks.start * BLOCK_BYTES) as usize;
         let data = self.compare(ino, blocks).await?;
         Ok(data.slice(start..start + (range.end - range.start) as usize))
     }
 
-    /// As [`Node::compare`] of a range of bytes, of any file: one that is not exposed has nothing to find.
+    /// As [`Node::compare`] of a range of bytes, of any file: one that is not exposed has nothing
+    /// to find.
     pub(crate) async fn find_stored(&self, ino: Ino, range: &Range<u64>) -> Result<(), RpcError> {
         if !self.is_exposed(ino) {
             return Ok(());
@@ -154,8 +166,8 @@ impl Node {
         Ok(())
     }
 
-    /// Finds all that was stored into an exposed file by now, while others go on with it. Those who ask while one
-    /// comparison is under way share the next one.
+    /// Finds all that was stored into an exposed file by now, while others go on with it. Those who
+    /// ask while one comparison is under way share the next one.
     pub(crate) async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
         let asked = self.exposures.moment();
         let _turn = self.exposures.whole.hold(ino, Mode::Exclusive).await;
@@ -215,28 +227,44 @@ impl Node {
             for ino in exposed {
                 let began = self.ports.clock.monotonic();
                 let compared = match self.end_exposure(ino).await {
-                    Ok(false) if due.get(&ino).is_none_or(|due| *due <= began) => self.find_all_stored(ino).await,
+                    Ok(false) if due.get(&ino).is_none_or(|due| *due <= began) => {
+                        self.find_all_stored(ino).await
+                    }
                     Ok(false) => continue,
                     ended => ended.map(drop),
                 };
                 let now = self.ports.clock.monotonic();
-                due.insert(ino, now + self.options.flush_interval.max((now - began) * COMPARED_SHARE));
+                due.insert(
+                    ino,
+                    now + self.options.flush_interval.max((now - began) * COMPARED_SHARE),
+                );
                 found = found.and(compared);
             }
-            self.trouble("mapped", found.err().map(|error| format!("what is stored through mappings is not found: {error}")));
+            self.trouble(
+                "mapped",
+                found
+                    .err()
+                    .map(|error| format!("what is stored through mappings is not found: {error}")),
+            );
         }
     }
 
     /// What was stored into exposed files is forced with the next sync: of all, or of one.
     pub(crate) fn doubt_exposed(&self, only: Option<Ino>) {
-        let exposed: Vec<Ino> = self.replica.view().extents().exposed().filter(|ino| only.is_none_or(|only| only == *ino)).collect();
+        let exposed: Vec<Ino> = self
+            .replica
+            .view()
+            .extents()
+            .exposed()
+            .filter(|ino| only.is_none_or(|only| only == *ino))
+            .collect();
         for ino in exposed {
             self.store.stored(&self.place(ino), 0..u64::MAX);
         }
     }
 
-    /// What is sent of an exposed file is forced before: once the bucket has it, older bytes must not
-    /// come back with a power cut and count as stored.
+    /// What is sent of an exposed file is forced before: once the bucket has it, older bytes must
+    /// not come back with a power cut and count as stored.
     pub(crate) async fn force_for_upload(&self, ino: Ino) -> Result<(), RpcError> {
         match self.is_exposed(ino) {
             true => self.fsync(ino).await.map(drop),
@@ -244,12 +272,20 @@ impl Node {
         }
     }
 
-    /// Logs checksums of blocks, unless their bytes may have changed since they were read. There may be more than fit into one record.
-    pub(crate) async fn sum_unless_exposed(&self, ino: Ino, version: Version, sums: &[(u64, u32)]) -> Result<(), RpcError> {
+    /// Logs checksums of blocks, unless their bytes may have changed since they were read. There
+    /// may be more than fit into one record.
+    pub(crate) async fn sum_unless_exposed(
+        &self,
+        ino: Ino,
+        version: Version,
+        sums: &[(u64, u32)],
+    ) -> Result<(), RpcError> {
         for sums in sums.chunks(SUMS_AT_ONCE) {
             let proposed = self.replica.propose(|state| match state.extents().is_exposed(ino) {
                 true => Err(FsError::Busy.into()),
-                false => Ok(Command::Extent(ExtentCommand::Summed { ino, version, sums: sums.to_vec() })),
+                false => {
+                    Ok(Command::Extent(ExtentCommand::Summed { ino, version, sums: sums.to_vec() }))
+                }
             });
             match proposed.await {
                 Ok(_) | Err(RpcError::Refused(FsError::Busy)) => {}

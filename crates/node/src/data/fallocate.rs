@@ -41,7 +41,9 @@ impl Node {
             if zeroes {
                 self.find_stored(ino, &span).await?;
             }
-            let edges = || if zeroes { self.replica.view().extents().edges(ino, &span) } else { Vec::new() };
+            let edges = || {
+                if zeroes { self.replica.view().extents().edges(ino, &span) } else { Vec::new() }
+            };
             let absent = || edges().iter().filter_map(missing).collect::<Vec<_>>();
             let missing = absent();
             if !missing.is_empty() {
@@ -52,7 +54,9 @@ impl Node {
             let parts: Vec<(Range<u64>, bool)> = edges().into_iter().filter_map(present).collect();
             let place = self.place(ino);
             for (part, _) in &parts {
-                if let Some(dropped) = self.verify_rest(&place, &(part.start..part.end.min(size))).await? {
+                if let Some(dropped) =
+                    self.verify_rest(&place, &(part.start..part.end.min(size))).await?
+                {
                     drop(guard);
                     self.fetch(ino, &[dropped]).await?;
                     continue 'attempts;
@@ -67,8 +71,11 @@ impl Node {
             let _growth = if keep_size { None } else { self.grow_to(order, ino, size, end)? };
             // What would be refused with its zeros in place is refused now.
             self.replica.view().namespace().permit_bytes(ino, what == Allocation::Zero)?;
-            let _stays = self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
-            let place = self.make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0)).await?;
+            let _stays =
+                self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
+            let place = self
+                .make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0))
+                .await?;
             let missing = absent();
             if !missing.is_empty() {
                 drop(guard);
@@ -83,14 +90,26 @@ impl Node {
             if !keep_size {
                 self.clear_behind(&place, size, end).await?;
             }
-            let parts: Vec<Range<u64>> = parts.into_iter().map(|(part, _)| part.start..part.end.min(size)).collect();
+            let parts: Vec<Range<u64>> =
+                parts.into_iter().map(|(part, _)| part.start..part.end.min(size)).collect();
             for part in &parts {
                 self.void_sums(&place, part.clone()).await?;
             }
             self.expect_log_room().await?;
             let edges = parts.iter().map(|part| part.start / BLOCK_BYTES).collect();
             let done = match self.write_zeros(&place, &parts).await {
-                Ok(()) => self.order(order, |_| Mutation::Fallocate { ino, offset, len_bytes, what, keep_size, edges, drop_set_id }).await,
+                Ok(()) => {
+                    self.order(order, |_| Mutation::Fallocate {
+                        ino,
+                        offset,
+                        len_bytes,
+                        what,
+                        keep_size,
+                        edges,
+                        drop_set_id,
+                    })
+                    .await
+                }
                 Err(error) => Err(error),
             };
             if done.is_err() {
@@ -113,7 +132,10 @@ impl Node {
     async fn write_zeros(&self, place: &Place, parts: &[Range<u64>]) -> Result<(), RpcError> {
         for part in parts {
             let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
-            self.store.write(place, part.start, zeros).await.map_err(|error| self.disk_failed(place.ino, error))?;
+            self.store
+                .write(place, part.start, zeros)
+                .await
+                .map_err(|error| self.disk_failed(place.ino, error))?;
         }
         Ok(())
     }
@@ -124,7 +146,11 @@ impl Node {
     async fn expect_room(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
         let there = self.replica.view().extents().resident_bytes_of(ino);
         let wanted = (range.end - range.start).saturating_sub(there);
-        if wanted > self.stat_volume().await.available_bytes { Err(FsError::NoSpace.into()) } else { Ok(()) }
+        if wanted > self.stat_volume().await.available_bytes {
+            Err(FsError::NoSpace.into())
+        } else {
+            Ok(())
+        }
     }
 }
 

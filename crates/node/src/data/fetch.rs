@@ -22,7 +22,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// Requests for the data of one bucket's objects under way at one time, as many as the paper's prefetch (O-84).
+/// Requests for the data of one bucket's objects under way at one time, as many as the paper's
+/// prefetch (O-84).
 const MAX_PARALLEL: usize = 64;
 
 /// Whoever needs absent bytes fetches them, looks again and starts over where they are not
@@ -94,14 +95,27 @@ impl Downloads {
 impl Node {
     /// Brings in the blocks of these ranges. On success they were there at some time since
     /// the call.
-    pub(crate) async fn fetch(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>]) -> Result<(), RpcError> {
+    pub(crate) async fn fetch(
+        self: &Rc<Self>,
+        ino: Ino,
+        ranges: &[Range<u64>],
+    ) -> Result<(), RpcError> {
         self.fetch_in(ino, ranges, self.request_bytes(ino)).await
     }
 
     /// As [`Node::fetch`], in requests of that size.
-    pub(crate) async fn fetch_in(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>], request_bytes: u64) -> Result<(), RpcError> {
+    pub(crate) async fn fetch_in(
+        self: &Rc<Self>,
+        ino: Ino,
+        ranges: &[Range<u64>],
+        request_bytes: u64,
+    ) -> Result<(), RpcError> {
         // What comes is not kept for it.
-        let outcomes: Vec<_> = self.downloads_of(ino, ranges, request_bytes).into_iter().map(|download| download.outcome).collect();
+        let outcomes: Vec<_> = self
+            .downloads_of(ino, ranges, request_bytes)
+            .into_iter()
+            .map(|download| download.outcome)
+            .collect();
         for outcome in outcomes {
             // One that was given up says nothing: whoever waits plans again.
             self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?;
@@ -109,9 +123,13 @@ impl Node {
         Ok(())
     }
 
-    /// As [`Node::fetch`], for who reads: gives what comes as soon as it is there, and does not wait
-    /// until it is in the store file.
-    pub(crate) async fn fetch_to_read(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>]) -> Result<Vec<Piece>, RpcError> {
+    /// As [`Node::fetch`], for who reads: gives what comes as soon as it is there, and does not
+    /// wait until it is in the store file.
+    pub(crate) async fn fetch_to_read(
+        self: &Rc<Self>,
+        ino: Ino,
+        ranges: &[Range<u64>],
+    ) -> Result<Vec<Piece>, RpcError> {
         let mut pieces: Vec<Piece> = Vec::new();
         let downloads = self.downloads_of(ino, ranges, self.request_bytes(ino));
         for Download { arrival, .. } in &downloads {
@@ -135,7 +153,11 @@ impl Node {
     /// that others store into.
     pub(crate) fn absent_of(&self, ino: Ino) -> Option<String> {
         let state = self.replica.view();
-        state.extents().home(ino).filter(|_| !state.extents().is_exposed(ino)).map(|home| home.etag.clone())
+        state
+            .extents()
+            .home(ino)
+            .filter(|_| !state.extents().is_exposed(ino))
+            .map(|home| home.etag.clone())
     }
 
     /// Waits until what has come of these files is in their store files.
@@ -143,7 +165,9 @@ impl Node {
         let under_way: Vec<_> = {
             let pending = self.downloads.pending.borrow();
             let meant = pending.iter().filter(|((ino, _), _)| is_meant(*ino));
-            let came = meant.filter(|(_, download)| matches!(download.arrival.clone().now_or_never(), Some(Ok(_))));
+            let came = meant.filter(|(_, download)| {
+                matches!(download.arrival.clone().now_or_never(), Some(Ok(_)))
+            });
             came.map(|(_, download)| download.outcome.clone()).collect()
         };
         // How that ended is for those to say who want the bytes.
@@ -151,19 +175,30 @@ impl Node {
     }
 
     /// Starts what is to be fetched, and gives all of it that is under way, by blocks.
-    fn downloads_of(self: &Rc<Self>, ino: Ino, ranges: &[Range<u64>], request_bytes: u64) -> Vec<Download> {
+    fn downloads_of(
+        self: &Rc<Self>,
+        ino: Ino,
+        ranges: &[Range<u64>],
+        request_bytes: u64,
+    ) -> Vec<Download> {
         for range in ranges {
             self.start_downloads(ino, range.clone(), request_bytes);
         }
         let pending = self.downloads.pending.borrow();
-        let blocks = ranges.iter().flat_map(|range| range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
+        let blocks = ranges
+            .iter()
+            .flat_map(|range| range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
         blocks.filter_map(|block| pending.get(&(ino, block)).cloned()).collect()
     }
 
     /// Notes a read, and asks for what a sequential reader will want next.
     pub(crate) fn read_ahead(self: &Rc<Self>, ino: Ino, wanted: &Range<u64>) {
         self.look_for_walks();
-        let Some(valid_bytes) = self.replica.view().extents().home(ino).map(|home| home.valid_bytes) else { return };
+        let Some(valid_bytes) =
+            self.replica.view().extents().home(ino).map(|home| home.valid_bytes)
+        else {
+            return;
+        };
         if wanted.start == 0 {
             self.walk_ahead(ino);
         }
@@ -171,7 +206,11 @@ impl Node {
         let most_bytes = self.most_ahead_bytes(ino);
         let ahead = self.downloads.streams.borrow_mut().read(ino, wanted, most_bytes);
         for range in ahead {
-            self.start_downloads(ino, range.start..range.end.min(valid_bytes), self.request_bytes(ino));
+            self.start_downloads(
+                ino,
+                range.start..range.end.min(valid_bytes),
+                self.request_bytes(ino),
+            );
         }
     }
 
@@ -188,7 +227,8 @@ impl Node {
     pub(crate) fn fetched_in_vain(&self, ino: Ino) -> RpcError {
         let of = self.home_of(ino).map_or_else(|| format!("inode {ino}"), |(key, ..)| key);
         let what = format!(
-            "what is fetched of {of} is gone before it can be used: the cache is too small, others replace the object all the time, \
+            "what is fetched of {of} is gone before it can be used: the cache is too small, others \
+             replace the object all the time, \
              or the store does not keep to conditions"
         );
         self.trouble(Subject::Fetched(ino), Some(what));
@@ -199,18 +239,28 @@ impl Node {
         self.downloads.streams.borrow().request_bytes(ino)
     }
 
-    /// Starts downloads of the absent blocks of a range that are not under way, piece by piece and side by side: by
-    /// the node alone, which owns all chunks (O-82).
-    pub(crate) fn start_downloads(self: &Rc<Self>, ino: Ino, range: Range<u64>, request_bytes: u64) {
+    /// Starts downloads of the absent blocks of a range that are not under way, piece by piece and
+    /// side by side: by the node alone, which owns all chunks (O-82).
+    pub(crate) fn start_downloads(
+        self: &Rc<Self>,
+        ino: Ino,
+        range: Range<u64>,
+        request_bytes: u64,
+    ) {
         if range.is_empty() {
             return;
         }
         let wide = self.with_whole_spans(ino, &range);
         let request_bytes = if wide == range { request_bytes } else { MAX_REQUEST_BYTES };
-        let fills = self.replica.view().extents().fills(ino, wide.start / BLOCK_BYTES..wide.end.div_ceil(BLOCK_BYTES));
+        let fills = self
+            .replica
+            .view()
+            .extents()
+            .fills(ino, wide.start / BLOCK_BYTES..wide.end.div_ceil(BLOCK_BYTES));
         let absent = {
             let pending = self.downloads.pending.borrow();
-            let is_absent = |fill: &Fill| fill.home_bytes > 0 && !pending.contains_key(&(ino, fill.block));
+            let is_absent =
+                |fill: &Fill| fill.home_bytes > 0 && !pending.contains_key(&(ino, fill.block));
             extent::runs(fills.into_iter().filter(is_absent).map(|fill| fill.block))
         };
         for piece in absent.into_iter().flat_map(|run| pieces(run, request_bytes / BLOCK_BYTES)) {
@@ -218,10 +268,16 @@ impl Node {
         }
     }
 
-    /// A range of a file with all of the spans of its object in it that were damaged when they were last looked at.
+    /// A range of a file with all of the spans of its object in it that were damaged when they were
+    /// last looked at.
     fn with_whole_spans(&self, ino: Ino, range: &Range<u64>) -> Range<u64> {
-        let key = if self.troubles.is_empty() { None } else { self.home_of(ino).map(|(key, ..)| key) };
-        let is_met = |span: &Range<u64>| span.start < range.end && range.start < span.end && span.end - span.start <= MAX_REQUEST_BYTES;
+        let key =
+            if self.troubles.is_empty() { None } else { self.home_of(ino).map(|(key, ..)| key) };
+        let is_met = |span: &Range<u64>| {
+            span.start < range.end
+                && range.start < span.end
+                && span.end - span.start <= MAX_REQUEST_BYTES
+        };
         let met = key.into_iter().flat_map(|key| self.troubles.contents(&key)).filter(is_met);
         met.fold(range.clone(), |all, span| all.start.min(span.start)..all.end.max(span.end))
     }
@@ -230,7 +286,10 @@ impl Node {
         let (arrived, arrival) = oneshot::channel();
         let (sender, outcome) = oneshot::channel();
         let download = Download { arrival: arrival.shared(), outcome: outcome.shared() };
-        self.downloads.pending.borrow_mut().extend(blocks.clone().map(|block| ((ino, block), download.clone())));
+        self.downloads
+            .pending
+            .borrow_mut()
+            .extend(blocks.clone().map(|block| ((ino, block), download.clone())));
         let node = self.clone();
         self.ports.spawn.spawn(Box::pin(async move {
             let result = node.download(ino, blocks.clone(), arrived).await;
@@ -243,11 +302,18 @@ impl Node {
     }
 
     /// Downloads a run of absent blocks and fills those that are absent still.
-    async fn download(self: &Rc<Self>, ino: Ino, blocks: Range<u64>, arrived: oneshot::Sender<Piece>) -> Result<(), RpcError> {
+    async fn download(
+        self: &Rc<Self>,
+        ino: Ino,
+        blocks: Range<u64>,
+        arrived: oneshot::Sender<Piece>,
+    ) -> Result<(), RpcError> {
         let Some((key, ..)) = self.home_of(ino) else { return Ok(()) };
         // Also with what is here of a span, or it could not be checked.
-        let range = self.with_whole_spans(ino, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
-        let room = self.downloads.buffers[self.side_of_key(&key).0].take(range.end - range.start).await;
+        let range =
+            self.with_whole_spans(ino, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
+        let room =
+            self.downloads.buffers[self.side_of_key(&key).0].take(range.end - range.start).await;
         let Some((key, etag, valid_bytes)) = self.home_of(ino) else { return Ok(()) };
         let first_byte = range.start;
         let range = first_byte..range.end.min(valid_bytes);
@@ -268,7 +334,8 @@ impl Node {
             }
         };
         // Nobody may be waiting for what was read ahead.
-        let (Ok(()) | Err(_)) = arrived.send(Piece { etag: etag.clone(), first_byte, data: summed.body.clone() });
+        let (Ok(()) | Err(_)) =
+            arrived.send(Piece { etag: etag.clone(), first_byte, data: summed.body.clone() });
         self.fill(ino, &etag, first_byte, &summed).await?;
         match summed.sums {
             Some(sums) => self.check_spans(ino, &key, &etag, &sums, range).await,
@@ -276,13 +343,22 @@ impl Node {
         }
     }
 
-    /// Puts downloaded bytes into the blocks that are still absent. Nobody reads these, so others may
-    /// read and fill what they want of the file meanwhile, unless it has to be moved.
-    async fn fill(self: &Rc<Self>, ino: Ino, etag: &ETag, first_byte: u64, summed: &Summed) -> Result<(), RpcError> {
+    /// Puts downloaded bytes into the blocks that are still absent. Nobody reads these, so others
+    /// may read and fill what they want of the file meanwhile, unless it has to be moved.
+    async fn fill(
+        self: &Rc<Self>,
+        ino: Ino,
+        etag: &ETag,
+        first_byte: u64,
+        summed: &Summed,
+    ) -> Result<(), RpcError> {
         let Summed { body: data, blocks: known, .. } = summed;
         self.reserve_clean(data.len() as u64).await?;
         // All of it will come.
-        let end = |node: &Node| node.home_of(ino).map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.place(ino).size_bytes));
+        let end = |node: &Node| {
+            node.home_of(ino)
+                .map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.place(ino).size_bytes))
+        };
         let mut _guard = self.latches.hold(ino, Mode::Shared).await;
         if !self.has_room(ino, end(self)) {
             drop(_guard);
@@ -298,30 +374,54 @@ impl Node {
                 _ => return Ok(()),
             }
         };
-        // Some may have become holes meanwhile, and stay so. Of some more may count by now than was asked for.
+        // Some may have become holes meanwhile, and stay so. Of some more may count by now than was
+        // asked for.
         let came = first_byte + data.len() as u64;
-        let is_whole = |fill: &Fill| fill.home_bytes > 0 && fill.block * BLOCK_BYTES + fill.home_bytes <= came;
+        let is_whole =
+            |fill: &Fill| fill.home_bytes > 0 && fill.block * BLOCK_BYTES + fill.home_bytes <= came;
         let fills: Vec<_> = fills.into_iter().filter(is_whole).collect();
         let place = self.make_room(ino, end(self)).await?;
         let mut at = 0;
         while at < fills.len() {
-            let run = fills[at..].iter().zip(fills[at].block..).take_while(|(fill, block)| fill.block == *block).count();
+            let run = fills[at..]
+                .iter()
+                .zip(fills[at].block..)
+                .take_while(|(fill, block)| fill.block == *block)
+                .count();
             let content = content_of(data, first, &fills[at..at + run]);
             // What came of a block is all of it that counts, or the rest is cut off.
-            let is_all = |fill: &Fill| fill.home_bytes == BLOCK_BYTES.min(came - fill.block * BLOCK_BYTES);
+            let is_all =
+                |fill: &Fill| fill.home_bytes == BLOCK_BYTES.min(came - fill.block * BLOCK_BYTES);
             let sum = |(fill, content): (&Fill, &[u8])| match is_all(fill) {
                 true => known[(fill.block - first) as usize],
                 false => ebb_format::crc32c(content),
             };
-            let sums = fills[at..at + run].iter().zip(content.chunks(BLOCK_BYTES as usize)).map(sum).collect();
+            let sums = fills[at..at + run]
+                .iter()
+                .zip(content.chunks(BLOCK_BYTES as usize))
+                .map(sum)
+                .collect();
             let start = fills[at].block;
-            let content = content.slice(..self.visible_bytes(&place, start * BLOCK_BYTES, content.len()).await?);
-            self.store.fill(&place, start * BLOCK_BYTES, content).await.map_err(|error| self.disk_failed(ino, error))?;
+            let content = content
+                .slice(..self.visible_bytes(&place, start * BLOCK_BYTES, content.len()).await?);
+            self.store
+                .fill(&place, start * BLOCK_BYTES, content)
+                .await
+                .map_err(|error| self.disk_failed(ino, error))?;
             if self.is_exposed(ino) {
                 // Lost by a power cut it would count as stored over.
-                self.store.sync(SyncScope::File(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.store
+                    .sync(SyncScope::File(ino))
+                    .await
+                    .map_err(|error| self.disk_failed(ino, error))?;
             }
-            self.commit(Command::Extent(ExtentCommand::Present { ino, etag: etag.0.clone(), first: start, sums })).await?;
+            self.commit(Command::Extent(ExtentCommand::Present {
+                ino,
+                etag: etag.0.clone(),
+                first: start,
+                sums,
+            }))
+            .await?;
             self.note_clean(ino, start..start + run as u64);
             self.loans.verified(ino, start..start + run as u64);
             at += run;
@@ -338,14 +438,24 @@ impl Node {
         Some((key, ETag(home.etag.clone()), home.valid_bytes))
     }
 
-    /// A range of an object, whole, of just this version, and as it was written as far as the object
-    /// says what that was.
-    pub(crate) async fn get_range(&self, key: &str, range: Range<u64>, etag: &ETag) -> Result<Bytes, BucketError> {
+    /// A range of an object, whole, of just this version, and as it was written as far as the
+    /// object says what that was.
+    pub(crate) async fn get_range(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        etag: &ETag,
+    ) -> Result<Bytes, BucketError> {
         self.get_summed(key, range, etag).await.map(|summed| summed.body)
     }
 
     /// The same with all checksums. The range begins with a block.
-    async fn get_summed(&self, key: &str, range: Range<u64>, etag: &ETag) -> Result<Summed, BucketError> {
+    async fn get_summed(
+        &self,
+        key: &str,
+        range: Range<u64>,
+        etag: &ETag,
+    ) -> Result<Summed, BucketError> {
         debug_assert!(range.start.is_multiple_of(BLOCK_BYTES), "{range:?}");
         let len_bytes = range.end - range.start;
         let sound = |Object { meta, body }: Object| {
@@ -356,22 +466,38 @@ impl Node {
             }
             let sums = Sums::decode(&meta.tags, meta.len_bytes);
             let blocks = sums_of_blocks(&body);
-            match sums.as_ref().and_then(|sums| sums.damage_of_blocks(range.start, len_bytes, &blocks)) {
-                Some(at) => Err(Damage { what: format!("bytes {} to {} have another checksum", at.start, at.end), at }),
+            match sums
+                .as_ref()
+                .and_then(|sums| sums.damage_of_blocks(range.start, len_bytes, &blocks))
+            {
+                Some(at) => Err(Damage {
+                    what: format!("bytes {} to {} have another checksum", at.start, at.end),
+                    at,
+                }),
                 None => Ok(Summed { body, blocks, sums }),
             }
         };
-        let summed = self.get_sound(key, len_bytes, || self.bucket().get(key, Some(range.clone()), Some(etag)), sound).await?;
+        let summed = self
+            .get_sound(
+                key,
+                len_bytes,
+                || self.bucket().get(key, Some(range.clone()), Some(etag)),
+                sound,
+            )
+            .await?;
         self.is_sound(key, &range);
         Ok(summed)
     }
 }
 
-/// A run of blocks in requests of this many, which end where spans of an object do. What is no more than one stays one.
+/// A run of blocks in requests of this many, which end where spans of an object do. What is no more
+/// than one stays one.
 fn pieces(run: Range<u64>, most: u64) -> Vec<Range<u64>> {
     let step = if run.end - run.start > most { most } else { u64::MAX };
     let mut pieces: Vec<Range<u64>> = Vec::new();
-    while let Some(start) = pieces.last().map_or(Some(run.start), |last| (last.end < run.end).then_some(last.end)) {
+    while let Some(start) =
+        pieces.last().map_or(Some(run.start), |last| (last.end < run.end).then_some(last.end))
+    {
         pieces.push(start..run.end.min((start / step + 1).saturating_mul(step)));
     }
     pieces

@@ -57,7 +57,11 @@ impl Loans {
     /// The blocks are what their checksums say.
     pub fn verified(&self, ino: Ino, blocks: Range<u64>) {
         let mut verified = self.verified.borrow_mut();
-        let is_known = || verified.next(ino, blocks.start).is_some_and(|run| run.start <= blocks.start && run.end >= blocks.end);
+        let is_known = || {
+            verified
+                .next(ino, blocks.start)
+                .is_some_and(|run| run.start <= blocks.start && run.end >= blocks.end)
+        };
         if !blocks.is_empty() && !is_known() {
             verified.insert(ino, blocks);
         }
@@ -86,18 +90,30 @@ impl Node {
     /// The store file of a file, for the kernel to read by itself; to be given back by
     /// [`Node::take_back`]. `None` where the file is to be read through the node: what of it is
     /// not here, or was not verified yet, comes in by that.
-    pub async fn lend(self: &Rc<Self>, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
+    pub async fn lend(
+        self: &Rc<Self>,
+        ino: Ino,
+        borrow: Borrow,
+    ) -> Result<Option<OwnedFd>, RpcError> {
         if borrow.begins() {
             self.opens_to_read(ino);
         }
         self.lend_now(ino, borrow).await
     }
 
-    async fn lend_now(self: &Rc<Self>, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
+    async fn lend_now(
+        self: &Rc<Self>,
+        ino: Ino,
+        borrow: Borrow,
+    ) -> Result<Option<OwnedFd>, RpcError> {
         if borrow == Borrow::Resume {
             self.file_size(ino)?;
             // Whatever comes of this, it is to be kept as it is to be seen.
-            self.loans.table.borrow_mut().entry(ino).or_insert(Loan { is_doubtful: true, ..Loan::default() });
+            self.loans
+                .table
+                .borrow_mut()
+                .entry(ino)
+                .or_insert(Loan { is_doubtful: true, ..Loan::default() });
         }
         if borrow == Borrow::Follow && !self.is_apart(ino) && self.may_lend(self.file_size(ino)?) {
             self.set_apart(ino).await?;
@@ -107,10 +123,16 @@ impl Node {
         for _ in 0..MAX_ATTEMPTS {
             let guard = self.latches.hold(ino, Mode::Shared).await;
             let size = self.file_size(ino)?;
-            let is_lent = self.is_exposed(ino) || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
+            let is_lent = self.is_exposed(ino)
+                || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
             let is_had = is_lent || borrow.begins() || self.is_lent_out(ino).await?;
             let is_worth = size >= LEAST_BYTES || borrow == Borrow::Follow;
-            let may_be = is_lent || is_had && is_worth && self.is_apart(ino) && self.is_whole(ino, size) && self.may_lend(size);
+            let may_be = is_lent
+                || is_had
+                    && is_worth
+                    && self.is_apart(ino)
+                    && self.is_whole(ino, size)
+                    && self.may_lend(size);
             if !may_be {
                 return Ok(None);
             }
@@ -121,7 +143,8 @@ impl Node {
                 self.fetch(ino, &missing).await?;
                 continue;
             }
-            let lent = self.store.lend(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            let lent =
+                self.store.lend(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
             if lent.is_some() {
                 if borrow == Borrow::Expose {
                     self.expose(ino).await?;
@@ -143,10 +166,17 @@ impl Node {
     }
 
     /// As [`Node::lend`], to a client in another process of this machine.
-    pub async fn lend_to(self: &Rc<Self>, session: SessionId, ino: Ino, borrow: Borrow) -> Result<Option<OwnedFd>, RpcError> {
+    pub async fn lend_to(
+        self: &Rc<Self>,
+        session: SessionId,
+        ino: Ino,
+        borrow: Borrow,
+    ) -> Result<Option<OwnedFd>, RpcError> {
         self.expect_attached(session)?;
         let resumes = borrow == Borrow::Resume;
-        if !self.attachments.holds(session, ino) || borrow == Borrow::Expose && self.attachments.read_only(session) {
+        if !self.attachments.holds(session, ino)
+            || borrow == Borrow::Expose && self.attachments.read_only(session)
+        {
             return Err(FsError::AccessDenied.into());
         }
         // What was read past an earlier run comes before what is new.
@@ -188,7 +218,8 @@ impl Node {
         if self.loans.is_lent(ino) && !is_doubtful && !self.end_loan(ino) {
             return Ok(true);
         }
-        let is_held = self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        let is_held =
+            self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
         if is_doubtful && !is_held {
             self.loans.table.borrow_mut().remove(&ino);
         }
@@ -206,7 +237,9 @@ impl Node {
             match node.lend(ino, Borrow::Join).await {
                 Ok(Some(_)) => node.take_back(ino),
                 Ok(None) => {}
-                Err(error) => tracing::warn!(%ino, %error, "who has the file open sees what it was"),
+                Err(error) => {
+                    tracing::warn!(%ino, %error, "who has the file open sees what it was")
+                }
             }
         }));
     }
@@ -219,24 +252,33 @@ impl Node {
     /// A file has become longer: so does what is seen of it past the node, and who stores there may
     /// force it without a word to the node. The inode's latch is held exclusively.
     pub(crate) async fn show_length(&self, ino: Ino) -> Result<(), RpcError> {
-        // Asked between a command and its answer, which the bucket's side is not to keep waiting. Of a file that has gone meanwhile nothing is shown.
+        // Asked between a command and its answer, which the bucket's side is not to keep waiting.
+        // Of a file that has gone meanwhile nothing is shown.
         let is_exposed = self.replica.ahead().extents().is_exposed(ino);
         if !is_exposed && !self.loans.is_lent(ino) {
             return Ok(());
         }
-        self.store.show_length(&self.place(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+        self.store
+            .show_length(&self.place(ino))
+            .await
+            .map_err(|error| self.disk_failed(ino, error))?;
         if self.is_exposed(ino) { self.force_log().await.map(drop) } else { Ok(()) }
     }
 
-    /// Others have replaced the object of a file. Blocks that it had `before` and that are zeros by now are
-    /// seen as such. The inode's latch is held exclusively.
-    pub(crate) async fn hide_dropped(&self, ino: Ino, before: Vec<Range<u64>>) -> Result<(), RpcError> {
+    /// Others have replaced the object of a file. Blocks that it had `before` and that are zeros by
+    /// now are seen as such. The inode's latch is held exclusively.
+    pub(crate) async fn hide_dropped(
+        &self,
+        ino: Ino,
+        before: Vec<Range<u64>>,
+    ) -> Result<(), RpcError> {
         if !self.is_seen(ino) {
             return Ok(());
         }
         for block in before.into_iter().flatten() {
             if self.replica.view().extents().is_zero(ino, block) {
-                let hidden = self.store.hole(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES).await;
+                let hidden =
+                    self.store.hole(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES).await;
                 hidden.map_err(|error| self.disk_failed(ino, error))?;
             }
         }
@@ -246,9 +288,15 @@ impl Node {
     /// How many leading bytes of what is filled in go into the store file. The zeros that are
     /// added to the last block are only for the node to see, and a file that somebody has ends
     /// where it is to end: nothing has to be overwritten behind that.
-    pub(crate) async fn visible_bytes(&self, place: &Place, offset: u64, len_bytes: usize) -> Result<usize, RpcError> {
+    pub(crate) async fn visible_bytes(
+        &self,
+        place: &Place,
+        offset: u64,
+        len_bytes: usize,
+    ) -> Result<usize, RpcError> {
         let ino = place.ino;
-        let is_seen = self.is_seen(ino) || self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
+        let is_seen = self.is_seen(ino)
+            || self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
         let end = if is_seen { place.size_bytes } else { place.end() };
         Ok(len_bytes.min(end.saturating_sub(offset) as usize))
     }
@@ -256,7 +304,8 @@ impl Node {
     /// True if nobody has the file.
     fn end_loan(&self, ino: Ino) -> bool {
         let mut table = self.loans.table.borrow_mut();
-        let over = table.get(&ino).is_none_or(|loan| loan.count == 0 && !loan.is_doubtful) && self.store.take_back(ino);
+        let over = table.get(&ino).is_none_or(|loan| loan.count == 0 && !loan.is_doubtful)
+            && self.store.take_back(ino);
         if over {
             table.remove(&ino);
         }
@@ -275,12 +324,15 @@ impl Node {
         if !is_here {
             return false;
         }
-        let is_unknown = |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
+        let is_unknown =
+            |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
         self.damaged_blocks(ino).is_empty()
-            && (self.store.is_young(ino) || !self.loans.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
+            && (self.store.is_young(ino)
+                || !self.loans.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
     }
 
-    /// A block is as it was written, as far as this run knows: it has put it there itself, or compared it.
+    /// A block is as it was written, as far as this run knows: it has put it there itself, or
+    /// compared it.
     pub(crate) fn is_verified(&self, ino: Ino, block: u64) -> bool {
         self.store.is_young(ino) || self.loans.unverified(ino, block..block + 1).is_empty()
     }
@@ -309,15 +361,20 @@ impl Node {
     /// What of a file is only in the bucket.
     fn missing(&self, ino: Ino, size_bytes: u64) -> Vec<Range<u64>> {
         let plan = self.replica.view().extents().plan_read(ino, 0..size_bytes, size_bytes);
-        plan.into_iter().filter(|part| part.source == Source::Remote).map(|part| part.range).collect()
+        plan.into_iter()
+            .filter(|part| part.source == Source::Remote)
+            .map(|part| part.range)
+            .collect()
     }
 
-    /// How much may be cached. Files that are lent may grow, and cannot be evicted: to the others is left what
-    /// those never take at first.
+    /// How much may be cached. Files that are lent may grow, and cannot be evicted: to the others
+    /// is left what those never take at first.
     pub(crate) fn cache_budget(&self) -> u64 {
         let state = self.replica.view();
-        let lent: BTreeSet<Ino> = self.loans.table.borrow().keys().copied().chain(state.extents().exposed()).collect();
-        let kept_bytes: u64 = lent.into_iter().map(|ino| state.extents().resident_bytes_of(ino)).sum();
+        let lent: BTreeSet<Ino> =
+            self.loans.table.borrow().keys().copied().chain(state.extents().exposed()).collect();
+        let kept_bytes: u64 =
+            lent.into_iter().map(|ino| state.extents().resident_bytes_of(ino)).sum();
         self.options.cache_bytes.max(kept_bytes + self.options.cache_bytes / CACHE_SHARE)
     }
 
@@ -327,12 +384,20 @@ impl Node {
             let table = self.loans.table.borrow();
             let lent_bytes = table.values().map(|loan| loan.size_bytes).sum::<u64>();
             let most = if size_bytes < LEAST_BYTES { MAX_FILES / 2 } else { MAX_FILES };
-            table.len() < most && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
+            table.len() < most
+                && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
         };
         if has_room() {
             return true;
         }
-        let returned: Vec<Ino> = self.loans.table.borrow().iter().filter(|(_, loan)| loan.count == 0).map(|(ino, _)| *ino).collect();
+        let returned: Vec<Ino> = self
+            .loans
+            .table
+            .borrow()
+            .iter()
+            .filter(|(_, loan)| loan.count == 0)
+            .map(|(ino, _)| *ino)
+            .collect();
         for ino in returned {
             self.end_loan(ino);
         }

@@ -1,4 +1,5 @@
-//! Bytes of files: where they are on the node's disk, how they come and go, and who reads and changes them.
+//! Bytes of files: where they are on the node's disk, how they come and go, and who reads and
+//! changes them.
 
 pub(crate) mod buffers;
 pub(crate) mod cache;

@@ -4,8 +4,9 @@
 //!
 //! Laws:
 //! - A file has one place. It gets another while nobody reads or writes it: what it has is copied,
-//!   and forced if it was forced where it is, before the log says where it is now. Of one that has nothing the log says so
-//!   with its first write; until then its range is kept by who writes ([`Reserved`]).
+//!   and forced if it was forced where it is, before the log says where it is now. Of one that has
+//!   nothing the log says so with its first write; until then its range is kept by who writes
+//!   ([`Reserved`]).
 //! - Space is used once. What a run that died had set aside and not logged is never used.
 
 use crate::Node;
@@ -23,7 +24,8 @@ pub const DIRECTORY: &str = "packs";
 /// How often it looks for a pack file that is mostly holes.
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a pack file is left as it is of which something could not be moved: what cannot be read now will hardly be readable soon.
+/// How long a pack file is left as it is of which something could not be moved: what cannot be read
+/// now will hardly be readable soon.
 const STUCK_TIME: Duration = Duration::from_secs(600);
 
 /// A pack file is compacted when less than 1 / this of what one can hold is in use.
@@ -64,7 +66,11 @@ pub struct Reserved {
 impl Packs {
     pub async fn found(disk: &dyn Disk) -> Result<Packs, DiskError> {
         let names = disk.list(DIRECTORY).await?;
-        let found: Vec<PackId> = names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(PackId).collect();
+        let found: Vec<PackId> = names
+            .iter()
+            .filter_map(|name| u64::from_str_radix(name, 16).ok())
+            .map(PackId)
+            .collect();
         let last = found.iter().map(|pack| pack.0).max().unwrap_or(0);
         Ok(Packs { found, state: Rc::new(RefCell::new(State { last, ..State::default() })) })
     }
@@ -137,7 +143,8 @@ impl Packs {
     /// False if nothing was ever written to a range from `at` on.
     pub fn may_be_written(&self, range: PackRange, at: u64) -> bool {
         let state = self.state.borrow();
-        !state.is_active(range.pack) || state.written.get(&range.start).is_none_or(|written| *written > at)
+        !state.is_active(range.pack)
+            || state.written.get(&range.start).is_none_or(|written| *written > at)
     }
 
     /// It may be begun at any moment.
@@ -186,7 +193,9 @@ pub fn joined(mut ranges: Vec<PackRange>) -> Vec<PackRange> {
     let mut joined = Vec::<PackRange>::new();
     for range in ranges {
         match joined.last_mut() {
-            Some(last) if last.pack == range.pack && last.end() == range.start => last.len_bytes += range.len_bytes,
+            Some(last) if last.pack == range.pack && last.end() == range.start => {
+                last.len_bytes += range.len_bytes
+            }
             _ => joined.push(range),
         }
     }
@@ -224,20 +233,28 @@ impl Node {
         if self.has_room(ino, end) {
             return Ok(place);
         }
-        let reserved = self.is_small(end).then(|| match place.packed.filter(|_| self.has_blocks(ino)) {
-            Some(range) => {
-                // Who has grown once will grow again.
-                let more = end.next_power_of_two().min(PACKED_BYTES);
-                self.store.packs.extend(range, more, self.options.pack_bytes).unwrap_or_else(|| self.reserve_room(more))
-            }
-            None => self.first_room(end),
-        });
+        let reserved =
+            self.is_small(end).then(|| match place.packed.filter(|_| self.has_blocks(ino)) {
+                Some(range) => {
+                    // Who has grown once will grow again.
+                    let more = end.next_power_of_two().min(PACKED_BYTES);
+                    self.store
+                        .packs
+                        .extend(range, more, self.options.pack_bytes)
+                        .unwrap_or_else(|| self.reserve_room(more))
+                }
+                None => self.first_room(end),
+            });
         self.relocate(&place, reserved).await
     }
 
-    /// As [`Node::make_room`], for a write: of a small file that has no blocks a range is set aside, and the record of the write says that it is
-    /// there.
-    pub(crate) async fn room_to_write(&self, ino: Ino, end: u64) -> Result<(Place, Option<Reserved>), RpcError> {
+    /// As [`Node::make_room`], for a write: of a small file that has no blocks a range is set
+    /// aside, and the record of the write says that it is there.
+    pub(crate) async fn room_to_write(
+        &self,
+        ino: Ino,
+        end: u64,
+    ) -> Result<(Place, Option<Reserved>), RpcError> {
         if self.has_room(ino, end) || self.has_blocks(ino) || !self.is_small(end) {
             return Ok((self.make_room(ino, end).await?, None));
         }
@@ -246,9 +263,12 @@ impl Node {
         Ok((Place { packed: Some(reserved.range), ..self.place(ino) }, Some(reserved)))
     }
 
-    /// What was set aside goes, unless the file is there. What a log has that has failed the next start finds out.
+    /// What was set aside goes, unless the file is there. What a log has that has failed the next
+    /// start finds out.
     pub(crate) fn vacate_unless_used(&self, ino: Ino, reserved: &Reserved) {
-        if self.replica.ahead().extents().packed(ino) != Some(reserved.range) && self.expect_log().is_ok() {
+        if self.replica.ahead().extents().packed(ino) != Some(reserved.range)
+            && self.expect_log().is_ok()
+        {
             self.store.vacate(reserved.range, self.replica.log().written());
         }
     }
@@ -297,7 +317,8 @@ impl Node {
                 Ok(place)
             }
             Err(error) => {
-                // What was written there is nobody's. What a log has that has failed the next start finds out.
+                // What was written there is nobody's. What a log has that has failed the next start
+                // finds out.
                 if !stays && !is_there && self.expect_log().is_ok() {
                     match range {
                         Some(range) => self.store.vacate(range, self.replica.log().written()),
@@ -318,15 +339,17 @@ impl Node {
         self.store.drop_own(ino).await.map_err(|error| self.disk_failed(ino, error))
     }
 
-    /// Copies what there is of a file to another place of it, and forces what may have been forced where it is. What cannot be
-    /// read is absent from then on, if the bucket has it.
+    /// Copies what there is of a file to another place of it, and forces what may have been forced
+    /// where it is. What cannot be read is absent from then on, if the bucket has it.
     async fn copy_to(&self, from: &Place, to: &Place) -> Result<(), RpcError> {
         let ino = from.ino;
         if from.packed.is_some() && to.packed.is_none() {
             self.begin_own(ino).await?;
         }
         let is_dirty = self.replica.view().extents().dirty_bytes_of(ino) > 0;
-        let next = |block: u64| self.replica.view().extents().resident_runs(ino, block..u64::MAX).into_iter().next();
+        let next = |block: u64| {
+            self.replica.view().extents().resident_runs(ino, block..u64::MAX).into_iter().next()
+        };
         if next(0).is_none() {
             self.store.born(ino);
         }
@@ -335,7 +358,11 @@ impl Node {
             let (start, end) = (run.start * BLOCK_BYTES, (run.end * BLOCK_BYTES).min(from.end()));
             if start < end {
                 match self.store.read(from, start, (end - start) as usize).await {
-                    Ok(data) => self.store.write(to, start, data).await.map_err(|error| self.disk_failed(ino, error))?,
+                    Ok(data) => self
+                        .store
+                        .write(to, start, data)
+                        .await
+                        .map_err(|error| self.disk_failed(ino, error))?,
                     Err(error) => {
                         self.cannot_read(ino, run, &error).await?;
                         continue;
@@ -346,7 +373,10 @@ impl Node {
         }
         // What is dirty may have been forced where it is, by this run or an earlier one.
         if is_dirty && !self.store.is_young(ino) {
-            self.store.sync(SyncScope::File(ino)).await.map_err(|error| self.disk_failed(ino, error))?;
+            self.store
+                .sync(SyncScope::File(ino))
+                .await
+                .map_err(|error| self.disk_failed(ino, error))?;
         }
         Ok(())
     }
@@ -369,11 +399,14 @@ impl Node {
     pub(crate) fn pack_status(&self) -> PackStatus {
         let state = self.replica.view();
         let packs = state.extents().packs();
-        packs.fold(PackStatus { files: state.extents().packed_count(), ..PackStatus::default() }, |sum, (_, bytes)| PackStatus {
-            packs: sum.packs + 1,
-            used_bytes: sum.used_bytes + bytes,
-            ..sum
-        })
+        packs.fold(
+            PackStatus { files: state.extents().packed_count(), ..PackStatus::default() },
+            |sum, (_, bytes)| PackStatus {
+                packs: sum.packs + 1,
+                used_bytes: sum.used_bytes + bytes,
+                ..sum
+            },
+        )
     }
 
     pub(crate) async fn compact_for_ever(self: Rc<Self>) {
@@ -394,18 +427,27 @@ impl Node {
         let state = self.replica.view();
         let now = self.ports.clock.monotonic();
         // What could not be forced where it is cannot leave it.
-        let failed: BTreeSet<PackId> =
-            self.store.failed().into_iter().filter_map(|(ino, _)| Some(state.extents().packed(ino)?.pack)).collect();
-        let may_go = |pack| !failed.contains(&pack) && !self.store.packs.is_in_use(pack) && !self.store.packs.is_stuck(pack, now);
+        let failed: BTreeSet<PackId> = self
+            .store
+            .failed()
+            .into_iter()
+            .filter_map(|(ino, _)| Some(state.extents().packed(ino)?.pack))
+            .collect();
+        let may_go = |pack| {
+            !failed.contains(&pack)
+                && !self.store.packs.is_in_use(pack)
+                && !self.store.packs.is_stuck(pack, now)
+        };
         let packs = state.extents().packs().filter(|(pack, _)| may_go(*pack));
         let (pack, used) = packs.min_by_key(|(_, bytes)| *bytes)?;
         (used < self.options.pack_bytes / COMPACTED_SHARE).then_some(pack)
     }
 
-    /// Moves what is in a pack file to the one at work. The file goes when the log is forced, if there is nothing left in it: one file that
-    /// cannot be moved keeps no other there.
+    /// Moves what is in a pack file to the one at work. The file goes when the log is forced, if
+    /// there is nothing left in it: one file that cannot be moved keeps no other there.
     async fn compact(&self, pack: PackId) {
-        let files: Vec<Ino> = self.replica.view().extents().packed_in(pack).map(|(_, ino)| ino).collect();
+        let files: Vec<Ino> =
+            self.replica.view().extents().packed_in(pack).map(|(_, ino)| ino).collect();
         tracing::debug!(pack = pack.0, files = files.len(), "compacting a pack file");
         let mut left = Vec::new();
         for ino in files {
@@ -414,7 +456,8 @@ impl Node {
             }
         }
         if let Some((ino, error)) = left.first() {
-            tracing::warn!(pack = pack.0, files = left.len(), %ino, %error, "a pack file could not be compacted");
+            tracing::warn!(pack = pack.0, files = left.len(), %ino, %error, "a pack file could not \
+                be compacted");
             self.store.packs.note_stuck(pack, self.ports.clock.monotonic());
         }
     }
@@ -489,7 +532,10 @@ mod tests {
         let first = packs.reserve(2 * PACK_UNIT_BYTES, PACK).range;
         assert!(!packs.may_be_written(first, first.start));
         packs.written(first, first.start + 100);
-        assert!(packs.may_be_written(first, first.start + 99) && !packs.may_be_written(first, first.start + 100));
+        assert!(
+            packs.may_be_written(first, first.start + 99)
+                && !packs.may_be_written(first, first.start + 100)
+        );
         let second = packs.reserve(PACK_UNIT_BYTES, PACK).range;
         assert!(!packs.may_be_written(second, second.start));
         packs.seal();

@@ -13,7 +13,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Node {
-    pub(crate) async fn read(self: &Rc<Self>, ino: Ino, offset: u64, len_bytes: u32) -> Result<Bytes, RpcError> {
+    pub(crate) async fn read(
+        self: &Rc<Self>,
+        ino: Ino,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Bytes, RpcError> {
         let len_bytes = u64::from(len_bytes).min(MAX_IO_BYTES as u64);
         let wanted = offset..offset.saturating_add(len_bytes);
         self.read_ahead(ino, &wanted);
@@ -28,8 +33,12 @@ impl Node {
             if attempt == 0 {
                 self.counters.read(&plan);
             }
-            let remote = plan.iter().filter(|part| part.source == Source::Remote).map(|part| part.range.clone());
-            let remote: Vec<Range<u64>> = remote.filter(|range| self.fetched(ino, range, &pieces).is_none()).collect();
+            let remote = plan
+                .iter()
+                .filter(|part| part.source == Source::Remote)
+                .map(|part| part.range.clone());
+            let remote: Vec<Range<u64>> =
+                remote.filter(|range| self.fetched(ino, range, &pieces).is_none()).collect();
             if remote.is_empty() {
                 match self.gather(ino, &plan, &pieces).await? {
                     Some(data) => {
@@ -55,9 +64,14 @@ impl Node {
         Ok(self.replica.view().namespace().attr(ino)?.file_bytes()?)
     }
 
-    /// A range that is absent from the store file, in parts, if these pieces have it of the object that the
-    /// file's home is now.
-    pub(crate) fn fetched(&self, ino: Ino, range: &Range<u64>, pieces: &[Piece]) -> Option<Vec<Bytes>> {
+    /// A range that is absent from the store file, in parts, if these pieces have it of the object
+    /// that the file's home is now.
+    pub(crate) fn fetched(
+        &self,
+        ino: Ino,
+        range: &Range<u64>,
+        pieces: &[Piece],
+    ) -> Option<Vec<Bytes>> {
         let etag = self.absent_of(ino)?;
         let mut parts = Vec::new();
         let mut rest = range.clone();
@@ -70,7 +84,12 @@ impl Node {
     }
 
     /// Reads a plan of which what is absent is in these pieces. The caller holds the inode's latch.
-    pub(crate) async fn gather(&self, ino: Ino, plan: &[Segment], pieces: &[Piece]) -> Result<Option<Bytes>, RpcError> {
+    pub(crate) async fn gather(
+        &self,
+        ino: Ino,
+        plan: &[Segment],
+        pieces: &[Piece],
+    ) -> Result<Option<Bytes>, RpcError> {
         if let ([first, ..], true) = (plan, self.is_exposed(ino)) {
             let end = plan.last().map_or(first.range.end, |last| last.range.end);
             return self.read_local(ino, &(first.range.start..end)).await;
@@ -83,11 +102,14 @@ impl Node {
         {
             return Ok(Some(data.clone()));
         }
-        let len_bytes = plan.iter().map(|part| part.range.end - part.range.start).sum::<u64>() as usize;
+        let len_bytes =
+            plan.iter().map(|part| part.range.end - part.range.start).sum::<u64>() as usize;
         let mut data = BytesMut::with_capacity(len_bytes);
         for part in plan {
             match part.source {
-                Source::Zero => data.resize(data.len() + (part.range.end - part.range.start) as usize, 0),
+                Source::Zero => {
+                    data.resize(data.len() + (part.range.end - part.range.start) as usize, 0)
+                }
                 Source::Local => match self.read_local(ino, &part.range).await? {
                     Some(bytes) => data.extend_from_slice(&bytes),
                     None => return Ok(None),
@@ -102,8 +124,13 @@ impl Node {
     }
 
     /// Reads present blocks and verifies those with a checksum, which are read whole for it, and
-    /// whatever is in blocks of an exposed file. `None` after a clean block that is damaged or cannot be read was dropped.
-    pub(crate) async fn read_local(&self, ino: Ino, range: &Range<u64>) -> Result<Option<Bytes>, RpcError> {
+    /// whatever is in blocks of an exposed file. `None` after a clean block that is damaged or
+    /// cannot be read was dropped.
+    pub(crate) async fn read_local(
+        &self,
+        ino: Ino,
+        range: &Range<u64>,
+    ) -> Result<Option<Bytes>, RpcError> {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let first_byte = blocks.start * BLOCK_BYTES;
         let len_bytes = ((blocks.end - blocks.start) * BLOCK_BYTES) as usize;
@@ -121,39 +148,57 @@ impl Node {
             let state = self.replica.view().extents().block(ino, block);
             let Some(state) = state else { return Ok(None) };
             let subject = || Subject::Block { ino, block, version: state.version };
-            if state.sum.is_none_or(|sum| ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize]) == sum) {
+            if state.sum.is_none_or(|sum| {
+                ebb_format::crc32c(&data[start..start + BLOCK_BYTES as usize]) == sum
+            }) {
                 self.trouble(subject(), None);
                 continue;
             }
             if state.dirty {
-                let what = format!("block {block} of inode {ino} is damaged on the node's disk, and the bucket does not have it yet");
+                let what = format!(
+                    "block {block} of inode {ino} is damaged on the node's disk, and the bucket \
+                     does not have it yet"
+                );
                 self.trouble(subject(), Some(what));
                 return Err(FsError::Io.into());
             }
-            tracing::warn!(%ino, block, "a cached block is damaged on the node's disk and is fetched again");
-            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 })).await?;
+            tracing::warn!(%ino, block, "a cached block is damaged on the node's disk and is \
+                fetched again");
+            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 }))
+                .await?;
             return Ok(None);
         }
         self.loans.verified(ino, blocks);
         Ok(Some(wanted))
     }
 
-    /// The node's disk fails to read a range of blocks: which of them is found out by reading them one by one. Those that
-    /// the bucket has are dropped: what is fetched again is written where nothing can be read. An error if that was not all.
-    pub(crate) async fn cannot_read(&self, ino: Ino, blocks: Range<u64>, error: &DiskError) -> Result<(), RpcError> {
+    /// The node's disk fails to read a range of blocks: which of them is found out by reading them
+    /// one by one. Those that the bucket has are dropped: what is fetched again is written where
+    /// nothing can be read. An error if that was not all.
+    pub(crate) async fn cannot_read(
+        &self,
+        ino: Ino,
+        blocks: Range<u64>,
+        error: &DiskError,
+    ) -> Result<(), RpcError> {
         tracing::debug!(%ino, %error, "bytes could not be read");
         let (mut dropped, mut lost) = (false, false);
         for block in blocks {
-            let read = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+            let read =
+                self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
             let known = self.replica.view().extents().block(ino, block);
             let (Err(error), Some(Block { version, dirty, .. })) = (read, known) else { continue };
             if dirty || self.is_exposed(ino) {
-                let what = format!("block {block} of inode {ino} cannot be read from the node's disk: {error}");
+                let what = format!(
+                    "block {block} of inode {ino} cannot be read from the node's disk: {error}"
+                );
                 self.trouble(Subject::Block { ino, block, version }, Some(what));
                 lost = true;
             } else {
-                tracing::warn!(%ino, block, %error, "a cached block cannot be read from the node's disk and is fetched again");
-                self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 })).await?;
+                tracing::warn!(%ino, block, %error, "a cached block cannot be read from the node's \
+                    disk and is fetched again");
+                self.commit(Command::Extent(ExtentCommand::Absent { ino, first: block, count: 1 }))
+                    .await?;
                 dropped = true;
             }
         }

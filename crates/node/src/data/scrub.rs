@@ -1,6 +1,6 @@
-//! Scrubbing: everything that is cached, the log and its snapshot are read and compared with their checksums
-//! once in a stated time, so that what rots on the node's disk is found while the bucket, or the node's
-//! memory, still has it.
+//! Scrubbing: everything that is cached, the log and its snapshot are read and compared with their
+//! checksums once in a stated time, so that what rots on the node's disk is found while the bucket,
+//! or the node's memory, still has it.
 //!
 //! It reads as slowly as that allows, and never faster than it may.
 
@@ -46,7 +46,8 @@ struct Pace<'a> {
 impl Pace<'_> {
     async fn tick(&mut self) {
         self.node.ports.clock.sleep(TICK).await;
-        let all = self.node.replica.view().extents().resident_bytes() + self.node.replica.log().bytes();
+        let all =
+            self.node.replica.view().extents().resident_bytes() + self.node.replica.log().bytes();
         let share = (all as f64 * (TICK.as_secs_f64() / self.interval.as_secs_f64())) as u64;
         // What could not be read in time is not caught up with.
         self.due_bytes = (self.due_bytes + share + 1).min(self.node.options.scrub_bytes_per_sec);
@@ -69,8 +70,8 @@ impl Node {
         let mut pace = Pace { node: &self, interval, due_bytes: 0 };
         while !self.is_stopping() {
             pace.tick().await;
-            // Clients that are still to come back bring bytes whose checksums are not known yet, nor does a snapshot say
-            // which these are.
+            // Clients that are still to come back bring bytes whose checksums are not known yet,
+            // nor does a snapshot say which these are.
             if self.attachments.awaits_any() {
                 continue;
             }
@@ -82,7 +83,8 @@ impl Node {
         }
     }
 
-    /// What is damaged of it is in memory, and written anew. As long as that cannot be done `status` says what is at stake.
+    /// What is damaged of it is in memory, and written anew. As long as that cannot be done
+    /// `status` says what is at stake.
     async fn scrub_log(&self, pace: &mut Pace<'_>) {
         let damage = self.replica.log().prove(async |bytes| pace.afford(bytes).await).await;
         if damage.is_none() {
@@ -95,7 +97,8 @@ impl Node {
                 let dirt = state.backing().dirt();
                 match self.bucket {
                     Some(_) => format!(
-                        "{} files and {} directories, {} bytes of files, that are not in the bucket",
+                        "{} files and {} directories, {} bytes of files, that are not in the \
+                         bucket",
                         dirt.files,
                         dirt.pages,
                         state.extents().dirty_bytes()
@@ -106,8 +109,10 @@ impl Node {
             self.trouble(
                 "log",
                 Some(format!(
-                    "the log is damaged on the node's disk, and a start could not read what comes after: {damage}. A new snapshot cannot \
-                     be written: {error}. If the node dies before one is, it does not start again, and out of reach are {dirty}"
+                    "the log is damaged on the node's disk, and a start could not read what comes \
+                     after: {damage}. A new snapshot cannot \
+                     be written: {error}. If the node dies before one is, it does not start again, \
+                     and out of reach are {dirty}"
                 )),
             );
             self.ports.clock.sleep(RETRY).await;
@@ -132,7 +137,8 @@ impl Node {
         let present = self.replica.view().extents().resident_runs(ino, blocks);
         let before = self.scrub.status().dropped;
         for block in present.into_iter().flatten() {
-            let read = self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await;
+            let read =
+                self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await;
             let mut status = self.scrub.status.borrow_mut();
             status.blocks += 1;
             match read {

@@ -9,7 +9,9 @@ impl Node {
         let state = self.replica.view();
         let found = match to {
             // Nobody knows what of its holes was stored into.
-            _ if state.extents().is_exposed(ino) => (offset < size).then_some(if to == Seek::Data { offset } else { size }),
+            _ if state.extents().is_exposed(ino) => {
+                (offset < size).then_some(if to == Seek::Data { offset } else { size })
+            }
             Seek::Data => state.extents().seek_data(ino, offset, size),
             Seek::Hole => state.extents().seek_hole(ino, offset, size),
         };

@@ -1,5 +1,5 @@
-//! Checksums of what is written: a block that grows with its file has one from its first write on, and loses it
-//! before anything of it is overwritten.
+//! Checksums of what is written: a block that grows with its file has one from its first write on,
+//! and loses it before anything of it is overwritten.
 
 use crate::Node;
 use crate::buckets::ask::Damage;
@@ -14,19 +14,29 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Node {
-    /// Of the blocks that a write touches the checksums, as far as all of a block is known with it: what it covers,
-    /// and where the file ends in it what has nothing but zeros where it is written. One that lies within the file and
-    /// is written in pieces would have to lose it with the next one. The inode's latch is held exclusively.
-    pub(crate) fn sums_of_write(&self, place: &Place, offset: u64, data: &[u8]) -> Vec<Option<u32>> {
+    /// Of the blocks that a write touches the checksums, as far as all of a block is known with it:
+    /// what it covers, and where the file ends in it what has nothing but zeros where it is
+    /// written. One that lies within the file and is written in pieces would have to lose it with
+    /// the next one. The inode's latch is held exclusively.
+    pub(crate) fn sums_of_write(
+        &self,
+        place: &Place,
+        offset: u64,
+        data: &[u8],
+    ) -> Vec<Option<u32>> {
         let (ino, len_bytes) = (place.ino, data.len() as u64);
         let state = self.replica.view();
         // An upload that has just ended may have let go of blocks whose bytes are here still.
         let left = state.extents().missing_for_write(ino, offset, len_bytes);
-        let has_zeros = |block: u64| !left.iter().any(|fill| fill.block == block && fill.home_bytes > 0);
+        let has_zeros =
+            |block: u64| !left.iter().any(|fill| fill.block == block && fill.home_bytes > 0);
         let sum_of = |block: u64| {
             let start = block * BLOCK_BYTES;
             let written = offset.max(start)..(offset + len_bytes).min(start + BLOCK_BYTES);
-            let (at, bytes) = ((written.start - start) as usize, &data[(written.start - offset) as usize..(written.end - offset) as usize]);
+            let (at, bytes) = (
+                (written.start - start) as usize,
+                &data[(written.start - offset) as usize..(written.end - offset) as usize],
+            );
             if bytes.len() as u64 == BLOCK_BYTES {
                 return Some(ebb_format::crc32c(bytes));
             }
@@ -36,7 +46,9 @@ impl Node {
             match state.extents().block(ino, block) {
                 None if has_zeros(block) => Some(ebb_format::crc32c_in_block(at, bytes)),
                 Some(_) if at == 0 => Some(ebb_format::crc32c_in_block(at, bytes)),
-                Some(Block { sum, .. }) if written.start >= place.size_bytes => Some(ebb_format::crc32c_with(sum?, at, bytes)),
+                Some(Block { sum, .. }) if written.start >= place.size_bytes => {
+                    Some(ebb_format::crc32c_with(sum?, at, bytes))
+                }
                 _ => None,
             }
         };
@@ -46,16 +58,21 @@ impl Node {
     /// The checksum of bytes of an object, if all of them are here, and are the object's.
     pub(crate) fn sum_of_cached(&self, ino: Ino, etag: &ETag, range: &Range<u64>) -> Option<u32> {
         let state = self.replica.view();
-        state.extents().home(ino).filter(|home| home.etag == etag.0 && range.end <= home.valid_bytes)?;
-        let clean_sum = |block: u64| state.extents().block(ino, block).filter(|known| !known.dirty)?.sum;
+        state
+            .extents()
+            .home(ino)
+            .filter(|home| home.etag == etag.0 && range.end <= home.valid_bytes)?;
+        let clean_sum =
+            |block: u64| state.extents().block(ino, block).filter(|known| !known.dirty)?.sum;
         let blocks = extent::touched_blocks(range.start, range.end - range.start);
         // Who reads in order has the last one at last.
         clean_sum(blocks.end - 1).filter(|_| !state.extents().is_exposed(ino))?;
         ebb_format::crc32c_of_blocks(range.end - range.start, blocks.map(clean_sum))
     }
 
-    /// What came in pieces was not to be checked before all of a span is here. Where that is not what was written, some of it was perhaps
-    /// read; what came from the bucket goes, and is fetched at one time. A span that is too long for that goes only once.
+    /// What came in pieces was not to be checked before all of a span is here. Where that is not
+    /// what was written, some of it was perhaps read; what came from the bucket goes, and is
+    /// fetched at one time. A span that is too long for that goes only once.
     pub(crate) async fn check_spans(
         self: &Rc<Self>,
         ino: Ino,
@@ -79,7 +96,10 @@ impl Node {
                 continue;
             }
             let is_known = self.troubles.contents(key).contains(&span);
-            let what = format!("bytes {} to {} have another checksum, and were perhaps read so", span.start, span.end);
+            let what = format!(
+                "bytes {} to {} have another checksum, and were perhaps read so",
+                span.start, span.end
+            );
             self.is_damaged(key, &Damage { at: span.clone(), what });
             if is_known && span.end - span.start > MAX_REQUEST_BYTES {
                 continue;
@@ -94,34 +114,62 @@ impl Node {
     pub(crate) async fn drop_fetched(&self, ino: Ino, range: &Range<u64>) -> Result<(), RpcError> {
         let runs = {
             let state = self.replica.view();
-            let is_fetched =
-                |block: &u64| state.extents().block(ino, *block).is_some_and(|known| !known.dirty && known.version == Version(0));
-            extent::runs(extent::touched_blocks(range.start, range.end - range.start).filter(is_fetched))
+            let is_fetched = |block: &u64| {
+                state
+                    .extents()
+                    .block(ino, *block)
+                    .is_some_and(|known| !known.dirty && known.version == Version(0))
+            };
+            extent::runs(
+                extent::touched_blocks(range.start, range.end - range.start).filter(is_fetched),
+            )
         };
         for run in runs {
-            self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+            self.commit(Command::Extent(ExtentCommand::Absent {
+                ino,
+                first: run.start,
+                count: run.end - run.start,
+            }))
+            .await?;
         }
         Ok(())
     }
 
-    /// Nothing is put beside what is damaged: what had been compared before is compared once more where it is about to lose
-    /// its checksum, or its copy in the bucket. What is clean of that is dropped, and given to be fetched.
-    pub(crate) async fn verify_rest(&self, place: &Place, written: &Range<u64>) -> Result<Option<Range<u64>>, RpcError> {
+    /// Nothing is put beside what is damaged: what had been compared before is compared once more
+    /// where it is about to lose its checksum, or its copy in the bucket. What is clean of that is
+    /// dropped, and given to be fetched.
+    pub(crate) async fn verify_rest(
+        &self,
+        place: &Place,
+        written: &Range<u64>,
+    ) -> Result<Option<Range<u64>>, RpcError> {
         for block in rest(place, written) {
             let known = self.replica.view().extents().block(place.ino, block);
-            let Some(Block { dirty, sum: Some(_), .. }) = known.filter(|_| !self.is_exposed(place.ino)) else { continue };
+            let Some(Block { dirty, sum: Some(_), .. }) =
+                known.filter(|_| !self.is_exposed(place.ino))
+            else {
+                continue;
+            };
             let there = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
-            let is_last_time = !dirty || written.start.max(there.start) < written.end.min(there.end).min(place.size_bytes);
-            let is_sound = || self.is_verified(place.ino, block) && !self.damaged_blocks(place.ino).contains(&block);
-            if (is_last_time || !is_sound()) && Box::pin(self.read_local(place.ino, &there)).await?.is_none() {
+            let is_last_time = !dirty
+                || written.start.max(there.start)
+                    < written.end.min(there.end).min(place.size_bytes);
+            let is_sound = || {
+                self.is_verified(place.ino, block)
+                    && !self.damaged_blocks(place.ino).contains(&block)
+            };
+            if (is_last_time || !is_sound())
+                && Box::pin(self.read_local(place.ino, &there)).await?.is_none()
+            {
                 return Ok(Some(there));
             }
         }
         Ok(None)
     }
 
-    /// As [`Node::verify_rest`] and [`Node::void_sums`], of a file that is about to be cut. Of a store file that is longer the cut is forced before it is made;
-    /// any other is written over where it was cut as it is.
+    /// As [`Node::verify_rest`] and [`Node::void_sums`], of a file that is about to be cut. Of a
+    /// store file that is longer the cut is forced before it is made; any other is written over
+    /// where it was cut as it is.
     pub(crate) async fn void_cut(&self, place: &Place, size: u64) -> Result<(), RpcError> {
         if size == 0 || size >= place.size_bytes {
             return Ok(());
@@ -130,28 +178,46 @@ impl Node {
         self.verify_rest(place, &(size..place.size_bytes)).await?;
         let end = match place.packed {
             Some(_) => place.size_bytes,
-            None if self.store.is_longer(place, size).await.map_err(|error| self.disk_failed(place.ino, error))? => size,
+            None if self
+                .store
+                .is_longer(place, size)
+                .await
+                .map_err(|error| self.disk_failed(place.ino, error))? =>
+            {
+                size
+            }
             None => place.size_bytes.min(size.next_multiple_of(BLOCK_BYTES)),
         };
         self.void_sums(place, size..end).await
     }
 
-    /// Dirty blocks lose their checksums before they are overwritten in place: a crash
-    /// before the command is safe would leave the sum of what is no longer there, and what
-    /// was forced long ago could not be read any more. Clean blocks would be fetched anew: that
-    /// they are clean is forced, or a power cut would make them dirty again. The whole chunk
-    /// is taken at once, so that a file rewritten in small pieces forces the log once per chunk. Of a file of which
-    /// nobody was told that anything is forced the log has no such promise: that the sums are void comes before any.
-    /// What is left of a block that is changed in part was verified before.
-    pub(crate) async fn void_sums(&self, place: &Place, changed: Range<u64>) -> Result<(), RpcError> {
+    /// Dirty blocks lose their checksums before they are overwritten in place: a crash before the
+    /// command is safe would leave the sum of what is no longer there, and what was forced long ago
+    /// could not be read any more. Clean blocks would be fetched anew: that they are clean is
+    /// forced, or a power cut would make them dirty again. The whole chunk is taken at once, so
+    /// that a file rewritten in small pieces forces the log once per chunk. Of a file of which
+    /// nobody was told that anything is forced the log has no such promise: that the sums are void
+    /// comes before any. What is left of a block that is changed in part was verified before.
+    pub(crate) async fn void_sums(
+        &self,
+        place: &Place,
+        changed: Range<u64>,
+    ) -> Result<(), RpcError> {
         let ino = place.ino;
         if self.is_exposed(ino) || changed.is_empty() {
             return Ok(());
         }
         let touched = extent::touched_blocks(changed.start, changed.end - changed.start);
-        let is_clean =
-            |block: u64| self.replica.view().extents().block(ino, block).is_some_and(|block| !block.dirty && block.sum.is_some());
-        if self.flusher.may_be_dirty_again(ino, self.replica.log().durable()) && touched.clone().any(is_clean) {
+        let is_clean = |block: u64| {
+            self.replica
+                .view()
+                .extents()
+                .block(ino, block)
+                .is_some_and(|block| !block.dirty && block.sum.is_some())
+        };
+        if self.flusher.may_be_dirty_again(ino, self.replica.log().durable())
+            && touched.clone().any(is_clean)
+        {
             self.force_log().await?;
         }
         let summed = |block: Block| block.dirty && block.sum.is_some();
@@ -166,7 +232,11 @@ impl Node {
             let per_chunk = CHUNK_BYTES / BLOCK_BYTES;
             let mut runs = Vec::<Range<u64>>::new();
             for chunk in touched.start / per_chunk..touched.end.div_ceil(per_chunk) {
-                for (block, _) in state.extents().chunk_blocks(ino, chunk).filter(|(block, known)| summed(*known) && !stays(*block)) {
+                for (block, _) in state
+                    .extents()
+                    .chunk_blocks(ino, chunk)
+                    .filter(|(block, known)| summed(*known) && !stays(*block))
+                {
                     match runs.last_mut() {
                         Some(run) if run.end == block => run.end += 1,
                         _ => runs.push(block..block + 1),
@@ -176,23 +246,40 @@ impl Node {
             runs
         };
         for run in runs {
-            self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first: run.start, count: run.end - run.start })).await?;
+            self.commit(Command::Extent(ExtentCommand::Unsynced {
+                ino,
+                first: run.start,
+                count: run.end - run.start,
+            }))
+            .await?;
         }
         if self.store.is_young(ino) { Ok(()) } else { self.force_log().await.map(drop) }
     }
 
-    /// Computes the checksums of such blocks, by their versions, that have none, so that from now on
-    /// damage is seen.
-    pub(crate) async fn sum_void(&self, ino: Ino, plan: &[Segment], of: impl Fn(u64, Version) -> bool) -> Result<(), RpcError> {
+    /// Computes the checksums of such blocks, by their versions, that have none, so that from now
+    /// on damage is seen.
+    pub(crate) async fn sum_void(
+        &self,
+        ino: Ino,
+        plan: &[Segment],
+        of: impl Fn(u64, Version) -> bool,
+    ) -> Result<(), RpcError> {
         let mut sums = Vec::new();
         let version = self.replica.view().version();
         for part in plan.iter().filter(|part| part.source == Source::Local) {
             for block in part.range.start / BLOCK_BYTES..part.range.end.div_ceil(BLOCK_BYTES) {
                 let known = self.replica.view().extents().block(ino, block);
-                let void = known.is_some_and(|known| known.sum.is_none() && of(block, known.version));
+                let void =
+                    known.is_some_and(|known| known.sum.is_none() && of(block, known.version));
                 if void {
-                    let data = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
-                    sums.push((block, ebb_format::crc32c(&data.map_err(|error| self.disk_failed(ino, error))?)));
+                    let data = self
+                        .store
+                        .read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize)
+                        .await;
+                    sums.push((
+                        block,
+                        ebb_format::crc32c(&data.map_err(|error| self.disk_failed(ino, error))?),
+                    ));
                 }
             }
         }

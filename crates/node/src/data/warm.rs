@@ -23,7 +23,12 @@ const MAX_PASSED: usize = 4096;
 impl Node {
     /// Brings in what of a range is only in the bucket, of at most one chunk's bytes, and prefers
     /// it to what is read by the way. Returns how many bytes came.
-    pub(crate) async fn warm(self: &Rc<Self>, ino: Ino, offset: u64, len_bytes: u64) -> Result<u64, RpcError> {
+    pub(crate) async fn warm(
+        self: &Rc<Self>,
+        ino: Ino,
+        offset: u64,
+        len_bytes: u64,
+    ) -> Result<u64, RpcError> {
         // What a client that is still to come back has changed is not there yet.
         if self.attachments.awaits_any() {
             return Err(RpcError::Overloaded);
@@ -53,16 +58,30 @@ impl Node {
         let state = self.replica.view();
         let size = state.namespace().attr(ino)?.file_bytes()?;
         let plan = state.extents().plan_read(ino, wanted.clone(), size);
-        Ok(plan.into_iter().filter(|part| part.source == Source::Remote).map(|part| part.range).collect())
+        Ok(plan
+            .into_iter()
+            .filter(|part| part.source == Source::Remote)
+            .map(|part| part.range)
+            .collect())
     }
 
-    /// Drops what is clean and not pinned of the files at or below an inode, beginning with this chunk of this
-    /// file, until that many bytes are free. Returns how many are, and where to go on.
-    pub(crate) async fn evict_below(&self, root: Ino, from: (Ino, u64), limit_bytes: u64) -> Result<(u64, Option<(Ino, u64)>), RpcError> {
+    /// Drops what is clean and not pinned of the files at or below an inode, beginning with this
+    /// chunk of this file, until that many bytes are free. Returns how many are, and where to go
+    /// on.
+    pub(crate) async fn evict_below(
+        &self,
+        root: Ino,
+        from: (Ino, u64),
+        limit_bytes: u64,
+    ) -> Result<(u64, Option<(Ino, u64)>), RpcError> {
         self.filled(|ino| self.is_below(ino, root)).await;
         let (mut at, mut freed, mut passed) = (from, 0, 0);
         loop {
-            let next = self.replica.view().extents().next_resident((at.0, at.1.saturating_mul(BLOCKS_PER_CHUNK)), 1);
+            let next = self
+                .replica
+                .view()
+                .extents()
+                .next_resident((at.0, at.1.saturating_mul(BLOCKS_PER_CHUNK)), 1);
             let Some((ino, blocks)) = next else { return Ok((freed, None)) };
             let chunk = blocks.start / BLOCKS_PER_CHUNK;
             if freed >= limit_bytes || passed >= MAX_PASSED {

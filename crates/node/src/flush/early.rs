@@ -1,9 +1,10 @@
-//! Parts of a file that is still growing. Each is put as an object of its own, below [`EARLY`], once the file has grown
-//! past it; the upload that the file comes to then has the bucket copy those that are still what the file is, and they
-//! go. So whoever writes for long waits for little at the end, whatever the file is called by then (decision 20).
+//! Parts of a file that is still growing. Each is put as an object of its own, below [`EARLY`],
+//! once the file has grown past it; the upload that the file comes to then has the bucket copy
+//! those that are still what the file is, and they go. So whoever writes for long waits for little
+//! at the end, whatever the file is called by then (decision 20).
 //!
-//! Nothing refers to these objects but the memory of this node: what a dead one has left there is removed before this one
-//! puts any.
+//! Nothing refers to these objects but the memory of this node: what a dead one has left there is
+//! removed before this one puts any.
 
 use super::transact::FlushError;
 use super::upload::PARTS_AT_ONCE;
@@ -31,7 +32,8 @@ use std::time::Duration;
 pub(super) struct Early {
     /// By where they begin.
     files: RefCell<BTreeMap<Ino, BTreeMap<u64, Part>>>,
-    /// Files that have grown past the end of a part, or of which not all could be sent, and since when, by the monotonic clock.
+    /// Files that have grown past the end of a part, or of which not all could be sent, and since
+    /// when, by the monotonic clock.
     grown: RefCell<VecDeque<(Ino, Duration)>>,
     woken: Signal,
     /// Raised when a part is there, or is not to come.
@@ -75,7 +77,10 @@ impl Early {
     /// The file ends there from now on.
     pub fn cut(&self, ino: Ino, len_bytes: u64) {
         let mut files = self.files.borrow_mut();
-        let cut = files.get_mut(&ino).into_iter().flat_map(|parts| parts.extract_if(.., |_, part| part.range.end > len_bytes));
+        let cut = files
+            .get_mut(&ino)
+            .into_iter()
+            .flat_map(|parts| parts.extract_if(.., |_, part| part.range.end > len_bytes));
         cut.for_each(|(_, part)| self.discard(part));
     }
 
@@ -98,7 +103,11 @@ impl Early {
     }
 
     fn has(&self, ino: Ino, start: u64, key: &str) -> bool {
-        self.files.borrow().get(&ino).and_then(|parts| parts.get(&start)).is_some_and(|part| part.key == key)
+        self.files
+            .borrow()
+            .get(&ino)
+            .and_then(|parts| parts.get(&start))
+            .is_some_and(|part| part.key == key)
     }
 
     /// What is on its way is found of no use when it arrives.
@@ -111,7 +120,8 @@ impl Early {
 
     /// Forgets files of which nothing is to be sent.
     fn retain(&self, is_wanted: impl Fn(Ino) -> bool) {
-        let unwanted: Vec<Ino> = self.files.borrow().keys().filter(|ino| !is_wanted(**ino)).copied().collect();
+        let unwanted: Vec<Ino> =
+            self.files.borrow().keys().filter(|ino| !is_wanted(**ino)).copied().collect();
         for ino in unwanted {
             self.forget(ino, u64::MAX);
             self.files.borrow_mut().remove(&ino);
@@ -122,7 +132,13 @@ impl Early {
         self.sending.get() > 0
     }
 
-    fn arrived(&self, ino: Ino, start: u64, key: String, sent: Result<ETag, BucketError>) -> Result<(), BucketError> {
+    fn arrived(
+        &self,
+        ino: Ino,
+        start: u64,
+        key: String,
+        sent: Result<ETag, BucketError>,
+    ) -> Result<(), BucketError> {
         self.arrivals.raise();
         let is_wanted = self.has(ino, start, &key);
         let mut files = self.files.borrow_mut();
@@ -147,7 +163,11 @@ impl Node {
     pub(crate) fn has_grown(&self, ino: Ino, from_bytes: u64, to_bytes: u64) {
         let least = self.options.early_bytes.max(CHUNK_BYTES);
         let part_bytes = self.options.part_bytes.max(BLOCK_BYTES);
-        if self.options.early_bytes > 0 && to_bytes >= least && from_bytes / part_bytes != to_bytes / part_bytes && self.bucket.is_some() {
+        if self.options.early_bytes > 0
+            && to_bytes >= least
+            && from_bytes / part_bytes != to_bytes / part_bytes
+            && self.bucket.is_some()
+        {
             self.flusher.early.note_grown(ino, self.ports.clock.monotonic());
         }
     }
@@ -174,12 +194,17 @@ impl Node {
             return Ok(false);
         }
         let cleared = self.clear_early().await;
-        let what = cleared.as_ref().err().map(|error| format!("parts that were sent early cannot be removed: {error}"));
+        let what = cleared
+            .as_ref()
+            .err()
+            .map(|error| format!("parts that were sent early cannot be removed: {error}"));
         self.trouble(EARLY, what);
         let cleared = cleared?;
         let next = self.flusher.early.next_grown(self.ports.clock.monotonic());
         if let Some(ino) = next {
-            self.send_early(ino).await.inspect_err(|_| self.flusher.early.note_grown(ino, self.ports.clock.monotonic()))?;
+            self.send_early(ino).await.inspect_err(|_| {
+                self.flusher.early.note_grown(ino, self.ports.clock.monotonic())
+            })?;
         }
         let asked = cleared || next.is_some();
         if asked {
@@ -193,22 +218,28 @@ impl Node {
         let early = &self.flusher.early;
         let failed: RefCell<Option<FlushError>> = RefCell::default();
         let goes_on = || failed.borrow().is_none() && !self.is_stopping();
-        let read = stream::iter(self.whole_parts(ino)).take_while(|_| ready(goes_on())).filter_map(|range| async {
-            // What is due goes first.
-            drop(self.flusher.lane(Side::ROOT).cycling.lock().await);
-            let room = self.flusher.buffers(Side::ROOT).take(range.end - range.start).await;
-            let sending = early.begin();
-            if !goes_on() {
-                return None;
-            }
-            let part = self.read_early(ino, range).await;
-            part.unwrap_or_else(|error| failed.replace(Some(error)).and(None)).map(|part| (part, (room, sending)))
-        });
+        let read = stream::iter(self.whole_parts(ino)).take_while(|_| ready(goes_on())).filter_map(
+            |range| async {
+                // What is due goes first.
+                drop(self.flusher.lane(Side::ROOT).cycling.lock().await);
+                let room = self.flusher.buffers(Side::ROOT).take(range.end - range.start).await;
+                let sending = early.begin();
+                if !goes_on() {
+                    return None;
+                }
+                let part = self.read_early(ino, range).await;
+                part.unwrap_or_else(|error| failed.replace(Some(error)).and(None))
+                    .map(|part| (part, (room, sending)))
+            },
+        );
         let sent = read.for_each_concurrent(EARLY_AT_ONCE, |((start, key, body), held)| {
             let failed = &failed;
             async move {
-                let put = Box::pin(self.insist(&key, || self.bucket().put(&key, body.clone(), Condition::Always, vec![])));
-                let sent = match select(put, Box::pin(self.until_unwanted(ino, start, &key))).await {
+                let put = Box::pin(self.insist(&key, || {
+                    self.bucket().put(&key, body.clone(), Condition::Always, vec![])
+                }));
+                let sent = match select(put, Box::pin(self.until_unwanted(ino, start, &key))).await
+                {
                     Either::Left((sent, _)) => sent,
                     Either::Right(_) => {
                         self.note_doubts([key.clone()]);
@@ -241,44 +272,65 @@ impl Node {
         // As long as they are of one length, whatever is still to come.
         let fits = part_bytes == self.part_bytes(0) && part_bytes <= limits.max_put_bytes;
         // Others than the root bucket take nothing but what is the volume's.
-        let copies = limits.copies_remotely && lane.copies_parts.get() && self.side_of(ino) == Side::ROOT;
-        if !fits || !copies || lane.buffers.limit_bytes() < EARLY_SHARE * part_bytes || !self.is_early_wanted(ino) {
+        let copies =
+            limits.copies_remotely && lane.copies_parts.get() && self.side_of(ino) == Side::ROOT;
+        if !fits
+            || !copies
+            || lane.buffers.limit_bytes() < EARLY_SHARE * part_bytes
+            || !self.is_early_wanted(ino)
+        {
             return vec![];
         }
         let whole = size - size % part_bytes;
         let from = whole.saturating_sub(LOOKED_BACK * part_bytes);
         let (files, state) = (self.flusher.early.files.borrow(), self.replica.view());
         let is_sent = |start| files.get(&ino).is_some_and(|parts| parts.contains_key(&start));
-        let is_dirty = |start| state.extents().block(ino, start / BLOCK_BYTES).is_some_and(|block| block.dirty);
-        let unsent = (from..whole).step_by(part_bytes as usize).filter(|start| !is_sent(*start) && is_dirty(*start));
+        let is_dirty = |start| {
+            state.extents().block(ino, start / BLOCK_BYTES).is_some_and(|block| block.dirty)
+        };
+        let unsent = (from..whole)
+            .step_by(part_bytes as usize)
+            .filter(|start| !is_sent(*start) && is_dirty(*start));
         unsent.map(|start| start..start + part_bytes).collect()
     }
 
     /// What has no name goes to no bucket, and what was refused is asked for later.
     fn is_early_wanted(&self, ino: Ino) -> bool {
-        self.replica.view().backing().is_dirty(ino) && !self.flusher.refused.is_paused(&Work::Inode(ino))
+        self.replica.view().backing().is_dirty(ino)
+            && !self.flusher.refused.is_paused(&Work::Inode(ino))
     }
 
     /// A part as it is now, if all of it is dirty and no upload sends it.
-    async fn read_early(self: &Rc<Self>, ino: Ino, range: Range<u64>) -> Result<Option<(u64, String, Bytes)>, FlushError> {
+    async fn read_early(
+        self: &Rc<Self>,
+        ino: Ino,
+        range: Range<u64>,
+    ) -> Result<Option<(u64, String, Bytes)>, FlushError> {
         let _guard = self.latches.hold(ino, Mode::Shared).await;
         let content = self.content(ino)?;
         let is_there = range.end <= content.size_bytes && self.dirty_blocks(ino, &range).is_some();
-        if !is_there || !self.is_early_wanted(ino) || self.flusher.preserved.is_sending(ino, &range) {
+        if !is_there || !self.is_early_wanted(ino) || self.flusher.preserved.is_sending(ino, &range)
+        {
             return Ok(None);
         }
         let body = self.read_for_upload(ino, range.clone(), content.size_bytes).await?;
-        let sums = self.dirty_blocks(ino, &range).and_then(|blocks| blocks.iter().map(|block| block.sum).collect());
+        let sums = self
+            .dirty_blocks(ino, &range)
+            .and_then(|blocks| blocks.iter().map(|block| block.sum).collect());
         let Some(sums) = sums else { return Ok(None) };
         let key = format!("{EARLY}{:016x}", self.ports.entropy.next_u64());
-        let (start, part) = (range.start, Part { key: key.clone(), range, version: content.version, sums, etag: None });
+        let (start, part) = (
+            range.start,
+            Part { key: key.clone(), range, version: content.version, sums, etag: None },
+        );
         let mut files = self.flusher.early.files.borrow_mut();
         let before = files.entry(ino).or_default().insert(start, part);
         before.into_iter().for_each(|part| self.flusher.early.discard(part));
         Ok(Some((start, key, body)))
     }
 
-    /// The blocks of a range, if all of them are nowhere but here, and nobody stores to them past the node.
+    /// The blocks of a range, if all of them are nowhere but here, and nobody stores to them past
+    /// the node.
     fn dirty_blocks(&self, ino: Ino, range: &Range<u64>) -> Option<Vec<Block>> {
         let state = self.replica.view();
         let dirty = |block| state.extents().block(ino, block).filter(|block| block.dirty);
@@ -292,13 +344,20 @@ impl Node {
             let arrived = self.flusher.early.arrivals.wait();
             let piece = {
                 let files = self.flusher.early.files.borrow();
-                let part = files.get(&ino)?.get(&range.start).filter(|part| part.range == *range)?;
+                let part =
+                    files.get(&ino)?.get(&range.start).filter(|part| part.range == *range)?;
                 let now = self.dirty_blocks(ino, range)?;
-                let is_same = |(now, sum): (&Block, &u32)| now.version <= part.version && now.sum == Some(*sum);
+                let is_same = |(now, sum): (&Block, &u32)| {
+                    now.version <= part.version && now.sum == Some(*sum)
+                };
                 if now.len() != part.sums.len() || !now.iter().zip(&part.sums).all(is_same) {
                     return None;
                 }
-                part.etag.clone().map(|etag| Piece { key: part.key.clone(), etag, range: 0..range.end - range.start })
+                part.etag.clone().map(|etag| Piece {
+                    key: part.key.clone(),
+                    etag,
+                    range: 0..range.end - range.start,
+                })
             };
             if piece.is_some() {
                 return piece;
@@ -307,51 +366,83 @@ impl Node {
         }
     }
 
-    /// Has the bucket take a part from such an object. `None` where it does not, for whatever reason: the bytes are here.
-    pub(super) async fn copy_early(&self, key: &str, upload: &UploadId, number: u32, piece: &Piece) -> Option<PartTag> {
+    /// Has the bucket take a part from such an object. `None` where it does not, for whatever
+    /// reason: the bytes are here.
+    pub(super) async fn copy_early(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        piece: &Piece,
+    ) -> Option<PartTag> {
         let mut backoff = Backoff::default();
         for _ in 0..COPY_ATTEMPTS {
             if !self.may_write() || self.is_stopping() {
                 return None;
             }
             let copied = self.bucket().upload_part_copy(key, upload, number, piece.clone());
-            let error = match select(copied, self.ports.clock.sleep(self.options.bucket_timeout)).await {
-                Either::Left((Ok(part), _)) => return Some(part),
-                Either::Left((Err(error), _)) => error,
-                Either::Right(_) => BucketError::Unknown { what: "no answer in time".into() },
-            };
+            let error =
+                match select(copied, self.ports.clock.sleep(self.options.bucket_timeout)).await {
+                    Either::Left((Ok(part), _)) => return Some(part),
+                    Either::Left((Err(error), _)) => error,
+                    Either::Right(_) => BucketError::Unknown { what: "no answer in time".into() },
+                };
             tracing::debug!(key, number, %error, "a part is not copied");
             match &error {
                 BucketError::Refused { what } => {
-                    tracing::warn!(key, what, "the bucket does not copy parts: nothing is sent early from now on");
+                    tracing::warn!(
+                        key,
+                        what,
+                        "the bucket does not copy parts: nothing is sent early from now on"
+                    );
                     self.flusher.lane(Side::ROOT).copies_parts.set(false);
                     return None;
                 }
                 error if error.is_silence() => {}
                 _ => return None,
             }
-            backoff.wait(&self.ports, error.retry_after().map(|asked| asked.min(self.options.bucket_timeout))).await;
+            backoff
+                .wait(
+                    &self.ports,
+                    error.retry_after().map(|asked| asked.min(self.options.bucket_timeout)),
+                )
+                .await;
         }
         None
     }
 
-    /// Removes what is of no use any more, and first what nodes before this one have left. Whether there was anything.
+    /// Removes what is of no use any more, and first what nodes before this one have left. Whether
+    /// there was anything.
     async fn clear_early(&self) -> Result<bool, BucketError> {
         self.sweep_early().await?;
         let early = &self.flusher.early;
         // What an upload takes is of use to it whatever becomes of the file.
-        let is_wanted = |ino| self.replica.view().backing().is_dirty(ino) || self.flusher.preserved.is_sending(ino, &(0..1));
+        let is_wanted = |ino| {
+            self.replica.view().backing().is_dirty(ino)
+                || self.flusher.preserved.is_sending(ino, &(0..1))
+        };
         early.retain(is_wanted);
         // What may still come is removed later.
-        let waste: Vec<String> = early.waste.borrow().iter().filter(|key| self.await_late_effects(key).is_ok()).cloned().collect();
+        let waste: Vec<String> = early
+            .waste
+            .borrow()
+            .iter()
+            .filter(|key| self.await_late_effects(key).is_ok())
+            .cloned()
+            .collect();
         let is_any = !waste.is_empty();
-        let removed = stream::iter(waste.into_iter().map(Ok)).try_for_each_concurrent(PARTS_AT_ONCE, |key| async move {
-            match self.insist(&key, || self.bucket().delete(&key, None)).await {
-                Ok(()) | Err(BucketError::NotFound { .. }) => early.waste.borrow_mut().retain(|waste| *waste != key),
-                Err(error) => return Err(error),
-            }
-            Ok(())
-        });
+        let removed = stream::iter(waste.into_iter().map(Ok)).try_for_each_concurrent(
+            PARTS_AT_ONCE,
+            |key| async move {
+                match self.insist(&key, || self.bucket().delete(&key, None)).await {
+                    Ok(()) | Err(BucketError::NotFound { .. }) => {
+                        early.waste.borrow_mut().retain(|waste| *waste != key)
+                    }
+                    Err(error) => return Err(error),
+                }
+                Ok(())
+            },
+        );
         removed.await.map(|()| is_any)
     }
 
@@ -362,7 +453,10 @@ impl Node {
         match select(cleared, self.ports.clock.sleep(tenure.term() / 3)).await {
             Either::Left((Ok(_), _)) => {}
             Either::Left((Err(_), _)) | Either::Right(_) => {
-                tracing::warn!("parts that were sent early may be left in the bucket until the volume is next mounted");
+                tracing::warn!(
+                    "parts that were sent early may be left in the bucket until the volume is next \
+                     mounted"
+                );
             }
         }
     }
@@ -372,8 +466,14 @@ impl Node {
         let mut left: Vec<String> = Vec::new();
         while !early.swept.get() {
             let after = left.last().cloned();
-            let request = ListRequest { prefix: EARLY.into(), by_directory: false, after, limit: LISTED_AT_ONCE };
-            let page = self.bucket_retry("list", EARLY, 0, || self.bucket().list(request.clone())).await?;
+            let request = ListRequest {
+                prefix: EARLY.into(),
+                by_directory: false,
+                after,
+                limit: LISTED_AT_ONCE,
+            };
+            let page =
+                self.bucket_retry("list", EARLY, 0, || self.bucket().list(request.clone())).await?;
             left.extend(page.entries.iter().map(|entry| entry.key().to_owned()));
             // Somebody else may have been faster, and what is there now be of use.
             if !page.more && !early.swept.replace(true) {
@@ -384,14 +484,15 @@ impl Node {
     }
 }
 
-/// What has grown is sent so much later: who writes as fast as the machine can is to have its processors, and who writes for long
-/// waits for no more than this at the end.
+/// What has grown is sent so much later: who writes as fast as the machine can is to have its
+/// processors, and who writes for long waits for no more than this at the end.
 const EARLY_AFTER: Duration = Duration::from_secs(1);
 
 /// Few, for what becomes due meanwhile has to wait for them.
 const EARLY_AT_ONCE: usize = 4;
 
-/// So many parts before the end of a file are looked at: those that could not be sent before, or were written later than what is behind.
+/// So many parts before the end of a file are looked at: those that could not be sent before, or
+/// were written later than what is behind.
 const LOOKED_BACK: u64 = 128;
 
 /// Then they are sent from here.

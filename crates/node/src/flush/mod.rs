@@ -62,7 +62,8 @@ pub struct Flusher {
     taken: RefCell<BTreeMap<Ino, u64>>,
     /// Files that changed while they were sent, and up to where the bucket has what they were.
     behind: RefCell<BTreeMap<Ino, Version>>,
-    /// Blocks into which a write has failed: what they are is not what an upload under way has sent.
+    /// Blocks into which a write has failed: what they are is not what an upload under way has
+    /// sent.
     torn: RefCell<BlockRuns>,
     /// Files that are being sent, as they were at these versions.
     sending: RefCell<BTreeMap<Ino, Version>>,
@@ -121,7 +122,8 @@ impl Flusher {
         }
     }
 
-    /// A write of these bytes has failed, and may have changed some of them. The inode's latch is held exclusively.
+    /// A write of these bytes has failed, and may have changed some of them. The inode's latch is
+    /// held exclusively.
     pub fn has_failed_at(&self, ino: Ino, bytes: Range<u64>) {
         self.torn.borrow_mut().insert(ino, touched_blocks(bytes.start, bytes.end - bytes.start));
     }
@@ -141,19 +143,22 @@ impl Flusher {
         self.sending.borrow_mut().remove(&ino);
     }
 
-    /// The bucket may have what was last written to a block, whether the log says so by now or not. The inode's latch is held exclusively.
+    /// The bucket may have what was last written to a block, whether the log says so by now or not.
+    /// The inode's latch is held exclusively.
     pub fn may_be_sent(&self, ino: Ino, block: &Block) -> bool {
         !block.dirty || self.sending.borrow().get(&ino).is_some_and(|sent| block.version <= *sent)
     }
 
-    /// A file is clean by the command at `index`. What is said of others by commands up to `durable` is so for good.
+    /// A file is clean by the command at `index`. What is said of others by commands up to
+    /// `durable` is so for good.
     fn note_sent(&self, ino: Ino, index: LogIndex, durable: LogIndex) {
         let mut sent = self.sent.borrow_mut();
         sent.retain(|_, index| *index > durable);
         sent.insert(ino, index);
     }
 
-    /// A power cut could make what is clean of a file dirty again, when nothing but what is here will do.
+    /// A power cut could make what is clean of a file dirty again, when nothing but what is here
+    /// will do.
     pub fn may_be_dirty_again(&self, ino: Ino, durable: LogIndex) -> bool {
         self.sent.borrow().get(&ino).is_some_and(|index| *index > durable)
     }
@@ -262,8 +267,8 @@ impl Node {
         }
     }
 
-    /// Writes everything dirty at or below an inode, and waits for what was dirty when it began: there may always be
-    /// more. Gives what was written meanwhile: files and bytes.
+    /// Writes everything dirty at or below an inode, and waits for what was dirty when it began:
+    /// there may always be more. Gives what was written meanwhile: files and bytes.
     pub(crate) async fn flush_below(self: &Rc<Self>, root: Ino) -> Result<(u64, u64), RpcError> {
         if self.bucket.is_none() {
             return Ok((0, 0));
@@ -291,7 +296,8 @@ impl Node {
             } else if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
-            // Where nobody has changed anything since, what is left is the flush's own, and ends with it.
+            // Where nobody has changed anything since, what is left is the flush's own, and ends
+            // with it.
             let is_there = self.replica.view().version() > owed.version && !self.owes(&owed);
             self.flusher.refused.try_again();
             // In tasks of their own: a request that the bucket does not answer has to be seen
@@ -313,8 +319,11 @@ impl Node {
                 Either::Left((ended, _)) => {
                     let failed = Round { failed: true, ..Round::default() };
                     let mut round = Round::default();
-                    ended.into_iter().for_each(|ended| round |= ended.ok().and_then(Result::ok).unwrap_or(failed));
-                    // The pages that tell of it are there as well, and what had to go for it is gone.
+                    ended.into_iter().for_each(|ended| {
+                        round |= ended.ok().and_then(Result::ok).unwrap_or(failed)
+                    });
+                    // The pages that tell of it are there as well, and what had to go for it is
+                    // gone.
                     if is_there && !round.failed && !round.left {
                         break;
                     }
@@ -330,7 +339,8 @@ impl Node {
     }
 
     fn dirty_files_below(&self, root: Ino) -> Vec<Ino> {
-        let dirty: Vec<DirtyWork> = self.replica.view().backing().dirty_work().map(|(_, work)| work).collect();
+        let dirty: Vec<DirtyWork> =
+            self.replica.view().backing().dirty_work().map(|(_, work)| work).collect();
         let files = dirty.into_iter().filter_map(|work| match work {
             DirtyWork::File(ino) => Some(ino).filter(|ino| self.is_below(*ino, root)),
             DirtyWork::Page(_) => None,
@@ -348,17 +358,24 @@ impl Node {
         let state = self.replica.view();
         let (backing, behind) = (state.backing(), self.flusher.behind.borrow());
         let step = |ino| backing.flush_step(state.namespace(), ino);
-        let is_there = |ino| behind.get(&ino).is_some_and(|version| *version >= owed.version) && matches!(step(ino), FlushStep::Put { .. });
+        let is_there = |ino| {
+            behind.get(&ino).is_some_and(|version| *version >= owed.version)
+                && matches!(step(ino), FlushStep::Put { .. })
+        };
         // What a directory has taken along moves in the course of a flush.
         let moves = dirty.iter().any(|ino| matches!(step(*ino), FlushStep::Move { .. }));
         let unwanted: BTreeSet<&str> = backing.unwanted().collect();
         moves
             || owed.files.iter().any(|ino| backing.is_dirty(*ino) && !is_there(*ino))
-            || owed.keys.iter().any(|key| backing.is_to_be_deleted(key) || unwanted.contains(&key[..]))
+            || owed
+                .keys
+                .iter()
+                .any(|key| backing.is_to_be_deleted(key) || unwanted.contains(&key[..]))
     }
 
-    /// The bucket has taken more of a file below an inode than when these numbers were written. One that begins again and again,
-    /// as it does if it changes, counts no more: it may do so for ever.
+    /// The bucket has taken more of a file below an inode than when these numbers were written. One
+    /// that begins again and again, as it does if it changes, counts no more: it may do so for
+    /// ever.
     fn sends_more_of(&self, root: Ino, before: &mut BTreeMap<Ino, Taken>) -> bool {
         let taken = self.flusher.taken.borrow();
         let below = taken.iter().filter(|(ino, _)| self.is_below(**ino, root));
@@ -371,13 +388,15 @@ impl Node {
         })
     }
 
-    /// How long a flush waits for the next file, or the next part of one, to be there: beside the usual time what one takes on a slow
-    /// line, and what all files take that are to be sent, if that is limited.
+    /// How long a flush waits for the next file, or the next part of one, to be there: beside the
+    /// usual time what one takes on a slow line, and what all files take that are to be sent, if
+    /// that is limited.
     pub(crate) fn flush_patience(&self) -> Duration {
         let state = self.replica.view();
         let length = |ino| state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
         let lengths = state.backing().dirty_inodes().map(|(_, ino)| length(ino));
-        let (bytes, longest) = lengths.fold((0u64, 0), |(sum, longest), len| (sum.saturating_add(len), len.max(longest)));
+        let (bytes, longest) = lengths
+            .fold((0u64, 0), |(sum, longest), len| (sum.saturating_add(len), len.max(longest)));
         let patience = self.upload_patience() + slow_upload(longest.min(CHUNK_BYTES));
         match self.options.upload_bytes_per_sec {
             Some(rate) => patience + Duration::from_secs(bytes / rate.max(1)),
@@ -389,13 +408,15 @@ impl Node {
     /// their own are in the root bucket.
     fn sides_of_flush(&self, root: Ino) -> impl Iterator<Item = Side> + use<> {
         let only = (root != Ino::ROOT).then(|| self.side_of(root));
-        self.sides().filter(move |side| only.is_none_or(|only| *side == only || *side == Side::ROOT))
+        self.sides()
+            .filter(move |side| only.is_none_or(|only| *side == only || *side == Side::ROOT))
     }
 
     /// Files and pages below an inode that the bucket does not have, and all deletes in its
     /// buckets, also those to come: they are of names that are gone from somewhere.
     fn dirty_below(&self, root: Ino) -> usize {
-        let dirty: Vec<Ino> = self.replica.view().backing().dirty_inodes().map(|(_, ino)| ino).collect();
+        let dirty: Vec<Ino> =
+            self.replica.view().backing().dirty_inodes().map(|(_, ino)| ino).collect();
         let inodes = dirty.into_iter().filter(|ino| self.is_below(*ino, root)).count();
         inodes + self.keys_to_go(root).len()
     }
@@ -403,7 +424,11 @@ impl Node {
     fn keys_to_go(&self, root: Ino) -> Vec<String> {
         let sides: Vec<Side> = self.sides_of_flush(root).collect();
         let state = self.replica.view();
-        let gone = state.backing().deletes().map(|(key, _)| key).chain(state.backing().unwanted().map(str::to_owned));
+        let gone = state
+            .backing()
+            .deletes()
+            .map(|(key, _)| key)
+            .chain(state.backing().unwanted().map(str::to_owned));
         gone.filter(|key| sides.contains(&self.side_of_key(key))).collect()
     }
 
@@ -417,10 +442,13 @@ impl Node {
         let urgent = self.flusher.lane(side).urgent.get();
         let state = self.replica.view();
         let refused = &self.flusher.refused;
-        let mut due = state.backing().dirty_inodes().take_while(|(since, _)| urgent || self.is_old(*since));
+        let mut due =
+            state.backing().dirty_inodes().take_while(|(since, _)| urgent || self.is_old(*since));
         let mut deletes = state.backing().deletes();
         due.any(|(_, ino)| !refused.is_paused(&Work::Inode(ino)) && self.side_of(ino) == side)
-            || deletes.any(|(key, _)| !refused.is_paused(&Work::Key(key.clone())) && self.side_of_key(&key) == side)
+            || deletes.any(|(key, _)| {
+                !refused.is_paused(&Work::Key(key.clone())) && self.side_of_key(&key) == side
+            })
     }
 
     fn is_any_due(&self, side: Side) -> bool {
@@ -435,13 +463,22 @@ impl Node {
         }
         match oldest {
             None => deletes && !self.flusher.refused.is_any_paused(),
-            Some(since) => self.flusher.lane(side).urgent.get() || self.is_old(since) && !self.everything_paused(),
+            Some(since) => {
+                self.flusher.lane(side).urgent.get()
+                    || self.is_old(since) && !self.everything_paused()
+            }
         }
     }
 
     fn everything_paused(&self) -> bool {
         let refused = &self.flusher.refused;
-        refused.is_any_paused() && self.replica.view().backing().dirty_inodes().all(|(_, ino)| refused.is_paused(&Work::Inode(ino)))
+        refused.is_any_paused()
+            && self
+                .replica
+                .view()
+                .backing()
+                .dirty_inodes()
+                .all(|(_, ino)| refused.is_paused(&Work::Inode(ino)))
     }
 
     fn is_old(&self, since: Time) -> bool {
@@ -450,11 +487,13 @@ impl Node {
         now < since || now.secs - since.secs >= self.options.flush_interval.as_secs() as i64
     }
 
-    /// Nothing new goes to the bucket before clients that are still to come back have
-    /// repeated what a power cut took: dirty blocks may lack their bytes. Nor before all is over that a run
+    /// Nothing new goes to the bucket before clients that are still to come back have repeated what
+    /// a power cut took: dirty blocks may lack their bytes. Nor before all is over that a run
     /// before this one may have asked for.
     fn may_flush(&self) -> bool {
-        !self.attachments.awaits_any() && self.ports.clock.monotonic() >= self.late_until() && self.may_write()
+        !self.attachments.awaits_any()
+            && self.ports.clock.monotonic() >= self.late_until()
+            && self.may_write()
     }
 
     /// One round over what is due for one bucket: everything below `root`, or what is old enough.
@@ -467,14 +506,20 @@ impl Node {
         let mut round = Round::default();
         let now = self.ports.clock.monotonic();
         self.flusher.rests.end(now);
-        self.flusher.behind.borrow_mut().retain(|ino, _| self.replica.view().backing().is_dirty(*ino));
+        self.flusher
+            .behind
+            .borrow_mut()
+            .retain(|ino, _| self.replica.view().backing().is_dirty(*ino));
         let files = self.due(side, root, all, |work| match work {
-            DirtyWork::File(ino) => Some(ino).filter(|ino| all || !self.flusher.rests.has(*ino, now)),
+            DirtyWork::File(ino) => {
+                Some(ino).filter(|ino| all || !self.flusher.rests.has(*ino, now))
+            }
             DirtyWork::Page(_) => None,
         });
-        let mut sent =
-            stream::iter(files.into_iter().map(|ino| async move { self.conclude(side, Work::Inode(ino), self.flush_file(ino).await) }))
-                .buffer_unordered(self.options.flush_parallel);
+        let mut sent = stream::iter(files.into_iter().map(|ino| async move {
+            self.conclude(side, Work::Inode(ino), self.flush_file(ino).await)
+        }))
+        .buffer_unordered(self.options.flush_parallel);
         while let Some(ended) = sent.next().await {
             // Of files whoever waits knows himself which he waits for.
             round |= Round { left: false, ..ended };
@@ -482,12 +527,15 @@ impl Node {
         self.move_renamed().await;
         let now = self.ports.clock.monotonic();
         let pages = self.due(side, root, all, |work| match work {
-            DirtyWork::Page(dir) => Some(dir).filter(|dir| root.is_some() || !self.flusher.rests.has(*dir, now)),
+            DirtyWork::Page(dir) => {
+                Some(dir).filter(|dir| root.is_some() || !self.flusher.rests.has(*dir, now))
+            }
             DirtyWork::File(_) => None,
         });
-        let mut sent =
-            stream::iter(pages.into_iter().map(|dir| async move { self.conclude(side, Work::Inode(dir), self.flush_page(dir).await) }))
-                .buffer_unordered(self.options.flush_parallel);
+        let mut sent = stream::iter(pages.into_iter().map(|dir| async move {
+            self.conclude(side, Work::Inode(dir), self.flush_page(dir).await)
+        }))
+        .buffer_unordered(self.options.flush_parallel);
         while let Some(ended) = sent.next().await {
             round |= ended;
         }
@@ -517,21 +565,35 @@ impl Node {
     /// What is to be deleted that was not `tried`: directories come behind what is below them.
     fn deletes_due(&self, side: Side, tried: &BTreeSet<String>) -> Vec<(String, Option<ETag>)> {
         let state = self.replica.view();
-        let due = state.backing().deletes().filter(|(key, _)| self.side_of_key(key) == side && !state.backing().awaits_head(key));
-        let due = due.filter(|(key, _)| !tried.contains(key) && !self.flusher.refused.is_paused(&Work::Key(key.clone())));
+        let due = state
+            .backing()
+            .deletes()
+            .filter(|(key, _)| self.side_of_key(key) == side && !state.backing().awaits_head(key));
+        let due = due.filter(|(key, _)| {
+            !tried.contains(key) && !self.flusher.refused.is_paused(&Work::Key(key.clone()))
+        });
         let due = due.map(|(key, etag)| (key, etag.map(ETag)));
-        let (behind, first): (Vec<_>, Vec<_>) = due.partition(|(key, _)| key.ends_with('/') && state.backing().has_deletes_below(key));
+        let (behind, first): (Vec<_>, Vec<_>) =
+            due.partition(|(key, _)| key.ends_with('/') && state.backing().has_deletes_below(key));
         if first.is_empty() { behind } else { first }
     }
 
-    fn due(&self, side: Side, root: Option<Ino>, all: bool, pick: impl Fn(DirtyWork) -> Option<Ino>) -> Vec<Ino> {
+    fn due(
+        &self,
+        side: Side,
+        root: Option<Ino>,
+        all: bool,
+        pick: impl Fn(DirtyWork) -> Option<Ino>,
+    ) -> Vec<Ino> {
         let candidates: Vec<(Time, Ino)> = {
             let state = self.replica.view();
             let work = state.backing().dirty_work().filter(|(since, _)| all || self.is_old(*since));
             let work = work.filter_map(|(since, work)| Some((since, pick(work)?)));
             work.filter(|(_, ino)| !self.flusher.refused.is_paused(&Work::Inode(*ino))).collect()
         };
-        let due = candidates.into_iter().filter(|(_, ino)| root.is_none_or(|root| self.is_below(*ino, root)));
+        let due = candidates
+            .into_iter()
+            .filter(|(_, ino)| root.is_none_or(|root| self.is_below(*ino, root)));
         let due = due.filter(|(_, ino)| self.side_of(*ino) == side);
         due.map(|(_, ino)| ino).collect()
     }
@@ -557,13 +619,19 @@ impl Node {
                 Round { failed: true, ..Round::default() }
             }
             Err(FlushError::Bucket(error)) if error.is_silence() => {
-                let what = format!("{} does not take what is written: {error}", self.describe(side));
+                let what =
+                    format!("{} does not take what is written: {error}", self.describe(side));
                 self.trouble(&self.subject("bucket writes", side), Some(what));
                 Round { failed: true, ..Round::default() }
             }
             Err(FlushError::Bucket(error)) => {
                 let what = format!("{what} cannot be written to the bucket: {error}");
-                self.flusher.refused.add(work, what, self.ports.clock.monotonic(), self.ports.clock.wall());
+                self.flusher.refused.add(
+                    work,
+                    what,
+                    self.ports.clock.monotonic(),
+                    self.ports.clock.wall(),
+                );
                 Round { left: true, ..Round::default() }
             }
         }

@@ -19,32 +19,53 @@ impl Node {
         let step = next(&self.replica.view());
         let planned = |state: &Partition| next(state) == step;
         let (ino, key, ended) = match &step {
-            FlushStep::Put { key, replaces } => (ino, key, self.put_file(ino, key, replaces.clone().map(ETag)).await),
-            FlushStep::Move { from, to, etag } => (ino, to, self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await),
+            FlushStep::Put { key, replaces } => {
+                (ino, key, self.put_file(ino, key, replaces.clone().map(ETag)).await)
+            }
+            FlushStep::Move { from, to, etag } => {
+                (ino, to, self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await)
+            }
             FlushStep::Evict { occupant, from, to, etag } => {
                 // Pages that tell of it must say where it is from then on.
                 self.see_all_names(*occupant).await?;
-                (*occupant, to, self.move_object(*occupant, (from, to, &ETag(etag.clone())), planned).await)
+                (
+                    *occupant,
+                    to,
+                    self.move_object(*occupant, (from, to, &ETag(etag.clone())), planned).await,
+                )
             }
-            FlushStep::AwaitDelete { .. } | FlushStep::AwaitUpload { .. } | FlushStep::MakeWay { .. } | FlushStep::Nothing => {
+            FlushStep::AwaitDelete { .. }
+            | FlushStep::AwaitUpload { .. }
+            | FlushStep::MakeWay { .. }
+            | FlushStep::Nothing => {
                 return Err(FlushError::Later);
             }
         };
         match ended {
-            Err(FlushError::Bucket(nested @ BucketError::Nested { .. })) => self.make_way(ino, key, nested).await,
+            Err(FlushError::Bucket(nested @ BucketError::Nested { .. })) => {
+                self.make_way(ino, key, nested).await
+            }
             ended => ended,
         }
     }
 
-    /// Does what must be done before the store takes anything at `key` for `ino`, which it has refused because of
-    /// what is at keys above it or below.
-    pub(super) async fn make_way(self: &Rc<Self>, ino: Ino, key: &str, nested: BucketError) -> Result<(), FlushError> {
+    /// Does what must be done before the store takes anything at `key` for `ino`, which it has
+    /// refused because of what is at keys above it or below.
+    pub(super) async fn make_way(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        nested: BucketError,
+    ) -> Result<(), FlushError> {
         let next = |state: &Partition| state.backing().way_to(state.namespace(), ino, key);
         let step = next(&self.replica.view());
         match &step {
             Some(FlushStep::Evict { occupant, from, to, etag }) => {
                 self.see_all_names(*occupant).await?;
-                self.move_object(*occupant, (from, to, &ETag(etag.clone())), |state| next(state) == step).await
+                self.move_object(*occupant, (from, to, &ETag(etag.clone())), |state| {
+                    next(state) == step
+                })
+                .await
             }
             Some(FlushStep::MakeWay { dir }) => {
                 self.complete(*dir).await?;
@@ -80,7 +101,8 @@ impl Node {
             Err(error @ BucketError::Unknown { .. }) => Err(error.into()),
             Err(error) => {
                 self.give_up(ino).await?;
-                if matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
+                if matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. })
+                {
                     self.object_changed(ino, from, etag, error.clone()).await?;
                 }
                 Err(error.into())
@@ -93,7 +115,9 @@ impl Node {
         // Or a power cut could bring back a name whose object is gone.
         self.force_log().await?;
         match self.insist(key, || self.bucket().delete(key, etag)).await {
-            Ok(()) | Err(BucketError::NotFound { .. }) => self.gone.note(key, self.ports.clock.monotonic()),
+            Ok(()) | Err(BucketError::NotFound { .. }) => {
+                self.gone.note(key, self.ports.clock.monotonic())
+            }
             // Somebody else has put something there since: it is theirs.
             Err(BucketError::Precondition { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -103,9 +127,16 @@ impl Node {
         Ok(())
     }
 
-    async fn copy_object(&self, (from, etag): (&str, &ETag), to: &str, guard: Condition) -> Result<ETag, BucketError> {
+    async fn copy_object(
+        &self,
+        (from, etag): (&str, &ETag),
+        to: &str,
+        guard: Condition,
+    ) -> Result<ETag, BucketError> {
         let (doubt, guard) = (Cell::new(false), self.bucket().capabilities().guard(guard));
-        let heard = self.ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), guard.clone())).await;
+        let heard = self
+            .ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), guard.clone()))
+            .await;
         let (leaves_upload, heard) = match heard {
             Err(BucketError::Unended { why }) => (true, Err(*why)),
             heard => (false, heard),
@@ -119,9 +150,14 @@ impl Node {
         heard
     }
 
-    /// What a copy has come to of which not every answer was heard: an earlier attempt may have made it, and what stands there
-    /// may by now be somebody else's.
-    async fn seen_copy(&self, (from, etag): (&str, &ETag), to: &str, heard: Result<ETag, BucketError>) -> Result<ETag, BucketError> {
+    /// What a copy has come to of which not every answer was heard: an earlier attempt may have
+    /// made it, and what stands there may by now be somebody else's.
+    async fn seen_copy(
+        &self,
+        (from, etag): (&str, &ETag),
+        to: &str,
+        heard: Result<ETag, BucketError>,
+    ) -> Result<ETag, BucketError> {
         self.outlast_doubts(to).await;
         // What is large is copied in parts.
         self.abort_unheard(to, None).await?;
@@ -136,20 +172,28 @@ impl Node {
             Ok(there) => match self.persist(from, || Box::pin(is_made(&there))).await {
                 Ok(true) => Ok(there.etag),
                 Err(unclear @ BucketError::Unknown { .. }) => Err(unclear),
-                Ok(false) | Err(_) => Err(heard.err().unwrap_or(BucketError::Precondition { key: to.into() })),
+                Ok(false) | Err(_) => {
+                    Err(heard.err().unwrap_or(BucketError::Precondition { key: to.into() }))
+                }
             },
             Err(gone @ BucketError::NotFound { .. }) => Err(heard.err().unwrap_or(gone)),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether an object is what the store has made of another one. On some stores a copy has the tag of what it is a copy of,
-    /// on others one of its own.
-    pub(super) async fn is_copy(&self, (from, source): (&str, &ObjectMeta), (to, there): (&str, &ObjectMeta)) -> Result<bool, BucketError> {
+    /// Whether an object is what the store has made of another one. On some stores a copy has the
+    /// tag of what it is a copy of, on others one of its own.
+    pub(super) async fn is_copy(
+        &self,
+        (from, source): (&str, &ObjectMeta),
+        (to, there): (&str, &ObjectMeta),
+    ) -> Result<bool, BucketError> {
         if source.etag == there.etag {
             return Ok(true);
         }
-        if source.len_bytes != there.len_bytes || object_tag(&source.tags) != object_tag(&there.tags) {
+        if source.len_bytes != there.len_bytes
+            || object_tag(&source.tags) != object_tag(&there.tags)
+        {
             return Ok(false);
         }
         if object_tag(&there.tags).is_some() {
@@ -164,9 +208,12 @@ impl Node {
             let range = at..there.len_bytes.min(at + COMPARED_BYTES);
             let bytes_of = async |key: &str, etag: &ETag| {
                 let ask = || self.bucket().get(key, Some(range.clone()), Some(etag));
-                self.bucket_retry("get", key, range.end - range.start, ask).await.map(|object| object.body)
+                self.bucket_retry("get", key, range.end - range.start, ask)
+                    .await
+                    .map(|object| object.body)
             };
-            let (expected, found) = try_join(bytes_of(from, &source.etag), bytes_of(to, &there.etag)).await?;
+            let (expected, found) =
+                try_join(bytes_of(from, &source.etag), bytes_of(to, &there.etag)).await?;
             if expected != found {
                 return Ok(false);
             }
@@ -175,10 +222,15 @@ impl Node {
         Ok(true)
     }
 
-    /// Where one of ours is to be, somebody else's object may stand: it is kept beside, under a name that says so (O-55).
-    /// `mine` may be replaced. What is told is what stands there then, and guards what is written that nobody else's has come
-    /// since. What others have made of an object of ours has our tag still.
-    pub(crate) async fn keep_other(&self, key: &str, mine: Option<&ETag>) -> Result<Condition, BucketError> {
+    /// Where one of ours is to be, somebody else's object may stand: it is kept beside, under a
+    /// name that says so (O-55). `mine` may be replaced. What is told is what stands there then,
+    /// and guards what is written that nobody else's has come since. What others have made of an
+    /// object of ours has our tag still.
+    pub(crate) async fn keep_other(
+        &self,
+        key: &str,
+        mine: Option<&ETag>,
+    ) -> Result<Condition, BucketError> {
         let Some(found) = self.there(key).await? else { return Ok(Condition::Absent) };
         if Some(&found.etag) != mine {
             self.keep_beside(key, &found).await?;
@@ -196,12 +248,19 @@ impl Node {
                 // Of another conflict, or others have changed it.
                 continue;
             }
-            tracing::warn!(key, aside, "somebody else has written the object: their version is kept beside");
+            tracing::warn!(
+                key,
+                aside,
+                "somebody else has written the object: their version is kept beside"
+            );
             // A run of before may have begun to copy it in parts.
             self.abort_unheard(aside, None).await?;
             return self.copy_object((key, &found.etag), aside, Condition::Absent).await.map(drop);
         }
-        Err(BucketError::Unavailable { what: format!("{key} has {MAX_ASIDE} versions of others beside it"), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("{key} has {MAX_ASIDE} versions of others beside it"),
+            retry_after: None,
+        })
     }
 
     pub(super) async fn there(&self, key: &str) -> Result<Option<ObjectMeta>, BucketError> {

@@ -42,7 +42,9 @@ impl Node {
         };
         let (key, marker, merge) = match step {
             PageStep::Write { key, marker, merge } => (key, marker, merge),
-            PageStep::AwaitDelete { .. } | PageStep::AwaitUpload | PageStep::Nothing => return Err(FlushError::Later),
+            PageStep::AwaitDelete { .. } | PageStep::AwaitUpload | PageStep::Nothing => {
+                return Err(FlushError::Later);
+            }
         };
         let old = match merge {
             true => Some(self.head_of(dir, Some(&key)).await?),
@@ -51,7 +53,8 @@ impl Node {
         // The marker of a directory of that name that was removed before.
         marker.as_deref().map_or(Ok(()), |marker| self.await_late_effects(marker))?;
         let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
-        self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step).await?;
+        self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step)
+            .await?;
         let written = self.put_page(dir, &key, marker.as_deref(), old.as_ref()).await;
         // What is loaded from now on is read anew: the page says more than it did.
         self.pages.forget(dir);
@@ -66,14 +69,22 @@ impl Node {
             Err(error) => {
                 self.give_up(dir).await?;
                 match (error, marker) {
-                    (FlushError::Bucket(nested @ BucketError::Nested { .. }), Some(marker)) => self.make_way(dir, &marker, nested).await,
+                    (FlushError::Bucket(nested @ BucketError::Nested { .. }), Some(marker)) => {
+                        self.make_way(dir, &marker, nested).await
+                    }
                     (error, _) => Err(error),
                 }
             }
         }
     }
 
-    async fn put_page(&self, dir: Ino, key: &str, marker: Option<&str>, old: Option<&There>) -> Result<Vec<BackingCommand>, FlushError> {
+    async fn put_page(
+        &self,
+        dir: Ino,
+        key: &str,
+        marker: Option<&str>,
+        old: Option<&There>,
+    ) -> Result<Vec<BackingCommand>, FlushError> {
         if let Some(marker) = marker {
             self.put_marker(marker).await?;
         }
@@ -84,12 +95,17 @@ impl Node {
             (state.namespace().clone(), state.backing().clone(), state.version())
         };
         // Removed since: its page is deleted in its turn.
-        let Some(mut draft) = backing.draft_page(&names, dir, self.options.page_piece_entries) else { return Err(FlushError::Later) };
+        let Some(mut draft) = backing.draft_page(&names, dir, self.options.page_piece_entries)
+        else {
+            return Err(FlushError::Later);
+        };
         if let Some(old) = head_there {
             backing.keep_unseen(&names, &mut draft, &old.page.entries);
             for piece in draft.needs(old) {
                 // Nobody else writes it: it is tried again with the page that is there by now.
-                let Some(entries) = self.piece(dir, old, piece).await? else { return Err(FlushError::Later) };
+                let Some(entries) = self.piece(dir, old, piece).await? else {
+                    return Err(FlushError::Later);
+                };
                 backing.keep_unseen(&names, &mut draft, &entries);
             }
         }
@@ -100,7 +116,8 @@ impl Node {
                 Drafted::Piece(first, entries) => {
                     let id = self.ports.entropy.next_u64();
                     draft.wrote(PagePiece { first, id, entries: entries.len() as u32 });
-                    let body = page::encode_piece(&page::Piece { dir, id, entries }).map_err(|error| self.not_encoded(dir, &error))?;
+                    let body = page::encode_piece(&page::Piece { dir, id, entries })
+                        .map_err(|error| self.not_encoded(dir, &error))?;
                     pieces.push((id, body));
                     if pieces.len() >= self.options.flush_parallel {
                         self.put_pieces(dir, std::mem::take(&mut pieces)).await?;
@@ -111,17 +128,25 @@ impl Node {
             }
         }
         self.put_pieces(dir, pieces).await?;
-        let Some((head, parts)) = backing.finish_page(&names, draft, head_there) else { return Err(FlushError::Later) };
+        let Some((head, parts)) = backing.finish_page(&names, draft, head_there) else {
+            return Err(FlushError::Later);
+        };
         let body = page::encode(&head).map_err(|error| self.not_encoded(dir, &error))?;
         self.force_log().await?;
         let etag = match old {
             // What it was made of must still be there.
-            Some(there) => match self.replace_page(key, there.as_ref().map(|(_, etag)| etag.clone()), body, 1).await {
-                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => return Err(FlushError::Later),
+            Some(there) => match self
+                .replace_page(key, there.as_ref().map(|(_, etag)| etag.clone()), body, 1)
+                .await
+            {
+                Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {
+                    return Err(FlushError::Later);
+                }
                 ended => ended?,
             },
             None => {
-                let tag = self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
+                let tag =
+                    self.replica.view().backing().page_tag(dir).map(|tag| ETag(tag.to_owned()));
                 self.replace_page(key, tag, body, MAX_CONFLICTS).await?
             }
         };
@@ -142,13 +167,17 @@ impl Node {
         if guard == Condition::Always && self.there(marker).await?.is_some() {
             return Ok(());
         }
-        match self.insist(marker, || self.bucket().put(marker, Bytes::new(), guard.clone(), Vec::new())).await {
+        match self
+            .insist(marker, || self.bucket().put(marker, Bytes::new(), guard.clone(), Vec::new()))
+            .await
+        {
             Ok(_) | Err(BucketError::Precondition { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 
-    /// Puts pieces that no head names yet. Their ids are logged before, so that what is broken off is known.
+    /// Puts pieces that no head names yet. Their ids are logged before, so that what is broken off
+    /// is known.
     async fn put_pieces(&self, dir: Ino, pieces: Vec<(u64, Bytes)>) -> Result<(), FlushError> {
         if pieces.is_empty() {
             return Ok(());
@@ -159,7 +188,10 @@ impl Node {
         let puts = pieces.into_iter().map(|(id, body)| async move {
             let key = piece_key(dir, id);
             // Nobody else writes there, and a repetition writes the same.
-            self.insist(&key, || self.bucket().put(&key, body.clone(), Condition::Always, Vec::new())).await
+            self.insist(&key, || {
+                self.bucket().put(&key, body.clone(), Condition::Always, Vec::new())
+            })
+            .await
         });
         // All of them are seen to their ends, also where one has failed.
         for ended in join_all(puts).await {
@@ -169,23 +201,44 @@ impl Node {
     }
 
     fn not_encoded(&self, dir: Ino, error: &FormatError) -> FlushError {
-        self.trouble(Subject::Page(dir), Some(format!("the page of directory {dir} cannot be encoded: {error}")));
+        self.trouble(
+            Subject::Page(dir),
+            Some(format!("the page of directory {dir} cannot be encoded: {error}")),
+        );
         FlushError::Node(FsError::Io.into())
     }
 
     /// A page replaces the one that is there and no later one: a request that arrives long
     /// after it was given up, or after its node was, undoes nothing.
-    async fn replace_page(&self, key: &str, mut there: Option<ETag>, body: Bytes, attempts: usize) -> Result<ETag, BucketError> {
+    async fn replace_page(
+        &self,
+        key: &str,
+        mut there: Option<ETag>,
+        body: Bytes,
+        attempts: usize,
+    ) -> Result<ETag, BucketError> {
         for _ in 0..attempts {
-            let guard = self.bucket().capabilities().guard(there.map_or(Condition::Absent, Condition::Match));
+            let guard = self
+                .bucket()
+                .capabilities()
+                .guard(there.map_or(Condition::Absent, Condition::Match));
             let doubt = Cell::new(false);
-            match self.ask_until_clear(key, &doubt, || self.bucket().put(key, body.clone(), guard.clone(), Vec::new())).await {
+            match self
+                .ask_until_clear(key, &doubt, || {
+                    self.bucket().put(key, body.clone(), guard.clone(), Vec::new())
+                })
+                .await
+            {
                 // An attempt whose answer was lost may come late, and make the page anew.
                 Ok(_) if guard == Condition::Always && doubt.get() => {
                     self.outlast_doubts(key).await;
                     return Ok(self.persist(key, || self.bucket().head(key)).await?.etag);
                 }
-                Err(what @ (BucketError::Precondition { .. } | BucketError::NotFound { .. })) if attempts == 1 => return Err(what),
+                Err(what @ (BucketError::Precondition { .. } | BucketError::NotFound { .. }))
+                    if attempts == 1 =>
+                {
+                    return Err(what);
+                }
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
                 ended => return ended,
             }
@@ -195,15 +248,23 @@ impl Node {
                 Err(error) => return Err(error),
             };
         }
-        Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("{key} is being written by somebody else all the time"),
+            retry_after: None,
+        })
     }
 
-    /// Directories that were renamed give up their redirects where that moves few objects, those first that are above others: these
-    /// are then moved once, to where they are to be, and not along with each of them.
+    /// Directories that were renamed give up their redirects where that moves few objects, those
+    /// first that are above others: these are then moved once, to where they are to be, and not
+    /// along with each of them.
     pub(super) async fn move_renamed(self: &Rc<Self>) {
         let mut renamed: BTreeSet<(usize, Ino)> = {
             let (state, mut known) = (self.replica.view(), BTreeMap::from([(Ino::ROOT, 0)]));
-            state.backing().redirects().map(|dir| (depth(state.namespace(), dir, &mut known), dir)).collect()
+            state
+                .backing()
+                .redirects()
+                .map(|dir| (depth(state.namespace(), dir, &mut known), dir))
+                .collect()
         };
         let mut room = MAX_MOVED_ENTRIES;
         while let Some((depth, dir)) = renamed.pop_first() {
@@ -215,18 +276,26 @@ impl Node {
             let Some(Ok((entries, true))) = entries else { continue };
             let Some(left) = room.checked_sub(entries.len()) else { break };
             room = left;
-            if let Err(error) = self.commit(Command::Backing(BackingCommand::Unredirect { dir })).await {
+            if let Err(error) =
+                self.commit(Command::Backing(BackingCommand::Unredirect { dir })).await
+            {
                 tracing::warn!(%dir, %error, "a renamed directory keeps its redirect");
             }
             // What is in these is where it was.
-            renamed.extend(entries.iter().filter(|(entry, _)| entry.kind == FileKind::Directory).map(|(entry, _)| (depth + 1, entry.ino)));
+            renamed.extend(
+                entries
+                    .iter()
+                    .filter(|(entry, _)| entry.kind == FileKind::Directory)
+                    .map(|(entry, _)| (depth + 1, entry.ino)),
+            );
         }
     }
 }
 
 /// How many directories a directory is in. `known` are those of others.
 fn depth(namespace: &Namespace, dir: Ino, known: &mut BTreeMap<Ino, usize>) -> usize {
-    let above = successors(Some(dir), |dir| namespace.parent_of(*dir)).take_while(|dir| !known.contains_key(dir));
+    let above = successors(Some(dir), |dir| namespace.parent_of(*dir))
+        .take_while(|dir| !known.contains_key(dir));
     let unknown: Vec<Ino> = above.collect();
     for dir in unknown.into_iter().rev() {
         let above = namespace.parent_of(dir).and_then(|parent| known.get(&parent)).copied();

@@ -49,7 +49,10 @@ enum Room {
 
 impl Preserved {
     pub fn begin(&self, ino: Ino, size_bytes: u64, summed: bool) {
-        self.uploads.borrow_mut().insert(ino, Upload { size_bytes, next: 0, blocks: BTreeMap::new(), summed, broken: false });
+        self.uploads.borrow_mut().insert(
+            ino,
+            Upload { size_bytes, next: 0, blocks: BTreeMap::new(), summed, broken: false },
+        );
     }
 
     pub fn end(&self, ino: Ino) {
@@ -86,14 +89,22 @@ impl Preserved {
     fn room(&self, ino: Ino, block: u64) -> Room {
         match self.uploads.borrow().get(&ino) {
             Some(upload) if upload.blocks.contains_key(&block) => Room::Kept,
-            Some(upload) if (upload.blocks.len() as u64 + 1) * BLOCK_BYTES > MAX_PRESERVED_BYTES => Room::Full,
+            Some(upload)
+                if (upload.blocks.len() as u64 + 1) * BLOCK_BYTES > MAX_PRESERVED_BYTES =>
+            {
+                Room::Full
+            }
             _ => Room::Free,
         }
     }
 
     /// Whoever stores into the file from here on is not seen before what is stored is read.
     pub fn exposed(&self, ino: Ino) {
-        self.uploads.borrow_mut().get_mut(&ino).into_iter().for_each(|upload| upload.broken |= upload.summed);
+        self.uploads
+            .borrow_mut()
+            .get_mut(&ino)
+            .into_iter()
+            .for_each(|upload| upload.broken |= upload.summed);
     }
 
     /// The upload cannot become whole.
@@ -121,11 +132,19 @@ impl Node {
 
     /// Called before bytes of a file become zeros, likewise. What is zeros already, of which
     /// there may be much, needs no copy.
-    pub(crate) async fn preserve_zeroed(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
+    pub(crate) async fn preserve_zeroed(
+        &self,
+        ino: Ino,
+        range: Range<u64>,
+    ) -> Result<(), RpcError> {
         let Some(blocks) = self.flusher.preserved.needed(ino, &range) else { return Ok(()) };
         let mut at = blocks.start;
         loop {
-            let data = self.replica.view().extents().seek_data(ino, at * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
+            let data = self.replica.view().extents().seek_data(
+                ino,
+                at * BLOCK_BYTES,
+                blocks.end * BLOCK_BYTES,
+            );
             let Some(block) = data.map(|offset| offset / BLOCK_BYTES) else { return Ok(()) };
             if !self.set_aside(ino, block).await? {
                 return Ok(());
@@ -139,7 +158,10 @@ impl Node {
         let (present, zero) = {
             let state = self.replica.view();
             let exposed = state.extents().is_exposed(ino);
-            (exposed || state.extents().block(ino, block).is_some(), !exposed && state.extents().is_zero(ino, block))
+            (
+                exposed || state.extents().block(ino, block).is_some(),
+                !exposed && state.extents().is_zero(ino, block),
+            )
         };
         let kept = match self.flusher.preserved.room(ino, block) {
             Room::Kept => return Ok(true),

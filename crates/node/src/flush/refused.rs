@@ -30,7 +30,10 @@ impl RefusedWork {
         if since == wall {
             tracing::warn!(what, "refused");
         }
-        table.insert(work, Refused { paused_until: Some(monotonic + PAUSE), trouble: Trouble { since, what } });
+        table.insert(
+            work,
+            Refused { paused_until: Some(monotonic + PAUSE), trouble: Trouble { since, what } },
+        );
     }
 
     pub fn done(&self, work: &Work) {
@@ -49,7 +52,9 @@ impl RefusedWork {
     /// Ends the pauses whose time is over.
     pub fn go_on(&self, now: Duration) {
         let mut table = self.table.borrow_mut();
-        let over = table.values_mut().filter(|refused| refused.paused_until.is_some_and(|until| until <= now));
+        let over = table
+            .values_mut()
+            .filter(|refused| refused.paused_until.is_some_and(|until| until <= now));
         over.for_each(|refused| refused.paused_until = None);
     }
 

@@ -1,5 +1,6 @@
-//! What an object says of its content (`docs/format/bucket.md`), which is to be true: it is said before anything is sent, and what is
-//! read for that afterwards may have been damaged on the way or on the disk. So all that is sent is compared with it.
+//! What an object says of its content (`docs/format/bucket.md`), which is to be true: it is said
+//! before anything is sent, and what is read for that afterwards may have been damaged on the way
+//! or on the disk. So all that is sent is compared with it.
 
 use crate::Node;
 use crate::latches::Mode;
@@ -48,13 +49,20 @@ impl<'a> Proof<'a> {
     /// The store has the next part.
     pub fn stored(&mut self, part: &Range<u64>) -> Result<(), Untrue> {
         let Some(said) = self.said else { return Ok(()) };
-        self.sent.extend(said.known.iter().skip(self.sent.len()).take((part.end - part.start).div_ceil(BLOCK_BYTES) as usize));
+        self.sent.extend(
+            said.known
+                .iter()
+                .skip(self.sent.len())
+                .take((part.end - part.start).div_ceil(BLOCK_BYTES) as usize),
+        );
         self.check(said, part)
     }
 
     fn check(&self, said: &Said, part: &Range<u64>) -> Result<(), Untrue> {
-        for (span, sum) in said.sums.spans_of(part.clone()).filter(|(span, _)| span.end <= part.end) {
-            let sent = &self.sent[(span.start / BLOCK_BYTES) as usize..span.end.div_ceil(BLOCK_BYTES) as usize];
+        for (span, sum) in said.sums.spans_of(part.clone()).filter(|(span, _)| span.end <= part.end)
+        {
+            let sent = &self.sent
+                [(span.start / BLOCK_BYTES) as usize..span.end.div_ceil(BLOCK_BYTES) as usize];
             match crc32c_of_blocks(span.end - span.start, sent.iter().copied()) {
                 Some(sent) if sent == sum => {}
                 Some(_) => return Err(Untrue::Other(span)),
@@ -68,11 +76,20 @@ impl<'a> Proof<'a> {
 }
 
 impl Node {
-    /// What the object of a file of this length is to say. Blocks that were written over in place have their checksums from now on.
-    pub(super) async fn all_to_be_said(&self, ino: Ino, len_bytes: u64) -> Result<Option<Said>, RpcError> {
+    /// What the object of a file of this length is to say. Blocks that were written over in place
+    /// have their checksums from now on.
+    pub(super) async fn all_to_be_said(
+        &self,
+        ino: Ino,
+        len_bytes: u64,
+    ) -> Result<Option<Said>, RpcError> {
         for start in (0..len_bytes).step_by(CHUNK_BYTES as usize) {
             let _guard = self.latches.hold(ino, Mode::Shared).await;
-            let plan = self.replica.view().extents().plan_read(ino, start..(start + CHUNK_BYTES).min(len_bytes), len_bytes);
+            let plan = self.replica.view().extents().plan_read(
+                ino,
+                start..(start + CHUNK_BYTES).min(len_bytes),
+                len_bytes,
+            );
             self.sum_void(ino, &plan, |_, _| !self.is_exposed(ino)).await?;
         }
         Ok(self.to_be_said(ino, len_bytes).await)
@@ -102,8 +119,9 @@ impl Node {
         (meta.etag == etag).then_some((etag, sums))
     }
 
-    /// The checksums of an object that is this file now, as far as they are known: of what was written here, and what the home says of
-    /// what is as there. What came from there and was not checked is not what the home has, which the bucket may copy into the object.
+    /// The checksums of an object that is this file now, as far as they are known: of what was
+    /// written here, and what the home says of what is as there. What came from there and was not
+    /// checked is not what the home has, which the bucket may copy into the object.
     fn said_of(&self, ino: Ino, len_bytes: u64, home: Option<(ETag, Sums)>) -> Option<Said> {
         let state = self.replica.view();
         let extents = state.extents();
@@ -112,22 +130,32 @@ impl Node {
         }
         let now = extents.home(ino);
         let valid_bytes = now.as_ref().map_or(0, |now| now.valid_bytes);
-        let is_zero = |block: u64| block * BLOCK_BYTES >= valid_bytes || extents.is_hole(ino, block);
+        let is_zero =
+            |block: u64| block * BLOCK_BYTES >= valid_bytes || extents.is_hole(ino, block);
         let per_chunk = CHUNK_BYTES / BLOCK_BYTES;
         let mut known: Vec<Option<u32>> = Vec::new();
         for chunk in 0..len_bytes.div_ceil(CHUNK_BYTES) {
             let mut there = extents.chunk_blocks(ino, chunk).peekable();
-            known.extend((chunk * per_chunk..(chunk + 1) * per_chunk).map(|block| match there.next_if(|(next, _)| *next == block) {
-                Some((_, Block { version, sum, .. })) => sum.filter(|_| version > Version(0)),
-                None => is_zero(block).then_some(SUM_OF_ZEROS),
+            known.extend((chunk * per_chunk..(chunk + 1) * per_chunk).map(|block| {
+                match there.next_if(|(next, _)| *next == block) {
+                    Some((_, Block { version, sum, .. })) => sum.filter(|_| version > Version(0)),
+                    None => is_zero(block).then_some(SUM_OF_ZEROS),
+                }
             }));
         }
         let mut sums = Sums::of_blocks(len_bytes, known.iter().copied())?;
-        if let Some((etag, of_home)) = home.as_ref().filter(|(etag, _)| now.is_some_and(|now| now.etag == etag.0)) {
-            let blocks = |span: &Range<u64>| span.start / BLOCK_BYTES..span.end.div_ceil(BLOCK_BYTES);
+        if let Some((etag, of_home)) =
+            home.as_ref().filter(|(etag, _)| now.is_some_and(|now| now.etag == etag.0))
+        {
+            let blocks =
+                |span: &Range<u64>| span.start / BLOCK_BYTES..span.end.div_ceil(BLOCK_BYTES);
             let is_absent = |span: &Range<u64>| extents.resident_runs(ino, blocks(span)).is_empty();
-            let is_right = |span: &Range<u64>, sum| is_absent(span) || self.sum_of_cached(ino, etag, span) == Some(sum);
-            sums.take_over(of_home, |span, sum| extents.is_as_in_home(ino, span.clone()) && is_right(span, sum));
+            let is_right = |span: &Range<u64>, sum| {
+                is_absent(span) || self.sum_of_cached(ino, etag, span) == Some(sum)
+            };
+            sums.take_over(of_home, |span, sum| {
+                extents.is_as_in_home(ino, span.clone()) && is_right(span, sum)
+            });
         }
         Some(Said { sums, home, known })
     }

@@ -10,8 +10,9 @@ use futures_util::future::join_all;
 use std::rc::Rc;
 
 impl Node {
-    /// Finds out how what was being written ended when the node last stopped (O-70). What is there by now is not sent once
-    /// more, which the paper does (O-76). What the bucket does not show yet may still come: it is given, for [`Node::settle_late`].
+    /// Finds out how what was being written ended when the node last stopped (O-70). What is there
+    /// by now is not sent once more, which the paper does (O-76). What the bucket does not show yet
+    /// may still come: it is given, for [`Node::settle_late`].
     pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<Vec<(Ino, String)>, RpcError> {
         let under_way: Vec<(Ino, Upload)> = {
             let state = self.replica.view();
@@ -24,7 +25,10 @@ impl Node {
         let mut late = Vec::new();
         for (ino, begun) in under_way {
             let aborted = match begun.upload.clone().map(UploadId) {
-                Some(upload) => self.insist(&begun.key, || self.bucket().upload_abort(&begun.key, &upload)).await,
+                Some(upload) => {
+                    self.insist(&begun.key, || self.bucket().upload_abort(&begun.key, &upload))
+                        .await
+                }
                 None => Ok(()),
             };
             // What is refused is asked for again with what comes late.
@@ -34,8 +38,12 @@ impl Node {
                 Err(_) => false,
             };
             let there = self.there(&begun.key).await.map_err(|error| bucket_refusal(&error))?;
-            let end = match there.filter(|there| is_over && !self.was_there(ino, &begun.key, there)) {
-                Some(there) => self.early_end(ino, &begun, &there).await.map_err(|error| bucket_refusal(&error))?,
+            let end = match there.filter(|there| is_over && !self.was_there(ino, &begun.key, there))
+            {
+                Some(there) => self
+                    .early_end(ino, &begun, &there)
+                    .await
+                    .map_err(|error| bucket_refusal(&error))?,
                 None => None,
             };
             if end.is_none() {
@@ -50,8 +58,8 @@ impl Node {
         Ok(late)
     }
 
-    /// Whoever has waited so long has seen all that may come. Until then these keys stay claimed: what came to one
-    /// that nobody claims would be another's.
+    /// Whoever has waited so long has seen all that may come. Until then these keys stay claimed:
+    /// what came to one that nobody claims would be another's.
     pub(crate) async fn settle_late(self: Rc<Self>, late: Vec<(Ino, String)>) {
         self.outlast_late_effects().await;
         // A bucket that does not answer keeps no other waiting.
@@ -72,14 +80,18 @@ impl Node {
             match self.end_to_be_seen(ino, &begun).await {
                 Ok(end) => {
                     // Never sent, or somebody else's: what is dirty is sent again.
-                    let ended = self.end(end.unwrap_or(BackingCommand::UploadAborted { ino })).await;
+                    let ended =
+                        self.end(end.unwrap_or(BackingCommand::UploadAborted { ino })).await;
                     if let Err(error) = ended {
-                        tracing::error!(key, %error, "what became of an upload of before could not be logged");
+                        tracing::error!(key, %error, "what became of an upload of before could not \
+                            be logged");
                     }
                     return self.flusher.progress.raise();
                 }
                 Err(error) => {
-                    let what = format!("it cannot be seen what became of {key} when the node last stopped: {error}");
+                    let what = format!(
+                        "it cannot be seen what became of {key} when the node last stopped: {error}"
+                    );
                     self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
                     backoff.wait(&self.ports, None).await;
                 }
@@ -87,8 +99,13 @@ impl Node {
         }
     }
 
-    /// How a write to a key ended of which nobody has heard, if that can be seen once nothing of it can come any more.
-    async fn end_to_be_seen(self: &Rc<Self>, ino: Ino, begun: &Upload) -> Result<Option<BackingCommand>, BucketError> {
+    /// How a write to a key ended of which nobody has heard, if that can be seen once nothing of it
+    /// can come any more.
+    async fn end_to_be_seen(
+        self: &Rc<Self>,
+        ino: Ino,
+        begun: &Upload,
+    ) -> Result<Option<BackingCommand>, BucketError> {
         let Some(there) = self.there(&begun.key).await? else { return Ok(None) };
         if let Some(end) = self.end_of_put(ino, begun, &there) {
             return Ok(Some(end));
@@ -99,19 +116,29 @@ impl Node {
 
     /// The object may be what the file was before that began.
     fn was_there(&self, ino: Ino, key: &str, there: &ObjectMeta) -> bool {
-        let is_home = self.home_of(ino).is_some_and(|(home, etag, _)| home == key && etag == there.etag);
+        let is_home =
+            self.home_of(ino).is_some_and(|(home, etag, _)| home == key && etag == there.etag);
         is_home || self.replica.view().backing().is_to_be_deleted(key)
     }
 
-    /// How a write ended whose object is there, unless that is a copy: one in parts may have been begun before, as an upload that nobody has
-    /// heard of and that is still to come. The file is whole where it was then, and nobody waits for this to be settled.
-    async fn early_end(self: &Rc<Self>, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Result<Option<BackingCommand>, BucketError> {
+    /// How a write ended whose object is there, unless that is a copy: one in parts may have been
+    /// begun before, as an upload that nobody has heard of and that is still to come. The file is
+    /// whole where it was then, and nobody waits for this to be settled.
+    async fn early_end(
+        self: &Rc<Self>,
+        ino: Ino,
+        begun: &Upload,
+        there: &ObjectMeta,
+    ) -> Result<Option<BackingCommand>, BucketError> {
         let end = self.end_of_put(ino, begun, there);
-        let may_come_twice = end.is_some() && begun.upload.is_none() && self.is_copy_of_home(ino, begun, there).await?;
+        let may_come_twice = end.is_some()
+            && begun.upload.is_none()
+            && self.is_copy_of_home(ino, begun, there).await?;
         Ok(end.filter(|_| !may_come_twice))
     }
 
-    /// Of the file as it was when that began, or later. What others make of an object of before is theirs.
+    /// Of the file as it was when that began, or later. What others make of an object of before is
+    /// theirs.
     fn end_of_put(&self, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Option<BackingCommand> {
         let version = self.version_in(ino, there).filter(|version| *version >= begun.since)?;
         let ObjectMeta { etag: ETag(etag), len_bytes, .. } = there.clone();
@@ -121,18 +148,28 @@ impl Node {
     /// The version of the file that this node has sent as that object.
     fn version_in(&self, ino: Ino, there: &ObjectMeta) -> Option<Version> {
         let sent = ObjectOf::decode(&there.tags)?;
-        ((sent.cluster, sent.ino, sent.incarnation) == (self.cluster, ino, self.incarnation)).then_some(sent.version)
+        ((sent.cluster, sent.ino, sent.incarnation) == (self.cluster, ino, self.incarnation))
+            .then_some(sent.version)
     }
 
     /// Of a file that was being moved.
-    async fn is_copy_of_home(&self, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Result<bool, BucketError> {
+    async fn is_copy_of_home(
+        &self,
+        ino: Ino,
+        begun: &Upload,
+        there: &ObjectMeta,
+    ) -> Result<bool, BucketError> {
         let Some(from) = &begun.from else { return Ok(false) };
         if *from == there.etag.0 {
             return Ok(true);
         }
         let (home, len_bytes) = {
             let state = self.replica.view();
-            match state.backing().home(state.namespace(), ino).filter(|(_, home)| home.etag == *from) {
+            match state
+                .backing()
+                .home(state.namespace(), ino)
+                .filter(|(_, home)| home.etag == *from)
+            {
                 Some((key, home)) => (key, Some(home.len_bytes)),
                 // Of a file that has been removed since.
                 None => match state.backing().deleted_with(from) {
@@ -142,7 +179,9 @@ impl Node {
             }
         };
         match self.there(&home).await? {
-            Some(source) if source.etag.0 == *from => self.is_copy((&home, &source), (&begun.key, there)).await,
+            Some(source) if source.etag.0 == *from => {
+                self.is_copy((&home, &source), (&begun.key, there)).await
+            }
             Some(_) => Ok(false),
             // Others have removed it since.
             None => Ok(self.version_in(ino, there).is_some() && len_bytes == Some(there.len_bytes)),

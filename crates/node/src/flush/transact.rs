@@ -69,8 +69,15 @@ impl Node {
             }
             Some(tenure) => {
                 let what = match tenure.lost_to() {
-                    Some(owner) => format!("the volume was taken over by {owner}: nothing more is written to the bucket from here"),
-                    None => "the volume's head could not be renewed in time: nothing is written to the bucket until it is".into(),
+                    Some(owner) => format!(
+                        "the volume was taken over by {owner}: nothing more is \
+                        written to the bucket from here"
+                    ),
+                    None => {
+                        "the volume's head could not be renewed in time: nothing is written to \
+                        the bucket until it is"
+                            .into()
+                    }
                 };
                 self.trouble("tenure", Some(what));
                 false
@@ -82,7 +89,12 @@ impl Node {
     /// Logs that `key` is about to be written for `ino`, unless it is no longer the one to
     /// write. That and everything before it is forced: the bucket is never ahead of what a
     /// power cut would leave here.
-    pub(crate) async fn begin(&self, ino: Ino, key: &str, planned: impl FnOnce(&Partition) -> bool) -> Result<(), FlushError> {
+    pub(crate) async fn begin(
+        &self,
+        ino: Ino,
+        key: &str,
+        planned: impl FnOnce(&Partition) -> bool,
+    ) -> Result<(), FlushError> {
         self.await_late_effects(key)?;
         let mut stands = true;
         let begun = self
@@ -91,7 +103,11 @@ impl Node {
                 // Somebody may have renamed since the step was planned, and the key be another's.
                 stands = planned(state);
                 match stands {
-                    true => Ok(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload: None })),
+                    true => Ok(Command::Backing(BackingCommand::UploadBegun {
+                        ino,
+                        key: key.into(),
+                        upload: None,
+                    })),
                     false => Err(RpcError::Overloaded),
                 }
             })
@@ -107,7 +123,8 @@ impl Node {
         Ok(())
     }
 
-    /// How long the end of an upload is waited for: what was asked for before may have to be over first.
+    /// How long the end of an upload is waited for: what was asked for before may have to be over
+    /// first.
     pub(crate) fn upload_patience(&self) -> Duration {
         self.options.bucket_timeout + LATE_EFFECT
     }
@@ -123,7 +140,8 @@ impl Node {
         self.tenures().map(|tenure| tenure.late_until()).max().unwrap_or_default()
     }
 
-    /// Waits until nothing that was asked for can take effect any more, and keeps the volume meanwhile.
+    /// Waits until nothing that was asked for can take effect any more, and keeps the volume
+    /// meanwhile.
     pub(crate) async fn outlast_late_effects(&self) {
         let until = self.flusher.doubts.last().max(self.late_until());
         join_all(self.tenures().map(|tenure| tenure.keep_until(until))).await;
@@ -135,7 +153,10 @@ impl Node {
 
     /// Waits until no earlier request can do anything to the key any more.
     pub(super) async fn outlast_doubts(&self, key: &str) {
-        self.ports.clock.sleep(self.flusher.doubts.until(key).saturating_sub(self.ports.clock.monotonic())).await;
+        self.ports
+            .clock
+            .sleep(self.flusher.doubts.until(key).saturating_sub(self.ports.clock.monotonic()))
+            .await;
     }
 
     pub(super) fn note_doubts(&self, keys: impl IntoIterator<Item = String>) {
@@ -184,8 +205,13 @@ impl Node {
         self.ask_until_clear(key, &Cell::new(false), ask).await
     }
 
-    /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever complete them.
-    pub(super) async fn abort_unheard(&self, key: &str, heard: Option<&UploadId>) -> Result<(), BucketError> {
+    /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever
+    /// complete them.
+    pub(super) async fn abort_unheard(
+        &self,
+        key: &str,
+        heard: Option<&UploadId>,
+    ) -> Result<(), BucketError> {
         self.abort_where_allowed(key, async || {
             let uploads = self.bucket().uploads(key).await?;
             for upload in uploads.iter().filter(|upload| Some(*upload) != heard) {
@@ -201,18 +227,28 @@ impl Node {
         self.abort_where_allowed(key, async || self.bucket().upload_abort(key, upload).await).await
     }
 
-    /// Who may do everything else may still not be allowed to list uploads or to end them: then that is left to the store's
-    /// own rules. An error says that the node stops before it is clear.
-    async fn abort_where_allowed(&self, key: &str, abort: impl AsyncFn() -> Result<(), BucketError>) -> Result<(), BucketError> {
+    /// Who may do everything else may still not be allowed to list uploads or to end them: then
+    /// that is left to the store's own rules. An error says that the node stops before it is clear.
+    async fn abort_where_allowed(
+        &self,
+        key: &str,
+        abort: impl AsyncFn() -> Result<(), BucketError>,
+    ) -> Result<(), BucketError> {
         let final_if_forbidden = |error| match error {
             BucketError::Forbidden { what } => BucketError::Refused { what },
             other => other,
         };
         for _ in 0..MAX_REFUSED_ABORTS {
-            match self.persist(key, || Box::pin(async { abort().await.map_err(final_if_forbidden) })).await {
+            match self
+                .persist(key, || Box::pin(async { abort().await.map_err(final_if_forbidden) }))
+                .await
+            {
                 Ok(()) | Err(BucketError::NotFound { .. }) => return Ok(()),
                 Err(unclear @ BucketError::Unknown { .. }) => return Err(unclear),
-                Err(error) => tracing::warn!(key, %error, "an upload that nobody will complete may be left open"),
+                Err(error) => {
+                    tracing::warn!(key, %error, "an upload that nobody will complete may be left \
+                        open")
+                }
             }
             // Where nothing may be changed for a while, that is waited for.
             self.await_renewal(key).await?;
@@ -220,13 +256,16 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until the head of the key's bucket is written once more, which this node does all the time. An error says that it stops.
+    /// Waits until the head of the key's bucket is written once more, which this node does all the
+    /// time. An error says that it stops.
     async fn await_renewal(&self, key: &str) -> Result<(), BucketError> {
         let now = self.ports.clock.monotonic();
         let Some(tenure) = self.tenure_of(self.side_of_key(key)) else { return Ok(()) };
         while tenure.renewed() <= now {
             if self.is_stopping() {
-                return Err(BucketError::Unknown { what: format!("{key} is left to the next start") });
+                return Err(BucketError::Unknown {
+                    what: format!("{key} is left to the next start"),
+                });
             }
             self.ports.clock.sleep(POLL).await;
         }
@@ -256,7 +295,10 @@ impl Node {
         loop {
             let asked = match self.may_write() {
                 true => ask().await,
-                false => Err(BucketError::Unavailable { what: "the volume is not this node's to write".into(), retry_after: None }),
+                false => Err(BucketError::Unavailable {
+                    what: "the volume is not this node's to write".into(),
+                    retry_after: None,
+                }),
             };
             self.heard(key, &asked);
             let (what, retry_after) = match asked {
@@ -266,7 +308,9 @@ impl Node {
                     self.note_doubts([key.to_owned()]);
                     (what, None)
                 }
-                Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => (what, retry_after),
+                Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => {
+                    (what, retry_after)
+                }
                 Err(BucketError::Forbidden { what }) if doubt.get() => (what, None),
                 // What was in the way of this one may be gone before an earlier one comes.
                 Err(BucketError::Nested { .. }) if doubt.get() && !outlasted => {

@@ -85,7 +85,12 @@ impl Content {
 
 impl Node {
     /// Puts the content of a file to `key`, replacing the object `replaces` or none.
-    pub(crate) async fn put_file(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(), FlushError> {
+    pub(crate) async fn put_file(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        replaces: Option<ETag>,
+    ) -> Result<(), FlushError> {
         let size = self.replica.view().namespace().attr(ino).map_err(RpcError::from)?.size_bytes;
         let limits = self.bucket().capabilities();
         if size > limits.max_object_bytes {
@@ -93,8 +98,12 @@ impl Node {
             return Err(BucketError::Refused { what }.into());
         }
         let began = self.ports.clock.monotonic();
-        let step = FlushStep::Put { key: key.into(), replaces: replaces.as_ref().map(|etag| etag.0.clone()) };
-        self.begin(ino, key, |state| state.backing().flush_step(state.namespace(), ino) == step).await?;
+        let step = FlushStep::Put {
+            key: key.into(),
+            replaces: replaces.as_ref().map(|etag| etag.0.clone()),
+        };
+        self.begin(ino, key, |state| state.backing().flush_step(state.namespace(), ino) == step)
+            .await?;
         let sent = if size < CHUNK_BYTES && size <= limits.max_put_bytes {
             self.put_whole(ino, key, replaces).await
         } else {
@@ -106,7 +115,14 @@ impl Node {
                     version = self.replica.view().version();
                 }
                 self.sum_sent(ino, len_bytes, version).await;
-                self.end(BackingCommand::Uploaded { ino, key: key.into(), etag: etag.0, len_bytes, version }).await?;
+                self.end(BackingCommand::Uploaded {
+                    ino,
+                    key: key.into(),
+                    etag: etag.0,
+                    len_bytes,
+                    version,
+                })
+                .await?;
                 self.flusher.has_ended(ino);
                 self.flusher.forget_failed(ino);
                 self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
@@ -123,7 +139,9 @@ impl Node {
                 self.flusher.has_ended(ino);
                 // Where what the file has not fetched yet is another's by now, the next cycle
                 // sends what the file is then.
-                if let FlushError::Bucket(cause @ (BucketError::Precondition { .. } | BucketError::NotFound { .. })) = &error
+                if let FlushError::Bucket(
+                    cause @ (BucketError::Precondition { .. } | BucketError::NotFound { .. }),
+                ) = &error
                     && let Some((key, etag, _)) = self.home_of(ino)
                     && self.object_changed(ino, &key, &etag, cause.clone()).await.is_ok()
                 {
@@ -134,8 +152,8 @@ impl Node {
         }
     }
 
-    /// What has changed while it was sent is not sent again at once, or who appends to a large file all the time would
-    /// have all of it sent all the time.
+    /// What has changed while it was sent is not sent again at once, or who appends to a large file
+    /// all the time would have all of it sent all the time.
     fn rest(&self, ino: Ino, began: Duration, version: Version) {
         let is_changed = {
             let state = self.replica.view();
@@ -148,7 +166,12 @@ impl Node {
         }
     }
 
-    async fn put_whole(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
+    async fn put_whole(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        replaces: Option<ETag>,
+    ) -> Result<(Content, ETag), FlushError> {
         // Of a file that is appended to there is more by the time that it is read.
         let size = self.content(ino)?.size_bytes;
         let most = (size + size / 4 + SLACK_BYTES).min(CHUNK_BYTES - 1);
@@ -173,10 +196,16 @@ impl Node {
         Ok((content, etag))
     }
 
-    async fn put_parts(self: &Rc<Self>, ino: Ino, key: &str, replaces: Option<ETag>) -> Result<(Content, ETag), FlushError> {
+    async fn put_parts(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        replaces: Option<ETag>,
+    ) -> Result<(Content, ETag), FlushError> {
         let (mut broken, mut outdated, mut untrue) = (0, 0, false);
         loop {
-            // Begun before its id is logged: as long as there is none in the log, uploads of the key are looked for.
+            // Begun before its id is logged: as long as there is none in the log, uploads of the
+            // key are looked for.
             let mut content = self.content(ino)?;
             // Of a file that is written to all the time it says less and less.
             let said = match outdated {
@@ -192,20 +221,35 @@ impl Node {
                 self.note_upload(ino, key, None).await?;
             }
             let doubt = Cell::new(false);
-            let begun = self.ask_until_clear(key, &doubt, || self.bucket().upload_begin(key, tags.clone())).await;
+            let begun = self
+                .ask_until_clear(key, &doubt, || self.bucket().upload_begin(key, tags.clone()))
+                .await;
             if doubt.get() && !matches!(begun, Err(BucketError::Unknown { .. })) {
                 self.outlast_doubts(key).await;
                 self.abort_unheard(key, begun.as_ref().ok()).await?;
             }
             let upload = begun?;
-            match self.put_parts_of(ino, key, &replaces, &upload, (tags, said), broken >= ATTEMPTS_WITHOUT_WAITING).await {
+            match self
+                .put_parts_of(
+                    ino,
+                    key,
+                    &replaces,
+                    &upload,
+                    (tags, said),
+                    broken >= ATTEMPTS_WITHOUT_WAITING,
+                )
+                .await
+            {
                 Ok(Attempt::Whole(content, etag)) => return Ok((content, etag)),
                 Ok(Attempt::Broken) => broken += 1,
                 Ok(Attempt::Outdated) => outdated += 1,
                 Ok(Attempt::Untrue(_)) if !untrue => untrue = true,
                 Ok(Attempt::Untrue(span)) => {
                     self.abort(key, &upload).await?;
-                    let what = format!("bytes {} to {} of what is to be {key} are not what was written", span.start, span.end);
+                    let what = format!(
+                        "bytes {} to {} of what is to be {key} are not what was written",
+                        span.start, span.end
+                    );
                     return Err(BucketError::Corrupt { what }.into());
                 }
                 Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => return Err(error),
@@ -219,9 +263,15 @@ impl Node {
     }
 
     /// Logs and forces which upload is to be ended if this node does not.
-    async fn note_upload(&self, ino: Ino, key: &str, upload: Option<&UploadId>) -> Result<(), RpcError> {
+    async fn note_upload(
+        &self,
+        ino: Ino,
+        key: &str,
+        upload: Option<&UploadId>,
+    ) -> Result<(), RpcError> {
         let upload = upload.map(|upload| upload.0.clone());
-        self.commit(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload })).await?;
+        self.commit(Command::Backing(BackingCommand::UploadBegun { ino, key: key.into(), upload }))
+            .await?;
         self.force_log().await.map(drop)
     }
 
@@ -251,7 +301,9 @@ impl Node {
         self.flusher.taken.borrow_mut().remove(&ino);
         let frozen = waits.then_some(guard);
         let untrue = RefCell::default();
-        let sent = self.send_parts(ino, key, upload, &content, (said.as_ref(), &untrue), frozen.is_some()).await;
+        let sent = self
+            .send_parts(ino, key, upload, &content, (said.as_ref(), &untrue), frozen.is_some())
+            .await;
         drop(frozen);
         let whole = !self.flusher.preserved.is_broken(ino);
         self.flusher.preserved.end(ino);
@@ -266,7 +318,8 @@ impl Node {
             return Ok(Attempt::Broken);
         }
         self.force_for_upload(ino).await?;
-        let complete = |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
+        let complete =
+            |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
         let sent = self.guarded(key, replaces.clone(), &content, complete).await?;
         if let Sent::Found(_) = &sent {
             self.abort(key, upload).await?;
@@ -291,56 +344,70 @@ impl Node {
         let numbers = 1..=size.div_ceil(part_bytes) as u32;
         let proof = RefCell::new(Proof::of(said));
         let proof = &proof;
-        let read = stream::iter(numbers).take_while(|_| ready(!self.flusher.preserved.is_broken(ino))).then(|number| async move {
-            let start = u64::from(number - 1) * part_bytes;
-            let range = start..(start + part_bytes).min(size);
-            let bytes = range.end - range.start;
-            if let Some(piece) = self.stored(ino, key, &range).await {
-                if proof.borrow_mut().stored(&range).is_err() {
-                    self.flusher.preserved.break_off(ino);
-                    return Err(FlushError::Later);
-                }
-                self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
-                return Ok((number, range, Part::Stored(piece)));
-            }
-            let buffers = self.flusher.buffers(self.side_of_key(key));
-            // Those who have room may wait for the file that is kept as it is.
-            let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
-            let _guard = match frozen {
-                true => None,
-                false => Some(self.latches.hold(ino, Mode::Shared).await),
-            };
-            let body = self.read_for_upload(ino, range.clone(), size).await?;
-            // Given up while this waited: what was read is what the file is by now.
-            if self.flusher.preserved.is_broken(ino) {
-                return Err(FlushError::Later);
-            }
-            let proven = proof.borrow_mut().read(&range, &body);
-            if let Err(cause) = proven {
-                self.flusher.preserved.break_off(ino);
-                if let Untrue::Other(span) = cause {
-                    tracing::warn!(key, ?span, "what was read to be sent is not what the object says, and is read once more");
-                    self.drop_fetched(ino, &span).await?;
-                    untrue.replace(Some(span));
-                }
-                return Err(FlushError::Later);
-            }
-            self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
-            Ok::<_, FlushError>((number, range, Part::Read(body, room)))
-        });
-        let sent = read.map_ok(|(number, range, part)| async move {
-            let sent = match part {
-                Part::Stored(piece) if piece.key.starts_with(EARLY) => match self.copy_early(key, upload, number, &piece).await {
-                    Some(part) => part,
-                    None => {
-                        // The next attempt sends all from here.
-                        self.flusher.early.forget(ino, u64::MAX);
+        let read = stream::iter(numbers)
+            .take_while(|_| ready(!self.flusher.preserved.is_broken(ino)))
+            .then(|number| async move {
+                let start = u64::from(number - 1) * part_bytes;
+                let range = start..(start + part_bytes).min(size);
+                let bytes = range.end - range.start;
+                if let Some(piece) = self.stored(ino, key, &range).await {
+                    if proof.borrow_mut().stored(&range).is_err() {
                         self.flusher.preserved.break_off(ino);
                         return Err(FlushError::Later);
                     }
-                },
+                    self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
+                    return Ok((number, range, Part::Stored(piece)));
+                }
+                let buffers = self.flusher.buffers(self.side_of_key(key));
+                // Those who have room may wait for the file that is kept as it is.
+                let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
+                let _guard = match frozen {
+                    true => None,
+                    false => Some(self.latches.hold(ino, Mode::Shared).await),
+                };
+                let body = self.read_for_upload(ino, range.clone(), size).await?;
+                // Given up while this waited: what was read is what the file is by now.
+                if self.flusher.preserved.is_broken(ino) {
+                    return Err(FlushError::Later);
+                }
+                let proven = proof.borrow_mut().read(&range, &body);
+                if let Err(cause) = proven {
+                    self.flusher.preserved.break_off(ino);
+                    if let Untrue::Other(span) = cause {
+                        tracing::warn!(
+                            key,
+                            ?span,
+                            "what was read to be sent is not what the object \
+                        says, and is read once more"
+                        );
+                        self.drop_fetched(ino, &span).await?;
+                        untrue.replace(Some(span));
+                    }
+                    return Err(FlushError::Later);
+                }
+                self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
+                Ok::<_, FlushError>((number, range, Part::Read(body, room)))
+            });
+        let sent = read.map_ok(|(number, range, part)| async move {
+            let sent = match part {
+                Part::Stored(piece) if piece.key.starts_with(EARLY) => {
+                    match self.copy_early(key, upload, number, &piece).await {
+                        Some(part) => part,
+                        None => {
+                            // The next attempt sends all from here.
+                            self.flusher.early.forget(ino, u64::MAX);
+                            self.flusher.preserved.break_off(ino);
+                            return Err(FlushError::Later);
+                        }
+                    }
+                }
                 Part::Stored(piece) => self.copy_part(key, upload, number, piece).await?,
-                Part::Read(body, _room) => self.send_part(key, || self.bucket().upload_part(key, upload, number, body.clone())).await?,
+                Part::Read(body, _room) => {
+                    self.send_part(key, || {
+                        self.bucket().upload_part(key, upload, number, body.clone())
+                    })
+                    .await?
+                }
             };
             *self.flusher.taken.borrow_mut().entry(ino).or_default() += range.end - range.start;
             Ok(sent)
@@ -349,8 +416,16 @@ impl Node {
     }
 
     /// Has the bucket take a part from an object that it has.
-    async fn copy_part(&self, key: &str, upload: &UploadId, number: u32, piece: Piece) -> Result<PartTag, FlushError> {
-        let copied = self.send_part(key, || self.bucket().upload_part_copy(key, upload, number, piece.clone())).await;
+    async fn copy_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        piece: Piece,
+    ) -> Result<PartTag, FlushError> {
+        let copied = self
+            .send_part(key, || self.bucket().upload_part_copy(key, upload, number, piece.clone()))
+            .await;
         if let Err(BucketError::Refused { what }) = &copied {
             tracing::warn!(key, what, "the bucket does not copy parts: they are sent from now on");
             self.flusher.lane(self.side_of_key(key)).copies_parts.set(false);
@@ -366,7 +441,8 @@ impl Node {
         self.options.part_bytes.max(limits.min_part_bytes).next_multiple_of(BLOCK_BYTES).max(even)
     }
 
-    /// Sends one part of many. That the store cannot be reached for a moment is no reason to send all others again.
+    /// Sends one part of many. That the store cannot be reached for a moment is no reason to send
+    /// all others again.
     async fn send_part<'a>(
         &'a self,
         key: &str,
@@ -381,7 +457,10 @@ impl Node {
             let now = self.ports.clock.monotonic();
             let since = *failing.get_or_insert(now);
             let BucketError::Unavailable { retry_after, what } = &error else { return Err(error) };
-            if now - since >= self.options.bucket_timeout || self.is_stopping() || self.lost_to().is_some() {
+            if now - since >= self.options.bucket_timeout
+                || self.is_stopping()
+                || self.lost_to().is_some()
+            {
                 return Err(error);
             }
             let side = self.side_of_key(key);
@@ -393,16 +472,19 @@ impl Node {
         }
     }
 
-    /// The bytes of a part as the bucket has them already, in the object that the file's home is, or sent early. What is
-    /// so now was so when the upload began: of one file only one is under way.
+    /// The bytes of a part as the bucket has them already, in the object that the file's home is,
+    /// or sent early. What is so now was so when the upload began: of one file only one is under
+    /// way.
     async fn stored(&self, ino: Ino, key: &str, range: &Range<u64>) -> Option<Piece> {
         let side = self.side_of_key(key);
-        if !self.bucket().capabilities().copies_parts || !self.flusher.lane(side).copies_parts.get() {
+        if !self.bucket().capabilities().copies_parts || !self.flusher.lane(side).copies_parts.get()
+        {
             return None;
         }
-        let home = self
-            .home_of(ino)
-            .filter(|(home, ..)| self.side_of_key(home) == side && self.replica.view().extents().is_as_in_home(ino, range.clone()));
+        let home = self.home_of(ino).filter(|(home, ..)| {
+            self.side_of_key(home) == side
+                && self.replica.view().extents().is_as_in_home(ino, range.clone())
+        });
         match home {
             Some((home, etag, _)) => Some(Piece { key: home, etag, range: range.clone() }),
             None if side == Side::ROOT => self.early_piece(ino, range).await,
@@ -443,7 +525,8 @@ impl Node {
         doubt: &Cell<bool>,
     ) -> Result<Sent, BucketError> {
         let limits = self.bucket().capabilities();
-        let mut condition = limits.guard(replaces.clone().map_or(Condition::Absent, Condition::Match));
+        let mut condition =
+            limits.guard(replaces.clone().map_or(Condition::Absent, Condition::Match));
         if condition == Condition::Always {
             // Nothing guards the put: what it would replace is at least looked at.
             self.keep_other(key, replaces.as_ref()).await?;
@@ -452,20 +535,28 @@ impl Node {
             match self.ask_until_clear(key, doubt, || send(condition.clone())).await {
                 Err(BucketError::Precondition { .. }) => {}
                 // The object to be replaced is gone, or the upload: it may have been completed.
-                Err(BucketError::NotFound { .. }) if doubt.get() || matches!(condition, Condition::Match(_)) => {}
+                Err(BucketError::NotFound { .. })
+                    if doubt.get() || matches!(condition, Condition::Match(_)) => {}
                 // An attempt whose answer was lost may come late, and make the object anew.
-                Ok(_) if condition == Condition::Always && doubt.get() => self.outlast_doubts(key).await,
+                Ok(_) if condition == Condition::Always && doubt.get() => {
+                    self.outlast_doubts(key).await
+                }
                 ended => return ended.map(Sent::Answered),
             }
             let there = match self.ask_until_clear(key, doubt, || self.bucket().head(key)).await {
-                Ok(meta) if doubt.get() && content.is_in(&meta) => return Ok(Sent::Found(meta.etag)),
+                Ok(meta) if doubt.get() && content.is_in(&meta) => {
+                    return Ok(Sent::Found(meta.etag));
+                }
                 Ok(_) => self.keep_other(key, replaces.as_ref()).await?,
                 Err(BucketError::NotFound { .. }) => Condition::Absent,
                 Err(error) => return Err(error),
             };
             condition = limits.guard(there);
         }
-        Err(BucketError::Unavailable { what: format!("{key} is being written by somebody else all the time"), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("{key} is being written by somebody else all the time"),
+            retry_after: None,
+        })
     }
 
     pub(super) fn content(&self, ino: Ino) -> Result<Content, FlushError> {
@@ -473,12 +564,18 @@ impl Node {
         // Gone since: there is nothing to be sent.
         let attr = state.namespace().attr(ino).map_err(|_| FlushError::Later)?;
         let version = state.version();
-        let object = ObjectOf { cluster: self.cluster, ino, incarnation: self.incarnation, version };
+        let object =
+            ObjectOf { cluster: self.cluster, ino, incarnation: self.incarnation, version };
         Ok(Content { version, size_bytes: attr.size_bytes, tags: object_tags(&object, &attr) })
     }
 
     /// Bytes of a file as they were when its upload began. The caller holds the inode's latch.
-    pub(super) async fn read_for_upload(self: &Rc<Self>, ino: Ino, range: Range<u64>, size_bytes: u64) -> Result<Bytes, FlushError> {
+    pub(super) async fn read_for_upload(
+        self: &Rc<Self>,
+        ino: Ino,
+        range: Range<u64>,
+        size_bytes: u64,
+    ) -> Result<Bytes, FlushError> {
         let plan = self.replica.view().extents().plan_read(ino, range.clone(), size_bytes);
         let exposed = self.is_exposed(ino);
         if !exposed {
@@ -487,7 +584,9 @@ impl Node {
         let mut data = BytesMut::with_capacity((range.end - range.start) as usize);
         for Segment { source, range: part } in plan {
             match source {
-                Source::Zero | Source::Local if exposed => data.extend_from_slice(&self.read_compared(ino, &part).await?),
+                Source::Zero | Source::Local if exposed => {
+                    data.extend_from_slice(&self.read_compared(ino, &part).await?)
+                }
                 Source::Zero => data.resize(data.len() + (part.end - part.start) as usize, 0),
                 Source::Local => match self.read_local(ino, &part).await? {
                     Some(bytes) => data.extend_from_slice(&bytes),
@@ -495,7 +594,9 @@ impl Node {
                     None => return Err(FlushError::Later),
                 },
                 Source::Remote => {
-                    let Some((key, etag, _)) = self.home_of(ino) else { return Err(FlushError::Later) };
+                    let Some((key, etag, _)) = self.home_of(ino) else {
+                        return Err(FlushError::Later);
+                    };
                     data.extend_from_slice(&self.get_range(&key, part, &etag).await?);
                 }
             }
@@ -508,16 +609,24 @@ impl Node {
         let mut bytes = data;
         for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
             let Some(kept) = self.flusher.preserved.block(ino, block) else { continue };
-            let (start, end) = ((block * BLOCK_BYTES).max(range.start), ((block + 1) * BLOCK_BYTES).min(range.end));
+            let (start, end) = (
+                (block * BLOCK_BYTES).max(range.start),
+                ((block + 1) * BLOCK_BYTES).min(range.end),
+            );
             let into = &mut bytes[(start - range.start) as usize..(end - range.start) as usize];
             match kept {
-                Kept::Bytes(kept) => into.copy_from_slice(&kept[(start - block * BLOCK_BYTES) as usize..][..into.len()]),
+                Kept::Bytes(kept) => into
+                    .copy_from_slice(&kept[(start - block * BLOCK_BYTES) as usize..][..into.len()]),
                 Kept::InHome => {
-                    let Some((key, etag, valid_bytes)) = self.home_of(ino) else { return Err(FlushError::Later) };
+                    let Some((key, etag, valid_bytes)) = self.home_of(ino) else {
+                        return Err(FlushError::Later);
+                    };
                     let held = (end.min(valid_bytes).max(start) - start) as usize;
                     into[held..].fill(0);
                     if held > 0 {
-                        into[..held].copy_from_slice(&self.get_range(&key, start..start + held as u64, &etag).await?);
+                        into[..held].copy_from_slice(
+                            &self.get_range(&key, start..start + held as u64, &etag).await?,
+                        );
                     }
                 }
             }
@@ -531,7 +640,8 @@ impl Node {
     async fn sum_sent(&self, ino: Ino, len_bytes: u64, sent: Version) {
         let _guard = self.latches.hold(ino, Mode::Shared).await;
         let plan = self.replica.view().extents().plan_read(ino, 0..len_bytes, len_bytes);
-        let is_as_sent = |block, version| version <= sent && !self.flusher.torn.borrow().contains(ino, block);
+        let is_as_sent =
+            |block, version| version <= sent && !self.flusher.torn.borrow().contains(ino, block);
         if let Err(error) = self.sum_void(ino, &plan, is_as_sent).await {
             tracing::warn!(%ino, %error, "blocks that were sent are to be fetched again");
         }

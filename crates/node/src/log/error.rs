@@ -25,7 +25,8 @@ pub enum LogError {
     /// the same error from then on.
     #[error("log: {0}")]
     Disk(DiskError),
-    /// An append or force was dropped before it had ended, so that nobody knows what is on the disk.
+    /// An append or force was dropped before it had ended, so that nobody knows what is on the
+    /// disk.
     #[error("log: an operation was abandoned half-way")]
     Abandoned,
 }
@@ -36,8 +37,13 @@ impl LogError {
         let file = file.to_string();
         match &error {
             FormatError::Version { .. } => LogError::Version { file, what: error.to_string() },
-            FormatError::TooLong { len_bytes, max_bytes, .. } => LogError::TooLong { len_bytes: *len_bytes, max_bytes: *max_bytes },
-            FormatError::Truncated { .. } | FormatError::Foreign { .. } | FormatError::Checksum { .. } | FormatError::Invalid { .. } => {
+            FormatError::TooLong { len_bytes, max_bytes, .. } => {
+                LogError::TooLong { len_bytes: *len_bytes, max_bytes: *max_bytes }
+            }
+            FormatError::Truncated { .. }
+            | FormatError::Foreign { .. }
+            | FormatError::Checksum { .. }
+            | FormatError::Invalid { .. } => {
                 LogError::Corrupt { file, offset, what: error.to_string() }
             }
         }
@@ -48,9 +54,10 @@ impl From<DiskError> for LogError {
     fn from(error: DiskError) -> LogError {
         match error {
             DiskError::NoSpace => LogError::NoSpace,
-            DiskError::NotFound { .. } | DiskError::Exists { .. } | DiskError::InUse { .. } | DiskError::Failed { .. } => {
-                LogError::Disk(error)
-            }
+            DiskError::NotFound { .. }
+            | DiskError::Exists { .. }
+            | DiskError::InUse { .. }
+            | DiskError::Failed { .. } => LogError::Disk(error),
         }
     }
 }

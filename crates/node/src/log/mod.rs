@@ -32,7 +32,9 @@ pub use snapshots::SnapshotFrames;
 pub(crate) use snapshots::{SNAPSHOT_DIR, is_snapshot, list as snapshots, path as snapshot_path};
 
 use crate::signal::Signal;
-use ebb_format::record::{self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Payload, Position, RecordHeader, Term};
+use ebb_format::record::{
+    self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Payload, Position, RecordHeader, Term,
+};
 use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_format::snapshot::SnapshotHeader;
 use ebb_model::{Command, Incarnation, LogIndex, Version};
@@ -52,8 +54,8 @@ pub struct Options {
     pub volume: VolumeId,
     /// Of the run that begins. Recorded, and told to the next recovery.
     pub incarnation: Incarnation,
-    /// Of each file of the log; a multiple of 4096. Bounds the longest command, what recovery
-    /// holds in memory, and how much is kept that no snapshot needs. Files of another size stay readable.
+    /// Of each file of the log; a multiple of 4096. Bounds the longest command, what recovery holds
+    /// in memory, and how much is kept that no snapshot needs. Files of another size stay readable.
     pub segment_bytes: u64,
     /// [`Planted::LateRecord`](crate::Planted): each record is written with the next one.
     pub late_records: bool,
@@ -75,7 +77,8 @@ const START_RESERVE: u64 = 32 * MARKER_BYTES as u64;
 /// before the command was written, and one for those who call after it.
 const MARKER_RESERVE: u64 = START_RESERVE + 2 * MARKER_BYTES as u64;
 
-/// What may be logged while a write is under way that was told that there is room: hundreds of other writes.
+/// What may be logged while a write is under way that was told that there is room: hundreds of
+/// other writes.
 const ROOM_BYTES: u64 = 64 << 10;
 
 pub struct Log {
@@ -92,12 +95,13 @@ pub struct Log {
     segments: RefCell<VecDeque<Used>>,
     /// Who waits here shares the next sync. Taken before `turns`.
     forcing: Rc<Turns>,
-    /// One sync at a time: of two at one time the system tells only one that it failed. Taken behind
-    /// all others.
+    /// One sync at a time: of two at one time the system tells only one that it failed. Taken
+    /// behind all others.
     syncing: Mutex<()>,
     /// Nothing is recycled meanwhile.
     snapshotting: Mutex<()>,
-    /// Of the newest snapshot that is durable: a start needs no segment whose commands are all at or below it.
+    /// Of the newest snapshot that is durable: a start needs no segment whose commands are all at
+    /// or below it.
     snapshot_at: Cell<LogIndex>,
     snapshot_bytes: Cell<u64>,
     /// The highest index that somebody waits for.
@@ -160,8 +164,9 @@ impl Log {
         Ok(index)
     }
 
-    /// Refuses now, on a full disk, what [`Log::append`] could refuse when bytes are written over that a command speaks of. Nothing is
-    /// set aside: there is room for more such commands than are under way at one time.
+    /// Refuses now, on a full disk, what [`Log::append`] could refuse when bytes are written over
+    /// that a command speaks of. Nothing is set aside: there is room for more such commands than
+    /// are under way at one time.
     pub async fn expect_room(&self) -> Result<(), LogError> {
         let is_near_end = self.left_bytes.get() < ROOM_BYTES.min(self.options.segment_bytes / 2);
         if is_near_end { self.supply.prepare().await } else { Ok(()) }
@@ -230,13 +235,24 @@ impl Log {
     ///
     /// Others go on meanwhile. After an error the log and the previous snapshot are as they
     /// were, or only their clean-up is missing, which the next snapshot makes up for.
-    pub async fn snapshot(&self, at: LogIndex, version: Version, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), LogError> {
+    pub async fn snapshot(
+        &self,
+        at: LogIndex,
+        version: Version,
+        frames: impl Iterator<Item = Vec<u8>>,
+    ) -> Result<(), LogError> {
         assert!(at <= self.written(), "a snapshot holds only what is in the log");
         let _snapshotting = self.snapshotting.lock().await;
         if at > self.durable() {
             self.force().await?;
         }
-        let header = SnapshotHeader { volume: self.options.volume, group: GROUP, term: self.term(), index: at, version };
+        let header = SnapshotHeader {
+            volume: self.options.volume,
+            group: GROUP,
+            term: self.term(),
+            index: at,
+            version,
+        };
         let len_bytes = snapshots::write(&*self.disk, header, frames).await?;
         if at >= self.snapshot_at.get() {
             self.snapshot_at.set(at);
@@ -246,8 +262,8 @@ impl Log {
         self.truncate(at).await
     }
 
-    /// Goes on in a segment that is made now. Once there is a snapshot of all that has been written by
-    /// then, a start needs no other.
+    /// Goes on in a segment that is made now. Once there is a snapshot of all that has been written
+    /// by then, a start needs no other.
     pub async fn begin_segment(&self) -> Result<(), LogError> {
         let _snapshotting = self.snapshotting.lock().await;
         // Made ahead, it may be what is damaged.
@@ -269,7 +285,8 @@ impl Log {
         let (given_up, file, position) = {
             let _turn = self.turns.turn().await;
             let end = self.end.lock().await;
-            let given_up = self.segments.borrow().iter().skip(1).take_while(|next| next.base <= at).count();
+            let given_up =
+                self.segments.borrow().iter().skip(1).take_while(|next| next.base <= at).count();
             (given_up, end.segment.file.clone(), end.position)
         };
         if given_up > 0 {
@@ -278,7 +295,12 @@ impl Log {
             self.sync(&*file, position).await?;
         }
         for _ in 0..given_up {
-            let oldest = self.segments.borrow().front().expect("only a snapshot gives up segments").generation;
+            let oldest = self
+                .segments
+                .borrow()
+                .front()
+                .expect("only a snapshot gives up segments")
+                .generation;
             self.supply.recycle(oldest).await?;
             self.segments.borrow_mut().pop_front();
         }
@@ -298,10 +320,19 @@ impl Log {
     }
 
     /// Writes one record and leaves `reserve` bytes behind it. `index` is as in [`RecordHeader`].
-    async fn write(&self, end: &mut End, payload: Payload<&Command>, index: LogIndex, reserve: u64) -> Result<(), LogError> {
+    async fn write(
+        &self,
+        end: &mut End,
+        payload: Payload<&Command>,
+        index: LogIndex,
+        reserve: u64,
+    ) -> Result<(), LogError> {
         let mut bytes = self.encode(end, &payload, index)?;
         if end.offset + bytes.len() as u64 + reserve > end.segment.len_bytes {
-            let max_bytes = self.options.segment_bytes - SEGMENT_HEADER_BYTES as u64 - MARKER_BYTES as u64 - reserve;
+            let max_bytes = self.options.segment_bytes
+                - SEGMENT_HEADER_BYTES as u64
+                - MARKER_BYTES as u64
+                - reserve;
             if bytes.len() as u64 > max_bytes {
                 return Err(LogError::TooLong { len_bytes: bytes.len() as u64, max_bytes });
             }
@@ -311,7 +342,12 @@ impl Log {
         self.put(end, bytes).await
     }
 
-    fn encode(&self, end: &End, payload: &Payload<&Command>, index: LogIndex) -> Result<Vec<u8>, LogError> {
+    fn encode(
+        &self,
+        end: &End,
+        payload: &Payload<&Command>,
+        index: LogIndex,
+    ) -> Result<Vec<u8>, LogError> {
         let header = RecordHeader {
             generation: end.segment.generation,
             group: GROUP,
@@ -321,8 +357,9 @@ impl Log {
             index,
         };
         let mut bytes = Vec::new();
-        record::encode(&header, payload, &mut bytes)
-            .map_err(|error| LogError::format(&segments::path(end.segment.generation), end.offset, error))?;
+        record::encode(&header, payload, &mut bytes).map_err(|error| {
+            LogError::format(&segments::path(end.segment.generation), end.offset, error)
+        })?;
         Ok(bytes)
     }
 
@@ -333,7 +370,11 @@ impl Log {
 
     async fn put(&self, end: &mut End, bytes: Vec<u8>) -> Result<(), LogError> {
         let len = bytes.len() as u64;
-        assert!(end.offset.is_multiple_of(LINE_BYTES as u64) && end.offset + len <= end.segment.len_bytes, "a record fits its segment");
+        assert!(
+            end.offset.is_multiple_of(LINE_BYTES as u64)
+                && end.offset + len <= end.segment.len_bytes,
+            "a record fits its segment"
+        );
         let unless_abandoned = Finally(|| {
             self.fail(LogError::Abandoned);
         });
@@ -363,7 +404,9 @@ impl Log {
         let synced = self.sync(&*end.segment.file, end.position).await;
         std::mem::forget(unless_abandoned);
         synced?;
-        self.segments.borrow_mut().push_back(Used { generation: next.generation, base: self.written() });
+        self.segments
+            .borrow_mut()
+            .push_back(Used { generation: next.generation, base: self.written() });
         *end = End {
             segment: next,
             offset: SEGMENT_HEADER_BYTES as u64,
@@ -377,7 +420,11 @@ impl Log {
 
     /// Begins a run or a segment.
     async fn write_start(&self, end: &mut End) -> Result<(), LogError> {
-        let start = Payload::Start { boot_id: self.boot_id, incarnation: self.options.incarnation, forced: end.marked };
+        let start = Payload::Start {
+            boot_id: self.boot_id,
+            incarnation: self.options.incarnation,
+            forced: end.marked,
+        };
         let bytes = self.encode(end, &start, self.written())?;
         self.put(end, bytes).await
     }
@@ -413,4 +460,6 @@ impl<F: FnMut()> Drop for Finally<F> {
     }
 }
 
-const _: () = assert!(MAX_RECORD_BYTES as u64 + SEGMENT_HEADER_BYTES as u64 + MARKER_RESERVE < DEFAULT_SEGMENT_BYTES);
+const _: () = assert!(
+    MAX_RECORD_BYTES as u64 + SEGMENT_HEADER_BYTES as u64 + MARKER_RESERVE < DEFAULT_SEGMENT_BYTES
+);

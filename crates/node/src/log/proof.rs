@@ -26,7 +26,8 @@ impl Damage {
 
 impl fmt::Display for Damage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let all: Vec<String> = self.snapshot.iter().chain(&self.segment).map(LogError::to_string).collect();
+        let all: Vec<String> =
+            self.snapshot.iter().chain(&self.segment).map(LogError::to_string).collect();
         out.write_str(&all.join("; "))
     }
 }
@@ -42,8 +43,9 @@ enum Reach {
 }
 
 impl Log {
-    /// Reads what a start would read of what is written by now. `pace` is asked before each read of so many bytes, and says
-    /// how many of them may be read now, at least one. Others go on meanwhile.
+    /// Reads what a start would read of what is written by now. `pace` is asked before each read of
+    /// so many bytes, and says how many of them may be read now, at least one. Others go on
+    /// meanwhile.
     pub async fn prove(&self, mut pace: impl AsyncFnMut(u64) -> u64) -> Damage {
         let snapshot = self.prove_snapshots(&mut pace).await.err();
         let segment = self.prove_segments(&mut pace).await.err();
@@ -55,7 +57,10 @@ impl Log {
         self.segments.borrow().len() as u64 * self.options.segment_bytes + self.snapshot_bytes.get()
     }
 
-    async fn prove_snapshots(&self, pace: &mut impl AsyncFnMut(u64) -> u64) -> Result<(), LogError> {
+    async fn prove_snapshots(
+        &self,
+        pace: &mut impl AsyncFnMut(u64) -> u64,
+    ) -> Result<(), LogError> {
         for index in snapshots::list(&*self.disk).await? {
             if let Err(error) = self.prove_snapshot(index, pace).await
                 && snapshots::list(&*self.disk).await?.contains(&index)
@@ -66,7 +71,11 @@ impl Log {
         Ok(())
     }
 
-    async fn prove_snapshot(&self, index: LogIndex, pace: &mut impl AsyncFnMut(u64) -> u64) -> Result<(), LogError> {
+    async fn prove_snapshot(
+        &self,
+        index: LogIndex,
+        pace: &mut impl AsyncFnMut(u64) -> u64,
+    ) -> Result<(), LogError> {
         let mut may_read = pace(PIECE_BYTES as u64).await;
         let mut frames = SnapshotFrames::unproved(&*self.disk, self.options.volume, index).await?;
         // What a newer one has replaced is not kept open.
@@ -88,13 +97,23 @@ impl Log {
             let begun = self.reach(generation).await;
             let read = self.read_segment(generation, pace).await?;
             match (begun, self.reach(generation).await, read) {
-                (Reach::Closed, Reach::Closed, Some((segment, bytes))) => scanner.segment(segment, self.options.volume, &bytes)?,
-                (Reach::Open(offset, position), now @ (Reach::Open(..) | Reach::Closed), Some((segment, mut bytes))) => {
+                (Reach::Closed, Reach::Closed, Some((segment, bytes))) => {
+                    scanner.segment(segment, self.options.volume, &bytes)?
+                }
+                (
+                    Reach::Open(offset, position),
+                    now @ (Reach::Open(..) | Reach::Closed),
+                    Some((segment, mut bytes)),
+                ) => {
                     let end = match now {
                         Reach::Open(now, _) => now,
                         _ => segment.len_bytes,
                     };
-                    let corrupt = |offset, what: &str| LogError::Corrupt { file: segments::path(generation), offset, what: what.into() };
+                    let corrupt = |offset, what: &str| LogError::Corrupt {
+                        file: segments::path(generation),
+                        offset,
+                        what: what.into(),
+                    };
                     let within = |at: u64| (at as usize).min(bytes.len());
                     if let Some(Range { start, .. }) = written(&bytes[within(end)..]) {
                         return Err(corrupt(end + start as u64, "nothing was ever written there"));
@@ -104,8 +123,13 @@ impl Log {
                     bytes[since].fill(0);
                     scanner.segment(segment, self.options.volume, &bytes)?;
                     return match &scanner.tail {
-                        Some(tail) if tail.position == position => self.prove_ready(generation, pace).await,
-                        tail => Err(corrupt(tail.as_ref().map_or(0, |tail| tail.offset), "a record was lost")),
+                        Some(tail) if tail.position == position => {
+                            self.prove_ready(generation, pace).await
+                        }
+                        tail => Err(corrupt(
+                            tail.as_ref().map_or(0, |tail| tail.offset),
+                            "a record was lost",
+                        )),
                     };
                 }
                 // With it all before it are given up.
@@ -119,8 +143,13 @@ impl Log {
     /// The first segment with records from this one on that a start needs.
     fn needed(&self, from: Generation) -> Option<Generation> {
         let segments = self.segments.borrow();
-        let given_up = segments.iter().skip(1).take_while(|next| next.base <= self.snapshot_at.get()).count();
-        segments.iter().skip(given_up).map(|used| used.generation).find(|generation| *generation >= from)
+        let given_up =
+            segments.iter().skip(1).take_while(|next| next.base <= self.snapshot_at.get()).count();
+        segments
+            .iter()
+            .skip(given_up)
+            .map(|used| used.generation)
+            .find(|generation| *generation >= from)
     }
 
     async fn reach(&self, generation: Generation) -> Reach {
@@ -146,14 +175,25 @@ impl Log {
         let mut may_read = 0;
         loop {
             if may_read <= bytes.len() as u64 {
-                may_read += pace(self.options.segment_bytes.saturating_sub(bytes.len() as u64).max(PIECE_BYTES as u64)).await;
+                may_read += pace(
+                    self.options
+                        .segment_bytes
+                        .saturating_sub(bytes.len() as u64)
+                        .max(PIECE_BYTES as u64),
+                )
+                .await;
             }
             let _snapshotting = self.snapshotting.lock().await;
             if self.needed(generation) != Some(generation) {
                 return Ok(None);
             }
             let file = self.disk.open(&segments::path(generation), OpenMode::Existing).await?;
-            let piece = file.read_at(bytes.len() as u64, FILL_BYTES.min((may_read - bytes.len() as u64) as usize)).await?;
+            let piece = file
+                .read_at(
+                    bytes.len() as u64,
+                    FILL_BYTES.min((may_read - bytes.len() as u64) as usize),
+                )
+                .await?;
             bytes.extend_from_slice(&piece);
             if piece.is_empty() {
                 let segment = Segment { generation, file, len_bytes: bytes.len() as u64 };
@@ -163,13 +203,23 @@ impl Log {
     }
 
     /// The segment behind this one, if it was made ahead.
-    async fn prove_ready(&self, before: Generation, pace: &mut impl AsyncFnMut(u64) -> u64) -> Result<(), LogError> {
+    async fn prove_ready(
+        &self,
+        before: Generation,
+        pace: &mut impl AsyncFnMut(u64) -> u64,
+    ) -> Result<(), LogError> {
         pace(SEGMENT_HEADER_BYTES as u64).await;
         let _snapshotting = self.snapshotting.lock().await;
-        let Some(generation) = self.supply.ready().filter(|ready| ready.0 == before.0 + 1) else { return Ok(()) };
+        let Some(generation) = self.supply.ready().filter(|ready| ready.0 == before.0 + 1) else {
+            return Ok(());
+        };
         let file = self.disk.open(&segments::path(generation), OpenMode::Existing).await?;
         let bytes = file.read_at(0, SEGMENT_HEADER_BYTES).await?;
         let len_bytes = file.len().await?;
-        Scanner::default().header(&Segment { generation, file, len_bytes }, self.options.volume, &bytes)
+        Scanner::default().header(
+            &Segment { generation, file, len_bytes },
+            self.options.volume,
+            &bytes,
+        )
     }
 }

@@ -12,9 +12,9 @@ pub struct Recovery {
     /// `None` where the commands are all there ever were.
     pub snapshot: Option<SnapshotFrames>,
     pub commands: Commands,
-    /// The newest snapshot is damaged in this way, and an older one with the log since then
-    /// stands in for it; or a segment is that the snapshot was about to give up. Nothing is lost, but a disk
-    /// that does this once does it again.
+    /// The newest snapshot is damaged in this way, and an older one with the log since then stands
+    /// in for it; or a segment is that the snapshot was about to give up. Nothing is lost, but a
+    /// disk that does this once does it again.
     pub damaged: Option<LogError>,
     /// Of the run before.
     pub incarnation: Option<Incarnation>,
@@ -41,7 +41,11 @@ pub enum Start {
 impl Log {
     /// Reads and judges everything; only if all is sound is anything on the disk changed.
     /// Recovers to the same state however often it is interrupted and repeated.
-    pub async fn recover(disk: Rc<dyn Disk>, spawn: Rc<dyn Spawn>, options: Options) -> Result<(Log, Recovery), LogError> {
+    pub async fn recover(
+        disk: Rc<dyn Disk>,
+        spawn: Rc<dyn Spawn>,
+        options: Options,
+    ) -> Result<(Log, Recovery), LogError> {
         assert!(
             (MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&options.segment_bytes)
                 && options.segment_bytes.is_multiple_of(SEGMENT_HEADER_BYTES as u64)
@@ -56,16 +60,26 @@ impl Log {
         Ok(read(&disk, volume).await?.0)
     }
 
-    /// The newest whole snapshot and what can be read behind it of a damaged log. Whoever went on from there would
-    /// contradict what was done since: it is for people to know. `None` without a snapshot.
-    pub async fn read_before_damage(disk: Rc<dyn Disk>, volume: VolumeId) -> Result<Option<(SnapshotFrames, Commands)>, LogError> {
+    /// The newest whole snapshot and what can be read behind it of a damaged log. Whoever went on
+    /// from there would contradict what was done since: it is for people to know. `None` without a
+    /// snapshot.
+    pub async fn read_before_damage(
+        disk: Rc<dyn Disk>,
+        volume: VolumeId,
+    ) -> Result<Option<(SnapshotFrames, Commands)>, LogError> {
         let Some(snapshot) = newest_whole(&*disk, volume).await? else { return Ok(None) };
         let found = scan_before_damage(&*disk, volume).await?;
         let at = snapshot.header().index;
         let last = found.tail.as_ref().map_or(LogIndex(0), |tail| tail.index);
         let reaches_back = found.segments.first().is_some_and(|used| used.base <= at);
         let last = if reaches_back { last.max(at) } else { at };
-        let commands = Commands::new(disk, found.segments.iter().map(|used| used.generation).collect(), found.cuts, at, last);
+        let commands = Commands::new(
+            disk,
+            found.segments.iter().map(|used| used.generation).collect(),
+            found.cuts,
+            at,
+            last,
+        );
         Ok(Some((snapshot, commands)))
     }
 }
@@ -82,24 +96,34 @@ async fn read(disk: &Rc<dyn Disk>, volume: VolumeId) -> Result<(Recovery, Scan),
     let (snapshot, damaged) = choose_snapshot(&**disk, volume, &found, last).await?;
     let after = snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
     let generations = found.segments.iter().map(|used| used.generation).collect();
-    let commands = Commands::new(disk.clone(), generations, std::mem::take(&mut found.cuts), after, last);
+    let commands =
+        Commands::new(disk.clone(), generations, std::mem::take(&mut found.cuts), after, last);
     let incarnation = found.tail.as_ref().map(|tail| tail.incarnation);
-    Ok((Recovery { start, snapshot, commands, damaged: damaged.or(passed_over), incarnation }, found))
+    Ok((
+        Recovery { start, snapshot, commands, damaged: damaged.or(passed_over), incarnation },
+        found,
+    ))
 }
 
-/// Where the log is damaged: what is there from the segment on that the newest whole snapshot needs. `None` if
-/// that is all of it.
+/// Where the log is damaged: what is there from the segment on that the newest whole snapshot
+/// needs. `None` if that is all of it.
 async fn scan_needed(disk: &dyn Disk, volume: VolumeId) -> Result<Option<Scan>, LogError> {
     let Some(snapshot) = newest_whole(disk, volume).await? else { return Ok(None) };
-    let Some(from) = begins_below(disk, volume, snapshot.header().index).await? else { return Ok(None) };
-    let given_up: Vec<Generation> = segments::list(disk).await?.into_iter().filter(|generation| *generation < from).collect();
+    let Some(from) = begins_below(disk, volume, snapshot.header().index).await? else {
+        return Ok(None);
+    };
+    let given_up: Vec<Generation> =
+        segments::list(disk).await?.into_iter().filter(|generation| *generation < from).collect();
     if given_up.is_empty() {
         return Ok(None);
     }
     Ok(Some(Scan { given_up, ..scan(disk, volume, from).await? }))
 }
 
-async fn newest_whole(disk: &dyn Disk, volume: VolumeId) -> Result<Option<SnapshotFrames>, LogError> {
+async fn newest_whole(
+    disk: &dyn Disk,
+    volume: VolumeId,
+) -> Result<Option<SnapshotFrames>, LogError> {
     for index in snapshots::list(disk).await?.into_iter().rev() {
         match SnapshotFrames::open(disk, volume, index).await {
             Ok(snapshot) => return Ok(Some(snapshot)),
@@ -115,7 +139,10 @@ fn judge(found: &Scan, boot_id: u128) -> (Start, LogIndex) {
     match &found.tail {
         None => (Start::First, LogIndex(0)),
         Some(tail) if tail.boot_id == boot_id => (Start::SameBoot, tail.index),
-        Some(tail) => (Start::PowerCut { cut_after: tail.forced, dropped: tail.index.0 - tail.forced.0 }, tail.forced),
+        Some(tail) => (
+            Start::PowerCut { cut_after: tail.forced, dropped: tail.index.0 - tail.forced.0 },
+            tail.forced,
+        ),
     }
 }
 
@@ -133,7 +160,10 @@ async fn choose_snapshot(
         if index > last || found.tail.is_none() {
             // Snapshots are taken only of what was forced in a log.
             let (file, offset) = end_of(found);
-            let what = format!("the log ends with command {}, and there is a snapshot of command {}", last.0, index.0);
+            let what = format!(
+                "the log ends with command {}, and there is a snapshot of command {}",
+                last.0, index.0
+            );
             return Err(LogError::Corrupt { file, offset, what });
         }
         if index < base {
@@ -150,8 +180,12 @@ async fn choose_snapshot(
         // state before the first command was an empty one.
         Some(damaged) => Err(damaged),
         None if base > LogIndex(0) => {
-            let file = found.segments.first().map_or(LOG_DIR.to_string(), |used| segments::path(used.generation));
-            let what = format!("the log begins behind command {}, and there is no snapshot of it", base.0);
+            let file = found
+                .segments
+                .first()
+                .map_or(LOG_DIR.to_string(), |used| segments::path(used.generation));
+            let what =
+                format!("the log begins behind command {}, and there is no snapshot of it", base.0);
             Err(LogError::Corrupt { file, offset: SEGMENT_HEADER_BYTES as u64, what })
         }
         None => Ok((None, None)),
@@ -169,7 +203,13 @@ fn end_of(found: &Scan) -> (String, u64) {
 
 /// Makes the log ready for its first append. Every step leaves a directory that recovers to
 /// the same commands.
-async fn begin(disk: Rc<dyn Disk>, spawn: Rc<dyn Spawn>, options: Options, found: Scan, recovery: &Recovery) -> Result<Log, LogError> {
+async fn begin(
+    disk: Rc<dyn Disk>,
+    spawn: Rc<dyn Spawn>,
+    options: Options,
+    found: Scan,
+    recovery: &Recovery,
+) -> Result<Log, LogError> {
     let (boot_id, start) = (disk.boot_id(), recovery.start);
     let snapshot = recovery.snapshot.as_ref();
     if start == Start::First {
@@ -185,9 +225,12 @@ async fn begin(disk: Rc<dyn Disk>, spawn: Rc<dyn Spawn>, options: Options, found
     let Scan { segments, tail, mut empty, given_up, .. } = found;
     let in_use = segments.last().map_or(Generation(0), |used| used.generation);
     // Usually there is at most one: that which had been made ahead.
-    let ready = (empty.len() == 1).then(|| empty.pop_if(|segment| segment.len_bytes == options.segment_bytes)).flatten();
+    let ready = (empty.len() == 1)
+        .then(|| empty.pop_if(|segment| segment.len_bytes == options.segment_bytes))
+        .flatten();
     let next = Generation(ready.as_ref().map_or(in_use, |ready| ready.generation).0 + 1);
-    let supply = Rc::new(Supply::new(disk.clone(), options.volume, options.segment_bytes, ready, next));
+    let supply =
+        Rc::new(Supply::new(disk.clone(), options.volume, options.segment_bytes, ready, next));
     for segment in empty.into_iter().rev() {
         supply.recycle(segment.generation).await?;
     }
@@ -214,7 +257,10 @@ async fn begin(disk: Rc<dyn Disk>, spawn: Rc<dyn Spawn>, options: Options, found
                 dirty_again(&tail).await?;
             }
             let Tail { segment, offset, position, forced, synced, .. } = tail;
-            (End { segment, offset, position, marked: forced, asked: false, late: Vec::new() }, synced)
+            (
+                End { segment, offset, position, marked: forced, asked: false, late: Vec::new() },
+                synced,
+            )
         }
     };
     let log = Log {
@@ -276,7 +322,11 @@ async fn wipe(junk: &Junk) -> Result<(), LogError> {
 async fn dirty_again(tail: &Tail) -> Result<(), LogError> {
     let mut at = tail.unsynced_from;
     while at < tail.offset {
-        let piece = tail.segment.file.read_at(at, segments::FILL_BYTES.min((tail.offset - at) as usize)).await?;
+        let piece = tail
+            .segment
+            .file
+            .read_at(at, segments::FILL_BYTES.min((tail.offset - at) as usize))
+            .await?;
         if piece.is_empty() {
             break;
         }

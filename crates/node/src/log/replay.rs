@@ -27,8 +27,24 @@ pub struct Commands {
 }
 
 impl Commands {
-    pub(super) fn new(disk: Rc<dyn Disk>, segments: VecDeque<Generation>, cuts: Vec<Cut>, after: LogIndex, last: LogIndex) -> Commands {
-        Commands { disk, segments, cuts, index: after, last, path: String::new(), bytes: Vec::new(), offset: 0, boot_id: 0 }
+    pub(super) fn new(
+        disk: Rc<dyn Disk>,
+        segments: VecDeque<Generation>,
+        cuts: Vec<Cut>,
+        after: LogIndex,
+        last: LogIndex,
+    ) -> Commands {
+        Commands {
+            disk,
+            segments,
+            cuts,
+            index: after,
+            last,
+            path: String::new(),
+            bytes: Vec::new(),
+            offset: 0,
+            boot_id: 0,
+        }
     }
 
     /// Index of the last command that will be given, or of the snapshot if none will.
@@ -44,7 +60,9 @@ impl Commands {
                     self.open_next().await?;
                     continue;
                 }
-                Decoded::Corrupt(error) => return Err(LogError::format(&self.path, self.offset as u64, error)),
+                Decoded::Corrupt(error) => {
+                    return Err(LogError::format(&self.path, self.offset as u64, error));
+                }
             };
             self.offset += record.consumed;
             let command = match record.payload {
@@ -78,7 +96,11 @@ impl Commands {
     async fn open_next(&mut self) -> Result<(), LogError> {
         let Some(generation) = self.segments.pop_front() else {
             let what = format!("command {} was there and is not", self.index.0 + 1);
-            return Err(LogError::Corrupt { file: self.path.clone(), offset: self.offset as u64, what });
+            return Err(LogError::Corrupt {
+                file: self.path.clone(),
+                offset: self.offset as u64,
+                what,
+            });
         };
         self.path = segments::path(generation);
         let file = self.disk.open(&self.path, OpenMode::Existing).await?;

@@ -65,14 +65,21 @@ pub(super) struct Junk {
 pub(super) const GROUP: GroupId = GroupId(0);
 
 /// Of the segments from this one on.
-pub(super) async fn scan(disk: &dyn Disk, volume: VolumeId, from: Generation) -> Result<Scan, LogError> {
+pub(super) async fn scan(
+    disk: &dyn Disk,
+    volume: VolumeId,
+    from: Generation,
+) -> Result<Scan, LogError> {
     let mut scanner = Scanner::default();
     read(disk, volume, from, &mut scanner).await?;
     scanner.finish(disk.boot_id())
 }
 
 /// What is before the first damage, if there is any. Not for going on from there.
-pub(super) async fn scan_before_damage(disk: &dyn Disk, volume: VolumeId) -> Result<Scan, LogError> {
+pub(super) async fn scan_before_damage(
+    disk: &dyn Disk,
+    volume: VolumeId,
+) -> Result<Scan, LogError> {
     let mut scanner = Scanner::default();
     match read(disk, volume, Generation(0), &mut scanner).await {
         Ok(()) | Err(LogError::Corrupt { .. }) => Ok(scanner.found()),
@@ -80,20 +87,30 @@ pub(super) async fn scan_before_damage(disk: &dyn Disk, volume: VolumeId) -> Res
     }
 }
 
-/// The newest segment that begins with a whole record, of a command at or below `upto`: with the state after
-/// that, nobody needs those before it.
-pub(super) async fn begins_below(disk: &dyn Disk, volume: VolumeId, upto: LogIndex) -> Result<Option<Generation>, LogError> {
+/// The newest segment that begins with a whole record, of a command at or below `upto`: with the
+/// state after that, nobody needs those before it.
+pub(super) async fn begins_below(
+    disk: &dyn Disk,
+    volume: VolumeId,
+    upto: LogIndex,
+) -> Result<Option<Generation>, LogError> {
     for generation in segments::list(disk).await?.into_iter().rev() {
         let mut scanner = Scanner::default();
         let file = disk.open(&segments::path(generation), OpenMode::Existing).await?;
         let len = file.len().await?;
-        let bytes = segments::read(&*file, len.min((SEGMENT_HEADER_BYTES + record::MAX_RECORD_BYTES) as u64)).await?;
+        let bytes = segments::read(
+            &*file,
+            len.min((SEGMENT_HEADER_BYTES + record::MAX_RECORD_BYTES) as u64),
+        )
+        .await?;
         let segment = Segment { generation, file, len_bytes: len };
         if scanner.header(&segment, volume, &bytes).is_err() {
             continue;
         }
         if let Decoded::Record(first) = record::decode(&bytes[SEGMENT_HEADER_BYTES..])
-            && scanner.record(&segment, &segments::path(generation), SEGMENT_HEADER_BYTES as u64, &first).is_ok()
+            && scanner
+                .record(&segment, &segments::path(generation), SEGMENT_HEADER_BYTES as u64, &first)
+                .is_ok()
             && first.header.index <= upto
         {
             return Ok(Some(generation));
@@ -102,17 +119,32 @@ pub(super) async fn begins_below(disk: &dyn Disk, volume: VolumeId, upto: LogInd
     Ok(None)
 }
 
-async fn read(disk: &dyn Disk, volume: VolumeId, from: Generation, scanner: &mut Scanner) -> Result<(), LogError> {
+async fn read(
+    disk: &dyn Disk,
+    volume: VolumeId,
+    from: Generation,
+    scanner: &mut Scanner,
+) -> Result<(), LogError> {
     let mut before: Option<Generation> = None;
-    for generation in segments::list(disk).await?.into_iter().filter(|generation| *generation >= from) {
+    for generation in
+        segments::list(disk).await?.into_iter().filter(|generation| *generation >= from)
+    {
         let path = segments::path(generation);
         if before.replace(generation).is_some_and(|before| before.0 + 1 != generation.0) {
-            return Err(LogError::Corrupt { file: path, offset: 0, what: "the segment before it is missing".into() });
+            return Err(LogError::Corrupt {
+                file: path,
+                offset: 0,
+                what: "the segment before it is missing".into(),
+            });
         }
         let file = disk.open(&path, OpenMode::Existing).await?;
         let len = file.len().await?;
         if len > MAX_SEGMENT_BYTES {
-            return Err(LogError::Corrupt { file: path, offset: 0, what: format!("no segment has {len} bytes") });
+            return Err(LogError::Corrupt {
+                file: path,
+                offset: 0,
+                what: format!("no segment has {len} bytes"),
+            });
         }
         let bytes = segments::read(&*file, len).await?;
         scanner.segment(Segment { generation, file, len_bytes: len }, volume, &bytes)?;
@@ -157,19 +189,36 @@ struct Gap {
 
 impl Gap {
     fn corrupt(&self) -> LogError {
-        LogError::Corrupt { file: segments::path(self.junk.segment.generation), offset: self.junk.offset, what: self.what.clone() }
+        LogError::Corrupt {
+            file: segments::path(self.junk.segment.generation),
+            offset: self.junk.offset,
+            what: self.what.clone(),
+        }
     }
 }
 
 impl Scanner {
-    pub fn header(&self, segment: &Segment, volume: VolumeId, bytes: &[u8]) -> Result<(), LogError> {
+    pub fn header(
+        &self,
+        segment: &Segment,
+        volume: VolumeId,
+        bytes: &[u8],
+    ) -> Result<(), LogError> {
         let (file, len) = (segments::path(segment.generation), segment.len_bytes);
         let found = header::decode(bytes).map_err(|error| LogError::format(&file, 0, error))?;
         if found.volume != volume {
-            return Err(LogError::Foreign { file, found: found.volume.to_string(), expected: volume.to_string() });
+            return Err(LogError::Foreign {
+                file,
+                found: found.volume.to_string(),
+                expected: volume.to_string(),
+            });
         }
         if found.generation != segment.generation {
-            return Err(LogError::Corrupt { file, offset: 0, what: format!("its header is of generation {}", found.generation.0) });
+            return Err(LogError::Corrupt {
+                file,
+                offset: 0,
+                what: format!("its header is of generation {}", found.generation.0),
+            });
         }
         if ![0, len].contains(&found.len_bytes) {
             let what = format!("it has {len} bytes and was made with {}", found.len_bytes);
@@ -179,7 +228,12 @@ impl Scanner {
     }
 
     /// `bytes` are all that it has.
-    pub fn segment(&mut self, segment: Segment, volume: VolumeId, bytes: &[u8]) -> Result<(), LogError> {
+    pub fn segment(
+        &mut self,
+        segment: Segment,
+        volume: VolumeId,
+        bytes: &[u8],
+    ) -> Result<(), LogError> {
         self.header(&segment, volume, bytes)?;
         let path = &segments::path(segment.generation);
         let mut offset = SEGMENT_HEADER_BYTES;
@@ -195,7 +249,9 @@ impl Scanner {
                 }
                 Decoded::End => break "a record was lost".to_string(),
                 Decoded::Torn(error) => break error.to_string(),
-                Decoded::Corrupt(error) => return Err(LogError::format(path, offset as u64, shifted(error, offset))),
+                Decoded::Corrupt(error) => {
+                    return Err(LogError::format(path, offset as u64, shifted(error, offset)));
+                }
             }
         };
         if offset == SEGMENT_HEADER_BYTES {
@@ -217,11 +273,20 @@ impl Scanner {
         Ok(())
     }
 
-    fn record(&mut self, segment: &Segment, path: &str, offset: u64, record: &Record) -> Result<(), LogError> {
+    fn record(
+        &mut self,
+        segment: &Segment,
+        path: &str,
+        offset: u64,
+        record: &Record,
+    ) -> Result<(), LogError> {
         let header = &record.header;
         let corrupt = |what: String| LogError::Corrupt { file: path.to_string(), offset, what };
         if header.generation != segment.generation || header.group != GROUP {
-            return Err(corrupt(format!("a record of generation {} and group {}", header.generation.0, header.group.0)));
+            return Err(corrupt(format!(
+                "a record of generation {} and group {}",
+                header.generation.0, header.group.0
+            )));
         }
         let begins = offset == SEGMENT_HEADER_BYTES as u64;
         let Some(tail) = &mut self.tail else {
@@ -229,7 +294,10 @@ impl Scanner {
                 return Err(corrupt("the log begins without a start record".into()));
             };
             if forced > header.index {
-                return Err(corrupt(format!("a start record that forces {} of {} commands", forced.0, header.index.0)));
+                return Err(corrupt(format!(
+                    "a start record that forces {} of {} commands",
+                    forced.0, header.index.0
+                )));
             }
             self.used.push(Used { generation: segment.generation, base: header.index });
             self.offsets.push((header.position, offset));
@@ -247,20 +315,38 @@ impl Scanner {
             return Ok(());
         };
         if header.position.0 != tail.position.0 + 1 {
-            let what = format!("after record {} comes record {} in {path}", tail.position.0, header.position.0);
-            return Err(LogError::Corrupt { file: segments::path(tail.segment.generation), offset: tail.offset, what });
+            let what = format!(
+                "after record {} comes record {} in {path}",
+                tail.position.0, header.position.0
+            );
+            return Err(LogError::Corrupt {
+                file: segments::path(tail.segment.generation),
+                offset: tail.offset,
+                what,
+            });
         }
         let index = tail.index;
         match record.payload {
             Payload::Command(_) if header.index.0 == index.0 + 1 && !begins => {}
-            Payload::Forced { upto } if header.index == index && tail.forced <= upto && upto <= index && !begins => tail.forced = upto,
-            Payload::Start { boot_id, incarnation, forced } if forced == tail.forced && forced <= header.index && header.index <= index => {
+            Payload::Forced { upto }
+                if header.index == index && tail.forced <= upto && upto <= index && !begins =>
+            {
+                tail.forced = upto
+            }
+            Payload::Start { boot_id, incarnation, forced }
+                if forced == tail.forced && forced <= header.index && header.index <= index =>
+            {
                 if header.index < index {
                     self.cuts.push(Cut { before: header.position, above: header.index });
                 }
                 (tail.boot_id, tail.incarnation) = (boot_id, incarnation);
             }
-            _ => return Err(corrupt(format!("a record of index {} after command {}", header.index.0, index.0))),
+            _ => {
+                return Err(corrupt(format!(
+                    "a record of index {} after command {}",
+                    header.index.0, index.0
+                )));
+            }
         }
         if begins {
             self.used.push(Used { generation: segment.generation, base: header.index });
@@ -295,16 +381,31 @@ impl Scanner {
 
     fn found(self) -> Scan {
         let junk = self.gap.map(|gap| gap.junk);
-        Scan { segments: self.used, tail: self.tail, empty: self.empty, junk, cuts: self.cuts, given_up: Vec::new() }
+        Scan {
+            segments: self.used,
+            tail: self.tail,
+            empty: self.empty,
+            junk,
+            cuts: self.cuts,
+            given_up: Vec::new(),
+        }
     }
 }
 
 /// The offset within a record's bytes says nothing to one who looks at the file.
 fn shifted(error: FormatError, by: usize) -> FormatError {
     match error {
-        FormatError::Checksum { format, offset, what } => FormatError::Checksum { format, offset: offset + by as u64, what },
-        FormatError::Invalid { format, offset, what } => FormatError::Invalid { format, offset: offset + by as u64, what },
-        FormatError::Truncated { format, offset, what } => FormatError::Truncated { format, offset: offset + by as u64, what },
-        FormatError::Foreign { .. } | FormatError::Version { .. } | FormatError::TooLong { .. } => error,
+        FormatError::Checksum { format, offset, what } => {
+            FormatError::Checksum { format, offset: offset + by as u64, what }
+        }
+        FormatError::Invalid { format, offset, what } => {
+            FormatError::Invalid { format, offset: offset + by as u64, what }
+        }
+        FormatError::Truncated { format, offset, what } => {
+            FormatError::Truncated { format, offset: offset + by as u64, what }
+        }
+        FormatError::Foreign { .. } | FormatError::Version { .. } | FormatError::TooLong { .. } => {
+            error
+        }
     }
 }

@@ -61,8 +61,21 @@ pub(super) struct Supply {
 
 impl Supply {
     /// `ready` is a segment without records; `next` the generation of the first one to be made.
-    pub fn new(disk: Rc<dyn Disk>, volume: VolumeId, segment_bytes: u64, ready: Option<Segment>, next: Generation) -> Supply {
-        Supply { disk, volume, segment_bytes, ready: RefCell::new(ready), next: Cell::new(next), work: Mutex::new(()) }
+    pub fn new(
+        disk: Rc<dyn Disk>,
+        volume: VolumeId,
+        segment_bytes: u64,
+        ready: Option<Segment>,
+        next: Generation,
+    ) -> Supply {
+        Supply {
+            disk,
+            volume,
+            segment_bytes,
+            ready: RefCell::new(ready),
+            next: Cell::new(next),
+            work: Mutex::new(()),
+        }
     }
 
     /// Sees to it that a segment is ready. Whatever fails can be tried again.
@@ -101,7 +114,8 @@ impl Supply {
             file.set_len(self.segment_bytes).await?;
         }
         fill(&*file, SEGMENT_HEADER_BYTES as u64, self.segment_bytes).await?;
-        let header = SegmentHeader { generation, volume: self.volume, len_bytes: self.segment_bytes };
+        let header =
+            SegmentHeader { generation, volume: self.volume, len_bytes: self.segment_bytes };
         file.write_at(0, segment::encode(&header).into()).await?;
         file.sync_data().await?;
         self.disk.rename(SPARE, &path(generation)).await?;
@@ -167,7 +181,8 @@ pub(super) async fn fill(file: &dyn DiskFile, from: u64, to: u64) -> Result<(), 
 pub(super) async fn read(file: &dyn DiskFile, len: u64) -> Result<Vec<u8>, LogError> {
     let mut bytes = Vec::with_capacity(len as usize);
     while (bytes.len() as u64) < len {
-        let piece = file.read_at(bytes.len() as u64, FILL_BYTES.min(len as usize - bytes.len())).await?;
+        let piece =
+            file.read_at(bytes.len() as u64, FILL_BYTES.min(len as usize - bytes.len())).await?;
         if piece.is_empty() {
             break;
         }

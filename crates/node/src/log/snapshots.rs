@@ -39,7 +39,11 @@ fn parse(name: &str) -> Option<LogIndex> {
 }
 
 /// Durable when it returns its length; older snapshots stay.
-pub(super) async fn write(disk: &dyn Disk, header: SnapshotHeader, frames: impl Iterator<Item = Vec<u8>>) -> Result<u64, LogError> {
+pub(super) async fn write(
+    disk: &dyn Disk,
+    header: SnapshotHeader,
+    frames: impl Iterator<Item = Vec<u8>>,
+) -> Result<u64, LogError> {
     let result = write_unfinished(disk, header, frames).await;
     if result.is_err() {
         // Give back the space, which may be what was missing.
@@ -53,7 +57,11 @@ pub(super) async fn write(disk: &dyn Disk, header: SnapshotHeader, frames: impl 
     Ok(len_bytes)
 }
 
-async fn write_unfinished(disk: &dyn Disk, header: SnapshotHeader, frames: impl Iterator<Item = Vec<u8>>) -> Result<u64, LogError> {
+async fn write_unfinished(
+    disk: &dyn Disk,
+    header: SnapshotHeader,
+    frames: impl Iterator<Item = Vec<u8>>,
+) -> Result<u64, LogError> {
     let file = disk.open(UNFINISHED, OpenMode::Create).await?;
     file.set_len(0).await?;
     let mut offset = 0;
@@ -61,7 +69,9 @@ async fn write_unfinished(disk: &dyn Disk, header: SnapshotHeader, frames: impl 
     let mut piece = Vec::with_capacity(PIECE_BYTES);
     piece.extend_from_slice(&first);
     for frame in frames {
-        piece.extend_from_slice(&writer.frame(&frame).map_err(|error| LogError::format(UNFINISHED, offset, error))?);
+        piece.extend_from_slice(
+            &writer.frame(&frame).map_err(|error| LogError::format(UNFINISHED, offset, error))?,
+        );
         if piece.len() >= PIECE_BYTES {
             let full = std::mem::replace(&mut piece, Vec::with_capacity(PIECE_BYTES));
             let len = full.len() as u64;
@@ -101,7 +111,11 @@ pub struct SnapshotFrames {
 
 impl SnapshotFrames {
     /// Reads all of it once: only a whole snapshot may be used.
-    pub(crate) async fn open(disk: &dyn Disk, volume: VolumeId, index: LogIndex) -> Result<SnapshotFrames, LogError> {
+    pub(crate) async fn open(
+        disk: &dyn Disk,
+        volume: VolumeId,
+        index: LogIndex,
+    ) -> Result<SnapshotFrames, LogError> {
         let mut frames = SnapshotFrames::unproved(disk, volume, index).await?;
         while frames.next().await?.is_some() {}
         let len_bytes = frames.offset;
@@ -109,15 +123,26 @@ impl SnapshotFrames {
     }
 
     /// Whether it is whole, only reading it to the end can say.
-    pub(super) async fn unproved(disk: &dyn Disk, volume: VolumeId, index: LogIndex) -> Result<SnapshotFrames, LogError> {
+    pub(super) async fn unproved(
+        disk: &dyn Disk,
+        volume: VolumeId,
+        index: LogIndex,
+    ) -> Result<SnapshotFrames, LogError> {
         let path = path(index);
         let file = disk.open(&path, OpenMode::Existing).await?;
         let frames = SnapshotFrames::begin(path.clone(), file).await?;
         if frames.header.volume != volume {
-            return Err(LogError::Foreign { file: path, found: frames.header.volume.to_string(), expected: volume.to_string() });
+            return Err(LogError::Foreign {
+                file: path,
+                found: frames.header.volume.to_string(),
+                expected: volume.to_string(),
+            });
         }
         if frames.header.index != index || frames.header.group != GROUP {
-            let what = format!("its header is of command {} and group {}", frames.header.index.0, frames.header.group.0);
+            let what = format!(
+                "its header is of command {} and group {}",
+                frames.header.index.0, frames.header.group.0
+            );
             return Err(LogError::Corrupt { file: path, offset: 0, what });
         }
         Ok(frames)
@@ -127,8 +152,18 @@ impl SnapshotFrames {
         let mut reader = SnapshotReader::new();
         let mut offset = 0;
         match advance(&path, &*file, &mut offset, &mut reader).await? {
-            Part::Header(header) => Ok(SnapshotFrames { path, file, offset, reader, header, ended: false, len_bytes: 0 }),
-            Part::Frame(_) | Part::End { .. } => unreachable!("the header is the first part of a stream"),
+            Part::Header(header) => Ok(SnapshotFrames {
+                path,
+                file,
+                offset,
+                reader,
+                header,
+                ended: false,
+                len_bytes: 0,
+            }),
+            Part::Frame(_) | Part::End { .. } => {
+                unreachable!("the header is the first part of a stream")
+            }
         }
     }
 
@@ -164,7 +199,12 @@ impl SnapshotFrames {
     }
 }
 
-async fn advance(path: &str, file: &dyn DiskFile, offset: &mut u64, reader: &mut SnapshotReader) -> Result<Part, LogError> {
+async fn advance(
+    path: &str,
+    file: &dyn DiskFile,
+    offset: &mut u64,
+    reader: &mut SnapshotReader,
+) -> Result<Part, LogError> {
     loop {
         if let Some(part) = reader.next_part().map_err(|error| corrupt(path, error))? {
             return Ok(part);
@@ -186,8 +226,12 @@ async fn read(file: &dyn DiskFile, offset: &mut u64) -> Result<Bytes, LogError> 
 
 fn corrupt(path: &str, error: FormatError) -> LogError {
     let offset = match &error {
-        FormatError::Truncated { offset, .. } | FormatError::Checksum { offset, .. } | FormatError::Invalid { offset, .. } => *offset,
-        FormatError::Foreign { .. } | FormatError::Version { .. } | FormatError::TooLong { .. } => 0,
+        FormatError::Truncated { offset, .. }
+        | FormatError::Checksum { offset, .. }
+        | FormatError::Invalid { offset, .. } => *offset,
+        FormatError::Foreign { .. } | FormatError::Version { .. } | FormatError::TooLong { .. } => {
+            0
+        }
     };
     LogError::format(path, offset, error)
 }

@@ -1,8 +1,9 @@
-//! Names that leave the memory when metadata takes nearly all that it may: in directories that have not been used
-//! for longest, what the bucket says all of ([`Forgettable`]). It is loaded again when it is asked for.
+//! Names that leave the memory when metadata takes nearly all that it may: in directories that have
+//! not been used for longest, what the bucket says all of ([`Forgettable`]). It is loaded again
+//! when it is asked for.
 //!
-//! What is loaded again may have another inode id, so nobody may hold the one that goes. Clients are asked
-//! to give them up, and say which they hold. Laws:
+//! What is loaded again may have another inode id, so nobody may hold the one that goes. Clients
+//! are asked to give them up, and say which they hold. Laws:
 //! - A client that does not answer holds everything, and so does one that is still to come back.
 //! - What an answer has told of since clients were asked is held, whatever they say.
 //! - Between the choice of what goes and its end no answer tells of it.
@@ -70,7 +71,9 @@ impl Forgetting {
     }
 
     pub fn answered(&self, session: SessionId, number: u64, held: &BTreeSet<Ino>) {
-        if let Some(recall) = self.recall.borrow_mut().as_mut().filter(|recall| recall.number == number) {
+        if let Some(recall) =
+            self.recall.borrow_mut().as_mut().filter(|recall| recall.number == number)
+        {
             recall.inos.retain(|ino| !held.contains(ino));
             recall.waiting.remove(&session);
         }
@@ -104,7 +107,11 @@ impl Forgetting {
 
     /// Those that nobody is known to hold.
     fn free(&self) -> Vec<Ino> {
-        self.recall.borrow().as_ref().map(|recall| recall.inos.iter().copied().collect()).unwrap_or_default()
+        self.recall
+            .borrow()
+            .as_ref()
+            .map(|recall| recall.inos.iter().copied().collect())
+            .unwrap_or_default()
     }
 
     /// From now on no answer tells of those that are left.
@@ -118,15 +125,18 @@ impl Forgetting {
 }
 
 impl Node {
-    /// Forgets names until metadata takes less than `bytes`, or all directories have been looked at. Says
-    /// how many went.
+    /// Forgets names until metadata takes less than `bytes`, or all directories have been looked
+    /// at. Says how many went.
     pub(crate) async fn forget_until(self: &Rc<Self>, bytes: u64) -> Result<usize, RpcError> {
         let _turn = self.forgetting.turn.lock().await;
         let (mut gone, mut in_vain) = (0, 0);
         // What was used since the last time is spared the first time.
         let looks = 2 * self.replica.view().backing().directory_count();
         for look in 0..looks {
-            if self.replica.view().memory_bytes() < bytes || in_vain >= MOST_IN_VAIN || !self.may_act_by_itself() {
+            if self.replica.view().memory_bytes() < bytes
+                || in_vain >= MOST_IN_VAIN
+                || !self.may_act_by_itself()
+            {
                 break;
             }
             let Some(dir) = self.next_directory() else { break };
@@ -142,18 +152,31 @@ impl Node {
 
     /// Whether what is known of the bucket may change though nobody asks for it.
     pub(crate) fn may_act_by_itself(&self) -> bool {
-        self.bucket.is_some() && !self.is_stopping() && !self.attachments.awaits_any() && !self.has_failed() && self.lost_to().is_none()
+        self.bucket.is_some()
+            && !self.is_stopping()
+            && !self.attachments.awaits_any()
+            && !self.has_failed()
+            && self.lost_to().is_none()
     }
 
     fn next_directory(&self) -> Option<Ino> {
         let state = self.replica.view();
         let after = Ino(self.forgetting.hand.get().saturating_add(1));
-        let next = state.backing().directories(after).next().or_else(|| state.backing().directories(Ino(0)).next())?;
+        let next = state
+            .backing()
+            .directories(after)
+            .next()
+            .or_else(|| state.backing().directories(Ino(0)).next())?;
         self.forgetting.hand.set(next.0);
         Some(next)
     }
 
-    async fn forget_in(self: &Rc<Self>, dir: Ino, bytes: u64, in_vain: &mut usize) -> Result<usize, RpcError> {
+    async fn forget_in(
+        self: &Rc<Self>,
+        dir: Ino,
+        bytes: u64,
+        in_vain: &mut usize,
+    ) -> Result<usize, RpcError> {
         let (mut after, mut all) = (Cookie::START, 0);
         // Who reads a directory would find its names at other places.
         while !self.attachments.is_open(dir) {
@@ -170,7 +193,11 @@ impl Node {
                 *in_vain = if gone > inos.len() / 8 { 0 } else { *in_vain + 1 };
             }
             match next {
-                Some(next) if self.replica.view().memory_bytes() >= bytes && *in_vain < MOST_IN_VAIN => after = next,
+                Some(next)
+                    if self.replica.view().memory_bytes() >= bytes && *in_vain < MOST_IN_VAIN =>
+                {
+                    after = next
+                }
                 _ => break,
             }
         }
@@ -179,9 +206,12 @@ impl Node {
 
     /// Asks clients for inodes. False if not all of them have answered.
     async fn recall(&self, inos: &[Ino]) -> bool {
-        let number = self.run.wrapping_add(self.forgetting.recalls.replace(self.forgetting.recalls.get() + 1));
+        let number = self
+            .run
+            .wrapping_add(self.forgetting.recalls.replace(self.forgetting.recalls.get() + 1));
         self.forgetting.begin(number, inos, &self.attachments.sessions());
-        self.attachments.notify_others(None, &Notice::Recall { recall: number, inos: inos.to_vec() });
+        self.attachments
+            .notify_others(None, &Notice::Recall { recall: number, inos: inos.to_vec() });
         let deadline = self.ports.clock.monotonic() + PATIENCE;
         loop {
             let answered = Box::pin(self.forgetting.answered.wait());
@@ -205,7 +235,12 @@ impl Node {
         let mut guards: Vec<Guard<Ino>> = Vec::new();
         let mut free = BTreeSet::new();
         for ino in self.forgetting.free() {
-            let is_dir = self.replica.view().namespace().attr(ino).is_ok_and(|attr| attr.kind == FileKind::Directory);
+            let is_dir = self
+                .replica
+                .view()
+                .namespace()
+                .attr(ino)
+                .is_ok_and(|attr| attr.kind == FileKind::Directory);
             let latches = if is_dir { &self.loads } else { &self.latches };
             if let Some(guard) = latches.try_hold(ino, Mode::Exclusive) {
                 guards.push(guard);
@@ -220,7 +255,9 @@ impl Node {
                 if self.attachments.is_open(dir) || !self.may_act_by_itself() {
                     return Err(RpcError::Overloaded);
                 }
-                going = self.forgetting.decide(|ino| free.contains(ino) && !self.attachments.is_open(*ino));
+                going = self
+                    .forgetting
+                    .decide(|ino| free.contains(ino) && !self.attachments.is_open(*ino));
                 if going.is_empty() {
                     Err(RpcError::Overloaded)
                 } else {
@@ -249,8 +286,8 @@ impl Node {
         Ok(going.len())
     }
 
-    /// Drops the bytes of files, which are all in the bucket, with their store files. Takes out those that
-    /// are read past the node, and those that have been changed since they were chosen.
+    /// Drops the bytes of files, which are all in the bucket, with their store files. Takes out
+    /// those that are read past the node, and those that have been changed since they were chosen.
     async fn drop_clean(&self, files: &mut BTreeSet<Ino>) -> Result<(), RpcError> {
         let mut dropped = Vec::new();
         for ino in files.clone() {
@@ -263,7 +300,12 @@ impl Node {
             }
             let runs = self.replica.view().extents().resident_runs(ino, 0..u64::MAX);
             for run in runs {
-                self.commit(Command::Extent(ExtentCommand::Absent { ino, first: run.start, count: run.end - run.start })).await?;
+                self.commit(Command::Extent(ExtentCommand::Absent {
+                    ino,
+                    first: run.start,
+                    count: run.end - run.start,
+                }))
+                .await?;
             }
             // What is left is nowhere else.
             if self.replica.view().extents().resident_bytes_of(ino) > 0 {

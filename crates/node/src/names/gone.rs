@@ -1,5 +1,6 @@
-//! What this node has deleted lately. A store may list it for a while yet, and a file that has been removed would
-//! be back: of what was deleted a listing is believed only if the object, asked for by itself, is there.
+//! What this node has deleted lately. A store may list it for a while yet, and a file that has been
+//! removed would be back: of what was deleted a listing is believed only if the object, asked for
+//! by itself, is there.
 
 use crate::Node;
 use crate::names::listings::LIST_LIMIT;
@@ -54,7 +55,10 @@ impl Gone {
     fn has_below(&self, prefix: &str, now: Duration) -> bool {
         let mut keys = self.keys.borrow_mut();
         keys.expire(now);
-        keys.deleted.range::<str, _>((Bound::Included(prefix), Bound::Unbounded)).next().is_some_and(|(key, _)| key.starts_with(prefix))
+        keys.deleted
+            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+            .next()
+            .is_some_and(|(key, _)| key.starts_with(prefix))
     }
 }
 
@@ -75,7 +79,8 @@ impl Keys {
 impl Node {
     /// Of what was listed what is there.
     pub(crate) async fn believed(&self, entries: Vec<Listed>) -> Result<Vec<Listed>, RpcError> {
-        let believed = stream::iter(entries).map(|entry| self.believe(entry)).buffered(ASKED_AT_ONCE);
+        let believed =
+            stream::iter(entries).map(|entry| self.believe(entry)).buffered(ASKED_AT_ONCE);
         believed.try_filter_map(|entry| ready(Ok(entry))).try_collect().await
     }
 
@@ -102,9 +107,12 @@ impl Node {
     /// The object as it is, if it is there.
     pub(crate) async fn ask_for_object(&self, key: String) -> Result<Option<Listed>, RpcError> {
         match self.bucket_read("head", &key, 0, || self.bucket().head(&key)).await {
-            Ok(ObjectMeta { etag, len_bytes, modified_secs, .. }) => {
-                Ok(Some(Listed::Object { key, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) }))
-            }
+            Ok(ObjectMeta { etag, len_bytes, modified_secs, .. }) => Ok(Some(Listed::Object {
+                key,
+                etag: etag.0,
+                len_bytes,
+                modified: Time::from_secs(modified_secs),
+            })),
             Err(RpcError::Refused(FsError::NotFound)) => Ok(None),
             Err(error) => Err(error),
         }
@@ -115,9 +123,13 @@ impl Node {
         let now = self.ports.clock.monotonic();
         let limit = if self.gone.has_below(&key, now) { LIST_LIMIT } else { 1 };
         let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit };
-        let found = self.bucket_read("list", &key, 0, || self.bucket().list(request.clone())).await?;
-        let (doubtful, certain): (Vec<_>, Vec<_>) = found.entries.into_iter().partition(|entry| self.gone.has(entry.key(), now));
-        let asked = stream::iter(doubtful).map(|entry| self.ask_for_object(entry.key().to_owned())).buffer_unordered(ASKED_AT_ONCE);
+        let found =
+            self.bucket_read("list", &key, 0, || self.bucket().list(request.clone())).await?;
+        let (doubtful, certain): (Vec<_>, Vec<_>) =
+            found.entries.into_iter().partition(|entry| self.gone.has(entry.key(), now));
+        let asked = stream::iter(doubtful)
+            .map(|entry| self.ask_for_object(entry.key().to_owned()))
+            .buffer_unordered(ASKED_AT_ONCE);
         let is_there = !certain.is_empty() || asked.try_any(|found| ready(found.is_some())).await?;
         Ok(is_there.then_some(Listed::Prefix { key }))
     }

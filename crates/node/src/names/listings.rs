@@ -1,6 +1,7 @@
-//! Listings of directories come part by part, and each question needs the answer before it. Whoever takes in one part
-//! will want the next ones: they are asked for meanwhile. Where the bucket takes longer to answer than he to come for them,
-//! several are asked for at one time, behind keys that are [likely](Pace) to be there.
+//! Listings of directories come part by part, and each question needs the answer before it. Whoever
+//! takes in one part will want the next ones: they are asked for meanwhile. Where the bucket takes
+//! longer to answer than he to come for them, several are asked for at one time, behind keys that
+//! are [likely](Pace) to be there.
 
 use super::questions::{Page, Questions, list};
 use crate::Node;
@@ -25,8 +26,8 @@ const MOST_WAITING: usize = 1;
 /// Directories that are listed ahead. The one that was not gone on with for longest makes way.
 const MOST_AHEAD: usize = 16;
 
-/// Whoever comes for the next part later than this gets one that is asked for then, and is not run ahead of: others may have changed
-/// the bucket.
+/// Whoever comes for the next part later than this gets one that is asked for then, and is not run
+/// ahead of: others may have changed the bucket.
 const MOST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Directories that somebody lists.
@@ -81,7 +82,8 @@ impl Listings {
 }
 
 impl Node {
-    /// The next part of a directory's listing, which ends at a key that `end` may say. `early`: it has come already.
+    /// The next part of a directory's listing, which ends at a key that `end` may say. `early`: it
+    /// has come already.
     pub(crate) async fn list_part(
         &self,
         dir: Ino,
@@ -109,7 +111,9 @@ impl Node {
                     ahead.replace(Some(parts));
                     return Ok(part);
                 }
-                let page = list(self.bucket(), &plan.prefix, behind(plan.after.as_ref(), left.as_ref())).await?;
+                let page =
+                    list(self.bucket(), &plan.prefix, behind(plan.after.as_ref(), left.as_ref()))
+                        .await?;
                 Ok(part_of(left, page))
             })
         };
@@ -135,7 +139,8 @@ impl Node {
         let is_awaited = Rc::new(Cell::new(false));
         let parts = Parts { coming, is_awaited: is_awaited.clone() };
         let Some(bucket) = self.bucket.clone() else { return parts };
-        let mut questions = Questions::new(bucket, self.ports.clone(), plan.prefix.clone(), is_awaited);
+        let mut questions =
+            Questions::new(bucket, self.ports.clone(), plan.prefix.clone(), is_awaited);
         let mut after = behind(plan.after.as_ref(), left.as_ref());
         self.ports.spawn.spawn(Box::pin(async move {
             while let Some(key) = after.take()
@@ -143,7 +148,8 @@ impl Node {
             {
                 let part = questions.page_behind(&key).await.map(|page| part_of(left.take(), page));
                 if let Ok(part) = &part {
-                    (after, left) = (behind(part.last.as_ref(), part.left.as_ref()), part.left.clone());
+                    (after, left) =
+                        (behind(part.last.as_ref(), part.left.as_ref()), part.left.clone());
                 }
                 // If nobody takes it any more, the next one is not waited for.
                 sender.start_send(part).ok();
@@ -153,7 +159,8 @@ impl Node {
     }
 }
 
-/// Where the next question begins: behind what is left from the part before, for a store may go on only where it ended.
+/// Where the next question begins: behind what is left from the part before, for a store may go on
+/// only where it ended.
 fn behind(last: Option<&String>, left: Option<&Listed>) -> Option<String> {
     left.map(|left| left.key().to_owned()).or_else(|| last.cloned())
 }
@@ -164,9 +171,12 @@ fn part_of(left: Option<Listed>, page: Page) -> Part {
 
 pub(crate) fn listed(entry: ListEntry) -> Listed {
     match entry {
-        ListEntry::Object { key, etag, len_bytes, modified_secs } => {
-            Listed::Object { key, etag: etag.0, len_bytes, modified: Time::from_secs(modified_secs) }
-        }
+        ListEntry::Object { key, etag, len_bytes, modified_secs } => Listed::Object {
+            key,
+            etag: etag.0,
+            len_bytes,
+            modified: Time::from_secs(modified_secs),
+        },
         ListEntry::Prefix { key } => Listed::Prefix { key },
     }
 }

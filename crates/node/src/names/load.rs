@@ -127,11 +127,20 @@ impl Node {
         let Some(asked) = self.load_plan(dir) else { return Ok(()) };
         let began = self.ports.clock.monotonic();
         let page_key = asked.page_key.clone();
-        let (has_page, early) =
-            self.patiently(whom, try_join(self.see_head(dir, page_key.as_deref()), self.list_beside_page(dir, &asked))).await?;
+        let (has_page, early) = self
+            .patiently(
+                whom,
+                try_join(
+                    self.see_head(dir, page_key.as_deref()),
+                    self.list_beside_page(dir, &asked),
+                ),
+            )
+            .await?;
         let head = if has_page { self.head_of(dir, page_key.as_deref()).await? } else { None };
         // A head that has come to be known is of an epoch of its own.
-        let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == page_key) else { return Ok(()) };
+        let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == page_key) else {
+            return Ok(());
+        };
         let agree = |page: &Page| match &head {
             Some((head, _)) => are_agreed(head, &plan.prefix, &page.entries, page.more),
             None => !has_page,
@@ -144,15 +153,28 @@ impl Node {
         if first && self.revalidates().is_some() {
             self.revalidation.asked_for(dir, began);
         }
-        let end = |part: &Part| end_of_part(&head.as_ref()?.0, &prefix, after.as_deref(), part.last.as_deref(), LOAD_PIECES);
-        let Part { entries, last, to_probe, .. } = self.patiently(whom, self.list_part(dir, &plan, early, whom, end)).await?;
+        let end = |part: &Part| {
+            end_of_part(
+                &head.as_ref()?.0,
+                &prefix,
+                after.as_deref(),
+                part.last.as_deref(),
+                LOAD_PIECES,
+            )
+        };
+        let Part { entries, last, to_probe, .. } =
+            self.patiently(whom, self.list_part(dir, &plan, early, whom, end)).await?;
         let mut entries = self.patiently(whom, self.believed(entries)).await?;
         entries.extend(self.patiently(whom, self.probe(to_probe)).await?);
         let page = match &head {
             Some((head, _)) => {
-                let needed = pieces_of_listing(head, &prefix, after.as_deref(), &entries, last.as_deref());
+                let needed =
+                    pieces_of_listing(head, &prefix, after.as_deref(), &entries, last.as_deref());
                 // One that is out of date is read again, and what was listed with it is void.
-                let Some(page) = self.patiently(whom, self.with_pieces(dir, head, needed)).await? else { return Ok(()) };
+                let Some(page) = self.patiently(whom, self.with_pieces(dir, head, needed)).await?
+                else {
+                    return Ok(());
+                };
                 Some(page)
             }
             None => None,
@@ -161,28 +183,47 @@ impl Node {
         let is_in_pieces = page.as_ref().is_some_and(|page| !page.pieces.is_empty());
         let scope = if first || is_in_pieces { Scope::First } else { Scope::Next };
         let progress = last.map_or(LoadProgress::Complete, LoadProgress::UpTo);
-        let current = self.install(Listing { dir, entries: &entries, page: page.as_deref(), scope, after: None }, epoch, progress).await?;
+        let current = self
+            .install(
+                Listing { dir, entries: &entries, page: page.as_deref(), scope, after: None },
+                epoch,
+                progress,
+            )
+            .await?;
         if current && self.load_plan(dir) == Some(plan) {
             // Asked again it would be answered in the same way, for ever.
-            self.trouble(Subject::Listing(dir), Some(format!("directory {dir} cannot be listed: the bucket tells of it what cannot be")));
+            self.trouble(
+                Subject::Listing(dir),
+                Some(format!(
+                    "directory {dir} cannot be listed: the bucket tells of it what cannot be"
+                )),
+            );
             return Err(FsError::Io.into());
         }
         self.trouble(Subject::Listing(dir), None);
         Ok(())
     }
 
-    /// What a directory's listing begins with is asked for while its page is on the way. Who cannot use it asks again.
+    /// What a directory's listing begins with is asked for while its page is on the way. Who cannot
+    /// use it asks again.
     async fn list_beside_page(&self, dir: Ino, plan: &LoadPlan) -> Result<Option<Page>, RpcError> {
-        let is_first = plan.after.is_none() && plan.page_key.is_some() && self.pages.head(dir).is_none();
+        let is_first =
+            plan.after.is_none() && plan.page_key.is_some() && self.pages.head(dir).is_none();
         if !is_first {
             return Ok(None);
         }
-        let ask = || -> PortFuture<'_, Result<Page, BucketError>> { Box::pin(list(self.bucket(), &plan.prefix, None)) };
+        let ask = || -> PortFuture<'_, Result<Page, BucketError>> {
+            Box::pin(list(self.bucket(), &plan.prefix, None))
+        };
         self.bucket_read("list", &plan.prefix, 0, ask).await.map(Some)
     }
 
     /// Waits for the bucket as long as is stated to who asks.
-    async fn patiently<T>(&self, whom: For, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
+    async fn patiently<T>(
+        &self,
+        whom: For,
+        asking: impl Future<Output = Result<T, RpcError>>,
+    ) -> Result<T, RpcError> {
         match whom {
             For::Name | For::Listing => asking.await,
             For::Later => self.in_time(asking).await,
@@ -195,14 +236,19 @@ impl Node {
         match self.ask_for_name(dir, name).await? {
             Some(found) => {
                 let epoch = found.epoch;
-                Ok(self.install_name(dir, name, found).await? && self.load_epoch(dir) == Some(epoch))
+                Ok(self.install_name(dir, name, found).await?
+                    && self.load_epoch(dir) == Some(epoch))
             }
             None => Ok(true),
         }
     }
 
     /// What the bucket has of one name; `None` if it cannot have anything.
-    pub(crate) async fn ask_for_name(&self, dir: Ino, name: &Name) -> Result<Option<Found>, RpcError> {
+    pub(crate) async fn ask_for_name(
+        &self,
+        dir: Ino,
+        name: &Name,
+    ) -> Result<Option<Found>, RpcError> {
         let plan = || {
             let state = self.replica.view();
             state.backing().lookup_plan(state.namespace(), dir, name)
@@ -223,9 +269,20 @@ impl Node {
         Ok(Some(Found { entries, page, epoch }))
     }
 
-    pub(crate) async fn install_name(&self, dir: Ino, name: &Name, found: Found) -> Result<bool, RpcError> {
+    pub(crate) async fn install_name(
+        &self,
+        dir: Ino,
+        name: &Name,
+        found: Found,
+    ) -> Result<bool, RpcError> {
         let Found { entries, page, epoch } = found;
-        let listing = Listing { dir, entries: &entries, page: page.as_deref(), scope: Scope::Name(name), after: None };
+        let listing = Listing {
+            dir,
+            entries: &entries,
+            page: page.as_deref(),
+            scope: Scope::Name(name),
+            after: None,
+        };
         self.install(listing, epoch, LoadProgress::Unchanged).await
     }
 
@@ -246,7 +303,10 @@ impl Node {
             let still = self.replica.view().backing().unseen_names(ino).first().cloned();
             if still == Some((dir, name.clone())) {
                 // The record tells of a name that is not there, or is another inode by now.
-                self.commit_stamped(|_, stamp| Ok(Command::Backing(BackingCommand::Vanished { parent: dir, name, stamp }))).await?;
+                self.commit_stamped(|_, stamp| {
+                    Ok(Command::Backing(BackingCommand::Vanished { parent: dir, name, stamp }))
+                })
+                .await?;
             }
         }
     }
@@ -272,7 +332,12 @@ impl Node {
 
     /// Logs what was found, in pieces that fit a record. False if the directory is no longer
     /// in the epoch of the question.
-    pub(crate) async fn install(&self, listing: Listing<'_>, epoch: u64, progress: LoadProgress) -> Result<bool, RpcError> {
+    pub(crate) async fn install(
+        &self,
+        listing: Listing<'_>,
+        epoch: u64,
+        progress: LoadProgress,
+    ) -> Result<bool, RpcError> {
         let dir = listing.dir;
         let time = self.ports.clock.wall();
         let mut upto: Option<Name> = None;
@@ -288,7 +353,8 @@ impl Node {
                         let ino = next();
                         // Clients that are still to come back bring ids that were drawn before.
                         let above = ino.counter().checked_add(LOST_IDS).filter(|_| awaits);
-                        above.map_or(ino, |counter| Ino::new(ino.incarnation(), ino.slot(), counter))
+                        above
+                            .map_or(ino, |counter| Ino::new(ino.incarnation(), ino.slot(), counter))
                     };
                     let rest = Listing { after: upto.as_ref(), ..listing };
                     let found = state.backing().interpret(state.namespace(), &rest, &mut draw);
@@ -302,7 +368,15 @@ impl Node {
                     let progress = if more { LoadProgress::Unchanged } else { progress.clone() };
                     let owner = (self.options.uid, self.options.gid);
                     let stamp = Stamp { time, version: state.next_version() };
-                    Ok(Command::Backing(BackingCommand::Install { dir, epoch, entries, hidden, owner, progress, stamp }))
+                    Ok(Command::Backing(BackingCommand::Install {
+                        dir,
+                        epoch,
+                        entries,
+                        hidden,
+                        owner,
+                        progress,
+                        stamp,
+                    }))
                 })
                 .await?;
             self.found.set(index);
@@ -311,7 +385,8 @@ impl Node {
                 continue;
             }
             if not_shown > 0 {
-                tracing::warn!(%dir, not_shown, "keys of the bucket cannot be names and are not shown");
+                tracing::warn!(%dir, not_shown, "keys of the bucket cannot be names and are not \
+                    shown");
             }
             if self.is_complete(dir) {
                 self.pages.forget(dir);
@@ -342,7 +417,8 @@ fn encoded_bytes(entry: &Installed) -> usize {
         InstalledKind::Recorded(_) => 0,
     };
     let record = entry.record.as_ref().map_or(0, |record| {
-        let xattrs: usize = record.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
+        let xattrs: usize =
+            record.xattrs.iter().map(|(name, value)| name.len() + value.len() + 8).sum();
         let links: usize = record.links.iter().map(|(_, name)| name.as_bytes().len() + 16).sum();
         xattrs + links
     });

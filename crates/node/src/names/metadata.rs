@@ -71,12 +71,14 @@ impl Node {
 
     /// How many parts of listings may come in together that nobody has asked for.
     pub(crate) fn parts_to_spare(&self) -> usize {
-        let spare = (self.options.metadata_bytes / 10 * TENTHS_FULL).saturating_sub(self.replica.view().memory_bytes());
+        let spare = (self.options.metadata_bytes / 10 * TENTHS_FULL)
+            .saturating_sub(self.replica.view().memory_bytes());
         (spare / (LIST_LIMIT as u64 * USUAL_INODE_BYTES)) as usize
     }
 
     fn metadata_is_full(&self) -> bool {
-        self.replica.view().memory_bytes().saturating_add(MOST_OF_INODE_BYTES) >= self.options.metadata_bytes
+        self.replica.view().memory_bytes().saturating_add(MOST_OF_INODE_BYTES)
+            >= self.options.metadata_bytes
     }
 
     pub(crate) async fn bound_metadata_for_ever(self: Rc<Self>) {
@@ -84,18 +86,22 @@ impl Node {
         while !self.is_stopping() {
             let urged = self.metadata.urged.wait();
             let now = self.ports.clock.monotonic();
-            let is_due = self.replica.view().memory_bytes() >= limit / 10 * TENTHS_FULL && now >= self.metadata.not_before.get();
+            let is_due = self.replica.view().memory_bytes() >= limit / 10 * TENTHS_FULL
+                && now >= self.metadata.not_before.get();
             if is_due {
-                let gone = self.forget_until(limit / 10 * TENTHS_LEFT).await.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "names could not be forgotten");
-                    0
-                });
+                let gone =
+                    self.forget_until(limit / 10 * TENTHS_LEFT).await.unwrap_or_else(|error| {
+                        tracing::warn!(%error, "names could not be forgotten");
+                        0
+                    });
                 if gone < LEAST {
                     self.metadata.not_before.set(self.ports.clock.monotonic() + REST);
                 }
             }
             // While names go there is nothing to tell.
-            if !self.metadata_is_full() || self.ports.clock.monotonic() < self.metadata.not_before.get() {
+            if !self.metadata_is_full()
+                || self.ports.clock.monotonic() < self.metadata.not_before.get()
+            {
                 self.tell_of_metadata();
             }
             select(pin!(urged), self.ports.clock.sleep(METADATA_POLL)).await;
@@ -106,8 +112,10 @@ impl Node {
         let (bytes, limit) = (self.replica.view().memory_bytes(), self.options.metadata_bytes);
         let what = (bytes.saturating_add(most_of_named_bytes(MAX_NAME_BYTES)) >= limit).then(|| {
             format!(
-                "metadata takes {bytes} of the {limit} bytes of memory that it may: nothing can be made and no names come \
-                 from the bucket until something is removed, or the volume is mounted with more --metadata-memory"
+                "metadata takes {bytes} of the {limit} bytes of memory that it may: nothing can be \
+                 made and no names come \
+                 from the bucket until something is removed, or the volume is mounted with more \
+                 --metadata-memory"
             )
         });
         self.trouble("metadata", what);
@@ -124,14 +132,20 @@ fn most_added_bytes(mutation: &ClientMutation) -> Option<u64> {
     let named = |len: usize| Some(most_of_named_bytes(len));
     let len = |name: &Name| name.as_bytes().len();
     match mutation {
-        ClientMutation::Make { name, what: Make::Symlink { target }, .. } => named(len(name) + target.len()),
+        ClientMutation::Make { name, what: Make::Symlink { target }, .. } => {
+            named(len(name) + target.len())
+        }
         ClientMutation::Make { name, .. } | ClientMutation::Link { name, .. } => named(len(name)),
         ClientMutation::Tmpfile { .. } => named(0),
         // Without flags a file can be removed that has them.
-        ClientMutation::SetXattr { name, value, .. } => (*name != *InodeFlags::ATTRIBUTE).then(|| named(name.len() + value.len()))?,
+        ClientMutation::SetXattr { name, value, .. } => {
+            (*name != *InodeFlags::ATTRIBUTE).then(|| named(name.len() + value.len()))?
+        }
         ClientMutation::SetAcl { value, .. } => (!value.is_empty()).then(|| named(value.len()))?,
         ClientMutation::Rename { mode, new_name, .. } if mode.makes() => named(len(new_name)),
-        ClientMutation::Rename { name, new_name, .. } => (len(new_name) > len(name)).then_some(len(new_name) as u64),
+        ClientMutation::Rename { name, new_name, .. } => {
+            (len(new_name) > len(name)).then_some(len(new_name) as u64)
+        }
         ClientMutation::Unlink { .. }
         | ClientMutation::Rmdir { .. }
         | ClientMutation::SetAttr { .. }

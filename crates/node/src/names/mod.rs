@@ -1,4 +1,5 @@
-//! Names and attributes: loaded from the bucket, asked for again, let go of, counted, and kept in a trash.
+//! Names and attributes: loaded from the bucket, asked for again, let go of, counted, and kept in a
+//! trash.
 
 pub(crate) mod forget;
 pub(crate) mod gone;

@@ -1,5 +1,5 @@
-//! What others have done to the bucket is taken on where it is met (O-55): an object that is not the one that its file was read from, or
-//! is gone, and a directory of which nothing is left.
+//! What others have done to the bucket is taken on where it is met (O-55): an object that is not
+//! the one that its file was read from, or is gone, and a directory of which nothing is left.
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -24,21 +24,36 @@ impl Node {
             state.backing().standing(state.namespace(), dir, name)
         };
         match known {
-            Some(Standing::Object { ino, key, etag }) => self.confirm_object((dir, name), ino, &key, &etag).await,
-            Some(Standing::Prefix { dir: below, prefix }) => self.confirm_prefix((dir, name), below, prefix).await,
+            Some(Standing::Object { ino, key, etag }) => {
+                self.confirm_object((dir, name), ino, &key, &etag).await
+            }
+            Some(Standing::Prefix { dir: below, prefix }) => {
+                self.confirm_prefix((dir, name), below, prefix).await
+            }
             None => Ok(()),
         }
     }
 
-    async fn confirm_object(self: &Rc<Self>, (dir, name): (Ino, &Name), ino: Ino, key: &str, etag: &str) -> Result<(), RpcError> {
+    async fn confirm_object(
+        self: &Rc<Self>,
+        (dir, name): (Ino, &Name),
+        ino: Ino,
+        key: &str,
+        etag: &str,
+    ) -> Result<(), RpcError> {
         let known = Standing::Object { ino, key: key.into(), etag: etag.into() };
-        let stands = |state: &Partition| state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known);
+        let stands = |state: &Partition| {
+            state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known)
+        };
         // Nothing is written to the file while its object is asked for.
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         if !stands(&self.replica.view()) {
             return Ok(());
         }
-        let found = match self.in_time(self.bucket_read("head", key, 0, || self.bucket().head(key))).await {
+        let found = match self
+            .in_time(self.bucket_read("head", key, 0, || self.bucket().head(key)))
+            .await
+        {
             Ok(meta) if meta.etag.0 == etag => return Ok(()),
             Ok(meta) => Some(meta),
             Err(RpcError::Refused(FsError::NotFound)) => None,
@@ -53,20 +68,37 @@ impl Node {
     }
 
     /// Others have made the directory. It goes once there is nothing below its prefix.
-    async fn confirm_prefix(self: &Rc<Self>, (dir, name): (Ino, &Name), below: Ino, prefix: String) -> Result<(), RpcError> {
+    async fn confirm_prefix(
+        self: &Rc<Self>,
+        (dir, name): (Ino, &Name),
+        below: Ino,
+        prefix: String,
+    ) -> Result<(), RpcError> {
         if !self.in_time(self.probe(vec![prefix.clone()])).await?.is_empty() {
             return Ok(());
         }
         self.complete(below).await?;
         Box::pin(self.list_again(below)).await?;
         tracing::info!(prefix, "everything below was removed by somebody else");
-        let stands = |state: &Partition| state.backing().is_deserted(state.namespace(), dir, name, &prefix);
-        self.take_on(stands, |stamp| BackingCommand::Vanished { parent: dir, name: name.clone(), stamp }).await
+        let stands =
+            |state: &Partition| state.backing().is_deserted(state.namespace(), dir, name, &prefix);
+        self.take_on(stands, |stamp| BackingCommand::Vanished {
+            parent: dir,
+            name: name.clone(),
+            stamp,
+        })
+        .await
     }
 
     /// A download failed. Where the object is no longer the one that the home names, the
     /// file takes on the new one and whoever waits plans again.
-    pub(crate) async fn object_changed(self: &Rc<Self>, ino: Ino, key: &str, etag: &ETag, error: BucketError) -> Result<(), RpcError> {
+    pub(crate) async fn object_changed(
+        self: &Rc<Self>,
+        ino: Ino,
+        key: &str,
+        etag: &ETag,
+        error: BucketError,
+    ) -> Result<(), RpcError> {
         if !matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. }) {
             return Err(bucket_refusal(&error));
         }
@@ -80,7 +112,10 @@ impl Node {
         let meta = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
             Ok(meta) => meta,
             Err(BucketError::NotFound { .. }) => {
-                self.trouble(Subject::NoObject { ino, etag: etag.0.clone() }, Some(self.no_object(ino, key)));
+                self.trouble(
+                    Subject::NoObject { ino, etag: etag.0.clone() },
+                    Some(self.no_object(ino, key)),
+                );
                 return Err(FsError::Io.into());
             }
             Err(error) => return Err(bucket_refusal(&error)),
@@ -92,7 +127,10 @@ impl Node {
             // What is sent next is what was changed here, and for the rest of it theirs.
             self.keep_other(key, Some(etag)).await.map_err(|error| bucket_refusal(&error))?;
         }
-        tracing::info!(key, "the object was replaced by somebody else; its cached bytes are dropped");
+        tracing::info!(
+            key,
+            "the object was replaced by somebody else; its cached bytes are dropped"
+        );
         self.take_on_object(ino, key, |_| true, |stamp| replaced(ino, meta, stamp)).await
     }
 
@@ -112,7 +150,10 @@ impl Node {
     fn no_object(&self, ino: Ino, key: &str) -> String {
         let state = self.replica.view();
         if state.backing().is_lost(ino) {
-            return format!("the bytes of {key} are nowhere: a node was lost with them, and `ebb restore` has named it");
+            return format!(
+                "the bytes of {key} are nowhere: a node was lost with them, and `ebb restore` has \
+                 named it"
+            );
         }
         let rest = match state.extents().resident_bytes_of(ino) {
             0 => "nothing of it is cached",
@@ -139,7 +180,11 @@ impl Node {
     }
 
     /// Logs what others have done, unless something was done here meanwhile.
-    async fn take_on(&self, stands: impl FnOnce(&Partition) -> bool, change: impl FnOnce(Stamp) -> BackingCommand) -> Result<(), RpcError> {
+    async fn take_on(
+        &self,
+        stands: impl FnOnce(&Partition) -> bool,
+        change: impl FnOnce(Stamp) -> BackingCommand,
+    ) -> Result<(), RpcError> {
         let taken_on = self.commit_stamped(|state, stamp| match stands(state) {
             true => Ok(Command::Backing(change(stamp))),
             false => Err(FsError::Busy.into()),

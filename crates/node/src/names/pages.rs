@@ -1,5 +1,5 @@
-//! Reading the pages of directories: one object, or of a large directory a head and those of its pieces that are
-//! needed (decisions 2 and 15).
+//! Reading the pages of directories: one object, or of a large directory a head and those of its
+//! pieces that are needed (decisions 2 and 15).
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -38,7 +38,8 @@ pub(crate) const LOAD_PIECES: usize = 4;
 /// Directories whose pages are kept: memory that `--metadata-memory` does not count.
 const KEPT_HEADS: usize = 16;
 
-/// Pieces that are kept of one directory: those that the next part of a listing, or the next name, is likely in.
+/// Pieces that are kept of one directory: those that the next part of a listing, or the next name,
+/// is likely in.
 const KEPT_PIECES: usize = LOAD_PIECES + 1;
 
 /// The page of a directory with some hundred thousand names, for the time that it may take: how
@@ -75,7 +76,12 @@ impl Pages {
 
     fn piece(&self, dir: Ino, id: u64) -> Option<Rc<Vec<Installed>>> {
         let read = self.read.borrow();
-        read.iter().find(|read| read.dir == dir)?.pieces.iter().find(|(kept, _)| *kept == id).map(|(_, entries)| entries.clone())
+        read.iter()
+            .find(|read| read.dir == dir)?
+            .pieces
+            .iter()
+            .find(|(kept, _)| *kept == id)
+            .map(|(_, entries)| entries.clone())
     }
 
     fn keep_piece(&self, dir: Ino, id: u64, entries: Rc<Vec<Installed>>) {
@@ -89,15 +95,23 @@ impl Pages {
 }
 
 impl Node {
-    /// The object at the page's key. What pieces it names is logged first: changes from then on are marked in these.
-    pub(crate) async fn head_of(&self, dir: Ino, key: Option<&str>) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
+    /// The object at the page's key. What pieces it names is logged first: changes from then on are
+    /// marked in these.
+    pub(crate) async fn head_of(
+        &self,
+        dir: Ino,
+        key: Option<&str>,
+    ) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
         let Some(key) = key else { return Ok(None) };
         let _guard = self.pages.heads.hold(dir, Mode::Exclusive).await;
         let Some((head, etag)) = self.seen_head(dir, key).await? else { return Ok(None) };
         // Who writes nothing has nothing to mark.
-        let is_news = !self.read_only() && self.replica.view().backing().wants_pieces(dir, &head.pieces);
+        let is_news =
+            !self.read_only() && self.replica.view().backing().wants_pieces(dir, &head.pieces);
         if is_news {
-            for found in found_pieces(dir, &head.pieces, self.options.record_pieces, self.ports.clock.wall()) {
+            for found in
+                found_pieces(dir, &head.pieces, self.options.record_pieces, self.ports.clock.wall())
+            {
                 self.commit(Command::Backing(found)).await?;
             }
         }
@@ -123,8 +137,12 @@ impl Node {
     }
 
     pub(crate) async fn read_head(&self, key: &str) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
-        let decode = |object: Object| Ok((page::decode(&object.body).map_err(unknown)?, object.meta.etag));
-        match self.get_sound(key, LARGE_PAGE_BYTES, || self.bucket().get(key, None, None), decode).await {
+        let decode =
+            |object: Object| Ok((page::decode(&object.body).map_err(unknown)?, object.meta.etag));
+        match self
+            .get_sound(key, LARGE_PAGE_BYTES, || self.bucket().get(key, None, None), decode)
+            .await
+        {
             Ok((head, etag)) => {
                 self.is_sound(key, &(0..u64::MAX));
                 Ok(Some((Rc::new(head), etag)))
@@ -134,8 +152,14 @@ impl Node {
         }
     }
 
-    /// The page with the entries of those pieces that are `needed`, in their order. `None` if the head is out of date.
-    pub(crate) async fn with_pieces(&self, dir: Ino, head: &Rc<Head>, needed: Vec<PagePiece>) -> Result<Option<Rc<Head>>, RpcError> {
+    /// The page with the entries of those pieces that are `needed`, in their order. `None` if the
+    /// head is out of date.
+    pub(crate) async fn with_pieces(
+        &self,
+        dir: Ino,
+        head: &Rc<Head>,
+        needed: Vec<PagePiece>,
+    ) -> Result<Option<Rc<Head>>, RpcError> {
         if head.pieces.is_empty() {
             return Ok(Some(head.clone()));
         }
@@ -147,13 +171,21 @@ impl Node {
     }
 
     /// `None` if the page is in other pieces by now.
-    pub(crate) async fn piece(&self, dir: Ino, head: &Head, piece: &PagePiece) -> Result<Option<Rc<Vec<Installed>>>, RpcError> {
+    pub(crate) async fn piece(
+        &self,
+        dir: Ino,
+        head: &Head,
+        piece: &PagePiece,
+    ) -> Result<Option<Rc<Vec<Installed>>>, RpcError> {
         if let Some(entries) = self.pages.piece(dir, piece.id) {
             return Ok(Some(entries));
         }
         let key = piece_key(dir, piece.id);
         let decode = |object: Object| decode_piece(dir, piece, &object);
-        match self.get_sound(&key, LARGE_PAGE_BYTES, || self.bucket().get(&key, None, None), decode).await {
+        match self
+            .get_sound(&key, LARGE_PAGE_BYTES, || self.bucket().get(&key, None, None), decode)
+            .await
+        {
             Ok(entries) => {
                 self.is_sound(&key, &(0..u64::MAX));
                 let entries = Rc::new(entries);
@@ -167,7 +199,10 @@ impl Node {
                     true => {
                         self.trouble(
                             Subject::Piece { dir, piece: piece.id },
-                            Some(format!("{key}, which the page of directory {dir} names, is gone from the bucket")),
+                            Some(format!(
+                                "{key}, which the page of directory {dir} names, is gone \
+                                from the bucket"
+                            )),
                         );
                         Err(FsError::Io.into())
                     }
@@ -182,21 +217,33 @@ impl Node {
     }
 }
 
-pub(crate) fn decode_piece(dir: Ino, piece: &PagePiece, object: &Object) -> Result<Vec<Installed>, Damage> {
+pub(crate) fn decode_piece(
+    dir: Ino,
+    piece: &PagePiece,
+    object: &Object,
+) -> Result<Vec<Installed>, Damage> {
     let content = page::decode_piece(&object.body).map_err(unknown)?;
     if (content.dir, content.id) != (dir, piece.id) {
-        return Err(Damage { at: 0..u64::MAX, what: format!("it is piece {:x} of {}", content.id, content.dir) });
+        return Err(Damage {
+            at: 0..u64::MAX,
+            what: format!("it is piece {:x} of {}", content.id, content.dir),
+        });
     }
     Ok(content.entries)
 }
 
 /// The entry of one name.
-pub(crate) async fn entry_of(bucket: &dyn Bucket, head: &Head, name: &Name) -> Result<Option<Installed>, EntryError> {
+pub(crate) async fn entry_of(
+    bucket: &dyn Bucket,
+    head: &Head,
+    name: &Name,
+) -> Result<Option<Installed>, EntryError> {
     let find = |entries: Vec<Installed>| entries.into_iter().find(|entry| entry.name == *name);
     let Some(piece) = head.piece_of(name) else { return Ok(find(head.page.entries.clone())) };
     let key = piece_key(head.page.dir, piece.id);
     let object = bucket.get(&key, None, None).await.map_err(EntryError::Bucket)?;
-    let entries = decode_piece(head.page.dir, piece, &object).map_err(|damage| EntryError::Damage { key, what: damage.what })?;
+    let entries = decode_piece(head.page.dir, piece, &object)
+        .map_err(|damage| EntryError::Damage { key, what: damage.what })?;
     Ok(find(entries))
 }
 
@@ -217,12 +264,14 @@ mod tests {
     use ebb_format::record::{self, GroupId, Payload, Position, RecordHeader, Term};
     use ebb_format::segment::Generation;
 
-    /// Situation: a page of a hundred million entries, with the longest names. Danger: what is to be told of it is longer
-    /// than a record can be. Expectation: it is told in several.
+    /// Situation: a page of a hundred million entries, with the longest names. Danger: what is to
+    /// be told of it is longer than a record can be. Expectation: it is told in several.
     #[test]
     fn what_is_told_of_pieces_fits_records() {
         let name = |at: u64| Name::new(format!("{at:0255}").as_bytes()).unwrap();
-        let pieces: Vec<PagePiece> = (0..5000).map(|at| PagePiece { first: name(at), id: u64::MAX, entries: u32::MAX }).collect();
+        let pieces: Vec<PagePiece> = (0..5000)
+            .map(|at| PagePiece { first: name(at), id: u64::MAX, entries: u32::MAX })
+            .collect();
         let mut parts = PageParts::default();
         parts.gone = (2500..7500).map(name).collect();
         parts.written.clone_from(&pieces);
@@ -249,8 +298,20 @@ mod tests {
         let pages = Pages::default();
         let time = Time::from_secs(0);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
-        let record = InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
-        let page = DirectoryPage { dir: Ino(0), parent: None, record, hidden: vec![], entries: vec![] };
+        let record = InstalledRecord {
+            mode: 0o755,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            xattrs: vec![],
+            links: vec![],
+        };
+        let page =
+            DirectoryPage { dir: Ino(0), parent: None, record, hidden: vec![], entries: vec![] };
         let keep = |dir| pages.keep(Ino(dir), Rc::new(page.clone().into()), ETag("tag".into()));
         (0..KEPT_HEADS as u64).for_each(keep);
         assert!(pages.head(Ino(0)).is_some(), "all have room");

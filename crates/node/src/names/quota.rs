@@ -60,7 +60,11 @@ impl Drop for Growth<'_> {
 
 impl Node {
     /// The answer is given when the quota survives a power cut.
-    pub(crate) async fn set_quota(self: &Rc<Self>, path: &[Name], limits: Option<QuotaLimits>) -> Result<AdminReply, RpcError> {
+    pub(crate) async fn set_quota(
+        self: &Rc<Self>,
+        path: &[Name],
+        limits: Option<QuotaLimits>,
+    ) -> Result<AdminReply, RpcError> {
         self.expect_changeable()?;
         let dir = self.walk(path).await?;
         self.see_all_names(dir).await?;
@@ -83,10 +87,15 @@ impl Node {
         let state = self.replica.view();
         let namespace = state.namespace();
         let chain = namespace.quota_chain(self.innermost(namespace, ino));
-        Ok(AdminReply::Quotas(chain.filter_map(|root| self.quota_status(namespace, root)).collect()))
+        Ok(AdminReply::Quotas(
+            chain.filter_map(|root| self.quota_status(namespace, root)).collect(),
+        ))
     }
 
-    pub(crate) async fn list_quotas(self: &Rc<Self>, path: &[Name]) -> Result<AdminReply, RpcError> {
+    pub(crate) async fn list_quotas(
+        self: &Rc<Self>,
+        path: &[Name],
+    ) -> Result<AdminReply, RpcError> {
         let top = self.walk(path).await?;
         let state = self.replica.view();
         let namespace = state.namespace();
@@ -97,21 +106,29 @@ impl Node {
             fits
         };
         let below = namespace.quota_roots().filter(|root| self.is_below(*root, top));
-        let mut quotas: Vec<QuotaStatus> = below.filter_map(|root| self.quota_status(namespace, root)).take_while(fits).collect();
+        let mut quotas: Vec<QuotaStatus> =
+            below.filter_map(|root| self.quota_status(namespace, root)).take_while(fits).collect();
         quotas.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(AdminReply::Quotas(quotas))
     }
 
     /// The root that limits what is made in a directory, or what any other inode grows by.
     fn innermost(&self, namespace: &Namespace, ino: Ino) -> Option<Ino> {
-        let is_dir = namespace.inode(ino).is_some_and(|inode| inode.attr.kind == FileKind::Directory);
+        let is_dir =
+            namespace.inode(ino).is_some_and(|inode| inode.attr.kind == FileKind::Directory);
         if is_dir { namespace.quota_root(ino) } else { namespace.counts_in(ino) }
     }
 
     fn quota_status(&self, namespace: &Namespace, root: Ino) -> Option<QuotaStatus> {
         let (limits, used) = namespace.quota(root)?;
         let path = path_bytes(&namespace.path_of(root)?);
-        Some(QuotaStatus { path, ino: root, limits, used, counted: self.quotas.counted.borrow().contains(&root) })
+        Some(QuotaStatus {
+            path,
+            ino: root,
+            limits,
+            used,
+            counted: self.quotas.counted.borrow().contains(&root),
+        })
     }
 
     /// The innermost quota that an inode counts in.
@@ -144,20 +161,29 @@ impl Node {
         }
         let room = {
             let reserved = self.quotas.reserved.borrow();
-            namespace.quota_room(innermost, |root| reserved.get(&root).copied().unwrap_or(0)).unwrap_or(u64::MAX)
+            namespace
+                .quota_room(innermost, |root| reserved.get(&root).copied().unwrap_or(0))
+                .unwrap_or(u64::MAX)
         };
         let end = end.min(size_bytes.saturating_add(room));
         if end <= offset {
             return Err(FsError::QuotaExceeded);
         }
-        let (roots, bytes) = (namespace.quota_chain(innermost).collect::<Vec<_>>(), end.saturating_sub(size_bytes));
+        let (roots, bytes) =
+            (namespace.quota_chain(innermost).collect::<Vec<_>>(), end.saturating_sub(size_bytes));
         let mut reserved = self.quotas.reserved.borrow_mut();
         roots.iter().for_each(|root| *reserved.entry(*root).or_default() += bytes);
         Ok((end - offset, Some(Growth { quotas: &self.quotas, roots, bytes })))
     }
 
     /// As [`Node::grow`], of a file that is to be `len_bytes` long or not changed at all.
-    pub(crate) fn grow_to(&self, order: &Order, ino: Ino, size_bytes: u64, len_bytes: u64) -> Result<Option<Growth<'_>>, FsError> {
+    pub(crate) fn grow_to(
+        &self,
+        order: &Order,
+        ino: Ino,
+        size_bytes: u64,
+        len_bytes: u64,
+    ) -> Result<Option<Growth<'_>>, FsError> {
         let more = len_bytes.saturating_sub(size_bytes);
         if order.replay.is_some() || more == 0 {
             return Ok(None);
@@ -190,19 +216,31 @@ impl Node {
         stat
     }
 
-    /// What is used are the files that are known so far, and besides there is what the bucket has room for: where that has no end,
-    /// always [`FREE_BYTES`]. Without a bucket the cache is all there is.
+    /// What is used are the files that are known so far, and besides there is what the bucket has
+    /// room for: where that has no end, always [`FREE_BYTES`]. Without a bucket the cache is all
+    /// there is.
     pub(crate) async fn stat_volume(&self) -> VolumeStat {
         let room_bytes = self.bucket_room().await;
         let state = self.replica.view();
         let used = state.namespace().usage();
         let (total_bytes, free_bytes) = if self.bucket.is_some() {
-            let free_bytes = room_bytes.map_or(FREE_BYTES, |room_bytes| room_bytes.saturating_sub(state.extents().dirty_bytes()));
+            let free_bytes = room_bytes.map_or(FREE_BYTES, |room_bytes| {
+                room_bytes.saturating_sub(state.extents().dirty_bytes())
+            });
             (used.bytes.saturating_add(free_bytes), free_bytes)
         } else {
-            (self.options.cache_bytes, self.options.cache_bytes.saturating_sub(state.extents().resident_bytes()))
+            (
+                self.options.cache_bytes,
+                self.options.cache_bytes.saturating_sub(state.extents().resident_bytes()),
+            )
         };
-        VolumeStat { total_bytes, free_bytes, available_bytes: free_bytes, files: used.inodes + FREE_FILES, free_files: FREE_FILES }
+        VolumeStat {
+            total_bytes,
+            free_bytes,
+            available_bytes: free_bytes,
+            files: used.inodes + FREE_FILES,
+            free_files: FREE_FILES,
+        }
     }
 
     /// A store that does not answer keeps nobody waiting: it has what it had.
@@ -227,7 +265,12 @@ impl Node {
             let set = self.quotas.set.wait();
             let failed = self.count_quotas().await.err();
             let pause = if failed.is_some() { RETRY } else { REST };
-            self.trouble("quota", failed.map(|error| format!("not all that is below a quota root could be counted: {error}")));
+            self.trouble(
+                "quota",
+                failed.map(|error| {
+                    format!("not all that is below a quota root could be counted: {error}")
+                }),
+            );
             // A root that comes from the bucket is found in time, and so is the end of the node.
             match select(pin!(set), pin!(self.ports.clock.sleep(pause))).await {
                 Either::Left(((), _)) | Either::Right(((), _)) => {}

@@ -66,7 +66,9 @@ impl Node {
         let known = self.replica.view().namespace().lookup(dir, name).ok();
         match known {
             Some(attr) => self.revalidate_object(dir, name, attr.ino).await,
-            None if self.is_complete(dir) => self.settle(Box::pin(self.find_again(dir, name))).await,
+            None if self.is_complete(dir) => {
+                self.settle(Box::pin(self.find_again(dir, name))).await
+            }
             None => {}
         }
     }
@@ -86,17 +88,23 @@ impl Node {
         }
     }
 
-    /// Whether a directory that the bucket has told of is to be listed once more before it is used, whatever for, and nobody does
-    /// that yet.
+    /// Whether a directory that the bucket has told of is to be listed once more before it is used,
+    /// whatever for, and nobody does that yet.
     pub(crate) fn is_listing_due(&self, dir: Ino) -> bool {
         let state = self.replica.view();
         let is_small = !state.namespace().has_more_names_than(dir, LIST_LIMIT);
-        is_small && state.backing().is_listed(dir) && self.is_stale(dir) && !self.revalidation.turns.is_taken(&dir)
+        is_small
+            && state.backing().is_listed(dir)
+            && self.is_stale(dir)
+            && !self.revalidation.turns.is_taken(&dir)
     }
 
-    /// Lists a directory again before anybody uses it, unless that is under way. Whether that succeeds is for who uses it to find out.
+    /// Lists a directory again before anybody uses it, unless that is under way. Whether that
+    /// succeeds is for who uses it to find out.
     pub(crate) async fn revalidate_ahead(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
-        let Some(_turn) = self.revalidation.turns.try_hold(dir, Mode::Exclusive) else { return Ok(()) };
+        let Some(_turn) = self.revalidation.turns.try_hold(dir, Mode::Exclusive) else {
+            return Ok(());
+        };
         let now = self.ports.clock.monotonic();
         self.list_again(dir).await?;
         self.revalidation.asked_for(dir, now);
@@ -109,7 +117,12 @@ impl Node {
             return;
         }
         let place = self.replica.view().namespace().primary_name(ino);
-        let is_file = self.replica.view().namespace().attr(ino).is_ok_and(|attr| attr.kind == FileKind::Regular);
+        let is_file = self
+            .replica
+            .view()
+            .namespace()
+            .attr(ino)
+            .is_ok_and(|attr| attr.kind == FileKind::Regular);
         if let Some((dir, name)) = place.filter(|_| is_file) {
             self.revalidate_name(dir, &name).await;
         }
@@ -137,8 +150,8 @@ impl Node {
     fn is_stale(&self, ino: Ino) -> bool {
         let Some(interval) = self.revalidates() else { return false };
         let now = self.ports.clock.monotonic();
-        let fresh =
-            now < self.revalidation.not_before.get() || self.revalidation.asked.borrow().get(&ino).is_some_and(|at| now < *at + interval);
+        let fresh = now < self.revalidation.not_before.get()
+            || self.revalidation.asked.borrow().get(&ino).is_some_and(|at| now < *at + interval);
         // What a client that is to come back has done is not there yet.
         !fresh && !self.is_stopping() && !self.attachments.awaits_any() && self.lost_to().is_none()
     }
@@ -159,7 +172,10 @@ impl Node {
         self.trouble("revalidation", what);
     }
 
-    pub(crate) async fn in_time<T>(&self, asking: impl Future<Output = Result<T, RpcError>>) -> Result<T, RpcError> {
+    pub(crate) async fn in_time<T>(
+        &self,
+        asking: impl Future<Output = Result<T, RpcError>>,
+    ) -> Result<T, RpcError> {
         match select(pin!(asking), pin!(self.ports.clock.sleep(PATIENCE))).await {
             Either::Left((answer, _)) => answer,
             Either::Right(_) => Err(FsError::TimedOut.into()),
@@ -173,21 +189,30 @@ impl Node {
         let mut agreed = BTreeSet::new();
         let mut plan = LoadPlan { prefix, after: None, page_key: None, epoch };
         loop {
-            let Part { entries, last, to_probe, .. } = self.in_time(self.list_part(dir, &plan, None, For::Listing, |_| None)).await?;
+            let Part { entries, last, to_probe, .. } =
+                self.in_time(self.list_part(dir, &plan, None, For::Listing, |_| None)).await?;
             plan.after = last;
             let mut entries = self.in_time(self.believed(entries)).await?;
             entries.extend(self.in_time(self.probe(to_probe)).await?);
             {
                 let _guard = self.loads.hold(dir, Mode::Exclusive).await;
-                let progress = if plan.after.is_some() { LoadProgress::Unchanged } else { LoadProgress::Complete };
-                let listing = Listing { dir, entries: &entries, page: None, scope: Scope::Next, after: None };
+                let progress = if plan.after.is_some() {
+                    LoadProgress::Unchanged
+                } else {
+                    LoadProgress::Complete
+                };
+                let listing =
+                    Listing { dir, entries: &entries, page: None, scope: Scope::Next, after: None };
                 if !self.install(listing, epoch, progress).await? {
                     return Ok(());
                 }
             }
             let found: Vec<Ino> = {
                 let state = self.replica.view();
-                entries.iter().filter_map(|entry| state.backing().agrees(state.namespace(), entry)).collect()
+                entries
+                    .iter()
+                    .filter_map(|entry| state.backing().agrees(state.namespace(), entry))
+                    .collect()
             };
             if found.iter().any(|ino| !self.is_complete(*ino)) {
                 self.found_below(dir);
@@ -201,7 +226,9 @@ impl Node {
             let state = self.replica.view();
             state.backing().contradicted(state.namespace(), dir, &agreed)
         };
-        let confirmed = stream::iter(&doubtful).map(|name| self.confirm(dir, name)).buffer_unordered(ASKED_AT_ONCE);
+        let confirmed = stream::iter(&doubtful)
+            .map(|name| self.confirm(dir, name))
+            .buffer_unordered(ASKED_AT_ONCE);
         let outcomes: Vec<Result<(), RpcError>> = confirmed.collect().await;
         outcomes.into_iter().collect()
     }

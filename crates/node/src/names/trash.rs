@@ -1,5 +1,5 @@
-//! The trash: what goes into it, what people ask of it, and that it is emptied of what has been there
-//! for its time. The rules are the namespace's.
+//! The trash: what goes into it, what people ask of it, and that it is emptied of what has been
+//! there for its time. The rules are the namespace's.
 //!
 //! Each bucket of a volume has its own, at its root: nothing is moved from one bucket to another.
 
@@ -29,8 +29,16 @@ const ENTRY_BYTES: usize = 64;
 
 impl Node {
     /// Makes known what has to be before `victim` is removed from `dir`, if it is to be kept.
-    pub(crate) async fn prepare_trash(&self, dir: Ino, victim: Option<Ino>) -> Result<(), RpcError> {
-        let Some(victim) = victim.filter(|_| self.replica.view().namespace().keep_of(dir).is_some()) else { return Ok(()) };
+    pub(crate) async fn prepare_trash(
+        &self,
+        dir: Ino,
+        victim: Option<Ino>,
+    ) -> Result<(), RpcError> {
+        let Some(victim) =
+            victim.filter(|_| self.replica.view().namespace().keep_of(dir).is_some())
+        else {
+            return Ok(());
+        };
         let top = self.top_of(dir);
         self.resolve(top, &trash_name()).await?;
         let trash = self.replica.view().namespace().trash_of(top);
@@ -40,15 +48,32 @@ impl Node {
         }
     }
 
-    /// Where what has this name goes when it is removed; `None` if it is not kept. `made`: the inode that the same
-    /// command makes.
-    pub(crate) fn trash_place(&self, state: &Partition, dir: Ino, name: &Name, made: Option<Ino>) -> Result<Option<TrashPlace>, RpcError> {
+    /// Where what has this name goes when it is removed; `None` if it is not kept. `made`: the
+    /// inode that the same command makes.
+    pub(crate) fn trash_place(
+        &self,
+        state: &Partition,
+        dir: Ino,
+        name: &Name,
+        made: Option<Ino>,
+    ) -> Result<Option<TrashPlace>, RpcError> {
         let namespace = state.namespace();
-        let (Some(victim), Some((_, keep_secs))) = (namespace.dentry(dir, name), namespace.keep_of(dir)) else { return Ok(None) };
+        let (Some(victim), Some((_, keep_secs))) =
+            (namespace.dentry(dir, name), namespace.keep_of(dir))
+        else {
+            return Ok(None);
+        };
         let top = self.top_of(dir);
-        let is_known = |dir: Ino, name: &Name| namespace.dentry(dir, name).is_some() || state.backing().knows_absent(namespace, dir, name);
+        let is_known = |dir: Ino, name: &Name| {
+            namespace.dentry(dir, name).is_some()
+                || state.backing().knows_absent(namespace, dir, name)
+        };
         // What was looked up has changed since: sent again, it is looked up again.
-        if !is_known(top, &trash_name()) || namespace.trash_of(top).is_some_and(|trash| !is_known(trash, &trashed_name(victim.ino))) {
+        if !is_known(top, &trash_name())
+            || namespace
+                .trash_of(top)
+                .is_some_and(|trash| !is_known(trash, &trashed_name(victim.ino)))
+        {
             return Err(RpcError::Overloaded);
         }
         // Seldom wanted, as it copies all counters.
@@ -57,7 +82,8 @@ impl Node {
             next();
             next()
         };
-        let ino = Some(namespace.next_ino(top)).filter(|ino| Some(*ino) != made).unwrap_or_else(another);
+        let ino =
+            Some(namespace.next_ino(top)).filter(|ino| Some(*ino) != made).unwrap_or_else(another);
         Ok(Some(TrashPlace { top, ino, keep_secs }))
     }
 
@@ -70,11 +96,17 @@ impl Node {
     fn top(&self, side: Side) -> Option<Ino> {
         match side.0.checked_sub(1) {
             None => Some(Ino::ROOT),
-            Some(at) => self.replica.view().namespace().dentry(Ino::ROOT, self.members.get(at)?.dir().name()).map(|dentry| dentry.ino),
+            Some(at) => self
+                .replica
+                .view()
+                .namespace()
+                .dentry(Ino::ROOT, self.members.get(at)?.dir().name())
+                .map(|dentry| dentry.ino),
         }
     }
 
-    /// Entries at or below `path`, from a point on, as long as `fits` takes them, and where to go on.
+    /// Entries at or below `path`, from a point on, as long as `fits` takes them, and where to go
+    /// on.
     async fn trashed(
         &self,
         path: &[Name],
@@ -115,7 +147,11 @@ impl Node {
         }
     }
 
-    pub(crate) async fn list_trash(&self, path: &[Name], from: TrashPoint) -> Result<AdminReply, RpcError> {
+    pub(crate) async fn list_trash(
+        &self,
+        path: &[Name],
+        from: TrashPoint,
+    ) -> Result<AdminReply, RpcError> {
         let mut room = MAX_LIST_BYTES;
         let fits = |entry: &TrashEntry| {
             let taken = room.checked_sub(entry.trashed.path.len() + ENTRY_BYTES);
@@ -127,7 +163,11 @@ impl Node {
     }
 
     /// The answer is given when it survives a power cut.
-    pub(crate) async fn restore(self: &Rc<Self>, ino: Ino, to: &[Name]) -> Result<AdminReply, RpcError> {
+    pub(crate) async fn restore(
+        self: &Rc<Self>,
+        ino: Ino,
+        to: &[Name],
+    ) -> Result<AdminReply, RpcError> {
         self.expect_changeable()?;
         let (name, parent) = to.split_last().ok_or(FsError::Exists)?;
         let dir = self.walk(parent).await?;
@@ -145,7 +185,12 @@ impl Node {
         Ok(AdminReply::Restored)
     }
 
-    pub(crate) async fn empty_trash(&self, path: &[Name], until: Time, from: TrashPoint) -> Result<AdminReply, RpcError> {
+    pub(crate) async fn empty_trash(
+        &self,
+        path: &[Name],
+        until: Time,
+        from: TrashPoint,
+    ) -> Result<AdminReply, RpcError> {
         self.expect_changeable()?;
         let mut room = PIECE;
         let fits = |entry: &TrashEntry| {
@@ -184,7 +229,9 @@ impl Node {
             self.ports.clock.sleep(ROUND).await;
             for side in self.sides() {
                 let expired = self.expire_trash(side).await;
-                let said = expired.err().map(|error| format!("what was kept for its time cannot be removed: {error}"));
+                let said = expired
+                    .err()
+                    .map(|error| format!("what was kept for its time cannot be removed: {error}"));
                 self.trouble(&self.subject("trash", side), said);
             }
         }

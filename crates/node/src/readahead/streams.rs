@@ -84,11 +84,12 @@ struct Stream {
 }
 
 impl Stream {
-    /// How far from where its next read is expected this one is, if it can be that. Of reads anywhere hardly any
-    /// two follow each other, but many are near to each other.
+    /// How far from where its next read is expected this one is, if it can be that. Of reads
+    /// anywhere hardly any two follow each other, but many are near to each other.
     fn distance_of(&self, wanted: &Range<u64>) -> Option<u64> {
         let is_near = match self.window_bytes {
-            0 => (self.next..=self.next.saturating_add(wanted.end - wanted.start)).contains(&wanted.start),
+            0 => (self.next..=self.next.saturating_add(wanted.end - wanted.start))
+                .contains(&wanted.start),
             window_bytes => wanted.start.abs_diff(self.next) <= SLACK_BYTES.min(window_bytes / 2),
         };
         is_near.then(|| wanted.start.abs_diff(self.next))
@@ -96,8 +97,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// Notes a read; gives what its stream will want next, or who reads in equal steps, if it is time to ask
-    /// for it. At most `most_bytes` are asked for ahead of it.
+    /// Notes a read; gives what its stream will want next, or who reads in equal steps, if it is
+    /// time to ask for it. At most `most_bytes` are asked for ahead of it.
     pub fn read(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Vec<Range<u64>> {
         self.reads += 1;
         match self.follow(ino, wanted, most_bytes) {
@@ -107,12 +108,20 @@ impl Streams {
     }
 
     /// `None` where it is of no stream that is known.
-    fn follow(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Option<Option<Range<u64>>> {
+    fn follow(
+        &mut self,
+        ino: Ino,
+        wanted: &Range<u64>,
+        most_bytes: u64,
+    ) -> Option<Option<Range<u64>>> {
         let used = self.reads;
         let of_file = self.streams.iter_mut().filter(|stream| stream.ino == ino);
-        let followed = of_file.filter_map(|stream| Some((stream.distance_of(wanted)?, stream))).min_by_key(|(distance, _)| *distance);
+        let followed = of_file
+            .filter_map(|stream| Some((stream.distance_of(wanted)?, stream)))
+            .min_by_key(|(distance, _)| *distance);
         let Some((_, stream)) = followed else {
-            // One read is no stream yet: whoever wants the beginning of many files waits for that alone.
+            // One read is no stream yet: whoever wants the beginning of many files waits for that
+            // alone.
             self.begin(Stream { ino, next: wanted.end, window_bytes: 0, ahead: wanted.end, used });
             return None;
         };
@@ -125,7 +134,8 @@ impl Streams {
         stream.window_bytes = (stream.window_bytes * 2).max(FIRST_WINDOW_BYTES).min(most_bytes);
         let begin = stream.ahead.max(wanted.start);
         let upto = stream.next.saturating_add(stream.window_bytes);
-        // Large requests end where an object's spans do; of a slow line's small ones that would be too much.
+        // Large requests end where an object's spans do; of a slow line's small ones that would be
+        // too much.
         let step = request_bytes(stream.window_bytes);
         let whole = upto - upto % step;
         stream.ahead = if step > MIN_REQUEST_BYTES && whole > begin { whole } else { upto };
@@ -149,7 +159,12 @@ impl Streams {
 
     /// The furthest that anybody who reads the file is run ahead of.
     fn window_bytes(&self, ino: Ino) -> u64 {
-        self.streams.iter().filter(|stream| stream.ino == ino).map(|stream| stream.window_bytes).max().unwrap_or(0)
+        self.streams
+            .iter()
+            .filter(|stream| stream.ino == ino)
+            .map(|stream| stream.window_bytes)
+            .max()
+            .unwrap_or(0)
     }
 
     /// How much of the file one request is for.
@@ -169,7 +184,8 @@ impl Streams {
             self.streams.push(stream);
             return;
         }
-        let candidates = self.streams.iter_mut().filter(|other| only.is_none_or(|only| other.ino == only));
+        let candidates =
+            self.streams.iter_mut().filter(|other| only.is_none_or(|only| other.ino == only));
         if let Some(oldest) = candidates.min_by_key(|other| other.used) {
             *oldest = stream;
         }
@@ -205,7 +221,10 @@ mod tests {
             if let Some(range) = read(&mut streams, 1, at) {
                 assert_eq!(range.start, ahead, "nothing is left out and nothing asked for twice");
                 let step = streams.request_bytes(Ino(1));
-                assert!(range.end <= at + READ + MOST && (step == MIN_REQUEST_BYTES || range.end.is_multiple_of(step)));
+                assert!(
+                    range.end <= at + READ + MOST
+                        && (step == MIN_REQUEST_BYTES || range.end.is_multiple_of(step))
+                );
                 ahead = range.end;
             }
             assert!(ahead > at + READ, "{at}: the reader has caught up");
@@ -230,10 +249,18 @@ mod tests {
         for read in 0..500 {
             let at = 7 + read * STEP;
             asked.extend(streams.read(Ino(1), &(at..at + READ), MOST));
-            assert!(read < 4 || asked.iter().any(|range: &Range<u64>| range.start > at), "{read}: the reader has caught up");
+            assert!(
+                read < 4 || asked.iter().any(|range: &Range<u64>| range.start > at),
+                "{read}: the reader has caught up"
+            );
         }
         let first = 7 + 4 * STEP;
-        assert!(asked.iter().zip(0..).all(|(range, step)| *range == (first + step * STEP..first + step * STEP + READ)));
+        assert!(
+            asked
+                .iter()
+                .zip(0..)
+                .all(|(range, step)| *range == (first + step * STEP..first + step * STEP + READ))
+        );
         assert!(asked.len() < 500 + MAX_STEPS as usize);
         let elsewhere = streams.read(Ino(1), &(3..3 + READ), MOST);
         assert_eq!(elsewhere, []);
@@ -245,7 +272,10 @@ mod tests {
         let step = u64::MAX / 8;
         for at in (0..8).map(|read| read * step).chain([u64::MAX - 1, u64::MAX]) {
             let ahead = streams.read(Ino(1), &(at..at.saturating_add(READ)), MOST);
-            assert!(ahead.iter().all(|range| at <= range.start && range.start <= range.end), "{ahead:?}");
+            assert!(
+                ahead.iter().all(|range| at <= range.start && range.start <= range.end),
+                "{ahead:?}"
+            );
             streams.read(Ino(2), &(at..at), MOST);
         }
     }
@@ -258,7 +288,8 @@ mod tests {
             for reader in 0..8 {
                 let at = reader * GIB + at;
                 let ahead = streams.read(Ino(1), &(at..at + READ), MOST);
-                asked[reader as usize] += ahead.iter().map(|range| range.end - range.start).sum::<u64>();
+                asked[reader as usize] +=
+                    ahead.iter().map(|range| range.end - range.start).sum::<u64>();
             }
         }
         assert!(asked.iter().all(|bytes| *bytes >= 400 * READ), "{asked:?}");

@@ -1,5 +1,5 @@
-//! Who looks into one directory after the other, as find(1) does, and which of the next ones are listed ahead: each alone
-//! takes two or three requests to the bucket, one after the other.
+//! Who looks into one directory after the other, as find(1) does, and which of the next ones are
+//! listed ahead: each alone takes two or three requests to the bucket, one after the other.
 
 use crate::Node;
 use crate::latches::Mode;
@@ -54,7 +54,8 @@ struct Traversal {
     top: Ino,
     last: Ino,
     way: Way,
-    /// The furthest one the other way, and how many steps led there: who comes to directories out of order may begin with some of these.
+    /// The furthest one the other way, and how many steps led there: who comes to directories out
+    /// of order may begin with some of these.
     back_last: Ino,
     back_run: usize,
     /// It has listed any.
@@ -78,13 +79,26 @@ impl Traversals {
         self.traversals.iter().any(|traversal| traversal.ahead.contains(&dir))
     }
 
-    /// Notes a look into a directory that is due, or was; gives those that are to be listed, if it is time to.
-    /// No more than `most` are listed at one time.
-    fn look_into(&mut self, dir: Ino, look: Look, directories: &Directories, most: usize) -> Vec<Ino> {
+    /// Notes a look into a directory that is due, or was; gives those that are to be listed, if it
+    /// is time to. No more than `most` are listed at one time.
+    fn look_into(
+        &mut self,
+        dir: Ino,
+        look: Look,
+        directories: &Directories,
+        most: usize,
+    ) -> Vec<Ino> {
         self.looks += 1;
         let ahead = self.traversals.iter().position(|traversal| traversal.ahead.contains(&dir));
-        let at = ahead.or_else(|| self.traversals.iter().position(|traversal| traversal.leads_to(dir, directories)));
-        let back = || self.traversals.iter_mut().enumerate().find_map(|(at, traversal)| Some((at, traversal.back_to(dir, directories)?)));
+        let at = ahead.or_else(|| {
+            self.traversals.iter().position(|traversal| traversal.leads_to(dir, directories))
+        });
+        let back = || {
+            self.traversals
+                .iter_mut()
+                .enumerate()
+                .find_map(|(at, traversal)| Some((at, traversal.back_to(dir, directories)?)))
+        };
         let Some((at, is_step)) = at.map(|at| (at, true)).or_else(back) else {
             self.add(Traversal::new(dir, look, self.looks));
             return Vec::new();
@@ -93,7 +107,8 @@ impl Traversals {
         if !is_step {
             return Vec::new();
         }
-        let wanted = self.traversals[at].go_on(dir, look, directories, most.saturating_sub(self.under_way));
+        let wanted =
+            self.traversals[at].go_on(dir, look, directories, most.saturating_sub(self.under_way));
         self.under_way += wanted.len();
         wanted
     }
@@ -110,18 +125,35 @@ impl Traversals {
 impl Traversal {
     fn new(dir: Ino, look: Look, used: u64) -> Traversal {
         let (way, lists, ahead) = (Way::Forth, look == Look::Through, BTreeSet::new());
-        Traversal { top: dir, last: dir, way, back_last: dir, back_run: 1, lists, run: 1, ahead, used }
+        Traversal {
+            top: dir,
+            last: dir,
+            way,
+            back_last: dir,
+            back_run: 1,
+            lists,
+            run: 1,
+            ahead,
+            used,
+        }
     }
 
     /// Whether a directory that is due is one of its next ones, at most one level above all before.
     fn leads_to(&self, dir: Ino, directories: &Directories) -> bool {
-        directories.next_beyond(self.last, self.way, directories.tree.above(self.top), SLACK, MOST_STEPS).contains(&dir)
+        directories
+            .next_beyond(self.last, self.way, directories.tree.above(self.top), SLACK, MOST_STEPS)
+            .contains(&dir)
     }
 
-    /// The same the other way, as long as it is young: whether it turns round there, because more steps have led that way by now.
+    /// The same the other way, as long as it is young: whether it turns round there, because more
+    /// steps have led that way by now.
     fn back_to(&mut self, dir: Ino, directories: &Directories) -> Option<bool> {
         let (back, top) = (self.way.other(), directories.tree.above(self.top));
-        if self.run >= YOUNG_RUN || !directories.next_beyond(self.back_last, back, top, SLACK, MOST_STEPS_BACK).contains(&dir) {
+        if self.run >= YOUNG_RUN
+            || !directories
+                .next_beyond(self.back_last, back, top, SLACK, MOST_STEPS_BACK)
+                .contains(&dir)
+        {
             return None;
         }
         self.back_run += usize::from(directories.tree.parent_of(dir) != Some(self.back_last));
@@ -166,11 +198,23 @@ impl Traversal {
 }
 
 impl Directories<'_> {
-    /// Those due that who is at one comes to next within `top`: first what is in a directory, then what is behind it.
-    fn next_beyond(&self, dir: Ino, way: Way, top: Ino, most: usize, most_steps: usize) -> Vec<Ino> {
+    /// Those due that who is at one comes to next within `top`: first what is in a directory, then
+    /// what is behind it.
+    fn next_beyond(
+        &self,
+        dir: Ino,
+        way: Way,
+        top: Ino,
+        most: usize,
+        most_steps: usize,
+    ) -> Vec<Ino> {
         let within = self.has_directories(dir).then_some(Link { parent: dir, cookie: way.start() });
-        let Some(from) = within.or_else(|| self.tree.link(dir).filter(|_| dir != top)) else { return Vec::new() };
-        let steps = self.tree.beyond(from, way, top, |dir| !(self.is_due)(dir) && self.has_directories(dir));
+        let Some(from) = within.or_else(|| self.tree.link(dir).filter(|_| dir != top)) else {
+            return Vec::new();
+        };
+        let steps = self
+            .tree
+            .beyond(from, way, top, |dir| !(self.is_due)(dir) && self.has_directories(dir));
         let found = steps.take(most_steps).filter_map(|step| match step {
             Step::Entry(_, ino, FileKind::Directory) if (self.is_due)(ino) => Some(ino),
             _ => None,
@@ -190,16 +234,24 @@ impl Node {
         self.traversals.borrow().is_ahead(dir)
     }
 
-    /// Somebody begins to look into a directory: lists what who goes through all directories will want next.
+    /// Somebody begins to look into a directory: lists what who goes through all directories will
+    /// want next.
     pub(crate) fn look_into(self: &Rc<Self>, dir: Ino, look: Look) {
-        let is_due = |dir| self.is_untouched(dir) && !self.loads.is_taken(&dir) || self.is_listing_due(dir);
+        let is_due =
+            |dir| self.is_untouched(dir) && !self.loads.is_taken(&dir) || self.is_listing_due(dir);
         if !is_due(dir) && !self.is_ahead(dir) {
             return;
         }
         let wanted = {
-            let directories = Directories { tree: Tree { state: &self.replica.view() }, is_due: &is_due };
+            let directories =
+                Directories { tree: Tree { state: &self.replica.view() }, is_due: &is_due };
             // Nothing that is in use makes way for it.
-            self.traversals.borrow_mut().look_into(dir, look, &directories, MOST_UNDER_WAY.min(self.parts_to_spare()))
+            self.traversals.borrow_mut().look_into(
+                dir,
+                look,
+                &directories,
+                MOST_UNDER_WAY.min(self.parts_to_spare()),
+            )
         };
         for dir in wanted {
             let node = self.clone();

@@ -1,4 +1,5 @@
-//! Files and directories as they are known, in the order in which who goes through all of them comes to them.
+//! Files and directories as they are known, in the order in which who goes through all of them
+//! comes to them.
 
 use ebb_core::namespace::Link;
 use ebb_core::partition::Partition;
@@ -51,8 +52,15 @@ impl Way {
 }
 
 impl Tree<'_> {
-    /// All that comes beyond an entry within `top`: what is in a directory, where that is entered, comes before what is behind it.
-    pub fn beyond(&self, Link { parent, cookie }: Link, way: Way, top: Ino, enters: impl Fn(Ino) -> bool) -> impl Iterator<Item = Step> {
+    /// All that comes beyond an entry within `top`: what is in a directory, where that is entered,
+    /// comes before what is behind it.
+    pub fn beyond(
+        &self,
+        Link { parent, cookie }: Link,
+        way: Way,
+        top: Ino,
+        enters: impl Fn(Ino) -> bool,
+    ) -> impl Iterator<Item = Step> {
         let entries = move |dir, at| -> Box<dyn Iterator<Item = _>> {
             match way {
                 Way::Forth => Box::new(self.state.namespace().entries_after(dir, at)),
@@ -72,7 +80,8 @@ impl Tree<'_> {
             }
             streams.pop();
             if streams.is_empty() && dir != top {
-                streams.extend(self.link(dir).map(|Link { parent, cookie }| stream(parent, cookie)));
+                streams
+                    .extend(self.link(dir).map(|Link { parent, cookie }| stream(parent, cookie)));
             }
             Some(Step::End(dir))
         })

@@ -1,4 +1,5 @@
-//! Who reads the files of a directory one after the other, or those of a whole tree, and what of the next ones is fetched ahead (O-85).
+//! Who reads the files of a directory one after the other, or those of a whole tree, and what of
+//! the next ones is fetched ahead (O-85).
 
 use crate::Node;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
@@ -20,7 +21,8 @@ const SLACK_ENTRIES: u64 = 8;
 /// Files that a walk is run ahead by at most.
 const MAX_FILES: usize = 64;
 
-/// Entries that are looked through for the next files, and for the one that comes next in another directory.
+/// Entries that are looked through for the next files, and for the one that comes next in another
+/// directory.
 const MAX_STEPS: usize = 256;
 const MAX_STEPS_ACROSS: usize = 16;
 
@@ -40,7 +42,8 @@ struct Walk {
     file: Ino,
     at: Link,
     way: Way,
-    /// The furthest one the other way, and how many steps led there: who comes to files out of order may begin with some of these.
+    /// The furthest one the other way, and how many steps led there: who comes to files out of
+    /// order may begin with some of these.
     back_at: Link,
     back_run: u32,
     /// Once it has gone from one directory to the next: it has not been outside of this one so far.
@@ -65,8 +68,9 @@ struct Asked {
 }
 
 impl Walks {
-    /// Notes that somebody begins to read a file; gives what is to be asked for, if it is time to: of each file so many bytes,
-    /// from its beginning on. At most `most_bytes` of what nobody has begun to read are asked for.
+    /// Notes that somebody begins to read a file; gives what is to be asked for, if it is time to:
+    /// of each file so many bytes, from its beginning on. At most `most_bytes` of what nobody has
+    /// begun to read are asked for.
     fn begin(&mut self, file: Ino, tree: &Tree, most_bytes: u64) -> Vec<(Ino, u64)> {
         let Some(at) = tree.link(file) else { return Vec::new() };
         self.begun += 1;
@@ -88,7 +92,13 @@ impl Walks {
     /// Takes the place of the one before it in the directory.
     fn add(&mut self, walk: Walk) {
         let before = self.walks.iter().position(|other| other.at.parent == walk.at.parent);
-        let oldest = || self.walks.iter().enumerate().min_by_key(|(_, other)| other.used).map(|(place, _)| place);
+        let oldest = || {
+            self.walks
+                .iter()
+                .enumerate()
+                .min_by_key(|(_, other)| other.used)
+                .map(|(place, _)| place)
+        };
         match before.or_else(|| oldest().filter(|_| self.walks.len() == MAX_WALKS)) {
             Some(place) => self.walks[place] = walk,
             None => self.walks.push(walk),
@@ -100,13 +110,32 @@ impl Walk {
     fn new(file: Ino, at: Link, tree: &Tree, used: u64) -> Walk {
         let (way, top, upto, ahead) = (Way::Forth, None, at, VecDeque::new());
         let across = across(at, way, tree.above(at.parent), tree);
-        Walk { file, at, way, back_at: at, back_run: 1, top, across, run: 1, read_bytes: 0, reach_bytes: 0, ahead, upto, used }
+        Walk {
+            file,
+            at,
+            way,
+            back_at: at,
+            back_run: 1,
+            top,
+            across,
+            run: 1,
+            read_bytes: 0,
+            reach_bytes: 0,
+            ahead,
+            upto,
+            used,
+        }
     }
 
     fn leads_to(&self, file: Ino, at: Link) -> bool {
-        let is_near = |other: Link| at.parent == other.parent && at.cookie.0.abs_diff(other.cookie.0) <= SLACK_ENTRIES;
+        let is_near = |other: Link| {
+            at.parent == other.parent && at.cookie.0.abs_diff(other.cookie.0) <= SLACK_ENTRIES
+        };
         let is_behind = self.run < YOUNG_RUN && is_near(self.back_at);
-        is_near(self.at) || is_behind || self.across == Some(file) || self.ahead.iter().any(|asked| asked.file == file)
+        is_near(self.at)
+            || is_behind
+            || self.across == Some(file)
+            || self.ahead.iter().any(|asked| asked.file == file)
     }
 
     /// Whether a file is the furthest one.
@@ -114,7 +143,10 @@ impl Walk {
         if at.parent != self.at.parent || self.way.leads(self.at.cookie, at.cookie) {
             return true;
         }
-        if self.run >= YOUNG_RUN || at.parent != self.back_at.parent || !self.way.other().leads(self.back_at.cookie, at.cookie) {
+        if self.run >= YOUNG_RUN
+            || at.parent != self.back_at.parent
+            || !self.way.other().leads(self.back_at.cookie, at.cookie)
+        {
             return false;
         }
         (self.back_at, self.back_run) = (at, self.back_run + 1);
@@ -132,7 +164,9 @@ impl Walk {
     fn go_on(&mut self, file: Ino, at: Link, tree: &Tree, most_bytes: u64) -> Vec<(Ino, u64)> {
         let is_passed = |other: Link| {
             let is_beyond = self.way.leads(other.cookie, at.cookie);
-            other.parent == at.parent && is_beyond && other.cookie.0.abs_diff(at.cookie.0) > SLACK_ENTRIES
+            other.parent == at.parent
+                && is_beyond
+                && other.cookie.0.abs_diff(at.cookie.0) > SLACK_ENTRIES
         };
         // Whoever has come to this one passes over what he was to come to long before.
         let before = self.ahead.iter().position(|asked| asked.file == file).unwrap_or(0);
@@ -148,7 +182,8 @@ impl Walk {
         let within = self.top.unwrap_or(self.at.parent);
         if at.parent != self.at.parent {
             // At most one level up.
-            self.top = Some(if tree.is_below(at.parent, within) { within } else { tree.above(within) });
+            self.top =
+                Some(if tree.is_below(at.parent, within) { within } else { tree.above(within) });
             self.back_at = at;
         }
         (self.file, self.at, self.read_bytes, self.run) = (file, at, 0, self.run.saturating_add(1));
@@ -156,14 +191,20 @@ impl Walk {
         if self.ahead.is_empty() {
             self.upto = at;
         }
-        let window = self.run.checked_sub(LEAST_RUN).map_or(0, |beyond| 1usize << (beyond + 1).min(MAX_FILES.ilog2()));
+        let window = self
+            .run
+            .checked_sub(LEAST_RUN)
+            .map_or(0, |beyond| 1usize << (beyond + 1).min(MAX_FILES.ilog2()));
         // Topped up by halves.
         if self.reach_bytes == 0 || window == 0 || self.ahead.len() > window / 2 {
             return Vec::new();
         }
-        let mut room_bytes = most_bytes.saturating_sub(self.ahead.iter().map(|asked| asked.bytes).sum());
+        let mut room_bytes =
+            most_bytes.saturating_sub(self.ahead.iter().map(|asked| asked.bytes).sum());
         let mut wanted = Vec::new();
-        for (at, file) in files_beyond(self.upto, self.way, self.top, tree, MAX_STEPS).take(window - self.ahead.len()) {
+        for (at, file) in files_beyond(self.upto, self.way, self.top, tree, MAX_STEPS)
+            .take(window - self.ahead.len())
+        {
             let bytes = stored_bytes(file, tree).min(self.reach_bytes);
             let Some(left) = room_bytes.checked_sub(bytes) else { break };
             (room_bytes, self.upto) = (left, at);
@@ -176,17 +217,31 @@ impl Walk {
 
 /// The file that comes next within `top`, if it is in another directory.
 fn across(at: Link, way: Way, top: Ino, tree: &Tree) -> Option<Ino> {
-    files_beyond(at, way, Some(top), tree, MAX_STEPS_ACROSS).next().filter(|(next, _)| next.parent != at.parent).map(|(_, file)| file)
+    files_beyond(at, way, Some(top), tree, MAX_STEPS_ACROSS)
+        .next()
+        .filter(|(next, _)| next.parent != at.parent)
+        .map(|(_, file)| file)
 }
 
-/// The files beyond an entry, as far as is certain that there are no others: those within `top`, or those of its directory.
-fn files_beyond(at: Link, way: Way, top: Option<Ino>, tree: &Tree, most_steps: usize) -> impl Iterator<Item = (Link, Ino)> {
+/// The files beyond an entry, as far as is certain that there are no others: those within `top`, or
+/// those of its directory.
+fn files_beyond(
+    at: Link,
+    way: Way,
+    top: Option<Ino>,
+    tree: &Tree,
+    most_steps: usize,
+) -> impl Iterator<Item = (Link, Ino)> {
     let steps = tree.beyond(at, way, top.unwrap_or(at.parent), move |_| top.is_some());
     let is_complete = |dir| tree.state.backing().is_complete(dir);
     let certain = steps.take(most_steps).map_while(move |step| match (step, way) {
         (Step::Entry(at, ino, FileKind::Regular), _) => Some(Some((at, ino))),
         // Its last entries come first.
-        (Step::Entry(_, dir, FileKind::Directory), Way::Back) if top.is_some() && !is_complete(dir) => None,
+        (Step::Entry(_, dir, FileKind::Directory), Way::Back)
+            if top.is_some() && !is_complete(dir) =>
+        {
+            None
+        }
         (Step::End(dir), Way::Forth) if !is_complete(dir) => None,
         _ => Some(None),
     });
@@ -200,7 +255,8 @@ fn stored_bytes(file: Ino, tree: &Tree) -> u64 {
 }
 
 impl Node {
-    /// Somebody opens a file to read it. He is not kept waiting for what [`Node::walk_ahead`] looks at: it is done with the next one at the latest.
+    /// Somebody opens a file to read it. He is not kept waiting for what [`Node::walk_ahead`] looks
+    /// at: it is done with the next one at the latest.
     pub(crate) fn opens_to_read(self: &Rc<Self>, file: Ino) {
         self.look_for_walks();
         self.downloads.walks.borrow_mut().opened = Some(file);
@@ -214,8 +270,8 @@ impl Node {
         }
     }
 
-    /// Somebody begins to read a file: asks for what who reads all files of its directory, or of several, will want next, which is
-    /// at most as much as is read ahead within one file.
+    /// Somebody begins to read a file: asks for what who reads all files of its directory, or of
+    /// several, will want next, which is at most as much as is read ahead within one file.
     pub(crate) fn walk_ahead(self: &Rc<Self>, file: Ino) {
         let wanted = {
             let tree = Tree { state: &self.replica.view() };
@@ -241,9 +297,27 @@ mod tests {
         fn new() -> Volume {
             let time = Time::from_secs(0);
             let (atime, mtime, ctime, btime) = (time, time, time, time);
-            let root = InstalledRecord { mode: 0o755, nlink: 2, uid: 0, gid: 0, atime, mtime, ctime, btime, xattrs: vec![], links: vec![] };
-            let mut volume = Volume { partition: Partition::new(Incarnation(1), root, false), walks: Walks::default() };
-            volume.apply(&Command::SessionOpen { session: SessionId(1), client: "test".into(), replaces: None });
+            let root = InstalledRecord {
+                mode: 0o755,
+                nlink: 2,
+                uid: 0,
+                gid: 0,
+                atime,
+                mtime,
+                ctime,
+                btime,
+                xattrs: vec![],
+                links: vec![],
+            };
+            let mut volume = Volume {
+                partition: Partition::new(Incarnation(1), root, false),
+                walks: Walks::default(),
+            };
+            volume.apply(&Command::SessionOpen {
+                session: SessionId(1),
+                client: "test".into(),
+                replaces: None,
+            });
             volume
         }
 
@@ -276,7 +350,12 @@ mod tests {
         fn read(&mut self, files: impl IntoIterator<Item = Ino>) -> Vec<Ino> {
             let mut asked = Vec::new();
             for file in files {
-                asked.extend(self.walks.begin(file, &Tree { state: &self.partition }, 1 << 20).into_iter().map(|(file, _)| file));
+                asked.extend(
+                    self.walks
+                        .begin(file, &Tree { state: &self.partition }, 1 << 20)
+                        .into_iter()
+                        .map(|(file, _)| file),
+                );
                 self.walks.read(file, 10, true);
             }
             asked
@@ -322,9 +401,17 @@ mod tests {
             if is_back {
                 asked.reverse();
             }
-            assert!(asked.windows(2).all(|pair| pair[0] < pair[1]), "each once, in order: {asked:?}");
+            assert!(
+                asked.windows(2).all(|pair| pair[0] < pair[1]),
+                "each once, in order: {asked:?}"
+            );
             let elsewhere = asked.iter().filter(|file| !files.contains(file)).count();
-            assert!(elsewhere == 0 && asked.len() + 10 >= files.len(), "{} of {}, {elsewhere} elsewhere", asked.len(), files.len());
+            assert!(
+                elsewhere == 0 && asked.len() + 10 >= files.len(),
+                "{} of {}, {elsewhere} elsewhere",
+                asked.len(),
+                files.len()
+            );
         }
     }
 
@@ -358,7 +445,8 @@ mod tests {
     fn who_share_the_files_of_a_directory_walk_together() {
         let mut volume = Volume::new();
         let (_, files) = volume.dir(Ino::ROOT, 400);
-        let asked = volume.read((0..100).flat_map(|four| [1, 3, 0, 2].map(|at| files[4 * four + at])));
+        let asked =
+            volume.read((0..100).flat_map(|four| [1, 3, 0, 2].map(|at| files[4 * four + at])));
         assert!(asked.len() < files.len() && asked.last() == files.last(), "{asked:?}");
     }
 
@@ -367,9 +455,11 @@ mod tests {
     fn who_comes_to_files_out_of_order_is_run_ahead_of() {
         let order = |pair: fn(usize) -> usize| (0..400).map(pair);
         let apart = (0..392).map(|at| if at % 2 == 0 { at / 2 + 4 } else { at / 2 });
-        for (what, order) in
-            [("pairs", order(|at| at ^ 1).collect::<Vec<_>>()), ("fours", order(|at| at ^ 3).collect()), ("two readers", apart.collect())]
-        {
+        for (what, order) in [
+            ("pairs", order(|at| at ^ 1).collect::<Vec<_>>()),
+            ("fours", order(|at| at ^ 3).collect()),
+            ("two readers", apart.collect()),
+        ] {
             for is_back in [false, true] {
                 let mut volume = Volume::new();
                 let (_, mut files) = volume.dir(Ino::ROOT, 400);
@@ -380,12 +470,17 @@ mod tests {
                 asked.sort_unstable();
                 asked.dedup();
                 let needed = order.iter().collect::<std::collections::BTreeSet<_>>().len();
-                assert!(asked.len() + 30 >= needed, "{what}, {is_back}: {} of {needed}", asked.len());
+                assert!(
+                    asked.len() + 30 >= needed,
+                    "{what}, {is_back}: {} of {needed}",
+                    asked.len()
+                );
             }
         }
     }
 
-    /// Danger: what was passed over in directories that are behind holds up what is to be asked for.
+    /// Danger: what was passed over in directories that are behind holds up what is to be asked
+    /// for.
     #[test]
     fn who_passes_files_over_in_each_directory_is_run_ahead_of_still() {
         for is_back in [false, true] {
@@ -398,7 +493,12 @@ mod tests {
                 true => volume.read(wanted.iter().rev().copied()),
             };
             let last = if is_back { wanted.first() } else { wanted.last() };
-            assert!(asked.contains(last.unwrap()), "{is_back}: {} of {}", asked.len(), wanted.len());
+            assert!(
+                asked.contains(last.unwrap()),
+                "{is_back}: {} of {}",
+                asked.len(),
+                wanted.len()
+            );
         }
     }
 

@@ -1,4 +1,5 @@
-//! What the death of the process before, or a power cut, may have done to the bytes that its log speaks of.
+//! What the death of the process before, or a power cut, may have done to the bytes that its log
+//! speaks of.
 
 use super::replay::Blocks;
 use crate::Node;
@@ -17,23 +18,35 @@ const BLOCKS_IN_A_ROW: u64 = 256;
 /// Blocks that a start compares at most, 1 GiB: all that comes after them is doubted.
 const MOST_COMPARED: u64 = 1 << 14;
 
-/// Where what is as it was written lies in more pieces than this, all of it is doubted: each gap takes a record.
+/// Where what is as it was written lies in more pieces than this, all of it is doubted: each gap
+/// takes a record.
 const MOST_RUNS: usize = 64;
 
 impl Node {
-    /// Bytes of which the log does not say that they were forced may be anything since a power cut, but for those that are what was written
-    /// here. What else an upload is found to have made clean is fetched again. Where nothing of them is left there are zeros: what is
-    /// missing later was taken from here by something else.
+    /// Bytes of which the log does not say that they were forced may be anything since a power cut,
+    /// but for those that are what was written here. What else an upload is found to have made
+    /// clean is fetched again. Where nothing of them is left there are zeros: what is missing later
+    /// was taken from here by something else.
     pub(super) async fn doubt(&self, doubtful: Blocks) -> Result<(), RpcError> {
         let mut passed = 0;
         for (ino, ranges) in doubtful {
             for blocks in ranges {
-                self.store.fill_up(&self.place(ino), &blocks).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.store
+                    .fill_up(&self.place(ino), &blocks)
+                    .await
+                    .map_err(|error| self.disk_failed(ino, error))?;
                 let mut first = blocks.start;
                 let as_written = self.as_written(ino, blocks.clone(), &mut passed).await;
-                for Range { start, end } in as_written.into_iter().chain(once(blocks.end..blocks.end)) {
+                for Range { start, end } in
+                    as_written.into_iter().chain(once(blocks.end..blocks.end))
+                {
                     if first < start {
-                        self.commit(Command::Extent(ExtentCommand::Unsynced { ino, first, count: start - first })).await?;
+                        self.commit(Command::Extent(ExtentCommand::Unsynced {
+                            ino,
+                            first,
+                            count: start - first,
+                        }))
+                        .await?;
                     }
                     first = end;
                 }
@@ -60,12 +73,15 @@ impl Node {
                 break;
             }
             self.pass(passed).await;
-            let read = self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+            let read =
+                self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
             if read.is_ok_and(|bytes| ebb_format::crc32c(&bytes) == sum) {
                 found.push(block);
             }
         }
-        Some(extent::runs(found.into_iter())).filter(|runs| runs.len() <= MOST_RUNS).unwrap_or_default()
+        Some(extent::runs(found.into_iter()))
+            .filter(|runs| runs.len() <= MOST_RUNS)
+            .unwrap_or_default()
     }
 
     /// Whoever keeps the volume meanwhile has his turn.
@@ -76,17 +92,21 @@ impl Node {
         }
     }
 
-    /// A sync of what the process before has written may have failed, of which this one hears nothing. Of an exposed file
-    /// nobody but who stores into it may write anything.
+    /// A sync of what the process before has written may have failed, of which this one hears
+    /// nothing. Of an exposed file nobody but who stores into it may write anything.
     pub(super) async fn dirty_again(&self, kept: Blocks) -> Result<(), RpcError> {
         let mut passed = 0;
-        for (ino, ranges) in kept.into_iter().filter(|(ino, _)| !self.replica.view().extents().is_exposed(*ino)) {
+        for (ino, ranges) in
+            kept.into_iter().filter(|(ino, _)| !self.replica.view().extents().is_exposed(*ino))
+        {
             let dirty = |blocks: Range<u64>| self.replica.view().extents().dirty_runs(ino, blocks);
             for block in ranges.into_iter().flat_map(dirty).flatten() {
                 self.pass(&mut passed).await;
                 match self.store.dirty_again(&self.place(ino), block).await {
                     // A full disk is no reason not to start.
-                    Err(DiskError::NoSpace) => tracing::warn!(%ino, block, "no room to write once more what is not forced"),
+                    Err(DiskError::NoSpace) => {
+                        tracing::warn!(%ino, block, "no room to write once more what is not forced")
+                    }
                     again => again.map_err(|error| self.disk_failed(ino, error))?,
                 }
             }
@@ -94,23 +114,28 @@ impl Node {
         Ok(())
     }
 
-    /// Of a block without a checksum nobody could tell later that it is gone. Before anybody writes beside it, it gets
-    /// one that zeros do not have.
+    /// Of a block without a checksum nobody could tell later that it is gone. Before anybody writes
+    /// beside it, it gets one that zeros do not have.
     pub(super) async fn find_missing(&self) -> Result<(), RpcError> {
         let mut void = BTreeMap::<Ino, Vec<u64>>::new();
         let version = {
             let state = self.replica.view();
-            let unexposed = state.extents().void_blocks().filter(|(ino, _)| !state.extents().is_exposed(*ino));
+            let unexposed =
+                state.extents().void_blocks().filter(|(ino, _)| !state.extents().is_exposed(*ino));
             unexposed.for_each(|(ino, block)| void.entry(ino).or_default().push(block));
             state.version()
         };
         let damaged = !ebb_format::crc32c(&[0; BLOCK_BYTES as usize]);
         for (ino, blocks) in void {
             let missing = self.store.missing(&self.place(ino), blocks.into_iter()).await;
-            let sums: Vec<(u64, u32)> =
-                missing.map_err(|error| self.disk_failed(ino, error))?.into_iter().map(|block| (block, damaged)).collect();
+            let sums: Vec<(u64, u32)> = missing
+                .map_err(|error| self.disk_failed(ino, error))?
+                .into_iter()
+                .map(|block| (block, damaged))
+                .collect();
             if !sums.is_empty() {
-                tracing::error!(%ino, blocks = sums.len(), "bytes that the bucket does not have are gone from the node's disk");
+                tracing::error!(%ino, blocks = sums.len(), "bytes that the bucket does not have \
+                    are gone from the node's disk");
                 self.sum_unless_exposed(ino, version, &sums).await?;
             }
         }
@@ -121,12 +146,14 @@ impl Node {
     /// the log. Where the process died in between, readers see what nobody else knows of.
     pub(super) fn doubt_void_blocks(&self) {
         let state = self.replica.view();
-        let blocks: Vec<(Ino, Range<u64>)> = state.extents().void_blocks().map(|(ino, block)| (ino, block..block + 1)).collect();
+        let blocks: Vec<(Ino, Range<u64>)> =
+            state.extents().void_blocks().map(|(ino, block)| (ino, block..block + 1)).collect();
         self.store.not_forced(blocks.iter().map(|(ino, block)| (self.place(*ino), block)));
     }
 
     /// Store files of inodes that are gone or elsewhere, and bytes beyond the end of a file, are
-    /// what a crash between a command and its effects leaves, or one between bytes and their command (O-80).
+    /// what a crash between a command and its effects leaves, or one between bytes and their
+    /// command (O-80).
     pub(super) async fn drop_strays(&self) -> Result<(), DiskError> {
         for ino in self.store.list() {
             let place = self.place(ino);
@@ -138,7 +165,8 @@ impl Node {
             }
         }
         for pack in self.store.packs.found.clone() {
-            let used: Vec<PackRange> = self.replica.view().extents().packed_in(pack).map(|(range, _)| range).collect();
+            let used: Vec<PackRange> =
+                self.replica.view().extents().packed_in(pack).map(|(range, _)| range).collect();
             if used.is_empty() {
                 self.store.drop_pack(pack).await?;
                 continue;

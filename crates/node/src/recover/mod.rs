@@ -60,7 +60,9 @@ pub enum OpenError {
     Elsewhere { owner: String, address: String, cluster: ClusterId, stranded: u64 },
     #[error("the log of the data directory: {0}")]
     Log(#[from] LogError),
-    #[error("{0}. Nothing was changed: `ebb fsck DATA_DIRECTORY` names these, and says what can be done")]
+    #[error(
+        "{0}. Nothing was changed: `ebb fsck DATA_DIRECTORY` names these, and says what can be done"
+    )]
     Damaged(Box<Readable>),
     #[error("the log of the data directory holds what cannot be: {0}")]
     State(#[from] Inconsistent),
@@ -70,11 +72,16 @@ pub enum OpenError {
     Unused,
     #[error("the log of the data directory lacks the snapshot that it builds on")]
     NoSnapshot,
-    #[error("the data directory holds another volume ({there}) than {backing}: give this one a data directory of its own")]
+    #[error(
+        "the data directory holds another volume ({there}) than {backing}: give this one a data \
+         directory of its own"
+    )]
     OtherVolume { there: String, backing: String },
     #[error(
-        "{backing} was served by another node since this data directory was last used, and {dirty} files and directories here had \
-         not reached it by then. They cannot be written over what came after: keep the data directory, start with another one, \
+        "{backing} was served by another node since this data directory was last used, and {dirty} \
+         files and directories here had \
+         not reached it by then. They cannot be written over what came after: keep the data \
+         directory, start with another one, \
          and see docs/operation.md on how to get at these files"
     )]
     Superseded { backing: String, dirty: u64 },
@@ -82,10 +89,14 @@ pub enum OpenError {
     TwiceAt { dir: MemberDir },
     #[error("the bucket of {dir}: {error}")]
     Member { dir: MemberDir, error: Box<HeadError> },
-    #[error("{dir} cannot be the directory of a bucket: {root} has something there, which would no longer be shown")]
+    #[error(
+        "{dir} cannot be the directory of a bucket: {root} has something there, which would no \
+         longer be shown"
+    )]
     NotFree { dir: MemberDir, root: String },
     #[error(
-        "the data directory was last used with {before}, and {dirty} files and directories in it had not reached their buckets by \
+        "the data directory was last used with {before}, and {dirty} files and directories in it \
+         had not reached their buckets by \
          then: start once more as it was, and unmount, before other buckets take their place"
     )]
     Rearranged { before: String, dirty: u64 },
@@ -97,7 +108,11 @@ pub enum OpenError {
 
 impl Node {
     /// Opens the data directory, takes over the volume, and is ready to serve.
-    pub async fn open(ports: Ports, bucket: Option<Rc<dyn Bucket>>, options: Options) -> Result<Rc<Node>, OpenError> {
+    pub async fn open(
+        ports: Ports,
+        bucket: Option<Rc<dyn Bucket>>,
+        options: Options,
+    ) -> Result<Rc<Node>, OpenError> {
         Node::open_over(ports, bucket, Vec::new(), options).await
     }
 
@@ -112,18 +127,36 @@ impl Node {
         Node::open_over(ports, Some(root), members, options).await
     }
 
-    async fn open_over(ports: Ports, root: Option<Rc<dyn Bucket>>, members: Vec<Member>, options: Options) -> Result<Rc<Node>, OpenError> {
+    async fn open_over(
+        ports: Ports,
+        root: Option<Rc<dyn Bucket>>,
+        members: Vec<Member>,
+        options: Options,
+    ) -> Result<Rc<Node>, OpenError> {
         ports.disk.lock()?;
         let asked: Rc<RefCell<Tallies>> = Rc::default();
-        let counted = |bucket| -> Rc<dyn Bucket> { Rc::new(CountedBucket::new(bucket, ports.clock.clone(), asked.clone())) };
-        let pace = Rc::new(Pace::new(&ports.clock, options.download_bytes_per_sec, options.upload_bytes_per_sec));
+        let counted = |bucket| -> Rc<dyn Bucket> {
+            Rc::new(CountedBucket::new(bucket, ports.clock.clone(), asked.clone()))
+        };
+        let pace = Rc::new(Pace::new(
+            &ports.clock,
+            options.download_bytes_per_sec,
+            options.upload_bytes_per_sec,
+        ));
         let root = root.map(counted);
-        let mut members = members::in_order(members.into_iter().map(|member| member.within(counted)).collect())?;
+        let mut members =
+            members::in_order(members.into_iter().map(|member| member.within(counted)).collect())?;
         let mut identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
-        if identity.serves.as_ref().is_some_and(|serves| serves.members != members::describe(&members)) {
+        if identity
+            .serves
+            .as_ref()
+            .is_some_and(|serves| serves.members != members::describe(&members))
+        {
             identity = rearrange(&ports, identity).await?;
         }
-        if let Some(root) = root.as_deref().filter(|_| identity.serves.is_none() && !members.is_empty()) {
+        if let Some(root) =
+            root.as_deref().filter(|_| identity.serves.is_none() && !members.is_empty())
+        {
             members::check_free(root, &members).await?;
         }
         let Some(root) = root.clone().filter(|_| !options.read_only) else {
@@ -140,15 +173,24 @@ impl Node {
             rearrange: options.rearrange,
             restores: None,
         };
-        let tenure = match Tenure::acquire(root.clone(), ports.clone(), candidate.clone(), options.take_over).await {
+        let tenure = match Tenure::acquire(
+            root.clone(),
+            ports.clone(),
+            candidate.clone(),
+            options.take_over,
+        )
+        .await
+        {
             Ok(tenure) => Rc::new(tenure),
             Err(HeadError::Held { owner, address, cluster, .. })
-                if matches!(options.take_over, TakeOver::Join | TakeOver::Leave) && !address.is_empty() =>
+                if matches!(options.take_over, TakeOver::Join | TakeOver::Leave)
+                    && !address.is_empty() =>
             {
-                let stranded = match identity.serves.as_ref().filter(|before| before.cluster == cluster) {
-                    Some(before) => unwritten(&ports, before).await?,
-                    None => 0,
-                };
+                let stranded =
+                    match identity.serves.as_ref().filter(|before| before.cluster == cluster) {
+                        Some(before) => unwritten(&ports, before).await?,
+                        None => 0,
+                    };
                 return Err(OpenError::Elsewhere { owner, address, cluster, stranded });
             }
             Err(refused) => return Err(refused.into()),
@@ -156,11 +198,15 @@ impl Node {
         let held = tenure.clone();
         let (has_nothing, others) = (identity.serves.is_none(), RefCell::new(None));
         let opening = async {
-            if let Err(refused) = members::hold(&mut members, &ports, &candidate, options.take_over, &root.describe()).await {
+            if let Err(refused) =
+                members::hold(&mut members, &ports, &candidate, options.take_over, &root.describe())
+                    .await
+            {
                 give_back(&tenure).await;
                 return Err(refused);
             }
-            let backing = Buckets::of(Some(root), Some(tenure.clone()), members, asked.clone(), pace);
+            let backing =
+                Buckets::of(Some(root), Some(tenure.clone()), members, asked.clone(), pace);
             let members = backing.members.clone();
             others.replace(Some(members.clone()));
             let recovering = Node::recover(ports.clone(), backing, options, identity, Some(tenure));
@@ -204,19 +250,26 @@ impl Node {
             wipe(&ports).await?;
         }
         if known != Some(&serves) {
-            identity::store(&*ports.disk, &Identity { node: identity.node, serves: Some(serves.clone()) }).await?;
+            identity::store(
+                &*ports.disk,
+                &Identity { node: identity.node, serves: Some(serves.clone()) },
+            )
+            .await?;
         }
 
         let (log, recovery) = match recover_log(&ports, &serves, &options).await {
             Err(damage @ LogError::Corrupt { .. }) => {
-                return Err(OpenError::Damaged(Box::new(Readable::of(&ports, &serves, damage).await)));
+                return Err(OpenError::Damaged(Box::new(
+                    Readable::of(&ports, &serves, damage).await,
+                )));
             }
             recovered => recovered?,
         };
         let recovered = log.written();
         // Nothing was ever acknowledged here: the first snapshot comes before that.
         let fresh = recovery.is_empty();
-        let snapshot_at = recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
+        let snapshot_at =
+            recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
         let mut missing_root = None;
         let Replayed { partition, unsynced, kept, doubtful, unforced, holes, cuts } = match fresh {
             true => {
@@ -231,9 +284,11 @@ impl Node {
             store.packs.begin_after(last);
         }
         let space = ports.disk.space().await?;
-        let object_bytes = bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
+        let object_bytes =
+            bucket.as_ref().map_or(u64::MAX, |bucket| bucket.capabilities().max_object_bytes);
         let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
-        let is_disk_small = fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
+        let is_disk_small =
+            fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
         let node = Rc::new(Node {
             cluster: serves.cluster,
             incarnation: serves.incarnation,
@@ -242,7 +297,11 @@ impl Node {
             tenure,
             bucket,
             flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
-            downloads: Downloads::new(members.len() + 1, options.download_buffer_bytes(), &ports.clock),
+            downloads: Downloads::new(
+                members.len() + 1,
+                options.download_buffer_bytes(),
+                &ports.clock,
+            ),
             answers: (0..=members.len()).map(|_| Answers::default()).collect(),
             members,
             attachments: Default::default(),
@@ -283,7 +342,9 @@ impl Node {
             // The run before may have ended between giving it its name and making that durable.
             false => node.ports.disk.sync_dir(log::SNAPSHOT_DIR).await?,
         }
-        node.store.not_forced(unsynced.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))));
+        node.store.not_forced(
+            unsynced.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))),
+        );
         node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.place(ino), len)));
         node.dirty_again(kept).await?;
         node.doubt_void_blocks();
@@ -304,11 +365,13 @@ impl Node {
         Ok(node)
     }
 
-    /// Clients of before the restart have their whole term to come back, unless they lived
-    /// in the node's own process, which only one can have outlived. What ended sessions were given while they ended is released.
+    /// Clients of before the restart have their whole term to come back, unless they lived in the
+    /// node's own process, which only one can have outlived. What ended sessions were given while
+    /// they ended is released.
     async fn resume_sessions(&self) -> Result<(), RpcError> {
         let now = self.ports.clock.monotonic();
-        let sessions: Vec<SessionId> = self.replica.view().sessions().iter().map(|(session, _)| session).collect();
+        let sessions: Vec<SessionId> =
+            self.replica.view().sessions().iter().map(|(session, _)| session).collect();
         for session in sessions {
             if self.options.embedded && self.options.heir_of != Some(session) {
                 self.commit(Command::SessionClose { session }).await?;
@@ -320,7 +383,11 @@ impl Node {
             let state = self.replica.view();
             let is_over = |session: &SessionId| state.sessions().get(*session).is_none();
             let orphans = state.namespace().orphans();
-            orphans.flat_map(|(ino, holders)| holders.filter(is_over).map(move |session| (session, ino)).collect::<Vec<_>>()).collect()
+            orphans
+                .flat_map(|(ino, holders)| {
+                    holders.filter(is_over).map(move |session| (session, ino)).collect::<Vec<_>>()
+                })
+                .collect()
         };
         for (session, ino) in held_by_nobody {
             self.commit(Command::Release { session, ino }).await?;
@@ -329,8 +396,8 @@ impl Node {
     }
 }
 
-/// A cache as large as the disk would starve everything else on it: a tenth stays free. Gives whether less can wait for
-/// the bucket for that than was set.
+/// A cache as large as the disk would starve everything else on it: a tenth stays free. Gives
+/// whether less can wait for the bucket for that than was set.
 fn fit_cache(options: &mut Options, available_bytes: u64) -> bool {
     let (cache_bytes, dirty_bytes) = (options.cache_bytes, options.dirty_bytes);
     options.cache_bytes = cache_bytes.min(available_bytes / 10 * 9);
@@ -338,7 +405,11 @@ fn fit_cache(options: &mut Options, available_bytes: u64) -> bool {
     options.cache_bytes < cache_bytes && options.dirty_bytes < dirty_bytes
 }
 
-async fn recover_log(ports: &Ports, serves: &Serves, options: &Options) -> Result<(Log, Recovery), LogError> {
+async fn recover_log(
+    ports: &Ports,
+    serves: &Serves,
+    options: &Options,
+) -> Result<(Log, Recovery), LogError> {
     let options = log::Options {
         volume: VolumeId(serves.cluster.0),
         incarnation: serves.incarnation,
@@ -347,10 +418,15 @@ async fn recover_log(ports: &Ports, serves: &Serves, options: &Options) -> Resul
     };
     let (log, recovery) = Log::recover(ports.disk.clone(), ports.spawn.clone(), options).await?;
     if let Some(damage) = &recovery.damaged {
-        tracing::error!(%damage, "a part of the log or a snapshot is damaged; another stands in for it");
+        tracing::error!(%damage, "a part of the log or a snapshot is damaged; another stands in \
+            for it");
     }
     if let Start::PowerCut { cut_after, dropped } = recovery.start {
-        tracing::warn!(cut_after = cut_after.0, dropped, "the machine went down: what had not been forced is gone");
+        tracing::warn!(
+            cut_after = cut_after.0,
+            dropped,
+            "the machine went down: what had not been forced is gone"
+        );
     }
     Ok((log, recovery))
 }

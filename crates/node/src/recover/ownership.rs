@@ -1,4 +1,5 @@
-//! Whose volume a data directory is: what is in it goes on, or is dropped where all of it has reached the bucket.
+//! Whose volume a data directory is: what is in it goes on, or is dropped where all of it has
+//! reached the bucket.
 
 use super::OpenError;
 use super::replay::{Replayed, replay};
@@ -35,7 +36,9 @@ impl Buckets {
         asked: Rc<RefCell<Tallies>>,
         pace: Rc<Pace>,
     ) -> Buckets {
-        let paced = |bucket, tenure| -> Rc<dyn Bucket> { Rc::new(PacedBucket::new(bucket, pace.clone(), tenure)) };
+        let paced = |bucket, tenure| -> Rc<dyn Bucket> {
+            Rc::new(PacedBucket::new(bucket, pace.clone(), tenure))
+        };
         let of_member = |member: Member| {
             let tenure = member.tenure().cloned();
             member.within(|bucket| paced(bucket, tenure))
@@ -70,28 +73,52 @@ pub(super) async fn rearrange(ports: &Ports, identity: Identity) -> Result<Ident
     Ok(fresh)
 }
 
-pub(super) fn serves(ports: &Ports, backing: &Buckets, tenure: Option<&Tenure>, identity: &Identity) -> Serves {
+pub(super) fn serves(
+    ports: &Ports,
+    backing: &Buckets,
+    tenure: Option<&Tenure>,
+    identity: &Identity,
+) -> Serves {
     let Buckets { bucket, members, .. } = backing;
     let members = members::describe(members);
     let backing = bucket.as_ref().map_or_else(|| "no bucket".into(), |bucket| bucket.describe());
     match (tenure, &identity.serves) {
-        (Some(tenure), _) => Serves { cluster: tenure.cluster(), incarnation: tenure.incarnation(), backing, members },
+        (Some(tenure), _) => Serves {
+            cluster: tenure.cluster(),
+            incarnation: tenure.incarnation(),
+            backing,
+            members,
+        },
         (None, Some(known)) => Serves { backing, members, ..known.clone() },
         // Who only reads gives out ids that no page of the volume has.
         (None, None) => {
             let incarnation = if bucket.is_some() { Incarnation::NONE } else { Incarnation(1) };
-            Serves { cluster: ClusterId(random_u128(&*ports.entropy)), incarnation, backing, members }
+            Serves {
+                cluster: ClusterId(random_u128(&*ports.entropy)),
+                incarnation,
+                backing,
+                members,
+            }
         }
     }
 }
 
-/// Refuses, before anything is taken over, what [`claim`] would refuse afterwards: whoever served the volume last can go on with it.
-pub(super) async fn expect_current(ports: &Ports, root: &dyn Bucket, identity: &Identity, take_over: TakeOver) -> Result<(), OpenError> {
+/// Refuses, before anything is taken over, what [`claim`] would refuse afterwards: whoever served
+/// the volume last can go on with it.
+pub(super) async fn expect_current(
+    ports: &Ports,
+    root: &dyn Bucket,
+    identity: &Identity,
+    take_over: TakeOver,
+) -> Result<(), OpenError> {
     let Some(before) = &identity.serves else { return Ok(()) };
     let head = match root.get(HEAD_KEY, None, None).await {
         Ok(object) => head::decode(&object.body).ok(),
         Err(BucketError::NotFound { .. }) => {
-            return Err(OpenError::OtherVolume { there: before.backing.clone(), backing: root.describe() });
+            return Err(OpenError::OtherVolume {
+                there: before.backing.clone(),
+                backing: root.describe(),
+            });
         }
         Err(_) => None,
     };
@@ -106,7 +133,10 @@ pub(super) async fn expect_current(ports: &Ports, root: &dyn Bucket, identity: &
         return Ok(());
     }
     if head.cluster != before.cluster {
-        return Err(OpenError::OtherVolume { there: before.backing.clone(), backing: root.describe() });
+        return Err(OpenError::OtherVolume {
+            there: before.backing.clone(),
+            backing: root.describe(),
+        });
     }
     match unwritten(ports, before).await? {
         0 => Ok(()),
@@ -115,22 +145,42 @@ pub(super) async fn expect_current(ports: &Ports, root: &dyn Bucket, identity: &
 }
 
 /// Whether what is in the data directory may go on as `serves`.
-pub(super) async fn claim(ports: &Ports, identity: &Identity, serves: &Serves, owns: bool) -> Result<(), OpenError> {
+pub(super) async fn claim(
+    ports: &Ports,
+    identity: &Identity,
+    serves: &Serves,
+    owns: bool,
+) -> Result<(), OpenError> {
     let Some(before) = &identity.serves else { return Ok(()) };
     if before.cluster != serves.cluster || !owns && before.backing != serves.backing {
-        return Err(OpenError::OtherVolume { there: before.backing.clone(), backing: serves.backing.clone() });
+        return Err(OpenError::OtherVolume {
+            there: before.backing.clone(),
+            backing: serves.backing.clone(),
+        });
     }
-    if before.incarnation != serves.incarnation { supersede(ports, identity.node, before, serves).await } else { Ok(()) }
+    if before.incarnation != serves.incarnation {
+        supersede(ports, identity.node, before, serves).await
+    } else {
+        Ok(())
+    }
 }
 
 /// The volume was in other hands since. What is here is a cache that can be dropped,
 /// unless something in it never reached the bucket.
-pub(super) async fn supersede(ports: &Ports, node: u128, before: &Serves, now: &Serves) -> Result<(), OpenError> {
+pub(super) async fn supersede(
+    ports: &Ports,
+    node: u128,
+    before: &Serves,
+    now: &Serves,
+) -> Result<(), OpenError> {
     let dirty = unwritten(ports, before).await?;
     if dirty > 0 {
         return Err(OpenError::Superseded { backing: now.backing.clone(), dirty });
     }
-    tracing::info!(backing = now.backing, "another node served the volume since: the cache here is dropped");
+    tracing::info!(
+        backing = now.backing,
+        "another node served the volume since: the cache here is dropped"
+    );
     identity::store(&*ports.disk, &Identity { node, serves: None }).await?;
     Ok(())
 }

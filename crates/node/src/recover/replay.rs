@@ -57,7 +57,10 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
         match &command {
             Command::Client { mutation, .. } | Command::Repeated { mutation, .. } => {
                 if let Some((ino, offset, len_bytes)) = mutation.span() {
-                    unsynced.entry(ino).or_default().push(written(touched_blocks(offset, len_bytes)));
+                    unsynced
+                        .entry(ino)
+                        .or_default()
+                        .push(written(touched_blocks(offset, len_bytes)));
                 }
                 if let Mutation::Fallocate { ino, edges, .. } = mutation {
                     let blocks = edges.iter().map(|block| written(*block..block.saturating_add(1)));
@@ -66,7 +69,10 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             }
             Command::Extent(ExtentCommand::Present { ino, first, sums, .. }) => {
                 let blocks = *first..*first + sums.len() as u64;
-                unsynced.entry(*ino).or_default().push(Unsynced { is_fetched: true, ..written(blocks) });
+                unsynced
+                    .entry(*ino)
+                    .or_default()
+                    .push(Unsynced { is_fetched: true, ..written(blocks) });
             }
             Command::Stored { ino, first, sums, .. } => {
                 unsynced.entry(*ino).or_default().push(written(*first..*first + sums.len() as u64));
@@ -77,7 +83,10 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             }
             // Doubted once, or about to be written when the node went down.
             Command::Extent(ExtentCommand::Unsynced { ino, first, count }) => {
-                unsynced.entry(*ino).or_default().push(written(*first..first.saturating_add(*count)));
+                unsynced
+                    .entry(*ino)
+                    .or_default()
+                    .push(written(*first..first.saturating_add(*count)));
             }
             // Nobody is to bring back what was given up.
             Command::Backing(BackingCommand::RolledBack { ino, .. }) => {
@@ -85,12 +94,18 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                 unforced.gone(*ino);
             }
             // Whatever is in its holes by now is not what was there before.
-            Command::Extent(ExtentCommand::Exposed { ino, .. }) => holes.retain(|(other, _)| other != ino),
+            Command::Extent(ExtentCommand::Exposed { ino, .. }) => {
+                holes.retain(|(other, _)| other != ino)
+            }
             Command::Extent(ExtentCommand::Synced { scope, upto }) => {
                 let only = scope.only();
                 unforced.synced(only, *upto);
-                for (_, blocks) in unsynced.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino)) {
-                    blocks.retain(|blocks| blocks.index > *upto || *scope == SyncScope::Written && blocks.is_fetched);
+                for (_, blocks) in
+                    unsynced.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino))
+                {
+                    blocks.retain(|blocks| {
+                        blocks.index > *upto || *scope == SyncScope::Written && blocks.is_fetched
+                    });
                 }
                 unsynced.retain(|_, blocks| !blocks.is_empty());
             }
@@ -111,7 +126,9 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                         unsynced.entry(ino).or_default().push(written(block..block + 1));
                     }
                     unforced.superseded(ino, len_bytes..u64::MAX);
-                    cuts.entry(ino).and_modify(|cut: &mut u64| *cut = len_bytes.min(*cut)).or_insert(len_bytes);
+                    cuts.entry(ino)
+                        .and_modify(|cut: &mut u64| *cut = len_bytes.min(*cut))
+                        .or_insert(len_bytes);
                 }
                 Effect::Punch { ino, blocks } => holes.push((ino, blocks)),
                 // The gaps between what is in use are found by what is.
@@ -125,8 +142,10 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                 cuts.remove(ino);
             }
         }
-        if let (Command::Client { stamp, mutation, .. } | Command::Repeated { stamp, mutation, .. }, Some(Ok(_))) =
-            (&command, &applied.answer)
+        if let (
+            Command::Client { stamp, mutation, .. } | Command::Repeated { stamp, mutation, .. },
+            Some(Ok(_)),
+        ) = (&command, &applied.answer)
             && let Some((ino, bytes)) = bytes_of(mutation)
         {
             unforced.written(ino, bytes, stamp.version, index);
@@ -134,7 +153,15 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
     }
     let doubtful = blocks_of(&unsynced, |one| one.is_doubtful || one.is_fetched);
     let kept = blocks_of(&unsynced, |one| !one.is_doubtful && !one.is_fetched);
-    Ok(Replayed { partition, unsynced: blocks_of(&unsynced, |_| true), kept, doubtful, unforced, holes, cuts })
+    Ok(Replayed {
+        partition,
+        unsynced: blocks_of(&unsynced, |_| true),
+        kept,
+        doubtful,
+        unforced,
+        holes,
+        cuts,
+    })
 }
 
 /// Blocks that the command at `index` speaks of.
@@ -145,9 +172,18 @@ pub(super) struct Unsynced {
     is_doubtful: bool,
 }
 
-pub(super) fn blocks_of(unsynced: &BTreeMap<Ino, Vec<Unsynced>>, which: impl Fn(&Unsynced) -> bool) -> Blocks {
-    let of_file = |all: &Vec<Unsynced>| joined(all.iter().filter(|one| which(one)).map(|one| one.blocks.clone()).collect());
-    unsynced.iter().map(|(ino, all)| (*ino, of_file(all))).filter(|(_, blocks)| !blocks.is_empty()).collect()
+pub(super) fn blocks_of(
+    unsynced: &BTreeMap<Ino, Vec<Unsynced>>,
+    which: impl Fn(&Unsynced) -> bool,
+) -> Blocks {
+    let of_file = |all: &Vec<Unsynced>| {
+        joined(all.iter().filter(|one| which(one)).map(|one| one.blocks.clone()).collect())
+    };
+    unsynced
+        .iter()
+        .map(|(ino, all)| (*ino, of_file(all)))
+        .filter(|(_, blocks)| !blocks.is_empty())
+        .collect()
 }
 
 /// The same blocks, each once: what is doubted is logged, and doubted again by the next start.

@@ -30,7 +30,9 @@ pub(super) async fn empty(
         xattrs: Vec::new(),
         links: Vec::new(),
     };
-    let Some(bucket) = bucket else { return Ok((Partition::new(serves.incarnation, default, false), None)) };
+    let Some(bucket) = bucket else {
+        return Ok((Partition::new(serves.incarnation, default, false), None));
+    };
     let key = page_key(Ino::ROOT);
     let mut attempt = 1;
     loop {
@@ -39,8 +41,10 @@ pub(super) async fn empty(
             Err(BucketError::NotFound { .. }) => {
                 let missing = has_pages(bucket).await.map_err(|error| OpenError::Request(bucket_refusal(&error)))?.then(|| {
                     format!(
-                        "{key} is not in the bucket, where pages of other directories are: it was removed, or never written. Attributes, \
-                         links and special files of the root are not known, nor what has been renamed into it"
+                        "{key} is not in the bucket, where pages of other directories are: it was \
+                         removed, or never written. Attributes, \
+                         links and special files of the root are not known, nor what has been \
+                         renamed into it"
                     )
                 });
                 missing.iter().for_each(|what| tracing::error!("{what}"));
@@ -52,15 +56,28 @@ pub(super) async fn empty(
             }
         };
         match page::decode(&object.body) {
-            Ok(head) => return Ok((Partition::new(serves.incarnation, head.page.record, true), None)),
-            Err(error) if attempt == MAX_DAMAGED => return Err(OpenError::Root { key, what: error.to_string() }),
-            Err(error) => tracing::warn!(attempt, "{key} came from the bucket as it was not written: {error}"),
+            Ok(head) => {
+                return Ok((Partition::new(serves.incarnation, head.page.record, true), None));
+            }
+            Err(error) if attempt == MAX_DAMAGED => {
+                return Err(OpenError::Root { key, what: error.to_string() });
+            }
+            Err(error) => {
+                tracing::warn!(attempt, "{key} came from the bucket as it was not written: {error}")
+            }
         }
         attempt += 1;
     }
 }
 
 pub(super) async fn has_pages(bucket: &dyn Bucket) -> Result<bool, BucketError> {
-    let listed = bucket.list(ListRequest { prefix: keys::pages_prefix(), by_directory: false, after: None, limit: 1 }).await?;
+    let listed = bucket
+        .list(ListRequest {
+            prefix: keys::pages_prefix(),
+            by_directory: false,
+            after: None,
+            limit: 1,
+        })
+        .await?;
     Ok(!listed.entries.is_empty())
 }

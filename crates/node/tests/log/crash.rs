@@ -73,7 +73,9 @@ fn any_operation_may_be_the_last() {
             disk.set_fault(Fault::Die(disk.operations() + 1 + last % 23));
             live(&disk, &oracle, &what);
             end(&disk, &oracle, last % 2 == 0);
-            live(&disk, &oracle, &what).expect("nobody dies").unwrap_or_else(|error| panic!("{what}: {error}"));
+            live(&disk, &oracle, &what)
+                .expect("nobody dies")
+                .unwrap_or_else(|error| panic!("{what}: {error}"));
         }
     }
 }
@@ -99,30 +101,39 @@ fn any_operation_may_fail() {
                 refused += 1;
                 assert_eq!(result, Err(first.clone()), "{what}");
                 let (written, durable) = (log.written(), log.durable());
-                assert_eq!(log.append(&crate::world::command(0, 1)).await, Err(first.clone()), "{what}");
+                assert_eq!(
+                    log.append(&crate::world::command(0, 1)).await,
+                    Err(first.clone()),
+                    "{what}"
+                );
                 assert_eq!(log.force().await, Err(first), "{what}");
                 assert_eq!((log.written(), log.durable()), (written, durable), "{what}");
             } else if result.is_err() {
                 // A segment or a snapshot could not be made: the same can be tried again.
-                script(&log, &oracle).await.unwrap_or_else(|error| panic!("{what}, again: {error}"));
+                script(&log, &oracle)
+                    .await
+                    .unwrap_or_else(|error| panic!("{what}, again: {error}"));
             }
         });
         end(&disk, &oracle, failing % 3 == 0);
         // The next run trusts nothing that the failed one left in the page cache.
         run(&disk, &tasks, async {
-            let (log, recovered) = recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let (log, recovered) =
+                recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             oracle.check(&log, &recovered, &what);
             oracle.force(&log).await.expect("nothing fails now");
         });
         end(&disk, &oracle, true);
-        live(&disk, &oracle, &what).expect("nobody dies").unwrap_or_else(|error| panic!("{what}: {error}"));
+        live(&disk, &oracle, &what)
+            .expect("nobody dies")
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
     }
     assert!(refused > 50, "{refused}");
 }
 
 /// Situation: a snapshot gives up all segments but one that was just begun, and the machine stops.
-/// Danger: the beginning of that one was in the page cache alone, and nobody can read what is behind it.
-/// Expectation: the log begins with it.
+/// Danger: the beginning of that one was in the page cache alone, and nobody can read what is
+/// behind it. Expectation: the log begins with it.
 #[test]
 fn a_snapshot_leaves_a_log_that_begins() {
     let mut begun = 0;
@@ -146,7 +157,9 @@ fn a_snapshot_leaves_a_log_that_begins() {
         });
         end(&disk, &oracle, true);
         run(&disk, &tasks, async {
-            let (log, recovered) = recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{seed} commands: {error}"));
+            let (log, recovered) = recover(&disk, &tasks)
+                .await
+                .unwrap_or_else(|error| panic!("{seed} commands: {error}"));
             oracle.check(&log, &recovered, "after a power cut");
         });
     }
@@ -164,7 +177,11 @@ fn an_abandoned_append_ends_the_log() {
         let mut abandoned = false;
         for _ in 0..50 {
             let command = crate::world::command(1, 10);
-            let first = futures_util::future::select(Box::pin(log.append(&command)), Box::pin(std::future::ready(()))).await;
+            let first = futures_util::future::select(
+                Box::pin(log.append(&command)),
+                Box::pin(std::future::ready(())),
+            )
+            .await;
             if let futures_util::future::Either::Right((_, append)) = first {
                 drop(append);
                 abandoned = true;

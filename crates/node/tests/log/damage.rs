@@ -48,7 +48,8 @@ fn a_flipped_bit_in_what_was_forced_is_named() {
         if round % 2 == 0 {
             disk.power_cut();
         }
-        let files: Vec<(String, usize)> = used(&disk).into_iter().filter(|(path, _)| !path.contains("spare")).collect();
+        let files: Vec<(String, usize)> =
+            used(&disk).into_iter().filter(|(path, _)| !path.contains("spare")).collect();
         let (path, used) = &files[random.below(files.len() as u64) as usize];
         // The last records are where nothing later vouches for what is missing.
         let from = if random.below(2) == 0 { used.saturating_sub(400) } else { 0 };
@@ -56,12 +57,18 @@ fn a_flipped_bit_in_what_was_forced_is_named() {
         disk.flip(path, byte, random.below(8) as usize);
         let before = disk.image();
         let tasks = Rc::new(Tasks::default());
-        let result = run(&disk, &tasks, async { recover(&disk, &tasks).await.map(|(_, recovered)| recovered) }).expect("nobody dies");
+        let result = run(&disk, &tasks, async {
+            recover(&disk, &tasks).await.map(|(_, recovered)| recovered)
+        })
+        .expect("nobody dies");
         match result {
             Err(LogError::Corrupt { file, offset, .. }) => {
                 assert_eq!(&file, path, "round {round}, byte {byte}");
                 // A snapshot whose lengths are wrong is noticed where it ends.
-                assert!(offset <= byte as u64 || path.starts_with("snapshot/"), "round {round}: byte {byte} was reported at {offset}");
+                assert!(
+                    offset <= byte as u64 || path.starts_with("snapshot/"),
+                    "round {round}: byte {byte} was reported at {offset}"
+                );
             }
             other => panic!("round {round}, {path} byte {byte} of {used}: {other:?}"),
         }
@@ -85,15 +92,24 @@ fn a_lost_sector_in_the_middle_is_named() {
         if power_cut {
             disk.power_cut();
         }
-        let (path, used) = used(&disk).into_iter().rfind(|(path, used)| path.starts_with("log/0") && *used > 8192).expect("a long segment");
+        let (path, used) = used(&disk)
+            .into_iter()
+            .rfind(|(path, used)| path.starts_with("log/0") && *used > 8192)
+            .expect("a long segment");
         for sector in 8..used / 512 - 2 {
             let content = disk.content(&path);
             for (at, byte) in content.iter().enumerate().skip(sector * 512).take(512) {
                 (0..8).filter(|bit| byte >> bit & 1 == 1).for_each(|bit| disk.flip(&path, at, bit));
             }
             let tasks = Rc::new(Tasks::default());
-            let result = run(&disk, &tasks, async { recover(&disk, &tasks).await.map(|(_, recovered)| recovered) }).expect("nobody dies");
-            assert!(matches!(&result, Err(LogError::Corrupt { file, .. }) if *file == path), "sector {sector}: {result:?}");
+            let result = run(&disk, &tasks, async {
+                recover(&disk, &tasks).await.map(|(_, recovered)| recovered)
+            })
+            .expect("nobody dies");
+            assert!(
+                matches!(&result, Err(LogError::Corrupt { file, .. }) if *file == path),
+                "sector {sector}: {result:?}"
+            );
             for (at, byte) in content.iter().enumerate().skip(sector * 512).take(512) {
                 (0..8).filter(|bit| byte >> bit & 1 == 1).for_each(|bit| disk.flip(&path, at, bit));
             }
@@ -106,22 +122,35 @@ fn a_lost_sector_in_the_middle_is_named() {
 #[test]
 fn a_missing_file_is_named() {
     let (disk, _) = forced_log(4);
-    let paths: Vec<String> =
-        used(&disk).into_iter().filter(|(path, used)| !path.contains("spare") && *used > 4096).map(|(path, _)| path).collect();
+    let paths: Vec<String> = used(&disk)
+        .into_iter()
+        .filter(|(path, used)| !path.contains("spare") && *used > 4096)
+        .map(|(path, _)| path)
+        .collect();
     assert!(paths.len() >= 3, "{paths:?}");
     for path in paths {
         let (disk, _) = forced_log(4);
         disk.remove_now(&path);
         let tasks = Rc::new(Tasks::default());
-        let result = run(&disk, &tasks, async { recover(&disk, &tasks).await.map(|(_, recovered)| recovered) }).expect("nobody dies");
+        let result = run(&disk, &tasks, async {
+            recover(&disk, &tasks).await.map(|(_, recovered)| recovered)
+        })
+        .expect("nobody dies");
         // Nobody else knows how far the log went, if its last segment disappears as a whole.
-        let last = used(&disk).into_keys().rfind(|other| other.starts_with("log/0")).is_none_or(|other| other < path);
-        assert!(last && path.starts_with("log/") || matches!(result, Err(LogError::Corrupt { .. })), "{path}: {result:?}");
+        let last = used(&disk)
+            .into_keys()
+            .rfind(|other| other.starts_with("log/0"))
+            .is_none_or(|other| other < path);
+        assert!(
+            last && path.starts_with("log/") || matches!(result, Err(LogError::Corrupt { .. })),
+            "{path}: {result:?}"
+        );
     }
 }
 
-/// Situation: a segment has been cut short, between two records or within one, before or after the machine was down.
-/// Danger: what was behind that was promised, and the log ends without it. Expectation: corrupt, and nothing changed.
+/// Situation: a segment has been cut short, between two records or within one, before or after the
+/// machine was down. Danger: what was behind that was promised, and the log ends without it.
+/// Expectation: corrupt, and nothing changed.
 #[test]
 fn a_segment_that_was_cut_short_is_named() {
     let random = Random::new(11);
@@ -130,15 +159,23 @@ fn a_segment_that_was_cut_short_is_named() {
         if round % 2 == 0 {
             disk.power_cut();
         }
-        let segments: Vec<String> = disk.paths().into_iter().filter(|path| path.starts_with("log/0")).collect();
+        let segments: Vec<String> =
+            disk.paths().into_iter().filter(|path| path.starts_with("log/0")).collect();
         let path = &segments[random.below(segments.len() as u64) as usize];
         let len = disk.content(path).len() as u64;
-        let left = if random.below(2) == 0 { random.below(len) } else { random.below(len / 4096) * 4096 };
+        let left =
+            if random.below(2) == 0 { random.below(len) } else { random.below(len / 4096) * 4096 };
         disk.cut(path, left as usize);
         let before = disk.image();
         let tasks = Rc::new(Tasks::default());
-        let result = run(&disk, &tasks, async { recover(&disk, &tasks).await.map(|(_, recovered)| recovered) }).expect("nobody dies");
-        assert!(matches!(&result, Err(LogError::Corrupt { file, .. }) if file == path), "{path} at {left}: {result:?}");
+        let result = run(&disk, &tasks, async {
+            recover(&disk, &tasks).await.map(|(_, recovered)| recovered)
+        })
+        .expect("nobody dies");
+        assert!(
+            matches!(&result, Err(LogError::Corrupt { file, .. }) if file == path),
+            "{path} at {left}: {result:?}"
+        );
         assert_eq!(disk.image(), before, "{path} at {left}");
     }
 }
@@ -163,13 +200,17 @@ fn an_older_snapshot_stands_in() {
             break;
         }
         disk.kill();
-        let snapshots: Vec<String> = disk.paths().into_iter().filter(|path| path.starts_with("snapshot/0")).collect();
+        let snapshots: Vec<String> =
+            disk.paths().into_iter().filter(|path| path.starts_with("snapshot/0")).collect();
         if let [_, newest] = &snapshots[..] {
             disk.flip(newest, 70, 3);
             let tasks = Rc::new(Tasks::default());
             run(&disk, &tasks, async {
-                let (log, recovered) = recover(&disk, &tasks).await.expect("the older one is whole");
-                assert!(matches!(&recovered.damaged, Some(LogError::Corrupt { file, .. }) if file == newest));
+                let (log, recovered) =
+                    recover(&disk, &tasks).await.expect("the older one is whole");
+                assert!(
+                    matches!(&recovered.damaged, Some(LogError::Corrupt { file, .. }) if file == newest)
+                );
                 assert!(recovered.snapshot.is_some());
                 oracle.check(&log, &recovered, "fallen back");
             });
@@ -179,7 +220,8 @@ fn an_older_snapshot_stands_in() {
     assert!(stood_in > 0);
 }
 
-/// Situation: flipped bits and junk everywhere, many at once. Expectation: an answer, never a panic.
+/// Situation: flipped bits and junk everywhere, many at once. Expectation: an answer, never a
+/// panic.
 #[test]
 fn any_damage_is_answered() {
     let random = Random::new(11);
@@ -196,7 +238,11 @@ fn any_damage_is_answered() {
             }
         }
         let tasks = Rc::new(Tasks::default());
-        run(&disk, &tasks, async { recover(&disk, &tasks).await.map(|(_, recovered)| recovered.start) }).expect("nobody dies").ok();
+        run(&disk, &tasks, async {
+            recover(&disk, &tasks).await.map(|(_, recovered)| recovered.start)
+        })
+        .expect("nobody dies")
+        .ok();
     }
 }
 
@@ -224,7 +270,10 @@ fn a_start_is_told_from_the_next() {
             let tasks = Rc::new(Tasks::default());
             let start = run(&disk, &tasks, async {
                 let options = Options { incarnation: Incarnation(life), ..options() };
-                let (log, recovery) = Log::recover(crate::disk::port(&disk), tasks.clone(), options).await.expect("nothing is wrong");
+                let (log, recovery) =
+                    Log::recover(crate::disk::port(&disk), tasks.clone(), options)
+                        .await
+                        .expect("nothing is wrong");
                 oracle.history.borrow_mut().truncate(log.written().0 as usize);
                 oracle.append(&log, 10).await.expect("there is space");
                 oracle.append(&log, 10).await.expect("there is space");
@@ -245,6 +294,10 @@ fn a_start_is_told_from_the_next() {
     assert_eq!(starts[0], (Start::First, None));
     assert_eq!(starts[1], (Start::SameBoot, Some(Incarnation(0))));
     let cut_after = ebb_model::LogIndex(5);
-    assert!(matches!(starts[2], (Start::PowerCut { cut_after: after, dropped: 0..=1 }, Some(Incarnation(1))) if after == cut_after));
-    assert!(matches!(starts[3], (Start::PowerCut { cut_after: after, dropped: 0..=2 }, Some(Incarnation(2))) if after == cut_after));
+    assert!(
+        matches!(starts[2], (Start::PowerCut { cut_after: after, dropped: 0..=1 }, Some(Incarnation(1))) if after == cut_after)
+    );
+    assert!(
+        matches!(starts[3], (Start::PowerCut { cut_after: after, dropped: 0..=2 }, Some(Incarnation(2))) if after == cut_after)
+    );
 }

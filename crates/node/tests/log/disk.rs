@@ -173,13 +173,15 @@ impl TestDisk {
         let sectors = file.cache.borrow().len().div_ceil(SECTOR);
         for sector in 0..sectors {
             let (from, to) = (sector * SECTOR, (sector + 1) * SECTOR);
-            let parts: Vec<(usize, Bytes)> = dirty.iter().filter_map(|change| part(change, from, to)).collect();
+            let parts: Vec<(usize, Bytes)> =
+                dirty.iter().filter_map(|change| part(change, from, to)).collect();
             let kept = self.random.below(parts.len() as u64 + 1) as usize;
             for (at, (offset, data)) in parts[..kept].iter().enumerate() {
                 let whole = at + 1 < kept || self.random.below(8) != 0;
                 for (number, line) in data.chunks(LINE).enumerate() {
                     if whole || self.random.below(2) == 0 {
-                        Change::Write(offset + number * LINE, data.slice_ref(line)).apply(&mut stable);
+                        Change::Write(offset + number * LINE, data.slice_ref(line))
+                            .apply(&mut stable);
                     }
                 }
             }
@@ -219,7 +221,11 @@ impl TestDisk {
 
     /// All names and bytes, as a process sees them.
     pub fn image(&self) -> BTreeMap<String, Vec<u8>> {
-        self.names.borrow().iter().map(|(path, file)| (path.clone(), file.cache.borrow().clone())).collect()
+        self.names
+            .borrow()
+            .iter()
+            .map(|(path, file)| (path.clone(), file.cache.borrow().clone()))
+            .collect()
     }
 
     /// Takes time, counts, and fails or dies where it was told to.
@@ -268,7 +274,11 @@ fn missing(path: &str) -> DiskError {
 }
 
 impl Disk for Port {
-    fn open(&self, path: &str, mode: OpenMode) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>> {
+    fn open(
+        &self,
+        path: &str,
+        mode: OpenMode,
+    ) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>> {
         let (disk, path) = (self.0.clone(), path.to_string());
         Box::pin(async move {
             disk.operate(&path).await?;
@@ -330,7 +340,11 @@ impl Disk for Port {
             disk.survive().await;
             let prefix = format!("{path}/");
             let names = disk.names.borrow();
-            Ok(names.keys().filter_map(|name| name.strip_prefix(&prefix)).map(str::to_string).collect())
+            Ok(names
+                .keys()
+                .filter_map(|name| name.strip_prefix(&prefix))
+                .map(str::to_string)
+                .collect())
         })
     }
 
@@ -342,7 +356,9 @@ impl Disk for Port {
             let prefix = format!("{path}/");
             let mut later = Vec::new();
             for change in disk.name_changes.take() {
-                let (NameChange::Set(name, _) | NameChange::Remove(name) | NameChange::Rename(name, _)) = &change;
+                let (NameChange::Set(name, _)
+                | NameChange::Remove(name)
+                | NameChange::Rename(name, _)) = &change;
                 match name.starts_with(&prefix) {
                     true => change.apply(&mut disk.stable_names.borrow_mut()),
                     false => later.push(change),
@@ -357,7 +373,9 @@ impl Disk for Port {
     fn space(&self) -> PortFuture<'_, Result<DiskSpace, DiskError>> {
         let total = self.0.capacity.get();
         let free = total.saturating_sub(self.0.used());
-        Box::pin(async move { Ok(DiskSpace { free_bytes: free as u64, total_bytes: total as u64 }) })
+        Box::pin(
+            async move { Ok(DiskSpace { free_bytes: free as u64, total_bytes: total as u64 }) },
+        )
     }
 
     fn longest_file(&self) -> PortFuture<'_, Result<u64, DiskError>> {
@@ -410,8 +428,11 @@ impl DiskFile for TestFile {
             let done = self.disk.operate(&self.path).await;
             if done.is_err() || self.disk.is_dead() {
                 // Whole pages of it may have been written, from the beginning.
-                let pages: Vec<usize> = (offset + 1..offset + data.len()).filter(|at| at % PAGE == 0).collect();
-                if let Some(end) = pages.get(self.disk.random.below(pages.len() as u64 + 1) as usize) {
+                let pages: Vec<usize> =
+                    (offset + 1..offset + data.len()).filter(|at| at % PAGE == 0).collect();
+                if let Some(end) =
+                    pages.get(self.disk.random.below(pages.len() as u64 + 1) as usize)
+                {
                     self.change(Change::Write(offset, data.slice(..end - offset)));
                 }
                 self.disk.survive().await;

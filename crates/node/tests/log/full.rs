@@ -43,7 +43,8 @@ fn a_full_disk_refuses_and_breaks_nothing() {
         for _ in 0..3 {
             disk.kill();
             run(&disk, &tasks, async {
-                let (log, recovered) = recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+                let (log, recovered) =
+                    recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
                 oracle.check(&log, &recovered, &what);
                 oracle.force(&log).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             });
@@ -52,7 +53,8 @@ fn a_full_disk_refuses_and_breaks_nothing() {
         disk.power_cut();
         oracle.power_cut.set(true);
         run(&disk, &tasks, async {
-            let (log, recovered) = recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let (log, recovered) =
+                recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             oracle.check(&log, &recovered, &what);
             script(&log, &oracle).await.unwrap_or_else(|error| panic!("{what}: {error}"));
         });

@@ -21,7 +21,8 @@ async fn renew(log: &Log, oracle: &Oracle, damage: &Damage) -> Result<(), LogErr
 
 /// One bit of a segment that holds something, of the one that was made ahead, or of the snapshot.
 fn flip(disk: &TestDisk, random: &Random) -> (String, usize) {
-    let files: Vec<(String, usize)> = used(disk).into_iter().filter(|(path, _)| !path.contains("spare")).collect();
+    let files: Vec<(String, usize)> =
+        used(disk).into_iter().filter(|(path, _)| !path.contains("spare")).collect();
     let (path, used) = &files[random.below(files.len() as u64) as usize];
     let from = if random.below(2) == 0 { used.saturating_sub(400) } else { 0 };
     let byte = from + random.below((used - from) as u64) as usize;
@@ -29,9 +30,10 @@ fn flip(disk: &TestDisk, random: &Random) -> (String, usize) {
     (path.clone(), byte)
 }
 
-/// Situation: one bit of what a start would read flips while the log is in use; more is written, or not. Danger: nobody
-/// notices before the next start, which is refused. Expectation: it is named, with its file; once it is
-/// replaced nothing is damaged, and after a power cut or a kill all is there that was.
+/// Situation: one bit of what a start would read flips while the log is in use; more is written, or
+/// not. Danger: nobody notices before the next start, which is refused. Expectation: it is named,
+/// with its file; once it is replaced nothing is damaged, and after a power cut or a kill all is
+/// there that was.
 #[test]
 fn a_flipped_bit_under_a_log_in_use_is_named_and_replaced() {
     let random = Random::new(3);
@@ -57,7 +59,10 @@ fn a_flipped_bit_under_a_log_in_use_is_named_and_replaced() {
                 true => (&damage.snapshot, &damage.segment),
                 false => (&damage.segment, &damage.snapshot),
             };
-            assert!(matches!(found, Some(LogError::Corrupt { file, .. }) if *file == path), "{what}, {path} at {byte}: {damage}");
+            assert!(
+                matches!(found, Some(LogError::Corrupt { file, .. }) if *file == path),
+                "{what}, {path} at {byte}: {damage}"
+            );
             assert_eq!(other, &None, "{what}");
             match path.starts_with("snapshot/") {
                 true => in_snapshots += 1,
@@ -73,15 +78,17 @@ fn a_flipped_bit_under_a_log_in_use_is_named_and_replaced() {
             oracle.power_cut.set(true);
         }
         run(&disk, &tasks, async {
-            let (log, recovered) = recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            let (log, recovered) = recover(&disk, &tasks)
+                .await
+                .unwrap_or_else(|error| panic!("round {round}: {error}"));
             oracle.check(&log, &recovered, "replaced");
         });
     }
     assert!(in_segments > 200 && in_snapshots > 100, "{in_segments} and {in_snapshots}");
 }
 
-/// Situation: a sector under a log in use has become zeros, the last one too. Danger: it looks as if nothing had been
-/// written there. Expectation: it is named.
+/// Situation: a sector under a log in use has become zeros, the last one too. Danger: it looks as
+/// if nothing had been written there. Expectation: it is named.
 #[test]
 fn a_lost_sector_under_a_log_in_use_is_named() {
     let (disk, oracle) = forced_log(3);
@@ -89,17 +96,24 @@ fn a_lost_sector_under_a_log_in_use_is_named() {
     run(&disk, &tasks, async {
         let (log, recovered) = recover(&disk, &tasks).await.expect("nothing is wrong yet");
         oracle.check(&log, &recovered, "begin");
-        for (path, used) in used(&disk).into_iter().filter(|(path, used)| path.starts_with("log/0") && *used > 4096) {
+        for (path, used) in
+            used(&disk).into_iter().filter(|(path, used)| path.starts_with("log/0") && *used > 4096)
+        {
             for sector in 8..used.div_ceil(512) {
                 let content = disk.content(&path);
                 let invert = || {
                     for (at, byte) in content.iter().enumerate().skip(sector * 512).take(512) {
-                        (0..8).filter(|bit| byte >> bit & 1 == 1).for_each(|bit| disk.flip(&path, at, bit));
+                        (0..8)
+                            .filter(|bit| byte >> bit & 1 == 1)
+                            .for_each(|bit| disk.flip(&path, at, bit));
                     }
                 };
                 invert();
                 let damage = prove(&log).await;
-                assert!(matches!(&damage.segment, Some(LogError::Corrupt { .. })), "{path}, sector {sector}: {damage}");
+                assert!(
+                    matches!(&damage.segment, Some(LogError::Corrupt { .. })),
+                    "{path}, sector {sector}: {damage}"
+                );
                 invert();
             }
         }
@@ -107,10 +121,10 @@ fn a_lost_sector_under_a_log_in_use_is_named() {
     });
 }
 
-/// Situation: the process or the machine stops at any operation while what is damaged is replaced. Danger: the
-/// damaged segment is on its way out, the snapshot that stands in for it is there, and the start is refused all the same.
-/// Expectation: from the moment at which that snapshot has its name every start has all; before, it is refused, and
-/// nothing has changed.
+/// Situation: the process or the machine stops at any operation while what is damaged is replaced.
+/// Danger: the damaged segment is on its way out, the snapshot that stands in for it is there, and
+/// the start is refused all the same. Expectation: from the moment at which that snapshot has its
+/// name every start has all; before, it is refused, and nothing has changed.
 #[test]
 fn whatever_stops_a_replacement_loses_no_snapshot() {
     for power_cut in [false, true] {
@@ -123,7 +137,10 @@ fn whatever_stops_a_replacement_loses_no_snapshot() {
                 oracle.check(&log, &recovered, "begin");
                 oracle.append(&log, 60).await.expect("nothing fails");
                 oracle.force(&log).await.expect("nothing fails");
-                let (path, used) = used(&disk).into_iter().rfind(|(path, used)| path.starts_with("log/0") && *used > 4096).expect("a log");
+                let (path, used) = used(&disk)
+                    .into_iter()
+                    .rfind(|(path, used)| path.starts_with("log/0") && *used > 4096)
+                    .expect("a log");
                 disk.flip(&path, used - 100, 3);
                 let damage = prove(&log).await;
                 assert!(damage.segment.is_some(), "{damage}");
@@ -147,8 +164,13 @@ fn whatever_stops_a_replacement_loses_no_snapshot() {
                     Err(error) => {
                         refused += 1;
                         assert_eq!(disk.image(), before, "stopped at {last}");
-                        let at = newest.and_then(|path| u64::from_str_radix(path.strip_prefix("snapshot/")?, 16).ok());
-                        assert!(at.is_none_or(|at| at < oracle.written.get()), "stopped at {last}: {error}");
+                        let at = newest.and_then(|path| {
+                            u64::from_str_radix(path.strip_prefix("snapshot/")?, 16).ok()
+                        });
+                        assert!(
+                            at.is_none_or(|at| at < oracle.written.get()),
+                            "stopped at {last}: {error}"
+                        );
                     }
                 }
             });

@@ -25,9 +25,20 @@ impl Oracle {
     pub fn check(&self, log: &Log, recovered: &Recovered, what: &str) {
         let mut history = self.history.borrow_mut();
         let count = recovered.tags.len() as u64;
-        assert!(history.starts_with(&recovered.tags), "{what}: {recovered:?} is not the beginning of {history:?}");
-        assert!(count >= self.forced.get(), "{what}: {count} of {} forced commands", self.forced.get());
-        assert!(self.power_cut.get() || count >= self.written.get(), "{what}: {count} of {} written commands", self.written.get());
+        assert!(
+            history.starts_with(&recovered.tags),
+            "{what}: {recovered:?} is not the beginning of {history:?}"
+        );
+        assert!(
+            count >= self.forced.get(),
+            "{what}: {count} of {} forced commands",
+            self.forced.get()
+        );
+        assert!(
+            self.power_cut.get() || count >= self.written.get(),
+            "{what}: {count} of {} written commands",
+            self.written.get()
+        );
         match recovered.start {
             Start::First => assert!(!self.begun.get(), "{what}"),
             Start::SameBoot => {}
@@ -148,7 +159,8 @@ fn live(seed: u64) -> (u64, u64) {
             disk.set_fault(Fault::Die(disk.operations() + 1 + random.below(400)));
         }
         run(&disk, &tasks, async {
-            let (log, recovered) = recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
+            let (log, recovered) =
+                recover(&disk, &tasks).await.unwrap_or_else(|error| panic!("{what}: {error}"));
             oracle.check(&log, &recovered, &what);
             survived += recovered.tags.len() as u64;
             work(&log, &oracle, &random).await;
@@ -173,8 +185,9 @@ fn promises_hold_over_many_lives() {
     }
 }
 
-/// Situation: a snapshot was written right after the log had gone on in a new segment. Danger: it gave up the only synced one, and a power
-/// cut left a log without its first record. Expectation: the seed that found it stays whole.
+/// Situation: a snapshot was written right after the log had gone on in a new segment. Danger: it
+/// gave up the only synced one, and a power cut left a log without its first record. Expectation:
+/// the seed that found it stays whole.
 #[test]
 fn a_log_that_has_just_gone_on_is_synced_before_a_snapshot_gives_up_the_rest() {
     live(5268);

@@ -67,7 +67,12 @@ pub fn run<T>(disk: &TestDisk, tasks: &Tasks, main: impl Future<Output = T>) -> 
 pub const VOLUME: VolumeId = VolumeId(77);
 
 pub fn options() -> Options {
-    Options { volume: VOLUME, incarnation: Incarnation(3), segment_bytes: MIN_SEGMENT_BYTES, late_records: false }
+    Options {
+        volume: VOLUME,
+        incarnation: Incarnation(3),
+        segment_bytes: MIN_SEGMENT_BYTES,
+        late_records: false,
+    }
 }
 
 pub fn command(tag: u64, len: usize) -> Command {
@@ -102,7 +107,9 @@ pub async fn recover(disk: &Rc<TestDisk>, tasks: &Rc<Tasks>) -> Result<(Log, Rec
     let mut index = None;
     if let Some(mut snapshot) = snapshot {
         while let Some(frame) = snapshot.next().await? {
-            tags.extend(frame.chunks(8).map(|tag| u64::from_le_bytes(tag.try_into().expect("whole tags"))));
+            tags.extend(
+                frame.chunks(8).map(|tag| u64::from_le_bytes(tag.try_into().expect("whole tags"))),
+            );
         }
         index = Some(snapshot.header().index);
         assert_eq!(index, Some(LogIndex(tags.len() as u64)));

@@ -8,18 +8,25 @@ use std::collections::BTreeSet;
 const DIRS: [&str; 3] = ["b", "b!", "bb"];
 
 fn pieces() -> impl Strategy<Value = String> {
-    let piece = prop::sample::select(vec!["b", "bb", "b!", "a", "/", "/", ".ebb", "!", "z", "\u{10FFFF}"]);
+    let piece =
+        prop::sample::select(vec!["b", "bb", "b!", "a", "/", "/", ".ebb", "!", "z", "\u{10FFFF}"]);
     prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
 }
 
 /// What the port says about listings, over one set of keys.
-fn expected(keys: &BTreeSet<String>, prefix: &str, by_directory: bool, after: Option<&str>) -> Vec<String> {
+fn expected(
+    keys: &BTreeSet<String>,
+    prefix: &str,
+    by_directory: bool,
+    after: Option<&str>,
+) -> Vec<String> {
     let under = keys.iter().filter(|key| key.starts_with(prefix));
     let shown = under.map(|key| match key[prefix.len()..].find('/').filter(|_| by_directory) {
         Some(at) => key[..prefix.len() + at + 1].to_owned(),
         None => key.clone(),
     });
-    let shown: BTreeSet<String> = shown.filter(|key| after.is_none_or(|after| key.as_str() > after)).collect();
+    let shown: BTreeSet<String> =
+        shown.filter(|key| after.is_none_or(|after| key.as_str() > after)).collect();
     shown.into_iter().collect()
 }
 
@@ -78,7 +85,13 @@ fn what_is_hidden_is_skipped_at_once() {
         put(&world.root, &format!("m/{index}"), "");
     }
     put(&world.root, "z", "");
-    let page = now(world.all.list(ListRequest { prefix: "".into(), by_directory: false, after: None, limit: 10 })).unwrap();
+    let page = now(world.all.list(ListRequest {
+        prefix: "".into(),
+        by_directory: false,
+        after: None,
+        limit: 10,
+    }))
+    .unwrap();
     let keys: Vec<&str> = page.entries.iter().map(ListEntry::key).collect();
     assert_eq!((keys, page.more), (vec!["m/", "z"], false));
 }
@@ -90,10 +103,25 @@ fn keys_that_are_too_long_with_their_directory_are_not_shown() {
     let (fits, long) = ("k".repeat(1024 - 7), "l".repeat(1024 - 6));
     put(&world.members[0], &fits, "");
     put(&world.members[0], &long, "");
-    let page = now(world.all.list(ListRequest { prefix: "member/k".into(), by_directory: true, after: None, limit: 10 })).unwrap();
+    let page = now(world.all.list(ListRequest {
+        prefix: "member/k".into(),
+        by_directory: true,
+        after: None,
+        limit: 10,
+    }))
+    .unwrap();
     assert_eq!(page.entries.len(), 1);
-    let page = now(world.all.list(ListRequest { prefix: "member/l".into(), by_directory: true, after: None, limit: 10 })).unwrap();
+    let page = now(world.all.list(ListRequest {
+        prefix: "member/l".into(),
+        by_directory: true,
+        after: None,
+        limit: 10,
+    }))
+    .unwrap();
     assert!(page.entries.is_empty());
     let key = format!("member/{long}");
-    assert!(matches!(now(world.all.put(&key, vec![].into(), Condition::Always, vec![])), Err(ebb_ports::BucketError::Refused { .. })));
+    assert!(matches!(
+        now(world.all.put(&key, vec![].into(), Condition::Always, vec![])),
+        Err(ebb_ports::BucketError::Refused { .. })
+    ));
 }

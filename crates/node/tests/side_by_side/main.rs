@@ -22,8 +22,12 @@ struct World {
 /// A root bucket and one member for each directory.
 fn world(dirs: &[&str]) -> World {
     let root: Rc<dyn Bucket> = Rc::new(Memory::new());
-    let members: Vec<Rc<dyn Bucket>> = dirs.iter().map(|_| Rc::new(Memory::new()) as Rc<dyn Bucket>).collect();
-    let sides = dirs.iter().zip(&members).map(|(dir, bucket)| Member::new(MemberDir::new(dir).unwrap(), bucket.clone()));
+    let members: Vec<Rc<dyn Bucket>> =
+        dirs.iter().map(|_| Rc::new(Memory::new()) as Rc<dyn Bucket>).collect();
+    let sides = dirs
+        .iter()
+        .zip(&members)
+        .map(|(dir, bucket)| Member::new(MemberDir::new(dir).unwrap(), bucket.clone()));
     let all = SideBySide::over(root.clone(), sides.collect());
     World { root, members, all }
 }
@@ -41,14 +45,20 @@ fn put(bucket: &Rc<dyn Bucket>, key: &str, body: &str) -> ETag {
 }
 
 fn text(bucket: &Rc<dyn Bucket>, key: &str) -> Option<String> {
-    now(bucket.get(key, None, None)).ok().map(|object| String::from_utf8(object.body.to_vec()).unwrap())
+    now(bucket.get(key, None, None))
+        .ok()
+        .map(|object| String::from_utf8(object.body.to_vec()).unwrap())
 }
 
 #[test]
 fn the_suite_passes_in_a_member() {
     let world = world(&["logs", "m"]);
     suite::run(&ebb_bucket::Prefixed::over(world.all, "m/"), None, &[]);
-    suite::run(&ebb_bucket::Prefixed::over(world.members[0].clone(), "below/"), Some("directories_come_once"), &[]);
+    suite::run(
+        &ebb_bucket::Prefixed::over(world.members[0].clone(), "below/"),
+        Some("directories_come_once"),
+        &[],
+    );
 }
 
 #[test]

@@ -53,14 +53,19 @@ fn the_marker_of_a_member_is_there_and_stays() {
     assert_eq!((meta.len_bytes, text(&world.all, "a/").as_deref()), (0, Some("")));
     assert!(now(world.all.get("a/", None, Some(&meta.etag))).is_ok());
     let other = ETag("other".into());
-    assert!(matches!(now(world.all.get("a/", None, Some(&other))), Err(BucketError::Precondition { .. })));
+    assert!(matches!(
+        now(world.all.get("a/", None, Some(&other))),
+        Err(BucketError::Precondition { .. })
+    ));
     assert_refused(&world.all, "a/");
 }
 
 fn assert_refused(bucket: &Rc<dyn Bucket>, key: &str) {
     put(bucket, "source", "x");
     let upload = UploadId("1".into());
-    let refused = |result: Result<(), BucketError>| assert!(matches!(result, Err(BucketError::Refused { .. })), "{key}: {result:?}");
+    let refused = |result: Result<(), BucketError>| {
+        assert!(matches!(result, Err(BucketError::Refused { .. })), "{key}: {result:?}")
+    };
     refused(now(bucket.put(key, vec![].into(), Condition::Always, vec![])).map(drop));
     refused(now(bucket.put(key, vec![].into(), Condition::Absent, vec![])).map(drop));
     refused(now(bucket.delete(key, None)));
@@ -81,7 +86,11 @@ fn errors_speak_of_the_volumes_keys() {
     let there = now(world.all.put("a/x", vec![].into(), Condition::Absent, vec![])).unwrap_err();
     assert_eq!(there, BucketError::Precondition { key: "a/x".into() });
     let tags = vec![("Bad".into(), "".into())];
-    let Err(BucketError::Refused { what }) = now(world.all.put("a/x", vec![].into(), Condition::Always, tags)) else { panic!() };
+    let Err(BucketError::Refused { what }) =
+        now(world.all.put("a/x", vec![].into(), Condition::Always, tags))
+    else {
+        panic!()
+    };
     assert!(what.starts_with("a: "), "{what}");
 }
 

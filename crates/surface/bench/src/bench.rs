@@ -120,7 +120,15 @@ impl<F: FnMut(&Figure)> Bench<'_, F> {
         self.metadata()
     }
 
-    fn figure(&mut self, group: Group, name: &'static str, unit: Unit, durability: Option<Durability>, amount: f64, took: Duration) {
+    fn figure(
+        &mut self,
+        group: Group,
+        name: &'static str,
+        unit: Unit,
+        durability: Option<Durability>,
+        amount: f64,
+        took: Duration,
+    ) {
         let value = amount / took.as_secs_f64().max(1e-9);
         (self.done)(&Figure { group, name, unit, value, durability });
     }
@@ -130,7 +138,8 @@ impl<F: FnMut(&Figure)> Bench<'_, F> {
         let rate = |bench: &mut Self, name, durability, count: usize, took| {
             bench.figure(Group::Small, name, Unit::PerSecond, durability, count as f64, took);
         };
-        let (alone, forced, together) = (self.directory("alone")?, self.directory("forced")?, self.directory("together")?);
+        let (alone, forced, together) =
+            (self.directory("alone")?, self.directory("forced")?, self.directory("together")?);
         let took = time(|| work::create(&alone, 1, files, Unforced, stop))?;
         rate(self, "create, write 4 KiB, close", Some(Unforced), files, took);
         let (threads, each) = (self.amount.threads, (files / self.amount.threads).max(1));
@@ -164,9 +173,23 @@ impl<F: FnMut(&Figure)> Bench<'_, F> {
         let mut rng = Rng(4096);
         forget(&file)?;
         let took = time(|| work::read_random(&file, len, RANDOM, &mut rng, stop))?;
-        self.figure(Group::Large, "read 4 KiB at random, not in the page cache", Unit::PerSecond, None, RANDOM as f64, took);
+        self.figure(
+            Group::Large,
+            "read 4 KiB at random, not in the page cache",
+            Unit::PerSecond,
+            None,
+            RANDOM as f64,
+            took,
+        );
         let took = time(|| work::write_random(&file, len, RANDOM, &mut rng, Forced, stop))?;
-        self.figure(Group::Large, "write 4 KiB at random, then fsync", Unit::PerSecond, Some(Forced), RANDOM as f64, took);
+        self.figure(
+            Group::Large,
+            "write 4 KiB at random, then fsync",
+            Unit::PerSecond,
+            Some(Forced),
+            RANDOM as f64,
+            took,
+        );
         drop(file);
         fs::remove_file(path)
     }
@@ -174,11 +197,21 @@ impl<F: FnMut(&Figure)> Bench<'_, F> {
     fn metadata(&mut self) -> io::Result<()> {
         let (count, stop) = (self.amount.small_files, self.stop);
         let rate = |bench: &mut Self, name, changes: bool, took| {
-            bench.figure(Group::Metadata, name, Unit::PerSecond, changes.then_some(Unforced), count as f64, took);
+            bench.figure(
+                Group::Metadata,
+                name,
+                Unit::PerSecond,
+                changes.then_some(Unforced),
+                count as f64,
+                took,
+            );
         };
         let root = self.directory("metadata")?;
-        let numbered = |prefix: &str| -> Vec<PathBuf> { (0..count).map(|n| root.join(format!("{prefix}-{n}"))).collect() };
-        let (directories, files, renamed) = (numbered("directory"), numbered("file"), numbered("renamed"));
+        let numbered = |prefix: &str| -> Vec<PathBuf> {
+            (0..count).map(|n| root.join(format!("{prefix}-{n}"))).collect()
+        };
+        let (directories, files, renamed) =
+            (numbered("directory"), numbered("file"), numbered("renamed"));
         let each = |paths: &[PathBuf], work: fn(&Path) -> io::Result<()>| {
             time(|| paths.iter().try_for_each(|path| stop.check().and_then(|()| work(path))))
         };
@@ -192,7 +225,12 @@ impl<F: FnMut(&Figure)> Bench<'_, F> {
         rate(self, "stat", false, took);
         let took = time(|| whole(work::list(&root, stop)? as u64, count as u64))?;
         rate(self, "readdir and lstat of each entry", false, took);
-        let took = time(|| files.iter().zip(&renamed).try_for_each(|(from, to)| stop.check().and_then(|()| fs::rename(from, to))))?;
+        let took = time(|| {
+            files
+                .iter()
+                .zip(&renamed)
+                .try_for_each(|(from, to)| stop.check().and_then(|()| fs::rename(from, to)))
+        })?;
         rate(self, "rename", true, took);
         let took = time(|| work::unlink(&renamed, stop))?;
         rate(self, "unlink", true, took);
@@ -214,7 +252,11 @@ fn time(work: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
 
 /// A file system that gives fewer has not been measured, but found to be broken.
 fn whole(got: u64, expected: u64) -> io::Result<()> {
-    if got == expected { Ok(()) } else { Err(io::Error::other(format!("{got} came where {expected} were put"))) }
+    if got == expected {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("{got} came where {expected} were put")))
+    }
 }
 
 /// Drops what the page cache has of a file that has been forced.
@@ -241,7 +283,10 @@ mod tests {
         let mut figures = Vec::new();
         run(dir.path(), AMOUNT, &Stop::default(), |figure| figures.push(figure.clone())).unwrap();
         assert_eq!(figures.len(), 16);
-        assert!(figures.iter().all(|figure| figure.value.is_finite() && figure.value > 0.0), "{figures:?}");
+        assert!(
+            figures.iter().all(|figure| figure.value.is_finite() && figure.value > 0.0),
+            "{figures:?}"
+        );
         for group in [Group::Small, Group::Large, Group::Metadata] {
             assert!(figures.iter().any(|figure| figure.group == group));
         }
@@ -278,7 +323,10 @@ mod tests {
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
         assert!(run(&file, AMOUNT, &Stop::default(), |_| panic!("a figure")).is_err());
-        assert!(run(&dir.path().join("missing"), AMOUNT, &Stop::default(), |_| panic!("a figure")).is_err());
+        assert!(
+            run(&dir.path().join("missing"), AMOUNT, &Stop::default(), |_| panic!("a figure"))
+                .is_err()
+        );
         assert_eq!(fs::read_to_string(file).unwrap(), "");
     }
 }

@@ -49,7 +49,13 @@ pub fn small(root: &Path, worker: usize, count: usize) -> Vec<PathBuf> {
 }
 
 /// Create, write 4 KiB, close, each thread as many files, all in one directory.
-pub fn create(root: &Path, threads: usize, each: usize, durability: Durability, stop: &Stop) -> io::Result<()> {
+pub fn create(
+    root: &Path,
+    threads: usize,
+    each: usize,
+    durability: Durability,
+    stop: &Stop,
+) -> io::Result<()> {
     std::thread::scope(|scope| {
         let work = |worker| {
             move || {
@@ -63,7 +69,10 @@ pub fn create(root: &Path, threads: usize, each: usize, durability: Durability, 
         };
         let workers: Vec<_> = (0..threads).map(|worker| scope.spawn(work(worker))).collect();
         // All are waited for, whichever fails.
-        let ends: Vec<io::Result<()>> = workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect();
+        let ends: Vec<io::Result<()>> = workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker does not panic"))
+            .collect();
         ends.into_iter().collect()
     })
 }
@@ -84,8 +93,8 @@ pub fn stat(paths: &[PathBuf], stop: &Stop) -> io::Result<()> {
     })
 }
 
-/// lstat(2), as `ls` and `find` ask. The standard library asks for the time of birth too, which costs a
-/// file system in user space a request for each inode that it was not asked of before.
+/// lstat(2), as `ls` and `find` ask. The standard library asks for the time of birth too, which
+/// costs a file system in user space a request for each inode that it was not asked of before.
 fn lstat(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut stat = MaybeUninit::<libc::stat>::uninit();
@@ -115,7 +124,12 @@ pub fn list(directory: &Path, stop: &Stop) -> io::Result<usize> {
 }
 
 /// A new file in writes of 1 MiB, of bytes that nothing can make fewer of.
-pub fn write_stream(path: &Path, len_bytes: u64, durability: Durability, stop: &Stop) -> io::Result<()> {
+pub fn write_stream(
+    path: &Path,
+    len_bytes: u64,
+    durability: Durability,
+    stop: &Stop,
+) -> io::Result<()> {
     let mut file = File::create_new(path)?;
     let block = Rng(1).bytes(WRITE_BYTES);
     let mut left = len_bytes;
@@ -141,16 +155,32 @@ pub fn read_stream(file: &File, buffer: &mut [u8], stop: &Stop) -> io::Result<u6
 }
 
 /// Pages anywhere in the first `len_bytes` of a file.
-pub fn read_random(file: &File, len_bytes: u64, count: usize, rng: &mut Rng, stop: &Stop) -> io::Result<()> {
+pub fn read_random(
+    file: &File,
+    len_bytes: u64,
+    count: usize,
+    rng: &mut Rng,
+    stop: &Stop,
+) -> io::Result<()> {
     let mut buffer = [0; PAGE_BYTES];
     (0..count).try_for_each(|_| {
         stop.check()?;
-        file.read_exact_at(&mut buffer, rng.below(len_bytes / PAGE_BYTES as u64) * PAGE_BYTES as u64)
+        file.read_exact_at(
+            &mut buffer,
+            rng.below(len_bytes / PAGE_BYTES as u64) * PAGE_BYTES as u64,
+        )
     })
 }
 
 /// Overwrites pages anywhere in a file.
-pub fn write_random(file: &File, len_bytes: u64, count: usize, rng: &mut Rng, durability: Durability, stop: &Stop) -> io::Result<()> {
+pub fn write_random(
+    file: &File,
+    len_bytes: u64,
+    count: usize,
+    rng: &mut Rng,
+    durability: Durability,
+    stop: &Stop,
+) -> io::Result<()> {
     let page = rng.bytes(PAGE_BYTES);
     (0..count).try_for_each(|_| {
         stop.check()?;

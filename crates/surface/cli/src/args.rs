@@ -22,7 +22,8 @@ pub enum Command {
     /// Mount a bucket, a directory or a served volume.
     ///
     /// SOURCE is s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX],
-    /// file:///DIRECTORY, or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY] for a volume that `ebb serve` serves. Returns when the mount is usable.
+    /// file:///DIRECTORY, or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY] for a volume that `ebb serve`
+    /// serves. Returns when the mount is usable.
     Mount(Mount),
     /// Serve a volume to other mounts over the network.
     Serve(Serve),
@@ -32,10 +33,13 @@ pub enum Command {
     Upgrade(Upgrade),
     /// Show what a mount or node does, and what is wrong.
     Status(Target),
-    /// Show how fast a mount or node answers, and from where: operations, reads, requests to the bucket.
+    /// Show how fast a mount or node answers, and from where: operations, reads, requests to the
+    /// bucket.
     Stats(Stats),
-    /// Show what a program, or all that is done in some time, does to a mount, by file and operation.
-    #[command(override_usage = "ebb profile [OPTIONS] <PATH> -- <COMMAND>...\n       ebb profile [OPTIONS] <PATH> --for <TIME>")]
+    /// Show what a program, or all that is done in some time, does to a mount, by file and
+    /// operation.
+    #[command(override_usage = "ebb profile [OPTIONS] <PATH> -- <COMMAND>...\n       ebb profile \
+            [OPTIONS] <PATH> --for <TIME>")]
     Profile(Profile),
     /// List what has not reached the bucket, oldest first.
     LsDirty(LsDirty),
@@ -48,8 +52,8 @@ pub enum Command {
     Warmup(Warmup),
     /// Keep files, and all that is below directories, in the cache, and bring in what is not there.
     ///
-    /// Sets the extended attribute `trusted.ebb.pin`, as root may also do with setfattr(1): it holds for
-    /// what comes there later too, and until `ebb unpin`.
+    /// Sets the extended attribute `trusted.ebb.pin`, as root may also do with setfattr(1): it
+    /// holds for what comes there later too, and until `ebb unpin`.
     Pin(Warmup),
     /// Let what is pinned leave the cache again.
     Unpin(Unpin),
@@ -57,25 +61,25 @@ pub enum Command {
     Evict(Evict),
     /// Prove every invariant of a mounted volume and read every cached block against its checksum.
     ///
-    /// PATH may be a data directory too, while no node has it open. Nothing in it is changed. The exit
-    /// status is 0 if nothing is wrong, 1 if all that was is repaired, 2 if what was asked cannot be, 4 if
-    /// something is left, 8 if that could not be found out.
+    /// PATH may be a data directory too, while no node has it open. Nothing in it is changed. The
+    /// exit status is 0 if nothing is wrong, 1 if all that was is repaired, 2 if what was asked
+    /// cannot be, 4 if something is left, 8 if that could not be found out.
     Fsck(Fsck),
     /// Give an encrypted data directory that no node has open another key.
     ChangeKey(ChangeKey),
     /// Make the file PATH what it was when it was last sent to the bucket. What was written to it
     /// since is lost.
     Rollback(Rollback),
-    /// Copy names, attributes and all else that the node of a mount knows of its volume, but for the bytes of
-    /// files, to other storage.
+    /// Copy names, attributes and all else that the node of a mount knows of its volume, but for
+    /// the bytes of files, to other storage.
     ///
     /// TARGET is s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or
     /// file:///DIRECTORY, without a backup in it. Whoever uses the mount goes on meanwhile.
     Backup(Backup),
     /// Make a data directory from a backup, with the bytes of files that the volume's bucket has.
     ///
-    /// Says first what cannot be had, by path, and is done after a yes on the terminal, or with --yes. The volume
-    /// is then taken over from whoever serves it.
+    /// Says first what cannot be had, by path, and is done after a yes on the terminal, or with
+    /// --yes. The volume is then taken over from whoever serves it.
     Restore(Restore),
     /// Measure the file system that PATH is on, whatever it is: small files, a large one, names.
     Bench(Bench),
@@ -102,7 +106,8 @@ pub struct Mount {
     /// Mount options, as mount(8) takes them: ro, allow_other, dev, suid, noexec…
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", env = "EBB_OPTIONS")]
     pub options: Vec<String>,
-    /// Stay in the foreground, log to standard error, unmount on SIGTERM and SIGINT, and when the terminal goes.
+    /// Stay in the foreground, log to standard error, unmount on SIGTERM and SIGINT, and when the
+    /// terminal goes.
     #[arg(long, env = "EBB_FOREGROUND")]
     pub foreground: bool,
     /// Let other machines mount the volume from this one: they find the address in the
@@ -115,8 +120,9 @@ pub struct Mount {
     /// What is seen of what other mounts of the volume write to files.
     #[arg(long, value_enum, default_value_t = Consistency::Strong, env = "EBB_CONSISTENCY")]
     pub consistency: Consistency,
-    /// The COUNT users from LOCAL on are on this machine what the volume has from REMOTE on. May be given several times. Who is in no range is
-    /// nobody, shown as 65534; without any, users have the same numbers on both sides.
+    /// The COUNT users from LOCAL on are on this machine what the volume has from REMOTE on. May be
+    /// given several times. Who is in no range is nobody, shown as 65534; without any, users have
+    /// the same numbers on both sides.
     #[arg(long, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',', env = "EBB_MAP_UID")]
     pub map_uid: Vec<String>,
     /// The same of groups.
@@ -167,13 +173,13 @@ pub struct Node {
     pub data: Option<PathBuf>,
     #[command(flatten)]
     pub encryption: Encryption,
-    /// Most memory that names and attributes may take: near it those go that the bucket has, beyond it
-    /// nothing new comes in. The default is half of what the process can have.
+    /// Most memory that names and attributes may take: near it those go that the bucket has, beyond
+    /// it nothing new comes in. The default is half of what the process can have.
     #[arg(long, value_name = "SIZE", env = "EBB_METADATA_MEMORY")]
     pub metadata_memory: Option<Bytes>,
-    /// Most memory for bytes of files on their way: half of it for what comes from buckets, a quarter for what
-    /// goes there, a quarter, and 64 MiB at least, for what applications write. The default is an eighth of what the process can
-    /// have, from 32 MiB to 1 GiB.
+    /// Most memory for bytes of files on their way: half of it for what comes from buckets, a
+    /// quarter for what goes there, a quarter, and 64 MiB at least, for what applications write.
+    /// The default is an eighth of what the process can have, from 32 MiB to 1 GiB.
     #[arg(long, value_name = "SIZE", env = "EBB_BUFFER_MEMORY")]
     pub buffer_memory: Option<Bytes>,
     /// Most bytes that are cached on the node's disk; never more than nine tenths of what is free.
@@ -191,7 +197,8 @@ pub struct Node {
     /// Dirty files are written to the bucket once they are this old.
     #[arg(long, value_name = "TIME", default_value = "5s", env = "EBB_FLUSH_INTERVAL")]
     pub flush_interval: Span,
-    /// A file that has grown to this is sent while it grows, where the store can put it together by itself (S3); less than 16 MiB count as that, and with 0 none is.
+    /// A file that has grown to this is sent while it grows, where the store can put it together by
+    /// itself (S3); less than 16 MiB count as that, and with 0 none is.
     #[arg(long, value_name = "SIZE", default_value = "32M", env = "EBB_EARLY_UPLOAD")]
     pub early_upload: Bytes,
     /// Files that are written to the bucket at one time.
@@ -203,13 +210,15 @@ pub struct Node {
     /// When an operation is acknowledged.
     #[arg(long, value_enum, default_value_t = Ack::Logged, env = "EBB_ACK")]
     pub ack: Ack,
-    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file to file; never more than comes in about two seconds.
+    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file
+    /// to file; never more than comes in about two seconds.
     #[arg(long, value_name = "SIZE", default_value = "64M", env = "EBB_READ_AHEAD")]
     pub read_ahead: Bytes,
     /// Files below this size share files of the node's disk; with 0 none does.
     #[arg(long, value_name = "SIZE", default_value = "128K", env = "EBB_PACK_BELOW")]
     pub pack_below: Bytes,
-    /// Everything cached, and the log, is compared with its checksums once in this time; with 0 only what is read.
+    /// Everything cached, and the log, is compared with its checksums once in this time; with 0
+    /// only what is read.
     #[arg(long, value_name = "TIME", default_value = "168h", env = "EBB_SCRUB_INTERVAL")]
     pub scrub_interval: Span,
     /// Most bytes per second that are read for that.
@@ -263,10 +272,15 @@ pub struct Node {
 #[derive(Args, Clone, Debug)]
 pub struct Encryption {
     /// Encrypt the data directory with the key in this file: 32 bytes, or 64 hexadecimal digits.
-    #[arg(long, value_name = "FILE", conflicts_with = "encryption_key_command", env = "EBB_ENCRYPTION_KEY_FILE")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with = "encryption_key_command",
+        env = "EBB_ENCRYPTION_KEY_FILE"
+    )]
     pub encryption_key_file: Option<PathBuf>,
-    /// The same with the key that this command of the shell prints within a minute. Each process that opens the data
-    /// directory runs it, without a terminal.
+    /// The same with the key that this command of the shell prints within a minute. Each process
+    /// that opens the data directory runs it, without a terminal.
     #[arg(long, value_name = "COMMAND", env = "EBB_ENCRYPTION_KEY_COMMAND")]
     pub encryption_key_command: Option<String>,
 }
@@ -292,7 +306,8 @@ pub struct Bucket {
     /// where a key is given.
     #[arg(long, value_enum, value_name = "METHOD", env = "EBB_SERVER_SIDE_ENCRYPTION")]
     pub server_side_encryption: Option<ServerSideEncryption>,
-    /// Key that the store is to encrypt objects with: its id or ARN (S3), its resource name (Google).
+    /// Key that the store is to encrypt objects with: its id or ARN (S3), its resource name
+    /// (Google).
     #[arg(long, value_name = "KEY", env = "EBB_KMS_KEY")]
     pub kms_key: Option<String>,
     /// Send requests unsigned, as for public buckets.
@@ -329,7 +344,10 @@ impl FromStr for MetricsAddress {
         let (host, port) = text.rsplit_once(':').unwrap_or(("127.0.0.1", text));
         match port.parse::<u16>() {
             Ok(_) if !host.is_empty() => Ok(MetricsAddress(format!("{host}:{port}"))),
-            _ => Err(format!("{text:?} is no address: write PORT or HOST:PORT; 0.0.0.0:PORT is every address of this machine")),
+            _ => Err(format!(
+                "{text:?} is no address: write PORT or HOST:PORT; 0.0.0.0:PORT is every address of \
+                 this machine"
+            )),
         }
     }
 }
@@ -354,8 +372,8 @@ pub enum Eviction {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Passthrough {
-    /// Where that is safe: on mounts that root has made, whose node is on the same machine, of files from 128 KiB that
-    /// are wholly cached.
+    /// Where that is safe: on mounts that root has made, whose node is on the same machine, of
+    /// files from 128 KiB that are wholly cached.
     Auto,
     /// Never: every read that the kernel has not cached comes to ebb.
     Off,
@@ -364,7 +382,8 @@ pub enum Passthrough {
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Consistency {
-    /// All of it, at once: while several mounts have the volume every read and write goes to the node.
+    /// All of it, at once: while several mounts have the volume every read and write goes to the
+    /// node.
     #[default]
     Strong,
     /// All that was written before the file was closed there and then opened here: the kernel
@@ -386,8 +405,8 @@ impl Consistency {
 pub enum Squash {
     /// Nobody.
     None,
-    /// Programs that run as root: they make what belongs to the anonymous user and group, and may do what these may, but see
-    /// names and attributes.
+    /// Programs that run as root: they make what belongs to the anonymous user and group, and may
+    /// do what these may, but see names and attributes.
     Root,
 }
 
@@ -496,7 +515,12 @@ pub struct ChangeKey {
     #[command(flatten)]
     pub encryption: Encryption,
     /// The new key: 32 bytes, or 64 hexadecimal digits.
-    #[arg(long, value_name = "FILE", required_unless_present = "new_key_command", conflicts_with = "new_key_command")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        required_unless_present = "new_key_command",
+        conflicts_with = "new_key_command"
+    )]
     pub new_key_file: Option<PathBuf>,
     /// The same with the key that this command of the shell prints.
     #[arg(long, value_name = "COMMAND")]
@@ -577,19 +601,19 @@ pub struct SetQuota {
 
 #[derive(Subcommand, Debug)]
 pub enum Trash {
-    /// Keep what is removed at or below the directory PATH from now on, for TIME. Directories below may
-    /// say otherwise. Only root may.
+    /// Keep what is removed at or below the directory PATH from now on, for TIME. Directories below
+    /// may say otherwise. Only root may.
     Keep(KeepTrash),
-    /// Have the directory PATH say nothing any more of what is kept: what holds is what those above say.
-    /// Only root may.
+    /// Have the directory PATH say nothing any more of what is kept: what holds is what those above
+    /// say. Only root may.
     Unkeep {
         /// A directory on a mount.
         path: PathBuf,
     },
     /// Show what is in the trash that was at or below PATH.
     List(Target),
-    /// Put back what was at or below PATH, where it was: of each path what was removed last. Nothing that is there is
-    /// replaced.
+    /// Put back what was at or below PATH, where it was: of each path what was removed last.
+    /// Nothing that is there is replaced.
     Restore(RestoreTrash),
     /// Remove for good what is in the trash that was at or below PATH.
     Empty(EmptyTrash),
@@ -644,8 +668,14 @@ pub struct Stats {
 pub struct Profile {
     /// A path on a mount. The whole mount is watched, and whoever uses it.
     pub path: PathBuf,
-    /// Watch for this time, or until interrupted before. Needed where there is no COMMAND, and refused with one.
-    #[arg(long = "for", value_name = "TIME", required_unless_present = "command", conflicts_with = "command")]
+    /// Watch for this time, or until interrupted before. Needed where there is no COMMAND, and
+    /// refused with one.
+    #[arg(
+        long = "for",
+        value_name = "TIME",
+        required_unless_present = "command",
+        conflicts_with = "command"
+    )]
     pub duration: Option<Span>,
     /// Lines to show, those that took longest first; JSON has all.
     #[arg(long, value_name = "N", default_value = "30")]

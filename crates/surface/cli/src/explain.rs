@@ -10,15 +10,26 @@ use std::time::Duration;
 
 pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Result {
     writeln!(out, "path      /{}", shown_path(&explained.path))?;
-    writeln!(out, "inode     {}, {}, {}", explained.ino, kind(explained.kind), Bytes(explained.size_bytes))?;
     writeln!(
         out,
-        "log       names, attributes and where bytes are, in {}; {} operations on the volume are not forced yet",
+        "inode     {}, {}, {}",
+        explained.ino,
+        kind(explained.kind),
+        Bytes(explained.size_bytes)
+    )?;
+    writeln!(
+        out,
+        "log       names, attributes and where bytes are, in {}; {} operations on the volume are \
+         not forced yet",
         explained.log, explained.unforced_operations
     )?;
     match &explained.store_file {
         Some((file, 0)) => writeln!(out, "cache     {} in {file}", Bytes(explained.cached_bytes))?,
-        Some((file, start)) => writeln!(out, "cache     {} in {file}, from byte {start} on", Bytes(explained.cached_bytes))?,
+        Some((file, start)) => writeln!(
+            out,
+            "cache     {} in {file}, from byte {start} on",
+            Bytes(explained.cached_bytes)
+        )?,
         None if has_bytes(explained) => writeln!(out, "cache     nothing")?,
         None => {}
     }
@@ -35,19 +46,35 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
         writeln!(out, "force     has failed: {error}")?;
     }
     if let Some(sent) = explained.sent_bytes.filter(|_| has_bytes(explained)) {
-        writeln!(out, "sending   {} of {} have been sent", Bytes(sent), Bytes(explained.size_bytes))?;
+        writeln!(
+            out,
+            "sending   {} of {} have been sent",
+            Bytes(sent),
+            Bytes(explained.size_bytes)
+        )?;
     }
     match (&explained.bucket, &explained.object, explained.missing) {
         (None, ..) => writeln!(out, "object    none: the volume has no bucket")?,
-        (_, _, Some(MissingObject::Lost)) => writeln!(out, "object    none: a node was lost with its bytes, and they are nowhere")?,
-        (_, Some(object), Some(MissingObject::Removed)) => {
-            writeln!(out, "object    {} is gone: others have removed it", shown_path(object.key.as_bytes()))?
+        (_, _, Some(MissingObject::Lost)) => {
+            writeln!(out, "object    none: a node was lost with its bytes, and they are nowhere")?
         }
+        (_, Some(object), Some(MissingObject::Removed)) => writeln!(
+            out,
+            "object    {} is gone: others have removed it",
+            shown_path(object.key.as_bytes())
+        )?,
         (Some(bucket), Some(object), None) => {
             let key = shown_path(object.key.as_bytes());
-            writeln!(out, "object    {key}, {}, ETag {}, in {bucket}", Bytes(object.len_bytes), object.etag)?;
+            writeln!(
+                out,
+                "object    {key}, {}, ETag {}, in {bucket}",
+                Bytes(object.len_bytes),
+                object.etag
+            )?;
         }
-        (Some(bucket), None, _) if has_bytes(explained) => writeln!(out, "object    none in {bucket}")?,
+        (Some(bucket), None, _) if has_bytes(explained) => {
+            writeln!(out, "object    none in {bucket}")?
+        }
         (Some(bucket), None, _) if explained.pages.is_empty() => {
             writeln!(out, "object    none in {bucket}: the keys of others tell of it")?
         }
@@ -58,7 +85,9 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
         let state = match (page.there, page.since) {
             (true, None) => "with names and attributes".into(),
             (true, Some(since)) => format!("to be written anew, for {}", age(since, now)),
-            (false, Some(since)) => format!("not in the bucket yet, to be written for {}", age(since, now)),
+            (false, Some(since)) => {
+                format!("not in the bucket yet, to be written for {}", age(since, now))
+            }
             (false, None) => "not in the bucket yet".into(),
         };
         writeln!(out, "page      {}{etag}, {state}", page.key)?;
@@ -71,12 +100,24 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
     }
     if let Some((path, keep_secs)) = &explained.kept {
         let keep = Span(Duration::from_secs(*keep_secs));
-        writeln!(out, "trash     kept for {keep} once it is removed, as /{} has it", shown_path(path))?;
+        writeln!(
+            out,
+            "trash     kept for {keep} once it is removed, as /{} has it",
+            shown_path(path)
+        )?;
     }
     if explained.exposed {
-        writeln!(out, "exposed   it can be stored into through a mapping: that is found at intervals, and once nobody has it")?;
+        writeln!(
+            out,
+            "exposed   it can be stored into through a mapping: that is found at intervals, and \
+             once nobody has it"
+        )?;
     } else if explained.open && has_bytes(explained) {
-        writeln!(out, "open      somebody has it: what is stored through a mapping counts once the kernel has written it back")?;
+        writeln!(
+            out,
+            "open      somebody has it: what is stored through a mapping counts once the kernel \
+             has written it back"
+        )?;
     }
     for (failure, outcome) in outcomes(explained) {
         writeln!(out, "{failure:<9} {outcome}")?;
@@ -130,7 +171,9 @@ pub(crate) fn json(explained: &Explained) -> Value {
 }
 
 fn runs(runs: &[(u64, u64)]) -> Vec<Value> {
-    runs.iter().map(|(offset, len_bytes)| json!({ "offset": offset, "len_bytes": len_bytes })).collect()
+    runs.iter()
+        .map(|(offset, len_bytes)| json!({ "offset": offset, "len_bytes": len_bytes }))
+        .collect()
 }
 
 /// What each failure would cost right now.
@@ -141,7 +184,11 @@ fn outcomes(explained: &Explained) -> [(&'static str, String); 3] {
         Some(lost) => format!("{lost}; {outcome}"),
         None => outcome,
     };
-    [("kill -9", beside(killed(explained))), ("power cut", beside(power_cut(explained))), ("disk lost", disk_lost(explained))]
+    [
+        ("kill -9", beside(killed(explained))),
+        ("power cut", beside(power_cut(explained))),
+        ("disk lost", disk_lost(explained)),
+    ]
 }
 
 const NOTHING: &str = "nothing is lost";
@@ -157,7 +204,10 @@ fn lost_already(explained: &Explained) -> Option<String> {
         }
         (_, [(offset, len_bytes), more @ ..]) => {
             let more = if more.is_empty() { "" } else { " and others" };
-            Some(format!("bytes {offset} to {}{more} are lost already: they are damaged on the node's disk", offset + len_bytes))
+            Some(format!(
+                "bytes {offset} to {}{more} are lost already: they are damaged on the node's disk",
+                offset + len_bytes
+            ))
         }
         _ => None,
     }
@@ -166,7 +216,10 @@ fn lost_already(explained: &Explained) -> Option<String> {
 fn killed(explained: &Explained) -> String {
     match explained.force_failed {
         // The next process takes what the system has.
-        Some(_) => "what was written to it since it was last forced may be lost: the disk has not taken it".into(),
+        Some(_) => {
+            "what was written to it since it was last forced may be lost: the disk has not taken it"
+                .into()
+        }
         None => NOTHING.into(),
     }
 }
@@ -174,10 +227,17 @@ fn killed(explained: &Explained) -> String {
 fn power_cut(explained: &Explained) -> String {
     match (explained.forced, explained.unforced_operations) {
         (true, 0) => NOTHING.into(),
-        (true, operations) if !has_bytes(explained) => format!("the last {operations} operations on the volume may be lost"),
-        (true, operations) => format!("its bytes are safe; the last {operations} operations on the volume may be lost"),
+        (true, operations) if !has_bytes(explained) => {
+            format!("the last {operations} operations on the volume may be lost")
+        }
+        (true, operations) => format!(
+            "its bytes are safe; the last {operations} operations on the volume may be lost"
+        ),
         (false, operations) => {
-            format!("bytes written since they were last forced may be lost, and the last {operations} operations on the volume")
+            format!(
+                "bytes written since they were last forced may be lost, and the last {operations} \
+                 operations on the volume"
+            )
         }
     }
 }
@@ -193,16 +253,26 @@ fn disk_lost(explained: &Explained) -> String {
         _ if explained.exposed && has_object => "it goes back to what the object has".into(),
         (Some(_), _) if !has_object => "all of it is lost: the bucket does not have it yet".into(),
         (Some(_), _) => "it goes back to what the object has".into(),
-        (None, Some(_)) if has_bytes(explained) => "its bytes are in the bucket; its newest name and attributes may be lost".into(),
+        (None, Some(_)) if has_bytes(explained) => {
+            "its bytes are in the bucket; its newest name and attributes may be lost".into()
+        }
         // The last page is its own, or that of a directory of it.
-        (None, Some(_)) => match (explained.kind, explained.pages.last().is_some_and(|page| page.there)) {
-            (_, false) => "all of it is lost: the bucket does not have it yet".into(),
-            (FileKind::Directory, true) => "its newest names and attributes may be lost".into(),
-            (_, true) => "its newest name and attributes may be lost, and all of it if it is new".into(),
-        },
-        (None, None) if has_bytes(explained) && !has_object => "all of it is lost: the bucket does not have it".into(),
+        (None, Some(_)) => {
+            match (explained.kind, explained.pages.last().is_some_and(|page| page.there)) {
+                (_, false) => "all of it is lost: the bucket does not have it yet".into(),
+                (FileKind::Directory, true) => "its newest names and attributes may be lost".into(),
+                (_, true) => {
+                    "its newest name and attributes may be lost, and all of it if it is new".into()
+                }
+            }
+        }
+        (None, None) if has_bytes(explained) && !has_object => {
+            "all of it is lost: the bucket does not have it".into()
+        }
         (None, None) if has_bytes(explained) => "nothing is lost: the bucket has all of it".into(),
-        (None, None) => "nothing of its names and attributes is lost: the bucket has all of it".into(),
+        (None, None) => {
+            "nothing of its names and attributes is lost: the bucket has all of it".into()
+        }
     }
 }
 
@@ -248,7 +318,11 @@ mod tests {
             force_failed: None,
             unforced_operations: 0,
             bucket: Some("bucket".into()),
-            object: Some(ExplainedObject { key: "file".into(), etag: "tag".into(), len_bytes: 100 }),
+            object: Some(ExplainedObject {
+                key: "file".into(),
+                etag: "tag".into(),
+                len_bytes: 100,
+            }),
             missing: None,
             open: false,
             quota: None,
@@ -273,25 +347,48 @@ mod tests {
         assert_eq!(disk, "nothing is lost: the bucket has all of it");
 
         let [kill, power, disk] = lost(|file| {
-            (file.dirty_since, file.cached_bytes, file.damaged_runs) = (Some(Time::from_secs(1)), 100, vec![(10, 20), (40, 5)]);
+            (file.dirty_since, file.cached_bytes, file.damaged_runs) =
+                (Some(Time::from_secs(1)), 100, vec![(10, 20), (40, 5)]);
         });
-        assert_eq!(kill, "bytes 10 to 30 and others are lost already: they are damaged on the node's disk");
+        assert_eq!(
+            kill,
+            "bytes 10 to 30 and others are lost already: they are damaged on the node's disk"
+        );
         assert_eq!((power, &disk[..]), (kill, "it goes back to what the object has"));
 
         let outcomes = lost(|file| (file.object, file.missing) = (None, Some(MissingObject::Lost)));
-        assert!(outcomes.iter().all(|outcome| outcome.contains("its bytes are nowhere")), "{outcomes:?}");
+        assert!(
+            outcomes.iter().all(|outcome| outcome.contains("its bytes are nowhere")),
+            "{outcomes:?}"
+        );
 
-        let [kill, _, disk] = lost(|file| (file.dirty_since, file.missing) = (Some(Time::from_secs(1)), Some(MissingObject::Removed)));
-        assert!(kill.contains("others have removed its object") && disk.contains("all of it is lost"), "{kill} {disk}");
+        let [kill, _, disk] = lost(|file| {
+            (file.dirty_since, file.missing) =
+                (Some(Time::from_secs(1)), Some(MissingObject::Removed))
+        });
+        assert!(
+            kill.contains("others have removed its object") && disk.contains("all of it is lost"),
+            "{kill} {disk}"
+        );
 
-        let [kill, power, _] = lost(|file| (file.forced, file.force_failed) = (false, Some("it is broken".into())));
+        let [kill, power, _] =
+            lost(|file| (file.forced, file.force_failed) = (false, Some("it is broken".into())));
         assert!(kill.contains("may be lost") && power.contains("may be lost"), "{kill} {power}");
 
-        let [.., disk] = lost(|dir| (dir.kind, dir.object, dir.page_since) = (FileKind::Directory, None, Some(Time::from_secs(1))));
-        assert_eq!(disk, "all of it is lost: the bucket does not have it yet");
-        let page = ExplainedPage { key: ".ebb/d/7".into(), there: true, etag: None, since: Some(Time::from_secs(1)) };
         let [.., disk] = lost(|dir| {
-            (dir.kind, dir.object, dir.page_since, dir.pages) = (FileKind::Directory, None, Some(Time::from_secs(1)), vec![page]);
+            (dir.kind, dir.object, dir.page_since) =
+                (FileKind::Directory, None, Some(Time::from_secs(1)))
+        });
+        assert_eq!(disk, "all of it is lost: the bucket does not have it yet");
+        let page = ExplainedPage {
+            key: ".ebb/d/7".into(),
+            there: true,
+            etag: None,
+            since: Some(Time::from_secs(1)),
+        };
+        let [.., disk] = lost(|dir| {
+            (dir.kind, dir.object, dir.page_since, dir.pages) =
+                (FileKind::Directory, None, Some(Time::from_secs(1)), vec![page]);
         });
         assert_eq!(disk, "its newest names and attributes may be lost");
     }

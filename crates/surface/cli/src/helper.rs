@@ -67,18 +67,28 @@ struct Line {
 }
 
 /// Reads the command line of a helper. `is_mount_option` knows what a mount takes.
-pub fn parse(args: impl IntoIterator<Item = OsString>, is_mount_option: impl Fn(&str) -> bool) -> Result<Asked, HelperError> {
+pub fn parse(
+    args: impl IntoIterator<Item = OsString>,
+    is_mount_option: impl Fn(&str) -> bool,
+) -> Result<Asked, HelperError> {
     let line = Line::try_parse_from(args)?;
     let mut settings: Vec<(String, String)> = Vec::new();
     let mut mount_options = Vec::new();
     let mut remount = false;
     let read_only = line.read_only.then_some("ro");
-    for option in line.options.iter().flat_map(|list| list.split(',')).chain(read_only).filter(|option| !option.is_empty()) {
+    for option in line
+        .options
+        .iter()
+        .flat_map(|list| list.split(','))
+        .chain(read_only)
+        .filter(|option| !option.is_empty())
+    {
         match Meaning::of(option) {
             Meaning::Nothing => {}
             Meaning::Remount => remount = true,
             Meaning::Implies(others) => mount_options.extend(others.iter().copied()),
-            // Of options the last one counts, of flags there may be only one, but of those that may be repeated.
+            // Of options the last one counts, of flags there may be only one, but of those that may
+            // be repeated.
             Meaning::Setting { flag, given, repeats } => {
                 settings.retain(|(other, _)| repeats || *other != flag);
                 settings.push((flag, given));
@@ -121,25 +131,35 @@ enum Meaning {
 
 impl Meaning {
     fn of(option: &str) -> Meaning {
-        let (name, value) = option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+        let (name, value) =
+            option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
         match name {
             "remount" => return Meaning::Remount,
             "user" | "users" => return Meaning::Implies(&["noexec", "nosuid", "nodev"]),
             "owner" | "group" => return Meaning::Implies(&["nosuid", "nodev"]),
             "options" | "foreground" => return Meaning::Misplaced,
-            _ if NOT_OURS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => return Meaning::Nothing,
+            _ if NOT_OURS.contains(&name) || name.starts_with("x-") || name.starts_with("X-") => {
+                return Meaning::Nothing;
+            }
             _ => {}
         }
         let command = Cli::command();
-        let flag = command.find_subcommand("mount").and_then(|mount| mount.get_arguments().find(|arg| arg.get_long() == Some(name)));
+        let flag = command
+            .find_subcommand("mount")
+            .and_then(|mount| mount.get_arguments().find(|arg| arg.get_long() == Some(name)));
         let Some(flag) = flag else { return Meaning::MountOption };
         let given = match value {
-            // `ro=1` is nothing that a mount knows; a switch that is given a value is clap's to refuse.
+            // `ro=1` is nothing that a mount knows; a switch that is given a value is clap's to
+            // refuse.
             None if takes_value(flag) => format!("--{name}="),
             None => format!("--{name}"),
             Some(value) => format!("--{name}={value}"),
         };
-        Meaning::Setting { flag: name.into(), given, repeats: matches!(flag.get_action(), ArgAction::Append) }
+        Meaning::Setting {
+            flag: name.into(),
+            given,
+            repeats: matches!(flag.get_action(), ArgAction::Append),
+        }
     }
 }
 

@@ -9,32 +9,48 @@ pub const KEY: &str = "bucket";
 
 /// Every key of a table, with what it is: `docs/configuration.md` is made of it.
 pub const KEYS: [(&str, &str); 9] = [
-    ("dir", "The directory of the root at which the bucket is: one name, not `.ebb` and not beginning with `.ebb%`. Needed."),
+    (
+        "dir",
+        "The directory of the root at which the bucket is: one name, not `.ebb` and not beginning \
+         with `.ebb%`. Needed.",
+    ),
     (
         "url",
-        "s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or file:///DIRECTORY. Needed. No two buckets of a volume may have objects in common.",
+        "s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or \
+         file:///DIRECTORY. Needed. No two buckets of a volume may have objects in common.",
     ),
     ("endpoint", "URL of the server, where it is not the cloud's own."),
     ("region", "Region of the bucket (S3)."),
     ("profile", "Profile of the credentials files (S3): how buckets get credentials of their own."),
     ("addressing", "Buckets in the host name (`virtual`) or in the path (`path`) (S3)."),
-    ("server-side-encryption", "How the store is to encrypt objects (S3): `aes256`, `aws:kms` or `aws:kms:dsse`."),
+    (
+        "server-side-encryption",
+        "How the store is to encrypt objects (S3): `aes256`, `aws:kms` or `aws:kms:dsse`.",
+    ),
     ("kms-key", "Key that the store is to encrypt objects with (S3, Google)."),
     ("anonymous", "`true`: send requests unsigned."),
 ];
 
 /// In words what is wrong, if something is.
 pub fn parse(value: Value) -> Result<Vec<Member>, String> {
-    let Value::Array(tables) = value else { return Err(format!("{KEY} is to be tables, [[{KEY}]]")) };
+    let Value::Array(tables) = value else {
+        return Err(format!("{KEY} is to be tables, [[{KEY}]]"));
+    };
     let mut members: Vec<Member> = Vec::new();
     for (index, table) in tables.into_iter().enumerate() {
         let at = format!("[[{KEY}]] number {}", index + 1);
         let Value::Table(table) = table else { return Err(format!("{at} is to be a table")) };
         let member = one(table).map_err(|what| format!("{at}: {what}"))?;
         if members.iter().any(|other| other.dir == member.dir) {
-            return Err(format!("{at}: {:?} is the directory of another bucket", member.dir.as_str()));
+            return Err(format!(
+                "{at}: {:?} is the directory of another bucket",
+                member.dir.as_str()
+            ));
         }
-        if let Some(other) = members.iter().find(|other| overlap((&other.url, &other.endpoint), (&member.url, &member.endpoint))) {
+        if let Some(other) = members
+            .iter()
+            .find(|other| overlap((&other.url, &other.endpoint), (&member.url, &member.endpoint)))
+        {
             return Err(format!(
                 "{at}: {} and {} at {:?} have objects in common",
                 redacted(&member.url),
@@ -71,14 +87,18 @@ fn one(mut table: Table) -> Result<Member, String> {
         profile: text("profile")?,
         addressing: match text("addressing")? {
             None => None,
-            Some(text) => Some(Addressing::from_str(&text, false).map_err(|_| "addressing is to be path or virtual")?),
+            Some(text) => Some(
+                Addressing::from_str(&text, false)
+                    .map_err(|_| "addressing is to be path or virtual")?,
+            ),
         },
         server_side_encryption: match text("server-side-encryption")? {
             None => None,
-            Some(text) => Some(
-                ServerSideEncryption::from_str(&text, false)
-                    .map_err(|_| "server-side-encryption is to be aes256, aws:kms or aws:kms:dsse")?,
-            ),
+            Some(text) => {
+                Some(ServerSideEncryption::from_str(&text, false).map_err(
+                    |_| "server-side-encryption is to be aes256, aws:kms or aws:kms:dsse",
+                )?)
+            }
         },
         kms_key: text("kms-key")?,
         anonymous,
@@ -87,7 +107,10 @@ fn one(mut table: Table) -> Result<Member, String> {
 
 /// Two volumes in one place would take each other's files for their own. What has several
 /// addresses is found out when its head is taken.
-pub fn overlap((a, a_endpoint): (&str, &Option<String>), (b, b_endpoint): (&str, &Option<String>)) -> bool {
+pub fn overlap(
+    (a, a_endpoint): (&str, &Option<String>),
+    (b, b_endpoint): (&str, &Option<String>),
+) -> bool {
     let place = |url: &str| format!("{}/", url.trim_end_matches('/'));
     let (a, b) = (place(a), place(b));
     a_endpoint == b_endpoint && (a.starts_with(&b) || b.starts_with(&a))

@@ -45,7 +45,10 @@ impl Page {
             let labels = format!("{label}=\"{}\"", escaped(kind));
             for power in BOUNDS.step_by(2) {
                 let bound = (1u64 << power) as f64 / 1e9;
-                self.line(format_args!("{name}_bucket{{{labels},le=\"{bound}\"}} {}", tally.time.within(power)));
+                self.line(format_args!(
+                    "{name}_bucket{{{labels},le=\"{bound}\"}} {}",
+                    tally.time.within(power)
+                ));
             }
             self.line(format_args!("{name}_bucket{{{labels},le=\"+Inf\"}} {}", tally.time.count()));
             self.line(format_args!("{name}_sum{{{labels}}} {}", tally.time.sum().as_secs_f64()));
@@ -65,10 +68,23 @@ impl Page {
 
     fn reads(&mut self, reads: &ReadStats) {
         let ReadStats { from_cache, from_bucket, cache_bytes, bucket_bytes, zero_bytes } = reads;
-        self.head("ebb_reads_total", "counter", "Reads of clients by the slowest place that they waited for.");
-        self.line(format_args!("ebb_reads_total{{tier=\"cache\"}} {from_cache}\nebb_reads_total{{tier=\"bucket\"}} {from_bucket}"));
-        self.head("ebb_read_bytes_total", "counter", "Bytes that clients read, by where they were.");
-        for (tier, bytes) in [("cache", cache_bytes), ("bucket", bucket_bytes), ("hole", zero_bytes)] {
+        self.head(
+            "ebb_reads_total",
+            "counter",
+            "Reads of clients by the slowest place that they waited for.",
+        );
+        self.line(format_args!(
+            "ebb_reads_total{{tier=\"cache\"}} \
+            {from_cache}\nebb_reads_total{{tier=\"bucket\"}} {from_bucket}"
+        ));
+        self.head(
+            "ebb_read_bytes_total",
+            "counter",
+            "Bytes that clients read, by where they were.",
+        );
+        for (tier, bytes) in
+            [("cache", cache_bytes), ("bucket", bucket_bytes), ("hole", zero_bytes)]
+        {
             self.line(format_args!("ebb_read_bytes_total{{tier=\"{tier}\"}} {bytes}"));
         }
     }
@@ -86,24 +102,44 @@ impl Page {
             ("ebb_cache_limit_bytes", "Most of them.", status.cache_limit_bytes),
             ("ebb_dirty_bytes", "Bytes that have not reached the bucket.", status.dirty_bytes),
             ("ebb_dirty_files", "Files that have not reached the bucket.", status.dirty_files),
-            ("ebb_sent_bytes", "Bytes among them that it has in parts of files that are being sent.", status.sent_bytes),
-            ("ebb_pending_deletes", "Objects that are still to be deleted.", status.pending_deletes),
+            (
+                "ebb_sent_bytes",
+                "Bytes among them that it has in parts of files that are being sent.",
+                status.sent_bytes,
+            ),
+            (
+                "ebb_pending_deletes",
+                "Objects that are still to be deleted.",
+                status.pending_deletes,
+            ),
             (
                 "ebb_unforced_operations",
                 "Operations that a power cut could take.",
                 status.log_index.0.saturating_sub(status.durable_index.0),
             ),
-            ("ebb_damaged_blocks", "Blocks that the scrub found lost since the start.", status.scrub.damaged),
+            (
+                "ebb_damaged_blocks",
+                "Blocks that the scrub found lost since the start.",
+                status.scrub.damaged,
+            ),
             ("ebb_packed_files", "Small files in pack files.", status.packs.files),
             ("ebb_packed_bytes", "Bytes that these take.", status.packs.used_bytes),
-            ("ebb_troubles", "What is wrong now, as `ebb status` tells.", status.troubles.len() as u64),
+            (
+                "ebb_troubles",
+                "What is wrong now, as `ebb status` tells.",
+                status.troubles.len() as u64,
+            ),
         ];
         for (name, help, value) in gauges {
             self.head(name, "gauge", help);
             self.line(format_args!("{name} {value}"));
         }
         if let Some(since) = status.dirty_since {
-            self.head("ebb_dirty_since_seconds", "gauge", "When the oldest of what has not reached the bucket was changed, since 1970.");
+            self.head(
+                "ebb_dirty_since_seconds",
+                "gauge",
+                "When the oldest of what has not reached the bucket was changed, since 1970.",
+            );
             self.line(format_args!("ebb_dirty_since_seconds {}", since.secs));
         }
     }
@@ -126,13 +162,28 @@ mod tests {
         for ns in [1024, 1025, 5000, 1 << 50] {
             tally.record(Duration::from_nanos(ns), ns == 5000, 10);
         }
-        let mount = MountStats { uptime_ms: 1, operations: vec![Counted { name: "READ".into(), tally }] };
+        let mount =
+            MountStats { uptime_ms: 1, operations: vec![Counted { name: "READ".into(), tally }] };
         let text = text(Some(&mount), None);
-        let value = |series: &str| text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse::<f64>().ok());
-        let bucket = |bound: &str| value(&format!("ebb_kernel_request_duration_seconds_bucket{{operation=\"READ\",le=\"{bound}\"}}"));
-        assert_eq!([bucket("0.000001024"), bucket("0.000004096"), bucket("0.000016384")], [Some(1.0), Some(2.0), Some(3.0)], "{text}");
+        let value = |series: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse::<f64>().ok())
+        };
+        let bucket = |bound: &str| {
+            value(&format!(
+                "ebb_kernel_request_duration_seconds_bucket{{operation=\"READ\",le=\"{bound}\"}}"
+            ))
+        };
+        assert_eq!(
+            [bucket("0.000001024"), bucket("0.000004096"), bucket("0.000016384")],
+            [Some(1.0), Some(2.0), Some(3.0)],
+            "{text}"
+        );
         assert_eq!([bucket("68.719476736"), bucket("+Inf")], [Some(3.0), Some(4.0)], "{text}");
-        assert_eq!(value("ebb_kernel_request_duration_seconds_count{operation=\"READ\"}"), Some(4.0));
+        assert_eq!(
+            value("ebb_kernel_request_duration_seconds_count{operation=\"READ\"}"),
+            Some(4.0)
+        );
         assert_eq!(value("ebb_kernel_request_errors_total{operation=\"READ\"}"), Some(1.0));
         assert_eq!(value("ebb_kernel_request_bytes_total{operation=\"READ\"}"), Some(40.0));
     }
@@ -145,7 +196,12 @@ mod tests {
         tally.record(Duration::from_micros(3), false, 0);
         let all = vec![Counted { name: "a\"b\\c\n".into(), tally }];
         let mount = MountStats { uptime_ms: 1, operations: all.clone() };
-        let node = NodeStats { uptime_ms: 1, requests: all.clone(), reads: ReadStats::default(), bucket: all };
+        let node = NodeStats {
+            uptime_ms: 1,
+            requests: all.clone(),
+            reads: ReadStats::default(),
+            bucket: all,
+        };
         let status = status();
         let page = text(Some(&mount), Some((&node, &status)));
         let mut known: Vec<&str> = Vec::new();
@@ -155,14 +211,22 @@ mod tests {
             } else if !line.starts_with("# HELP ") {
                 let (series, value) = line.rsplit_once(' ').unwrap();
                 let name = series.split('{').next().unwrap();
-                let family =
-                    ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end).filter(|name| known.contains(name)));
+                let family = ["_bucket", "_sum", "_count"]
+                    .iter()
+                    .find_map(|end| name.strip_suffix(end).filter(|name| known.contains(name)));
                 assert!(known.contains(&family.unwrap_or(name)), "{line}");
-                assert!(value.parse::<f64>().is_ok() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{line}");
+                assert!(
+                    value.parse::<f64>().is_ok()
+                        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'),
+                    "{line}"
+                );
             }
         }
         assert!(page.contains(r#"request="a\"b\\c\n""#), "{page}");
-        assert!(page.ends_with('\n') && page.contains("ebb_info{volume=\"v\",version=\"0\"} 1\n"), "{page}");
+        assert!(
+            page.ends_with('\n') && page.contains("ebb_info{volume=\"v\",version=\"0\"} 1\n"),
+            "{page}"
+        );
     }
 
     fn status() -> Status {

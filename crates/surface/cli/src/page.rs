@@ -20,9 +20,22 @@ number with ms, s, m, h or d, 36500d at most.
 
 | URL | What it is | Where credentials are looked for, in this order |
 |---|---|---|
-| `s3://BUCKET[/PREFIX]` | S3, and what speaks its protocol (`--endpoint`, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL) | `--profile`; AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; the profile of AWS_PROFILE in `~/.aws`; web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN); container agent; instance role |
-| `gs://BUCKET[/PREFIX]` | Google Cloud Storage (`--endpoint`, STORAGE_EMULATOR_HOST, which is not given credentials) | GOOGLE_APPLICATION_CREDENTIALS: a service account's key or a user's refresh token; the file of `gcloud auth application-default login`; the machine's service account (GCE_METADATA_HOST) |
-| `az://CONTAINER[@ACCOUNT][/PREFIX]` | Azure block blobs in an account with a flat namespace. ACCOUNT is its name, or its host (`ACCOUNT.blob.core.windows.net`); without it AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME or the connection string say it (`--endpoint`: the URL of the blob service, as BlobEndpoint is in connection strings) | AZURE_STORAGE_CONNECTION_STRING; AZURE_STORAGE_KEY or AZURE_STORAGE_ACCOUNT_KEY; AZURE_STORAGE_SAS_TOKEN; AZURE_TENANT_ID and AZURE_CLIENT_ID with AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE (AZURE_AUTHORITY_HOST); managed identity (IDENTITY_ENDPOINT, the machine's metadata service) |
+| `s3://BUCKET[/PREFIX]` | S3, and what speaks its protocol (`--endpoint`, AWS_ENDPOINT_URL_S3, \
+    AWS_ENDPOINT_URL) | `--profile`; AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; \
+    the profile of AWS_PROFILE in `~/.aws`; web identity (AWS_WEB_IDENTITY_TOKEN_FILE, \
+    AWS_ROLE_ARN); container agent; instance role |
+| `gs://BUCKET[/PREFIX]` | Google Cloud Storage (`--endpoint`, STORAGE_EMULATOR_HOST, which is not \
+    given credentials) | GOOGLE_APPLICATION_CREDENTIALS: a service account's key or a user's \
+    refresh token; the file of `gcloud auth application-default login`; the machine's service \
+    account (GCE_METADATA_HOST) |
+| `az://CONTAINER[@ACCOUNT][/PREFIX]` | Azure block blobs in an account with a flat namespace. \
+    ACCOUNT is its name, or its host (`ACCOUNT.blob.core.windows.net`); without it \
+    AZURE_STORAGE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME or the connection string say it \
+    (`--endpoint`: the URL of the blob service, as BlobEndpoint is in connection strings) | \
+    AZURE_STORAGE_CONNECTION_STRING; AZURE_STORAGE_KEY or AZURE_STORAGE_ACCOUNT_KEY; \
+    AZURE_STORAGE_SAS_TOKEN; AZURE_TENANT_ID and AZURE_CLIENT_ID with AZURE_CLIENT_SECRET or \
+    AZURE_FEDERATED_TOKEN_FILE (AZURE_AUTHORITY_HOST); managed identity (IDENTITY_ENDPOINT, the \
+    machine's metadata service) |
 | `file:///DIRECTORY` | A directory of any mounted file system | |
 
 A URL is taken as it stands; nothing in it is decoded. PREFIX is a directory of the bucket.
@@ -41,7 +54,8 @@ pub fn configuration() -> String {
     command.build();
     for name in ["mount", "serve"] {
         let Some(command) = command.find_subcommand(name) else { continue };
-        write(&mut page, name, command.get_arguments()).expect("a String takes whatever is written to it");
+        write(&mut page, name, command.get_arguments())
+            .expect("a String takes whatever is written to it");
     }
     page.push_str(MEMBERS);
     for (key, about) in crate::member::KEYS {
@@ -77,22 +91,45 @@ a volume behaves is in [semantics.md](semantics.md).
 |---|---|
 ";
 
-fn write<'a>(page: &mut String, command: &str, args: impl Iterator<Item = &'a Arg>) -> std::fmt::Result {
-    writeln!(page, "\n## ebb {command}\n\n| Flag and key | Variable | Default | What it is |\n|---|---|---|---|")?;
+fn write<'a>(
+    page: &mut String,
+    command: &str,
+    args: impl Iterator<Item = &'a Arg>,
+) -> std::fmt::Result {
+    writeln!(
+        page,
+        "\n## ebb {command}\n\n| Flag and key | Variable | Default | What it is \
+         |\n|---|---|---|---|"
+    )?;
     for arg in args.filter(|arg| arg.get_id() != "help") {
         let Some(long) = arg.get_long() else { continue };
-        let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let default: Vec<_> = arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
-        let default = if default.is_empty() || default == ["false"] { String::new() } else { format!("`{}`", default.join(",")) };
+        let variable =
+            arg.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let default: Vec<_> =
+            arg.get_default_values().iter().map(|value| value.to_string_lossy()).collect();
+        let default = if default.is_empty() || default == ["false"] {
+            String::new()
+        } else {
+            format!("`{}`", default.join(","))
+        };
         let values = arg.get_possible_values();
         let values: Vec<_> = values.iter().filter(|_| arg.get_action().takes_values()).collect();
-        let mut help = arg.get_help().map(|help| help.to_string().replace('\n', " ")).unwrap_or_default();
+        let mut help =
+            arg.get_help().map(|help| help.to_string().replace('\n', " ")).unwrap_or_default();
         if !help.ends_with(['.', '…']) && !help.is_empty() {
             help.push('.');
         }
         for value in values {
-            let about = value.get_help().map(|about| format!(": {}", about.to_string().replace('\n', " "))).unwrap_or_default();
-            write!(help, " `{}`{about}{}", value.get_name(), if about.ends_with('.') { "" } else { "." })?;
+            let about = value
+                .get_help()
+                .map(|about| format!(": {}", about.to_string().replace('\n', " ")))
+                .unwrap_or_default();
+            write!(
+                help,
+                " `{}`{about}{}",
+                value.get_name(),
+                if about.ends_with('.') { "" } else { "." }
+            )?;
         }
         writeln!(page, "| `--{long}` | `{variable}` | {default} | {} |", help.replace('|', "\\|"))?;
     }

@@ -65,12 +65,19 @@ impl MountRecord {
 
     /// The command that goes on where it was. What else it was given the record does not know.
     pub fn again(&self) -> String {
-        format!("ebb mount {} {} --data {}", self.source, self.mountpoint.display(), self.data_dir.display())
+        format!(
+            "ebb mount {} {} --data {}",
+            self.source,
+            self.mountpoint.display(),
+            self.data_dir.display()
+        )
     }
 
-    /// The same mount, by the same daemon or one that has taken over from it, or the other way round.
+    /// The same mount, by the same daemon or one that has taken over from it, or the other way
+    /// round.
     pub fn is_of(&self, other: &MountRecord) -> bool {
-        self.daemon == other.daemon || self.supervisor.is_some() && self.supervisor == other.supervisor
+        self.daemon == other.daemon
+            || self.supervisor.is_some() && self.supervisor == other.supervisor
     }
 }
 
@@ -86,7 +93,12 @@ pub struct Left {
 impl Left {
     /// What a node says that is still to be written, if anything is.
     pub fn of(status: &Status, why: &str) -> Option<Left> {
-        let left = Left { files: status.dirty_files, bytes: status.dirty_bytes, deletes: status.pending_deletes, why: why.into() };
+        let left = Left {
+            files: status.dirty_files,
+            bytes: status.dirty_bytes,
+            deletes: status.pending_deletes,
+            why: why.into(),
+        };
         (left.files + left.deletes > 0).then_some(left)
     }
 }
@@ -185,7 +197,10 @@ impl RunDir {
     pub fn at(path: PathBuf) -> io::Result<RunDir> {
         DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
         if fs::symlink_metadata(&path)?.uid() != user_id() {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("{} belongs to somebody else", path.display())));
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("{} belongs to somebody else", path.display()),
+            ));
         }
         Ok(RunDir { path })
     }
@@ -209,7 +224,8 @@ impl RunDir {
     pub fn lender(&self, run: u64) -> io::Result<Option<PathBuf>> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.split_once('.'));
+            let name =
+                path.file_name().and_then(OsStr::to_str).and_then(|name| name.split_once('.'));
             if name.is_some_and(|(_, what)| what == loans_of(run)) {
                 return Ok(Some(path));
             }
@@ -221,11 +237,14 @@ impl RunDir {
     pub fn sweep(&self) -> io::Result<()> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            let name = path.file_name().and_then(OsStr::to_str).and_then(|name| name.split('.').next());
+            let name =
+                path.file_name().and_then(OsStr::to_str).and_then(|name| name.split('.').next());
             let pid = name.and_then(|pid| pid.parse().ok());
             // Or it is of a process that is not seen from here.
             let is_heard = || UnixStream::connect(&path).is_ok();
-            let dead = path.extension() == Some("sock".as_ref()) && pid.is_some_and(|pid| start_of(pid).is_none()) && !is_heard();
+            let dead = path.extension() == Some("sock".as_ref())
+                && pid.is_some_and(|pid| start_of(pid).is_none())
+                && !is_heard();
             if dead && let Err(error) = fs::remove_file(&path) {
                 // Another daemon that starts now may have been faster.
                 tracing::debug!("{}: {error}", path.display());
@@ -251,7 +270,9 @@ impl RunDir {
     /// Removes the record, unless another daemon has put its own there.
     pub fn remove(&self, record: &MountRecord) -> io::Result<()> {
         match self.read(&record.mountpoint)? {
-            Some(there) if there.is_of(record) => fs::remove_file(self.record_path(&record.mountpoint)),
+            Some(there) if there.is_of(record) => {
+                fs::remove_file(self.record_path(&record.mountpoint))
+            }
             _ => Ok(()),
         }
     }
@@ -269,7 +290,8 @@ impl RunDir {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
-            let text = if path.extension() == Some("json".as_ref()) { fs::read(&path).ok() } else { None };
+            let text =
+                if path.extension() == Some("json".as_ref()) { fs::read(&path).ok() } else { None };
             records.extend(text.and_then(|text| serde_json::from_slice(&text).ok()));
         }
         Ok(records)
@@ -309,7 +331,9 @@ impl RunDir {
 pub fn real_mountpoint(path: &Path) -> io::Result<PathBuf> {
     let path = std::path::absolute(path)?;
     match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) if name != OsStr::new("..") => Ok(parent.canonicalize()?.join(name)),
+        (Some(parent), Some(name)) if name != OsStr::new("..") => {
+            Ok(parent.canonicalize()?.join(name))
+        }
         _ => path.canonicalize(),
     }
 }
@@ -337,7 +361,9 @@ const LONGEST_NAME: usize = 200;
 
 /// FNV-1a, 64 bits: stable for ever, as names on disk must be.
 fn fnv1a(text: &[u8]) -> u64 {
-    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
+    text.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 fn env_dir(name: &str) -> Option<PathBuf> {
@@ -359,6 +385,8 @@ fn is_root() -> bool {
 
 /// A path of which the end need not be there yet, free of symbolic links.
 pub fn real(path: &Path) -> PathBuf {
-    let there = path.ancestors().find_map(|at| Some((at.canonicalize().ok()?, path.strip_prefix(at).ok()?)));
+    let there = path
+        .ancestors()
+        .find_map(|at| Some((at.canonicalize().ok()?, path.strip_prefix(at).ok()?)));
     there.map_or_else(|| path.to_owned(), |(there, rest)| there.join(rest))
 }

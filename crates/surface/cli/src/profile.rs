@@ -20,7 +20,12 @@ pub fn text(profile: &Profile, paths: &Paths, top: usize) -> String {
 fn write(out: &mut String, profile: &Profile, paths: &Paths, top: usize) -> fmt::Result {
     let lines = by_time(profile);
     let count = |lines: &[&Profiled]| lines.iter().map(|line| line.count).sum::<u64>();
-    writeln!(out, "{} requests in {:.1} s", count(&lines) + profile.left_out, profile.took_ms as f64 / 1e3)?;
+    writeln!(
+        out,
+        "{} requests in {:.1} s",
+        count(&lines) + profile.left_out,
+        profile.took_ms as f64 / 1e3
+    )?;
     if !lines.is_empty() {
         writeln!(
             out,
@@ -33,7 +38,12 @@ fn write(out: &mut String, profile: &Profile, paths: &Paths, top: usize) -> fmt:
         let (sum, most) = (*sum_us as f64 / 1e3, *most_us as f64 / 1e3);
         let each = sum / (*count).max(1) as f64;
         let bytes = if *bytes == 0 { "-".into() } else { Bytes(*bytes).to_string() };
-        writeln!(out, "{sum:>10.2} {count:>8} {bytes:>10} {each:>10.3} {most:>10.2} {errors:>7}  {operation} {}", name(*ino, paths))?;
+        writeln!(
+            out,
+            "{sum:>10.2} {count:>8} {bytes:>10} {each:>10.3} {most:>10.2} {errors:>7}  {operation} \
+             {}",
+            name(*ino, paths)
+        )?;
     }
     if let Some(rest) = lines.get(top..).filter(|rest| !rest.is_empty()) {
         writeln!(
@@ -98,7 +108,8 @@ mod tests {
             sum_us,
             most_us: sum_us / count,
         };
-        let lines = vec![line(1, "LOOKUP", 3, 300), line(2, "READ", 2, 5000), line(3, "GETATTR", 1, 20)];
+        let lines =
+            vec![line(1, "LOOKUP", 3, 300), line(2, "READ", 2, 5000), line(3, "GETATTR", 1, 20)];
         let profile = Profile { took_ms: 1500, lines, left_out: 4 };
         let paths = Paths::from([(Ino(1), Vec::new()), (Ino(2), "d/file".into())]);
         let expected = "\
@@ -110,11 +121,17 @@ mod tests {
 ";
         assert_eq!(text(&profile, &paths, 1), expected);
         let json = json(&profile, &paths);
-        assert_eq!((&json["lines"][1]["path"], &json["lines"][2]["path"]), (&"".into(), &Value::Null));
+        assert_eq!(
+            (&json["lines"][1]["path"], &json["lines"][2]["path"]),
+            (&"".into(), &Value::Null)
+        );
     }
 
     #[test]
     fn nothing_is_told_as_such() {
-        assert_eq!(text(&Profile { took_ms: 0, lines: vec![], left_out: 0 }, &Paths::new(), 5), "0 requests in 0.0 s\n");
+        assert_eq!(
+            text(&Profile { took_ms: 0, lines: vec![], left_out: 0 }, &Paths::new(), 5),
+            "0 requests in 0.0 s\n"
+        );
     }
 }

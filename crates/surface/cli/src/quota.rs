@@ -10,8 +10,14 @@ pub(crate) fn line(status: &QuotaStatus) -> String {
     let of = |limit: Option<String>| limit.map_or(String::new(), |limit| format!(" of {limit}"));
     let bytes = of(limits.bytes.map(|limit| Bytes(limit).to_string()));
     let inodes = of(limits.inodes.map(|limit| limit.to_string()));
-    let rest = if *counted { "" } else { " (so far: what is in the bucket is still being counted)" };
-    format!("/{}  {}{bytes}, {}{inodes} inodes{rest}", shown_path(path), Bytes(used.bytes), used.inodes)
+    let rest =
+        if *counted { "" } else { " (so far: what is in the bucket is still being counted)" };
+    format!(
+        "/{}  {}{bytes}, {}{inodes} inodes{rest}",
+        shown_path(path),
+        Bytes(used.bytes),
+        used.inodes
+    )
 }
 
 pub(crate) fn json(status: &QuotaStatus) -> Value {
@@ -35,11 +41,16 @@ mod tests {
     fn what_is_limited_says_of_how_much() {
         let limits = QuotaLimits { bytes: Some(10 << 30), inodes: None };
         let used = Usage { bytes: 3 << 29, inodes: 12 };
-        let status = QuotaStatus { path: "home/a".into(), ino: Ino(5), limits, used, counted: true };
+        let status =
+            QuotaStatus { path: "home/a".into(), ino: Ino(5), limits, used, counted: true };
         assert_eq!(line(&status), "/home/a  1.5 GiB of 10 GiB, 12 inodes");
         let limits = QuotaLimits { bytes: None, inodes: Some(100) };
         let status = QuotaStatus { limits, counted: false, ..status };
-        assert_eq!(line(&status), "/home/a  1.5 GiB, 12 of 100 inodes (so far: what is in the bucket is still being counted)");
+        assert_eq!(
+            line(&status),
+            "/home/a  1.5 GiB, 12 of 100 inodes (so far: what is in the bucket is still being \
+             counted)"
+        );
         assert_eq!(json(&status)["limit_inodes"], 100);
         assert_eq!(json(&status)["limit_bytes"], Value::Null);
     }

@@ -4,7 +4,10 @@
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
 use crate::{explain, fsck, quota, stats, trash};
-use ebb_model::{AdminReply, DirtyItem, Incarnation, PackStatus, ScrubStatus, Status, Time, shown_path, shown_text};
+use ebb_model::{
+    AdminReply, DirtyItem, Incarnation, PackStatus, ScrubStatus, Status, Time, shown_path,
+    shown_text,
+};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -13,7 +16,11 @@ use std::time::Duration;
 /// As [`text`], and what the mount on which it was asked adds.
 pub fn text_on(mount: Option<&MountRecord>, reply: &AdminReply, now: Time) -> String {
     let shown = mount.map(|mount| {
-        format!("mount     {}, consistency {}\n", shown_path(mount.mountpoint.as_os_str().as_bytes()), mount.consistency.name())
+        format!(
+            "mount     {}, consistency {}\n",
+            shown_path(mount.mountpoint.as_os_str().as_bytes()),
+            mount.consistency.name()
+        )
     });
     text(reply, now) + &shown.unwrap_or_default()
 }
@@ -23,26 +30,43 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
     let written = match reply {
         AdminReply::Status(status) => write_status(&mut out, status, now),
         AdminReply::Dirty { items, left_out, .. } => write_dirty(&mut out, items, *left_out, now),
-        AdminReply::Flushed { files, bytes } => writeln!(out, "{files} files, {} written to the bucket", Bytes(*bytes)),
-        AdminReply::Evicted { bytes, .. } => writeln!(out, "{} dropped from the cache", Bytes(*bytes)),
+        AdminReply::Flushed { files, bytes } => {
+            writeln!(out, "{files} files, {} written to the bucket", Bytes(*bytes))
+        }
+        AdminReply::Evicted { bytes, .. } => {
+            writeln!(out, "{} dropped from the cache", Bytes(*bytes))
+        }
         AdminReply::Fsck(report) => fsck::write(&mut out, report),
         AdminReply::FsckPart(part) => fsck::write(&mut out, &part.report),
         AdminReply::Mended => writeln!(out, "repaired"),
         AdminReply::Snapshot { index, .. } => writeln!(out, "a snapshot of command {}", index.0),
         AdminReply::RolledBack { before_bytes, lost_bytes, bytes } => {
             let (before, lost, now) = (Bytes(*before_bytes), Bytes(*lost_bytes), Bytes(*bytes));
-            writeln!(out, "{now} as they were last sent; {lost} of {before} that were written since are lost")
+            writeln!(
+                out,
+                "{now} as they were last sent; {lost} of {before} that were written since are lost"
+            )
         }
         AdminReply::Explained(explained) => explain::write(&mut out, explained, now),
         AdminReply::Stats(node) => stats::write_node(&mut out, node),
-        AdminReply::Paths(paths) => paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", shown_path(path))),
+        AdminReply::Paths(paths) => {
+            paths.iter().flatten().try_for_each(|path| writeln!(out, "/{}", shown_path(path)))
+        }
         AdminReply::Warmed { bytes } => writeln!(out, "{} came from the bucket", Bytes(*bytes)),
-        AdminReply::Trash { entries, .. } if entries.is_empty() => writeln!(out, "nothing is in the trash"),
-        AdminReply::Trash { entries, .. } => entries.iter().try_for_each(|entry| writeln!(out, "{}", trash::line(entry, now))),
+        AdminReply::Trash { entries, .. } if entries.is_empty() => {
+            writeln!(out, "nothing is in the trash")
+        }
+        AdminReply::Trash { entries, .. } => {
+            entries.iter().try_for_each(|entry| writeln!(out, "{}", trash::line(entry, now)))
+        }
         AdminReply::Restored => writeln!(out, "restored"),
-        AdminReply::Emptied { entries, bytes, .. } => writeln!(out, "{entries} entries, {} removed for good", Bytes(*bytes)),
+        AdminReply::Emptied { entries, bytes, .. } => {
+            writeln!(out, "{entries} entries, {} removed for good", Bytes(*bytes))
+        }
         AdminReply::Quotas(quotas) if quotas.is_empty() => writeln!(out, "no quota"),
-        AdminReply::Quotas(quotas) => quotas.iter().try_for_each(|status| writeln!(out, "{}", quota::line(status))),
+        AdminReply::Quotas(quotas) => {
+            quotas.iter().try_for_each(|status| writeln!(out, "{}", quota::line(status)))
+        }
     };
     written.expect("a String takes whatever is written to it");
     out
@@ -125,23 +149,38 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Restored => json!({}),
         AdminReply::Emptied { entries, bytes, .. } => json!({ "entries": entries, "bytes": bytes }),
         AdminReply::Stats(node) => stats::node_json(node),
-        AdminReply::Paths(paths) => paths.iter().map(|path| path.as_ref().map(|path| String::from_utf8_lossy(path))).collect(),
+        AdminReply::Paths(paths) => paths
+            .iter()
+            .map(|path| path.as_ref().map(|path| String::from_utf8_lossy(path)))
+            .collect(),
     }
 }
 
-/// Adds a path. Where it is no text, which is all that JSON can say, its bytes follow in hexadecimal.
+/// Adds a path. Where it is no text, which is all that JSON can say, its bytes follow in
+/// hexadecimal.
 pub fn with_path(path: &[u8], mut fields: Value) -> Value {
     fields["path"] = String::from_utf8_lossy(path).into();
     if std::str::from_utf8(path).is_err() {
-        fields["path_bytes"] = path.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
+        fields["path_bytes"] =
+            path.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
     }
     fields
 }
 
-fn write_dirty(out: &mut String, items: &[DirtyItem], left_out: u64, now: Time) -> std::fmt::Result {
+fn write_dirty(
+    out: &mut String,
+    items: &[DirtyItem],
+    left_out: u64,
+    now: Time,
+) -> std::fmt::Result {
     for item in items {
         let path = shown_path(&item.path);
-        writeln!(out, "{:>10}  {:>12}  /{path}", age(item.since, now), Bytes(item.dirty_bytes).to_string())?;
+        writeln!(
+            out,
+            "{:>10}  {:>12}  /{path}",
+            age(item.since, now),
+            Bytes(item.dirty_bytes).to_string()
+        )?;
     }
     match (items, left_out) {
         ([], 0) => writeln!(out, "everything has reached the bucket"),
@@ -151,12 +190,25 @@ fn write_dirty(out: &mut String, items: &[DirtyItem], left_out: u64, now: Time) 
 }
 
 fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Result {
-    let incarnation = (status.incarnation != Incarnation::NONE).then(|| format!("incarnation {}", status.incarnation.0));
-    let mode: Vec<String> = incarnation.into_iter().chain(status.read_only.then(|| "read-only".into())).collect();
+    let incarnation = (status.incarnation != Incarnation::NONE)
+        .then(|| format!("incarnation {}", status.incarnation.0));
+    let mode: Vec<String> =
+        incarnation.into_iter().chain(status.read_only.then(|| "read-only".into())).collect();
     let (volume, backing) = (shown_text(&status.volume), shown_text(&status.backing));
     writeln!(out, "volume    {volume} over {backing} ({})", mode.join(", "))?;
-    writeln!(out, "metadata  {} inodes in {} of {}", status.inodes, Bytes(status.metadata_bytes), Bytes(status.metadata_limit_bytes))?;
-    writeln!(out, "cache     {} of {}", Bytes(status.cached_bytes), Bytes(status.cache_limit_bytes))?;
+    writeln!(
+        out,
+        "metadata  {} inodes in {} of {}",
+        status.inodes,
+        Bytes(status.metadata_bytes),
+        Bytes(status.metadata_limit_bytes)
+    )?;
+    writeln!(
+        out,
+        "cache     {} of {}",
+        Bytes(status.cached_bytes),
+        Bytes(status.cache_limit_bytes)
+    )?;
     match status.dirty_since {
         Some(since) => {
             let age = age(since, now);
@@ -164,30 +216,61 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
                 0 => String::new(),
                 bytes => format!(" ({} of them sent)", Bytes(bytes)),
             };
-            writeln!(out, "dirty     {} files, {}{sent}, the oldest for {age}", status.dirty_files, Bytes(status.dirty_bytes))?;
+            writeln!(
+                out,
+                "dirty     {} files, {}{sent}, the oldest for {age}",
+                status.dirty_files,
+                Bytes(status.dirty_bytes)
+            )?;
         }
         None => writeln!(out, "dirty     nothing")?,
     }
     if status.pending_deletes > 0 {
         writeln!(out, "deletes   {} objects are still to be deleted", status.pending_deletes)?;
     }
-    for (way, rate) in [("from", status.download_bytes_per_sec), ("to", status.upload_bytes_per_sec)] {
+    for (way, rate) in
+        [("from", status.download_bytes_per_sec), ("to", status.upload_bytes_per_sec)]
+    {
         if let Some(rate) = rate {
             writeln!(out, "rate      at most {}/s {way} the bucket", Bytes(rate))?;
         }
     }
     let behind = status.log_index.0.saturating_sub(status.durable_index.0);
-    writeln!(out, "log       {} operations, {behind} of them not yet safe from a power cut", status.log_index.0)?;
+    writeln!(
+        out,
+        "log       {} operations, {behind} of them not yet safe from a power cut",
+        status.log_index.0
+    )?;
     let PackStatus { packs, files, used_bytes } = &status.packs;
     if *packs > 0 {
-        writeln!(out, "packs     {files} small files, {} in {packs} pack files", Bytes(*used_bytes))?;
+        writeln!(
+            out,
+            "packs     {files} small files, {} in {packs} pack files",
+            Bytes(*used_bytes)
+        )?;
     }
     let ScrubStatus { blocks, dropped, damaged, round_ended } = &status.scrub;
-    let round = round_ended.map_or_else(|| "not yet everything".into(), |ended| format!("everything {} ago", age(ended, now)));
-    writeln!(out, "scrub     {blocks} blocks, {round}; {dropped} were damaged and are fetched again, {damaged} are lost")?;
-    writeln!(out, "disk      encryption at rest is {}", if status.encrypted { "on" } else { "off" })?;
+    let round = round_ended.map_or_else(
+        || "not yet everything".into(),
+        |ended| format!("everything {} ago", age(ended, now)),
+    );
+    writeln!(
+        out,
+        "scrub     {blocks} blocks, {round}; {dropped} were damaged and are fetched again, \
+         {damaged} are lost"
+    )?;
+    writeln!(
+        out,
+        "disk      encryption at rest is {}",
+        if status.encrypted { "on" } else { "off" }
+    )?;
     for session in &status.sessions {
-        writeln!(out, "client    {} ({} open files)", shown_text(&session.client), session.open_files)?;
+        writeln!(
+            out,
+            "client    {} ({} open files)",
+            shown_text(&session.client),
+            session.open_files
+        )?;
     }
     for trouble in &status.troubles {
         writeln!(out, "TROUBLE   for {}: {}", age(trouble.since, now), shown_text(&trouble.what))?;
@@ -207,14 +290,26 @@ mod tests {
     /// Danger: a name forges a line, or two names are one to a program.
     #[test]
     fn names_are_shown_in_one_line_and_told_apart() {
-        let item = |path: &'static [u8]| DirtyItem { path: path.into(), ino: Ino(1), since: Time::from_secs(0), dirty_bytes: 0 };
+        let item = |path: &'static [u8]| DirtyItem {
+            path: path.into(),
+            ino: Ino(1),
+            since: Time::from_secs(0),
+            dirty_bytes: 0,
+        };
         let items = vec![item(b"evil\n/forged"), item(b"w/\xff"), item(b"w/\xfe")];
         let reply = AdminReply::Dirty { items, left_out: 2, next: None };
         let text = text(&reply, Time::from_secs(0));
-        let names: Vec<&str> = text.lines().map(|line| line.rsplit("  ").next().unwrap_or_default()).collect();
+        let names: Vec<&str> =
+            text.lines().map(|line| line.rsplit("  ").next().unwrap_or_default()).collect();
         assert_eq!(names, ["/evil\\n/forged", "/w/\\xff", "/w/\\xfe", "… and 2 more"]);
         let json = json(&reply);
-        assert_eq!((&json["dirty"][0]["path"], &json["dirty"][0]["path_bytes"]), (&"evil\n/forged".into(), &Value::Null));
-        assert_eq!((&json["dirty"][1]["path_bytes"], &json["dirty"][2]["path_bytes"]), (&"772fff".into(), &"772ffe".into()));
+        assert_eq!(
+            (&json["dirty"][0]["path"], &json["dirty"][0]["path_bytes"]),
+            (&"evil\n/forged".into(), &Value::Null)
+        );
+        assert_eq!(
+            (&json["dirty"][1]["path_bytes"], &json["dirty"][2]["path_bytes"]),
+            (&"772fff".into(), &"772ffe".into())
+        );
     }
 }

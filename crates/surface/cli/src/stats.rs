@@ -9,7 +9,8 @@ use std::time::Duration;
 /// One table. A mount without an answer of its node, or a node alone, is shown as such.
 pub fn text(mount: Option<&MountStats>, node: Option<&NodeStats>) -> String {
     let mut out = String::new();
-    let mount = mount.map_or(Ok(()), |mount| section(&mut out, "kernel", &mount.operations, mount.uptime_ms));
+    let mount = mount
+        .map_or(Ok(()), |mount| section(&mut out, "kernel", &mount.operations, mount.uptime_ms));
     let node = node.map_or(Ok(()), |node| write_node(&mut out, node));
     mount.and(node).expect("a String takes whatever is written to it");
     out
@@ -51,7 +52,10 @@ fn tallies(all: &[Counted]) -> Value {
             "most_us": micros(time.most()),
         })
     };
-    all.iter().map(|counted| (counted.name.clone(), tally(&counted.tally))).collect::<serde_json::Map<_, _>>().into()
+    all.iter()
+        .map(|counted| (counted.name.clone(), tally(&counted.tally)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 pub(crate) fn write_node(out: &mut String, node: &NodeStats) -> fmt::Result {
@@ -62,7 +66,8 @@ pub(crate) fn write_node(out: &mut String, node: &NodeStats) -> fmt::Result {
         let part = 100.0 * from_cache as f64 / reads as f64;
         writeln!(
             out,
-            "reads             {part:.1} % of {reads} from the cache: {}; {} from the bucket, {} of holes",
+            "reads             {part:.1} % of {reads} from the cache: {}; {} from the bucket, {} \
+             of holes",
             Bytes(cache_bytes),
             Bytes(bucket_bytes),
             Bytes(zero_bytes)
@@ -83,9 +88,17 @@ fn section(out: &mut String, title: &str, all: &[Counted], uptime_ms: u64) -> fm
     let seconds = seconds(uptime_ms).max(0.001);
     for Counted { name, tally: Tally { time, errors, bytes } } in all {
         let (count, rate) = (time.count(), time.count() as f64 / seconds);
-        let bytes = if *bytes == 0 { "-".into() } else { Bytes((*bytes as f64 / seconds) as u64).to_string() };
+        let bytes = if *bytes == 0 {
+            "-".into()
+        } else {
+            Bytes((*bytes as f64 / seconds) as u64).to_string()
+        };
         let [p50, p99, most] = [time.quantile(0.5), time.quantile(0.99), time.most()].map(span);
-        writeln!(out, "  {name:<14} {count:>10} {rate:>10.1} {bytes:>10} {p50:>10} {p99:>10} {most:>10} {errors:>8}")?;
+        writeln!(
+            out,
+            "  {name:<14} {count:>10} {rate:>10.1} {bytes:>10} {p50:>10} {p99:>10} {most:>10} \
+             {errors:>8}"
+        )?;
     }
     Ok(())
 }
@@ -121,9 +134,23 @@ mod tests {
 
     #[test]
     fn a_table_has_rates_and_times() {
-        let mount = MountStats { uptime_ms: 2000, operations: vec![counted("READ", &[1, 1, 1, 40], 1, 8 << 20)] };
-        let reads = ReadStats { from_cache: 3, from_bucket: 1, cache_bytes: 3 << 20, bucket_bytes: 1 << 20, zero_bytes: 0 };
-        let node = NodeStats { uptime_ms: 2000, requests: Vec::new(), reads, bucket: vec![counted("get", &[40], 0, 1 << 20)] };
+        let mount = MountStats {
+            uptime_ms: 2000,
+            operations: vec![counted("READ", &[1, 1, 1, 40], 1, 8 << 20)],
+        };
+        let reads = ReadStats {
+            from_cache: 3,
+            from_bucket: 1,
+            cache_bytes: 3 << 20,
+            bucket_bytes: 1 << 20,
+            zero_bytes: 0,
+        };
+        let node = NodeStats {
+            uptime_ms: 2000,
+            requests: Vec::new(),
+            reads,
+            bucket: vec![counted("get", &[40], 0, 1 << 20)],
+        };
         let expected = "\
 kernel                count      per s    bytes/s        p50        p99       most   errors
   READ                    4        2.0      4 MiB     1.0 ms      40 ms      40 ms        1
@@ -135,7 +162,10 @@ bucket                count      per s    bytes/s        p50        p99       mo
         assert_eq!(text(Some(&mount), Some(&node)), expected);
         let json = json(Some(&mount), Some(&node));
         assert_eq!(
-            (&json["mount"]["operations"]["READ"]["count"], &json["node"]["bucket"]["get"]["bytes"]),
+            (
+                &json["mount"]["operations"]["READ"]["count"],
+                &json["node"]["bucket"]["get"]["bytes"]
+            ),
             (&4.into(), &(1 << 20).into())
         );
         assert_eq!(json["mount"]["operations"]["READ"]["most_us"], 40_000.0);
@@ -143,7 +173,10 @@ bucket                count      per s    bytes/s        p50        p99       mo
 
     #[test]
     fn no_time_at_all_is_no_division() {
-        let text = text(Some(&MountStats { uptime_ms: 0, operations: vec![counted("READ", &[0], 0, 1)] }), None);
+        let text = text(
+            Some(&MountStats { uptime_ms: 0, operations: vec![counted("READ", &[0], 0, 1)] }),
+            None,
+        );
         assert!(text.contains("1000.0"), "{text}");
     }
 }

@@ -8,10 +8,18 @@ use serde_json::{Value, json};
 
 pub(crate) fn line(entry: &TrashEntry, now: Time) -> String {
     let TrashEntry { ino, trashed, .. } = entry;
-    let what = if entry.kind == FileKind::Regular { Bytes(entry.size_bytes).to_string() } else { kind(entry.kind).to_owned() };
+    let what = if entry.kind == FileKind::Regular {
+        Bytes(entry.size_bytes).to_string()
+    } else {
+        kind(entry.kind).to_owned()
+    };
     let left = age(now, Time::from_secs(trashed.until_secs));
     let path = shown_path(&trashed.path);
-    format!("{:>14} ago  {left:>14} left  uid {:<6} {what:>12}  {ino}  /{path}", age(trashed.at, now), trashed.uid)
+    format!(
+        "{:>14} ago  {left:>14} left  uid {:<6} {what:>12}  {ino}  /{path}",
+        age(trashed.at, now),
+        trashed.uid
+    )
 }
 
 pub(crate) fn json(entry: &TrashEntry) -> Value {
@@ -34,12 +42,28 @@ mod tests {
 
     #[test]
     fn an_entry_says_what_it_was_and_how_long_it_stays() {
-        let trashed = Trashed { path: "home/a".into(), at: Time::from_secs(1000), until_secs: 1000 + 7200, uid: 7 };
-        let entry = TrashEntry { ino: Ino(5), kind: FileKind::Regular, size_bytes: 3 << 10, trashed };
+        let trashed = Trashed {
+            path: "home/a".into(),
+            at: Time::from_secs(1000),
+            until_secs: 1000 + 7200,
+            uid: 7,
+        };
+        let entry =
+            TrashEntry { ino: Ino(5), kind: FileKind::Regular, size_bytes: 3 << 10, trashed };
         let said = line(&entry, Time::from_secs(1030));
-        assert_eq!(said, "          30 s ago      1 h 59 min left  uid 7             3 KiB  0.0.5  /home/a");
+        assert_eq!(
+            said,
+            "          30 s ago      1 h 59 min left  uid 7             3 KiB  0.0.5  /home/a"
+        );
         let dir = TrashEntry { kind: FileKind::Directory, ..entry };
-        assert!(line(&dir, Time::from_secs(9000)).contains("0 ms left  uid 7         directory"), "{}", line(&dir, Time::from_secs(9000)));
-        assert_eq!((&json(&dir)["kind"], &json(&dir)["until_secs"]), (&"directory".into(), &8200.into()));
+        assert!(
+            line(&dir, Time::from_secs(9000)).contains("0 ms left  uid 7         directory"),
+            "{}",
+            line(&dir, Time::from_secs(9000))
+        );
+        assert_eq!(
+            (&json(&dir)["kind"], &json(&dir)["until_secs"]),
+            (&"directory".into(), &8200.into())
+        );
     }
 }

@@ -13,15 +13,16 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span(pub Duration);
 
-/// Whoever means "never" can say this. The sum of such a time and now can be kept in whatever times are
-/// kept in, and as seconds it has 32 bits.
+/// Whoever means "never" can say this. The sum of such a time and now can be kept in whatever times
+/// are kept in, and as seconds it has 32 bits.
 const LONGEST_DAYS: u64 = 36_500;
 
 impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Bytes, String> {
-        let refused = || format!("{text:?} is no size: write bytes, or a number with K, M, G, T or P");
+        let refused =
+            || format!("{text:?} is no size: write bytes, or a number with K, M, G, T or P");
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let unit = unit.trim().to_ascii_uppercase();
@@ -41,7 +42,11 @@ impl FromStr for Bytes {
         }
         let number: f64 = number.parse().map_err(|_| refused())?;
         let bytes = number * scale as f64;
-        if bytes.is_finite() && bytes < u64::MAX as f64 { Ok(Bytes(bytes as u64)) } else { Err(refused()) }
+        if bytes.is_finite() && bytes < u64::MAX as f64 {
+            Ok(Bytes(bytes as u64))
+        } else {
+            Err(refused())
+        }
     }
 }
 
@@ -55,7 +60,8 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Span, String> {
-        let refused = || format!("{text:?} is no time: write seconds, or a number with ms, s, m, h or d");
+        let refused =
+            || format!("{text:?} is no time: write seconds, or a number with ms, s, m, h or d");
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let number: f64 = number.parse().map_err(|_| refused())?;
@@ -91,7 +97,14 @@ mod tests {
 
     #[test]
     fn sizes_are_read_as_they_are_written() {
-        for (text, bytes) in [("0", 0), ("4096", 4096), ("64K", 65536), ("1.5KiB", 1536), ("20G", 20 << 30), ("1 TB", 1 << 40)] {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64K", 65536),
+            ("1.5KiB", 1536),
+            ("20G", 20 << 30),
+            ("1 TB", 1 << 40),
+        ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
         for text in ["", "-1", "G", "1X", "1..2", "99999999P", "1e400"] {
@@ -103,7 +116,14 @@ mod tests {
 
     #[test]
     fn times_are_read_as_they_are_written() {
-        for (text, millis) in [("5", 5000), ("250ms", 250), ("1.5s", 1500), ("2m", 120_000), ("1h", 3_600_000), ("7d", 604_800_000)] {
+        for (text, millis) in [
+            ("5", 5000),
+            ("250ms", 250),
+            ("1.5s", 1500),
+            ("2m", 120_000),
+            ("1h", 3_600_000),
+            ("7d", 604_800_000),
+        ] {
             assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))), "{text}");
         }
         for text in ["", "-5s", "s", "5 days", "1e300h"] {
@@ -111,7 +131,10 @@ mod tests {
         }
         assert_eq!("36500d".parse(), Ok(Span(Duration::from_secs(3_153_600_000))));
         for text in ["36501d", "9223372036854775807", "18446744073709549568", &"9".repeat(400)] {
-            assert!(text.parse::<Span>().is_err_and(|why| why.contains("36500d is the longest")), "{text}");
+            assert!(
+                text.parse::<Span>().is_err_and(|why| why.contains("36500d is the longest")),
+                "{text}"
+            );
         }
     }
 }

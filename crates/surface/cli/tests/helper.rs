@@ -43,7 +43,10 @@ fn options_are_settings_and_mount_options() {
         ("rw,cache-size=10G,allow_other", &["--cache-size=10G", "-osuid,dev,rw,allow_other"]),
         ("endpoint=http://h:1/?a=b", &["--endpoint=http://h:1/?a=b", "-osuid,dev,"]),
         ("anonymous,rearrange", &["--anonymous", "--rearrange", "-osuid,dev,"]),
-        ("map-uid=0:1:1,map_gid=5:6:7,map-uid=2:3:4", &["--map-uid=0:1:1", "--map-uid=2:3:4", "-osuid,dev,map_gid=5:6:7"]),
+        (
+            "map-uid=0:1:1,map_gid=5:6:7,map-uid=2:3:4",
+            &["--map-uid=0:1:1", "--map-uid=2:3:4", "-osuid,dev,map_gid=5:6:7"],
+        ),
         ("take-over=now,take-over=join", &["--take-over=join", "-osuid,dev,"]),
         (
             "defaults,_netdev,nofail,noauto,x-systemd.automount,x-systemd.requires=a.mount,X-mount.mkdir,comment=x,norelatime",
@@ -56,10 +59,18 @@ fn options_are_settings_and_mount_options() {
         (",,unknown=1,,", &["-osuid,dev,unknown=1"]),
     ];
     for (options, expected) in table {
-        let expected: Vec<&str> = ["ebb", "mount"].iter().chain(expected).chain(&["--", "s3://b", "/mnt"]).copied().collect();
+        let expected: Vec<&str> = ["ebb", "mount"]
+            .iter()
+            .chain(expected)
+            .chain(&["--", "s3://b", "/mnt"])
+            .copied()
+            .collect();
         assert_eq!(given(&["-o", options]), expected, "{options}");
     }
-    assert_eq!(given(&["-o", "uid=1,ro", "-o", "uid=2"]), ["ebb", "mount", "--uid=2", "-osuid,dev,ro", "--", "s3://b", "/mnt"]);
+    assert_eq!(
+        given(&["-o", "uid=1,ro", "-o", "uid=2"]),
+        ["ebb", "mount", "--uid=2", "-osuid,dev,ro", "--", "s3://b", "/mnt"]
+    );
     assert_eq!(
         given(&["-sn", "-v", "-r", "-t", "fuse.ebb", "-o", "unknown,rw"]),
         ["ebb", "mount", "-osuid,dev,rw,ro", "--", "s3://b", "/mnt"]
@@ -72,24 +83,49 @@ fn every_flag_can_be_an_option() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ebb.toml");
     std::fs::write(&file, "flush-jobs = 3\ncache-size = \"1G\"").unwrap();
-    let options = format!("rw,config={},cache-size=10G,take-over=join,listen=127.0.0.1:0,gid=7,x-y=z,anonymous", file.display());
+    let options = format!(
+        "rw,config={},cache-size=10G,take-over=join,listen=127.0.0.1:0,gid=7,x-y=z,anonymous",
+        file.display()
+    );
     let args = given(&["-o", &options]);
-    let Cli { command: Command::Mount(mount) } = ebb_cli::parse(args.into_iter().map(Into::into)).unwrap() else { panic!() };
-    assert_eq!((mount.node.cache_size.0, mount.node.flush_jobs, mount.node.gid), (10 << 30, 3, Some(7)));
-    assert_eq!((mount.node.take_over, mount.bucket.anonymous, mount.options), (TakeOver::Join, true, vec!["suid,dev,rw".to_owned()]));
+    let Cli { command: Command::Mount(mount) } =
+        ebb_cli::parse(args.into_iter().map(Into::into)).unwrap()
+    else {
+        panic!()
+    };
+    assert_eq!(
+        (mount.node.cache_size.0, mount.node.flush_jobs, mount.node.gid),
+        (10 << 30, 3, Some(7))
+    );
+    assert_eq!(
+        (mount.node.take_over, mount.bucket.anonymous, mount.options),
+        (TakeOver::Join, true, vec!["suid,dev,rw".to_owned()])
+    );
     assert_eq!((mount.source.as_str(), mount.mountpoint.as_path()), ("s3://b", Path::new("/mnt")));
 }
 
 #[test]
 fn what_cannot_be_is_refused() {
-    for args in [&["s3://b"][..], &[], &["s3://b", "/mnt", "more"], &["s3://b", "/mnt", "-q"], &["s3://b", "/mnt", "-N", "1"]] {
+    for args in [
+        &["s3://b"][..],
+        &[],
+        &["s3://b", "/mnt", "more"],
+        &["s3://b", "/mnt", "-q"],
+        &["s3://b", "/mnt", "-N", "1"],
+    ] {
         assert!(matches!(asked(args), Err(HelperError::Usage(_))), "{args:?}");
     }
     for option in ["foreground", "options=ro", "foreground=1"] {
-        assert!(matches!(asked(&["s3://b", "/mnt", "-o", option]), Err(HelperError::Misplaced(_))), "{option}");
+        assert!(
+            matches!(asked(&["s3://b", "/mnt", "-o", option]), Err(HelperError::Misplaced(_))),
+            "{option}"
+        );
     }
     for option in ["cache-size", "cache-size=much", "anonymous=perhaps", "take-over=by force"] {
-        assert!(ebb_cli::parse(given(&["-o", option]).into_iter().map(Into::into)).is_err(), "{option}");
+        assert!(
+            ebb_cli::parse(given(&["-o", option]).into_iter().map(Into::into)).is_err(),
+            "{option}"
+        );
     }
 }
 
@@ -98,6 +134,7 @@ fn trials_and_remounts_are_no_mounts() {
     assert!(matches!(asked(&["s3://b", "/mnt", "-f", "-o", "ro"]), Ok(Asked::Fake { .. })));
     // As mount(8) puts it together of fstab, of the mount that is there, and of what it was told.
     let options = "rw,nosuid,relatime,user_id=0,group_id=0,allow_other,cache-size=1G,remount,ro";
-    let expected = Asked::Remount { dir: "/mnt".into(), options: "rw,nosuid,relatime,allow_other,ro".into() };
+    let expected =
+        Asked::Remount { dir: "/mnt".into(), options: "rw,nosuid,relatime,allow_other,ro".into() };
     assert_eq!(asked(&["s3://b", "/mnt", "-o", options]).unwrap(), expected);
 }

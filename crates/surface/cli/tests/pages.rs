@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 fn of_project(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(path)).expect(path)
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(path))
+        .expect(path)
 }
 
 #[test]
@@ -23,6 +24,9 @@ fn clauses_have_numbers_of_their_own() {
 fn a_release_has_the_pages_for_its_users() {
     let release = of_project("packaging/release");
     for page in ["docs/configuration.md", "docs/operation.md", "docs/semantics.md"] {
-        assert!(release.split_whitespace().any(|packed| packed == page), "{page} is not in a release");
+        assert!(
+            release.split_whitespace().any(|packed| packed == page),
+            "{page} is not in a release"
+        );
     }
 }

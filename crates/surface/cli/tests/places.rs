@@ -85,7 +85,8 @@ fn only_the_own_record_is_removed() {
 fn every_source_has_a_directory_of_its_own() {
     let long = |end: &str| format!("s3://bucket/{}{end}", "p/".repeat(2000));
     let sources = ["s3://a/b", "s3://a_2fb", "file:///a/b", "file:///a.b", &long("x"), &long("y")];
-    let names: std::collections::BTreeSet<PathBuf> = sources.iter().map(|source| places::data_dir(source)).collect();
+    let names: std::collections::BTreeSet<PathBuf> =
+        sources.iter().map(|source| places::data_dir(source)).collect();
     assert_eq!(names.len(), sources.len());
     for name in names {
         assert!(name.file_name().unwrap().len() <= 250);

@@ -30,16 +30,27 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 #[test]
 fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
     let (_dir, config) = file(
-        "cache-size = \"5G\"\nflush-jobs = 3\nack = \"durable\"\nanonymous = true\nendpoint = \"http://x\"\ntake-over = \"never\"\noptions = \"ro\"",
+        "cache-size = \"5G\"\nflush-jobs = 3\nack = \"durable\"\nanonymous = true\nendpoint = \
+         \"http://x\"\ntake-over = \"never\"\noptions = \"ro\"",
     );
     let plain = mount(&[]);
-    assert_eq!((plain.node.cache_size.0, plain.node.flush_jobs, plain.bucket.anonymous), (20 << 30, 16, false));
+    assert_eq!(
+        (plain.node.cache_size.0, plain.node.flush_jobs, plain.bucket.anonymous),
+        (20 << 30, 16, false)
+    );
     let set = mount(&["--config", &config, "--flush-jobs", "7"]);
-    assert_eq!((set.node.cache_size.0, set.node.flush_jobs, set.bucket.anonymous), (5 << 30, 7, true));
+    assert_eq!(
+        (set.node.cache_size.0, set.node.flush_jobs, set.bucket.anonymous),
+        (5 << 30, 7, true)
+    );
     assert_eq!((set.node.ack, set.node.take_over), (Ack::Durable, TakeOver::Never));
     assert_eq!(set.bucket.endpoint.as_deref(), Some("http://x"));
     assert_eq!(set.options, ["ro"]);
-    assert_eq!(set.node.commit_interval.0, Duration::from_secs(1), "what the file does not say keeps its default");
+    assert_eq!(
+        set.node.commit_interval.0,
+        Duration::from_secs(1),
+        "what the file does not say keeps its default"
+    );
 }
 
 #[test]
@@ -47,9 +58,15 @@ fn mounts_are_strong_unless_they_are_told() {
     let (_dir, config) = file("consistency = \"close-to-open\"");
     assert_eq!(mount(&[]).consistency, Consistency::Strong);
     assert_eq!(mount(&["--config", &config]).consistency, Consistency::CloseToOpen);
-    assert_eq!(mount(&["--config", &config, "--consistency", "strong"]).consistency, Consistency::Strong);
+    assert_eq!(
+        mount(&["--config", &config, "--consistency", "strong"]).consistency,
+        Consistency::Strong
+    );
     assert!(read(&["mount", "s3://b", "/mnt", "--consistency", "eventual"]).is_err());
-    assert!(read(&["serve", "--backing", "s3://b", "--name", "v", "--consistency", "strong"]).is_err(), "it is the mount's own");
+    assert!(
+        read(&["serve", "--backing", "s3://b", "--name", "v", "--consistency", "strong"]).is_err(),
+        "it is the mount's own"
+    );
     for value in [Consistency::Strong, Consistency::CloseToOpen] {
         assert_eq!(mount(&["--consistency", value.name()]).consistency, value);
     }
@@ -60,13 +77,18 @@ fn mounts_are_strong_unless_they_are_told() {
 fn maps_of_ids_have_several_ranges() {
     let (_dir, config) = file("map-uid = \"0:1:1,2:3:4\"");
     assert_eq!(mount(&["--config", &config]).map_uid, ["0:1:1", "2:3:4"]);
-    assert_eq!(mount(&["--map-gid", "0:1:1", "--map-gid=2:3:4,7:7:1"]).map_gid, ["0:1:1", "2:3:4", "7:7:1"]);
+    assert_eq!(
+        mount(&["--map-gid", "0:1:1", "--map-gid=2:3:4,7:7:1"]).map_gid,
+        ["0:1:1", "2:3:4", "7:7:1"]
+    );
 }
 
 #[test]
 fn a_file_may_hold_what_a_command_needs() {
     let (_dir, config) = file("backing = \"file:///srv\"\nname = \"v\"");
-    let Command::Serve(serve) = read(&["serve", "--config", &config]).unwrap().command else { panic!() };
+    let Command::Serve(serve) = read(&["serve", "--config", &config]).unwrap().command else {
+        panic!()
+    };
     assert_eq!((serve.backing.as_str(), serve.name.as_str()), ("file:///srv", "v"));
     assert!(read(&["serve"]).is_err());
 }
@@ -83,8 +105,14 @@ fn what_is_wrong_is_named() {
     assert!(wrong("cache-size = ").contains("ebb.toml"));
     assert!(wrong("cache-size = [1]").contains("cache-size is to be a text"));
     assert!(wrong("cache-size = \"much\"").contains("is no size"));
-    assert!(wrong("flush-jobs = 0").contains("for 'flush-jobs in /") && wrong("log = \"foo\"").contains("ebb.toml'"));
-    let missing = read(&["mount", "s3://b", "/mnt", "--config", "/no/such.toml"]).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        wrong("flush-jobs = 0").contains("for 'flush-jobs in /")
+            && wrong("log = \"foo\"").contains("ebb.toml'")
+    );
+    let missing = read(&["mount", "s3://b", "/mnt", "--config", "/no/such.toml"])
+        .map(|_| ())
+        .unwrap_err()
+        .to_string();
     assert!(missing.starts_with("/no/such.toml: "), "{missing}");
     assert!(read(&["mount", "s3://b"]).is_err());
     assert!(read(&["frobnicate"]).is_err());
@@ -94,8 +122,10 @@ fn what_is_wrong_is_named() {
 #[test]
 fn tables_put_buckets_side_by_side() {
     let (_dir, config) = file(
-        "endpoint = \"http://x\"\n[[bucket]]\ndir = \"a b\"\nurl = \"s3://c/p\"\nendpoint = \"http://y\"\nregion = \"r\"\nprofile = \"p\"\n\
-         addressing = \"virtual\"\nserver-side-encryption = \"aws:kms:dsse\"\nkms-key = \"k\"\nanonymous = true\n[[bucket]]\ndir = \"z\"\nurl = \"file:///z\"",
+        "endpoint = \"http://x\"\n[[bucket]]\ndir = \"a b\"\nurl = \"s3://c/p\"\nendpoint = \
+         \"http://y\"\nregion = \"r\"\nprofile = \"p\"\n\
+         addressing = \"virtual\"\nserver-side-encryption = \"aws:kms:dsse\"\nkms-key = \
+         \"k\"\nanonymous = true\n[[bucket]]\ndir = \"z\"\nurl = \"file:///z\"",
     );
     let members = mount(&["--config", &config]).bucket.members;
     let first = Member {
@@ -113,7 +143,17 @@ fn tables_put_buckets_side_by_side() {
     let dir = MemberDir::new("z").unwrap();
     let (server_side_encryption, kms_key) = (None, None);
     let url = "file:///z".into();
-    let second = Member { dir, url, endpoint, region, profile, addressing: None, server_side_encryption, kms_key, anonymous: false };
+    let second = Member {
+        dir,
+        url,
+        endpoint,
+        region,
+        profile,
+        addressing: None,
+        server_side_encryption,
+        kms_key,
+        anonymous: false,
+    };
     assert_eq!(members, [first, second], "a table takes nothing from the flags");
     let serve = ["serve", "--backing", "s3://b", "--name", "n", "--config", &config];
     let Command::Serve(serve) = read(&serve).unwrap().command else { panic!() };
@@ -124,10 +164,14 @@ fn tables_put_buckets_side_by_side() {
 fn what_is_wrong_in_a_table_is_named() {
     let wrong = |text: &str, what: &str| {
         let (_dir, config) = file(text);
-        let error = read(&["mount", "s3://b", "/mnt", "--config", &config]).map(|_| ()).unwrap_err().to_string();
+        let error = read(&["mount", "s3://b", "/mnt", "--config", &config])
+            .map(|_| ())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("ebb.toml: ") && error.contains(what), "{text}: {error}");
     };
-    let table = |dir: &str, more: &str| format!("[[bucket]]\ndir = {dir:?}\nurl = \"s3://x\"\n{more}\n");
+    let table =
+        |dir: &str, more: &str| format!("[[bucket]]\ndir = {dir:?}\nurl = \"s3://x\"\n{more}\n");
     wrong("bucket = 1", "is to be tables");
     wrong("[bucket]\ndir = \"a\"", "is to be tables");
     wrong("bucket = [1]", "number 1 is to be a table");
@@ -142,11 +186,18 @@ fn what_is_wrong_in_a_table_is_named() {
         wrong(&table("fine", "").replace("s3://x", "s3://y").add(&table(dir, "")), "number 2: ");
     }
     wrong("[[bucket]]\ndir = \"a\\u0000\"\nurl = \"s3://x\"", "it holds a NUL");
-    wrong(&(table("a", "") + &table("a", "").replace("s3://x", "s3://y")), "is the directory of another bucket");
+    wrong(
+        &(table("a", "") + &table("a", "").replace("s3://x", "s3://y")),
+        "is the directory of another bucket",
+    );
     for other in ["s3://x", "s3://x/", "s3://x/p", "s3://x/p/"] {
         wrong(&(table("a", "") + &table("b", "").replace("s3://x", other)), "objects in common");
     }
-    let (_dir, config) = file(&(table("a", "") + &table("b", "").replace("s3://x", "s3://xy") + &table("c", "endpoint = \"http://e\"")));
+    let (_dir, config) = file(
+        &(table("a", "")
+            + &table("b", "").replace("s3://x", "s3://xy")
+            + &table("c", "endpoint = \"http://e\"")),
+    );
     assert_eq!(mount(&["--config", &config]).bucket.members.len(), 3);
 }
 
@@ -159,14 +210,22 @@ fn the_page_of_settings_says_what_the_table_says() {
         std::fs::write(&page, &now).unwrap();
     }
     let written = std::fs::read_to_string(&page).unwrap();
-    assert!(written == now, "docs/configuration.md is not what the table says: run this test with EBB_WRITE_DOCS=1");
+    assert!(
+        written == now,
+        "docs/configuration.md is not what the table says: run this test with EBB_WRITE_DOCS=1"
+    );
 }
 
 #[test]
 fn every_setting_has_a_variable() {
     use clap::CommandFactory;
-    for command in Cli::command().get_subcommands().filter(|command| ["mount", "serve"].contains(&command.get_name())) {
-        for arg in command.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != "help") {
+    for command in Cli::command()
+        .get_subcommands()
+        .filter(|command| ["mount", "serve"].contains(&command.get_name()))
+    {
+        for arg in
+            command.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != "help")
+        {
             let expected = format!("EBB_{}", arg.get_id().as_str().to_uppercase());
             assert_eq!(arg.get_env(), Some(expected.as_ref()), "{}", arg.get_id());
         }
@@ -184,7 +243,10 @@ fn metrics_are_of_this_machine_unless_it_is_said() {
     let plain = mount(&[]);
     assert_eq!((plain.node.metrics, plain.node.slow_operation.0), (None, Duration::from_secs(1)));
     let set = mount(&["--config", &config]);
-    assert_eq!((set.node.metrics.unwrap().0.as_str(), set.node.slow_operation.0), ("127.0.0.1:9180", Duration::from_millis(250)));
+    assert_eq!(
+        (set.node.metrics.unwrap().0.as_str(), set.node.slow_operation.0),
+        ("127.0.0.1:9180", Duration::from_millis(250))
+    );
     assert_eq!(mount(&["--metrics", "0.0.0.0:1"]).node.metrics.unwrap().0, "0.0.0.0:1");
     assert_eq!(mount(&["--metrics", "[::1]:1"]).node.metrics.unwrap().0, "[::1]:1");
     for wrong in ["", "host", "host:", ":9180", "host:port", "1:99999"] {

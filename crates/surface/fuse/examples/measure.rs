@@ -33,13 +33,24 @@ fn main() -> io::Result<()> {
         return Ok(());
     }
     for (name, load) in load {
-        println!("{name:50} {:12.0}", mounted(Settings { caching: Caching::Fresh, ..Settings::default() }, load)?);
+        println!(
+            "{name:50} {:12.0}",
+            mounted(Settings { caching: Caching::Fresh, ..Settings::default() }, load)?
+        );
     }
     println!("{:50} {:12.0}", "stat, TTL 60 s: calls/s", mounted(Settings::default(), stats)?);
-    println!("{:50} {:12.0}", "stat, TTL 0: calls/s", mounted(Settings { ttl: Duration::ZERO, ..Settings::default() }, stats)?);
+    println!(
+        "{:50} {:12.0}",
+        "stat, TTL 0: calls/s",
+        mounted(Settings { ttl: Duration::ZERO, ..Settings::default() }, stats)?
+    );
     let direct = Settings { caching: Caching::Direct { parallel: true }, ..Settings::default() };
     println!("{:50} {:12.0}", "read 1 MiB, direct: MB/s", mounted(direct, reads)?);
-    println!("{:50} {:12.0}", "read 4 KiB, direct, 1 thread: reads/s", mounted(direct, small_reads)?);
+    println!(
+        "{:50} {:12.0}",
+        "read 4 KiB, direct, 1 thread: reads/s",
+        mounted(direct, small_reads)?
+    );
     Ok(())
 }
 
@@ -58,7 +69,10 @@ fn mounted(settings: Settings, load: Load) -> io::Result<f64> {
             runtime.block_on(async {
                 let session = Session::start(mount).await.map_err(io::Error::other)?;
                 let stopped = async { stopped.await.unwrap_or_default() };
-                session.serve(&MemFs::new(settings), stopped, Duration::from_secs(10)).await.map_err(io::Error::other)
+                session
+                    .serve(&MemFs::new(settings), stopped, Duration::from_secs(10))
+                    .await
+                    .map_err(io::Error::other)
             })
         });
         let result = load(&point);
@@ -80,7 +94,8 @@ fn creates(at: &Path, threads: usize) -> io::Result<f64> {
             .map(|worker| {
                 scope.spawn(move || {
                     for i in 0..FILES {
-                        File::create_new(at.join(format!("f{worker}-{i}")))?.write_all(&[7; 4096])?;
+                        File::create_new(at.join(format!("f{worker}-{i}")))?
+                            .write_all(&[7; 4096])?;
                     }
                     io::Result::Ok(())
                 })

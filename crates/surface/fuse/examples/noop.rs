@@ -12,6 +12,9 @@ use std::io;
 use std::path::PathBuf;
 
 fn main() -> io::Result<()> {
-    let point = std::env::args_os().nth(1).map(PathBuf::from).ok_or_else(|| io::Error::other("usage: noop MOUNTPOINT"))?;
+    let point = std::env::args_os()
+        .nth(1)
+        .map(PathBuf::from)
+        .ok_or_else(|| io::Error::other("usage: noop MOUNTPOINT"))?;
     serving::serve(&point, &MountOptions::default(), |_| Ok(MemFs::new(Settings::default())))
 }

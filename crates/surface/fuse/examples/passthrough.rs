@@ -16,7 +16,8 @@ fn main() -> io::Result<()> {
     };
     let options = MountOptions { passthrough: true, ..MountOptions::default() };
     serving::serve(&point, &options, |passthrough| {
-        let passthrough = passthrough.ok_or_else(|| io::Error::other("this kernel has no passthrough"))?;
+        let passthrough =
+            passthrough.ok_or_else(|| io::Error::other("this kernel has no passthrough"))?;
         Ok(Beside::new(directory, passthrough))
     })
 }

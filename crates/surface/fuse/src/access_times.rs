@@ -101,7 +101,9 @@ impl Readings {
 /// As Linux has it: not read since it last changed, or not for a day.
 fn is_due(attr: &Attr, now: i64) -> bool {
     let order = |time: Time| (time.secs, time.nanos);
-    order(attr.atime) <= order(attr.mtime) || order(attr.atime) <= order(attr.ctime) || now.saturating_sub(attr.atime.secs) >= DAY
+    order(attr.atime) <= order(attr.mtime)
+        || order(attr.atime) <= order(attr.ctime)
+        || now.saturating_sub(attr.atime.secs) >= DAY
 }
 
 fn now() -> i64 {

@@ -15,7 +15,10 @@ pub(crate) struct BufferPool {
 impl BufferPool {
     pub fn take(&self) -> Buffer {
         let memory = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        Buffer { memory: memory.unwrap_or_else(|| vec![0; BUFFER_BYTES].into()), pool: self.clone() }
+        Buffer {
+            memory: memory.unwrap_or_else(|| vec![0; BUFFER_BYTES].into()),
+            pool: self.clone(),
+        }
     }
 }
 
@@ -50,8 +53,9 @@ impl Drop for Buffer {
     }
 }
 
-/// The message in the first `len` bytes, to be shared with its payload, if that is most of the buffer; which is another one
-/// then. Whoever keeps a payload counts its bytes, and has not much more.
+/// The message in the first `len` bytes, to be shared with its payload, if that is most of the
+/// buffer; which is another one then. Whoever keeps a payload counts its bytes, and has not much
+/// more.
 pub(crate) fn share(buffer: &mut Buffer, len: usize) -> Option<Bytes> {
     if len < SHARED_FROM_BYTES {
         return None;
@@ -67,19 +71,22 @@ const BUFFER_BYTES: usize = MAX_IO_BYTES + 4096;
 /// memory costs as much in page faults as copying the payload would.
 const KEPT_BUFFERS: usize = 8;
 
-/// Messages from this size on are handed on where they lie: the two largest powers of two that are written, with their headers.
+/// Messages from this size on are handed on where they lie: the two largest powers of two that are
+/// written, with their headers.
 const SHARED_FROM_BYTES: usize = MAX_IO_BYTES / 2;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Situation: writes of one length are kept, as many as there may be. Danger: each keeps all of the buffer that it came
-    /// in. Expectation: they have twice what is counted of them at most, and a header.
+    /// Situation: writes of one length are kept, as many as there may be. Danger: each keeps all of
+    /// the buffer that it came in. Expectation: they have twice what is counted of them at most,
+    /// and a header.
     #[test]
     fn what_is_kept_is_what_is_counted() {
         let pool = BufferPool::default();
-        for len in [1, 32 << 10, 128 << 10, SHARED_FROM_BYTES - 1, SHARED_FROM_BYTES, BUFFER_BYTES] {
+        for len in [1, 32 << 10, 128 << 10, SHARED_FROM_BYTES - 1, SHARED_FROM_BYTES, BUFFER_BYTES]
+        {
             let mut buffer = pool.take();
             let at = buffer.bytes(0..1).as_ptr();
             buffer.as_mut()[len - 1] = 7;
@@ -87,7 +94,9 @@ mod tests {
             let kept_bytes = if buffer.bytes(0..1).as_ptr() == at { len } else { BUFFER_BYTES };
             assert!(kept_bytes <= 2 * len + 4096, "{len}");
             match shared {
-                Some(message) => assert!(message.len() == len && message[len - 1] == 7 && message.as_ptr() == at),
+                Some(message) => {
+                    assert!(message.len() == len && message[len - 1] == 7 && message.as_ptr() == at)
+                }
                 None => assert_eq!(kept_bytes, len),
             }
         }

@@ -70,7 +70,14 @@ impl Counters {
             let told = self.budget.borrow_mut().take(now.saturating_duration_since(self.began));
             if let Some(left_out) = told {
                 let took_ms = took.as_millis() as u64;
-                tracing::warn!(operation, inode = request.ino.map(tracing::field::display), took_ms, error, left_out, "a slow operation");
+                tracing::warn!(
+                    operation,
+                    inode = request.ino.map(tracing::field::display),
+                    took_ms,
+                    error,
+                    left_out,
+                    "a slow operation"
+                );
             }
         }
     }

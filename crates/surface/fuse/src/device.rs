@@ -7,8 +7,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub(crate) struct Device {
-    /// Others borrow it through weak references, so that dropping the device closes it. With that and the end of [`crate::notify::Telling`],
-    /// which has one of its own, the connection ends.
+    /// Others borrow it through weak references, so that dropping the device closes it. With that
+    /// and the end of [`crate::notify::Telling`], which has one of its own, the connection ends.
     fd: AsyncFd<Arc<OwnedFd>>,
 }
 
@@ -40,7 +40,9 @@ impl Device {
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Received> {
         loop {
             // SAFETY: the kernel writes at most `len` bytes to the buffer, which is ours alone.
-            let read = unsafe { libc::read(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+            let read = unsafe {
+                libc::read(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len())
+            };
             let failure = match cvt(read) {
                 Ok(len) => return Ok(Received::Message(len)),
                 Err(failure) => failure,
@@ -71,7 +73,9 @@ impl Device {
 pub(crate) fn write_message(fd: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<()> {
     let whole: usize = parts.iter().map(|part| part.len()).sum();
     // SAFETY: an IoSlice has the layout of an iovec, and borrows what it points to.
-    let written = cvt(unsafe { libc::writev(fd.as_raw_fd(), parts.as_ptr().cast(), parts.len() as libc::c_int) })?;
+    let written = cvt(unsafe {
+        libc::writev(fd.as_raw_fd(), parts.as_ptr().cast(), parts.len() as libc::c_int)
+    })?;
     assert_eq!(written, whole, "the kernel took part of a message");
     Ok(())
 }

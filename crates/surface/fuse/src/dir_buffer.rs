@@ -28,7 +28,12 @@ pub enum Pushed {
 
 impl DirBuffer {
     pub(crate) fn new(limit_bytes: u32, plus: bool) -> DirBuffer {
-        DirBuffer { bytes: Vec::new(), limit_bytes: limit_bytes as usize, plus, holds_entries: false }
+        DirBuffer {
+            bytes: Vec::new(),
+            limit_bytes: limit_bytes as usize,
+            plus,
+            holds_entries: false,
+        }
     }
 
     /// Pushes `.` and `..` where the stream is still before them, and gives the position
@@ -56,7 +61,13 @@ impl DirBuffer {
     /// `cookie` is the position after this entry.
     pub fn push(&mut self, name: &Name, cookie: Cookie, entry: &EntryReply) -> Pushed {
         let attr = &entry.attr;
-        match self.encode(name.as_bytes(), attr.ino.0, cookie.0.saturating_add(DOTS), attr.kind, Some(entry)) {
+        match self.encode(
+            name.as_bytes(),
+            attr.ino.0,
+            cookie.0.saturating_add(DOTS),
+            attr.kind,
+            Some(entry),
+        ) {
             true => {
                 self.holds_entries = true;
                 Pushed::Added { referenced: self.plus }
@@ -65,7 +76,14 @@ impl DirBuffer {
         }
     }
 
-    fn encode(&mut self, name: &[u8], ino: u64, position: u64, kind: FileKind, entry: Option<&EntryReply>) -> bool {
+    fn encode(
+        &mut self,
+        name: &[u8],
+        ino: u64,
+        position: u64,
+        kind: FileKind,
+        entry: Option<&EntryReply>,
+    ) -> bool {
         let end = self.bytes.len() + self.record_bytes(name.len());
         if end > self.limit_bytes {
             return false;
@@ -75,7 +93,12 @@ impl DirBuffer {
             let entry = entry.map(entry_out).unwrap_or_default();
             self.bytes.extend_from_slice(entry.as_bytes());
         }
-        let dirent = abi::Dirent { ino, off: position, namelen: name.len() as u32, kind: file_type(kind) >> 12 };
+        let dirent = abi::Dirent {
+            ino,
+            off: position,
+            namelen: name.len() as u32,
+            kind: file_type(kind) >> 12,
+        };
         self.bytes.extend_from_slice(dirent.as_bytes());
         self.bytes.extend_from_slice(name);
         self.bytes.resize(end, 0);
@@ -180,7 +203,10 @@ mod tests {
                 assert_eq!(entries[1], (0, abi::UNKNOWN_INO, 2, b"..".to_vec()));
                 for (i, found) in entries[2..].iter().enumerate() {
                     let ino = 101 + i as u64;
-                    assert_eq!(*found, (if plus { ino } else { 0 }, ino, i as u64 + 3, vec![b'n'; i + 1]));
+                    assert_eq!(
+                        *found,
+                        (if plus { ino } else { 0 }, ino, i as u64 + 3, vec![b'n'; i + 1])
+                    );
                 }
             }
         }
@@ -188,7 +214,9 @@ mod tests {
 
     #[test]
     fn the_stream_goes_on_where_it_was() {
-        for (position, dots, after) in [(0, 2, 0), (1, 1, 0), (2, 0, 0), (3, 0, 1), (u64::MAX, 0, u64::MAX - 2)] {
+        for (position, dots, after) in
+            [(0, 2, 0), (1, 1, 0), (2, 0, 0), (3, 0, 1), (u64::MAX, 0, u64::MAX - 2)]
+        {
             let mut buffer = DirBuffer::new(4096, false);
             assert_eq!(buffer.begin(Ino(7), position), Some(Cookie(after)));
             assert_eq!(decode(buffer).len(), dots);

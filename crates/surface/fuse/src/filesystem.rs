@@ -1,9 +1,13 @@
 //! What serves the requests of a mount.
 
-use crate::{Context, CopyEnd, DirBuffer, Errno, Handle, Interruption, LockRequest, OpenFlags, PassthroughId, SeekTo, WriteMode};
+use crate::{
+    Context, CopyEnd, DirBuffer, Errno, Handle, Interruption, LockRequest, OpenFlags,
+    PassthroughId, SeekTo, WriteMode,
+};
 use bytes::Bytes;
 use ebb_model::{
-    Access, Attr, Cookie, Ino, InodeFlags, LockConflict, LockMode, LockRange, Make, Name, RenameMode, SetAttr, VolumeStat, XattrMode,
+    Access, Attr, Cookie, Ino, InodeFlags, LockConflict, LockMode, LockRange, Make, Name,
+    RenameMode, SetAttr, VolumeStat, XattrMode,
 };
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +25,10 @@ use std::time::Duration;
 /// the kernel to it, returned by `forget`.
 ///
 /// Operations without a body here are those whose refusal the kernel makes up for.
-#[expect(async_fn_in_trait, reason = "a session and its file system live on one thread; no bound is missing")]
+#[expect(
+    async_fn_in_trait,
+    reason = "a session and its file system live on one thread; no bound is missing"
+)]
 pub trait Filesystem {
     async fn lookup(&self, cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno>;
 
@@ -42,39 +49,100 @@ pub trait Filesystem {
     /// ends are never returned.
     fn forget(&self, ino: Ino, count: u64);
 
-    async fn getattr(&self, cx: &Context, ino: Ino, handle: Option<Handle>) -> Result<AttrReply, Errno>;
+    async fn getattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Option<Handle>,
+    ) -> Result<AttrReply, Errno>;
 
-    async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, handle: Option<Handle>) -> Result<AttrReply, Errno>;
+    async fn setattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        set: SetAttr,
+        handle: Option<Handle>,
+    ) -> Result<AttrReply, Errno>;
 
     async fn readlink(&self, cx: &Context, ino: Ino) -> Result<Bytes, Errno>;
 
     /// mkdir, mknod and symlink. `mode` is as asked for, and `cx` has the umask.
-    async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno>;
+    async fn make(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        what: Make,
+    ) -> Result<EntryReply, Errno>;
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno>;
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno>;
 
-    async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno>;
+    async fn rename(
+        &self,
+        cx: &Context,
+        from: Ino,
+        name: Name,
+        to: Ino,
+        new_name: Name,
+        mode: RenameMode,
+    ) -> Result<(), Errno>;
 
-    async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno>;
+    async fn link(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        parent: Ino,
+        name: Name,
+    ) -> Result<EntryReply, Errno>;
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno>;
 
-    /// Makes a regular file, with mode and umask as in `make`, and opens it. The kernel lets in whoever creates a file: where the
-    /// name exists by now, and the flags do not exclude that, the answer is ESTALE, and the kernel looks it up and checks.
-    async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno>;
+    /// Makes a regular file, with mode and umask as in `make`, and opens it. The kernel lets in
+    /// whoever creates a file: where the name exists by now, and the flags do not exclude that, the
+    /// answer is ESTALE, and the kernel looks it up and checks.
+    async fn create(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<(EntryReply, OpenReply), Errno>;
 
     /// A regular file without a name. Without it the kernel answers EOPNOTSUPP to O_TMPFILE.
-    async fn tmpfile(&self, _cx: &Context, _parent: Ino, _mode: u16, _flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+    async fn tmpfile(
+        &self,
+        _cx: &Context,
+        _parent: Ino,
+        _mode: u16,
+        _flags: OpenFlags,
+    ) -> Result<(EntryReply, OpenReply), Errno> {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
     /// Fewer bytes than asked mean the end of the file.
-    async fn read(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno>;
+    async fn read(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Bytes, Errno>;
 
     /// Gives the number of bytes written.
-    async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno>;
+    async fn write(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        mode: WriteMode,
+    ) -> Result<u32, Errno>;
 
     /// Whether close(2) of a descriptor that can write may fail with what [`Filesystem::flush`]
     /// says. Where nothing can go wrong behind an answer it is one request less.
@@ -82,16 +150,29 @@ pub trait Filesystem {
         true
     }
 
-    /// A descriptor that can write is closed, if anybody wants to know, with [`crate::MountOptions::shared_locks`] any; may
-    /// come several times for one open. It ends the locks of fcntl(2) that `owner` has, if that
-    /// is a process. Its error is what close(2) returns.
+    /// A descriptor that can write is closed, if anybody wants to know, with
+    /// [`crate::MountOptions::shared_locks`] any; may come several times for one open. It ends the
+    /// locks of fcntl(2) that `owner` has, if that is a process. Its error is what close(2)
+    /// returns.
     async fn flush(&self, cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno>;
 
     /// The last descriptor of an open is closed and its last mapping gone, and with it the locks
     /// that are the open file description's. Nobody sees the result.
-    async fn release(&self, cx: &Context, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<(), Errno>;
+    async fn release(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        flags: OpenFlags,
+    ) -> Result<(), Errno>;
 
-    async fn fsync(&self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<(), Errno>;
+    async fn fsync(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        data_only: bool,
+    ) -> Result<(), Errno>;
 
     async fn statfs(&self, cx: &Context, ino: Ino) -> Result<VolumeStat, Errno>;
 
@@ -118,11 +199,24 @@ pub trait Filesystem {
     /// Pushes entries after `after` until the buffer is full or the directory ends. `.` and
     /// `..` are there already. See [`DirBuffer::push`] for the references that entries take.
     /// What was pushed before an error is still answered, the error when it comes again.
-    async fn readdir(&self, cx: &Context, ino: Ino, handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno>;
+    async fn readdir(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        after: Cookie,
+        entries: &mut DirBuffer,
+    ) -> Result<(), Errno>;
 
     async fn releasedir(&self, cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno>;
 
-    async fn fsyncdir(&self, cx: &Context, ino: Ino, handle: Handle, data_only: bool) -> Result<(), Errno>;
+    async fn fsyncdir(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        data_only: bool,
+    ) -> Result<(), Errno>;
 
     /// Not asked on a mount with `default_permissions`.
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno>;
@@ -142,12 +236,26 @@ pub trait Filesystem {
 
     /// Takes a lock or gives it up. With `wait` waits for it, until it is interrupted; then EINTR
     /// says that it was not taken.
-    async fn setlk(&self, _cx: &Context, _ino: Ino, _lock: LockRequest, _wait: Option<Interruption>) -> Result<(), Errno> {
+    async fn setlk(
+        &self,
+        _cx: &Context,
+        _ino: Ino,
+        _lock: LockRequest,
+        _wait: Option<Interruption>,
+    ) -> Result<(), Errno> {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
     /// Without it fallocate(2) gives EOPNOTSUPP, and libc writes zeros for posix_fallocate.
-    async fn fallocate(&self, _cx: &Context, _ino: Ino, _handle: Handle, _offset: u64, _len_bytes: u64, _mode: i32) -> Result<(), Errno> {
+    async fn fallocate(
+        &self,
+        _cx: &Context,
+        _ino: Ino,
+        _handle: Handle,
+        _offset: u64,
+        _len_bytes: u64,
+        _mode: i32,
+    ) -> Result<(), Errno> {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
@@ -162,12 +270,25 @@ pub trait Filesystem {
     }
 
     /// Without it a file is one stretch of data with a hole at its end.
-    async fn lseek(&self, _cx: &Context, _ino: Ino, _handle: Handle, _offset: u64, _to: SeekTo) -> Result<u64, Errno> {
+    async fn lseek(
+        &self,
+        _cx: &Context,
+        _ino: Ino,
+        _handle: Handle,
+        _offset: u64,
+        _to: SeekTo,
+    ) -> Result<u64, Errno> {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
     /// Without it the kernel reads and writes.
-    async fn copy_file_range(&self, _cx: &Context, _from: CopyEnd, _to: CopyEnd, _len_bytes: u64) -> Result<u64, Errno> {
+    async fn copy_file_range(
+        &self,
+        _cx: &Context,
+        _from: CopyEnd,
+        _to: CopyEnd,
+        _len_bytes: u64,
+    ) -> Result<u64, Errno> {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
@@ -211,7 +332,8 @@ pub struct OpenReply {
 /// What the kernel does with the pages of an open file, or the entries of an open directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Caching {
-    /// Pages are cached while the file is open, what was cached before is dropped. Entries are not cached.
+    /// Pages are cached while the file is open, what was cached before is dropped. Entries are not
+    /// cached.
     #[default]
     Fresh,
     /// What is cached already is kept, and entries of a directory are cached.

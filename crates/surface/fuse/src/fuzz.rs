@@ -4,7 +4,8 @@ use crate::mountinfo::{self, DeviceId};
 use crate::{DirBuffer, EntryReply, Pushed};
 use ebb_model::{Cookie, Ino, Name};
 
-/// A table of mounts, as the kernel tells it: paths may hold anything, and so may what calls itself a kernel.
+/// A table of mounts, as the kernel tells it: paths may hold anything, and so may what calls itself
+/// a kernel.
 pub fn mountinfo(table: &[u8]) {
     for line in table.split(|byte| *byte == b'\n') {
         if let Some(mounted) = mountinfo::parse(line) {
@@ -14,7 +15,13 @@ pub fn mountinfo(table: &[u8]) {
 }
 
 /// The answer to READDIR of a directory that has these entries: as long as was asked for, at most.
-pub fn listed(dir: Ino, position: u64, limit_bytes: u32, plus: bool, entries: &[(Name, EntryReply)]) {
+pub fn listed(
+    dir: Ino,
+    position: u64,
+    limit_bytes: u32,
+    plus: bool,
+    entries: &[(Name, EntryReply)],
+) {
     let mut buffer = DirBuffer::new(limit_bytes, plus);
     let Some(Cookie(after)) = buffer.begin(dir, position) else { return };
     for (at, (name, entry)) in entries.iter().enumerate() {
@@ -24,5 +31,9 @@ pub fn listed(dir: Ino, position: u64, limit_bytes: u32, plus: bool, entries: &[
         buffer.room();
     }
     let bytes = buffer.into_bytes();
-    assert!(bytes.len() <= limit_bytes as usize && bytes.len().is_multiple_of(8), "{} of {limit_bytes}", bytes.len());
+    assert!(
+        bytes.len() <= limit_bytes as usize && bytes.len().is_multiple_of(8),
+        "{} of {limit_bytes}",
+        bytes.len()
+    );
 }

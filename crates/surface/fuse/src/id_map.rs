@@ -1,7 +1,8 @@
 //! Users and groups that the machine numbers otherwise than the volume.
 //!
-//! What has no number on the other side is nobody there, as on an idmapped mount of the kernel: of an owner that the
-//! kernel cannot name it shows 65534, and lets nobody act as it, nor give a file to it.
+//! What has no number on the other side is nobody there, as on an idmapped mount of the kernel: of
+//! an owner that the kernel cannot name it shows 65534, and lets nobody act as it, nor give a file
+//! to it.
 
 use crate::Errno;
 use crate::abi::NO_ID;
@@ -47,10 +48,17 @@ impl IdMap {
     /// A further range, as `LOCAL:REMOTE:COUNT`.
     pub fn add(&mut self, text: &str) -> Result<(), IdMapError> {
         let numbers: Option<Vec<u32>> = text.split(':').map(number).collect();
-        let Some([local, remote, count]) = numbers.as_deref() else { return Err(IdMapError::Malformed(text.into())) };
+        let Some([local, remote, count]) = numbers.as_deref() else {
+            return Err(IdMapError::Malformed(text.into()));
+        };
         let range = IdRange { local: *local, remote: *remote, count: *count };
-        let Some(further) = range.count.checked_sub(1) else { return Err(IdMapError::Empty(text.into())) };
-        if [range.local, range.remote].iter().any(|first| first.checked_add(further).is_none_or(|last| last > LAST_ID)) {
+        let Some(further) = range.count.checked_sub(1) else {
+            return Err(IdMapError::Empty(text.into()));
+        };
+        if [range.local, range.remote]
+            .iter()
+            .any(|first| first.checked_add(further).is_none_or(|last| last > LAST_ID))
+        {
             return Err(IdMapError::Beyond(text.into()));
         }
         if let Some(other) = self.ranges.iter().find(|other| other.overlaps(&range)) {
@@ -83,7 +91,8 @@ impl IdMap {
 
 impl IdRange {
     fn overlaps(&self, other: &IdRange) -> bool {
-        let meet = |one: u32, another: u32| one < another + other.count && another < one + self.count;
+        let meet =
+            |one: u32, another: u32| one < another + other.count && another < one + self.count;
         meet(self.local, other.local) || meet(self.remote, other.remote)
     }
 }
@@ -108,8 +117,10 @@ impl IdMaps {
 
     /// What is to be set, by the volume's numbers.
     pub(crate) fn set(&self, set: SetAttr) -> Result<SetAttr, Errno> {
-        let uid = set.uid.map(|uid| self.users.to_remote(uid).ok_or(Errno::OVERFLOW)).transpose()?;
-        let gid = set.gid.map(|gid| self.groups.to_remote(gid).ok_or(Errno::OVERFLOW)).transpose()?;
+        let uid =
+            set.uid.map(|uid| self.users.to_remote(uid).ok_or(Errno::OVERFLOW)).transpose()?;
+        let gid =
+            set.gid.map(|gid| self.groups.to_remote(gid).ok_or(Errno::OVERFLOW)).transpose()?;
         Ok(SetAttr { uid, gid, ..set })
     }
 
@@ -129,9 +140,13 @@ impl IdMaps {
         self.acl(acl, |map, id| Ok(map.to_local(id).unwrap_or(UNNAMED)))
     }
 
-    /// The form of `system.posix_acl_*`: four bytes of version, then tag, permissions and id of each entry, eight bytes. What
-    /// has another one is left to those who refuse it.
-    fn acl(&self, acl: Bytes, map: impl Fn(&IdMap, u32) -> Result<u32, Errno>) -> Result<Bytes, Errno> {
+    /// The form of `system.posix_acl_*`: four bytes of version, then tag, permissions and id of
+    /// each entry, eight bytes. What has another one is left to those who refuse it.
+    fn acl(
+        &self,
+        acl: Bytes,
+        map: impl Fn(&IdMap, u32) -> Result<u32, Errno>,
+    ) -> Result<Bytes, Errno> {
         const USER: u16 = 0x02;
         const GROUP: u16 = 0x08;
         if self.is_identity() {
@@ -156,7 +171,8 @@ fn number(text: &str) -> Option<u32> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-/// Whom an entry of an ACL names that has no number on the machine: no process is this one, as no map has it.
+/// Whom an entry of an ACL names that has no number on the machine: no process is this one, as no
+/// map has it.
 const UNNAMED: u32 = NO_ID - 1;
 
 const LAST_ID: u32 = UNNAMED - 1;
@@ -191,9 +207,24 @@ mod tests {
     fn what_is_no_range_is_refused() {
         let wrong = |ranges: &[&str]| {
             let mut map = IdMap::default();
-            ranges.iter().find_map(|range| map.add(range).err()).expect("one of them is wrong").to_string()
+            ranges
+                .iter()
+                .find_map(|range| map.add(range).err())
+                .expect("one of them is wrong")
+                .to_string()
         };
-        for text in ["", "1", "1:2", "1:2:3:4", "a:1:1", "-1:1:1", "+1:1:1", "1::1", " 1:1:1", "4294967296:0:1"] {
+        for text in [
+            "",
+            "1",
+            "1:2",
+            "1:2:3:4",
+            "a:1:1",
+            "-1:1:1",
+            "+1:1:1",
+            "1::1",
+            " 1:1:1",
+            "4294967296:0:1",
+        ] {
             assert!(wrong(&[text]).contains("three numbers"), "{text}");
         }
         assert!(wrong(&["1:1:0"]).contains("one id at least"));
@@ -201,8 +232,16 @@ mod tests {
             assert!(wrong(&[text]).contains("4294967293"), "{text}");
         }
         map(&["4294967293:0:1", "0:1:4294967293"]);
-        for ranges in [["0:0:10", "9:100:1"], ["9:100:1", "0:0:10"], ["0:0:10", "100:9:1"], ["5:5:1", "5:5:1"]] {
-            assert_eq!(wrong(&ranges), format!("{} and {} have ids in common", ranges[0], ranges[1]));
+        for ranges in [
+            ["0:0:10", "9:100:1"],
+            ["9:100:1", "0:0:10"],
+            ["0:0:10", "100:9:1"],
+            ["5:5:1", "5:5:1"],
+        ] {
+            assert_eq!(
+                wrong(&ranges),
+                format!("{} and {} have ids in common", ranges[0], ranges[1])
+            );
         }
     }
 
@@ -210,24 +249,35 @@ mod tests {
     fn an_acl_is_what_its_numbers_say() {
         let acl = |ids: [u32; 6]| {
             let tags = [1u16, 2, 4, 8, 16, 32];
-            let entry = |(tag, id): (u16, u32)| [&tag.to_le_bytes()[..], &[6, 0], &id.to_le_bytes()].concat();
-            Bytes::from([vec![2, 0, 0, 0], tags.into_iter().zip(ids).flat_map(entry).collect()].concat())
+            let entry = |(tag, id): (u16, u32)| {
+                [&tag.to_le_bytes()[..], &[6, 0], &id.to_le_bytes()].concat()
+            };
+            Bytes::from(
+                [vec![2, 0, 0, 0], tags.into_iter().zip(ids).flat_map(entry).collect()].concat(),
+            )
         };
         let maps = IdMaps { users: map(&["1000:5000:1"]), groups: map(&["1000:6000:1"]) };
-        let (local, remote) = (acl([NO_ID, 1000, NO_ID, 1000, NO_ID, NO_ID]), acl([NO_ID, 5000, NO_ID, 6000, NO_ID, NO_ID]));
+        let (local, remote) = (
+            acl([NO_ID, 1000, NO_ID, 1000, NO_ID, NO_ID]),
+            acl([NO_ID, 5000, NO_ID, 6000, NO_ID, NO_ID]),
+        );
         assert_eq!(
             (maps.acl_to_remote(local.clone()), maps.acl_to_local(remote)),
             (Ok(acl([NO_ID, 5000, NO_ID, 6000, NO_ID, NO_ID])), Ok(local))
         );
         let (unknown, shown) = (acl([0, 1, 0, 2, 0, 0]), acl([0, UNNAMED, 0, UNNAMED, 0, 0]));
-        assert_eq!((maps.acl_to_remote(unknown.clone()), maps.acl_to_local(unknown)), (Err(Errno::INVALID), Ok(shown)));
+        assert_eq!(
+            (maps.acl_to_remote(unknown.clone()), maps.acl_to_local(unknown)),
+            (Err(Errno::INVALID), Ok(shown))
+        );
         for short in [&b""[..], &[2, 0], &[2, 0, 0, 0, 2, 0, 6, 0, 1]] {
             assert_eq!(maps.acl_to_remote(Bytes::from(short)).unwrap(), short);
         }
     }
 
     proptest! {
-        /// Whatever is taken is one to one: what has a number on the other side is what that number means there.
+        /// Whatever is taken is one to one: what has a number on the other side is what that number
+        /// means there.
         #[test]
         fn each_direction_undoes_the_other(
             ranges in proptest::collection::vec((0u32..40, 0u32..40, 0u32..12), 0..6),

@@ -40,21 +40,20 @@ const WANTED: u64 =
     // Requests can be sent again to a successor of this process.
     | init::HAS_RESEND;
 
-// Not asked for, with the reason:
-// ATOMIC_O_TRUNC        a program that runs is cut before the kernel finds that it must not be (ETXTBSY)
-// ASYNC_DIO             what the kernel reads ahead while a direct write is under way stays in its
+// Not asked for, with the reason: ATOMIC_O_TRUNC a program that runs is cut before the kernel finds
+// that it must not be (ETXTBSY) ASYNC_DIO what the kernel reads ahead while a direct write is under
+// way stays in its
 //                       cache, stale, unless it waits for the write
-// AUTO_INVAL_DATA       drops pages on any change of mtime, our own included
-// EXPLICIT_INVAL_DATA   asked for with the mount ([`crate::Consistency`]); without it the kernel drops
+// AUTO_INVAL_DATA drops pages on any change of mtime, our own included EXPLICIT_INVAL_DATA asked
+// for with the mount ([`crate::Consistency`]); without it the kernel drops
 //                       the pages of a file whose length it learns to be another
 // WRITEBACK_CACHE       one SETATTR per created file, no passthrough, times made up by the kernel
 // POSIX_LOCKS, FLOCK_LOCKS   asked for with the mount ([`crate::MountOptions::shared_locks`]);
 //                       without them the kernel keeps locks itself, for the mount alone
-// SPLICE_*              one more copy saved on large messages, two more system calls on all
-// SECURITY_CTX          labels of SELinux arrive as ordinary xattrs
-// SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX   virtio-fs
-// OVER_IO_URING         asked for with the mount ([`crate::MountOptions::io_uring`])
-// ALLOW_IDMAP           asked for with the mount, where others may enter ([`crate::MountOptions::allow_other`]):
+// SPLICE_* one more copy saved on large messages, two more system calls on all SECURITY_CTX labels
+// of SELinux arrive as ordinary xattrs SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX virtio-fs
+// OVER_IO_URING asked for with the mount ([`crate::MountOptions::io_uring`]) ALLOW_IDMAP asked for
+// with the mount, where others may enter ([`crate::MountOptions::allow_other`]):
 //                       the kernel then says only of what makes an inode who asks
 // REQUEST_TIMEOUT       not served by this session
 
@@ -81,8 +80,9 @@ impl Negotiated {
         self.minor >= 44
     }
 
-    /// After a write by request alone ([`crate::Caching::Direct`]) the kernel drops what it has read ahead or mapped
-    /// meanwhile of the pages that were written. Linux 6.18 does; of those before not all do.
+    /// After a write by request alone ([`crate::Caching::Direct`]) the kernel drops what it has
+    /// read ahead or mapped meanwhile of the pages that were written. Linux 6.18 does; of those
+    /// before not all do.
     pub fn drops_pages_behind_writes(&self) -> bool {
         self.minor >= 45 && self.has(init::DIRECT_IO_ALLOW_MMAP)
     }
@@ -93,7 +93,8 @@ impl Negotiated {
         self.minor >= 37
     }
 
-    /// The kernel checks who sets flags of chattr(1). Linux does since 5.13, which is told by what it says of ACLs.
+    /// The kernel checks who sets flags of chattr(1). Linux does since 5.13, which is told by what
+    /// it says of ACLs.
     pub fn checks_flags(&self) -> bool {
         self.says_when_acls_drop_set_gid()
     }
@@ -117,7 +118,11 @@ pub(crate) enum Answer {
 
 /// `body` is INIT without its header; `None` if it is not one. `also` is what this mount wants
 /// beside [`WANTED`], and `size` what it lets requests carry.
-pub(crate) fn negotiate(body: &[u8], also: u64, size: RequestSize) -> Option<(Answer, abi::InitOut)> {
+pub(crate) fn negotiate(
+    body: &[u8],
+    also: u64,
+    size: RequestSize,
+) -> Option<(Answer, abi::InitOut)> {
     let (offer, rest) = abi::InitIn::read_from_prefix(body).ok()?;
     let mut out = abi::InitOut { major: abi::MAJOR, minor: abi::MINOR, ..Default::default() };
     if offer.major > abi::MAJOR {
@@ -131,7 +136,8 @@ pub(crate) fn negotiate(body: &[u8], also: u64, size: RequestSize) -> Option<(An
         let (flags2, _) = u32::read_from_prefix(rest).ok()?;
         offered |= u64::from(flags2) << 32;
     }
-    let agreed = Negotiated { minor: offer.minor.min(abi::MINOR), flags: offered & (WANTED | also) };
+    let agreed =
+        Negotiated { minor: offer.minor.min(abi::MINOR), flags: offered & (WANTED | also) };
     out.max_readahead = offer.max_readahead;
     out.flags = agreed.flags as u32;
     out.flags2 = (agreed.flags >> 32) as u32;
@@ -167,7 +173,10 @@ mod tests {
         let (answer, out) = negotiate(&offer(7, 99, u64::MAX), 0, SIZE).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED }));
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);
-        assert_eq!((out.major, out.minor, out.max_write, out.max_pages), (7, abi::MINOR, 1 << 20, 257));
+        assert_eq!(
+            (out.major, out.minor, out.max_write, out.max_pages),
+            (7, abi::MINOR, 1 << 20, 257)
+        );
         assert_eq!(out.max_stack_depth, 0);
     }
 
@@ -175,9 +184,13 @@ mod tests {
     #[test]
     fn passthrough_is_for_mounts_that_want_it() {
         let (answer, out) = negotiate(&offer(7, 45, u64::MAX), init::PASSTHROUGH, SIZE).unwrap();
-        assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED | init::PASSTHROUGH }));
+        assert_eq!(
+            answer,
+            Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED | init::PASSTHROUGH })
+        );
         assert_eq!(out.max_stack_depth, STACK_DEPTH);
-        let (_, out) = negotiate(&offer(7, 45, !init::PASSTHROUGH), init::PASSTHROUGH, SIZE).unwrap();
+        let (_, out) =
+            negotiate(&offer(7, 45, !init::PASSTHROUGH), init::PASSTHROUGH, SIZE).unwrap();
         assert_eq!(out.max_stack_depth, 0);
     }
 
@@ -200,8 +213,14 @@ mod tests {
     #[test]
     fn other_versions() {
         assert_eq!(negotiate(&offer(8, 0, 0), 0, SIZE).unwrap().0, Answer::Again);
-        assert_eq!(negotiate(&offer(7, 30, u64::MAX), 0, SIZE).unwrap().0, Answer::TooOld { major: 7, minor: 30 });
-        assert_eq!(negotiate(&offer(6, 99, 0), 0, SIZE).unwrap().0, Answer::TooOld { major: 6, minor: 99 });
+        assert_eq!(
+            negotiate(&offer(7, 30, u64::MAX), 0, SIZE).unwrap().0,
+            Answer::TooOld { major: 7, minor: 30 }
+        );
+        assert_eq!(
+            negotiate(&offer(6, 99, 0), 0, SIZE).unwrap().0,
+            Answer::TooOld { major: 6, minor: 99 }
+        );
         assert!(negotiate(&offer(7, 40, init::INIT_EXT)[..16], 0, SIZE).is_none());
         assert!(negotiate(&[0; 15], 0, SIZE).is_none());
     }

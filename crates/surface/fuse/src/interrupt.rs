@@ -1,8 +1,8 @@
 //! Signals to the callers of requests that wait.
 //!
-//! The kernel says INTERRUPT of a request once after each time that it is read, and one thread takes both up in
-//! that order. So the request is known here by then, or has been answered, or was read by a process before: then it
-//! comes again, and another INTERRUPT after it.
+//! The kernel says INTERRUPT of a request once after each time that it is read, and one thread
+//! takes both up in that order. So the request is known here by then, or has been answered, or was
+//! read by a process before: then it comes again, and another INTERRUPT after it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,15 +1,16 @@
-//! How the kernel reads and writes each file that is open: from its pages, by requests alone, or from a
-//! file that the node lends (decisions 8, 18).
+//! How the kernel reads and writes each file that is open: from its pages, by requests alone, or
+//! from a file that the node lends (decisions 8, 18).
 //!
 //! Not every mode goes with every other on one inode:
-//! - While one open goes to a lent file the kernel refuses every new one that does not, and lets none begin to
-//!   while another reads from its pages or has the file mapped. Who only writes by requests alone is in nobody's way.
-//! - Who writes by requests alone has the kernel drop the pages that it writes to. Whoever is reading
-//!   from such a page at that moment would see zeros behind what was the file's end.
+//! - While one open goes to a lent file the kernel refuses every new one that does not, and lets
+//!   none begin to while another reads from its pages or has the file mapped. Who only writes by
+//!   requests alone is in nobody's way.
+//! - Who writes by requests alone has the kernel drop the pages that it writes to. Whoever is
+//!   reading from such a page at that moment would see zeros behind what was the file's end.
 //!
-//! What is written down here is written between the decision and the reply, with nothing awaited in between.
-//! The kernel forgets an open before it says RELEASE, so its idea of what is open is never ahead of this.
-//! It can be behind, as long as whoever has opened the file has not come to run.
+//! What is written down here is written between the decision and the reply, with nothing awaited in
+//! between. The kernel forgets an open before it says RELEASE, so its idea of what is open is never
+//! ahead of this. It can be behind, as long as whoever has opened the file has not come to run.
 
 use crate::{Negotiated, OpenFlags, Passthrough, PassthroughId, Registered};
 use ebb_client::{Held, Loan};
@@ -114,19 +115,31 @@ impl IoModes {
     /// Without `passthrough` nothing is lent.
     pub fn new(passthrough: Option<Passthrough>, kernel: Negotiated, exclusive: bool) -> IoModes {
         let drops_pages = kernel.drops_pages_behind_writes();
-        IoModes { passthrough, drops_pages, exclusive, files: RefCell::default(), refused: Cell::new(false) }
+        IoModes {
+            passthrough,
+            drops_pages,
+            exclusive,
+            files: RefCell::default(),
+            refused: Cell::new(false),
+        }
     }
 
-    /// An inode that is open since before. Whether or not it is lent once more, the node takes nothing away
-    /// that the kernel has.
+    /// An inode that is open since before. Whether or not it is lent once more, the node takes
+    /// nothing away that the kernel has.
     pub fn left(&self, ino: Ino, left: Left, loan: Option<Loan>) {
         let Left { undirected, direct, writers, registration } = left;
-        let unheard = writers.iter().map(|&number| (number, Unheard { thread: None, since: Instant::now() })).collect();
+        let unheard = writers
+            .iter()
+            .map(|&number| (number, Unheard { thread: None, since: Instant::now() }))
+            .collect();
         let writers = writers.len() as u64;
-        let registered = registration.zip(self.passthrough.as_ref()).map(|(id, passthrough)| passthrough.left(id));
+        let registered = registration
+            .zip(self.passthrough.as_ref())
+            .map(|(id, passthrough)| passthrough.left(id));
         let open = match registered {
             Some(registered) => {
-                let native = Native { registered, _held: loan.map(|loan| loan.held), count: undirected };
+                let native =
+                    Native { registered, _held: loan.map(|loan| loan.held), count: undirected };
                 Open { direct, writers, unheard, native: Some(native), ..Open::default() }
             }
             None => Open { cached: undirected, direct, writers, unheard, ..Open::default() },
@@ -142,7 +155,9 @@ impl IoModes {
     /// Whether the next open of the inode can go to the file that is lent, if one is.
     pub fn wants(&self, ino: Ino) -> bool {
         let can_begin = self.can_lend();
-        self.files.borrow().get(&ino).map_or(can_begin, |open| open.native.is_some() || can_begin && open.can_begin(self.exclusive))
+        self.files.borrow().get(&ino).map_or(can_begin, |open| {
+            open.native.is_some() || can_begin && open.can_begin(self.exclusive)
+        })
     }
 
     fn can_lend(&self) -> bool {
@@ -153,7 +168,8 @@ impl IoModes {
         self.files.borrow().get(&ino).is_some_and(|open| open.native.is_some())
     }
 
-    /// Whether the kernel may fill pages of it: for who reads from them, maps the file, or calls sendfile(2).
+    /// Whether the kernel may fill pages of it: for who reads from them, maps the file, or calls
+    /// sendfile(2).
     pub fn fills_pages(&self, ino: Ino) -> bool {
         self.files.borrow().get(&ino).is_some_and(|open| open.cached + open.direct > 0)
     }
@@ -163,14 +179,14 @@ impl IoModes {
         self.files.borrow().get(&ino).is_some_and(|open| open.cached > 0)
     }
 
-    /// Somebody writes by requests alone, to whom that is to matter: where other mounts can have the volume nobody's pages are
-    /// kept, or everybody's.
+    /// Somebody writes by requests alone, to whom that is to matter: where other mounts can have
+    /// the volume nobody's pages are kept, or everybody's.
     pub fn is_written_past(&self, ino: Ino) -> bool {
         self.exclusive && self.files.borrow().get(&ino).is_some_and(|open| open.writers > 0)
     }
 
-    /// One more open. It goes to `loan` if others do, or can begin to. Else it is from the kernel's pages only
-    /// where these may be kept and nobody has it open who writes past them.
+    /// One more open. It goes to `loan` if others do, or can begin to. Else it is from the kernel's
+    /// pages only where these may be kept and nobody has it open who writes past them.
     pub fn open(&self, ino: Ino, by: Opener, loan: Option<Loan>) -> IoMode {
         let mut files = self.files.borrow_mut();
         let open = files.entry(ino).or_default();
@@ -185,7 +201,12 @@ impl IoModes {
         }
         let only_writes = by.flags.writes() && !by.flags.reads();
         // What grows record by record is followed by others, who would have to be lent it.
-        let past_pages = self.exclusive && by.made && only_writes && !by.flags.appends() && self.drops_pages && self.can_lend();
+        let past_pages = self.exclusive
+            && by.made
+            && only_writes
+            && !by.flags.appends()
+            && self.drops_pages
+            && self.can_lend();
         let may_keep_pages = open.cached > 0 || open.direct + open.writers == 0 && !past_pages;
         if by.cacheable && may_keep_pages {
             open.cached += 1;
@@ -200,17 +221,26 @@ impl IoModes {
         IoMode::Direct
     }
 
-    /// Whether it is worth waiting until the kernel has it open for all who write by requests alone, for a thread that wants to be lent it.
-    /// `is_elsewhere` says of another one that it sleeps for something else. Who has come to run is waited for no more.
-    pub fn is_awaited(&self, ino: Ino, by: u32, now: Instant, is_elsewhere: impl Fn(u32) -> bool) -> bool {
+    /// Whether it is worth waiting until the kernel has it open for all who write by requests
+    /// alone, for a thread that wants to be lent it. `is_elsewhere` says of another one that it
+    /// sleeps for something else. Who has come to run is waited for no more.
+    pub fn is_awaited(
+        &self,
+        ino: Ino,
+        by: u32,
+        now: Instant,
+        is_elsewhere: impl Fn(u32) -> bool,
+    ) -> bool {
         let mut files = self.files.borrow_mut();
         let Some(open) = files.get_mut(&ino) else { return false };
         open.unheard.retain(|_, &mut Unheard { thread, since }| {
             let age = now.saturating_duration_since(since);
-            let has_run = thread == Some(by) || age >= LONGEST_WAIT && thread.is_some_and(&is_elsewhere);
+            let has_run =
+                thread == Some(by) || age >= LONGEST_WAIT && thread.is_some_and(&is_elsewhere);
             !has_run && age < LONGEST_OPEN
         });
-        !open.unheard.is_empty() && open.unheard.values().all(|unheard| now < unheard.since + LONGEST_WAIT)
+        !open.unheard.is_empty()
+            && open.unheard.values().all(|unheard| now < unheard.since + LONGEST_WAIT)
     }
 
     /// The kernel has the file open that it was told to write to by requests alone.
@@ -252,10 +282,14 @@ impl IoModes {
 }
 
 impl Open {
-    /// Nobody has pages of it, and who writes past them is known to the kernel. Where other mounts can have the volume
-    /// writes go side by side, and one of these keeps the kernel from another lent file after all readers have gone.
+    /// Nobody has pages of it, and who writes past them is known to the kernel. Where other mounts
+    /// can have the volume writes go side by side, and one of these keeps the kernel from another
+    /// lent file after all readers have gone.
     fn can_begin(&self, exclusive: bool) -> bool {
-        self.native.is_none() && self.cached + self.direct == 0 && self.unheard.is_empty() && (exclusive || self.writers == 0)
+        self.native.is_none()
+            && self.cached + self.direct == 0
+            && self.unheard.is_empty()
+            && (exclusive || self.writers == 0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Inodes that the kernel has references to, and how many.
 //!
-//! A successor has at least what there was: a reference is written down before the kernel is told of it, and crossed
-//! out after the kernel has given it up.
+//! A successor has at least what there was: a reference is written down before the kernel is told
+//! of it, and crossed out after the kernel has given it up.
 
 use ebb_client::{Estate, Place};
 use ebb_model::Ino;

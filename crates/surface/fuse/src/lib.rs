@@ -56,7 +56,8 @@ pub use passing::{receive_with_fd, send_with_fd};
 pub use passthrough::{Passthrough, PassthroughId, Registered};
 pub use profile::ProfileUnderWay;
 pub use request::{
-    Context, CopyEnd, FlagForm, Handle, Ids, LockRequest, Message, OpenFlags, Operation, Rejected, Request, SeekTo, WriteMode,
+    Context, CopyEnd, FlagForm, Handle, Ids, LockRequest, Message, OpenFlags, Operation, Rejected,
+    Request, SeekTo, WriteMode,
 };
 pub use session::{Ended, Session, SessionError};
 pub use volume::Volume;

@@ -81,7 +81,11 @@ impl Line {
         match self {
             Line::Slot(ring, slot) => ring.answer(*slot, error, unique, body),
             Line::Device(device) => {
-                let header = abi::OutHeader { len: (size_of::<abi::OutHeader>() + body.len()) as u32, error, unique };
+                let header = abi::OutHeader {
+                    len: (size_of::<abi::OutHeader>() + body.len()) as u32,
+                    error,
+                    unique,
+                };
                 let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
                 device.write(if body.is_empty() { &parts[..1] } else { &parts[..] })
             }

@@ -23,7 +23,9 @@ impl Lockers {
     /// With what a process before has left.
     pub fn new(estate: Option<Rc<Estate>>) -> Lockers {
         let mut lockers = Lockers::default();
-        for (place, Locker { ino, owner, handle }) in estate.iter().flat_map(|estate| estate.lockers()) {
+        for (place, Locker { ino, owner, handle }) in
+            estate.iter().flat_map(|estate| estate.lockers())
+        {
             lockers.note(ino, owner, Handle(handle), || Some(place));
         }
         Lockers { estate, ..lockers }
@@ -32,10 +34,18 @@ impl Lockers {
     /// The owner asks for a lock over `handle`.
     pub fn used(&mut self, ino: Ino, owner: u64, handle: Handle) {
         let estate = self.estate.clone();
-        self.note(ino, owner, handle, || estate?.put_locker(Locker { ino, owner, handle: handle.0 }));
+        self.note(ino, owner, handle, || {
+            estate?.put_locker(Locker { ino, owner, handle: handle.0 })
+        });
     }
 
-    fn note(&mut self, ino: Ino, owner: u64, handle: Handle, place: impl FnOnce() -> Option<Place>) {
+    fn note(
+        &mut self,
+        ino: Ino,
+        owner: u64,
+        handle: Handle,
+        place: impl FnOnce() -> Option<Place>,
+    ) {
         self.used.entry((ino, owner)).or_default().entry(handle).or_insert_with(place);
         self.by_handle.entry(handle).or_default().insert((ino, owner));
     }
@@ -62,7 +72,10 @@ impl Lockers {
     /// Owners that have used no other open file: their locks go with it.
     pub fn end_with(&self, handle: Handle) -> Vec<(Ino, u64)> {
         let owners = self.by_handle.get(&handle).into_iter().flatten();
-        owners.filter(|owner| self.used.get(owner).is_some_and(|handles| handles.len() == 1)).copied().collect()
+        owners
+            .filter(|owner| self.used.get(owner).is_some_and(|handles| handles.len() == 1))
+            .copied()
+            .collect()
     }
 
     /// The open file is closed for good, and what has ended with it is unlocked.

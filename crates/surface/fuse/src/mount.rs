@@ -3,7 +3,9 @@
 use crate::abi::init;
 use crate::mountinfo::{self, DeviceId, Mounted};
 use crate::request_size::RequestSize;
-use crate::{AccessRule, AccessTimes, Consistency, MountOptions, MountOptionsError, Negotiated, fusermount};
+use crate::{
+    AccessRule, AccessTimes, Consistency, MountOptions, MountOptionsError, Negotiated, fusermount,
+};
 use std::ffi::CString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,19 +26,27 @@ pub enum MountError {
     NotDirectory(PathBuf),
     #[error("an ebb file system is mounted at {0} already")]
     AlreadyMounted(PathBuf),
-    #[error("{point} holds a dead mount of type {kind}, which is not ours to remove; unmount it first")]
+    #[error(
+        "{point} holds a dead mount of type {kind}, which is not ours to remove; unmount it first"
+    )]
     DeadMount { point: PathBuf, kind: String },
     #[error("the file system at {0} does not answer")]
     NotAnswering(PathBuf),
     #[error("mount point {point} cannot be used: {source}")]
     Unusable { point: PathBuf, source: io::Error },
-    #[error("/dev/fuse cannot be opened ({0}); is the fuse module loaded, and the device passed to this container?")]
+    #[error(
+        "/dev/fuse cannot be opened ({0}); is the fuse module loaded, and the device passed to \
+         this container?"
+    )]
     NoDevice(io::Error),
     #[error("mounting needs root, or fusermount3, which cannot be run: {0}")]
     NoHelper(io::Error),
     #[error("fusermount3 refused: {0}")]
     HelperFailed(String),
-    #[error("io_uring is for mounts that share no locks: who waits for one could keep the next requests of its processor waiting")]
+    #[error(
+        "io_uring is for mounts that share no locks: who waits for one could keep the next \
+         requests of its processor waiting"
+    )]
     RingWithLocks,
     #[error("the kernel refused to mount: {0}{wants}", wants = what_it_wants(.0))]
     Refused(io::Error),
@@ -45,7 +55,9 @@ pub enum MountError {
 /// Root of a container is often not enough.
 fn what_it_wants(refusal: &io::Error) -> &'static str {
     match refusal.raw_os_error() {
-        Some(libc::EPERM) => "; it wants root with CAP_SYS_ADMIN, which a container has to be given",
+        Some(libc::EPERM) => {
+            "; it wants root with CAP_SYS_ADMIN, which a container has to be given"
+        }
         _ => "",
     }
 }
@@ -90,18 +102,22 @@ impl Mount {
             other => {
                 drop(device);
                 detach(&path, libc::MNT_DETACH).map_err(MountError::Refused)?;
-                return Err(MountError::Refused(other.err().unwrap_or_else(|| io::ErrorKind::NotFound.into())));
+                return Err(MountError::Refused(
+                    other.err().unwrap_or_else(|| io::ErrorKind::NotFound.into()),
+                ));
             }
         };
         let point = MountPoint { place: Place { path, id } };
-        let mut wants = if options.shared_locks { init::POSIX_LOCKS | init::FLOCK_LOCKS } else { 0 };
+        let mut wants =
+            if options.shared_locks { init::POSIX_LOCKS | init::FLOCK_LOCKS } else { 0 };
         if options.passthrough {
             wants |= init::PASSTHROUGH;
         }
         if options.io_uring {
             wants |= init::OVER_IO_URING;
         }
-        // Permissions of an idmapped mount are the kernel's to check, and who is alone on a mount has nobody to map.
+        // Permissions of an idmapped mount are the kernel's to check, and who is alone on a mount
+        // has nobody to map.
         if options.allow_other && options.default_permissions && options.squash.is_none() {
             wants |= init::ALLOW_IDMAP;
         }
@@ -125,10 +141,14 @@ impl Mount {
     /// Refuses what [`Mount::new`] would certainly refuse to this process, wherever it is to mount.
     pub fn expect_allowed() -> Result<(), MountError> {
         match (is_root(), open_device()) {
-            (true, _) if !has_sys_admin() => Err(MountError::Refused(io::Error::from_raw_os_error(libc::EPERM))),
+            (true, _) if !has_sys_admin() => {
+                Err(MountError::Refused(io::Error::from_raw_os_error(libc::EPERM)))
+            }
             (true, device) => device.map(drop),
             // The helper opens it as who asks for it, or has it from elsewhere.
-            (false, Err(MountError::NoDevice(error))) if error.kind() == io::ErrorKind::PermissionDenied => {
+            (false, Err(MountError::NoDevice(error)))
+                if error.kind() == io::ErrorKind::PermissionDenied =>
+            {
                 Err(MountError::NoDevice(error))
             }
             (false, _) => fusermount::expect_there(),
@@ -148,14 +168,23 @@ impl Mount {
 
     /// Whether it is mounted in the mount namespace of a process.
     pub fn is_seen_by(pid: u32, st_dev: u64) -> bool {
-        mountinfo::as_seen_by(&pid.to_string(), DeviceId::of_stat(st_dev)).is_ok_and(|seen| !seen.is_empty())
+        mountinfo::as_seen_by(&pid.to_string(), DeviceId::of_stat(st_dev))
+            .is_ok_and(|seen| !seen.is_empty())
     }
 
-    /// Whether a file or directory is on a mount of ours, whoever has made that: one that is not for others does not even say what it is.
+    /// Whether a file or directory is on a mount of ours, whoever has made that: one that is not
+    /// for others does not even say what it is.
     pub fn has(path: &Path) -> io::Result<bool> {
         match std::fs::metadata(path) {
-            Ok(metadata) => Ok(mountinfo::of_device(DeviceId::of_stat(metadata.dev()))?.iter().any(|mounted| mounted.kind == KIND)),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && Mount::is_at(&std::path::absolute(path)?)? => Ok(true),
+            Ok(metadata) => Ok(mountinfo::of_device(DeviceId::of_stat(metadata.dev()))?
+                .iter()
+                .any(|mounted| mounted.kind == KIND)),
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && Mount::is_at(&std::path::absolute(path)?)? =>
+            {
+                Ok(true)
+            }
             Err(error) => Err(error),
         }
     }
@@ -167,7 +196,12 @@ impl Mount {
         let mounted = mountinfo::topmost(point)?.filter(|mounted| mounted.kind == KIND);
         let mounted = mounted.ok_or_else(|| RemountError::NotMounted(point.into()))?;
         let has = |option: &str| mounted.options.split(',').any(|set| set == option);
-        let mut options = MountOptions { suid: !has("nosuid"), dev: !has("nodev"), exec: !has("noexec"), ..MountOptions::default() };
+        let mut options = MountOptions {
+            suid: !has("nosuid"),
+            dev: !has("nodev"),
+            exec: !has("noexec"),
+            ..MountOptions::default()
+        };
         options.read_only = has("ro");
         options.apply(list)?;
         let times = match () {
@@ -176,10 +210,20 @@ impl Mount {
             () => AccessTimes::Strict,
         };
         options.access = AccessRule { times, directories: !has("nodiratime") };
-        let flags = libc::MS_REMOUNT | flags(&options) | if has("nosymfollow") { libc::MS_NOSYMFOLLOW } else { 0 };
+        let flags = libc::MS_REMOUNT
+            | flags(&options)
+            | if has("nosymfollow") { libc::MS_NOSYMFOLLOW } else { 0 };
         let target = CString::new(point.as_os_str().as_bytes()).map_err(io::Error::from)?;
         // SAFETY: the one string ends in NUL and outlives the call; a remount looks at no other.
-        let result = unsafe { libc::mount(std::ptr::null(), target.as_ptr(), std::ptr::null(), flags, std::ptr::null()) };
+        let result = unsafe {
+            libc::mount(
+                std::ptr::null(),
+                target.as_ptr(),
+                std::ptr::null(),
+                flags,
+                std::ptr::null(),
+            )
+        };
         Ok(cvt(result)?)
     }
 
@@ -205,7 +249,11 @@ pub struct LeftMount {
 impl LeftMount {
     /// `path` and `place` are those of the mount as it was made ([`crate::Session::place`]).
     pub fn new(device: OwnedFd, path: PathBuf, place: u64, negotiated: Negotiated) -> LeftMount {
-        LeftMount { device, point: MountPoint { place: Place { path, id: DeviceId::of_number(place) } }, negotiated }
+        LeftMount {
+            device,
+            point: MountPoint { place: Place { path, id: DeviceId::of_number(place) } },
+            negotiated,
+        }
     }
 }
 
@@ -216,9 +264,13 @@ pub(crate) struct MountPoint {
 
 impl Drop for MountPoint {
     fn drop(&mut self) {
-        // The kernel may have work for the thread that had a ring, and unmounting may wait for that.
+        // The kernel may have work for the thread that had a ring, and unmounting may wait for
+        // that.
         let cut_off = std::thread::scope(|scope| {
-            match std::thread::Builder::new().name("ebb-umount".into()).spawn_scoped(scope, || self.place.cut_off()) {
+            match std::thread::Builder::new()
+                .name("ebb-umount".into())
+                .spawn_scoped(scope, || self.place.cut_off())
+            {
                 Ok(thread) => thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())),
                 Err(_) => self.place.cut_off(),
             }
@@ -246,7 +298,10 @@ impl Place {
         }
         match File::open(&self.path).and_then(|root| cvt(syncfs(&root))) {
             Ok(()) => {}
-            Err(failure) => warn!(path = %self.path.display(), %failure, "mapped pages may not have been written out"),
+            Err(failure) => {
+                warn!(path = %self.path.display(), %failure, "mapped pages may not have been \
+                    written out")
+            }
         }
         // Writing out may have taken long: the place may be somebody else's by now.
         if !self.is_mounted()? {
@@ -270,7 +325,8 @@ impl Place {
     }
 
     fn is_mounted(&self) -> io::Result<bool> {
-        Ok(mountinfo::topmost(&self.path)?.is_some_and(|mounted| mounted.device == self.id && mounted.kind == KIND))
+        Ok(mountinfo::topmost(&self.path)?
+            .is_some_and(|mounted| mounted.device == self.id && mounted.kind == KIND))
     }
 
     /// Best effort: needs root and a mounted sysfs.
@@ -283,10 +339,14 @@ impl Place {
     }
 }
 
-/// Ends the connection of the mount that has this [place](crate::Session::place), whoever waits for an answer, and unmounts it.
+/// Ends the connection of the mount that has this [place](crate::Session::place), whoever waits for
+/// an answer, and unmounts it.
 pub fn cut_off(place: u64) -> io::Result<()> {
     let mounts = mountinfo::of_device(DeviceId::of_number(place))?;
-    mounts.iter().filter(|mounted| mounted.kind == KIND).try_for_each(|mounted| detach(&mounted.point, libc::MNT_FORCE | libc::MNT_DETACH))
+    mounts
+        .iter()
+        .filter(|mounted| mounted.kind == KIND)
+        .try_for_each(|mounted| detach(&mounted.point, libc::MNT_FORCE | libc::MNT_DETACH))
 }
 
 /// Gives the mount point's path, free of symbolic links, once a mount can be put there.
@@ -301,17 +361,25 @@ fn clear(point: &Path) -> Result<PathBuf, MountError> {
             Ok(found) => {
                 let mounted = mountinfo::topmost(&found.path).map_err(unusable)?;
                 return match mounted {
-                    Some(Mounted { kind, .. }) if kind == KIND => Err(MountError::AlreadyMounted(found.path)),
+                    Some(Mounted { kind, .. }) if kind == KIND => {
+                        Err(MountError::AlreadyMounted(found.path))
+                    }
                     _ => Ok(found.path),
                 };
             }
-            Err(failure) if matches!(failure.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)) => {
+            Err(failure)
+                if matches!(failure.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)) =>
+            {
                 let path = beside_dead(point).map_err(unusable)?;
-                let kind = mountinfo::topmost(&path).map_err(unusable)?.map(|mounted| mounted.kind).unwrap_or_default();
+                let kind = mountinfo::topmost(&path)
+                    .map_err(unusable)?
+                    .map(|mounted| mounted.kind)
+                    .unwrap_or_default();
                 if kind != KIND {
                     return Err(MountError::DeadMount { point: path, kind });
                 }
-                warn!(path = %path.display(), "removing a dead mount, left by a process that was killed");
+                warn!(path = %path.display(), "removing a dead mount, left by a process that was \
+                    killed");
                 detach(&path, libc::MNT_DETACH).map_err(unusable)?;
             }
             Err(failure) => return Err(unusable(failure)),
@@ -331,9 +399,9 @@ fn probe(point: &Path) -> Result<io::Result<Found>, MountError> {
     let (answer, answered) = mpsc::channel();
     let path = point.to_owned();
     std::thread::spawn(move || {
-        let found = ask(&path)
-            .and_then(|()| std::fs::metadata(&path))
-            .and_then(|meta| Ok(Found { path: std::fs::canonicalize(&path)?, is_dir: meta.is_dir() }));
+        let found = ask(&path).and_then(|()| std::fs::metadata(&path)).and_then(|meta| {
+            Ok(Found { path: std::fs::canonicalize(&path)?, is_dir: meta.is_dir() })
+        });
         // Nobody waits any more: there is nobody to tell either.
         answer.send(found).ok();
     });
@@ -353,21 +421,32 @@ fn ask(path: &Path) -> io::Result<()> {
 /// The real path of a dead mount, which cannot be asked itself.
 fn beside_dead(point: &Path) -> io::Result<PathBuf> {
     match (point.parent(), point.file_name()) {
-        (Some(parent), Some(name)) if parent.as_os_str().is_empty() => Ok(std::env::current_dir()?.canonicalize()?.join(name)),
+        (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {
+            Ok(std::env::current_dir()?.canonicalize()?.join(name))
+        }
         (Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
         _ => Ok(point.to_owned()),
     }
 }
 
 fn open_device() -> Result<File, MountError> {
-    OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open("/dev/fuse").map_err(MountError::NoDevice)
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC)
+        .open("/dev/fuse")
+        .map_err(MountError::NoDevice)
 }
 
 fn mount_directly(point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = open_device()?;
     // SAFETY: getuid and getgid cannot fail and touch no memory.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid},max_read={}", device.as_raw_fd(), options.max_read_bytes);
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id={uid},group_id={gid},max_read={}",
+        device.as_raw_fd(),
+        options.max_read_bytes
+    );
     if options.allow_other {
         data.push_str(",allow_other");
     }
@@ -380,7 +459,15 @@ fn mount_directly(point: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
     let kind = CString::new(KIND).map_err(invalid)?;
     let data = CString::new(data).map_err(invalid)?;
     // SAFETY: all arguments are NUL-terminated strings that outlive the call.
-    let result = unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags(options), data.as_ptr().cast()) };
+    let result = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            flags(options),
+            data.as_ptr().cast(),
+        )
+    };
     cvt(result).map_err(MountError::Refused)?;
     Ok(device.into())
 }
@@ -418,7 +505,9 @@ fn is_root() -> bool {
 fn has_sys_admin() -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let effective = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
     effective.is_none_or(|effective| effective & SYS_ADMIN != 0)
 }
 

@@ -5,8 +5,8 @@ use ebb_model::MAX_IO_BYTES;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What somebody who reads a file sees of what others than this mount write to it (O-48). A mount that
-/// is alone sees everything at once.
+/// What somebody who reads a file sees of what others than this mount write to it (O-48). A mount
+/// that is alone sees everything at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Consistency {
     /// All that they have written: nothing is cached (O-49).
@@ -38,15 +38,16 @@ pub struct MountOptions {
     pub consistency: Consistency,
     /// Users and groups that the volume numbers otherwise.
     pub ids: IdMaps,
-    /// Whom root is taken for, by the machine's numbers. Such a mount cannot be idmapped: the kernel is to say who asks.
+    /// Whom root is taken for, by the machine's numbers. Such a mount cannot be idmapped: the
+    /// kernel is to say who asks.
     pub squash: Option<Ids>,
     /// What `mount` and `df` show as the source.
     pub source: String,
     /// Longest READ; the session's own limit is 1 MiB.
     pub max_read_bytes: u32,
-    /// How far the kernel reads ahead of a sequential reader. Its own default of 128 KiB is
-    /// also the largest READ that it then sends. From 4 MiB on it asks for four times what is read first,
-    /// all of which who wants no more than that waits for; below, for twice as much.
+    /// How far the kernel reads ahead of a sequential reader. Its own default of 128 KiB is also
+    /// the largest READ that it then sends. From 4 MiB on it asks for four times what is read
+    /// first, all of which who wants no more than that waits for; below, for twice as much.
     pub read_ahead_bytes: u32,
     /// The kernel is asked to read and write some files by itself ([`crate::Passthrough`]). The
     /// mount then counts as stacked on another file system, which kernels allow two deep.
@@ -54,7 +55,8 @@ pub struct MountOptions {
     /// Locks are asked of the file system, because others than this mount may take them.
     /// Otherwise the kernel keeps them, and closing a file that was only read needs no request.
     pub shared_locks: bool,
-    /// Requests come through an io_uring. Then nobody can go on with the mount when its process has died.
+    /// Requests come through an io_uring. Then nobody can go on with the mount when its process has
+    /// died.
     pub io_uring: bool,
 }
 
@@ -122,9 +124,15 @@ impl MountOptions {
                 "io_uring" => self.io_uring = true,
                 _ => return Err(MountOptionsError::Unknown(option.into())),
             },
-            Some(("fsname", value)) if !value.is_empty() && !value.contains('\0') => self.source = value.into(),
-            Some(("max_read", value)) => self.max_read_bytes = number(option, value, 4096..=MAX_IO_BYTES as u32)?,
-            Some(("read_ahead", value)) => self.read_ahead_bytes = number(option, value, 0..=1 << 30)?,
+            Some(("fsname", value)) if !value.is_empty() && !value.contains('\0') => {
+                self.source = value.into()
+            }
+            Some(("max_read", value)) => {
+                self.max_read_bytes = number(option, value, 4096..=MAX_IO_BYTES as u32)?
+            }
+            Some(("read_ahead", value)) => {
+                self.read_ahead_bytes = number(option, value, 0..=1 << 30)?
+            }
             Some(("map_uid", range)) => self.ids.users.add(range).map_err(bad_range)?,
             Some(("map_gid", range)) => self.ids.groups.add(range).map_err(bad_range)?,
             Some(("fsname", _)) => return Err(MountOptionsError::BadValue(option.into())),
@@ -144,8 +152,16 @@ impl FromStr for MountOptions {
     }
 }
 
-fn number(option: &str, value: &str, allowed: std::ops::RangeInclusive<u32>) -> Result<u32, MountOptionsError> {
-    value.parse().ok().filter(|number| allowed.contains(number)).ok_or_else(|| MountOptionsError::BadValue(option.into()))
+fn number(
+    option: &str,
+    value: &str,
+    allowed: std::ops::RangeInclusive<u32>,
+) -> Result<u32, MountOptionsError> {
+    value
+        .parse()
+        .ok()
+        .filter(|number| allowed.contains(number))
+        .ok_or_else(|| MountOptionsError::BadValue(option.into()))
 }
 
 #[cfg(test)]
@@ -173,13 +189,22 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused() {
         for list in ["nope", "ro,nope=1", "ro=1"] {
-            assert!(matches!(list.parse::<MountOptions>(), Err(MountOptionsError::Unknown(_))), "{list}");
+            assert!(
+                matches!(list.parse::<MountOptions>(), Err(MountOptionsError::Unknown(_))),
+                "{list}"
+            );
         }
         for list in ["map_uid=", "map_gid=1:1", "map_uid=0:0:2,map_uid=1:5:1"] {
-            assert!(matches!(list.parse::<MountOptions>(), Err(MountOptionsError::BadRange { .. })), "{list}");
+            assert!(
+                matches!(list.parse::<MountOptions>(), Err(MountOptionsError::BadRange { .. })),
+                "{list}"
+            );
         }
         for list in ["max_read=x", "max_read=1", "max_read=", "fsname=", "read_ahead=-1"] {
-            assert!(matches!(list.parse::<MountOptions>(), Err(MountOptionsError::BadValue(_))), "{list}");
+            assert!(
+                matches!(list.parse::<MountOptions>(), Err(MountOptionsError::BadValue(_))),
+                "{list}"
+            );
         }
     }
 }

@@ -43,7 +43,11 @@ impl DeviceId {
 /// The mount that a path leads to, if the path is a mount point: the last one there.
 pub(crate) fn topmost(point: &Path) -> io::Result<Option<Mounted>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
-    Ok(table.split(|&byte| byte == b'\n').rev().filter_map(parse).find(|mounted| mounted.point == point))
+    Ok(table
+        .split(|&byte| byte == b'\n')
+        .rev()
+        .filter_map(parse)
+        .find(|mounted| mounted.point == point))
 }
 
 /// All mounts of a file system.
@@ -54,7 +58,11 @@ pub(crate) fn of_device(device: DeviceId) -> io::Result<Vec<Mounted>> {
 /// The same in the mount namespace of a process.
 pub(crate) fn as_seen_by(process: &str, device: DeviceId) -> io::Result<Vec<Mounted>> {
     let table = std::fs::read(format!("/proc/{process}/mountinfo"))?;
-    Ok(table.split(|&byte| byte == b'\n').filter_map(parse).filter(|mounted| mounted.device == device).collect())
+    Ok(table
+        .split(|&byte| byte == b'\n')
+        .filter_map(parse)
+        .filter(|mounted| mounted.device == device)
+        .collect())
 }
 
 /// `id parent major:minor root point options [tags…] - kind source options`
@@ -78,7 +86,10 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, after)) = rest.split_first() {
-        let code = after.get(..3).filter(|_| byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let code = after
+            .get(..3)
+            .filter(|_| byte == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok());
         match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(code) => {
                 out.push(code);
@@ -108,7 +119,13 @@ mod tests {
 
     #[test]
     fn what_is_no_line_is_skipped() {
-        for line in [&b""[..], b"36", b"36 35 x:y / / rw - a b c", b"36 35 0:1 / / rw", br"1 2 0:1 / \9 rw - k s"] {
+        for line in [
+            &b""[..],
+            b"36",
+            b"36 35 x:y / / rw - a b c",
+            b"36 35 0:1 / / rw",
+            br"1 2 0:1 / \9 rw - k s",
+        ] {
             assert!(parse(line).is_none_or(|mounted| mounted.point == Path::new(r"\9")));
         }
     }

@@ -4,8 +4,9 @@
 //! read in progress, the directory of a create. Therefore each is written by a thread of
 //! its own, and whoever sends one must not hold up a request while it waits.
 //!
-//! Where the process is killed meanwhile, its thread waits on until a successor has answered those requests. It has a table of
-//! descriptors of its own, so that nearly everything else which the process had open is free by then.
+//! Where the process is killed meanwhile, its thread waits on until a successor has answered those
+//! requests. It has a table of descriptors of its own, so that nearly everything else which the
+//! process had open is free by then.
 
 use crate::abi;
 use crate::device::{Device, write_message};
@@ -101,7 +102,13 @@ impl Telling {
     }
 
     pub fn notifier(&self) -> Notifier {
-        Notifier { queue: self.queue.as_ref().expect("there is a sender until this is dropped").downgrade() }
+        Notifier {
+            queue: self
+                .queue
+                .as_ref()
+                .expect("there is a sender until this is dropped")
+                .downgrade(),
+        }
     }
 }
 
@@ -122,15 +129,16 @@ impl Notifier {
     /// drop. Never await this while a request of the same mount waits for you.
     pub async fn send(&self, notification: Notification) -> Result<(), NotifyError> {
         let (done, outcome) = oneshot::channel();
-        let queued = self.queue.upgrade().ok_or(NotifyError::Ended)?.send(Job { notification, done }).await;
+        let queued =
+            self.queue.upgrade().ok_or(NotifyError::Ended)?.send(Job { notification, done }).await;
         queued.map_err(|_| NotifyError::Ended)?;
         outcome.await.map_err(|_| NotifyError::Ended)?
     }
 }
 
-/// Drops what the kernel has cached of names and attributes, and then of pages, of the root and of these inodes. Waits for
-/// pages that are being read: to be called where nobody waits for the caller, and by who can [cut off](crate::cut_off) a mount
-/// that nobody serves.
+/// Drops what the kernel has cached of names and attributes, and then of pages, of the root and of
+/// these inodes. Waits for pages that are being read: to be called where nobody waits for the
+/// caller, and by who can [cut off](crate::cut_off) a mount that nobody serves.
 pub fn drop_everything(device: &OwnedFd, inos: &[Ino]) {
     let inos = || [Ino::ROOT].into_iter().chain(inos.iter().copied());
     let attributes = inos().map(|ino| Notification::Inode { ino, bytes: 0..0 });
@@ -140,7 +148,9 @@ pub fn drop_everything(device: &OwnedFd, inos: &[Ino]) {
             // Names are then cached for no longer than a second.
             Ok(()) | Err(NotifyError::Unsupported) => {}
             Err(NotifyError::Ended) => return,
-            Err(error) => tracing::error!(?notification, %error, "the kernel keeps what it should drop"),
+            Err(error) => {
+                tracing::error!(?notification, %error, "the kernel keeps what it should drop")
+            }
         }
     }
 }
@@ -149,16 +159,26 @@ fn write(device: &OwnedFd, notification: &Notification) -> Result<(), NotifyErro
     let written = match notification {
         Notification::Inode { ino, bytes } => {
             let (off, len) = page_range(bytes);
-            send(device, abi::NOTIFY_INVAL_INODE, &abi::NotifyInvalInodeOut { ino: ino.0, off, len }, &[])
+            send(
+                device,
+                abi::NOTIFY_INVAL_INODE,
+                &abi::NotifyInvalInodeOut { ino: ino.0, off, len },
+                &[],
+            )
         }
         Notification::Entry { parent, name, expire } => {
             let flags = if *expire { abi::EXPIRE_ONLY } else { 0 };
-            let out = abi::NotifyInvalEntryOut { parent: parent.0, namelen: name.as_bytes().len() as u32, flags };
+            let out = abi::NotifyInvalEntryOut {
+                parent: parent.0,
+                namelen: name.as_bytes().len() as u32,
+                flags,
+            };
             send(device, abi::NOTIFY_INVAL_ENTRY, &out, &terminated(name))
         }
         Notification::Deleted { parent, child, name } => {
             let namelen = name.as_bytes().len() as u32;
-            let out = abi::NotifyDeleteOut { parent: parent.0, child: child.0, namelen, padding: 0 };
+            let out =
+                abi::NotifyDeleteOut { parent: parent.0, child: child.0, namelen, padding: 0 };
             send(device, abi::NOTIFY_DELETE, &out, &terminated(name))
         }
         Notification::AllEntries => send(device, abi::NOTIFY_INC_EPOCH, &[0u8; 0], &[]),
@@ -195,25 +215,40 @@ fn terminated(name: &Name) -> Vec<u8> {
     [name.as_bytes(), b"\0"].concat()
 }
 
-fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(device: &OwnedFd, code: i32, body: &T, more: &[u8]) -> io::Result<()> {
+fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(
+    device: &OwnedFd,
+    code: i32,
+    body: &T,
+    more: &[u8],
+) -> io::Result<()> {
     let body = body.as_bytes();
     let len = (size_of::<abi::OutHeader>() + body.len() + more.len()) as u32;
     // `unique` 0 says that this answers nothing.
     let header = abi::OutHeader { len, error: code, unique: 0 };
-    write_message(device, &[IoSlice::new(header.as_bytes()), IoSlice::new(body), IoSlice::new(more)])
+    write_message(
+        device,
+        &[IoSlice::new(header.as_bytes()), IoSlice::new(body), IoSlice::new(more)],
+    )
 }
 
-/// The device in a table of descriptors that is this thread's alone. Without one, as before Linux 5.9 or in a container that
-/// forbids it, another descriptor in the table of all.
+/// The device in a table of descriptors that is this thread's alone. Without one, as before Linux
+/// 5.9 or in a container that forbids it, another descriptor in the table of all.
 fn take_alone(device: &OwnedFd) -> io::Result<OwnedFd> {
     let number = device.as_raw_fd();
     // SAFETY: takes plain integers, and closes nothing: there is no such descriptor.
-    if unsafe { libc::syscall(libc::SYS_close_range, RawFd::MAX, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE) } == -1 {
+    if unsafe {
+        libc::syscall(libc::SYS_close_range, RawFd::MAX, RawFd::MAX, libc::CLOSE_RANGE_UNSHARE)
+    } == -1
+    {
         return device.try_clone();
     }
-    let kept = |fd: RawFd, what: &Path| fd == number || fd <= libc::STDERR_FILENO || what == Path::new(WAKER);
+    let kept = |fd: RawFd, what: &Path| {
+        fd == number || fd <= libc::STDERR_FILENO || what == Path::new(WAKER)
+    };
     // The listing has a descriptor too, which is closed by then.
-    let all: Vec<RawFd> = fs::read_dir(TABLE)?.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    let all: Vec<RawFd> = fs::read_dir(TABLE)?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
     for fd in all {
         if fs::read_link(Path::new(TABLE).join(fd.to_string())).is_ok_and(|what| !kept(fd, &what)) {
             // SAFETY: what is open under that number in this table nobody else uses.
@@ -230,7 +265,8 @@ const TABLE: &str = "/proc/thread-self/fd";
 /// What a thread wakes the runtime with, as proc(5) calls it.
 const WAKER: &str = "anon_inode:[eventfd]";
 
-/// How long the end of a session waits for a notification under way. One that waits longer waits for what cutting off the mount ends.
+/// How long the end of a session waits for a notification under way. One that waits longer waits
+/// for what cutting off the mount ends.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Notifications that wait their turn; senders beyond that wait before they are queued.

@@ -41,8 +41,9 @@ impl Pages {
         self.era.get()
     }
 
-    /// A file is open as `handle` and reads through the kernel's cache. Gives whether the kernel may keep
-    /// what it has, for an open that has `found` the file at some version; else it drops that.
+    /// A file is open as `handle` and reads through the kernel's cache. Gives whether the kernel
+    /// may keep what it has, for an open that has `found` the file at some version; else it drops
+    /// that.
     pub fn opened(&self, ino: Ino, handle: Handle, found: Option<Found>) -> bool {
         let mut files = self.files.borrow_mut();
         let known = files.entry(ino).or_default();

@@ -8,11 +8,15 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 type Control = [u64; 4];
 
 /// Some bytes, and the descriptor that came with them. `None` once the other end is closed.
-pub fn receive_with_fd(socket: BorrowedFd<'_>, bytes: &mut IoSliceMut<'_>) -> io::Result<Option<Option<OwnedFd>>> {
+pub fn receive_with_fd(
+    socket: BorrowedFd<'_>,
+    bytes: &mut IoSliceMut<'_>,
+) -> io::Result<Option<Option<OwnedFd>>> {
     let mut control: Control = [0; 4];
     let mut message = message(&mut control);
     message.msg_iov = (&raw mut *bytes).cast();
-    // SAFETY: `message` points to memory that lives in this frame; an IoSliceMut has the layout of an iovec.
+    // SAFETY: `message` points to memory that lives in this frame; an IoSliceMut has the layout of
+    // an iovec.
     match unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) } {
         0 => return Ok(None),
         1.. => {}
@@ -36,14 +40,19 @@ pub fn receive_with_fd(socket: BorrowedFd<'_>, bytes: &mut IoSliceMut<'_>) -> io
 }
 
 /// Few bytes, and a descriptor with them, which stays open here.
-pub fn send_with_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
+pub fn send_with_fd(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    fd: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
     let mut control: Control = [0; 4];
     let mut part = IoSlice::new(bytes);
     let mut message = message(&mut control);
     message.msg_iov = (&raw mut part).cast();
     match fd {
         None => (message.msg_control, message.msg_controllen) = (std::ptr::null_mut(), 0),
-        // SAFETY: the control buffer has room for one header and one descriptor, which are written whole.
+        // SAFETY: the control buffer has room for one header and one descriptor, which are written
+        // whole.
         Some(fd) => unsafe {
             let header = libc::CMSG_FIRSTHDR(&message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -52,7 +61,8 @@ pub fn send_with_fd(socket: BorrowedFd<'_>, bytes: &[u8], fd: Option<BorrowedFd<
             std::ptr::write_unaligned(libc::CMSG_DATA(header).cast::<RawFd>(), fd.as_raw_fd());
         },
     }
-    // SAFETY: `message` points to memory that lives in this frame; an IoSlice has the layout of an iovec.
+    // SAFETY: `message` points to memory that lives in this frame; an IoSlice has the layout of an
+    // iovec.
     match unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) } {
         sent if sent == bytes.len() as isize => Ok(()),
         -1 => Err(io::Error::last_os_error()),

@@ -64,7 +64,8 @@ impl Drop for Registered {
         // With the connection all registrations go.
         let Some(device) = self.device.upgrade() else { return };
         if let Err(failure) = close(device.as_raw_fd(), self.id) {
-            tracing::error!(%failure, "the kernel does not know a file that was registered with it");
+            tracing::error!(%failure, "the kernel does not know a file that was registered with \
+                it");
         }
     }
 }

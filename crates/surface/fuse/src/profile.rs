@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Inodes and operations that are kept apart, some 100 bytes each; what comes beyond is counted in one.
+/// Inodes and operations that are kept apart, some 100 bytes each; what comes beyond is counted in
+/// one.
 const MOST_LINES: usize = 1 << 16;
 
 pub(crate) struct Profiling {

@@ -5,7 +5,9 @@ use crate::counters::{Arrival, Counters};
 use crate::lines::Line;
 use crate::request::{EXTENDED, FlagForm};
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
-use ebb_model::{Attr, BLOCK_BYTES, FileKind, InodeFlags, LockConflict, LockMode, Time, VolumeStat};
+use ebb_model::{
+    Attr, BLOCK_BYTES, FileKind, InodeFlags, LockConflict, LockMode, Time, VolumeStat,
+};
 use std::rc::Rc;
 use tracing::{debug, error};
 use zerocopy::{Immutable, IntoBytes};
@@ -138,12 +140,21 @@ pub(crate) fn entry_out(entry: &EntryReply) -> abi::EntryOut {
 pub(crate) fn lookup_out(lookup: &Lookup) -> abi::EntryOut {
     match lookup {
         Lookup::Found(entry) => entry_out(entry),
-        Lookup::Absent { ttl } => abi::EntryOut { entry_valid: ttl.as_secs(), entry_valid_nsec: ttl.subsec_nanos(), ..Default::default() },
+        Lookup::Absent { ttl } => abi::EntryOut {
+            entry_valid: ttl.as_secs(),
+            entry_valid_nsec: ttl.subsec_nanos(),
+            ..Default::default()
+        },
     }
 }
 
 pub(crate) fn attr_out(reply: &AttrReply) -> abi::AttrOut {
-    abi::AttrOut { attr_valid: reply.ttl.as_secs(), attr_valid_nsec: reply.ttl.subsec_nanos(), dummy: 0, attr: attr(&reply.attr) }
+    abi::AttrOut {
+        attr_valid: reply.ttl.as_secs(),
+        attr_valid_nsec: reply.ttl.subsec_nanos(),
+        dummy: 0,
+        attr: attr(&reply.attr),
+    }
 }
 
 pub(crate) fn statx_out(reply: &AttrReply) -> abi::StatxOut {
@@ -183,7 +194,9 @@ pub(crate) fn open_out(open: &OpenReply, flush: bool) -> abi::OpenOut {
         Caching::Direct { parallel: false } => (fopen::DIRECT_IO, 0),
         Caching::Direct { parallel: true } => (fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES, 0),
         Caching::Passthrough(PassthroughId(id)) => (fopen::PASSTHROUGH, id),
-        Caching::PassthroughDirect(PassthroughId(id)) => (fopen::PASSTHROUGH | fopen::DIRECT_IO, id),
+        Caching::PassthroughDirect(PassthroughId(id)) => {
+            (fopen::PASSTHROUGH | fopen::DIRECT_IO, id)
+        }
     };
     let flush = if flush { 0 } else { fopen::NOFLUSH };
     abi::OpenOut { fh: open.handle.0, open_flags: caching | flush, backing_id }
@@ -192,7 +205,10 @@ pub(crate) fn open_out(open: &OpenReply, flush: bool) -> abi::OpenOut {
 pub(crate) fn opendir_out(open: &OpenReply) -> abi::OpenOut {
     let open_flags = match open.caching {
         Caching::Keep => fopen::KEEP_CACHE | fopen::CACHE_DIR,
-        Caching::Fresh | Caching::Direct { .. } | Caching::Passthrough(_) | Caching::PassthroughDirect(_) => 0,
+        Caching::Fresh
+        | Caching::Direct { .. }
+        | Caching::Passthrough(_)
+        | Caching::PassthroughDirect(_) => 0,
     };
     abi::OpenOut { fh: open.handle.0, open_flags, backing_id: 0 }
 }
@@ -203,10 +219,15 @@ pub(crate) fn create_out((entry, open): &(EntryReply, OpenReply), flush: bool) -
 
 pub(crate) fn flags_out(form: FlagForm, flags: InodeFlags) -> Vec<u8> {
     let head = abi::IoctlOut::default();
-    let xflags = EXTENDED.iter().filter(|(_, flag)| flags.has(*flag)).fold(0, |xflags, (xflag, _)| xflags | xflag);
+    let xflags = EXTENDED
+        .iter()
+        .filter(|(_, flag)| flags.has(*flag))
+        .fold(0, |xflags, (xflag, _)| xflags | xflag);
     match form {
         FlagForm::Flags => [head.as_bytes(), flags.bits().as_bytes()].concat(),
-        FlagForm::Extended => [head.as_bytes(), abi::Fsxattr { xflags, ..Default::default() }.as_bytes()].concat(),
+        FlagForm::Extended => {
+            [head.as_bytes(), abi::Fsxattr { xflags, ..Default::default() }.as_bytes()].concat()
+        }
     }
 }
 
@@ -215,7 +236,12 @@ pub(crate) fn lk_out(conflict: Option<LockConflict>) -> abi::LkOut {
         None => abi::FileLock { kind: libc::F_UNLCK as u32, ..Default::default() },
         Some(LockConflict { piece, pid }) => {
             let kind = if piece.mode == LockMode::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
-            abi::FileLock { start: piece.range.start(), end: piece.range.end(), kind: kind as u32, pid }
+            abi::FileLock {
+                start: piece.range.start(),
+                end: piece.range.end(),
+                kind: kind as u32,
+                pid,
+            }
         }
     };
     abi::LkOut { lk }

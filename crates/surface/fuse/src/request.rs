@@ -8,7 +8,8 @@ use crate::abi::{self, fattr, ioctl};
 use crate::{Errno, Negotiated};
 use bytes::Bytes;
 use ebb_model::{
-    Access, FileKind, Ino, InodeFlags, LockMode, LockRange, MAX_IO_BYTES, Make, Name, RenameMode, SetAttr, SetTime, Time, XattrMode,
+    Access, FileKind, Ino, InodeFlags, LockMode, LockRange, MAX_IO_BYTES, Make, Name, RenameMode,
+    SetAttr, SetTime, Time, XattrMode,
 };
 use std::ops::Range;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
@@ -29,7 +30,8 @@ pub struct Ids {
 pub struct Context {
     /// What the answer is to name: of a request that is sent again another number than before.
     pub unique: u64,
-    /// Who asks. On a mount that may be idmapped the kernel says that of what makes an inode, and of nothing else.
+    /// Who asks. On a mount that may be idmapped the kernel says that of what makes an inode, and
+    /// of nothing else.
     pub ids: Option<Ids>,
     /// 0 where the kernel acts on its own, or for a process of another pid namespace.
     pub pid: u32,
@@ -140,8 +142,8 @@ pub struct Request {
     pub operation: Operation,
 }
 
-/// What the kernel asks for. What the paper lacks is among it: extended attributes, locks of fcntl(2), flags by ioctl(2), mknod
-/// and readdirplus (C-61).
+/// What the kernel asks for. What the paper lacks is among it: extended attributes, locks of
+/// fcntl(2), flags by ioctl(2), mknod and readdirplus (C-61).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     Lookup {
@@ -315,12 +317,20 @@ pub enum Rejected {
 }
 
 impl Message {
-    /// Parses one message of the device, as it is after `agreed`. `payload` turns the range of the message that
-    /// holds the bytes of a WRITE into bytes that outlive it.
-    pub fn parse(agreed: &Negotiated, message: &[u8], payload: impl FnOnce(Range<usize>) -> Bytes) -> Result<Message, Rejected> {
-        let Ok((header, body)) = abi::InHeader::read_from_prefix(message) else { return Err(Rejected::Silent) };
+    /// Parses one message of the device, as it is after `agreed`. `payload` turns the range of the
+    /// message that holds the bytes of a WRITE into bytes that outlive it.
+    pub fn parse(
+        agreed: &Negotiated,
+        message: &[u8],
+        payload: impl FnOnce(Range<usize>) -> Bytes,
+    ) -> Result<Message, Rejected> {
+        let Ok((header, body)) = abi::InHeader::read_from_prefix(message) else {
+            return Err(Rejected::Silent);
+        };
         let reject = |errno| match header.opcode {
-            abi::FORGET | abi::BATCH_FORGET | abi::INTERRUPT | abi::NOTIFY_REPLY => Rejected::Silent,
+            abi::FORGET | abi::BATCH_FORGET | abi::INTERRUPT | abi::NOTIFY_REPLY => {
+                Rejected::Silent
+            }
             opcode => Rejected::Answer { unique: header.unique, opcode, errno },
         };
         if header.len as usize != message.len() {
@@ -370,7 +380,9 @@ fn parse_operation(
         },
         abi::GETATTR => {
             let arg: abi::GetattrIn = body.take()?;
-            Operation::GetAttr { handle: handle_if(arg.getattr_flags & abi::GETATTR_FH != 0, arg.fh) }
+            Operation::GetAttr {
+                handle: handle_if(arg.getattr_flags & abi::GETATTR_FH != 0, arg.fh),
+            }
         }
         abi::STATX => {
             let arg: abi::StatxIn = body.take()?;
@@ -378,7 +390,10 @@ fn parse_operation(
         }
         abi::SETATTR => {
             let arg: abi::SetattrIn = body.take()?;
-            Operation::SetAttr { set: set_attr(&arg)?, handle: handle_if(arg.valid & fattr::FH != 0, arg.fh) }
+            Operation::SetAttr {
+                set: set_attr(&arg)?,
+                handle: handle_if(arg.valid & fattr::FH != 0, arg.fh),
+            }
         }
         abi::READLINK => Operation::ReadLink,
         abi::SYMLINK => {
@@ -388,17 +403,30 @@ fn parse_operation(
         }
         abi::MKNOD => {
             let arg: abi::MknodIn = body.take()?;
-            Operation::Make { name: body.name()?, mode: permissions(arg.mode), what: node(arg.mode, arg.rdev)? }
+            Operation::Make {
+                name: body.name()?,
+                mode: permissions(arg.mode),
+                what: node(arg.mode, arg.rdev)?,
+            }
         }
         abi::MKDIR => {
             let arg: abi::MkdirIn = body.take()?;
-            Operation::Make { name: body.name()?, mode: permissions(arg.mode), what: Make::Directory }
+            Operation::Make {
+                name: body.name()?,
+                mode: permissions(arg.mode),
+                what: Make::Directory,
+            }
         }
         abi::UNLINK => Operation::Unlink { name: body.name()? },
         abi::RMDIR => Operation::Rmdir { name: body.name()? },
         abi::RENAME => {
             let arg: abi::RenameIn = body.take()?;
-            Operation::Rename { name: body.name()?, to: Ino(arg.newdir), new_name: body.name()?, mode: RenameMode::Replace }
+            Operation::Rename {
+                name: body.name()?,
+                to: Ino(arg.newdir),
+                new_name: body.name()?,
+                mode: RenameMode::Replace,
+            }
         }
         abi::RENAME2 => {
             const BOTH: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
@@ -411,7 +439,12 @@ fn parse_operation(
                 BOTH => RenameMode::Whiteout { keep_target: true, ino: None },
                 _ => return Err(Errno::INVALID),
             };
-            Operation::Rename { name: body.name()?, to: Ino(arg.newdir), new_name: body.name()?, mode }
+            Operation::Rename {
+                name: body.name()?,
+                to: Ino(arg.newdir),
+                new_name: body.name()?,
+                mode,
+            }
         }
         abi::LINK => {
             let arg: abi::LinkIn = body.take()?;
@@ -423,7 +456,11 @@ fn parse_operation(
         }
         abi::CREATE => {
             let arg: abi::CreateIn = body.take()?;
-            Operation::Create { name: body.name()?, mode: permissions(arg.mode), flags: open_flags(arg.flags) }
+            Operation::Create {
+                name: body.name()?,
+                mode: permissions(arg.mode),
+                flags: open_flags(arg.flags),
+            }
         }
         abi::TMPFILE => {
             let arg: abi::CreateIn = body.take()?;
@@ -432,7 +469,11 @@ fn parse_operation(
         abi::READ => {
             let arg: abi::ReadIn = body.take()?;
             let len_bytes = bounded(arg.size)?;
-            Operation::Read { handle: Handle(arg.fh), offset: position(arg.offset, u64::from(len_bytes))?, len_bytes }
+            Operation::Read {
+                handle: Handle(arg.fh),
+                offset: position(arg.offset, u64::from(len_bytes))?,
+                len_bytes,
+            }
         }
         abi::WRITE => {
             let arg: abi::WriteIn = body.take()?;
@@ -459,14 +500,21 @@ fn parse_operation(
         }
         abi::FSYNC => {
             let arg: abi::FsyncIn = body.take()?;
-            Operation::Fsync { handle: Handle(arg.fh), data_only: arg.fsync_flags & abi::FSYNC_FDATASYNC != 0 }
+            Operation::Fsync {
+                handle: Handle(arg.fh),
+                data_only: arg.fsync_flags & abi::FSYNC_FDATASYNC != 0,
+            }
         }
         abi::STATFS => Operation::StatFs,
         abi::SETXATTR => {
             let arg: abi::SetxattrIn = body.take()?;
-            // A kernel that does not say so has not looked: rather no set-group-id than somebody else's.
+            // A kernel that does not say so has not looked: rather no set-group-id than somebody
+            // else's.
             let drop_set_gid = match agreed.has(abi::init::SETXATTR_EXT) {
-                true => body.take::<abi::SetxattrInExt>()?.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0,
+                true => {
+                    body.take::<abi::SetxattrInExt>()?.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID
+                        != 0
+                }
                 false => header.uid != 0,
             };
             let name = body.xattr_name()?;
@@ -498,7 +546,8 @@ fn parse_operation(
             Operation::ReadDir {
                 handle: Handle(arg.fh),
                 position: arg.offset,
-                // Who gives the kernel a larger buffer, or is part of it, has it ask for all of its pages.
+                // Who gives the kernel a larger buffer, or is part of it, has it ask for all of its
+                // pages.
                 limit_bytes: arg.size.min(MAX_IO_BYTES as u32),
                 plus: header.opcode == abi::READDIRPLUS,
             }
@@ -509,7 +558,10 @@ fn parse_operation(
         }
         abi::FSYNCDIR => {
             let arg: abi::FsyncIn = body.take()?;
-            Operation::FsyncDir { handle: Handle(arg.fh), data_only: arg.fsync_flags & abi::FSYNC_FDATASYNC != 0 }
+            Operation::FsyncDir {
+                handle: Handle(arg.fh),
+                data_only: arg.fsync_flags & abi::FSYNC_FDATASYNC != 0,
+            }
         }
         abi::ACCESS => {
             let arg: abi::AccessIn = body.take()?;
@@ -518,7 +570,11 @@ fn parse_operation(
         }
         abi::GETLK => {
             let arg: abi::LkIn = body.take()?;
-            Operation::GetLk { owner: arg.owner, range: lock_range(&arg.lk)?, mode: lock_mode(&arg.lk)? }
+            Operation::GetLk {
+                owner: arg.owner,
+                range: lock_range(&arg.lk)?,
+                mode: lock_mode(&arg.lk)?,
+            }
         }
         abi::SETLK | abi::SETLKW => {
             let arg: abi::LkIn = body.take()?;
@@ -535,7 +591,12 @@ fn parse_operation(
         abi::FALLOCATE => {
             let arg: abi::FallocateIn = body.take()?;
             let offset = position(arg.offset, arg.length)?;
-            Operation::Fallocate { handle: Handle(arg.fh), offset, len_bytes: arg.length, mode: arg.mode as i32 }
+            Operation::Fallocate {
+                handle: Handle(arg.fh),
+                offset,
+                len_bytes: arg.length,
+                mode: arg.mode as i32,
+            }
         }
         abi::LSEEK => {
             let arg: abi::LseekIn = body.take()?;
@@ -556,8 +617,13 @@ fn parse_operation(
             let wide = header.opcode == abi::COPY_FILE_RANGE_64;
             // The older form answers in 32 bits; a shorter copy than asked is always allowed.
             let len_bytes = if wide { arg.len } else { arg.len.min(COPY_LIMIT_BYTES) };
-            let end =
-                |nodeid, fh, offset| position(offset, len_bytes).map(|offset| CopyEnd { ino: Ino(nodeid), handle: Handle(fh), offset });
+            let end = |nodeid, fh, offset| {
+                position(offset, len_bytes).map(|offset| CopyEnd {
+                    ino: Ino(nodeid),
+                    handle: Handle(fh),
+                    offset,
+                })
+            };
             Operation::CopyFileRange {
                 from: end(header.nodeid, arg.fh_in, arg.off_in)?,
                 to: end(arg.nodeid_out, arg.fh_out, arg.off_out)?,
@@ -572,8 +638,14 @@ fn parse_operation(
             match arg.cmd {
                 ioctl::GETFLAGS => Operation::GetFlags { form: FlagForm::Flags },
                 ioctl::FSGETXATTR => Operation::GetFlags { form: FlagForm::Extended },
-                ioctl::SETFLAGS => Operation::SetFlags { form: FlagForm::Flags, flags: InodeFlags::new(body.take()?)? },
-                ioctl::FSSETXATTR => Operation::SetFlags { form: FlagForm::Extended, flags: of_extended(&body.take()?)? },
+                ioctl::SETFLAGS => Operation::SetFlags {
+                    form: FlagForm::Flags,
+                    flags: InodeFlags::new(body.take()?)?,
+                },
+                ioctl::FSSETXATTR => Operation::SetFlags {
+                    form: FlagForm::Extended,
+                    flags: of_extended(&body.take()?)?,
+                },
                 _ => return Err(Errno::NOT_TTY),
             }
         }
@@ -622,16 +694,21 @@ impl<'a> Body<'a> {
 
     fn xattr_name(&mut self) -> Result<Bytes, Errno> {
         match self.string()? {
-            name if name.is_empty() || name.len() > ebb_model::MAX_XATTR_NAME_BYTES => Err(Errno::RANGE),
+            name if name.is_empty() || name.len() > ebb_model::MAX_XATTR_NAME_BYTES => {
+                Err(Errno::RANGE)
+            }
             name => Ok(Bytes::copy_from_slice(name)),
         }
     }
 
     fn forgets(&mut self) -> Result<Vec<(Ino, u64)>, Errno> {
         let count = self.take::<abi::BatchForgetIn>()?.count as usize;
-        let records = self.bytes(count.checked_mul(size_of::<abi::ForgetOne>()).ok_or(Errno::IO)?)?;
+        let records =
+            self.bytes(count.checked_mul(size_of::<abi::ForgetOne>()).ok_or(Errno::IO)?)?;
         let mut records = Body { rest: records, message_len: self.message_len };
-        (0..count).map(|_| records.take::<abi::ForgetOne>().map(|one| (Ino(one.nodeid), one.nlookup))).collect()
+        (0..count)
+            .map(|_| records.take::<abi::ForgetOne>().map(|one| (Ino(one.nodeid), one.nlookup)))
+            .collect()
     }
 }
 
@@ -653,7 +730,9 @@ fn umask(opcode: u32, body: &[u8]) -> u16 {
     let umask = match opcode {
         abi::MKNOD => abi::MknodIn::read_from_prefix(body).ok().map(|(arg, _)| arg.umask),
         abi::MKDIR => abi::MkdirIn::read_from_prefix(body).ok().map(|(arg, _)| arg.umask),
-        abi::CREATE | abi::TMPFILE => abi::CreateIn::read_from_prefix(body).ok().map(|(arg, _)| arg.umask),
+        abi::CREATE | abi::TMPFILE => {
+            abi::CreateIn::read_from_prefix(body).ok().map(|(arg, _)| arg.umask)
+        }
         _ => None,
     };
     (umask.unwrap_or(0) & 0o777) as u16
@@ -679,7 +758,11 @@ fn position(offset: u64, len_bytes: u64) -> Result<u64, Errno> {
 /// No hints about extents, and no project, which ebb has none of.
 fn of_extended(given: &abi::Fsxattr) -> Result<InodeFlags, Errno> {
     let known = EXTENDED.iter().fold(0, |known, (xflag, _)| known | xflag);
-    if given.xflags & !known != 0 || given.extsize != 0 || given.cowextsize != 0 || given.projid != 0 {
+    if given.xflags & !known != 0
+        || given.extsize != 0
+        || given.cowextsize != 0
+        || given.projid != 0
+    {
         return Err(Errno::NOT_SUPPORTED);
     }
     let set = EXTENDED.iter().filter(|(xflag, _)| given.xflags & xflag != 0);
@@ -729,7 +812,8 @@ fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
             () => Ok(Some(SetTime::To(Time { secs: secs as i64, nanos }))),
         }
     };
-    let is_empty = !(has(fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE | fattr::ATIME | fattr::MTIME));
+    let is_empty =
+        !(has(fattr::MODE | fattr::UID | fattr::GID | fattr::SIZE | fattr::ATIME | fattr::MTIME));
     let size_bytes = if has(fattr::SIZE) { Some(position(arg.size, 0)?) } else { None };
     Ok(SetAttr {
         mode: has(fattr::MODE).then_some(permissions(arg.mode)),
@@ -738,8 +822,8 @@ fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
         size_bytes,
         atime: time(fattr::ATIME, fattr::ATIME_NOW, arg.atime, arg.atimensec)?,
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, arg.mtime, arg.mtimensec)?,
-        // HANDLE_KILLPRIV_V2 leaves a change of owner to the file system without saying so, and says nothing at all of
-        // one that leaves both as they are.
+        // HANDLE_KILLPRIV_V2 leaves a change of owner to the file system without saying so, and
+        // says nothing at all of one that leaves both as they are.
         drop_set_id: has(fattr::KILL_SUIDGID | fattr::UID | fattr::GID) || is_empty,
     })
 }

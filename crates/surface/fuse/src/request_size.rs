@@ -12,17 +12,18 @@ pub(crate) struct RequestSize {
 }
 
 impl RequestSize {
-    /// In one WRITE: the largest power of two that the kernel's pages hold from wherever in a page it begins. What
-    /// begins inside a block leaves that without a checksum until it is sent, and what is written in other
-    /// lengths, or smaller ones, is kept in small folios, of which who maps the file has each mapped by itself.
+    /// In one WRITE: the largest power of two that the kernel's pages hold from wherever in a page
+    /// it begins. What begins inside a block leaves that without a checksum until it is sent, and
+    /// what is written in other lengths, or smaller ones, is kept in small folios, of which who
+    /// maps the file has each mapped by itself.
     pub fn within(most_pages: usize, page_bytes: usize) -> RequestSize {
         let pages = most_pages.clamp(1, pages_from_anywhere(page_bytes));
         let write_bytes = 1 << (pages * page_bytes - page_bytes).max(page_bytes).ilog2();
         RequestSize { pages: pages as u16, write_bytes }
     }
 
-    /// Of mounts that are made from now on. The kernel's own limit is one page too few, and root raises it by that one;
-    /// whoever has set another one meant it.
+    /// Of mounts that are made from now on. The kernel's own limit is one page too few, and root
+    /// raises it by that one; whoever has set another one meant it.
     pub fn of_this_kernel() -> RequestSize {
         let wanted = pages_from_anywhere(page_bytes());
         let limit = limit_pages();
@@ -75,6 +76,9 @@ mod tests {
         for (most, size) in sizes {
             assert_eq!(RequestSize::within(most, 4096), size, "{most}");
         }
-        assert_eq!([256, 16].map(|most| RequestSize::within(most, 64 << 10)), [size(17, 1 << 20), size(16, 512 << 10)]);
+        assert_eq!(
+            [256, 16].map(|most| RequestSize::within(most, 64 << 10)),
+            [size(17, 1 << 20), size(16, 512 << 10)]
+        );
     }
 }

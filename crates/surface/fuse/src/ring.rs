@@ -1,10 +1,12 @@
-//! Requests that come and are answered through an io_uring in place of reads and writes of `/dev/fuse` (Linux 6.14).
+//! Requests that come and are answered through an io_uring in place of reads and writes of
+//! `/dev/fuse` (Linux 6.14).
 //!
-//! Each processor has a queue of slots, each of which is either in the kernel's hands, to be filled with a request, or
-//! in ours, until that is answered. A request for which there is no slot waits in the kernel until another one of the same
-//! processor is answered, whatever slots come meanwhile: so each queue has some to spare, and mounts whose requests may wait
-//! for ever (for locks that others take too) are refused. What only informs (FORGET, INTERRUPT) still is read from the device,
-//! and notifications are written to it.
+//! Each processor has a queue of slots, each of which is either in the kernel's hands, to be filled
+//! with a request, or in ours, until that is answered. A request for which there is no slot waits
+//! in the kernel until another one of the same processor is answered, whatever slots come
+//! meanwhile: so each queue has some to spare, and mounts whose requests may wait for ever (for
+//! locks that others take too) are refused. What only informs (FORGET, INTERRUPT) still is read
+//! from the device, and notifications are written to it.
 
 use crate::abi;
 use crate::device::Device;
@@ -79,8 +81,8 @@ enum State {
     Over,
 }
 
-/// What the kernel writes to whenever the slot is its own: the header, where both are (for the kernel to read), and the
-/// payload.
+/// What the kernel writes to whenever the slot is its own: the header, where both are (for the
+/// kernel to read), and the payload.
 struct Memory(NonNull<u8>);
 
 /// A request that was taken out of a slot.
@@ -95,14 +97,21 @@ impl Ring {
     pub fn start(device: &Rc<Device>) -> io::Result<Ring> {
         let (queues, online) = (processors("possible")?.len(), processors("online")?);
         let mut builder = IoUring::builder();
-        builder.setup_coop_taskrun().setup_submit_all().setup_cqsize(most_slots(queues) as u32).setup_clamp();
+        builder
+            .setup_coop_taskrun()
+            .setup_submit_all()
+            .setup_cqsize(most_slots(queues) as u32)
+            .setup_clamp();
         let uring: Uring = builder.build(PUSHED_AT_MOST)?;
         // SAFETY: the ring stays open for as long as it is watched.
-        let wakes = unsafe { AsyncFd::register_with_interest(Watched(uring.as_raw_fd()), Interest::READABLE)? };
+        let wakes = unsafe {
+            AsyncFd::register_with_interest(Watched(uring.as_raw_fd()), Interest::READABLE)?
+        };
         let (queues, device) = (vec![Queue::default(); queues], device.clone());
-        let mut inner = Inner { uring, slots: Vec::new(), queues, first: 0, pushed: 0, grows: true, device };
-        // The kernel sends nothing before every queue has a slot. Those that are used have all from the beginning: to add one
-        // can meet the end of the mount.
+        let mut inner =
+            Inner { uring, slots: Vec::new(), queues, first: 0, pushed: 0, grows: true, device };
+        // The kernel sends nothing before every queue has a slot. Those that are used have all from
+        // the beginning: to add one can meet the end of the mount.
         for queue in 0..inner.queues.len() {
             for _ in 0..if online.contains(&queue) { SPARE } else { 1 } {
                 inner.add(queue)?;
@@ -126,8 +135,14 @@ impl Ring {
                 let before = std::mem::replace(&mut slot.state, State::Over);
                 match -entry.result() {
                     // The connection is over, which the device tells.
-                    libc::ENOTCONN | libc::ECANCELED | libc::ENODEV | libc::ENOENT | libc::ECONNABORTED => {}
-                    refused if before == State::Fresh && at >= inner.first => inner.is_enough(&io::Error::from_raw_os_error(refused)),
+                    libc::ENOTCONN
+                    | libc::ECANCELED
+                    | libc::ENODEV
+                    | libc::ENOENT
+                    | libc::ECONNABORTED => {}
+                    refused if before == State::Fresh && at >= inner.first => {
+                        inner.is_enough(&io::Error::from_raw_os_error(refused))
+                    }
                     refused => return Err(io::Error::from_raw_os_error(refused)),
                 }
                 continue;
@@ -142,15 +157,21 @@ impl Ring {
         }
     }
 
-    /// Answers the request that was taken out of the slot. It is on its way by the next [`Ring::submit`].
+    /// Answers the request that was taken out of the slot. It is on its way by the next
+    /// [`Ring::submit`].
     pub fn answer(&self, slot: usize, error: i32, unique: u64, body: &[u8]) -> io::Result<()> {
         let inner = &mut *self.inner.borrow_mut();
-        let Some(answered) = inner.slots.get_mut(slot).filter(|slot| slot.state == State::Ours) else {
+        let Some(answered) = inner.slots.get_mut(slot).filter(|slot| slot.state == State::Ours)
+        else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         answered.write(error, unique, body)?;
         let (queue, commit_id) = (answered.queue, answered.commit_id);
-        inner.push(slot, COMMIT_AND_FETCH, abi::RingCommand { commit_id, queue, ..abi::RingCommand::default() })?;
+        inner.push(
+            slot,
+            COMMIT_AND_FETCH,
+            abi::RingCommand { commit_id, queue, ..abi::RingCommand::default() },
+        )?;
         inner.slots[slot].state = State::Kernel;
         let queue = &mut inner.queues[usize::from(queue)];
         (queue.ours, queue.kernels) = (queue.ours - 1, queue.kernels + 1);
@@ -167,7 +188,12 @@ impl Ring {
         while inner.pushed > 0 {
             match inner.submit() {
                 // The kernel is short of memory for the moment.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY | libc::EINTR)) => {
+                Err(error)
+                    if matches!(
+                        error.raw_os_error(),
+                        Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY | libc::EINTR)
+                    ) =>
+                {
                     std::thread::yield_now();
                 }
                 done => done?,
@@ -211,14 +237,25 @@ impl Inner {
 
     fn is_enough(&mut self, why: &dyn std::fmt::Display) {
         if std::mem::replace(&mut self.grows, false) {
-            warn!(slots = self.slots.len(), %why, "no more requests come through the ring at one time: further ones wait in the kernel");
+            warn!(slots = self.slots.len(), %why, "no more requests come through the ring at one \
+                time: further ones wait in the kernel");
         }
     }
 
     fn add(&mut self, queue: usize) -> io::Result<()> {
         let (at, memory) = (self.slots.len(), Memory::new()?);
-        self.slots.push(Slot { queue: queue as u16, commit_id: 0, state: State::Fresh, memory, filled_bytes: 0 });
-        let pushed = self.push(at, REGISTER, abi::RingCommand { queue: queue as u16, ..abi::RingCommand::default() });
+        self.slots.push(Slot {
+            queue: queue as u16,
+            commit_id: 0,
+            state: State::Fresh,
+            memory,
+            filled_bytes: 0,
+        });
+        let pushed = self.push(
+            at,
+            REGISTER,
+            abi::RingCommand { queue: queue as u16, ..abi::RingCommand::default() },
+        );
         match pushed {
             Ok(()) => self.queues[queue].kernels += 1,
             Err(_) => self.slots[at].state = State::Over,
@@ -229,18 +266,26 @@ impl Inner {
     fn push(&mut self, slot: usize, operation: u32, command: abi::RingCommand) -> io::Result<()> {
         let mut bytes = [0; 80];
         bytes[..size_of::<abi::RingCommand>()].copy_from_slice(command.as_bytes());
-        let entry = opcode::UringCmd80::new(types::Fd(self.device.fd().as_raw_fd()), operation).cmd(bytes);
+        let entry =
+            opcode::UringCmd80::new(types::Fd(self.device.fd().as_raw_fd()), operation).cmd(bytes);
         let entry = match operation {
             REGISTER => {
                 let mut entry = entry.addr(Some(self.slots[slot].memory.parts() as u64)).build();
-                // SAFETY: the entry is the kernel's `io_uring_sqe` of 128 bytes, of which `len` are these four.
-                unsafe { (&raw mut entry).cast::<[u8; 4]>().byte_add(SQE_LEN_AT).write(PARTS.to_ne_bytes()) };
+                // SAFETY: the entry is the kernel's `io_uring_sqe` of 128 bytes, of which `len` are
+                // these four.
+                unsafe {
+                    (&raw mut entry)
+                        .cast::<[u8; 4]>()
+                        .byte_add(SQE_LEN_AT)
+                        .write(PARTS.to_ne_bytes())
+                };
                 entry
             }
             _ => entry.build(),
         };
         let entry = entry.user_data(slot as u64);
-        // SAFETY: what the entry points to is the slot's, and let go only when the kernel has given the slot back.
+        // SAFETY: what the entry points to is the slot's, and let go only when the kernel has given
+        // the slot back.
         while unsafe { self.uring.submission().push(&entry) }.is_err() {
             self.submit()?;
         }
@@ -256,17 +301,27 @@ impl Inner {
 }
 
 impl Slot {
-    /// The request as one message. Only while the slot is ours. `is_deep`: so many are in use that the memory of this one
-    /// is not soon needed again.
+    /// The request as one message. Only while the slot is ours. `is_deep`: so many are in use that
+    /// the memory of this one is not soon needed again.
     fn read(&mut self, buffer: &mut [u8], is_deep: bool) -> io::Result<usize> {
         // SAFETY: nobody else touches the memory of a slot that is ours.
-        let (header, payload) = unsafe { (&*self.memory.header(), std::slice::from_raw_parts(self.memory.payload(), PAYLOAD_BYTES)) };
+        let (header, payload) = unsafe {
+            (
+                &*self.memory.header(),
+                std::slice::from_raw_parts(self.memory.payload(), PAYLOAD_BYTES),
+            )
+        };
         self.commit_id = header.slot.commit_id;
         let head_bytes = size_of::<abi::InHeader>();
-        let (head, _) = abi::InHeader::read_from_prefix(&header.in_out).map_err(|_| io::ErrorKind::InvalidData)?;
+        let (head, _) = abi::InHeader::read_from_prefix(&header.in_out)
+            .map_err(|_| io::ErrorKind::InvalidData)?;
         let (len, payload_bytes) = (head.len as usize, header.slot.payload_bytes as usize);
-        let arguments = len.checked_sub(head_bytes + payload_bytes).and_then(|bytes| header.arguments.get(..bytes));
-        let (Some(arguments), Some(payload), Some(buffer)) = (arguments, payload.get(..payload_bytes), buffer.get_mut(..len)) else {
+        let arguments = len
+            .checked_sub(head_bytes + payload_bytes)
+            .and_then(|bytes| header.arguments.get(..bytes));
+        let (Some(arguments), Some(payload), Some(buffer)) =
+            (arguments, payload.get(..payload_bytes), buffer.get_mut(..len))
+        else {
             error!(len, payload_bytes, "the kernel does not keep to the protocol");
             return Err(io::ErrorKind::InvalidData.into());
         };
@@ -278,7 +333,9 @@ impl Slot {
         self.filled_bytes = self.filled_bytes.max(payload_bytes);
         if is_deep && self.filled_bytes >= GIVEN_BACK_BYTES {
             // SAFETY: as above; what was there has been copied, and is zeros from now on.
-            unsafe { libc::madvise(self.memory.payload().cast(), PAYLOAD_BYTES, libc::MADV_DONTNEED) };
+            unsafe {
+                libc::madvise(self.memory.payload().cast(), PAYLOAD_BYTES, libc::MADV_DONTNEED)
+            };
             self.filled_bytes = 0;
         }
         Ok(len)
@@ -287,11 +344,19 @@ impl Slot {
     /// Only while the slot is ours.
     fn write(&mut self, error: i32, unique: u64, body: &[u8]) -> io::Result<()> {
         // SAFETY: as in `read`.
-        let (header, payload) =
-            unsafe { (&mut *self.memory.header(), std::slice::from_raw_parts_mut(self.memory.payload(), PAYLOAD_BYTES)) };
+        let (header, payload) = unsafe {
+            (
+                &mut *self.memory.header(),
+                std::slice::from_raw_parts_mut(self.memory.payload(), PAYLOAD_BYTES),
+            )
+        };
         payload.get_mut(..body.len()).ok_or(io::ErrorKind::FileTooLarge)?.copy_from_slice(body);
         self.filled_bytes = self.filled_bytes.max(body.len());
-        let out = abi::OutHeader { len: (size_of::<abi::OutHeader>() + body.len()) as u32, error, unique };
+        let out = abi::OutHeader {
+            len: (size_of::<abi::OutHeader>() + body.len()) as u32,
+            error,
+            unique,
+        };
         header.in_out[..size_of::<abi::OutHeader>()].copy_from_slice(out.as_bytes());
         header.slot.payload_bytes = body.len() as u32;
         Ok(())
@@ -300,7 +365,8 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // What the kernel may still write to is left to it: the process ends with its mount, or soon after.
+        // What the kernel may still write to is left to it: the process ends with its mount, or
+        // soon after.
         if matches!(self.state, State::Ours | State::Over) {
             // SAFETY: it comes from `Memory::new`, and nobody else has it any more.
             unsafe { libc::munmap(self.memory.0.as_ptr().cast(), MEMORY_BYTES) };
@@ -311,7 +377,10 @@ impl Drop for Slot {
 impl Memory {
     /// Only what a request fills of it becomes memory.
     fn new() -> io::Result<Memory> {
-        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
+        let (access, kind) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+        );
         // SAFETY: a new mapping touches no memory that is there.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), MEMORY_BYTES, access, kind, -1, 0) };
         if start == libc::MAP_FAILED {
@@ -319,7 +388,10 @@ impl Memory {
         }
         let memory = Memory(NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?);
         let part = |base: *mut libc::c_void, iov_len| libc::iovec { iov_base: base, iov_len };
-        let parts = [part(memory.header().cast(), size_of::<abi::RingHeader>()), part(memory.payload().cast(), PAYLOAD_BYTES)];
+        let parts = [
+            part(memory.header().cast(), size_of::<abi::RingHeader>()),
+            part(memory.payload().cast(), PAYLOAD_BYTES),
+        ];
         // SAFETY: it is within the mapping, behind the header, and aligned.
         unsafe { memory.parts().write(parts) };
         Ok(memory)
@@ -348,7 +420,9 @@ fn most_slots(queues: usize) -> usize {
 /// Those that could ever be there (`possible`), of which each has a queue, or are (`online`).
 fn processors(which: &str) -> io::Result<BTreeSet<usize>> {
     let list = std::fs::read_to_string(format!("/sys/devices/system/cpu/{which}"))?;
-    listed(list.trim()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{list:?} is no list of processors")))
+    listed(list.trim()).ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, format!("{list:?} is no list of processors"))
+    })
 }
 
 /// A list as in "0-3,6".
@@ -383,10 +457,12 @@ const HEADER_BYTES: usize = LARGEST_PAGE_BYTES;
 const LARGEST_PAGE_BYTES: usize = 64 << 10;
 const MEMORY_BYTES: usize = HEADER_BYTES + PAYLOAD_BYTES;
 
-/// Slots that a queue has for requests that come while we are busy; from half of them on there are to be more.
+/// Slots that a queue has for requests that come while we are busy; from half of them on there are
+/// to be more.
 const SPARE: usize = 16;
 
-/// Slots of a queue in use whose memory is kept: the kernel takes the one first that it was given last.
+/// Slots of a queue in use whose memory is kept: the kernel takes the one first that it was given
+/// last.
 const FILLED: usize = 4;
 
 /// Memory of those beyond that is given back when so much of it was filled.
@@ -408,7 +484,8 @@ mod tests {
         assert_eq!(["", "3-1", "a-b", "0-70000"].map(listed), [const { None }; 4]);
     }
 
-    /// However many processors are used: once each of them has its slots to spare, requests have theirs.
+    /// However many processors are used: once each of them has its slots to spare, requests have
+    /// theirs.
     #[test]
     fn many_processors_take_nobodys_slots() {
         for queues in [1, 2, 256, 4096] {

@@ -1,8 +1,8 @@
 //! Serving a mount: reads requests, runs them concurrently on this thread, answers.
 //!
-//! A request costs two system calls, read and writev, or comes through a [ring](crate::ring). A handler that completes at once is
-//! polled in place and costs no allocation; one that has to wait moves to the set of those
-//! in flight.
+//! A request costs two system calls, read and writev, or comes through a [ring](crate::ring). A
+//! handler that completes at once is polled in place and costs no allocation; one that has to wait
+//! moves to the set of those in flight.
 
 use crate::buffer::{BufferPool, share};
 use crate::counters::{Arrival, Counters};
@@ -17,7 +17,8 @@ use crate::request_size::RequestSize;
 use crate::ring::Ring;
 use crate::succession::Succession;
 use crate::{
-    Filesystem, Message, Mount, Negotiated, Notification, Notifier, NotifyError, Operation, Passthrough, Rejected, Request, abi, dispatch,
+    Filesystem, Message, Mount, Negotiated, Notification, Notifier, NotifyError, Operation,
+    Passthrough, Rejected, Request, abi, dispatch,
 };
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -39,17 +40,25 @@ use zerocopy::{FromBytes, IntoBytes};
 
 #[derive(Debug, Error)]
 pub enum SessionError {
-    #[error("this kernel speaks FUSE {major}.{minor}; ebb needs {}.{} or newer (Linux 5.4)", abi::MAJOR, abi::MINOR_LEAST)]
+    #[error(
+        "this kernel speaks FUSE {major}.{minor}; ebb needs {}.{} or newer (Linux 5.4)",
+        abi::MAJOR,
+        abi::MINOR_LEAST
+    )]
     KernelTooOld { major: u32, minor: u32 },
     #[error("the mount ended before it was served")]
     EndedEarly,
     #[error("the kernel does not keep to the protocol: {0}")]
     Protocol(&'static str),
     #[error(
-        "this kernel offers no FUSE over io_uring: it takes Linux 6.14, and `echo Y > /sys/module/fuse/parameters/enable_uring` as root"
+        "this kernel offers no FUSE over io_uring: it takes Linux 6.14, and `echo Y > \
+         /sys/module/fuse/parameters/enable_uring` as root"
     )]
     NoRing,
-    #[error("the io_uring of the mount: {0}; -o io_uring takes a kernel, and a container, that allow it (kernel.io_uring_disabled)")]
+    #[error(
+        "the io_uring of the mount: {0}; -o io_uring takes a kernel, and a container, that allow \
+         it (kernel.io_uring_disabled)"
+    )]
     Ring(io::Error),
     #[error("/dev/fuse: {0}")]
     Device(#[from] io::Error),
@@ -98,7 +107,11 @@ impl Session {
         }
         point.place.set_read_ahead(read_ahead_bytes);
         let telling = Telling::start(&device)?;
-        debug!(minor = negotiated.minor, flags = format_args!("{:#x}", negotiated.flags), "FUSE connection");
+        debug!(
+            minor = negotiated.minor,
+            flags = format_args!("{:#x}", negotiated.flags),
+            "FUSE connection"
+        );
         Ok(Session::of(device, telling, point, negotiated, false))
     }
 
@@ -116,14 +129,32 @@ impl Session {
         Ok(Session::of(device, telling, point, negotiated, true))
     }
 
-    fn of(device: Rc<Device>, telling: Telling, point: MountPoint, negotiated: Negotiated, taken_over: bool) -> Session {
+    fn of(
+        device: Rc<Device>,
+        telling: Telling,
+        point: MountPoint,
+        negotiated: Negotiated,
+        taken_over: bool,
+    ) -> Session {
         let (counters, most_bytes) = (Rc::new(Counters::new()), u64::MAX);
-        Session { device, telling, point, negotiated, counters, most_bytes, taken_over, at_end: None, idle: Box::new(|| ()) }
+        Session {
+            device,
+            telling,
+            point,
+            negotiated,
+            counters,
+            most_bytes,
+            taken_over,
+            at_end: None,
+            idle: Box::new(|| ()),
+        }
     }
 
-    /// What a successor needs, if this kernel sends requests again: it does not where they came through a ring.
+    /// What a successor needs, if this kernel sends requests again: it does not where they came
+    /// through a ring.
     pub fn device(&self) -> Option<BorrowedFd<'_>> {
-        let resends = self.negotiated.has(abi::init::HAS_RESEND) && !self.negotiated.has(abi::init::OVER_IO_URING);
+        let resends = self.negotiated.has(abi::init::HAS_RESEND)
+            && !self.negotiated.has(abi::init::OVER_IO_URING);
         resends.then(|| self.device.fd())
     }
 
@@ -132,18 +163,20 @@ impl Session {
         self.point.place.id.number()
     }
 
-    /// `told` is called once nobody else is to serve the mount any more: it has gone, or is about to
-    /// be cut off, for which others have to close the device.
+    /// `told` is called once nobody else is to serve the mount any more: it has gone, or is about
+    /// to be cut off, for which others have to close the device.
     pub fn at_end(&mut self, told: impl FnOnce() + 'static) {
         self.at_end = Some(Box::new(told));
     }
 
-    /// `work` is short, and called again and again while no request is there. Whoever was answered is on the way to the next one.
+    /// `work` is short, and called again and again while no request is there. Whoever was answered
+    /// is on the way to the next one.
     pub fn when_idle(&mut self, work: impl Fn() + 'static) {
         self.idle = Box::new(work);
     }
 
-    /// Bytes of files that requests may hold while they are in flight. Beyond it whoever asks for anything waits in the kernel.
+    /// Bytes of files that requests may hold while they are in flight. Beyond it whoever asks for
+    /// anything waits in the kernel.
     pub fn hold_at_most(&mut self, bytes: u64) {
         self.most_bytes = bytes;
     }
@@ -154,7 +187,9 @@ impl Session {
 
     /// If it was asked for with the mount and the kernel has it.
     pub fn passthrough(&self) -> Option<Passthrough> {
-        self.negotiated.has(abi::init::PASSTHROUGH).then(|| Passthrough::new(Arc::downgrade(&self.device.shared())))
+        self.negotiated
+            .has(abi::init::PASSTHROUGH)
+            .then(|| Passthrough::new(Arc::downgrade(&self.device.shared())))
     }
 
     /// Of the requests that it serves.
@@ -169,14 +204,36 @@ impl Session {
     /// Serves until the mount has gone, or until `stop` completes and then the mount has been
     /// taken away: requests in flight are finished, files that are open keep working for up
     /// to `patience`.
-    pub async fn serve<F: Filesystem>(self, fs: &F, stop: impl Future<Output = ()>, patience: Duration) -> Result<Ended, SessionError> {
+    pub async fn serve<F: Filesystem>(
+        self,
+        fs: &F,
+        stop: impl Future<Output = ()>,
+        patience: Duration,
+    ) -> Result<Ended, SessionError> {
         // In this order: whenever this future is dropped, the device goes before the mount point.
-        let Session { point, telling, device, negotiated, counters, most_bytes, taken_over, at_end, idle } = self;
-        let ring = negotiated.has(abi::init::OVER_IO_URING).then(|| Ring::start(&device)).transpose().map_err(SessionError::Ring)?;
+        let Session {
+            point,
+            telling,
+            device,
+            negotiated,
+            counters,
+            most_bytes,
+            taken_over,
+            at_end,
+            idle,
+        } = self;
+        let ring = negotiated
+            .has(abi::init::OVER_IO_URING)
+            .then(|| Ring::start(&device))
+            .transpose()
+            .map_err(SessionError::Ring)?;
         let lines = Lines::new(device, ring);
         let mut succession = taken_over.then(Succession::new);
         let mut held: VecDeque<Held> = VecDeque::new();
-        let desk = Desk { interrupts: Interrupts::default(), hears_closes: negotiated.has(abi::init::POSIX_LOCKS) };
+        let desk = Desk {
+            interrupts: Interrupts::default(),
+            hears_closes: negotiated.has(abi::init::POSIX_LOCKS),
+        };
         let pool = BufferPool::default();
         let mut buffer = pool.take();
         let mut spare = Box::pin(None);
@@ -202,7 +259,15 @@ impl Session {
                         in_flight_bytes -= sent_bytes(&request.operation) as u64;
                         (lines.device(), request, arrival, None)
                     }
-                    None if is_full(succession.as_ref(), in_flight.len() + held.len(), in_flight_bytes, most_bytes) => break,
+                    None if is_full(
+                        succession.as_ref(),
+                        in_flight.len() + held.len(),
+                        in_flight_bytes,
+                        most_bytes,
+                    ) =>
+                    {
+                        break;
+                    }
                     None => {
                         let (line, len) = match lines.receive(buffer.as_mut())? {
                             Came::Message(line, len) => {
@@ -216,7 +281,9 @@ impl Session {
                                 continue;
                             }
                             Came::Nothing => {
-                                if let Some(again) = succession.as_mut().and_then(Succession::all_came) {
+                                if let Some(again) =
+                                    succession.as_mut().and_then(Succession::all_came)
+                                {
                                     fs.all_came(&again);
                                 }
                                 if succession.as_ref().is_some_and(Succession::is_over) {
@@ -226,11 +293,21 @@ impl Session {
                                 drained = true;
                                 break;
                             }
-                            Came::Gone => break 'serve if deadline.is_some() { Ended::Stopped } else { Ended::Unmounted },
+                            Came::Gone => {
+                                break 'serve if deadline.is_some() {
+                                    Ended::Stopped
+                                } else {
+                                    Ended::Unmounted
+                                };
+                            }
                         };
                         let message = match share(&mut buffer, len) {
-                            Some(whole) => Message::parse(&negotiated, &whole, |range| whole.slice(range)),
-                            None => Message::parse(&negotiated, buffer.bytes(0..len), |range| Bytes::copy_from_slice(buffer.bytes(range))),
+                            Some(whole) => {
+                                Message::parse(&negotiated, &whole, |range| whole.slice(range))
+                            }
+                            None => Message::parse(&negotiated, buffer.bytes(0..len), |range| {
+                                Bytes::copy_from_slice(buffer.bytes(range))
+                            }),
                         };
                         let request = match message {
                             Ok(Message::Request(request)) => request,
@@ -247,12 +324,26 @@ impl Session {
                             }
                             Err(Rejected::Silent) => continue,
                             Err(Rejected::Answer { unique, opcode, errno }) => {
-                                debug!(operation = abi::opcode_name(opcode), ?errno, "request refused");
-                                Responder::new(line, counters.clone(), unique, Arrival::now(opcode, None, 0)).error(errno);
+                                debug!(
+                                    operation = abi::opcode_name(opcode),
+                                    ?errno,
+                                    "request refused"
+                                );
+                                Responder::new(
+                                    line,
+                                    counters.clone(),
+                                    unique,
+                                    Arrival::now(opcode, None, 0),
+                                )
+                                .error(errno);
                                 continue;
                             }
                         };
-                        let arrival = Arrival::now(request.opcode, Some(request.ino), sent_bytes(&request.operation));
+                        let arrival = Arrival::now(
+                            request.opcode,
+                            Some(request.ino),
+                            sent_bytes(&request.operation),
+                        );
                         let mut unanswered = None;
                         if let Some(succession) = &mut succession {
                             // What is sent again comes before what is new.
@@ -279,7 +370,11 @@ impl Session {
                 };
                 spare.set(Some(dispatch::serve(fs, request, reply, &desk).map(served)));
                 // Whoever is not ready is polled again by `in_flight`, with a waker that wakes.
-                match spare.as_mut().as_pin_mut().map(|handler| handler.poll(&mut TaskContext::from_waker(Waker::noop()))) {
+                match spare
+                    .as_mut()
+                    .as_pin_mut()
+                    .map(|handler| handler.poll(&mut TaskContext::from_waker(Waker::noop())))
+                {
                     Some(Poll::Pending) => {
                         in_flight.push(Handler(std::mem::replace(&mut spare, Box::pin(None))));
                         in_flight_bytes += cost;
@@ -291,7 +386,12 @@ impl Session {
             if drained {
                 idle();
             }
-            let full = is_full(succession.as_ref(), in_flight.len() + held.len(), in_flight_bytes, most_bytes);
+            let full = is_full(
+                succession.as_ref(),
+                in_flight.len() + held.len(),
+                in_flight_bytes,
+                most_bytes,
+            );
             let room = !full || succession.is_none() && !held.is_empty();
             tokio::select! {
                 biased;
@@ -320,10 +420,12 @@ impl Session {
             told();
         }
         if ended == Ended::CutOff {
-            info!(path = %point.place.path.display(), "somebody still uses the mount: they are cut off");
+            info!(path = %point.place.path.display(), "somebody still uses the mount: they are cut \
+                off");
         }
-        // The order matters: what is unanswered is answered EIO, then the device is closed (after a ring soon after
-        // this), which ends the connection, and then nothing can hold up the unmounting.
+        // The order matters: what is unanswered is answered EIO, then the device is closed (after a
+        // ring soon after this), which ends the connection, and then nothing can hold up the
+        // unmounting.
         drop(in_flight);
         drop(spare);
         drop(lines);
@@ -336,7 +438,8 @@ impl Session {
 /// What is taken up in the order in which it came once a [`Succession`] is over.
 enum Held {
     Request(Request, Arrival),
-    /// A signal to the caller of a request that came before it. What is served meanwhile heeds none.
+    /// A signal to the caller of a request that came before it. What is served meanwhile heeds
+    /// none.
     Interrupt(u64),
 }
 
@@ -348,7 +451,11 @@ pub(crate) struct Desk {
 }
 
 /// Answers INIT.
-async fn initialise(device: &Rc<Device>, wants: u64, size: RequestSize) -> Result<Negotiated, SessionError> {
+async fn initialise(
+    device: &Rc<Device>,
+    wants: u64,
+    size: RequestSize,
+) -> Result<Negotiated, SessionError> {
     let mut buffer = BufferPool::default().take();
     loop {
         let len = match device.receive(buffer.as_mut())? {
@@ -360,8 +467,11 @@ async fn initialise(device: &Rc<Device>, wants: u64, size: RequestSize) -> Resul
             Received::Gone => return Err(SessionError::EndedEarly),
         };
         let message = buffer.bytes(0..len);
-        let (header, body) = abi::InHeader::read_from_prefix(message).map_err(|_| SessionError::Protocol("short message"))?;
-        let Some((answer, out)) = negotiate(body, wants, size).filter(|_| header.opcode == abi::INIT) else {
+        let (header, body) = abi::InHeader::read_from_prefix(message)
+            .map_err(|_| SessionError::Protocol("short message"))?;
+        let Some((answer, out)) =
+            negotiate(body, wants, size).filter(|_| header.opcode == abi::INIT)
+        else {
             return Err(SessionError::Protocol("the first request is not INIT"));
         };
         if let Answer::TooOld { major, minor } = answer {
@@ -390,18 +500,22 @@ fn unmount_aside(point: &MountPoint) {
     }
 }
 
-/// Whether requests have to wait in the kernel. None that are sent again do: the process before had no more of them.
+/// Whether requests have to wait in the kernel. None that are sent again do: the process before had
+/// no more of them.
 fn is_full(succession: Option<&Succession>, requests: usize, bytes: u64, most_bytes: u64) -> bool {
-    !succession.is_some_and(Succession::expects_more) && (requests >= MAX_IN_FLIGHT || bytes >= most_bytes)
+    !succession.is_some_and(Succession::expects_more)
+        && (requests >= MAX_IN_FLIGHT || bytes >= most_bytes)
 }
 
-/// Of files, that come with a request, and that it holds while it is in flight. One that reads holds nothing while it waits.
+/// Of files, that come with a request, and that it holds while it is in flight. One that reads
+/// holds nothing while it waits.
 fn sent_bytes(operation: &Operation) -> usize {
     if let Operation::Write { data, .. } = operation { data.len() } else { 0 }
 }
 
-/// Where requests come one right after the other, the next one is looked for a moment longer before this
-/// thread sleeps: to be woken takes longer than most requests, far longer where the processor is a virtual one.
+/// Where requests come one right after the other, the next one is looked for a moment longer before
+/// this thread sleeps: to be woken takes longer than most requests, far longer where the processor
+/// is a virtual one.
 #[derive(Default)]
 struct Vigil {
     came: Option<std::time::Instant>,
@@ -435,8 +549,8 @@ impl<H: Future> Future for Handler<H> {
     }
 }
 
-/// How long a request is looked for, and how soon after another one it has to have come for that: what it takes
-/// to be woken, on slow machines.
+/// How long a request is looked for, and how soon after another one it has to have come for that:
+/// what it takes to be woken, on slow machines.
 const VIGIL: Duration = Duration::from_micros(50);
 const VIGIL_CLOSE: Duration = Duration::from_micros(250);
 
@@ -457,7 +571,10 @@ mod tests {
         let mut succession = Succession::new();
         assert!(!is_full(Some(&succession), MAX_IN_FLIGHT, 10, 10));
         succession.all_came();
-        assert!(is_full(Some(&succession), MAX_IN_FLIGHT, 0, 10) && is_full(Some(&succession), 0, 10, 10));
+        assert!(
+            is_full(Some(&succession), MAX_IN_FLIGHT, 0, 10)
+                && is_full(Some(&succession), 0, 10, 10)
+        );
         assert!(is_full(None, 0, 10, 10) && !is_full(None, 0, 9, 10));
     }
 }

@@ -20,10 +20,15 @@ pub(crate) struct Succession {
 
 impl Succession {
     pub fn new() -> Succession {
-        Succession { again: Some(BTreeSet::new()), unanswered: Rc::default(), until: Instant::now() + PATIENCE }
+        Succession {
+            again: Some(BTreeSet::new()),
+            unanswered: Rc::default(),
+            until: Instant::now() + PATIENCE,
+        }
     }
 
-    /// What is to be held until the request has its answer; `None` if the request itself is held up.
+    /// What is to be held until the request has its answer; `None` if the request itself is held
+    /// up.
     pub fn admit(&mut self, request: &Request) -> Option<Rc<()>> {
         if request.context.resent
             && let Some(again) = &mut self.again
@@ -43,7 +48,8 @@ impl Succession {
     }
 
     pub fn is_over(&self) -> bool {
-        self.again.is_none() && (Rc::strong_count(&self.unanswered) == 1 || Instant::now() >= self.until)
+        self.again.is_none()
+            && (Rc::strong_count(&self.unanswered) == 1 || Instant::now() >= self.until)
     }
 }
 

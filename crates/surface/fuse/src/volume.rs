@@ -6,15 +6,17 @@ use crate::known::Known;
 use crate::lockers::Lockers;
 use crate::pages::Pages;
 use crate::{
-    AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno, Filesystem, Handle, IdMaps, Ids,
-    Interruption, LockRequest, Lookup, Negotiated, Notification, Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
+    AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno,
+    Filesystem, Handle, IdMaps, Ids, Interruption, LockRequest, Lookup, Negotiated, Notification,
+    Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
 use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
-    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags, LockAsk, LockConflict, LockMode, LockOwner,
-    LockPiece, LockRange, Make, Name, NewMode, RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
+    Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags,
+    LockAsk, LockConflict, LockMode, LockOwner, LockPiece, LockRange, Make, Name, NewMode,
+    RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
@@ -67,8 +69,9 @@ pub struct Volume {
     name_ttl: Duration,
     consistency: Consistency,
     known: Rc<RefCell<Known>>,
-    /// What has lost its last name here, as it was when it was last open as far as the kernel says, which does not say it of a
-    /// FIFO, of a device, of a current directory or with O_PATH; until the kernel forgets it.
+    /// What has lost its last name here, as it was when it was last open as far as the kernel says,
+    /// which does not say it of a FIFO, of a device, of a current directory or with O_PATH; until
+    /// the kernel forgets it.
     gone: RefCell<BTreeMap<Ino, Attr>>,
     pages: Rc<Pages>,
     /// Files that are open for reading and writing here, with the number of their opens: they
@@ -111,9 +114,12 @@ impl Volume {
                 Change::Inode(ino) => of_before.distrust(ino),
                 Change::Name(..) => {}
             }
-            // Nothing is cached but pages, and every open asks for these. The kernel does not take the
-            // length that somebody asks for while it is told.
-            if consistency == Consistency::CloseToOpen && rule == CacheRule::Shared && change != Change::All {
+            // Nothing is cached but pages, and every open asks for these. The kernel does not take
+            // the length that somebody asks for while it is told.
+            if consistency == Consistency::CloseToOpen
+                && rule == CacheRule::Shared
+                && change != Change::All
+            {
                 return Box::pin(ready(()));
             }
             let (known, notifier) = (told.clone(), telling.clone());
@@ -280,19 +286,31 @@ impl Filesystem for Volume {
         }
     }
 
-    async fn getattr(&self, _cx: &Context, ino: Ino, _handle: Option<Handle>) -> Result<AttrReply, Errno> {
+    async fn getattr(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        _handle: Option<Handle>,
+    ) -> Result<AttrReply, Errno> {
         let found = self.client.getattr(self.real(ino)).await;
         Ok(self.attr_reply(self.on_known(found.or_else(|error| self.as_it_was(ino).ok_or(error)))?))
     }
 
-    async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, handle: Option<Handle>) -> Result<AttrReply, Errno> {
+    async fn setattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        set: SetAttr,
+        handle: Option<Handle>,
+    ) -> Result<AttrReply, Errno> {
         self.heard(ino, handle);
         let (mut caller, _) = self.changer(cx, ino);
         match Volume::cuts_open_file(&set, handle) {
             true => caller.checked = true,
             false => self.admit(cx, ino, Access::EXISTS).await?,
         }
-        let attr = self.on_known(self.once(cx).setattr(&caller, self.real(ino), self.ids.set(set)?).await)?;
+        let attr = self
+            .on_known(self.once(cx).setattr(&caller, self.real(ino), self.ids.set(set)?).await)?;
         Ok(self.attr_reply(self.present(cx, attr).await))
     }
 
@@ -302,10 +320,21 @@ impl Filesystem for Volume {
         Ok(target)
     }
 
-    async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
+    async fn make(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        what: Make,
+    ) -> Result<EntryReply, Errno> {
         self.admit(cx, parent, Access::EXISTS).await?;
-        let mode = if what == Make::Directory { mode } else { self.mode_in(cx, parent, mode).await? };
-        let attr = self.once(cx).make(&self.maker(cx)?, self.real(parent), &name, new_mode(cx, mode), what, false).await?;
+        let mode =
+            if what == Make::Directory { mode } else { self.mode_in(cx, parent, mode).await? };
+        let attr = self
+            .once(cx)
+            .make(&self.maker(cx)?, self.real(parent), &name, new_mode(cx, mode), what, false)
+            .await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
 
@@ -321,15 +350,37 @@ impl Filesystem for Volume {
         Ok(())
     }
 
-    async fn rename(&self, cx: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
+    async fn rename(
+        &self,
+        cx: &Context,
+        from: Ino,
+        name: Name,
+        to: Ino,
+        new_name: Name,
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
         self.admit(cx, from, Access::EXISTS).await?;
         self.admit(cx, to, Access::EXISTS).await?;
-        let caller = if matches!(mode, RenameMode::Whiteout { .. }) { self.maker(cx)? } else { self.asker(cx) };
-        self.note_parted(self.once(cx).rename(&caller, self.real(from), &name, self.real(to), &new_name, mode).await?);
+        let caller = if matches!(mode, RenameMode::Whiteout { .. }) {
+            self.maker(cx)?
+        } else {
+            self.asker(cx)
+        };
+        self.note_parted(
+            self.once(cx)
+                .rename(&caller, self.real(from), &name, self.real(to), &new_name, mode)
+                .await?,
+        );
         Ok(())
     }
 
-    async fn link(&self, cx: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
+    async fn link(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        parent: Ino,
+        name: Name,
+    ) -> Result<EntryReply, Errno> {
         self.admit(cx, ino, Access::EXISTS).await?;
         self.admit(cx, parent, Access::EXISTS).await?;
         let attr = self.once(cx).link(&self.caller(cx), ino, self.real(parent), &name).await?;
@@ -344,7 +395,9 @@ impl Filesystem for Volume {
         self.admit_opener(cx, ino, flags).await?;
         if flags.writes() {
             let guards = self.on_known(self.client.flags(ino).await)?.guards();
-            if guards.has(InodeFlags::IMMUTABLE) || guards.has(InodeFlags::APPEND) && !flags.appends() {
+            if guards.has(InodeFlags::IMMUTABLE)
+                || guards.has(InodeFlags::APPEND) && !flags.appends()
+            {
                 return Err(FsError::NotPermitted.into());
             }
         }
@@ -352,7 +405,9 @@ impl Filesystem for Volume {
         match self.made_ready(cx, ino, flags).await {
             Ok((found, loan)) => {
                 let opened = self.opened(cx, ino, flags, found, loan)?;
-                if matches!(opened.caching, Caching::Passthrough(_)) && opened.handle.0 & UNNOTED == 0 {
+                if matches!(opened.caching, Caching::Passthrough(_))
+                    && opened.handle.0 & UNNOTED == 0
+                {
                     // Nothing is heard of its reading.
                     self.note_reading(cx, ino).await;
                 }
@@ -365,11 +420,28 @@ impl Filesystem for Volume {
         }
     }
 
-    async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+    async fn create(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<(EntryReply, OpenReply), Errno> {
         self.admit(cx, parent, Access::EXISTS).await?;
         let mode = self.mode_in(cx, parent, mode).await?;
         loop {
-            let made = self.once(cx).make(&self.maker(cx)?, self.real(parent), &name, new_mode(cx, mode), Make::Regular, true).await;
+            let made = self
+                .once(cx)
+                .make(
+                    &self.maker(cx)?,
+                    self.real(parent),
+                    &name,
+                    new_mode(cx, mode),
+                    Make::Regular,
+                    true,
+                )
+                .await;
             match made {
                 Ok(attr) => {
                     let opened = self.opened_new(cx, attr.ino, flags)?;
@@ -389,7 +461,14 @@ impl Filesystem for Volume {
         }
     }
 
-    async fn read(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
+    async fn read(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Bytes, Errno> {
         self.pages.read(ino, handle);
         let data = self.client.read(ino, offset, len_bytes as usize).await?;
         if self.io_modes.is_native(ino) {
@@ -402,13 +481,22 @@ impl Filesystem for Volume {
         Ok(data)
     }
 
-    async fn write(&self, cx: &Context, ino: Ino, handle: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
+    async fn write(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        data: Bytes,
+        mode: WriteMode,
+    ) -> Result<u32, Errno> {
         // The kernel takes who is squashed for root.
         let drop_set_id = mode.drop_set_id || !mode.from_cache && self.squashed(cx).is_some();
         let caller = if drop_set_id { self.changer(cx, ino).0 } else { self.caller(cx) };
         let caller = Caller { checked: true, ..caller };
         self.heard(ino, Some(handle));
-        let past_cache = (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
+        let past_cache =
+            (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write too.
         let written = match mode.append {
             true => self.once(cx).append(&caller, ino, data, drop_set_id).await?,
@@ -441,10 +529,23 @@ impl Filesystem for Volume {
         !self.client.is_local()
     }
 
-    async fn flush(&self, _cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno> {
-        // The kernel has written back what was stored through mappings, but for what it stored past the node.
-        let may_have_stored = handle.0 & WRITES != 0 && self.io_modes.is_native(ino) && self.mappable.borrow().contains_key(&ino);
-        let told = if may_have_stored && !self.client.is_exclusive() { self.client.fsync(ino).await } else { Ok(()) };
+    async fn flush(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        owner: u64,
+    ) -> Result<(), Errno> {
+        // The kernel has written back what was stored through mappings, but for what it stored past
+        // the node.
+        let may_have_stored = handle.0 & WRITES != 0
+            && self.io_modes.is_native(ino)
+            && self.mappable.borrow().contains_key(&ino);
+        let told = if may_have_stored && !self.client.is_exclusive() {
+            self.client.fsync(ino).await
+        } else {
+            Ok(())
+        };
         let unlocked = self.client.unlock_all(ino, LockOwner::Fcntl(owner)).await;
         self.lockers.borrow_mut().flushed(ino, owner);
         told?;
@@ -454,11 +555,19 @@ impl Filesystem for Volume {
         }
     }
 
-    async fn release(&self, _cx: &Context, ino: Ino, handle: Handle, flags: OpenFlags) -> Result<(), Errno> {
+    async fn release(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        flags: OpenFlags,
+    ) -> Result<(), Errno> {
         let over = self.lockers.borrow().end_with(handle);
         let over = over.into_iter().map(|(ino, owner)| (ino, LockOwner::Fcntl(owner)));
         // All at once: who asks for them next comes behind.
-        let unlocked = over.chain([(ino, LockOwner::Flock(handle.0))]).map(|(ino, owner)| self.client.unlock_all(ino, owner));
+        let unlocked = over
+            .chain([(ino, LockOwner::Flock(handle.0))])
+            .map(|(ino, owner)| self.client.unlock_all(ino, owner));
         for error in join_all(unlocked).await.into_iter().filter_map(Result::err) {
             tracing::error!(%ino, %error, "a lock of a closed file stays until the mount ends");
         }
@@ -472,7 +581,13 @@ impl Filesystem for Volume {
         Ok(())
     }
 
-    async fn fsync(&self, _cx: &Context, ino: Ino, _handle: Handle, _data_only: bool) -> Result<(), Errno> {
+    async fn fsync(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        _handle: Handle,
+        _data_only: bool,
+    ) -> Result<(), Errno> {
         Ok(self.client.fsync(ino).await?)
     }
 
@@ -494,14 +609,24 @@ impl Filesystem for Volume {
         self.admit(cx, ino, Access::EXISTS).await?;
         match AclClass::of(&name) {
             Some(class) => {
-                let unsaid = class == AclClass::Access && !self.kernel.says_when_acls_drop_set_gid();
-                let drop_set_gid = drop_set_gid || unsaid && !self.is_in_group(cx, &self.client.getattr(ino).await?);
+                let unsaid =
+                    class == AclClass::Access && !self.kernel.says_when_acls_drop_set_gid();
+                let drop_set_gid = drop_set_gid
+                    || unsaid && !self.is_in_group(cx, &self.client.getattr(ino).await?);
                 let value = self.ids.acl_to_remote(value)?;
                 self.once(cx).set_acl(&caller, ino, class, value, drop_set_gid).await.map(|_| ())?
             }
             None => match mode {
                 Some(mode) => self.once(cx).setxattr(&caller, ino, name, value, mode).await?,
-                None => return Err(self.client.getxattr(ino, name).await.err().unwrap_or(FsError::Exists).into()),
+                None => {
+                    return Err(self
+                        .client
+                        .getxattr(ino, name)
+                        .await
+                        .err()
+                        .unwrap_or(FsError::Exists)
+                        .into());
+                }
             },
         }
         Ok(())
@@ -535,7 +660,9 @@ impl Filesystem for Volume {
         require_public(&name)?;
         self.admit(cx, ino, Access::EXISTS).await?;
         match AclClass::of(&name) {
-            Some(class) => self.once(cx).set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?,
+            Some(class) => {
+                self.once(cx).set_acl(&caller, ino, class, Bytes::new(), false).await.map(|_| ())?
+            }
             None => self.once(cx).removexattr(&caller, ino, name).await?,
         }
         Ok(())
@@ -545,15 +672,20 @@ impl Filesystem for Volume {
         self.admit(cx, ino, Access::READ).await?;
         let opened = self.client.open(self.real(ino)).await;
         if opened.is_err() && self.as_it_was(ino).is_some() {
-            return Ok(OpenReply { handle: Handle(self.next_number() << FLAG_BITS | GONE), caching: Caching::Fresh });
+            return Ok(OpenReply {
+                handle: Handle(self.next_number() << FLAG_BITS | GONE),
+                caching: Caching::Fresh,
+            });
         }
         self.on_known(opened)?;
         let unread = self.readings.of_directories() && {
             let attr = self.client.getattr(self.real(ino)).await;
             attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
         };
-        // Where others may change the bucket the node is to hear of every listing. Whoever is close-to-open is told of nothing once others have come.
-        let is_told = self.is_told() && (self.consistency == Consistency::Strong || self.client.is_exclusive());
+        // Where others may change the bucket the node is to hear of every listing. Whoever is
+        // close-to-open is told of nothing once others have come.
+        let is_told = self.is_told()
+            && (self.consistency == Consistency::Strong || self.client.is_exclusive());
         let keep = is_told && !unread;
         let caching = if keep { Caching::Keep } else { Caching::Fresh };
         let handle = Handle(self.next_number() << FLAG_BITS);
@@ -561,7 +693,14 @@ impl Filesystem for Volume {
         Ok(OpenReply { handle, caching })
     }
 
-    async fn readdir(&self, cx: &Context, ino: Ino, _handle: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
+    async fn readdir(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        _handle: Handle,
+        after: Cookie,
+        entries: &mut DirBuffer,
+    ) -> Result<(), Errno> {
         self.note_reading(cx, ino).await;
         let mut after = after;
         loop {
@@ -595,7 +734,13 @@ impl Filesystem for Volume {
     }
 
     /// Of the mount's root it stands for syncfs(2), which the kernel does not pass on.
-    async fn fsyncdir(&self, _cx: &Context, ino: Ino, _handle: Handle, _data_only: bool) -> Result<(), Errno> {
+    async fn fsyncdir(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        _handle: Handle,
+        _data_only: bool,
+    ) -> Result<(), Errno> {
         if ino == Ino::ROOT {
             self.client.sync_fs().await?;
         }
@@ -622,10 +767,17 @@ impl Filesystem for Volume {
         Ok(found?)
     }
 
-    async fn setlk(&self, _cx: &Context, ino: Ino, lock: LockRequest, wait: Option<Interruption>) -> Result<(), Errno> {
+    async fn setlk(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        lock: LockRequest,
+        wait: Option<Interruption>,
+    ) -> Result<(), Errno> {
         let LockRequest { handle, range, mode, pid, .. } = lock;
         // A number that is never used again says more of a description than the kernel's.
-        let owner = if lock.flock { LockOwner::Flock(handle.0) } else { LockOwner::Fcntl(lock.owner) };
+        let owner =
+            if lock.flock { LockOwner::Flock(handle.0) } else { LockOwner::Fcntl(lock.owner) };
         let ask = LockAsk { ino, owner, range, mode, keep: false, pid };
         if mode.is_none() {
             let written = self.write_back(ino, handle).await;
@@ -637,7 +789,9 @@ impl Filesystem for Volume {
         }
         match wait {
             None => self.client.lock(ask).await?,
-            Some(mut interruption) => self.client.lock_waiting(ask, !lock.flock, interruption.signalled()).await?,
+            Some(mut interruption) => {
+                self.client.lock_waiting(ask, !lock.flock, interruption.signalled()).await?
+            }
         }
         // What others did while they had the lock is to be seen.
         let seen = self.write_back(ino, handle).await;
@@ -647,11 +801,21 @@ impl Filesystem for Volume {
         seen
     }
 
-    async fn fallocate(&self, cx: &Context, ino: Ino, _handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<(), Errno> {
+    async fn fallocate(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        _handle: Handle,
+        offset: u64,
+        len_bytes: u64,
+        mode: i32,
+    ) -> Result<(), Errno> {
         let zero = mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE);
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let what = match zero {
-            _ if mode & !(zero | libc::FALLOC_FL_KEEP_SIZE) != 0 => return Err(Errno::NOT_SUPPORTED),
+            _ if mode & !(zero | libc::FALLOC_FL_KEEP_SIZE) != 0 => {
+                return Err(Errno::NOT_SUPPORTED);
+            }
             0 => Allocation::Reserve,
             libc::FALLOC_FL_ZERO_RANGE => Allocation::Zero,
             libc::FALLOC_FL_PUNCH_HOLE if keep_size => Allocation::Zero,
@@ -660,12 +824,21 @@ impl Filesystem for Volume {
         // The kernel leaves the set-id bits to us, and does not say what the caller may.
         let (caller, is_root) = self.changer(cx, ino);
         let caller = Caller { checked: true, ..caller };
-        self.once(cx).fallocate(&caller, ino, (offset, len_bytes), what, keep_size, !is_root).await?;
+        self.once(cx)
+            .fallocate(&caller, ino, (offset, len_bytes), what, keep_size, !is_root)
+            .await?;
         self.readings.changed(ino);
         Ok(())
     }
 
-    async fn lseek(&self, _cx: &Context, ino: Ino, _handle: Handle, offset: u64, to: SeekTo) -> Result<u64, Errno> {
+    async fn lseek(
+        &self,
+        _cx: &Context,
+        ino: Ino,
+        _handle: Handle,
+        offset: u64,
+        to: SeekTo,
+    ) -> Result<u64, Errno> {
         let to = match to {
             SeekTo::Data => Seek::Data,
             SeekTo::Hole => Seek::Hole,
@@ -690,7 +863,13 @@ impl Filesystem for Volume {
         }
     }
 
-    async fn copy_file_range(&self, cx: &Context, from: CopyEnd, to: CopyEnd, len_bytes: u64) -> Result<u64, Errno> {
+    async fn copy_file_range(
+        &self,
+        cx: &Context,
+        from: CopyEnd,
+        to: CopyEnd,
+        len_bytes: u64,
+    ) -> Result<u64, Errno> {
         let (caller, is_root) = self.changer(cx, to.ino);
         let caller = Caller { checked: true, ..caller };
         let (unnoted, source) = (from.handle.0 & UNNOTED != 0, from.ino);
@@ -716,9 +895,16 @@ impl Filesystem for Volume {
         Ok(())
     }
 
-    async fn tmpfile(&self, cx: &Context, parent: Ino, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+    async fn tmpfile(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<(EntryReply, OpenReply), Errno> {
         self.admit(cx, parent, Access::EXISTS).await?;
-        let attr = self.once(cx).tmpfile(&self.maker(cx)?, self.real(parent), new_mode(cx, mode)).await?;
+        let attr =
+            self.once(cx).tmpfile(&self.maker(cx)?, self.real(parent), new_mode(cx, mode)).await?;
         let opened = self.opened_new(cx, attr.ino, flags)?;
         Ok((self.referenced(self.present(cx, attr).await), opened))
     }

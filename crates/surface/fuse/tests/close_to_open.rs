@@ -8,7 +8,10 @@ mod memfs;
 mod scripted;
 
 use bytes::Bytes;
-use ebb_fuse::{AccessRule, Caching, Consistency, Context, Filesystem, Mount, MountOptions, OpenFlags, Session, Volume};
+use ebb_fuse::{
+    AccessRule, Caching, Consistency, Context, Filesystem, Mount, MountOptions, OpenFlags, Session,
+    Volume,
+};
 use ebb_model::*;
 use harness::{Point, can_mount};
 use std::fs::{self, File};
@@ -40,7 +43,22 @@ impl Content {
         let time = Time::from_secs(0);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
         let version = Version(self.version);
-        Attr { ino, kind, mode, nlink: 1, uid: 0, gid: 0, rdev: 0, size_bytes, hole_bytes: 0, atime, mtime, ctime, btime, version }
+        Attr {
+            ino,
+            kind,
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size_bytes,
+            hole_bytes: 0,
+            atime,
+            mtime,
+            ctime,
+            btime,
+            version,
+        }
     }
 
     fn answer(&mut self, request: Request) -> Result<Reply, RpcError> {
@@ -56,13 +74,23 @@ impl Content {
                 Ok(Reply::Data(Bytes::copy_from_slice(&self.bytes[from..to])))
             }
             Request::Mutate(mutate) => {
-                let ClientMutation::Append { data, .. } = &mutate.mutation else { return Ok(Reply::Done) };
+                let ClientMutation::Append { data, .. } = &mutate.mutation else {
+                    return Ok(Reply::Done);
+                };
                 let offset = self.bytes.len() as u64;
                 self.bytes.extend_from_slice(data);
                 self.version += 1;
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(self.version) };
-                let replay = Replay { stamp, ino: None, offset: Some(offset), len_bytes: Some(data.len() as u64) };
-                Ok(Reply::Mutated(Box::new(Mutated { attr: Some(self.attr(FILE)), index: LogIndex(1), replay }), vec![]))
+                let replay = Replay {
+                    stamp,
+                    ino: None,
+                    offset: Some(offset),
+                    len_bytes: Some(data.len() as u64),
+                };
+                Ok(Reply::Mutated(
+                    Box::new(Mutated { attr: Some(self.attr(FILE)), index: LogIndex(1), replay }),
+                    vec![],
+                ))
             }
             Request::Fsync { .. } => Ok(Reply::Forced { durable: LogIndex(1) }),
             _ => Ok(Reply::Done),
@@ -81,24 +109,45 @@ struct Shared {
 impl Shared {
     fn new(consistency: Consistency) -> Shared {
         let point = Point::new();
-        let content = Arc::new(Mutex::new(Content { bytes: vec![b'a'; 100], version: 1, reads: 0 }));
-        let mount = Mount::new(&point.0, &MountOptions { consistency, ..MountOptions::default() }).unwrap();
+        let content =
+            Arc::new(Mutex::new(Content { bytes: vec![b'a'; 100], version: 1, reads: 0 }));
+        let mount =
+            Mount::new(&point.0, &MountOptions { consistency, ..MountOptions::default() }).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let (ready, started) = std::sync::mpsc::channel();
         let node = content.clone();
         let server = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let serving = async {
                 let session = Session::start(mount).await.unwrap();
                 let pause = |request: &Request| match request {
                     Request::Mutate(_) => MUTATING,
                     _ => Duration::ZERO,
                 };
-                let client = scripted::slow_client(pause, move |request| node.lock().unwrap().answer(request)).await;
+                let client = scripted::slow_client(pause, move |request| {
+                    node.lock().unwrap().answer(request)
+                })
+                .await;
                 let (notifier, agreed) = (session.notifier(), session.negotiated());
-                let volume = Volume::new(client, Ino::ROOT, notifier, agreed, AccessRule::default(), consistency, None);
+                let volume = Volume::new(
+                    client,
+                    Ino::ROOT,
+                    notifier,
+                    agreed,
+                    AccessRule::default(),
+                    consistency,
+                    None,
+                );
                 ready.send(()).unwrap();
-                session.serve(&volume, async { stopped.await.unwrap_or_default() }, Duration::from_secs(5)).await.unwrap();
+                session
+                    .serve(
+                        &volume,
+                        async { stopped.await.unwrap_or_default() },
+                        Duration::from_secs(5),
+                    )
+                    .await
+                    .unwrap();
             };
             tokio::task::LocalSet::new().block_on(&runtime, serving);
         });
@@ -260,7 +309,8 @@ fn who_reads_during_an_append_sees_it_afterwards() {
     for round in 1..20usize {
         let before = shared.node().reads;
         std::thread::scope(|scope| {
-            let writer = scope.spawn(|| std::io::Write::write_all(&mut &log, b"0123456789").unwrap());
+            let writer =
+                scope.spawn(|| std::io::Write::write_all(&mut &log, b"0123456789").unwrap());
             let mut during = [0; 4096];
             while !writer.is_finished() {
                 let len = reader.read_at(&mut during, 0).unwrap();
@@ -270,7 +320,11 @@ fn who_reads_during_an_append_sees_it_afterwards() {
         let len = reader.read_at(&mut seen, 0).unwrap();
         assert!(shared.node().reads > before);
         assert_eq!(len, 100 + 10 * round);
-        assert!(seen[100..len].chunks(10).all(|record| record == b"0123456789"), "{:?}", &seen[100..len]);
+        assert!(
+            seen[100..len].chunks(10).all(|record| record == b"0123456789"),
+            "{:?}",
+            &seen[100..len]
+        );
     }
 }
 
@@ -283,20 +337,38 @@ fn files_can_be_mapped_by_every_kernel() {
     let point = Point::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let session = Session::start(Mount::new(&point.0, &MountOptions::default()).unwrap()).await.unwrap();
+        let session =
+            Session::start(Mount::new(&point.0, &MountOptions::default()).unwrap()).await.unwrap();
         for (consistency, flags, direct) in [
             (Consistency::Strong, libc::O_RDWR, true),
             (Consistency::CloseToOpen, libc::O_RDWR, false),
             (Consistency::CloseToOpen, libc::O_RDWR | libc::O_DIRECT, false),
             (Consistency::CloseToOpen, libc::O_RDWR | libc::O_APPEND, true),
         ] {
-            let content = Rc::new(std::cell::RefCell::new(Content { bytes: Vec::new(), version: 1, reads: 0 }));
-            let client = scripted::client(move |request| content.borrow_mut().answer(request)).await;
+            let content = Rc::new(std::cell::RefCell::new(Content {
+                bytes: Vec::new(),
+                version: 1,
+                reads: 0,
+            }));
+            let client =
+                scripted::client(move |request| content.borrow_mut().answer(request)).await;
             let (notifier, agreed) = (session.notifier(), session.negotiated());
-            let volume = Volume::new(client, Ino::ROOT, notifier, agreed, AccessRule::default(), consistency, None);
+            let volume = Volume::new(
+                client,
+                Ino::ROOT,
+                notifier,
+                agreed,
+                AccessRule::default(),
+                consistency,
+                None,
+            );
             let cx = Context { unique: 1, ids: None, pid: 1, umask: 0, resent: false };
             let opened = volume.open(&cx, FILE, OpenFlags { bits: flags }).await.unwrap();
-            assert_eq!(matches!(opened.caching, Caching::Direct { .. }), direct, "{consistency:?} {flags:o}");
+            assert_eq!(
+                matches!(opened.caching, Caching::Direct { .. }),
+                direct,
+                "{consistency:?} {flags:o}"
+            );
         }
     });
 }

@@ -7,7 +7,10 @@ mod memfs;
 mod scripted;
 
 use bytes::Bytes;
-use ebb_fuse::{AccessRule, Consistency, Context, Filesystem, Ids, Mount, Negotiated, OpenFlags, Session, Volume};
+use ebb_fuse::{
+    AccessRule, Consistency, Context, Filesystem, Ids, Mount, Negotiated, OpenFlags, Session,
+    Volume,
+};
 use ebb_model::*;
 use harness::{Point, can_mount};
 use std::cell::RefCell;
@@ -54,20 +57,34 @@ fn asked_by(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<(Caller,
     let seeing = seen.clone();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let session = Session::start(Mount::new(&point.0, &"allow_other".parse().unwrap()).unwrap()).await.unwrap();
+        let session =
+            Session::start(Mount::new(&point.0, &"allow_other".parse().unwrap()).unwrap())
+                .await
+                .unwrap();
         let answer = move |request| match request {
             Request::Attach { .. } => Ok(scripted::attached()),
             Request::Mutate(mutate) => {
                 seeing.borrow_mut().push((mutate.caller, mutate.mutation));
                 let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
                 let replay = Replay { stamp, ino: Some(Ino(2)), offset: None, len_bytes: None };
-                Ok(Reply::Mutated(Box::new(Mutated { attr: Some(attr()), index: LogIndex(1), replay }), vec![]))
+                Ok(Reply::Mutated(
+                    Box::new(Mutated { attr: Some(attr()), index: LogIndex(1), replay }),
+                    vec![],
+                ))
             }
             Request::GetAttr { .. } => Ok(Reply::Attr(Box::new(attr()))),
             _ => Ok(Reply::Done),
         };
         let client = scripted::client(answer).await;
-        let volume = Volume::new(client, Ino::ROOT, session.notifier(), kernel, AccessRule::default(), Consistency::Strong, None);
+        let volume = Volume::new(
+            client,
+            Ino::ROOT,
+            session.notifier(),
+            kernel,
+            AccessRule::default(),
+            Consistency::Strong,
+            None,
+        );
         work(&volume).await;
     });
     seen.take()
@@ -118,7 +135,17 @@ fn acls_drop_set_gid_where_the_kernel_does_not_say_so() {
         let set = asked(kernel, async |volume| {
             for name in ["system.posix_acl_access", "system.posix_acl_default"] {
                 let name = Bytes::from(name);
-                volume.setxattr(&by(uid, gid), Ino::ROOT, name, Bytes::from_static(b"acl"), Some(XattrMode::Set), said).await.unwrap();
+                volume
+                    .setxattr(
+                        &by(uid, gid),
+                        Ino::ROOT,
+                        name,
+                        Bytes::from_static(b"acl"),
+                        Some(XattrMode::Set),
+                        said,
+                    )
+                    .await
+                    .unwrap();
             }
         });
         let drops = |mutation| match mutation {
@@ -134,7 +161,8 @@ fn acls_drop_set_gid_where_the_kernel_does_not_say_so() {
     assert_eq!(dropped(NEW, 1000, 1000, true), [true, true]);
 }
 
-/// Whoever can open a file could make it immutable, or undo that, where the kernel does not ask who it is: the node does.
+/// Whoever can open a file could make it immutable, or undo that, where the kernel does not ask who
+/// it is: the node does.
 #[test]
 fn who_sets_flags_is_checked_where_the_kernel_does_not() {
     if !can_mount() {

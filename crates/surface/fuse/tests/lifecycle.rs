@@ -79,9 +79,13 @@ fn requests_in_flight_are_finished() {
     if !can_mount() {
         return;
     }
-    let mut mount = Mounted::new(Settings { read_delay: Duration::from_millis(400), ..Settings::default() });
+    let mut mount =
+        Mounted::new(Settings { read_delay: Duration::from_millis(400), ..Settings::default() });
     fs::write(mount.path("f"), "slow").unwrap();
-    mount.notify(ebb_fuse::Notification::Inode { ino: mount.tree().find(ebb_model::Ino::ROOT, "f").unwrap(), bytes: 0..u64::MAX });
+    mount.notify(ebb_fuse::Notification::Inode {
+        ino: mount.tree().find(ebb_model::Ino::ROOT, "f").unwrap(),
+        bytes: 0..u64::MAX,
+    });
     let mut file = File::open(mount.path("f")).unwrap();
     let reader = thread::spawn(move || {
         let mut content = String::new();
@@ -99,14 +103,18 @@ fn whoever_stays_is_cut_off() {
         return;
     }
     let mut mount = Mounted::at(Point::new(), Settings::default(), "", Duration::from_millis(300));
-    let file = File::options().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();
+    let file =
+        File::options().read(true).write(true).create_new(true).open(mount.path("f")).unwrap();
     mount.signal_stop();
     thread::sleep(Duration::from_millis(100));
     file.write_all_at(b"still served", 0).unwrap();
     assert_eq!(mount.ended(), Ended::CutOff);
     assert!(!mount.point.is_mounted());
     let failure = file.write_all_at(b"too late", 0).unwrap_err();
-    assert!(matches!(failure.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)), "{failure}");
+    assert!(
+        matches!(failure.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED)),
+        "{failure}"
+    );
 }
 
 /// A request that is never finished does not keep its caller for ever: it is answered EIO.
@@ -118,7 +126,10 @@ fn requests_that_never_end_are_given_up() {
     let settings = Settings { read_delay: Duration::from_secs(3600), ..Settings::default() };
     let mut mount = Mounted::at(Point::new(), settings, "", Duration::from_millis(300));
     fs::write(mount.path("f"), "never").unwrap();
-    mount.notify(ebb_fuse::Notification::Inode { ino: mount.tree().find(ebb_model::Ino::ROOT, "f").unwrap(), bytes: 0..u64::MAX });
+    mount.notify(ebb_fuse::Notification::Inode {
+        ino: mount.tree().find(ebb_model::Ino::ROOT, "f").unwrap(),
+        bytes: 0..u64::MAX,
+    });
     let mut file = File::open(mount.path("f")).unwrap();
     let reader = thread::spawn(move || file.read_to_end(&mut Vec::new()));
     thread::sleep(Duration::from_millis(100));
@@ -127,16 +138,19 @@ fn requests_that_never_end_are_given_up() {
     assert!(!mount.point.is_mounted());
 }
 
-/// Situation: far more requests wait than a ring has slots at first. Danger: what they wait for cannot be asked any more.
-/// Expectation: whoever comes then is served.
+/// Situation: far more requests wait than a ring has slots at first. Danger: what they wait for
+/// cannot be asked any more. Expectation: whoever comes then is served.
 #[test]
 fn whoever_waits_is_in_nobodys_way() {
     if !can_mount() {
         return;
     }
     const READERS: usize = 100;
-    let settings =
-        Settings { read_delay: Duration::from_secs(3600), caching: ebb_fuse::Caching::Direct { parallel: true }, ..Settings::default() };
+    let settings = Settings {
+        read_delay: Duration::from_secs(3600),
+        caching: ebb_fuse::Caching::Direct { parallel: true },
+        ..Settings::default()
+    };
     let mut mount = Mounted::at(Point::new(), settings, "", Duration::from_millis(300));
     fs::write(mount.path("f"), "never").unwrap();
     let readers: Vec<_> = (0..READERS)
@@ -170,8 +184,9 @@ fn unmounted_by_other_hands() {
     }
 }
 
-/// Situation: files are closed, which nobody waits for, and the mount is taken away at once. Danger: what the kernel takes
-/// back meanwhile looks like a failure. Expectation: the session has ended, no more.
+/// Situation: files are closed, which nobody waits for, and the mount is taken away at once.
+/// Danger: what the kernel takes back meanwhile looks like a failure. Expectation: the session has
+/// ended, no more.
 #[test]
 fn unmounted_while_files_are_closed() {
     if !can_mount() {
@@ -218,7 +233,10 @@ fn a_mount_that_does_not_answer() {
     }
     let point = Point::new();
     let silent = Mount::new(&point.0, &MountOptions::default()).unwrap();
-    assert!(matches!(Mount::new(&point.0, &MountOptions::default()), Err(MountError::NotAnswering(_))));
+    assert!(matches!(
+        Mount::new(&point.0, &MountOptions::default()),
+        Err(MountError::NotAnswering(_))
+    ));
     drop(silent);
     assert!(!point.is_mounted());
     let mut mount = Mounted::at(point, Settings::default(), "", Duration::from_secs(5));
@@ -269,9 +287,9 @@ fn a_dead_mount_is_replaced() {
     assert!(!mount.point.is_mounted());
 }
 
-/// Situation: somebody waits for a lock, the process that serves dies, and the one who waits is killed. Danger: the
-/// successor hears of the signal before it serves the request, and who waits stays until the lock is free. Expectation:
-/// it ends.
+/// Situation: somebody waits for a lock, the process that serves dies, and the one who waits is
+/// killed. Danger: the successor hears of the signal before it serves the request, and who waits
+/// stays until the lock is free. Expectation: it ends.
 #[test]
 fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
     if !can_mount() {
@@ -280,16 +298,24 @@ fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
     let (point, fs) = (Point::new(), MemFs::new(Settings::default()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mount = Mount::new(&point.0, &MountOptions { shared_locks: true, ..MountOptions::default() }).unwrap();
+        let mount =
+            Mount::new(&point.0, &MountOptions { shared_locks: true, ..MountOptions::default() })
+                .unwrap();
         let path = mount.path().to_owned();
         let session = Session::start(mount).await.unwrap();
         let Some(device) = session.device() else {
             println!("skipped: this kernel sends nothing again");
             return;
         };
-        let left = LeftMount::new(device.try_clone_to_owned().unwrap(), path.clone(), session.place(), session.negotiated());
+        let left = LeftMount::new(
+            device.try_clone_to_owned().unwrap(),
+            path.clone(),
+            session.place(),
+            session.negotiated(),
+        );
         let mut waiter = Command::new("flock").arg(path.join("f")).arg("true").spawn().unwrap();
-        let mut serving = Box::pin(session.serve(&fs, std::future::pending(), Duration::from_secs(5)));
+        let mut serving =
+            Box::pin(session.serve(&fs, std::future::pending(), Duration::from_secs(5)));
         let waits = async {
             while fs.tree().lock().unwrap().lock_waits == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -306,7 +332,8 @@ fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
 
         let start = Instant::now();
         let ended = async {
-            while waiter.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(10) {
+            while waiter.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(10)
+            {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -316,8 +343,8 @@ fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
     });
 }
 
-/// Situation: something is put off while a request is served. Danger: it waits for the next request, and that for it.
-/// Expectation: it is done once everybody is answered.
+/// Situation: something is put off while a request is served. Danger: it waits for the next
+/// request, and that for it. Expectation: it is done once everybody is answered.
 #[test]
 fn what_was_put_off_is_done_while_nobody_asks() {
     if !can_mount() {
@@ -326,7 +353,8 @@ fn what_was_put_off_is_done_while_nobody_asks() {
     let (point, fs) = (Point::new(), MemFs::new(Settings::default()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut session = Session::start(Mount::new(&point.0, &MountOptions::default()).unwrap()).await.unwrap();
+        let mut session =
+            Session::start(Mount::new(&point.0, &MountOptions::default()).unwrap()).await.unwrap();
         let (tree, seen) = (fs.tree(), Rc::new(Cell::new(0)));
         let sees = seen.clone();
         let served = tree.clone();
@@ -336,7 +364,9 @@ fn what_was_put_off_is_done_while_nobody_asks() {
             let written = tokio::task::spawn_blocking(move || fs::write(path, "x")).await.unwrap();
             written.unwrap();
             let start = Instant::now();
-            while seen.get() < tree.lock().unwrap().requests && start.elapsed() < Duration::from_secs(10) {
+            while seen.get() < tree.lock().unwrap().requests
+                && start.elapsed() < Duration::from_secs(10)
+            {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             assert!(seen.get() > 1 && seen.get() == tree.lock().unwrap().requests);
@@ -355,7 +385,15 @@ fn options_reach_the_kernel() {
     assert_eq!(fs::write(mount.path("f"), "").unwrap_err().raw_os_error(), Some(libc::EROFS));
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = table.lines().find(|line| line.contains(mount.root().to_str().unwrap())).unwrap();
-    for part in ["ro,", "nosuid", "nodev", "noexec", " - fuse.ebb s3://bucket/prefix ", "allow_other", "default_permissions"] {
+    for part in [
+        "ro,",
+        "nosuid",
+        "nodev",
+        "noexec",
+        " - fuse.ebb s3://bucket/prefix ",
+        "allow_other",
+        "default_permissions",
+    ] {
         assert!(line.contains(part), "{part} is not in {line}");
     }
     let device = line.split(' ').nth(2).unwrap();
@@ -363,7 +401,8 @@ fn options_reach_the_kernel() {
     assert_eq!(read_ahead.trim(), "1024");
 }
 
-/// An idmapped mount says little of who asks: it is not offered where permissions are ours to check, nor to who is alone.
+/// An idmapped mount says little of who asks: it is not offered where permissions are ours to
+/// check, nor to who is alone.
 #[test]
 fn a_mount_may_be_idmapped_where_the_kernel_checks_others() {
     if !can_mount() {
@@ -376,9 +415,16 @@ fn a_mount_may_be_idmapped_where_the_kernel_checks_others() {
             [(true, true, None), (false, true, None), (true, false, None), (true, true, squash)]
         {
             let point = Point::new();
-            let options = MountOptions { allow_other, default_permissions, squash, ..MountOptions::default() };
-            let agreed = Session::start(Mount::new(&point.0, &options).unwrap()).await.unwrap().negotiated();
-            let offered = agreed.minor >= 41 && allow_other && default_permissions && squash.is_none();
+            let options = MountOptions {
+                allow_other,
+                default_permissions,
+                squash,
+                ..MountOptions::default()
+            };
+            let agreed =
+                Session::start(Mount::new(&point.0, &options).unwrap()).await.unwrap().negotiated();
+            let offered =
+                agreed.minor >= 41 && allow_other && default_permissions && squash.is_none();
             assert_eq!(agreed.has(abi::init::ALLOW_IDMAP), offered, "{options:?}");
         }
     });
@@ -389,15 +435,21 @@ fn a_mount_may_be_idmapped_where_the_kernel_checks_others() {
 fn mount_as_ordinary_user() {
     let Some(path) = std::env::var_os("EBB_FUSE_TEST_USER_POINT") else { return };
     assert_ne!(unsafe { libc::geteuid() }, 0);
-    let mut mount = Mounted::at(Point(path.into()), Settings::default(), "fsname=a\\b", Duration::from_secs(5));
+    let mut mount =
+        Mounted::at(Point(path.into()), Settings::default(), "fsname=a\\b", Duration::from_secs(5));
     fs::write(mount.path("f"), "mine").unwrap();
     assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "mine");
-    assert!(matches!(Mount::new(mount.root(), &MountOptions::default()), Err(MountError::AlreadyMounted(_))));
+    assert!(matches!(
+        Mount::new(mount.root(), &MountOptions::default()),
+        Err(MountError::AlreadyMounted(_))
+    ));
     assert_eq!(mount.stop(), Ended::Stopped);
     assert!(!mount.point.is_mounted());
 
     let refused = Mount::new(mount.root(), &"allow_other".parse().unwrap());
-    assert!(matches!(refused, Err(MountError::HelperFailed(reason)) if reason.contains("allow_other")));
+    assert!(
+        matches!(refused, Err(MountError::HelperFailed(reason)) if reason.contains("allow_other"))
+    );
     drop(Mount::new(mount.root(), &MountOptions::default()).unwrap());
     assert!(!mount.point.is_mounted(), "a mount that was never served is taken away too");
     println!("an ordinary user was here");
@@ -432,5 +484,9 @@ fn ordinary_users_mount_through_the_helper() {
     fs::remove_file(&program).unwrap();
     let output = output.unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("was here"), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success() && said.contains("was here"),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }

@@ -47,13 +47,22 @@ fn files_and_directories() {
     fs::write(mount.path("b"), "x").unwrap();
     assert_eq!(fs::read(mount.path("b")).unwrap(), b"x", "an open with O_TRUNC has cut the file");
 
-    assert_eq!(fs::remove_dir(mount.root().join("missing")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(
+        fs::remove_dir(mount.root().join("missing")).unwrap_err().kind(),
+        io::ErrorKind::NotFound
+    );
     fs::write(mount.path("d/x"), "").unwrap();
-    assert_eq!(fs::remove_dir(mount.path("d")).unwrap_err().kind(), io::ErrorKind::DirectoryNotEmpty);
+    assert_eq!(
+        fs::remove_dir(mount.path("d")).unwrap_err().kind(),
+        io::ErrorKind::DirectoryNotEmpty
+    );
     fs::remove_file(mount.path("d/x")).unwrap();
     fs::remove_dir(mount.path("d")).unwrap();
     let long = "n".repeat(256);
-    assert_eq!(fs::write(mount.path(&long), "").unwrap_err().raw_os_error(), Some(libc::ENAMETOOLONG));
+    assert_eq!(
+        fs::write(mount.path(&long), "").unwrap_err().raw_os_error(),
+        Some(libc::ENAMETOOLONG)
+    );
 }
 
 #[test]
@@ -62,12 +71,14 @@ fn large_files_pass_in_large_requests() {
         return;
     }
     let mount = Mounted::new(Settings { caching: ebb_fuse::Caching::Fresh, ..Settings::default() });
-    let content: Vec<u8> = (0..9_000_000u32).map(|i| (i.wrapping_mul(2654435761) >> 13) as u8).collect();
+    let content: Vec<u8> =
+        (0..9_000_000u32).map(|i| (i.wrapping_mul(2654435761) >> 13) as u8).collect();
     let before = mount.tree().requests;
     fs::write(mount.path("big"), &content).unwrap();
     let written = mount.tree().requests - before;
     // Root has raised the kernel's limit, where there is one, by the page that was missing.
-    let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").map_or(256, |said| said.trim().parse().unwrap());
+    let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
+        .map_or(256, |said| said.trim().parse().unwrap());
     let (most, kib) = if limit > 256 { (18, 1024) } else { (28, 512) };
     assert!(written < most, "9 MB took {written} requests: they are not of {kib} KiB");
     let before = mount.tree().requests;
@@ -82,8 +93,9 @@ fn large_files_pass_in_large_requests() {
     assert_eq!(&there, &[&[content[4_000_000]][..], b"middle", &[content[4_000_007]]].concat()[..]);
 }
 
-/// Situation: a directory is listed with a large buffer, as overlays and exports do. Danger: the kernel asks for as much as all pages
-/// of a request hold, which is more than a READ has. Expectation: it gets what there is.
+/// Situation: a directory is listed with a large buffer, as overlays and exports do. Danger: the
+/// kernel asks for as much as all pages of a request hold, which is more than a READ has.
+/// Expectation: it gets what there is.
 #[test]
 fn a_listing_may_be_asked_for_in_any_length() {
     if !can_mount() {
@@ -93,7 +105,14 @@ fn a_listing_may_be_asked_for_in_any_length() {
     fs::write(mount.path("f"), "").unwrap();
     for len_bytes in [64 << 10, 1 << 20, (1 << 20) + 4096, 4 << 20] {
         let (directory, mut buffer) = (File::open(mount.root()).unwrap(), vec![0u8; len_bytes]);
-        let listed = unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer.as_mut_ptr(), len_bytes) };
+        let listed = unsafe {
+            libc::syscall(
+                libc::SYS_getdents64,
+                directory.as_raw_fd(),
+                buffer.as_mut_ptr(),
+                len_bytes,
+            )
+        };
         assert!(listed > 0, "{len_bytes} bytes: {}", io::Error::last_os_error());
     }
 }
@@ -105,7 +124,8 @@ fn ten_thousand_entries() {
     }
     let mount = Mounted::new(Settings::default());
     fs::create_dir(mount.path("many")).unwrap();
-    let expected: BTreeSet<String> = (0..10_000).map(|i| format!("entry-{i:05}{}", "x".repeat(i % 90))).collect();
+    let expected: BTreeSet<String> =
+        (0..10_000).map(|i| format!("entry-{i:05}{}", "x".repeat(i % 90))).collect();
     for name in &expected {
         File::create(mount.path("many").join(name)).unwrap();
     }
@@ -115,7 +135,10 @@ fn ten_thousand_entries() {
             let entry = entry.unwrap();
             assert!(entry.file_type().unwrap().is_file());
             assert_eq!(entry.metadata().unwrap().len(), 0);
-            assert!(seen.insert(entry.file_name().into_string().unwrap()), "an entry is listed twice");
+            assert!(
+                seen.insert(entry.file_name().into_string().unwrap()),
+                "an entry is listed twice"
+            );
         }
         assert_eq!(seen, expected);
     }
@@ -151,12 +174,16 @@ fn extended_attributes() {
     fs::write(mount.path("f"), "").unwrap();
     let path = CString::new(mount.path("f").as_os_str().as_bytes()).unwrap();
     let set = |name: &CStr, value: &[u8], flags| {
-        let result = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags) };
+        let result = unsafe {
+            libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
+        };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error().raw_os_error().unwrap()) }
     };
     let get = |name: &CStr, limit: usize| {
         let mut value = vec![0u8; limit];
-        let len = unsafe { libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), limit) };
+        let len = unsafe {
+            libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), limit)
+        };
         match usize::try_from(len) {
             Ok(len) => Ok((len, value[..len.min(limit)].to_vec())),
             Err(_) => Err(io::Error::last_os_error().raw_os_error().unwrap()),
@@ -180,9 +207,10 @@ fn extended_attributes() {
     assert_eq!(get(c"user.a", 10), Err(libc::ENODATA));
 }
 
-/// Works with a mapping in a process of its own, and expects true. A page that is waited for holds the
-/// address space, which whoever serves the mount may want to change just then, to get memory: in one
-/// process they would wait for each other for ever. `work` makes system calls and touches what is there.
+/// Works with a mapping in a process of its own, and expects true. A page that is waited for holds
+/// the address space, which whoever serves the mount may want to change just then, to get memory:
+/// in one process they would wait for each other for ever. `work` makes system calls and touches
+/// what is there.
 #[track_caller]
 fn apart(work: impl FnOnce() -> bool) {
     // SAFETY: the child takes no lock and no memory until it ends.
@@ -209,10 +237,18 @@ fn mapped_files() {
         fs::write(mount.path("m"), &content).unwrap();
         let file = OpenOptions::new().read(true).write(true).open(mount.path("m")).unwrap();
         let len = content.len();
-        // SAFETY: a new mapping of the whole file, which nobody cuts, and which is gone before this ends.
+        // SAFETY: a new mapping of the whole file, which nobody cuts, and which is gone before this
+        // ends.
         apart(|| unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
-            let map = libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), 0);
+            let map = libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            );
             if map == libc::MAP_FAILED {
                 return false;
             }
@@ -233,7 +269,12 @@ fn an_unlinked_file_lives_while_it_is_open() {
         return;
     }
     let mount = Mounted::new(Settings::default());
-    let mut file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.path("gone")).unwrap();
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mount.path("gone"))
+        .unwrap();
     file.write_all(b"still here").unwrap();
     let ino = file.metadata().unwrap().ino();
     fs::remove_file(mount.path("gone")).unwrap();
@@ -260,7 +301,10 @@ fn special_files_and_rename_flags() {
     let c_path = |name: &str| CString::new(mount.path(name).as_os_str().as_bytes()).unwrap();
     let (fifo, null) = (c_path("fifo"), c_path("null"));
     assert_eq!(unsafe { libc::mkfifo(fifo.as_ptr(), 0o600) }, 0);
-    assert_eq!(unsafe { libc::mknod(null.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 3)) }, 0);
+    assert_eq!(
+        unsafe { libc::mknod(null.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 3)) },
+        0
+    );
     let meta = fs::metadata(mount.path("null")).unwrap();
     assert_eq!(meta.rdev(), libc::makedev(1, 3));
     fs::write(mount.path("null"), "into the void").unwrap();
@@ -268,7 +312,9 @@ fn special_files_and_rename_flags() {
     fs::write(mount.path("a"), "a").unwrap();
     fs::write(mount.path("b"), "b").unwrap();
     let (a, b) = (c_path("a"), c_path("b"));
-    let rename = |flags| match unsafe { libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), flags) } {
+    let rename = |flags| match unsafe {
+        libc::renameat2(libc::AT_FDCWD, a.as_ptr(), libc::AT_FDCWD, b.as_ptr(), flags)
+    } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().raw_os_error().unwrap()),
     };
@@ -287,7 +333,8 @@ fn operations_that_are_not_served() {
     }
     let mount = Mounted::new(Settings::default());
     for _ in 0..2 {
-        let tmpfile = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(mount.root());
+        let tmpfile =
+            OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(mount.root());
         assert_eq!(tmpfile.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
         fs::write(mount.path("f"), "0123456789").unwrap();
         let file = OpenOptions::new().read(true).write(true).open(mount.path("f")).unwrap();
@@ -336,12 +383,23 @@ fn who_has_nothing_to_say_at_close_is_not_asked() {
     let flushes = |reports_at_close: bool| {
         let mount = Mounted::new(Settings { reports_at_close, ..Settings::default() });
         let path = CString::new(mount.path("file").as_os_str().as_bytes()).unwrap();
-        // SAFETY: the path ends in NUL; the mapping is of the file's one page, which nobody cuts, and is
-        // unmapped after it was written to.
+        // SAFETY: the path ends in NUL; the mapping is of the file's one page, which nobody cuts,
+        // and is unmapped after it was written to.
         apart(|| unsafe {
-            let file = libc::open(path.as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC, 0o600);
+            let file = libc::open(
+                path.as_ptr(),
+                libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC,
+                0o600,
+            );
             let written = libc::write(file, b"written".as_ptr().cast(), 7);
-            let at = libc::mmap(std::ptr::null_mut(), 7, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, file, 0);
+            let at = libc::mmap(
+                std::ptr::null_mut(),
+                7,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file,
+                0,
+            );
             if written != 7 || at == libc::MAP_FAILED || libc::close(file) != 0 {
                 return false;
             }

@@ -29,7 +29,11 @@ fn content_changed_by_another_hand() {
     let ino = mount.tree().find(Ino::ROOT, "f").unwrap();
     mount.tree().set_content(ino, b"behind");
     let before = mount.tree().requests;
-    assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "before", "the kernel has no reason to ask");
+    assert_eq!(
+        fs::read_to_string(mount.path("f")).unwrap(),
+        "before",
+        "the kernel has no reason to ask"
+    );
     // Open, attributes (a READ leaves atime in doubt), flush and release, but no READ.
     assert!(mount.tree().requests - before <= 4);
     mount.notify(Notification::Inode { ino, bytes: 0..u64::MAX });
@@ -66,7 +70,10 @@ fn names_removed_by_another_hand() {
         return;
     }
     let mount = Mounted::new(Settings::default());
-    let gone = |file: &str| fs::metadata(mount.path(file)).is_err_and(|failure| failure.kind() == io::ErrorKind::NotFound);
+    let gone = |file: &str| {
+        fs::metadata(mount.path(file))
+            .is_err_and(|failure| failure.kind() == io::ErrorKind::NotFound)
+    };
     for file in ["unhashed", "expired", "deleted", "epoch"] {
         fs::write(mount.path(file), "x").unwrap();
     }
@@ -92,8 +99,16 @@ fn what_the_kernel_does_not_know_is_dropped_already() {
     }
     let mount = Mounted::new(Settings::default());
     mount.notify(Notification::Inode { ino: Ino(12345), bytes: 0..u64::MAX });
-    mount.notify(Notification::Entry { parent: Ino::ROOT, name: name("never-seen"), expire: false });
-    mount.notify(Notification::Entry { parent: Ino(12345), name: name("never-seen"), expire: true });
+    mount.notify(Notification::Entry {
+        parent: Ino::ROOT,
+        name: name("never-seen"),
+        expire: false,
+    });
+    mount.notify(Notification::Entry {
+        parent: Ino(12345),
+        name: name("never-seen"),
+        expire: true,
+    });
     mount.notify(Notification::Resend);
 }
 
@@ -104,7 +119,8 @@ fn invalidation_during_a_read_of_the_same_pages() {
     if !can_mount() {
         return;
     }
-    let mount = Mounted::new(Settings { read_delay: Duration::from_millis(300), ..Settings::default() });
+    let mount =
+        Mounted::new(Settings { read_delay: Duration::from_millis(300), ..Settings::default() });
     fs::write(mount.path("f"), vec![7; 100_000]).unwrap();
     let ino = mount.tree().find(Ino::ROOT, "f").unwrap();
     mount.notify(Notification::Inode { ino, bytes: 0..u64::MAX });
@@ -128,5 +144,8 @@ fn after_the_end_there_is_nobody_to_tell() {
     let mut mount = Mounted::new(Settings::default());
     assert_eq!(mount.stop(), Ended::Stopped);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    assert_eq!(runtime.block_on(mount.notifier.send(Notification::AllEntries)), Err(NotifyError::Ended));
+    assert_eq!(
+        runtime.block_on(mount.notifier.send(Notification::AllEntries)),
+        Err(NotifyError::Ended)
+    );
 }

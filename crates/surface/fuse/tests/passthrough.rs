@@ -26,7 +26,8 @@ struct Mounted {
 impl Mounted {
     /// `None` where this machine cannot do it: no /dev/fuse, no rights, no such kernel.
     fn new(name: &str) -> Option<Mounted> {
-        let root = std::env::temp_dir().join(format!("ebb-passthrough-{name}-{}", std::process::id()));
+        let root =
+            std::env::temp_dir().join(format!("ebb-passthrough-{name}-{}", std::process::id()));
         let (below, point) = (root.join("below"), root.join("point"));
         fs::create_dir_all(&below).unwrap();
         fs::create_dir_all(&point).unwrap();
@@ -35,12 +36,15 @@ impl Mounted {
             println!("skipped: passthrough needs root and /dev/fuse");
             return None;
         }
-        let mount = Mount::new(&point, &MountOptions { passthrough: true, ..MountOptions::default() }).unwrap();
+        let mount =
+            Mount::new(&point, &MountOptions { passthrough: true, ..MountOptions::default() })
+                .unwrap();
         let (stop, stopped) = oneshot::channel();
         let (ready, started) = std::sync::mpsc::channel();
         let directory = below.clone();
         let server = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let session = Session::start(mount).await.unwrap();
                 let Some(passthrough) = session.passthrough() else {
@@ -49,7 +53,10 @@ impl Mounted {
                 };
                 ready.send(true).unwrap();
                 let stopped = async { stopped.await.unwrap_or_default() };
-                session.serve(&Beside::new(directory, passthrough), stopped, Duration::from_secs(5)).await.unwrap()
+                session
+                    .serve(&Beside::new(directory, passthrough), stopped, Duration::from_secs(5))
+                    .await
+                    .unwrap()
             })
         });
         let mounted = Mounted { below, point, stop: Some(stop), server: Some(server) };
@@ -94,7 +101,14 @@ fn bytes_go_past_the_session() {
     // SAFETY: a new mapping of a page of a file that nobody cuts meanwhile.
     unsafe {
         let both = OpenOptions::new().read(true).write(true).open(&above).unwrap();
-        let at = libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED, both.as_raw_fd(), 0);
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            both.as_raw_fd(),
+            0,
+        );
         assert_ne!(at, libc::MAP_FAILED);
         drop(both);
         at.cast::<u8>().write_volatile(b'C');

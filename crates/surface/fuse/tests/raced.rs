@@ -62,21 +62,33 @@ impl Raced {
         match request {
             Request::Attach { .. } => Ok(scripted::attached()),
             Request::GetAttr { ino } => Ok(Reply::Attr(Box::new(self.attr(ino)))),
-            Request::Lookup { .. } if self.looked.replace(true) => Ok(Reply::Attr(Box::new(self.attr(FILE)))),
+            Request::Lookup { .. } if self.looked.replace(true) => {
+                Ok(Reply::Attr(Box::new(self.attr(FILE))))
+            }
             Request::Lookup { .. } => Err(FsError::NotFound.into()),
             Request::GetXattr { .. } => Err(FsError::NoAttribute.into()),
             Request::Mutate(mutate) => match mutate.mutation {
                 ClientMutation::Make { .. } => Err(FsError::Exists.into()),
                 ClientMutation::SetAttr { ino, set } => {
-                    self.size_bytes.store(set.size_bytes.unwrap_or(CONTENT_BYTES), Ordering::Relaxed);
+                    self.size_bytes
+                        .store(set.size_bytes.unwrap_or(CONTENT_BYTES), Ordering::Relaxed);
                     let stamp = Stamp { time: Time::from_secs(0), version: Version(2) };
                     let replay = Replay { stamp, ino: None, offset: None, len_bytes: None };
-                    Ok(Reply::Mutated(Box::new(Mutated { attr: Some(self.attr(ino)), index: LogIndex(1), replay }), vec![]))
+                    Ok(Reply::Mutated(
+                        Box::new(Mutated {
+                            attr: Some(self.attr(ino)),
+                            index: LogIndex(1),
+                            replay,
+                        }),
+                        vec![],
+                    ))
                 }
                 other => panic!("nobody asks for {other:?}"),
             },
             Request::Open { .. } => Ok(Reply::Opened { lends: false }),
-            Request::Close { .. } | Request::Renew { .. } | Request::Detach { .. } => Ok(Reply::Done),
+            Request::Close { .. } | Request::Renew { .. } | Request::Detach { .. } => {
+                Ok(Reply::Done)
+            }
             other => panic!("nobody asks for {other:?}"),
         }
     }
@@ -97,9 +109,20 @@ fn raced(work: impl FnOnce(&Point)) -> u64 {
             let node = Rc::new(Raced { looked: Cell::new(false), size_bytes: size });
             let client = scripted::client(move |request| node.answer(request)).await;
             let (notifier, agreed) = (session.notifier(), session.negotiated());
-            let volume = Volume::new(client, Ino::ROOT, notifier, agreed, AccessRule::default(), Consistency::Strong, None);
+            let volume = Volume::new(
+                client,
+                Ino::ROOT,
+                notifier,
+                agreed,
+                AccessRule::default(),
+                Consistency::Strong,
+                None,
+            );
             ready.send(()).unwrap();
-            session.serve(&volume, async { stopped.await.unwrap_or_default() }, Duration::from_secs(5)).await.unwrap();
+            session
+                .serve(&volume, async { stopped.await.unwrap_or_default() }, Duration::from_secs(5))
+                .await
+                .unwrap();
         };
         tokio::task::LocalSet::new().block_on(&runtime, serving);
     });
@@ -119,7 +142,8 @@ fn a_file_made_meanwhile_is_not_opened_by_who_may_not() {
     }
     let left = raced(|point| {
         let script = format!("echo mine > {}/file", point.0.display());
-        let shell = Command::new("sh").args(["-c", &script]).uid(NOBODY).gid(NOBODY).output().unwrap();
+        let shell =
+            Command::new("sh").args(["-c", &script]).uid(NOBODY).gid(NOBODY).output().unwrap();
         let said = String::from_utf8_lossy(&shell.stderr);
         assert!(!shell.status.success() && said.contains("Permission denied"), "{said}");
     });
@@ -133,7 +157,12 @@ fn a_file_made_meanwhile_is_opened_by_who_may() {
         return;
     }
     let left = raced(|point| {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(point.0.join("file")).unwrap();
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(point.0.join("file"))
+            .unwrap();
         assert_eq!(file.metadata().unwrap().ino(), FILE.0);
     });
     assert_eq!(left, 0, "O_TRUNC is kept");

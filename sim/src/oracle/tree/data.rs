@@ -1,9 +1,16 @@
-//! Bytes of files: reading and writing, holes, and what becomes of them when a write fails half-way.
+//! Bytes of files: reading and writing, holes, and what becomes of them when a write fails
+//! half-way.
 
 use super::*;
 
 impl Tree {
-    pub(super) fn write(&mut self, asked: &Asked<'_>, ino: Ino, offset: Option<u64>, data: &[u8]) -> Result<(), Mismatch> {
+    pub(super) fn write(
+        &mut self,
+        asked: &Asked<'_>,
+        ino: Ino,
+        offset: Option<u64>,
+        data: &[u8],
+    ) -> Result<(), Mismatch> {
         let id = match self.at(ino) {
             Ok(id) => id,
             Err(errors) => return asked.expect_one_of(&errors),
@@ -41,8 +48,16 @@ impl Tree {
         }
         let (offset, len_bytes) = span;
         let node = self.change(id);
-        node.remember(if what == Allocation::Zero { offset..offset.saturating_add(len_bytes) } else { 0..0 });
-        let size = if keep_size { node.content.size() } else { node.content.size().max(offset + len_bytes) };
+        node.remember(if what == Allocation::Zero {
+            offset..offset.saturating_add(len_bytes)
+        } else {
+            0..0
+        });
+        let size = if keep_size {
+            node.content.size()
+        } else {
+            node.content.size().max(offset + len_bytes)
+        };
         for content in std::iter::once(&mut node.content).chain(&mut node.smeared) {
             if what == Allocation::Zero {
                 content.zero(offset, len_bytes);
@@ -54,7 +69,13 @@ impl Tree {
         self.expect_attr(asked, id)
     }
 
-    pub(super) fn copy(&mut self, asked: &Asked<'_>, from: (Ino, u64), to: (Ino, u64), len_bytes: u64) -> Result<(), Mismatch> {
+    pub(super) fn copy(
+        &mut self,
+        asked: &Asked<'_>,
+        from: (Ino, u64),
+        to: (Ino, u64),
+        len_bytes: u64,
+    ) -> Result<(), Mismatch> {
         let mut errors = Vec::new();
         for ino in [from.0, to.0] {
             match self.at(ino).map(|id| self.nodes[&id].kind) {
@@ -104,7 +125,13 @@ impl Tree {
     }
 
     /// Only what is zeros can be passed over; whether zeros are a hole is the node's to say.
-    pub(super) fn seek(&mut self, asked: &Asked<'_>, ino: Ino, offset: u64, to: Seek) -> Result<(), Mismatch> {
+    pub(super) fn seek(
+        &mut self,
+        asked: &Asked<'_>,
+        ino: Ino,
+        offset: u64,
+        to: Seek,
+    ) -> Result<(), Mismatch> {
         let node = match self.at(ino) {
             Err(errors) => return asked.expect_one_of(&errors),
             Ok(node) => &self.nodes[&node],
@@ -119,11 +146,19 @@ impl Tree {
             (None, _) => return Ok(()),
             (Some(Outcome::Failed(FsError::NoData)), Seek::Data) => offset..size,
             (Some(Outcome::Failed(FsError::NoData)), Seek::Hole) if offset >= size => return Ok(()),
-            (Some(Outcome::Offset(found)), Seek::Data) if (offset..size).contains(found) => offset..*found,
-            (Some(Outcome::Offset(found)), Seek::Hole) if *found == size && offset < size => return Ok(()),
+            (Some(Outcome::Offset(found)), Seek::Data) if (offset..size).contains(found) => {
+                offset..*found
+            }
+            (Some(Outcome::Offset(found)), Seek::Hole) if *found == size && offset < size => {
+                return Ok(());
+            }
             // A hole is at least one byte.
-            (Some(Outcome::Offset(found)), Seek::Hole) if (offset..size).contains(found) => *found..*found + 1,
-            (Some(other), _) => return Err(format!("{other:?} is no offset in {size} bytes behind {offset}")),
+            (Some(Outcome::Offset(found)), Seek::Hole) if (offset..size).contains(found) => {
+                *found..*found + 1
+            }
+            (Some(other), _) => {
+                return Err(format!("{other:?} is no offset in {size} bytes behind {offset}"));
+            }
         };
         let zeros = vec![0; passed.end.saturating_sub(passed.start) as usize];
         match node.content.first_stranger(&node.smeared, passed.start, &zeros) {
@@ -147,9 +182,12 @@ impl Tree {
     pub fn smear_copy(&mut self, from: (Ino, u64), to: (Ino, u64), len_bytes: u64) {
         let Ok(source) = self.at(from.0) else { return };
         let source = &self.nodes[&source];
-        let len_bytes = len_bytes.min(source.content.size().saturating_sub(from.1)).min(MAX_IO_BYTES as u64);
-        let data: Vec<Vec<u8>> =
-            std::iter::once(&source.content).chain(&source.smeared).map(|content| content.read(from.1, len_bytes as usize)).collect();
+        let len_bytes =
+            len_bytes.min(source.content.size().saturating_sub(from.1)).min(MAX_IO_BYTES as u64);
+        let data: Vec<Vec<u8>> = std::iter::once(&source.content)
+            .chain(&source.smeared)
+            .map(|content| content.read(from.1, len_bytes as usize))
+            .collect();
         data.iter().for_each(|data| self.smear_write(to.0, Some(to.1), data));
     }
 
@@ -162,7 +200,13 @@ impl Tree {
         add_new(&mut node.smeared, &touched);
     }
 
-    pub(super) fn read(&mut self, asked: &Asked<'_>, ino: Ino, offset: u64, len_bytes: usize) -> Result<(), Mismatch> {
+    pub(super) fn read(
+        &mut self,
+        asked: &Asked<'_>,
+        ino: Ino,
+        offset: u64,
+        len_bytes: usize,
+    ) -> Result<(), Mismatch> {
         let node = match self.at(ino) {
             Err(errors) => return asked.expect_one_of(&errors),
             Ok(node) => &self.nodes[&node],
@@ -183,7 +227,10 @@ impl Tree {
         }
         match node.content.first_stranger(&node.smeared, offset, data) {
             None => Ok(()),
-            Some(at) => Err(format!("byte {at} is {:#x}, which is not what was written", data[(at - offset) as usize])),
+            Some(at) => Err(format!(
+                "byte {at} is {:#x}, which is not what was written",
+                data[(at - offset) as usize]
+            )),
         }
     }
 

@@ -91,7 +91,8 @@ impl Tree {
             let mut dir = ROOT;
             let (path, file) = key.rsplit_once('/').map_or(("", key), |(path, file)| (path, file));
             for segment in path.split('/').filter(|segment| !segment.is_empty()) {
-                let name = Name::new(segment.as_bytes()).expect("scenarios use keys that are paths");
+                let name =
+                    Name::new(segment.as_bytes()).expect("scenarios use keys that are paths");
                 dir = match tree.nodes[&dir].entries.get(&name) {
                     Some(known) => *known,
                     None => {
@@ -103,12 +104,18 @@ impl Tree {
             }
             next += 1;
             let name = Name::new(file.as_bytes()).expect("scenarios use keys that are paths");
-            tree.enter(dir, &name, NodeId(next), Node { content: Content::from_bytes(body), ..Node::new(FileKind::Regular, 0o644) });
+            tree.enter(
+                dir,
+                &name,
+                NodeId(next),
+                Node { content: Content::from_bytes(body), ..Node::new(FileKind::Regular, 0o644) },
+            );
         }
         tree
     }
 
-    /// From the beginning on everything that is removed is kept, as this attribute of the root says.
+    /// From the beginning on everything that is removed is kept, as this attribute of the root
+    /// says.
     pub fn keeping(mut self, name: Bytes, value: Bytes) -> Tree {
         self.change(ROOT).xattrs.insert(name, value);
         Tree { keeps: true, ..self }
@@ -116,7 +123,13 @@ impl Tree {
 
     /// The state after an operation, if the state explains its outcome. Without an outcome
     /// whatever it does is taken.
-    pub fn step(&self, client: ClientId, id: OpId, op: &Op, outcome: Option<&Outcome>) -> Result<Tree, Mismatch> {
+    pub fn step(
+        &self,
+        client: ClientId,
+        id: OpId,
+        op: &Op,
+        outcome: Option<&Outcome>,
+    ) -> Result<Tree, Mismatch> {
         let mut next = self.clone();
         // An inode without a name that nobody has open may have gone already.
         if let Some(Outcome::Failed(FsError::Stale)) = outcome
@@ -134,7 +147,9 @@ impl Tree {
             },
             Op::ReadLink { ino } => match next.at(*ino) {
                 Err(errors) => asked.expect_one_of(&errors)?,
-                Ok(node) if next.nodes[&node].kind != FileKind::Symlink => asked.expect_one_of(&[FsError::Invalid])?,
+                Ok(node) if next.nodes[&node].kind != FileKind::Symlink => {
+                    asked.expect_one_of(&[FsError::Invalid])?
+                }
                 Ok(node) => asked.expect(&Outcome::Link(next.nodes[&node].target.clone()))?,
             },
             Op::ReadDir { dir, after } => next.read_dir(&asked, *dir, *after)?,
@@ -142,12 +157,15 @@ impl Tree {
             Op::Seek { ino, offset, to } => next.seek(&asked, *ino, *offset, *to)?,
             Op::Xattrs { ino } => match next.at(*ino) {
                 Err(errors) => asked.expect_one_of(&errors)?,
-                Ok(node) => asked.expect(&Outcome::Names(next.nodes[&node].xattrs.keys().cloned().collect()))?,
+                Ok(node) => asked
+                    .expect(&Outcome::Names(next.nodes[&node].xattrs.keys().cloned().collect()))?,
             },
             Op::Open { ino } => match next.at(*ino) {
                 Err(errors) => asked.expect_one_of(&errors)?,
                 // Only who holds it already opens an inode without a name once more.
-                Ok(node) if next.is_nameless(node) && !next.nodes[&node].opens.contains_key(&client) => {
+                Ok(node)
+                    if next.is_nameless(node) && !next.nodes[&node].opens.contains_key(&client) =>
+                {
                     asked.expect_one_of(&[FsError::Stale])?;
                 }
                 Ok(node) => {
@@ -178,12 +196,19 @@ impl Tree {
 
     /// The operation is about an inode without a name.
     pub fn is_about_nameless(&self, op: &Op) -> bool {
-        addressed(op).into_iter().any(|ino| self.by_ino.get(&ino).is_some_and(|id| self.nodes[id].links == 0))
+        addressed(op)
+            .into_iter()
+            .any(|ino| self.by_ino.get(&ino).is_some_and(|id| self.nodes[id].links == 0))
     }
 
     /// Nothing is open by the client any more.
     pub fn client_gone(&mut self, client: ClientId) {
-        let held: Vec<NodeId> = self.nodes.iter().filter(|(_, node)| node.opens.contains_key(&client)).map(|(id, _)| *id).collect();
+        let held: Vec<NodeId> = self
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.opens.contains_key(&client))
+            .map(|(id, _)| *id)
+            .collect();
         for node in held {
             self.close(client, node, u32::MAX);
         }
@@ -230,13 +255,19 @@ impl Tree {
         next.by_ino.retain(|_, node| left.contains(node));
         if !same_inos {
             // What is nowhere on record gets an id, and a directory its times, when it is found.
-            for node in next.nodes.values_mut().filter(|node| !node.changed && node.ino != Some(Ino::ROOT)) {
+            for node in
+                next.nodes.values_mut().filter(|node| !node.changed && node.ino != Some(Ino::ROOT))
+            {
                 let node = Rc::make_mut(node);
                 if let Some(ino) = node.ino.take() {
                     next.by_ino.remove(&ino);
                 }
             }
-            for node in next.nodes.values_mut().filter(|node| !node.changed && node.kind == FileKind::Directory) {
+            for node in next
+                .nodes
+                .values_mut()
+                .filter(|node| !node.changed && node.kind == FileKind::Directory)
+            {
                 Rc::make_mut(node).mtime = None;
             }
         }
@@ -247,7 +278,9 @@ impl Tree {
         }
         for (path, seen) in tree {
             let shown = path.escape_ascii();
-            let node = *mine.get(path).ok_or_else(|| format!("\"{shown}\" is there, but should not be"))?;
+            let node = *mine
+                .get(path)
+                .ok_or_else(|| format!("\"{shown}\" is there, but should not be"))?;
             next.take_on(node, seen).map_err(|why| format!("\"{shown}\": {why}"))?;
         }
         Ok(next)
@@ -256,29 +289,44 @@ impl Tree {
     fn take_on(&mut self, id: NodeId, seen: &SeenNode) -> Result<(), Mismatch> {
         self.bind(id, seen.attr.ino)?;
         self.check_attr(id, &seen.attr)?;
-        let subdirectories = self.nodes[&id].entries.values().filter(|child| self.nodes[*child].kind == FileKind::Directory).count();
+        let subdirectories = self.nodes[&id]
+            .entries
+            .values()
+            .filter(|child| self.nodes[*child].kind == FileKind::Directory)
+            .count();
         let node = self.change(id);
         if node.kind == FileKind::Directory && seen.attr.nlink as usize != 2 + subdirectories {
-            return Err(format!("has {} links and {subdirectories} directories in it", seen.attr.nlink));
+            return Err(format!(
+                "has {} links and {subdirectories} directories in it",
+                seen.attr.nlink
+            ));
         }
         node.mtime = Some(seen.attr.mtime);
         if node.target != seen.target {
             return Err("links to somewhere else".into());
         }
         if node.xattrs != seen.xattrs {
-            return Err(format!("has the extended attributes {:?} in place of {:?}", seen.xattrs, node.xattrs));
+            return Err(format!(
+                "has the extended attributes {:?} in place of {:?}",
+                seen.xattrs, node.xattrs
+            ));
         }
         if node.kind == FileKind::Regular {
             if seen.content.len() as u64 != node.content.size() {
-                return Err(format!("has {} readable bytes of {}", seen.content.len(), node.content.size()));
+                return Err(format!(
+                    "has {} readable bytes of {}",
+                    seen.content.len(),
+                    node.content.size()
+                ));
             }
             if let Some(at) = node.content.first_stranger(&node.smeared, 0, &seen.content) {
                 return Err(format!("byte {at} is not what was written"));
             }
             if !node.smeared.is_empty() {
-                let before = std::mem::replace(&mut node.content, Content::from_bytes(&seen.content));
-                // What was on its way to the disk may still get there, until others are forced over it, and what was
-                // there before may come back.
+                let before =
+                    std::mem::replace(&mut node.content, Content::from_bytes(&seen.content));
+                // What was on its way to the disk may still get there, until others are forced over
+                // it, and what was there before may come back.
                 for content in std::mem::take(&mut node.smeared).into_iter().chain([before]) {
                     add_new(&mut node.unforced, &content);
                 }
@@ -297,7 +345,9 @@ impl Tree {
     fn read_dir(&mut self, asked: &Asked<'_>, dir: Ino, after: Cookie) -> Result<(), Mismatch> {
         let dir = match self.at(dir) {
             Err(errors) => return asked.expect_one_of(&errors),
-            Ok(dir) if self.nodes[&dir].kind != FileKind::Directory => return asked.expect_one_of(&[FsError::NotDirectory]),
+            Ok(dir) if self.nodes[&dir].kind != FileKind::Directory => {
+                return asked.expect_one_of(&[FsError::NotDirectory]);
+            }
             Ok(dir) => dir,
         };
         let removed = self.nodes[&dir].links == 0;
@@ -320,7 +370,8 @@ impl Tree {
         }
         if after == Cookie::START
             && end
-            && let Some(missing) = self.nodes[&dir].entries.keys().find(|name| !shown.contains(name))
+            && let Some(missing) =
+                self.nodes[&dir].entries.keys().find(|name| !shown.contains(name))
         {
             return Err(format!("does not show {missing}"));
         }
@@ -399,7 +450,9 @@ impl Tree {
     }
 
     fn may_be_gone(&self, ino: Ino) -> bool {
-        self.by_ino.get(&ino).is_none_or(|id| self.is_nameless(*id) && self.nodes[id].opens.is_empty())
+        self.by_ino
+            .get(&ino)
+            .is_none_or(|id| self.is_nameless(*id) && self.nodes[id].opens.is_empty())
     }
 
     /// It has lost its last name, and is in the trash.
@@ -412,7 +465,8 @@ impl Tree {
     }
 
     fn contains(&self, outer: NodeId, inner: NodeId) -> bool {
-        outer == inner || self.nodes[&outer].entries.values().any(|child| self.contains(*child, inner))
+        outer == inner
+            || self.nodes[&outer].entries.values().any(|child| self.contains(*child, inner))
     }
 
     fn enter(&mut self, dir: NodeId, name: &Name, id: NodeId, node: Node) {
@@ -492,7 +546,8 @@ fn add_new(contents: &mut Vec<Content>, content: &Content) {
 fn addressed(op: &Op) -> Vec<Ino> {
     match op {
         Op::Mutate(mutation) => {
-            let source = if let ClientMutation::Copy { from, .. } = mutation { Some(*from) } else { None };
+            let source =
+                if let ClientMutation::Copy { from, .. } = mutation { Some(*from) } else { None };
             mutation.directories().chain(mutation.inode()).chain(source).collect()
         }
         Op::Lookup { parent: ino, .. } | Op::ReadDir { dir: ino, .. } => vec![*ino],

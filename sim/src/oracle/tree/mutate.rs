@@ -4,7 +4,11 @@ use super::*;
 use crate::oracle::acl;
 
 impl Tree {
-    pub(super) fn mutate(&mut self, asked: &Asked<'_>, mutation: &ClientMutation) -> Result<(), Mismatch> {
+    pub(super) fn mutate(
+        &mut self,
+        asked: &Asked<'_>,
+        mutation: &ClientMutation,
+    ) -> Result<(), Mismatch> {
         match mutation {
             ClientMutation::Make { parent, name, mode, what, open } => {
                 let errors = self.name_errors(*parent, name, FsError::Exists);
@@ -16,7 +20,13 @@ impl Tree {
                 let parent = self.by_ino[parent];
                 match what {
                     Make::Symlink { target } => (node.target, node.mode) = (target.clone(), 0o777),
-                    _ => acl::inherit(&self.nodes[&parent].xattrs, *mode, node.kind, &mut node.mode, &mut node.xattrs),
+                    _ => acl::inherit(
+                        &self.nodes[&parent].xattrs,
+                        *mode,
+                        node.kind,
+                        &mut node.mode,
+                        &mut node.xattrs,
+                    ),
                 }
                 if let Make::Special { rdev, .. } = what {
                     node.rdev = *rdev;
@@ -42,7 +52,9 @@ impl Tree {
                         }
                     }
                 }
-                let (Some(node), true) = (node, errors.is_empty()) else { return asked.expect_one_of(&errors) };
+                let (Some(node), true) = (node, errors.is_empty()) else {
+                    return asked.expect_one_of(&errors);
+                };
                 let parent = self.by_ino[parent];
                 self.change(parent).entries.insert(name.clone(), node);
                 self.change(parent).touch();
@@ -53,7 +65,9 @@ impl Tree {
             }
             ClientMutation::Unlink { parent, name } => match self.child(*parent, name) {
                 Err(errors) => asked.expect_one_of(&errors),
-                Ok((_, node)) if self.nodes[&node].kind == FileKind::Directory => asked.expect_one_of(&[FsError::IsDirectory]),
+                Ok((_, node)) if self.nodes[&node].kind == FileKind::Directory => {
+                    asked.expect_one_of(&[FsError::IsDirectory])
+                }
                 Ok((dir, node)) => {
                     self.strike(dir, name, node);
                     asked.expect(&Outcome::Done)
@@ -61,14 +75,20 @@ impl Tree {
             },
             ClientMutation::Rmdir { parent, name } => match self.child(*parent, name) {
                 Err(errors) => asked.expect_one_of(&errors),
-                Ok((_, node)) if self.nodes[&node].kind != FileKind::Directory => asked.expect_one_of(&[FsError::NotDirectory]),
-                Ok((_, node)) if !self.nodes[&node].entries.is_empty() => asked.expect_one_of(&[FsError::NotEmpty]),
+                Ok((_, node)) if self.nodes[&node].kind != FileKind::Directory => {
+                    asked.expect_one_of(&[FsError::NotDirectory])
+                }
+                Ok((_, node)) if !self.nodes[&node].entries.is_empty() => {
+                    asked.expect_one_of(&[FsError::NotEmpty])
+                }
                 Ok((dir, node)) => {
                     self.strike(dir, name, node);
                     asked.expect(&Outcome::Done)
                 }
             },
-            ClientMutation::Rename { from, name, to, new_name, mode } => self.rename(asked, (*from, name), (*to, new_name), *mode),
+            ClientMutation::Rename { from, name, to, new_name, mode } => {
+                self.rename(asked, (*from, name), (*to, new_name), *mode)
+            }
             ClientMutation::SetAttr { ino, set } => self.set_attr(asked, *ino, set),
             ClientMutation::SetXattr { ino, name, value, mode } => {
                 let node = match self.xattr_holder(*ino) {
@@ -78,14 +98,18 @@ impl Tree {
                 let exists = self.nodes[&node].xattrs.contains_key(name);
                 match mode {
                     XattrMode::Create if exists => return asked.expect_one_of(&[FsError::Exists]),
-                    XattrMode::Replace if !exists => return asked.expect_one_of(&[FsError::NoAttribute]),
+                    XattrMode::Replace if !exists => {
+                        return asked.expect_one_of(&[FsError::NoAttribute]);
+                    }
                     _ => {}
                 }
                 self.change(node).xattrs.insert(name.clone(), value.clone());
                 self.change(node).changed = true;
                 asked.expect(&Outcome::Done)
             }
-            ClientMutation::SetAcl { ino, class, value, .. } => self.set_acl(asked, *ino, *class, value),
+            ClientMutation::SetAcl { ino, class, value, .. } => {
+                self.set_acl(asked, *ino, *class, value)
+            }
             ClientMutation::RemoveXattr { ino, name } => {
                 let node = match self.xattr_holder(*ino) {
                     Ok(node) => node,
@@ -97,7 +121,9 @@ impl Tree {
                 self.change(node).changed = true;
                 asked.expect(&Outcome::Done)
             }
-            ClientMutation::Write { ino, offset, data, .. } => self.write(asked, *ino, Some(*offset), data),
+            ClientMutation::Write { ino, offset, data, .. } => {
+                self.write(asked, *ino, Some(*offset), data)
+            }
             ClientMutation::Append { ino, data, .. } => self.write(asked, *ino, None, data),
             ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, .. } => {
                 self.copy(asked, (*from, *from_offset), (*ino, *offset), *len_bytes)
@@ -108,9 +134,20 @@ impl Tree {
                 }
                 let id = NodeId(asked.id.0 + 1);
                 let opens = BTreeMap::from([(asked.client, 1)]);
-                let mut node = Node { links: 0, linkable: true, opens, ..Node::new(FileKind::Regular, mode.mode) };
+                let mut node = Node {
+                    links: 0,
+                    linkable: true,
+                    opens,
+                    ..Node::new(FileKind::Regular, mode.mode)
+                };
                 let parent = self.by_ino[parent];
-                acl::inherit(&self.nodes[&parent].xattrs, *mode, node.kind, &mut node.mode, &mut node.xattrs);
+                acl::inherit(
+                    &self.nodes[&parent].xattrs,
+                    *mode,
+                    node.kind,
+                    &mut node.mode,
+                    &mut node.xattrs,
+                );
                 self.nodes.insert(id, Rc::new(node));
                 self.expect_attr(asked, id)
             }
@@ -153,7 +190,11 @@ impl Tree {
         }
         if let Some(target) = target {
             if self.contains(target, from) {
-                errors.push(if mode == RenameMode::Exchange { FsError::Invalid } else { FsError::NotEmpty });
+                errors.push(if mode == RenameMode::Exchange {
+                    FsError::Invalid
+                } else {
+                    FsError::NotEmpty
+                });
             }
             if mode.replaces() && target != source {
                 match (is_dir(source), is_dir(target)) {
@@ -187,7 +228,13 @@ impl Tree {
                 self.change(to).entries.insert(new_name.clone(), source);
                 if mode.makes() {
                     let mut node = Node { changed: true, ..Node::new(FileKind::CharDevice, 0) };
-                    acl::inherit(&self.nodes[&from].xattrs, NewMode::from(0), node.kind, &mut node.mode, &mut node.xattrs);
+                    acl::inherit(
+                        &self.nodes[&from].xattrs,
+                        NewMode::from(0),
+                        node.kind,
+                        &mut node.mode,
+                        &mut node.xattrs,
+                    );
                     self.enter(from, name, NodeId(asked.id.0 + 1), node);
                 }
             }
@@ -195,7 +242,12 @@ impl Tree {
         asked.expect(&Outcome::Done)
     }
 
-    pub(super) fn set_attr(&mut self, asked: &Asked<'_>, ino: Ino, set: &SetAttr) -> Result<(), Mismatch> {
+    pub(super) fn set_attr(
+        &mut self,
+        asked: &Asked<'_>,
+        ino: Ino,
+        set: &SetAttr,
+    ) -> Result<(), Mismatch> {
         let id = match self.at(ino) {
             Ok(id) => id,
             Err(errors) => return asked.expect_one_of(&errors),
@@ -235,7 +287,13 @@ impl Tree {
         self.expect_attr(asked, id)
     }
 
-    pub(super) fn set_acl(&mut self, asked: &Asked<'_>, ino: Ino, class: AclClass, value: &Bytes) -> Result<(), Mismatch> {
+    pub(super) fn set_acl(
+        &mut self,
+        asked: &Asked<'_>,
+        ino: Ino,
+        class: AclClass,
+        value: &Bytes,
+    ) -> Result<(), Mismatch> {
         let id = match self.at(ino) {
             Ok(id) => id,
             Err(errors) => return asked.expect_one_of(&errors),

@@ -32,7 +32,8 @@ impl Node {
         self.changed = true;
     }
 
-    /// The present content is about to change there and has perhaps not been forced over an older one.
+    /// The present content is about to change there and has perhaps not been forced over an older
+    /// one.
     pub(super) fn remember(&mut self, changed: Range<u64>) {
         let content = self.content.clone();
         add_new(&mut self.unforced, &content);
@@ -45,19 +46,28 @@ impl Node {
         let mine = (self.kind, self.mode, self.uid, self.gid, self.rdev);
         let theirs = (attr.kind, attr.mode, attr.uid, attr.gid, attr.rdev);
         if mine != theirs {
-            return Err(format!("is {theirs:?} (kind, mode, owner, group, device) in place of {mine:?}"));
+            return Err(format!(
+                "is {theirs:?} (kind, mode, owner, group, device) in place of {mine:?}"
+            ));
         }
         if links.is_some_and(|links| links != attr.nlink) {
             return Err(format!("has {} names in place of {}", attr.nlink, self.links));
         }
         if self.kind == FileKind::Regular && attr.size_bytes != self.content.size() {
-            return Err(format!("has {} bytes in place of {}", attr.size_bytes, self.content.size()));
+            return Err(format!(
+                "has {} bytes in place of {}",
+                attr.size_bytes,
+                self.content.size()
+            ));
         }
-        if attr.hole_bytes > 0 && attr.hole_bytes > self.content.bytes_in_zero_blocks(&self.smeared) {
+        if attr.hole_bytes > 0 && attr.hole_bytes > self.content.bytes_in_zero_blocks(&self.smeared)
+        {
             return Err(format!("has {} bytes in holes, where data is", attr.hole_bytes));
         }
         match self.mtime {
-            Some(mtime) if mtime != attr.mtime => Err(format!("was modified {:?} in place of {mtime:?}", attr.mtime)),
+            Some(mtime) if mtime != attr.mtime => {
+                Err(format!("was modified {:?} in place of {mtime:?}", attr.mtime))
+            }
             _ => Ok(()),
         }
     }

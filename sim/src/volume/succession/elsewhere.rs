@@ -1,5 +1,5 @@
-//! The node is on another machine, and so is another client of it, which works on the same tree and has
-//! neither memory that outlives it nor need of it. What may be lost differs by what goes wrong.
+//! The node is on another machine, and so is another client of it, which works on the same tree and
+//! has neither memory that outlives it nor need of it. What may be lost differs by what goes wrong.
 
 use super::other::{MACHINE as OTHER, OTHER_CLIENT, Other};
 use super::scene::{MACHINE as MOUNT, Place, SERVER, Scene, Unserved};
@@ -22,11 +22,12 @@ use std::time::Duration;
 enum Trouble {
     /// Processes of the mount die and connections break. Nobody may notice.
     Mount,
-    /// So does the process of the node, whose machine also loses power, but only while everybody lives who
-    /// repeats what was lost. Then the next process of the mount may find that it cannot take over.
+    /// So does the process of the node, whose machine also loses power, but only while everybody
+    /// lives who repeats what was lost. Then the next process of the mount may find that it cannot
+    /// take over.
     Node,
-    /// The machine of the node loses power at any moment. The mount is alone: of several clients the oracle
-    /// would not know whose answers are lost.
+    /// The machine of the node loses power at any moment. The mount is alone: of several clients
+    /// the oracle would not know whose answers are lost.
     Cuts,
     /// The mount is cut off, and freezes, until its session expires.
     Isolation,
@@ -82,7 +83,8 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<(Report, Fates), Broke
     };
     let ended = world.run(story.tell(rounds, pause_limit));
     let fates = story.fates;
-    judge(&world, seed, scenario, ended, &history.events(), initial, permitted).map(|report| (report, fates))
+    judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
+        .map(|report| (report, fates))
 }
 
 /// What was done to the node since the mount was last known to have repeated everything to it.
@@ -133,7 +135,9 @@ impl Story<'_> {
         let mut last = String::new();
         for _ in 0..MAX_STARTS {
             let process = self.world.machine(SERVER).process_on("node", "data");
-            match open_on(&process, &self.world.bucket(), &self.plan.options, self.plan.medium).await {
+            match open_on(&process, &self.world.bucket(), &self.plan.options, self.plan.medium)
+                .await
+            {
                 Some(Ok(node)) => {
                     serve(&process, SERVER, &node).await;
                     self.history.note("the node serves");
@@ -160,7 +164,8 @@ impl Story<'_> {
     async fn begin_mount(&mut self) -> Result<Rc<Scene>, String> {
         self.mounts += 1;
         let client = ClientId(self.mounts);
-        let scene = Scene::new(self.world, Place::Elsewhere, client, self.plan.clone(), self.amnesia);
+        let scene =
+            Scene::new(self.world, Place::Elsewhere, client, self.plan.clone(), self.amnesia);
         self.history.note(format!("client {} begins", client.0));
         scene.begin(self.world).await?;
         self.harm.set(Harm::None);
@@ -229,7 +234,11 @@ impl Story<'_> {
         let began = match meanwhile {
             Meanwhile::Nothing => scene.begin(self.world).await,
             Meanwhile::OtherComes => {
-                let (began, other) = join(scene.begin(self.world), Other::attach(self.world, &self.history, &self.known, &self.plan)).await;
+                let (began, other) = join(
+                    scene.begin(self.world),
+                    Other::attach(self.world, &self.history, &self.known, &self.plan),
+                )
+                .await;
                 self.other = Some(other?);
                 began
             }
@@ -264,15 +273,22 @@ impl Story<'_> {
                 }
                 Ok(())
             }
-            Err(Unserved::Lost(why)) if self.harm.get() > Harm::None || self.trouble == Trouble::Isolation => self.lost(why, killed).await,
+            Err(Unserved::Lost(why))
+                if self.harm.get() > Harm::None || self.trouble == Trouble::Isolation =>
+            {
+                self.lost(why, killed).await
+            }
             Err(unserved) => Err(unserved.into()),
         }
     }
 
-    /// The mount has ended, and what it was asked for and has not answered was done or not. Another begins.
-    /// Its session ends a moment before anybody hears of it, and nobody was answered after it was `killed`.
+    /// The mount has ended, and what it was asked for and has not answered was done or not. Another
+    /// begins. Its session ends a moment before anybody hears of it, and nobody was answered after
+    /// it was `killed`.
     async fn lost(&mut self, why: &str, killed: Position) -> Result<(), String> {
-        let Some((scene, users)) = self.mount.take() else { return Err("there is no mount".into()) };
+        let Some((scene, users)) = self.mount.take() else {
+            return Err("there is no mount".into());
+        };
         users.kill();
         self.history.note(format!("client {} cannot be succeeded: {why}", scene.client.0));
         let harm = self.harm.get();
@@ -299,7 +315,11 @@ impl Story<'_> {
         self.world.set_faults(FaultPlan::default());
         let life = scene.life()?;
         let client = life.client.clone();
-        let seen = life.process.call(async move { walk(&client).await }).await.ok_or("the process has died")?;
+        let seen = life
+            .process
+            .call(async move { walk(&client).await })
+            .await
+            .ok_or("the process has died")?;
         let seen = seen.map_err(|error| format!("the tree cannot be read: {error}"))?;
         self.known.reset(&seen);
         self.history.add(Event::Seen { tree: Rc::new(seen), inos: Identity::Anew });
@@ -332,14 +352,19 @@ impl Story<'_> {
         if self.rng.below(2) == 0 { self.settle().await } else { Ok(()) }
     }
 
-    /// Waits until the mount has repeated everything to the node that is there now: before that nobody is told who
-    /// has a lock.
+    /// Waits until the mount has repeated everything to the node that is there now: before that
+    /// nobody is told who has a lock.
     async fn settle(&mut self) -> Result<(), String> {
         let life = self.scene()?.life()?;
         let client = life.client.clone();
         let whole = LockPiece { range: LockRange::WHOLE, mode: LockMode::Shared };
-        let asked = life.process.call(async move { client.test_lock(Ino::ROOT, LockOwner::Fcntl(1), whole).await });
-        asked.await.ok_or("the process has died")?.map_err(|error| format!("nobody can be asked for locks: {error}"))?;
+        let asked = life
+            .process
+            .call(async move { client.test_lock(Ino::ROOT, LockOwner::Fcntl(1), whole).await });
+        asked
+            .await
+            .ok_or("the process has died")?
+            .map_err(|error| format!("nobody can be asked for locks: {error}"))?;
         self.harm.set(Harm::None);
         Ok(())
     }
@@ -356,11 +381,15 @@ impl Story<'_> {
             match other.leave().await? {
                 Ok(()) => {}
                 Err(FsError::Io | FsError::Stale) if self.trouble == Trouble::Isolation => {}
-                Err(error) => return Err(format!("the other client does not leave in good order: {error}")),
+                Err(error) => {
+                    return Err(format!("the other client does not leave in good order: {error}"));
+                }
             }
             self.history.add(Event::Gone { client: OTHER_CLIENT });
         }
-        let (Some((scene, _)), Some((process, node))) = (&self.mount, &self.node) else { return Err("nothing is left".into()) };
+        let (Some((scene, _)), Some((process, node))) = (&self.mount, &self.node) else {
+            return Err("nothing is left".into());
+        };
         let errors = if self.trouble == Trouble::Isolation { Errors::Ended } else { Errors::None };
         end(self.world, scene, &self.history, (process, node), errors).await
     }

@@ -20,7 +20,12 @@ pub struct Other {
 
 impl Other {
     /// Attaches, however often that takes, and begins to work.
-    pub async fn attach(world: &World, history: &History, known: &Known, plan: &Plan) -> Result<Other, String> {
+    pub async fn attach(
+        world: &World,
+        history: &History,
+        known: &Known,
+        plan: &Plan,
+    ) -> Result<Other, String> {
         for _ in 0..MAX_ATTACHES {
             let process = world.machine(MACHINE).process("mount");
             match attach_wire(&process, SERVER).await {
@@ -59,7 +64,8 @@ impl Other {
             return Err("the other client is never answered".into());
         }
         let client = self.client.clone();
-        let left = self.process.call(async move { client.detach(Duration::from_secs(60)).await }).await;
+        let left =
+            self.process.call(async move { client.detach(Duration::from_secs(60)).await }).await;
         self.process.kill();
         left.ok_or("the other client has died".into())
     }

@@ -74,7 +74,13 @@ pub struct Life {
 }
 
 impl Scene {
-    pub fn new(world: &World, place: Place, client: ClientId, plan: Plan, amnesia: Option<Amnesia>) -> Rc<Scene> {
+    pub fn new(
+        world: &World,
+        place: Place,
+        client: ClientId,
+        plan: Plan,
+        amnesia: Option<Amnesia>,
+    ) -> Rc<Scene> {
         Rc::new(Scene {
             place,
             client,
@@ -98,7 +104,12 @@ impl Scene {
 
     /// Handles that users have by inode.
     pub fn open(&self) -> BTreeMap<Ino, Vec<u64>> {
-        self.open.borrow().iter().filter(|(_, handles)| !handles.is_empty()).map(|(ino, handles)| (*ino, handles.clone())).collect()
+        self.open
+            .borrow()
+            .iter()
+            .filter(|(_, handles)| !handles.is_empty())
+            .map(|(ino, handles)| (*ino, handles.clone()))
+            .collect()
     }
 
     pub fn under_way(&self) -> BTreeSet<u64> {
@@ -124,7 +135,10 @@ impl Scene {
             let process = world.machine(MACHINE).process_on("ebb", "data");
             let forgotten = (self.amnesia == Some(Amnesia::Undurable)).then_some(UNDURABLE);
             let memory = Memory::of(&self.memory, forgotten);
-            let estate = Rc::new(Estate::take(memory.clone()).map_err(|error| Unserved::Failed(error.to_string()))?);
+            let estate = Rc::new(
+                Estate::take(memory.clone())
+                    .map_err(|error| Unserved::Failed(error.to_string()))?,
+            );
             if self.amnesia == Some(Amnesia::Opens) {
                 for open in estate.opens() {
                     estate.closed(open.handle);
@@ -133,7 +147,9 @@ impl Scene {
             // It may die while it takes over.
             let dies = async {
                 match self.rng.below(3) {
-                    0 if attempt < SHORT_LIVES => world.sleep(self.rng.duration(Duration::ZERO, SHORT_LIFE)).await,
+                    0 if attempt < SHORT_LIVES => {
+                        world.sleep(self.rng.duration(Duration::ZERO, SHORT_LIFE)).await
+                    }
                     _ => pending().await,
                 }
             };
@@ -150,7 +166,14 @@ impl Scene {
                     let (again, all) = (self.under_way(), client.clone());
                     process.call(async move { all.all_came(&again) }).await;
                     self.lives.set(self.lives.get() + 1);
-                    *self.life.borrow_mut() = Some(Rc::new(Life { number: self.lives.get(), process, node, client, estate, memory }));
+                    *self.life.borrow_mut() = Some(Rc::new(Life {
+                        number: self.lives.get(),
+                        process,
+                        node,
+                        client,
+                        estate,
+                        memory,
+                    }));
                     return Ok(());
                 }
                 Err(Unserved::Lost(why)) => {
@@ -165,15 +188,25 @@ impl Scene {
         Err(Unserved::Failed(format!("nobody takes over: {last}")))
     }
 
-    async fn take_over(&self, process: &Process, estate: &Rc<Estate>) -> Result<(Option<Rc<Node>>, Client), Unserved> {
+    async fn take_over(
+        &self,
+        process: &Process,
+        estate: &Rc<Estate>,
+    ) -> Result<(Option<Rc<Node>>, Client), Unserved> {
         let (node, link) = match self.place {
             Place::Elsewhere => (None, wire_link(process, SERVER)),
             Place::Inside => {
-                let options = ebb_node::Options { heir_of: estate.session(), ..self.plan.options.clone() };
+                let options =
+                    ebb_node::Options { heir_of: estate.session(), ..self.plan.options.clone() };
                 let bucket = &self.bucket;
                 match open_on(process, bucket, &options, self.plan.medium).await {
                     Some(Ok(node)) => (Some(node.clone()), local_link(&node)),
-                    other => return Err(Unserved::Failed(format!("{:?}", other.map(|node| node.err())))),
+                    other => {
+                        return Err(Unserved::Failed(format!(
+                            "{:?}",
+                            other.map(|node| node.err())
+                        )));
+                    }
                 }
             }
         };
@@ -245,7 +278,13 @@ impl Scene {
 
 impl Life {
     /// As a mount does it. Gives with the answer what is open by it.
-    async fn serve(&self, number: u64, handle: Option<u64>, op: Op, lag: Duration) -> (Outcome, Option<(Ino, u64)>) {
+    async fn serve(
+        &self,
+        number: u64,
+        handle: Option<u64>,
+        op: Op,
+        lag: Duration,
+    ) -> (Outcome, Option<(Ino, u64)>) {
         if let Some(handle) = handle {
             if let Some(open) = self.estate.closed(handle) {
                 self.client.close(open.ino);
@@ -262,7 +301,10 @@ impl Life {
         self.lag(lag).await;
         let handle = self.number << 32 | number;
         let before = self.estate.opened_before(number);
-        assert!(self.estate.opened(Open { request: number, ino, handle, detail: 0 }), "few files are open");
+        assert!(
+            self.estate.opened(Open { request: number, ino, handle, detail: 0 }),
+            "few files are open"
+        );
         if let Some(before) = before {
             self.client.close(before.ino);
         }

@@ -1,5 +1,5 @@
-//! Users of a mount. They live elsewhere, and on: what they ask is asked again of the next process until
-//! it is answered.
+//! Users of a mount. They live elsewhere, and on: what they ask is asked again of the next process
+//! until it is answered.
 
 use super::scene::Scene;
 use crate::oracle::History;
@@ -17,7 +17,13 @@ pub struct Users {
 }
 
 impl Users {
-    pub fn begin(world: &World, scene: &Rc<Scene>, history: &History, known: &Known, plan: &Plan) -> Users {
+    pub fn begin(
+        world: &World,
+        scene: &Rc<Scene>,
+        history: &History,
+        known: &Known,
+        plan: &Plan,
+    ) -> Users {
         let (done, leaving) = (Rc::new(Cell::new(0)), Rc::default());
         let begin = |number: u64| {
             let worker = Worker {
@@ -37,7 +43,11 @@ impl Users {
             });
             process
         };
-        Users { processes: (0..plan.workers).map(begin).collect(), scene: scene.clone(), done: done.clone() }
+        Users {
+            processes: (0..plan.workers).map(begin).collect(),
+            scene: scene.clone(),
+            done: done.clone(),
+        }
     }
 
     pub fn are_done(&self) -> bool {

@@ -44,8 +44,14 @@ struct Storage {
 impl Storage {
     fn new(store: &Store, url: &str) -> Outcome<Storage> {
         let endpoint = store.endpoint().ok_or("the store has no endpoint")?.to_owned();
-        let (bucket, prefix) = url.trim_start_matches("s3://").split_once('/').ok_or("there is no prefix")?;
-        Ok(Storage { endpoint, environment: store.environment.clone(), bucket: bucket.to_owned(), prefix: prefix.to_owned() })
+        let (bucket, prefix) =
+            url.trim_start_matches("s3://").split_once('/').ok_or("there is no prefix")?;
+        Ok(Storage {
+            endpoint,
+            environment: store.environment.clone(),
+            bucket: bucket.to_owned(),
+            prefix: prefix.to_owned(),
+        })
     }
 
     fn key(&self, name: &str) -> Outcome<&str> {
@@ -55,7 +61,12 @@ impl Storage {
 }
 
 impl Peer {
-    pub fn start(column: Column, programs: &Programs, directory: &Path, store: &Store) -> Outcome<Peer> {
+    pub fn start(
+        column: Column,
+        programs: &Programs,
+        directory: &Path,
+        store: &Store,
+    ) -> Outcome<Peer> {
         for part in ["mnt", "cache"] {
             fs::create_dir_all(directory.join(part))?;
         }
@@ -68,7 +79,8 @@ impl Peer {
         }
         let storage = Storage::new(store, &url)?;
         let servers = Servers::start(column, programs, directory, &storage)?;
-        let mut peer = Peer { column, directory: directory.to_owned(), storage, servers, mount: None };
+        let mut peer =
+            Peer { column, directory: directory.to_owned(), storage, servers, mount: None };
         peer.mount(programs)?;
         Ok(peer)
     }
@@ -98,7 +110,8 @@ impl Peer {
         self.mount(programs)
     }
 
-    /// Its processes stop. What they do though nobody asks them for anything is not the others' to be measured with.
+    /// Its processes stop. What they do though nobody asks them for anything is not the others' to
+    /// be measured with.
     pub fn halt(&self) -> Outcome<()> {
         self.signal(libc::SIGSTOP)
     }
@@ -107,12 +120,19 @@ impl Peer {
     pub fn go_on(&self) -> Outcome<()> {
         self.signal(libc::SIGCONT)?;
         let trial = self.point().join("trial");
-        let tried = || fs::write(&trial, "of a cluster all have to find each other").and_then(|()| fs::remove_file(&trial));
+        let tried = || {
+            fs::write(&trial, "of a cluster all have to find each other")
+                .and_then(|()| fs::remove_file(&trial))
+        };
         wait(|| Ok(tried().is_ok()), "it does not go on")
     }
 
     fn signal(&self, signal: libc::c_int) -> Outcome<()> {
-        self.servers.processes().into_iter().chain(&self.mount).try_for_each(|process| tool::signal_group(process.id(), signal))
+        self.servers
+            .processes()
+            .into_iter()
+            .chain(&self.mount)
+            .try_for_each(|process| tool::signal_group(process.id(), signal))
     }
 
     /// Waits until the bucket has everything.
@@ -148,7 +168,11 @@ impl Peer {
             if !running {
                 let log = fs::OpenOptions::new().create(true).append(true).open(self.log())?;
                 let mut command = self.mounting(programs)?;
-                command.envs(self.storage.environment.iter().cloned()).process_group(0).stdout(log.try_clone()?).stderr(log);
+                command
+                    .envs(self.storage.environment.iter().cloned())
+                    .process_group(0)
+                    .stdout(log.try_clone()?)
+                    .stderr(log);
                 self.mount = Some(command.spawn()?);
             }
             std::thread::sleep(POLL);
@@ -169,7 +193,10 @@ impl Peer {
             self.mount.iter().try_for_each(|process| tool::signal(process.id(), libc::SIGTERM))?;
         }
         let mount = &mut self.mount;
-        wait(|| Ok(mount.as_mut().map(Child::try_wait).transpose()? != Some(None)), "its process does not end")?;
+        wait(
+            || Ok(mount.as_mut().map(Child::try_wait).transpose()? != Some(None)),
+            "its process does not end",
+        )?;
         self.mount = None;
         Ok(())
     }
@@ -190,7 +217,12 @@ impl Drop for Peer {
     fn drop(&mut self) {
         self.signal(libc::SIGCONT).ok();
         if let Some(mut mount) = self.mount.take() {
-            Command::new("umount").arg("--lazy").arg(self.point()).stderr(Stdio::null()).status().ok();
+            Command::new("umount")
+                .arg("--lazy")
+                .arg(self.point())
+                .stderr(Stdio::null())
+                .status()
+                .ok();
             tool::signal_group(mount.id(), libc::SIGKILL).ok();
             mount.wait().ok();
         }
@@ -241,7 +273,9 @@ mod tests {
         let root = Scratch::new("notes").unwrap();
         let deep = root.join("a/b");
         fs::create_dir_all(&deep).unwrap();
-        let note = |dirty: bool| fs::write(deep.join("file"), format!("{{\n\t\"Dirty\": {dirty}\n}}")).unwrap();
+        let note = |dirty: bool| {
+            fs::write(deep.join("file"), format!("{{\n\t\"Dirty\": {dirty}\n}}")).unwrap()
+        };
         note(true);
         assert!(any_dirty(&root).unwrap());
         note(false);

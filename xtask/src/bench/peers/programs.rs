@@ -33,7 +33,9 @@ impl Programs {
         let (programs, flag): (&[&str], &str) = match column {
             Column::S3fs => (&["s3fs"], "--version"),
             Column::Rclone => (&["rclone"], "--version"),
-            Column::MooseFs => (&["mfsmaster", "mfschunkserver", "mfsmount", "nsenter", "ip"], "-v"),
+            Column::MooseFs => {
+                (&["mfsmaster", "mfschunkserver", "mfsmount", "nsenter", "ip"], "-v")
+            }
             Column::JuiceFs => (&["juicefs", "redis-server"], "--version"),
             Column::GeeseFs => (&["geesefs"], "--version"),
             Column::Mountpoint => (&["mount-s3"], "--version"),
@@ -41,12 +43,15 @@ impl Programs {
             Column::ZeroFs => (&["zerofs"], "--version"),
             _ => return Err("it is no peer".into()),
         };
-        let there = |program: &str| std::env::split_paths(&self.path).any(|directory| directory.join(program).exists());
+        let there = |program: &str| {
+            std::env::split_paths(&self.path).any(|directory| directory.join(program).exists())
+        };
         if let Some(missing) = programs.iter().find(|program| !there(program)) {
             return Err(format!("{missing} is not installed").into());
         }
         let said = self.command(programs[0]).arg(flag).output()?;
-        let said = String::from_utf8_lossy(&said.stdout).into_owned() + &String::from_utf8_lossy(&said.stderr);
+        let said = String::from_utf8_lossy(&said.stdout).into_owned()
+            + &String::from_utf8_lossy(&said.stderr);
         Ok(version(&said).ok_or("it does not tell its version")?.to_owned())
     }
 }
@@ -72,7 +77,13 @@ mod tests {
         ];
         assert_eq!(
             said.map(version),
-            [Some("1.90"), Some("1.60.1-DEV"), Some("3.0.117-1"), Some("1.4.1+2026-07-30.0b90c7db"), Some("4.53")]
+            [
+                Some("1.90"),
+                Some("1.60.1-DEV"),
+                Some("3.0.117-1"),
+                Some("1.4.1+2026-07-30.0b90c7db"),
+                Some("4.53")
+            ]
         );
         assert_eq!(version("usage: 3 arguments"), None);
     }

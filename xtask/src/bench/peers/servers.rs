@@ -28,14 +28,21 @@ pub struct Server {
 
 impl Servers {
     /// Everything of them is below this directory, and in the store.
-    pub fn start(column: Column, programs: &Programs, directory: &Path, storage: &Storage) -> Outcome<Servers> {
+    pub fn start(
+        column: Column,
+        programs: &Programs,
+        directory: &Path,
+        storage: &Storage,
+    ) -> Outcome<Servers> {
         let own = directory.join("servers");
         fs::create_dir_all(&own)?;
         Ok(match column {
             Column::MooseFs => Servers::MooseFs(moosefs::Cluster::start(programs, &own)?),
             Column::JuiceFs => Servers::Redis(redis(programs, &own, storage)?),
             Column::SeaweedFs => Servers::SeaweedFs(seaweedfs(programs, &own)?),
-            Column::ZeroFs => Servers::ZeroFs(zerofs(programs, &own, &directory.join("cache"), storage)?),
+            Column::ZeroFs => {
+                Servers::ZeroFs(zerofs(programs, &own, &directory.join("cache"), storage)?)
+            }
             _ => Servers::None,
         })
     }
@@ -44,7 +51,9 @@ impl Servers {
         match self {
             Servers::None => Vec::new(),
             Servers::MooseFs(cluster) => cluster.servers().iter().collect(),
-            Servers::Redis(server) | Servers::SeaweedFs(server) | Servers::ZeroFs(server) => vec![&server.process],
+            Servers::Redis(server) | Servers::SeaweedFs(server) | Servers::ZeroFs(server) => {
+                vec![&server.process]
+            }
         }
     }
 }
@@ -68,12 +77,29 @@ impl Drop for Server {
 fn redis(programs: &Programs, directory: &Path, storage: &Storage) -> Outcome<Server> {
     let port = free_port()?;
     let mut command = programs.command("redis-server");
-    command.args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--appendonly", "yes", "--dir"]).arg(directory);
+    command
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--appendonly", "yes", "--dir"])
+        .arg(directory);
     let server = Server::start(command, directory, format!("redis://127.0.0.1:{port}/1"))?;
     let bucket = format!("{}/{}", storage.endpoint, storage.bucket);
     let mut format = programs.command("juicefs");
-    format.args(["format", "--storage", "s3", "--bucket", &bucket, "--trash-days", "0", &server.url, "juicefs"]);
-    format.args(["--access-key", storage.key("AWS_ACCESS_KEY_ID")?, "--secret-key", storage.key("AWS_SECRET_ACCESS_KEY")?]);
+    format.args([
+        "format",
+        "--storage",
+        "s3",
+        "--bucket",
+        &bucket,
+        "--trash-days",
+        "0",
+        &server.url,
+        "juicefs",
+    ]);
+    format.args([
+        "--access-key",
+        storage.key("AWS_ACCESS_KEY_ID")?,
+        "--secret-key",
+        storage.key("AWS_SECRET_ACCESS_KEY")?,
+    ]);
     let listens = || Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok());
     super::wait(listens, "redis-server does not answer")?;
     tool::output(&mut format)?;
@@ -83,17 +109,37 @@ fn redis(programs: &Programs, directory: &Path, storage: &Storage) -> Outcome<Se
 fn seaweedfs(programs: &Programs, directory: &Path) -> Outcome<Server> {
     let [master, volume, filer] = [free_port()?, free_port()?, free_port()?];
     let mut command = programs.command("weed");
-    command.args(["-logtostderr=true", "server", "-filer", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false"]);
-    command.arg(format!("-dir={}", directory.display())).arg(format!("-filer.localSocket={}", directory.join("filer.sock").display()));
-    command.args([format!("-master.port={master}"), format!("-volume.port={volume}"), format!("-filer.port={filer}")]);
+    command.args([
+        "-logtostderr=true",
+        "server",
+        "-filer",
+        "-ip=127.0.0.1",
+        "-ip.bind=127.0.0.1",
+        "-master.telemetry=false",
+    ]);
+    command
+        .arg(format!("-dir={}", directory.display()))
+        .arg(format!("-filer.localSocket={}", directory.join("filer.sock").display()));
+    command.args([
+        format!("-master.port={master}"),
+        format!("-volume.port={volume}"),
+        format!("-filer.port={filer}"),
+    ]);
     Server::start(command, directory, format!("127.0.0.1:{filer}"))
 }
 
-fn zerofs(programs: &Programs, directory: &Path, cache: &Path, storage: &Storage) -> Outcome<Server> {
-    let [settings, socket, control] = ["settings.toml", "9p.sock", "rpc.sock"].map(|name| directory.join(name));
+fn zerofs(
+    programs: &Programs,
+    directory: &Path,
+    cache: &Path,
+    storage: &Storage,
+) -> Outcome<Server> {
+    let [settings, socket, control] =
+        ["settings.toml", "9p.sock", "rpc.sock"].map(|name| directory.join(name));
     // One that was killed leaves them.
     [&socket, &control].into_iter().filter(|left| left.exists()).try_for_each(fs::remove_file)?;
-    let (access, secret) = (storage.key("AWS_ACCESS_KEY_ID")?, storage.key("AWS_SECRET_ACCESS_KEY")?);
+    let (access, secret) =
+        (storage.key("AWS_ACCESS_KEY_ID")?, storage.key("AWS_SECRET_ACCESS_KEY")?);
     let Storage { endpoint, bucket, prefix, .. } = storage;
     let [cache, shown, control] = [cache, &socket, &control].map(|path| path.display());
     // The server of the tables removes objects one by one.
@@ -101,11 +147,15 @@ fn zerofs(programs: &Programs, directory: &Path, cache: &Path, storage: &Storage
         &settings,
         format!(
             "[cache]\ndir = \"{cache}\"\ndisk_size_gb = 10.0\nmemory_size_gb = 1.0\n\
-             [storage]\nurl = \"s3://{bucket}/{prefix}\"\nencryption_password = \"of a benchmark\"\n\
-             [servers.ninep]\nunix_socket = \"{shown}\"\n[servers.rpc]\nunix_socket = \"{control}\"\n\
+             [storage]\nurl = \"s3://{bucket}/{prefix}\"\nencryption_password = \"of a \
+             benchmark\"\n\
+             [servers.ninep]\nunix_socket = \"{shown}\"\n[servers.rpc]\nunix_socket = \
+             \"{control}\"\n\
              [telemetry]\nenabled = false\n\
-             [aws]\naccess_key_id = \"{access}\"\nsecret_access_key = \"{secret}\"\nendpoint = \"{endpoint}\"\n\
-             default_region = \"us-east-1\"\nallow_http = \"true\"\ndisable_bulk_delete = \"true\"\n"
+             [aws]\naccess_key_id = \"{access}\"\nsecret_access_key = \"{secret}\"\nendpoint = \
+             \"{endpoint}\"\n\
+             default_region = \"us-east-1\"\nallow_http = \"true\"\ndisable_bulk_delete = \
+             \"true\"\n"
         ),
     )?;
     let mut command = programs.command("zerofs");
@@ -117,7 +167,8 @@ fn zerofs(programs: &Programs, directory: &Path, cache: &Path, storage: &Storage
 fn free_port() -> Outcome<u16> {
     loop {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let above = port.checked_add(10_000).map(|above| TcpListener::bind((Ipv4Addr::LOCALHOST, above)));
+        let above =
+            port.checked_add(10_000).map(|above| TcpListener::bind((Ipv4Addr::LOCALHOST, above)));
         if let Some(Ok(_)) = above {
             return Ok(port);
         }

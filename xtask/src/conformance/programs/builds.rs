@@ -21,7 +21,8 @@ serde_json = "=1.0.154"
 pub fn prepare_c(reference: &Path) -> Outcome<()> {
     vendor(reference, C, "fn main() {}")?;
     // One archive, to be unpacked where it is built.
-    let lines = "mkdir sources; mv vendor/libffi-sys/libffi vendor/luajit-src/luajit2 sources; tar -czf sources.tar.gz sources";
+    let lines = "mkdir sources; mv vendor/libffi-sys/libffi vendor/luajit-src/luajit2 sources; tar \
+        -czf sources.tar.gz sources";
     shell(reference, lines, &[]).map(drop)
 }
 
@@ -86,8 +87,10 @@ pub fn look_again_rust(dir: &Path) -> Outcome<()> {
 fn vendor(reference: &Path, dependencies: &str, program: &str) -> Outcome<()> {
     fs::create_dir_all(reference.join("src"))?;
     fs::write(reference.join("src/main.rs"), program)?;
-    let manifest =
-        format!("[package]\nname = \"program\"\nversion = \"0.0.0\"\nedition = \"2024\"\n[dependencies]{dependencies}[workspace]\n");
+    let manifest = format!(
+        "[package]\nname = \"program\"\nversion = \"0.0.0\"\nedition = \
+         \"2024\"\n[dependencies]{dependencies}[workspace]\n"
+    );
     fs::write(reference.join("Cargo.toml"), manifest)?;
     let config = tool::output(Command::new(tool::cargo()).args(["vendor"]).current_dir(reference))?;
     fs::create_dir(reference.join(".cargo"))?;
@@ -97,7 +100,10 @@ fn vendor(reference: &Path, dependencies: &str, program: &str) -> Outcome<()> {
 /// Builds and runs the program there. Whether anything had to be compiled.
 fn build(dir: &Path) -> Outcome<bool> {
     let mut command = Command::new(tool::cargo());
-    command.args(["build", "--offline", "--message-format=json", "--quiet"]).current_dir(dir).env_remove("CARGO_TARGET_DIR");
+    command
+        .args(["build", "--offline", "--message-format=json", "--quiet"])
+        .current_dir(dir)
+        .env_remove("CARGO_TARGET_DIR");
     let messages = tool::output(&mut command)?;
     tool::run(&mut Command::new(dir.join("target/debug/program")))?;
     Ok(messages.contains(r#""fresh":false"#))

@@ -17,7 +17,10 @@ const PROGRAMS: [(&str, &str); 3] = [
         "tar",
         r#"tar -C "$1" --format=posix --acls --xattrs --xattrs-include='*' --sparse -cf - . | tar -C "$2" --acls --xattrs --xattrs-include='*' --numeric-owner -xpf -"#,
     ),
-    ("rsync", r#"rsync -aHAXS --numeric-ids "$1/" "$2/"; rsync -aHAXSn --checksum --numeric-ids --itemize-changes "$1/" "$2/""#),
+    (
+        "rsync",
+        r#"rsync -aHAXS --numeric-ids "$1/" "$2/"; rsync -aHAXSn --checksum --numeric-ids --itemize-changes "$1/" "$2/""#,
+    ),
     ("cp", r#"cp -a --sparse=always "$1/." "$2/""#),
 ];
 
@@ -59,7 +62,8 @@ pub fn work(reference: &Path, dir: &Path) -> Outcome<()> {
     for (program, lines) in PROGRAMS {
         let there = dir.join(program);
         fs::create_dir(&there)?;
-        let said = shell(dir, lines, &[&tree, &there]).map_err(|error| format!("{program}, in: {error}"))?;
+        let said = shell(dir, lines, &[&tree, &there])
+            .map_err(|error| format!("{program}, in: {error}"))?;
         // rsync names what is not the same yet.
         if !said.is_empty() {
             return Err(format!("{program} is not content: {said}").into());
@@ -69,9 +73,14 @@ pub fn work(reference: &Path, dir: &Path) -> Outcome<()> {
         let back = reference.join(format!("back-{program}"));
         fs::create_dir(&back)?;
         shell(dir, lines, &[&there, &back]).map_err(|error| format!("{program}, back: {error}"))?;
-        let compared = tree::compare(&tree, &back).map_err(|error| format!("{program}, back: {error}"));
+        let compared =
+            tree::compare(&tree, &back).map_err(|error| format!("{program}, back: {error}"));
         // tar asks st_blocks whatever it is told.
-        let sparse = if program == "tar" { Ok(()) } else { holes(&back).map_err(|error| format!("{program}, back: {error}")) };
+        let sparse = if program == "tar" {
+            Ok(())
+        } else {
+            holes(&back).map_err(|error| format!("{program}, back: {error}"))
+        };
         fs::remove_dir_all(&back)?;
         compared?;
         sparse?;
@@ -80,15 +89,27 @@ pub fn work(reference: &Path, dir: &Path) -> Outcome<()> {
 }
 
 pub fn look_again(reference: &Path, dir: &Path) -> Outcome<()> {
-    PROGRAMS.iter().try_for_each(|(program, _)| tree::compare(&reference.join("tree"), &dir.join(program)).map(drop))
+    PROGRAMS.iter().try_for_each(|(program, _)| {
+        tree::compare(&reference.join("tree"), &dir.join(program)).map(drop)
+    })
 }
 
 /// Files of many lengths, and names of every kind.
 fn plain(tree: &Path) -> Outcome<()> {
     let mut rng = Rng(3);
-    let names: [&[u8]; 7] =
-        [b"blanks and more", b"line\nend", b"\xff\xfe not UTF-8", "\u{fc}ml\u{e4}ut \u{1F980}".as_bytes(), b"-rf", b"%41", b"back\\slash"];
-    let names = names.into_iter().map(|name| OsStr::from_bytes(name).to_owned()).chain([OsString::from("n".repeat(255))]);
+    let names: [&[u8]; 7] = [
+        b"blanks and more",
+        b"line\nend",
+        b"\xff\xfe not UTF-8",
+        "\u{fc}ml\u{e4}ut \u{1F980}".as_bytes(),
+        b"-rf",
+        b"%41",
+        b"back\\slash",
+    ];
+    let names = names
+        .into_iter()
+        .map(|name| OsStr::from_bytes(name).to_owned())
+        .chain([OsString::from("n".repeat(255))]);
     fs::create_dir(tree.join("names"))?;
     for name in names {
         fs::write(tree.join("names").join(name), rng.bytes(100))?;
@@ -119,7 +140,11 @@ fn holes(tree: &Path) -> Outcome<()> {
         at = seek(data as i64, libc::SEEK_HOLE);
         data_bytes += at as u64 - data;
     }
-    if data_bytes > MOST_OF_SPARSE { Err(format!("the sparse file has {data_bytes} bytes of data").into()) } else { Ok(()) }
+    if data_bytes > MOST_OF_SPARSE {
+        Err(format!("the sparse file has {data_bytes} bytes of data").into())
+    } else {
+        Ok(())
+    }
 }
 
 /// Four places of some blocks each.

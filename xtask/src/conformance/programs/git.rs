@@ -21,7 +21,8 @@ export GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@example.com GIT_COMMITTER_DATE
 
 pub fn prepare(reference: &Path) -> Outcome<()> {
     fs::write(reference.join("history"), history())?;
-    let lines = "git init -q --bare -b main repository && git -C repository fast-import --quiet < history && rm history";
+    let lines = "git init -q --bare -b main repository && git -C repository fast-import --quiet < \
+        history && rm history";
     shell(reference, &format!("{PLAIN}{lines}"), &[]).map(drop)
 }
 
@@ -61,10 +62,16 @@ done
 fn history() -> Vec<u8> {
     let (mut rng, mut stream) = (Rng(5), Vec::new());
     for commit in 0..COMMITS {
-        let text = format!("commit refs/heads/main\ncommitter a <a@example.com> {} +0000\ndata 2\nc\n", 1_600_000_000 + commit * 3_600);
+        let text = format!(
+            "commit refs/heads/main\ncommitter a <a@example.com> {} +0000\ndata 2\nc\n",
+            1_600_000_000 + commit * 3_600
+        );
         stream.extend_from_slice(text.as_bytes());
-        let changed: Vec<u64> =
-            if commit == 0 { (0..FILES).collect() } else { (0..CHANGES_PER_COMMIT).map(|_| rng.below(FILES)).collect() };
+        let changed: Vec<u64> = if commit == 0 {
+            (0..FILES).collect()
+        } else {
+            (0..CHANGES_PER_COMMIT).map(|_| rng.below(FILES)).collect()
+        };
         for file in changed {
             let content = if file % 50 == 0 {
                 let len = rng.below(40_000) as usize;

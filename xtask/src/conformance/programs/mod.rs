@@ -77,7 +77,10 @@ impl Program {
 pub fn run(on: &Mounts, programs: &[Program], kills: u32) -> Outcome<()> {
     let place = Scratch::beside_suites("reference")?;
     prepare(programs, &place)?;
-    results::judge("programs", &ground::everywhere(on, &[], |ground| all(programs, &place, ground, kills))?)
+    results::judge(
+        "programs",
+        &ground::everywhere(on, &[], |ground| all(programs, &place, ground, kills))?,
+    )
 }
 
 fn prepare(programs: &[Program], place: &Path) -> Outcome<()> {
@@ -122,5 +125,10 @@ fn verdict(outcome: Outcome<()>) -> Verdict {
 
 /// Runs lines of shell in `dir`, with `$1` and so on; ends at the first that fails.
 fn shell(dir: &Path, lines: &str, arguments: &[&Path]) -> Outcome<String> {
-    tool::output(Command::new("bash").args(["-euo", "pipefail", "-c", lines, "bash"]).args(arguments).current_dir(dir))
+    tool::output(
+        Command::new("bash")
+            .args(["-euo", "pipefail", "-c", lines, "bash"])
+            .args(arguments)
+            .current_dir(dir),
+    )
 }

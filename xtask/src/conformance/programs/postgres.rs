@@ -24,12 +24,23 @@ pub fn prepare() -> Outcome<()> {
 
 pub fn work(dir: &Path, kills: u32) -> Outcome<()> {
     let cluster = Cluster::of(dir)?;
-    cluster.run("initdb", &["--auth=trust", "--no-locale", "--encoding=UTF8", "--data-checksums", "--pgdata", &cluster.data])?;
+    cluster.run(
+        "initdb",
+        &[
+            "--auth=trust",
+            "--no-locale",
+            "--encoding=UTF8",
+            "--data-checksums",
+            "--pgdata",
+            &cluster.data,
+        ],
+    )?;
     let mut server = cluster.start()?;
     cluster.run("pgbench", &["--initialize", "--quiet", "--scale=2"])?;
     let mut answered = 0;
     for round in 0..kills {
-        let mut load = cluster.command("pgbench", &["--no-vacuum", "--time=60", "--client", &CLIENTS.to_string()]);
+        let mut load = cluster
+            .command("pgbench", &["--no-vacuum", "--time=60", "--client", &CLIENTS.to_string()]);
         let load = load.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         std::thread::sleep(Duration::from_millis(1_000 + u64::from(round % 5) * 300));
         server.kill()?;
@@ -71,8 +82,14 @@ impl Cluster {
     /// A program of PostgreSQL as its user: the server does not run as root.
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
-        command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"]).arg(Path::new(PROGRAMS).join(program));
-        command.args(arguments).env("PGHOST", &*self.beside).env("PGDATABASE", "postgres").env("PGUSER", "postgres");
+        command
+            .args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"])
+            .arg(Path::new(PROGRAMS).join(program));
+        command
+            .args(arguments)
+            .env("PGHOST", &*self.beside)
+            .env("PGDATABASE", "postgres")
+            .env("PGUSER", "postgres");
         command.stdin(Stdio::null()).current_dir(&*self.beside);
         command
     }
@@ -82,16 +99,31 @@ impl Cluster {
     }
 
     fn ask(&self, sql: &str) -> Outcome<String> {
-        self.run("psql", &["--no-psqlrc", "--tuples-only", "--no-align", "--set=ON_ERROR_STOP=1", "--command", sql])
+        self.run(
+            "psql",
+            &[
+                "--no-psqlrc",
+                "--tuples-only",
+                "--no-align",
+                "--set=ON_ERROR_STOP=1",
+                "--command",
+                sql,
+            ],
+        )
     }
 
     /// Starts the server, as often as it finds that processes of the one before still live.
     fn start(&self) -> Outcome<Server> {
         let began = Instant::now();
         loop {
-            let log = fs::OpenOptions::new().create(true).append(true).open(self.beside.join("log"))?;
-            let mut command = self.command("postgres", &["-D", &self.data, "-h", "", "-k", &self.beside.display().to_string()]);
-            let mut server = Server(command.stdout(log.try_clone()?).stderr(log).process_group(0).spawn()?);
+            let log =
+                fs::OpenOptions::new().create(true).append(true).open(self.beside.join("log"))?;
+            let mut command = self.command(
+                "postgres",
+                &["-D", &self.data, "-h", "", "-k", &self.beside.display().to_string()],
+            );
+            let mut server =
+                Server(command.stdout(log.try_clone()?).stderr(log).process_group(0).spawn()?);
             while server.0.try_wait()?.is_none() {
                 if self.command("pg_isready", &["--quiet"]).status()?.success() {
                     return Ok(server);
@@ -104,7 +136,11 @@ impl Cluster {
             if began.elapsed() > PATIENCE {
                 let log = fs::read_to_string(self.beside.join("log"))?;
                 let end: Vec<&str> = log.lines().rev().take(10).collect();
-                return Err(format!("the server does not start: {}", end.into_iter().rev().collect::<Vec<_>>().join("; ")).into());
+                return Err(format!(
+                    "the server does not start: {}",
+                    end.into_iter().rev().collect::<Vec<_>>().join("; ")
+                )
+                .into());
             }
             std::thread::sleep(Duration::from_millis(200));
         }
@@ -117,16 +153,26 @@ impl Cluster {
             return Err(format!("{answered} transactions were answered, {found} are there").into());
         }
         let sums = self.ask(
-            "select (select sum(abalance) from pgbench_accounts), (select sum(tbalance) from pgbench_tellers), \
-             (select sum(bbalance) from pgbench_branches), (select coalesce(sum(delta), 0) from pgbench_history)",
+            "select (select sum(abalance) from pgbench_accounts), (select sum(tbalance) from \
+             pgbench_tellers), \
+             (select sum(bbalance) from pgbench_branches), (select coalesce(sum(delta), 0) from \
+             pgbench_history)",
         )?;
         let mut each = sums.trim().split('|');
         let first = each.next();
-        if each.all(|sum| Some(sum) == first) { Ok(found) } else { Err(format!("the balances do not agree: {}", sums.trim()).into()) }
+        if each.all(|sum| Some(sum) == first) {
+            Ok(found)
+        } else {
+            Err(format!("the balances do not agree: {}", sums.trim()).into())
+        }
     }
 
     fn amcheck(&self) -> Outcome<()> {
-        self.run("pg_amcheck", &["--all", "--install-missing", "--heapallindexed", "--parent-check"]).map(drop)
+        self.run(
+            "pg_amcheck",
+            &["--all", "--install-missing", "--heapallindexed", "--parent-check"],
+        )
+        .map(drop)
     }
 }
 
@@ -143,7 +189,11 @@ impl Server {
     fn stop(mut self) -> Outcome<()> {
         tool::signal(self.0.id(), libc::SIGINT)?;
         let status = self.0.wait()?;
-        if status.success() { Ok(()) } else { Err(format!("the server did not stop well: {status}").into()) }
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("the server did not stop well: {status}").into())
+        }
     }
 }
 
@@ -156,7 +206,9 @@ impl Drop for Server {
 /// Transactions that pgbench had answers to.
 fn processed(load: Child) -> Outcome<u64> {
     let said = String::from_utf8(load.wait_with_output()?.stdout)?;
-    let line = said.lines().find_map(|line| line.strip_prefix("number of transactions actually processed: "));
+    let line = said
+        .lines()
+        .find_map(|line| line.strip_prefix("number of transactions actually processed: "));
     let number = line.ok_or("pgbench does not say what it has done")?;
     Ok(number.split('/').next().unwrap_or(number).trim().parse()?)
 }

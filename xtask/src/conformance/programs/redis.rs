@@ -40,7 +40,10 @@ pub fn work(dir: &Path, kills: u32) -> Outcome<()> {
         for (list, last) in answered.iter_mut().enumerate() {
             let found = check(&server, list).map_err(|error| format!("kill {round}: {error}"))?;
             if found != *last && found != *last + 1 {
-                return Err(format!("kill {round}: {last} entries of list {list} were answered, {found} are there").into());
+                return Err(format!(
+                    "kill {round}: {last} entries of list {list} were answered, {found} are there"
+                )
+                .into());
             }
             *last = found;
         }
@@ -66,7 +69,11 @@ fn append(socket: &Path, list: usize, last: u64) -> Result<u64, String> {
     loop {
         match connection.ask(&["RPUSH", &format!("list-{list}"), &format!("{}", last + 1)]) {
             Ok(answer) if answer == format!(":{}", last + 1) => last += 1,
-            Ok(answer) => return Err(format!("list {list} has {last} entries, and the server answers {answer}")),
+            Ok(answer) => {
+                return Err(format!(
+                    "list {list} has {last} entries, and the server answers {answer}"
+                ));
+            }
             Err(_) => return Ok(last),
         }
     }
@@ -133,19 +140,38 @@ impl Server {
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let beside = Scratch::new(&format!("redis-{count}"))?;
         let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+        command.args([
+            "--port",
+            "0",
+            "--save",
+            "",
+            "--appendonly",
+            "yes",
+            "--appendfsync",
+            "always",
+        ]);
         // The log is written anew every few seconds.
-        command.args(["--auto-aof-rewrite-min-size", "64kb", "--auto-aof-rewrite-percentage", "50", "--loglevel", "warning"]);
+        command.args([
+            "--auto-aof-rewrite-min-size",
+            "64kb",
+            "--auto-aof-rewrite-percentage",
+            "50",
+            "--loglevel",
+            "warning",
+        ]);
         command.arg("--unixsocket").arg(beside.join(SOCKET)).arg("--dir").arg(dir).current_dir(dir);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
         let mut server = Server { child, beside };
         let began = Instant::now();
         loop {
-            let answer = Connection::to(&server.socket()).and_then(|mut connection| connection.ask(&["PING"]));
+            let answer = Connection::to(&server.socket())
+                .and_then(|mut connection| connection.ask(&["PING"]));
             match answer {
                 Ok(answer) if answer == "+PONG" => return Ok(server),
                 // It is still reading its log, or does not listen yet.
-                _ if began.elapsed() < PATIENCE && server.child.try_wait()?.is_none() => std::thread::sleep(Duration::from_millis(20)),
+                _ if began.elapsed() < PATIENCE && server.child.try_wait()?.is_none() => {
+                    std::thread::sleep(Duration::from_millis(20))
+                }
                 answer => return Err(format!("the server does not start: {answer:?}").into()),
             }
         }

@@ -27,7 +27,10 @@ pub fn work(dir: &Path, kills: u32) -> Outcome<()> {
     for journal in JOURNALS {
         let database = dir.join(journal);
         ask(&database, &format!("pragma journal_mode = {journal}"))?;
-        ask(&database, "create table entry (writer, number, content, primary key (writer, number))")?;
+        ask(
+            &database,
+            "create table entry (writer, number, content, primary key (writer, number))",
+        )?;
         ask(&database, "create table total (writer primary key, entries)")?;
         let mut answered = Answered::new();
         for writer in 0..WRITERS {
@@ -40,7 +43,11 @@ pub fn work(dir: &Path, kills: u32) -> Outcome<()> {
             check(&database, &mut answered).map_err(at)?;
         }
         ask(&database, "delete from entry where number % 3 = 0")?;
-        ask(&database, "update total set entries = (select count(*) from entry where entry.writer = total.writer)")?;
+        ask(
+            &database,
+            "update total set entries = (select count(*) from entry where entry.writer = \
+             total.writer)",
+        )?;
         ask(&database, "vacuum")?;
         sound(&database)?;
     }
@@ -53,8 +60,10 @@ pub fn look_again(dir: &Path) -> Outcome<()> {
 
 /// Lets the writers go on from where they were, and kills one of them while the others write.
 fn kill_writers(database: &Path, answered: &mut Answered, rng: &mut Rng) -> Outcome<()> {
-    let mut running: Vec<(u64, Child)> =
-        answered.iter().map(|(writer, last)| Ok((*writer, start(database, *writer, *last)?))).collect::<Outcome<_>>()?;
+    let mut running: Vec<(u64, Child)> = answered
+        .iter()
+        .map(|(writer, last)| Ok((*writer, start(database, *writer, *last)?)))
+        .collect::<Outcome<_>>()?;
     if rng.below(2) == 0 {
         running.reverse();
     }
@@ -68,7 +77,11 @@ fn kill_writers(database: &Path, answered: &mut Answered, rng: &mut Rng) -> Outc
         child.stderr.take().ok_or("no errors")?.read_to_string(&mut complained)?;
         child.wait()?;
         if ended.is_some() || !complained.is_empty() {
-            return Err(format!("writer {writer} ended by itself ({ended:?}): {}", complained.trim()).into());
+            return Err(format!(
+                "writer {writer} ended by itself ({ended:?}): {}",
+                complained.trim()
+            )
+            .into());
         }
         // What follows the last end of a line was not answered whole.
         let whole = said.rfind('\n').map_or("", |end| &said[..end]);
@@ -85,7 +98,8 @@ fn start(database: &Path, writer: u64, last: u64) -> Outcome<Child> {
     // A line at a time, or what was answered is not known.
     let mut command = Command::new("stdbuf");
     command.args(["-oL", "sqlite3", "-batch", "-bail"]).arg(database);
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let mut lines = child.stdin.take().ok_or("no input")?;
     std::thread::spawn(move || {
         let mut feed = || -> std::io::Result<()> {
@@ -93,10 +107,21 @@ fn start(database: &Path, writer: u64, last: u64) -> Outcome<Child> {
             for number in last + 1.. {
                 let len = if number % 10 == 0 { 400_000 } else { 3_000 };
                 writeln!(lines, "begin immediate;")?;
-                writeln!(lines, "insert into entry values ({writer}, {number}, randomblob(abs(random()) % {len}));")?;
+                writeln!(
+                    lines,
+                    "insert into entry values ({writer}, {number}, randomblob(abs(random()) % \
+                     {len}));"
+                )?;
                 writeln!(lines, "update total set entries = entries + 1 where writer = {writer};")?;
-                writeln!(lines, "delete from entry where writer = {writer} and number = {number} - 200;")?;
-                writeln!(lines, "update total set entries = entries - 1 where writer = {writer} and {number} > 200;")?;
+                writeln!(
+                    lines,
+                    "delete from entry where writer = {writer} and number = {number} - 200;"
+                )?;
+                writeln!(
+                    lines,
+                    "update total set entries = entries - 1 where writer = {writer} and {number} > \
+                     200;"
+                )?;
                 writeln!(lines, "commit; select {number};")?;
             }
             Ok(())
@@ -112,9 +137,17 @@ fn start(database: &Path, writer: u64, last: u64) -> Outcome<Child> {
 fn check(database: &Path, answered: &mut Answered) -> Outcome<()> {
     sound(database)?;
     for (writer, last) in answered {
-        let found = ask(database, &format!("select coalesce(max(number), 0) from entry where writer = {writer}"))?.trim().parse()?;
+        let found = ask(
+            database,
+            &format!("select coalesce(max(number), 0) from entry where writer = {writer}"),
+        )?
+        .trim()
+        .parse()?;
         if found != *last && found != *last + 1 {
-            return Err(format!("writer {writer} was answered {last} transactions, {found} are there").into());
+            return Err(format!(
+                "writer {writer} was answered {last} transactions, {found} are there"
+            )
+            .into());
         }
         *last = found;
     }
@@ -126,13 +159,22 @@ fn sound(database: &Path) -> Outcome<()> {
     if said.trim() != "ok" {
         return Err(format!("{}: {}", database.display(), said.trim()).into());
     }
-    let halves = "select writer from total where entries <> (select count(*) from entry where entry.writer = total.writer)";
+    let halves = "select writer from total where entries <> (select count(*) from entry where \
+        entry.writer = total.writer)";
     match ask(database, halves)?.trim() {
         "" => Ok(()),
-        writers => Err(format!("{}: half a transaction of writers {writers}", database.display()).into()),
+        writers => {
+            Err(format!("{}: half a transaction of writers {writers}", database.display()).into())
+        }
     }
 }
 
 fn ask(database: &Path, sql: &str) -> Outcome<String> {
-    tool::output(Command::new("sqlite3").args(["-batch", "-bail"]).arg(database).arg(sql).stdin(Stdio::null()))
+    tool::output(
+        Command::new("sqlite3")
+            .args(["-batch", "-bail"])
+            .arg(database)
+            .arg(sql)
+            .stdin(Stdio::null()),
+    )
 }

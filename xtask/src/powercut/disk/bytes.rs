@@ -110,7 +110,8 @@ impl Cached {
         touched.dedup();
         let now = self.file.metadata()?.len();
         for sector in touched {
-            let covering: Vec<usize> = (0..changes.len()).filter(|at| changes[*at].sector(sector).is_some()).collect();
+            let covering: Vec<usize> =
+                (0..changes.len()).filter(|at| changes[*at].sector(sector).is_some()).collect();
             // After the last change that was kept the sector is what the next one replaced.
             let next = match fates.last_kept(fate, &covering, Some(sector)) {
                 None => covering.first(),
@@ -122,7 +123,8 @@ impl Cached {
             }
         }
         let lens: Vec<u64> = changes.iter().map(|change| change.len).chain([now]).collect();
-        let resizing: Vec<usize> = (0..changes.len()).filter(|at| lens[*at] != lens[*at + 1]).collect();
+        let resizing: Vec<usize> =
+            (0..changes.len()).filter(|at| lens[*at] != lens[*at + 1]).collect();
         let len = match fates.last_kept(fate, &resizing, None) {
             None => lens[0],
             Some(kept) => lens[kept + 1],
@@ -143,7 +145,10 @@ impl Cached {
         let mut bytes = vec![0; ((sectors.end - sectors.start) * SECTOR_BYTES) as usize];
         let mut have = 0;
         while have < bytes.len() {
-            match self.file.read_at(&mut bytes[have..], sectors.start * SECTOR_BYTES + have as u64)? {
+            match self
+                .file
+                .read_at(&mut bytes[have..], sectors.start * SECTOR_BYTES + have as u64)?
+            {
                 0 => break,
                 read => have += read,
             }
@@ -186,7 +191,8 @@ impl Cached {
 
     fn fallocate(&self, mode: i32, offset: u64, len: u64) -> io::Result<()> {
         let too_large = |_| io::Error::from_raw_os_error(libc::EFBIG);
-        let (offset, len) = (i64::try_from(offset).map_err(too_large)?, i64::try_from(len).map_err(too_large)?);
+        let (offset, len) =
+            (i64::try_from(offset).map_err(too_large)?, i64::try_from(len).map_err(too_large)?);
         // SAFETY: fallocate takes no memory, and the descriptor is open.
         match unsafe { libc::fallocate(self.file.as_raw_fd(), mode, offset, len) } {
             0 => Ok(()),

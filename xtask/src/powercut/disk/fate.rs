@@ -45,7 +45,8 @@ impl Fate {
     /// Decides about the changes of one file, which happened at these times.
     pub fn of_file(&mut self, times: &[u64]) -> FileFate {
         let kind = match self.kind {
-            Kind::Each => [Kind::Nothing, Kind::Everything, Kind::Writes, Kind::Sectors][self.rng.below(4) as usize],
+            Kind::Each => [Kind::Nothing, Kind::Everything, Kind::Writes, Kind::Sectors]
+                [self.rng.below(4) as usize],
             kind => kind,
         };
         let writes = times.iter().map(|time| self.of_write(kind, *time)).collect();
@@ -60,7 +61,10 @@ impl Fate {
             Kind::Writes => match self.rng.below(4) {
                 0 | 1 => Write::Kept,
                 2 => Write::Lost,
-                _ => Write::Torn { modulus: 2 + self.rng.below(TORN_SECTORS), rest: self.rng.below(2) },
+                _ => Write::Torn {
+                    modulus: 2 + self.rng.below(TORN_SECTORS),
+                    rest: self.rng.below(2),
+                },
             },
         }
     }
@@ -95,7 +99,12 @@ enum Write {
 
 impl FileFate {
     /// The last of these changes that is on the platter, in this sector or of the length.
-    pub fn last_kept(&self, fate: &mut Fate, changes: &[usize], sector: Option<u64>) -> Option<usize> {
+    pub fn last_kept(
+        &self,
+        fate: &mut Fate,
+        changes: &[usize],
+        sector: Option<u64>,
+    ) -> Option<usize> {
         if self.by_sector {
             return match fate.rng.below(changes.len() as u64 + 1) as usize {
                 0 => None,

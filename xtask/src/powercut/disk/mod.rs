@@ -92,7 +92,9 @@ impl Disk {
     pub fn stat(&self, id: Id) -> io::Result<Stat> {
         match self.node(id)? {
             Node::Dir { mode } => Ok(Stat::Dir { mode: *mode }),
-            Node::File { bytes, mode } => Ok(Stat::File { mode: *mode, metadata: bytes.file().metadata()? }),
+            Node::File { bytes, mode } => {
+                Ok(Stat::File { mode: *mode, metadata: bytes.file().metadata()? })
+            }
         }
     }
 
@@ -107,7 +109,12 @@ impl Disk {
         })
     }
 
-    fn make(&mut self, dir: Id, name: &OsStr, node: impl FnOnce(PathBuf) -> io::Result<Node>) -> io::Result<Id> {
+    fn make(
+        &mut self,
+        dir: Id,
+        name: &OsStr,
+        node: impl FnOnce(PathBuf) -> io::Result<Node>,
+    ) -> io::Result<Id> {
         if self.names.get(dir, name).is_some() {
             return Err(errno(libc::EEXIST));
         }

@@ -2,7 +2,8 @@ use super::fate::Kind;
 use super::*;
 use std::os::unix::fs::MetadataExt;
 
-const KINDS: [Kind; 6] = [Kind::Nothing, Kind::Everything, Kind::UpTo(20), Kind::Writes, Kind::Sectors, Kind::Each];
+const KINDS: [Kind; 6] =
+    [Kind::Nothing, Kind::Everything, Kind::UpTo(20), Kind::Writes, Kind::Sectors, Kind::Each];
 
 /// A disk in a directory of its own, gone with it.
 struct Scratch {
@@ -67,7 +68,10 @@ fn each_sector_is_as_some_change_since_the_last_force_has_left_it() {
         let kind = KINDS[seed as usize % KINDS.len()];
         scratch.cut(kind, seed);
         let found = scratch.content(id);
-        assert!(states.iter().any(|state| state.len() == found.len()), "seed {seed}: a length of no moment");
+        assert!(
+            states.iter().any(|state| state.len() == found.len()),
+            "seed {seed}: a length of no moment"
+        );
         match kind {
             Kind::Nothing => assert_eq!(found, states[0], "seed {seed}"),
             Kind::Everything => assert_eq!(found, *states.last().unwrap(), "seed {seed}"),
@@ -75,7 +79,10 @@ fn each_sector_is_as_some_change_since_the_last_force_has_left_it() {
         }
         for (nth, sector) in found.chunks(SECTOR_BYTES as usize).enumerate() {
             let start = nth * SECTOR_BYTES as usize;
-            let was = |state: &Vec<u8>| (0..sector.len()).all(|at| state.get(start + at).copied().unwrap_or(0) == sector[at]);
+            let was = |state: &Vec<u8>| {
+                (0..sector.len())
+                    .all(|at| state.get(start + at).copied().unwrap_or(0) == sector[at])
+            };
             assert!(states.iter().any(was), "seed {seed}: sector {nth} is as it never was");
         }
     }
@@ -114,7 +121,9 @@ fn the_longest_file_costs_nothing() {
     scratch.cut(Kind::Nothing, 1);
     assert_eq!(scratch.disk.read(id, 0, 5).unwrap(), b"begin");
     assert_eq!(scratch.disk.read(id, (1 << 42) - 3, 10).unwrap(), b"end");
-    let Stat::File { metadata, .. } = scratch.disk.stat(id).unwrap() else { panic!("it is a file") };
+    let Stat::File { metadata, .. } = scratch.disk.stat(id).unwrap() else {
+        panic!("it is a file")
+    };
     assert!(metadata.blocks() < 100);
 }
 
@@ -162,7 +171,10 @@ fn what_was_removed_and_replaced_comes_back() {
         for (name, id) in scratch.disk.list(ROOT) {
             let content = scratch.content(id);
             match name.to_str().unwrap() {
-                "old" => assert!([b"old", b"new"].contains(&content.as_slice().try_into().unwrap()), "{kind:?}"),
+                "old" => assert!(
+                    [b"old", b"new"].contains(&content.as_slice().try_into().unwrap()),
+                    "{kind:?}"
+                ),
                 "new" => assert_eq!(content, b"new", "{kind:?}"),
                 _ => assert_eq!(content, b"was", "{kind:?}"),
             }
@@ -173,6 +185,10 @@ fn what_was_removed_and_replaced_comes_back() {
             Kind::Everything => assert_eq!(names, ["old"]),
             _ => assert!(names.contains(&"old".into()), "{kind:?}: a rename is whole"),
         }
-        assert_eq!(fs::read_dir(&scratch.dir).unwrap().count(), scratch.disk.nodes.len() - 1, "{kind:?}: files are left over");
+        assert_eq!(
+            fs::read_dir(&scratch.dir).unwrap().count(),
+            scratch.disk.nodes.len() - 1,
+            "{kind:?}: files are left over"
+        );
     }
 }

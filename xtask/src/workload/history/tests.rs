@@ -33,8 +33,13 @@ impl Story {
         self.judge_with(found, Vec::new())
     }
 
-    fn judge_with(&mut self, found: &[(u64, &[u8])], unanswered: Vec<Operation>) -> Result<u64, String> {
-        let file = |content: &[u8]| File { content: content.to_vec(), mode: crate::workload::NEW_MODE };
+    fn judge_with(
+        &mut self,
+        found: &[(u64, &[u8])],
+        unanswered: Vec<Operation>,
+    ) -> Result<u64, String> {
+        let file =
+            |content: &[u8]| File { content: content.to_vec(), mode: crate::workload::NEW_MODE };
         let found = found.iter().map(|(name, content)| (*name, file(content))).collect();
         self.history.explain(&found, unanswered, self.forces.of_worker(0))
     }
@@ -42,7 +47,15 @@ impl Story {
 
 #[test]
 fn names_are_those_of_one_moment_behind_the_last_force() {
-    let work = || Story::of([create(1), Operation::ForceNames, create(2), create(3), Operation::Rename { from: 1, to: 4 }]);
+    let work = || {
+        Story::of([
+            create(1),
+            Operation::ForceNames,
+            create(2),
+            create(3),
+            Operation::Rename { from: 1, to: 4 },
+        ])
+    };
     assert_eq!(work().judge(&[(1, b"")]), Ok(3));
     assert_eq!(work().judge(&[(1, b""), (2, b"")]), Ok(2));
     assert_eq!(work().judge(&[(2, b""), (3, b""), (4, b"")]), Ok(0));
@@ -53,7 +66,15 @@ fn names_are_those_of_one_moment_behind_the_last_force() {
 
 #[test]
 fn bytes_that_were_not_forced_are_old_new_or_zero() {
-    let work = || Story::of([create(1), write(1, 0, b"aaaaaa"), Operation::Force { name: 1 }, write(1, 2, b"bb"), write(1, 3, b"cc")]);
+    let work = || {
+        Story::of([
+            create(1),
+            write(1, 0, b"aaaaaa"),
+            Operation::Force { name: 1 },
+            write(1, 2, b"bb"),
+            write(1, 3, b"cc"),
+        ])
+    };
     for found in [b"aaaaaa", b"aabcca", b"aa\0caa", b"aabbaa", b"aab\0\0a"] {
         assert!(work().judge(&[(1, found)]).is_ok(), "{}", found.escape_ascii());
     }
@@ -64,17 +85,36 @@ fn bytes_that_were_not_forced_are_old_new_or_zero() {
 
 #[test]
 fn a_force_of_one_file_is_none_of_anothers_bytes() {
-    let mut work = Story::of([create(1), create(2), write(1, 0, b"a"), write(2, 0, b"b"), Operation::Force { name: 2 }]);
+    let mut work = Story::of([
+        create(1),
+        create(2),
+        write(1, 0, b"a"),
+        write(2, 0, b"b"),
+        Operation::Force { name: 2 },
+    ]);
     assert!(work.judge(&[(1, b"\0"), (2, b"\0")]).is_err());
-    let mut work = Story::of([create(1), create(2), write(1, 0, b"a"), write(2, 0, b"b"), Operation::Force { name: 2 }]);
+    let mut work = Story::of([
+        create(1),
+        create(2),
+        write(1, 0, b"a"),
+        write(2, 0, b"b"),
+        Operation::Force { name: 2 },
+    ]);
     assert_eq!(work.judge(&[(1, b"\0"), (2, b"b")]), Ok(0));
-    let mut work = Story::of([create(1), create(2), write(1, 0, b"a"), write(2, 0, b"b"), Operation::ForceAll]);
+    let mut work = Story::of([
+        create(1),
+        create(2),
+        write(1, 0, b"a"),
+        write(2, 0, b"b"),
+        Operation::ForceAll,
+    ]);
     assert!(work.judge(&[(1, b"\0"), (2, b"b")]).is_err());
 }
 
 #[test]
 fn the_beginning_of_a_write_within_a_page_may_be_left() {
-    let work = || Story::of([create(1), write(1, 0, &[1; 4090]), write(1, 4090, b"abcdefgh"), create(2)]);
+    let work =
+        || Story::of([create(1), write(1, 0, &[1; 4090]), write(1, 4090, b"abcdefgh"), create(2)]);
     let with = |end: &[u8]| [&[1; 4090], end].concat();
     assert_eq!(work().judge(&[(1, &with(b"abcdef"))]), Ok(2));
     assert_eq!(work().judge(&[(1, &with(b""))]), Ok(2));
@@ -89,7 +129,11 @@ fn the_beginning_of_a_write_within_a_page_may_be_left() {
 fn a_truncation_is_whole() {
     let work = || {
         let cut = [4, 8].map(|len| Operation::Truncate { name: 1, len });
-        Story::of([create(1), write(1, 0, b"aaaaaaaa"), Operation::Force { name: 1 }].into_iter().chain(cut))
+        Story::of(
+            [create(1), write(1, 0, b"aaaaaaaa"), Operation::Force { name: 1 }]
+                .into_iter()
+                .chain(cut),
+        )
     };
     assert_eq!(work().judge(&[(1, b"aaaa\0\0\0\0")]), Ok(0));
     assert_eq!(work().judge(&[(1, b"aaaa")]), Ok(1));

@@ -4,7 +4,8 @@
 
 use super::account::ConnectionString;
 use crate::http::credentials::{
-    Bearer, CredentialError, Environment, FORM, Secret, Source, ask, ask_metadata, keeps_secrets, read_file, variable,
+    Bearer, CredentialError, Environment, FORM, Secret, Source, ask, ask_metadata, keeps_secrets,
+    read_file, variable,
 };
 use crate::http::encode::{encode, encode_query};
 use crate::http::transport::Transport;
@@ -46,11 +47,14 @@ impl Source for AzureSource {
         let identity = (self.variable("AZURE_TENANT_ID"), self.variable("AZURE_CLIENT_ID"));
         if let (Some(tenant), Some(client)) = identity {
             if let Some(secret) = self.variable("AZURE_CLIENT_SECRET") {
-                return self.principal(transport, &tenant, &client, vec![("client_secret", secret)]).await;
+                return self
+                    .principal(transport, &tenant, &client, vec![("client_secret", secret)])
+                    .await;
             }
             if let Some(file) = self.variable("AZURE_FEDERATED_TOKEN_FILE") {
                 let kind = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer".to_string();
-                let proof = vec![("client_assertion_type", kind), ("client_assertion", read_file(&file)?)];
+                let proof =
+                    vec![("client_assertion_type", kind), ("client_assertion", read_file(&file)?)];
                 return self.principal(transport, &tenant, &client, proof).await;
             }
         }
@@ -65,12 +69,21 @@ impl AzureSource {
 
     /// What belongs to the account itself.
     fn of_account(&self) -> Result<Option<Credentials>, CredentialError> {
-        let connection = ConnectionString::of(&self.environment).map_err(CredentialError::Missing)?;
+        let connection =
+            ConnectionString::of(&self.environment).map_err(CredentialError::Missing)?;
         let said = |name: &str| connection.as_ref().and_then(|connection| connection.text(name));
         // A key that the environment has for another account signs nothing here.
-        let named = self.variable("AZURE_STORAGE_ACCOUNT").or_else(|| self.variable("AZURE_STORAGE_ACCOUNT_NAME"));
-        let ours = |text: &String| !text.is_empty() && named.as_ref().is_none_or(|named| *named == self.account);
-        let key = || self.variable("AZURE_STORAGE_KEY").or_else(|| self.variable("AZURE_STORAGE_ACCOUNT_KEY")).filter(ours);
+        let named = self
+            .variable("AZURE_STORAGE_ACCOUNT")
+            .or_else(|| self.variable("AZURE_STORAGE_ACCOUNT_NAME"));
+        let ours = |text: &String| {
+            !text.is_empty() && named.as_ref().is_none_or(|named| *named == self.account)
+        };
+        let key = || {
+            self.variable("AZURE_STORAGE_KEY")
+                .or_else(|| self.variable("AZURE_STORAGE_ACCOUNT_KEY"))
+                .filter(ours)
+        };
         let signature = || self.variable("AZURE_STORAGE_SAS_TOKEN").filter(ours);
         if let Some(key) = said("AccountKey") {
             return Ok(Some(Credentials::Key(Secret::new(key))));
@@ -92,8 +105,11 @@ impl AzureSource {
         client: &str,
         proof: Vec<(&str, String)>,
     ) -> Result<Credentials, CredentialError> {
-        let host = self.variable("AZURE_AUTHORITY_HOST").unwrap_or_else(|| "https://login.microsoftonline.com".into());
-        let address = format!("{}/{}/oauth2/v2.0/token", host.trim_end_matches('/'), encode(tenant, false));
+        let host = self
+            .variable("AZURE_AUTHORITY_HOST")
+            .unwrap_or_else(|| "https://login.microsoftonline.com".into());
+        let address =
+            format!("{}/{}/oauth2/v2.0/token", host.trim_end_matches('/'), encode(tenant, false));
         if !keeps_secrets(&address) {
             return Err(CredentialError::Missing(format!(
                 "AZURE_AUTHORITY_HOST {} is neither https nor an address of this machine",
@@ -111,17 +127,29 @@ impl AzureSource {
     }
 
     async fn machine(&self, transport: &Transport) -> Result<Credentials, CredentialError> {
-        let client = self.variable("AZURE_CLIENT_ID").map(|id| format!("&client_id={}", encode(&id, false))).unwrap_or_default();
+        let client = self
+            .variable("AZURE_CLIENT_ID")
+            .map(|id| format!("&client_id={}", encode(&id, false)))
+            .unwrap_or_default();
         let resource = encode(RESOURCE, false);
         // Where a platform has an agent of its own, it is that one's to answer.
-        if let (Some(endpoint), Some(header)) = (self.variable("IDENTITY_ENDPOINT"), self.variable("IDENTITY_HEADER")) {
+        if let (Some(endpoint), Some(header)) =
+            (self.variable("IDENTITY_ENDPOINT"), self.variable("IDENTITY_HEADER"))
+        {
             let address = format!("{endpoint}?api-version=2019-08-01&resource={resource}{client}");
-            let answer = ask(transport, "GET", &address, &[("x-identity-header", &header)], String::new()).await?;
-            return Bearer::of_answer("the managed identity's agent", &answer).map(Credentials::Token);
+            let answer =
+                ask(transport, "GET", &address, &[("x-identity-header", &header)], String::new())
+                    .await?;
+            return Bearer::of_answer("the managed identity's agent", &answer)
+                .map(Credentials::Token);
         }
-        let host = self.variable("AZURE_POD_IDENTITY_AUTHORITY_HOST").unwrap_or_else(|| "http://169.254.169.254".into());
+        let host = self
+            .variable("AZURE_POD_IDENTITY_AUTHORITY_HOST")
+            .unwrap_or_else(|| "http://169.254.169.254".into());
         let host = host.trim_end_matches('/');
-        let address = format!("{host}/metadata/identity/oauth2/token?api-version=2018-02-01&resource={resource}{client}");
+        let address = format!(
+            "{host}/metadata/identity/oauth2/token?api-version=2018-02-01&resource={resource}{client}"
+        );
         match ask_metadata(transport, "GET", &address, &[("metadata", "true")]).await {
             // Other clouds have a service at this address, which knows no such path.
             Some(answer) if answer.status.as_u16() != 404 => {
@@ -142,6 +170,8 @@ fn shared_access_signature(text: &str) -> Result<Credentials, CredentialError> {
 }
 
 const RESOURCE: &str = "https://storage.azure.com/";
-const NOTHING_FOUND: &str = "no credentials found: set AZURE_STORAGE_CONNECTION_STRING, AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, \
-     AZURE_TENANT_ID and AZURE_CLIENT_ID with AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE, or use a machine with a managed \
+const NOTHING_FOUND: &str = "no credentials found: set AZURE_STORAGE_CONNECTION_STRING, \
+    AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, \
+     AZURE_TENANT_ID and AZURE_CLIENT_ID with AZURE_CLIENT_SECRET or AZURE_FEDERATED_TOKEN_FILE, \
+    or use a machine with a managed \
      identity; --anonymous for public containers";

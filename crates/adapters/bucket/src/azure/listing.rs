@@ -18,11 +18,17 @@ use std::sync::Mutex;
 
 impl Blobs {
     pub(super) fn listing<'a>(&self) -> Call<'a> {
-        let call = Call::read("GET", None, self.service.container_path()).query("restype", "container").query("comp", "list");
+        let call = Call::read("GET", None, self.service.container_path())
+            .query("restype", "container")
+            .query("comp", "list");
         call.header("x-ms-version", VERSION)
     }
 
-    pub(super) async fn list_page(&self, request: &ListRequest, token: Option<&str>) -> Result<Listed, BucketError> {
+    pub(super) async fn list_page(
+        &self,
+        request: &ListRequest,
+        token: Option<&str>,
+    ) -> Result<Listed, BucketError> {
         if let Some(token) = token {
             return self.page_at(request, Some(token), request.limit).await;
         }
@@ -34,12 +40,25 @@ impl Blobs {
             }
         }
         // What lies before `after` is read in vain: in as few pages as can be.
-        let limit = if request.after.as_deref().is_some_and(|after| after > request.prefix.as_str()) { MAX_PAGE } else { request.limit };
+        let limit = if request.after.as_deref().is_some_and(|after| after > request.prefix.as_str())
+        {
+            MAX_PAGE
+        } else {
+            request.limit
+        };
         self.page_at(request, None, limit).await
     }
 
-    async fn page_at(&self, request: &ListRequest, marker: Option<&str>, limit: usize) -> Result<Listed, BucketError> {
-        let mut call = self.listing().query("prefix", &request.prefix).query("maxresults", limit.clamp(1, MAX_PAGE).to_string());
+    async fn page_at(
+        &self,
+        request: &ListRequest,
+        marker: Option<&str>,
+        limit: usize,
+    ) -> Result<Listed, BucketError> {
+        let mut call = self
+            .listing()
+            .query("prefix", &request.prefix)
+            .query("maxresults", limit.clamp(1, MAX_PAGE).to_string());
         if request.by_directory {
             call = call.query("delimiter", "/");
         }
@@ -50,7 +69,8 @@ impl Blobs {
             Outcome::Done(answer) => answer,
             Outcome::Refused(refusal) => return Err(self.error(&call, &refusal)),
         };
-        let listed = read(&answer.body).ok_or_else(|| unclear("list", &request.prefix, "an EnumerationResults"))?;
+        let listed = read(&answer.body)
+            .ok_or_else(|| unclear("list", &request.prefix, "an EnumerationResults"))?;
         let handed_out = page(listed.entries.clone(), listed.more, request);
         if let (Some(last), true) = (handed_out.entries.last(), handed_out.more) {
             let whole = listed.entries.iter().all(|entry| entry.key() <= last.key());
@@ -67,7 +87,11 @@ pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     // What XML cannot hold is percent-encoded, and says so.
     let name = |element: &Element| {
         let name = element.child("Name")?;
-        if name.attribute("Encoded") == Some("true") { decode(&name.text, false) } else { Some(name.text.to_string()) }
+        if name.attribute("Encoded") == Some("true") {
+            decode(&name.text, false)
+        } else {
+            Some(name.text.to_string())
+        }
     };
     let mut entries = Vec::new();
     for blob in blobs.all("Blob") {
@@ -101,7 +125,11 @@ impl Markers {
     fn find(&self, request: &ListRequest) -> Option<String> {
         let after = request.after.as_deref()?;
         let kept = self.0.lock().expect("nobody panics while holding it");
-        let fits = |kept: &&Kept| kept.after == after && kept.prefix == request.prefix && kept.by_directory == request.by_directory;
+        let fits = |kept: &&Kept| {
+            kept.after == after
+                && kept.prefix == request.prefix
+                && kept.by_directory == request.by_directory
+        };
         kept.iter().rev().find(fits).map(|kept| kept.marker.clone())
     }
 
@@ -124,8 +152,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PAGE: &str = "\u{feff}<?xml version=\"1.0\"?><EnumerationResults><Blobs><Blob><Name Encoded=\"true\">a%01b</Name><Properties>\
-        <Last-Modified>Sat, 21 Nov 2026 21:46:25 GMT</Last-Modified><Etag>0x8D</Etag><Content-Length>5</Content-Length></Properties></Blob>\
+    const PAGE: &str = "\u{feff}<?xml version=\"1.0\"?><EnumerationResults><Blobs><Blob><Name \
+        Encoded=\"true\">a%01b</Name><Properties>\
+        <Last-Modified>Sat, 21 Nov 2026 21:46:25 \
+        GMT</Last-Modified><Etag>0x8D</Etag><Content-Length>5</Content-Length></Properties></Blob>\
         <BlobPrefix><Name>d/</Name></BlobPrefix></Blobs><NextMarker>m</NextMarker></EnumerationResults>";
 
     #[test]
@@ -134,7 +164,12 @@ mod tests {
         assert_eq!(page.next.as_deref(), Some("m"));
         assert_eq!(page.entries[0].key(), "a\u{1}b");
         assert_eq!(page.entries[1], ListEntry::Prefix { key: "d/".into() });
-        for bad in ["", "<EnumerationResults/>", "<ListBucketResult/>", "<EnumerationResults><Blobs><Blob/></Blobs></EnumerationResults>"] {
+        for bad in [
+            "",
+            "<EnumerationResults/>",
+            "<ListBucketResult/>",
+            "<EnumerationResults><Blobs><Blob/></Blobs></EnumerationResults>",
+        ] {
             assert!(read(bad.as_bytes()).is_none(), "{bad}");
         }
     }

@@ -34,8 +34,14 @@ pub(crate) struct Azure {
 
 pub(crate) type Blobs = Client<Azure>;
 
-/// A container that has answered: reachable, permitted, its abilities known. Only keys below `prefix` will be asked for.
-pub(crate) async fn open(container: &str, account: &str, prefix: &str, settings: &BucketSettings) -> Result<Remote<Blobs>, OpenError> {
+/// A container that has answered: reachable, permitted, its abilities known. Only keys below
+/// `prefix` will be asked for.
+pub(crate) async fn open(
+    container: &str,
+    account: &str,
+    prefix: &str,
+    settings: &BucketSettings,
+) -> Result<Remote<Blobs>, OpenError> {
     let environment: Environment = Arc::new(|name| std::env::var(name).ok());
     open_in(container, account, prefix, settings, environment).await
 }
@@ -71,9 +77,16 @@ pub(crate) fn client(
 ) -> Result<Blobs, OpenError> {
     let wrong = |what: String| OpenError::Settings { url: format!("az://{container}"), what };
     staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
-    let account = Account::find(account, settings.endpoint.as_deref(), &environment).map_err(wrong)?;
-    let source = AzureSource { anonymous: settings.anonymous, account: account.name.clone(), environment };
-    let service = Azure { account, container: container.into(), prefix: prefix.into(), markers: Markers::default() };
+    let account =
+        Account::find(account, settings.endpoint.as_deref(), &environment).map_err(wrong)?;
+    let source =
+        AzureSource { anonymous: settings.anonymous, account: account.name.clone(), environment };
+    let service = Azure {
+        account,
+        container: container.into(),
+        prefix: prefix.into(),
+        markers: Markers::default(),
+    };
     Ok(Client::new(service, source, transport))
 }
 
@@ -83,14 +96,24 @@ pub(crate) async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilitie
     match client.try_call(&call).await {
         Ok(Outcome::Done(answer)) if listing::read(&answer.body).is_some() => {}
         Ok(Outcome::Done(_)) => return Err(OpenError::stranger(url, "Azure blob")),
-        Ok(Outcome::Refused(refusal)) if refusal.is("ContainerNotFound") || (refusal.status == 404 && refusal.code.is_empty()) => {
-            return Err(OpenError::NoBucket { url, endpoint: client.service.account.origin.authority.clone() });
+        Ok(Outcome::Refused(refusal))
+            if refusal.is("ContainerNotFound")
+                || (refusal.status == 404 && refusal.code.is_empty()) =>
+        {
+            return Err(OpenError::NoBucket {
+                url,
+                endpoint: client.service.account.origin.authority.clone(),
+            });
         }
-        Ok(Outcome::Refused(refusal)) => return Err(OpenError::unanswered(url, client.error(&call, &refusal))),
+        Ok(Outcome::Refused(refusal)) => {
+            return Err(OpenError::unanswered(url, client.error(&call, &refusal)));
+        }
         Err(error) => return Err(OpenError::unanswered(url, error)),
     }
     if hierarchical(client).await {
-        let what = "the account has a hierarchical namespace, which keeps keys as paths; use one with a flat namespace".into();
+        let what = "the account has a hierarchical namespace, which keeps keys as paths; use one \
+            with a flat namespace"
+            .into();
         return Err(OpenError::Settings { url, what });
     }
     let kept = conditions(client, prefix, read_only).await?;
@@ -110,7 +133,9 @@ pub(crate) async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilitie
 
 /// Who may not ask that is not told, and finds out by what fails.
 async fn hierarchical(client: &Blobs) -> bool {
-    let call = Call::read("HEAD", None, client.service.container_path()).query("restype", "account").query("comp", "properties");
+    let call = Call::read("HEAD", None, client.service.container_path())
+        .query("restype", "account")
+        .query("comp", "properties");
     let call = call.header("x-ms-version", VERSION);
     match client.try_call(&call).await {
         Ok(Outcome::Done(answer)) => answer.header("x-ms-is-hns-enabled") == Some("true"),
@@ -140,17 +165,24 @@ impl Service for Azure {
         &self.account.origin
     }
 
-    /// Besides what no blob may be called, what the service documents to be changed or lost on the way.
+    /// Besides what no blob may be called, what the service documents to be changed or lost on the
+    /// way.
     fn check_key(&self, key: &str) -> Result<(), BucketError> {
         let bad = |why: &str| Err(bad_key(&self.url(), key, why));
         match key {
-            _ if key.is_empty() || key.len() > MAX_KEY_BYTES => bad(&format!("a key is 1 to {MAX_KEY_BYTES} bytes long")),
+            _ if key.is_empty() || key.len() > MAX_KEY_BYTES => {
+                bad(&format!("a key is 1 to {MAX_KEY_BYTES} bytes long"))
+            }
             _ if key.contains('\\') => bad("the store takes a backslash for a slash"),
-            _ if key.split('/').any(|segment| segment.ends_with('.')) => bad("the store keeps no dot at the end of a segment"),
+            _ if key.split('/').any(|segment| segment.ends_with('.')) => {
+                bad("the store keeps no dot at the end of a segment")
+            }
             _ if key.chars().any(|c| c.is_control() || matches!(c, '\u{FFFE}' | '\u{FFFF}')) => {
                 bad("the store takes no control characters")
             }
-            _ if key.matches('/').count() >= MAX_SEGMENTS => bad(&format!("a key has at most {MAX_SEGMENTS} segments")),
+            _ if key.matches('/').count() >= MAX_SEGMENTS => {
+                bad(&format!("a key has at most {MAX_SEGMENTS} segments"))
+            }
             _ => Ok(()),
         }
     }
@@ -158,7 +190,9 @@ impl Service for Azure {
     fn authorize(&self, request: &mut Outgoing, credentials: &Credentials) -> Result<(), String> {
         let private = || match keeps_secrets(&self.account.origin.address("", "")) {
             true => Ok(()),
-            false => Err("a token is shown to nobody over plain HTTP; use an https endpoint".to_string()),
+            false => {
+                Err("a token is shown to nobody over plain HTTP; use an https endpoint".to_string())
+            }
         };
         request.headers.push(("x-ms-date".into(), http_date(now_secs())));
         match credentials {
@@ -168,7 +202,9 @@ impl Service for Azure {
                 let mark = if request.query.is_empty() { "" } else { "&" };
                 request.query = format!("{}{mark}{}", request.query, signature.expose());
                 // The source of a copy is asked with the same signature.
-                for (_, source) in request.headers.iter_mut().filter(|(name, _)| name == "x-ms-copy-source") {
+                for (_, source) in
+                    request.headers.iter_mut().filter(|(name, _)| name == "x-ms-copy-source")
+                {
                     *source = format!("{source}?{}", signature.expose());
                 }
                 Ok(())

@@ -16,7 +16,9 @@ use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
 use crate::http::xml::escape;
 use bytes::Bytes;
-use ebb_ports::{BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, UploadId};
+use ebb_ports::{
+    BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, UploadId,
+};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -25,7 +27,12 @@ impl Operations for Blobs {
         self.service.url()
     }
 
-    async fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> Result<Got, BucketError> {
+    async fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> Result<Got, BucketError> {
         let mut call = self.read("GET", key).content(range.as_ref());
         if let Some(tag) = if_match {
             call = call.header("if-match", quoted(tag));
@@ -49,8 +56,17 @@ impl Operations for Blobs {
         meta(key, &answer, len_bytes.ok_or_else(|| unclear("HEAD", key, "a Content-Length"))?)
     }
 
-    async fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
-        let call = self.mutation("PUT", key, body).header("x-ms-blob-type", "BlockBlob").header("content-type", BYTES);
+    async fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: &Condition,
+        tags: &ObjectTags,
+    ) -> Result<ETag, BucketError> {
+        let call = self
+            .mutation("PUT", key, body)
+            .header("x-ms-blob-type", "BlockBlob")
+            .header("content-type", BYTES);
         let answer = self.call(&tagged(conditional(call, condition), tags)).await?;
         changed_etag_of(&answer, "PUT", key)
     }
@@ -63,13 +79,23 @@ impl Operations for Blobs {
         self.call(&call).await.map(drop)
     }
 
-    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
+    async fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         self.service.check_key(from)?;
         self.service.check_key(to)?;
         self.copy_blob(from, to, if_match, condition).await
     }
 
-    async fn list(&self, request: &ListRequest, token: Option<&str>) -> Result<Listed, BucketError> {
+    async fn list(
+        &self,
+        request: &ListRequest,
+        token: Option<&str>,
+    ) -> Result<Listed, BucketError> {
         self.list_page(request, token).await
     }
 
@@ -80,21 +106,38 @@ impl Operations for Blobs {
         Ok(upload)
     }
 
-    async fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
+    async fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> Result<PartTag, BucketError> {
         let place = self.place(key, upload)?;
-        // A number that is sent again is another block; those that the completion does not name are forgotten.
+        // A number that is sent again is another block; those that the completion does not name are
+        // forgotten.
         let block = block(number, &random());
-        let call = self.mutation("PUT", &place, body).query("comp", "block").query("blockid", base64::encode(block.as_bytes()));
+        let call = self
+            .mutation("PUT", &place, body)
+            .query("comp", "block")
+            .query("blockid", base64::encode(block.as_bytes()));
         self.call(&call).await.map_err(|error| of_upload(key, error))?;
         // A block makes no blob, nor does it need one: an upload that is gone is seen only now.
         self.head(&place).await.map_err(|error| of_upload(key, error))?;
         Ok(PartTag { number, receipt: block })
     }
 
-    async fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
+    async fn upload_complete(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[PartTag],
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         let place = self.place(key, upload)?;
         let begun = self.head(&place).await.map_err(|error| of_upload(key, error))?;
-        let refused = |why: String| Err(BucketError::Refused { what: format!("complete {key}: {why}") });
+        let refused =
+            |why: String| Err(BucketError::Refused { what: format!("complete {key}: {why}") });
         if parts.is_empty() {
             return refused("an upload has at least one part".into());
         }
@@ -104,16 +147,25 @@ impl Operations for Blobs {
             if !in_order || !part.receipt.starts_with(&block(part.number, "")) {
                 return refused(format!("part {} is not what was uploaded", part.number));
             }
-            list += &format!("<Latest>{}</Latest>", escape(&base64::encode(part.receipt.as_bytes())));
+            list +=
+                &format!("<Latest>{}</Latest>", escape(&base64::encode(part.receipt.as_bytes())));
         }
         list += "</BlockList>";
-        let call = self.mutation("PUT", &place, list.into()).slow().query("comp", "blocklist").header("if-match", quoted(&begun.etag));
+        let call = self
+            .mutation("PUT", &place, list.into())
+            .slow()
+            .query("comp", "blocklist")
+            .header("if-match", quoted(&begun.etag));
         let call = tagged(call.header("x-ms-blob-content-type", BYTES), &begun.tags);
         let committed = match self.call(&call).await {
             Ok(answer) => etag_of(&answer, "commit blocks", key)?,
             // Nothing is visible yet.
-            Err(BucketError::Unknown { what }) => return Err(BucketError::Unavailable { what, retry_after: None }),
-            Err(BucketError::Precondition { .. }) => return Err(BucketError::NotFound { key: key.into() }),
+            Err(BucketError::Unknown { what }) => {
+                return Err(BucketError::Unavailable { what, retry_after: None });
+            }
+            Err(BucketError::Precondition { .. }) => {
+                return Err(BucketError::NotFound { key: key.into() });
+            }
             Err(error) => return Err(of_upload(key, error)),
         };
         let etag = match self.copy_blob(&place, key, Some(&committed), condition).await {
@@ -121,7 +173,8 @@ impl Operations for Blobs {
             Err(error) => return Err(of_upload(key, error)),
         };
         if let Err(error) = self.delete(&place, None).await {
-            tracing::warn!(key = place, %error, "what a completed upload was put together in is left behind");
+            tracing::warn!(key = place, %error, "what a completed upload was put together in is \
+                left behind");
         }
         Ok(etag)
     }
@@ -137,9 +190,16 @@ impl Operations for Blobs {
 
 impl Blobs {
     /// Within an account the service copies before it answers, or says that it is still at it.
-    async fn copy_blob(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
+    async fn copy_blob(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         let source = self.service.account.origin.address(&self.service.blob(from), "");
-        let mut call = self.mutation("PUT", to, Bytes::new()).slow().header("x-ms-copy-source", source);
+        let mut call =
+            self.mutation("PUT", to, Bytes::new()).slow().header("x-ms-copy-source", source);
         if let Some(tag) = if_match {
             call = call.header("x-ms-source-if-match", quoted(tag));
         }
@@ -159,7 +219,8 @@ impl Blobs {
             }
             tokio::time::sleep(LOOK_AGAIN).await;
             let looked = self.call(&self.read("HEAD", to)).await;
-            answer = looked.map_err(|error| BucketError::Unknown { what: format!("COPY {to}: {error}") })?;
+            answer = looked
+                .map_err(|error| BucketError::Unknown { what: format!("COPY {to}: {error}") })?;
         }
         Err(unclear("an end"))
     }
@@ -209,8 +270,13 @@ fn tagged<'a>(mut call: Call<'a>, tags: &ObjectTags) -> Call<'a> {
 
 fn meta(key: &str, answer: &Answer, len_bytes: u64) -> Result<ObjectMeta, BucketError> {
     let etag = etag_of(answer, "read", key)?;
-    let modified_secs = answer.header("last-modified").and_then(parse_http).unwrap_or_else(now_secs);
-    let mut tags: ObjectTags = answer.tags("x-ms-meta-").into_iter().map(|(name, value)| (name.replace('_', "-"), value)).collect();
+    let modified_secs =
+        answer.header("last-modified").and_then(parse_http).unwrap_or_else(now_secs);
+    let mut tags: ObjectTags = answer
+        .tags("x-ms-meta-")
+        .into_iter()
+        .map(|(name, value)| (name.replace('_', "-"), value))
+        .collect();
     tags.sort();
     Ok(ObjectMeta { etag, len_bytes, modified_secs, tags })
 }

@@ -9,11 +9,23 @@ pub(super) fn fault(doing: &str, key: &str, error: &Error) -> BucketError {
     match error.raw_os_error().unwrap_or(0) {
         libc::ENOENT => BucketError::NotFound { key: key.into() },
         libc::EACCES | libc::EPERM | libc::EROFS => BucketError::Forbidden { what },
-        libc::ENAMETOOLONG | libc::EINVAL | libc::EFBIG | libc::EILSEQ | libc::EOPNOTSUPP => BucketError::Refused { what },
-        libc::ENOTDIR => BucketError::Nested { what: format!("{doing} {key:?}: a file is where a directory is needed") },
-        libc::EISDIR => BucketError::Nested { what: format!("{doing} {key:?}: a directory has this name") },
-        libc::ELOOP => BucketError::Refused { what: format!("{doing} {key:?}: a symbolic link is on the way, and links are not followed") },
-        libc::EXDEV => BucketError::Refused { what: format!("{doing} {key:?}: another file system is mounted there") },
+        libc::ENAMETOOLONG | libc::EINVAL | libc::EFBIG | libc::EILSEQ | libc::EOPNOTSUPP => {
+            BucketError::Refused { what }
+        }
+        libc::ENOTDIR => BucketError::Nested {
+            what: format!("{doing} {key:?}: a file is where a directory is needed"),
+        },
+        libc::EISDIR => {
+            BucketError::Nested { what: format!("{doing} {key:?}: a directory has this name") }
+        }
+        libc::ELOOP => BucketError::Refused {
+            what: format!(
+                "{doing} {key:?}: a symbolic link is on the way, and links are not followed"
+            ),
+        },
+        libc::EXDEV => BucketError::Refused {
+            what: format!("{doing} {key:?}: another file system is mounted there"),
+        },
         _ => BucketError::Unavailable { what, retry_after: None },
     }
 }
@@ -21,7 +33,9 @@ pub(super) fn fault(doing: &str, key: &str, error: &Error) -> BucketError {
 /// For lookups: what is below a file, or behind a link, is not there.
 pub(super) fn lookup_fault(doing: &str, key: &str, error: &Error) -> BucketError {
     match error.raw_os_error() {
-        Some(libc::ENOTDIR | libc::ELOOP | libc::ENXIO) => BucketError::NotFound { key: key.into() },
+        Some(libc::ENOTDIR | libc::ELOOP | libc::ENXIO) => {
+            BucketError::NotFound { key: key.into() }
+        }
         _ => fault(doing, key, error),
     }
 }

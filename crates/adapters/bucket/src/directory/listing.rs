@@ -55,7 +55,12 @@ impl Walk<'_> {
     fn folder(&mut self, folder: &File, base: &str) -> Result<(), Error> {
         if !base.is_empty() && self.selects(base) && self.store.is_object(folder)? {
             let stat = sys::stat(folder)?;
-            self.entries.push(ListEntry::Object { key: base.into(), etag: etag_of(&stat), len_bytes: 0, modified_secs: secs(&stat) });
+            self.entries.push(ListEntry::Object {
+                key: base.into(),
+                etag: etag_of(&stat),
+                len_bytes: 0,
+                modified_secs: secs(&stat),
+            });
         }
         for name in self.store.sorted_names(folder)?.iter() {
             if self.entries.len() >= self.wanted {
@@ -69,8 +74,14 @@ impl Walk<'_> {
                 Some(inner) => self.subfolder(folder, inner, &key)?,
                 None if self.selects(&key) => match sys::stat_at(folder, name) {
                     Ok(stat) if stat.kind == Kind::File => {
-                        let (etag, len_bytes, modified_secs) = (etag_of(&stat), stat.len_bytes, secs(&stat));
-                        self.entries.push(ListEntry::Object { key, etag, len_bytes, modified_secs });
+                        let (etag, len_bytes, modified_secs) =
+                            (etag_of(&stat), stat.len_bytes, secs(&stat));
+                        self.entries.push(ListEntry::Object {
+                            key,
+                            etag,
+                            len_bytes,
+                            modified_secs,
+                        });
                     }
                     Ok(_) => {}
                     Err(error) if error.kind() == ErrorKind::NotFound => {}
@@ -85,13 +96,15 @@ impl Walk<'_> {
     fn subfolder(&mut self, parent: &File, name: &str, key: &str) -> Result<(), Error> {
         let begins = key.starts_with(&self.request.prefix);
         if !begins {
-            // The prefix ends within this level's names, so nothing below another name begins with it.
+            // The prefix ends within this level's names, so nothing below another name begins with
+            // it.
             return Ok(());
         }
         let after = self.request.after.as_deref();
         if self.request.by_directory {
             // The private directory alone makes no key.
-            let private = key == ".ebb/" && sys::open_dir(parent, name).and_then(|folder| holds_only_incoming(&folder))?;
+            let private = key == ".ebb/"
+                && sys::open_dir(parent, name).and_then(|folder| holds_only_incoming(&folder))?;
             if after.is_none_or(|after| key > after) && !private {
                 self.entries.push(ListEntry::Prefix { key: key.into() });
             }
@@ -109,7 +122,8 @@ impl Walk<'_> {
     }
 
     fn selects(&self, key: &str) -> bool {
-        key.starts_with(&self.request.prefix) && self.request.after.as_deref().is_none_or(|after| key > after)
+        key.starts_with(&self.request.prefix)
+            && self.request.after.as_deref().is_none_or(|after| key > after)
     }
 }
 
@@ -122,11 +136,14 @@ impl Store {
         {
             return Ok(names.clone());
         }
-        let mut names: Vec<String> =
-            read_names(folder)?.into_iter().map(|(name, is_folder)| if is_folder { format!("{name}/") } else { name }).collect();
+        let mut names: Vec<String> = read_names(folder)?
+            .into_iter()
+            .map(|(name, is_folder)| if is_folder { format!("{name}/") } else { name })
+            .collect();
         names.sort_unstable();
         let names = Arc::new(names);
-        // A change within the clock's tick leaves the modification time as it is: only what has rested is kept.
+        // A change within the clock's tick leaves the modification time as it is: only what has
+        // rested is kept.
         let rested = sys::now_ns() - stat.modified_ns > RESTED_NS;
         if names.len() >= MIN_CACHED_NAMES && rested && sys::stat(folder)? == stat {
             *cached = Some((stat, names.clone()));
@@ -153,11 +170,16 @@ pub(super) fn read_names(folder: &File) -> Result<Vec<(String, bool)>, Error> {
 }
 
 pub(super) fn is_empty(folder: &File) -> Result<bool, Error> {
-    Ok(std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))?.next().transpose()?.is_none())
+    Ok(std::fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))?
+        .next()
+        .transpose()?
+        .is_none())
 }
 
 fn holds_only_incoming(private: &File) -> Result<bool, Error> {
-    Ok(read_names(private)?.iter().all(|(name, _)| Some(name.as_str()) == INCOMING.strip_prefix(".ebb/")))
+    Ok(read_names(private)?
+        .iter()
+        .all(|(name, _)| Some(name.as_str()) == INCOMING.strip_prefix(".ebb/")))
 }
 
 const MAX_PAGE: usize = 1000;

@@ -23,12 +23,20 @@ impl Notes {
     pub fn of(root: &File) -> Result<Notes> {
         match sys::get_xattr(root, IMPLICIT) {
             Ok(_) => Ok(Notes::Attributes),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => Ok(Notes::Files),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOSYS)) => {
+                Ok(Notes::Files)
+            }
             Err(error) => Err(error),
         }
     }
 
-    pub fn write_tags(self, root: &File, file: &File, etag: &ETag, tags: &ObjectTags) -> Result<()> {
+    pub fn write_tags(
+        self,
+        root: &File,
+        file: &File,
+        etag: &ETag,
+        tags: &ObjectTags,
+    ) -> Result<()> {
         if tags.is_empty() {
             return if self == Notes::Attributes { sys::remove_xattr(file, TAGS) } else { Ok(()) };
         }
@@ -99,7 +107,10 @@ pub(crate) fn tags_in(text: &[u8], etag: &ETag) -> ObjectTags {
     if lines.next() != Some(etag.0.as_str()) {
         return vec![];
     }
-    lines.filter_map(|line| line.split_once('=')).map(|(name, value)| (name.into(), value.into())).collect()
+    lines
+        .filter_map(|line| line.split_once('='))
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
 }
 
 /// Changes with every put (each gets a modification time of its own) and with every edit

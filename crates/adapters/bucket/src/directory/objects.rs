@@ -15,7 +15,12 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 impl Store {
-    pub fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> Result<Object, BucketError> {
+    pub fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> Result<Object, BucketError> {
         let path = KeyPath::parse(key)?;
         for _ in 0..READ_ATTEMPTS {
             let (file, stat, meta) = self.find(&path)?;
@@ -29,7 +34,8 @@ impl Store {
             let start = range.start.min(stat.len_bytes);
             let mut body = vec![0; (range.end.clamp(start, stat.len_bytes) - start) as usize];
             let read = file.read_exact_at(&mut body, start);
-            // Others write into files in place. What was read is of one version only if that still stands.
+            // Others write into files in place. What was read is of one version only if that still
+            // stands.
             let unchanged = sys::stat(&file).is_ok_and(|now| now == stat);
             match read {
                 Ok(()) if unchanged => return Ok(Object { meta, body: body.into() }),
@@ -37,7 +43,10 @@ impl Store {
                 _ => {}
             }
         }
-        Err(BucketError::Unavailable { what: format!("read {key:?}: somebody is writing to it"), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("read {key:?}: somebody is writing to it"),
+            retry_after: None,
+        })
     }
 
     pub fn head(&self, key: &str) -> Result<ObjectMeta, BucketError> {
@@ -48,7 +57,13 @@ impl Store {
         let missing = || BucketError::NotFound { key: path.key.clone() };
         let failed = |error: Error| lookup_fault("open", &path.key, &error);
         // Opening a pipe would otherwise wait for its other end.
-        let file = sys::open_beneath(&self.root, path.path(), libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY, 0).map_err(failed)?;
+        let file = sys::open_beneath(
+            &self.root,
+            path.path(),
+            libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY,
+            0,
+        )
+        .map_err(failed)?;
         let stat = sys::stat(&file).map_err(failed)?;
         match (stat.kind, path.form) {
             (Kind::File, Form::File) => {}
@@ -62,17 +77,26 @@ impl Store {
         Ok((file, stat, meta))
     }
 
-    /// A folder that was only made for what is below it is no object while there is something below it.
+    /// A folder that was only made for what is below it is no object while there is something below
+    /// it.
     pub fn is_object(&self, folder: &File) -> Result<bool, Error> {
         Ok(!self.notes.is_implicit(folder)? || super::listing::is_empty(folder)?)
     }
 
-    pub fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: ObjectTags) -> Result<ETag, BucketError> {
+    pub fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: &Condition,
+        tags: ObjectTags,
+    ) -> Result<ETag, BucketError> {
         let (path, tags) = (KeyPath::parse(key)?, checked(tags)?);
         self.writable()?;
         match path.form {
             Form::Folder if body.is_empty() => self.put_folder(&path, condition, &tags),
-            Form::Folder => Err(BucketError::Refused { what: format!("{key:?}: a directory holds no bytes of its own") }),
+            Form::Folder => Err(BucketError::Refused {
+                what: format!("{key:?}: a directory holds no bytes of its own"),
+            }),
             Form::File => self.put_file(&path, condition, &tags, |file| sparse::write(file, &body)),
         }
     }
@@ -86,7 +110,8 @@ impl Store {
         fill: impl FnOnce(&mut File) -> Result<(), Error>,
     ) -> Result<ETag, BucketError> {
         self.check_place(path)?;
-        let (unfinished, mut file) = self.new_file().map_err(|error| write_fault(&path.key, &error))?;
+        let (unfinished, mut file) =
+            self.new_file().map_err(|error| write_fault(&path.key, &error))?;
         match fill(&mut file).and_then(|()| self.seal(&file, tags)) {
             Ok(etag) => self.commit(&unfinished, etag, path, condition),
             Err(error) => {
@@ -96,7 +121,12 @@ impl Store {
         }
     }
 
-    fn put_folder(&self, path: &KeyPath, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
+    fn put_folder(
+        &self,
+        path: &KeyPath,
+        condition: &Condition,
+        tags: &ObjectTags,
+    ) -> Result<ETag, BucketError> {
         let failed = |error: Error| fault("put", &path.key, &error);
         let parent = self.make_parents(path)?;
         let _held = self.lock(true, &path.key)?;
@@ -110,17 +140,24 @@ impl Store {
         if !holds(condition, there.as_ref()) {
             return Err(BucketError::Precondition { key: path.key.clone() });
         }
-        let (folder, made) = self.make_folder(&parent, path.name(), false).map_err(|error| match sys::stat(&parent) {
-            // The parent went away while the lock was waited for.
-            Ok(_) if is_missing(&error) => BucketError::Unavailable { what: format!("put {:?}: {error}", path.key), retry_after: None },
-            _ => failed(error),
+        let (folder, made) = self.make_folder(&parent, path.name(), false).map_err(|error| {
+            match sys::stat(&parent) {
+                // The parent went away while the lock was waited for.
+                Ok(_) if is_missing(&error) => BucketError::Unavailable {
+                    what: format!("put {:?}: {error}", path.key),
+                    retry_after: None,
+                },
+                _ => failed(error),
+            }
         })?;
         if !made {
             self.notes.mark(&folder, false).map_err(failed)?;
         }
         let etag = etag_of(&sys::stat(&folder).map_err(failed)?);
         self.notes.write_tags(&self.root, &folder, &etag, tags).map_err(failed)?;
-        folder.sync_all().map_err(|error| BucketError::Unknown { what: format!("put {:?}: {error}", path.key) })?;
+        folder.sync_all().map_err(|error| BucketError::Unknown {
+            what: format!("put {:?}: {error}", path.key),
+        })?;
         Ok(etag)
     }
 
@@ -147,7 +184,9 @@ impl Store {
         let etag = etag_of(&stat);
         let changed = if_match.is_some_and(|tag| *tag != etag);
         match (stat.kind, path.form) {
-            (Kind::File, Form::File) if changed => return Err(BucketError::Precondition { key: key.into() }),
+            (Kind::File, Form::File) if changed => {
+                return Err(BucketError::Precondition { key: key.into() });
+            }
             (Kind::File, Form::File) => match sys::remove_file(&parent, path.name()) {
                 Ok(()) => {}
                 Err(error) if is_missing(&error) => return Ok(()),
@@ -164,8 +203,16 @@ impl Store {
                 match sys::remove_dir(&parent, path.name()) {
                     Ok(()) => {}
                     // Its own key goes, what is below it stays.
-                    Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTEMPTY | libc::EEXIST | libc::EBUSY)) => {
-                        self.notes.mark(&folder, true).and_then(|()| folder.sync_all()).map_err(failed)?;
+                    Err(error)
+                        if matches!(
+                            error.raw_os_error(),
+                            Some(libc::ENOTEMPTY | libc::EEXIST | libc::EBUSY)
+                        ) =>
+                    {
+                        self.notes
+                            .mark(&folder, true)
+                            .and_then(|()| folder.sync_all())
+                            .map_err(failed)?;
                     }
                     Err(error) => return Err(failed(error)),
                 }
@@ -174,11 +221,19 @@ impl Store {
         }
         drop(held);
         self.notes.forget(incoming, &etag);
-        parent.sync_all().map_err(|error| BucketError::Unknown { what: format!("delete {key:?}: {error}") })?;
+        parent
+            .sync_all()
+            .map_err(|error| BucketError::Unknown { what: format!("delete {key:?}: {error}") })?;
         self.prune(&path)
     }
 
-    pub fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
+    pub fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         let (source, target) = (KeyPath::parse(from)?, KeyPath::parse(to)?);
         self.writable()?;
         let (file, stat, meta) = self.find(&source)?;
@@ -187,7 +242,9 @@ impl Store {
         }
         if stat.kind == Kind::Folder || target.form == Form::Folder {
             if meta.len_bytes > 0 {
-                return Err(BucketError::Refused { what: format!("{to:?}: a directory holds no bytes of its own") });
+                return Err(BucketError::Refused {
+                    what: format!("{to:?}: a directory holds no bytes of its own"),
+                });
             }
             return self.put(to, Bytes::new(), condition, meta.tags);
         }
@@ -195,10 +252,16 @@ impl Store {
         let copied = self.put_file(&target, condition, &meta.tags, |new| {
             let copied = sparse::copy(&file, 0..stat.len_bytes, new);
             changed = sys::stat(&file)? != stat;
-            if changed { Err(Error::other("the source was changed while it was copied")) } else { copied }
+            if changed {
+                Err(Error::other("the source was changed while it was copied"))
+            } else {
+                copied
+            }
         });
         match copied {
-            Err(_) if changed && if_match.is_some() => Err(BucketError::Precondition { key: from.into() }),
+            Err(_) if changed && if_match.is_some() => {
+                Err(BucketError::Precondition { key: from.into() })
+            }
             other => other,
         }
     }
@@ -211,7 +274,9 @@ pub(super) fn secs(stat: &Stat) -> i64 {
 /// Of an unfinished file: whatever is missing there, it is not the object.
 pub(super) fn write_fault(key: &str, error: &Error) -> BucketError {
     match fault("write", key, error) {
-        BucketError::NotFound { key } => BucketError::Unavailable { what: format!("write {key:?}: {error}"), retry_after: None },
+        BucketError::NotFound { key } => {
+            BucketError::Unavailable { what: format!("write {key:?}: {error}"), retry_after: None }
+        }
         other => other,
     }
 }

@@ -19,7 +19,11 @@ pub(super) enum Form {
 
 impl KeyPath {
     pub fn parse(key: &str) -> Result<KeyPath, BucketError> {
-        let refused = |why: &str| Err(BucketError::Refused { what: format!("{key:?} cannot be stored in a directory: {why}") });
+        let refused = |why: &str| {
+            Err(BucketError::Refused {
+                what: format!("{key:?} cannot be stored in a directory: {why}"),
+            })
+        };
         if key.len() > MAX_KEY_BYTES {
             return refused("it is longer than 1024 bytes");
         }
@@ -31,12 +35,15 @@ impl KeyPath {
             match segment {
                 "" => return refused("a name in it is empty"),
                 "." | ".." => return refused("'.' and '..' are no names"),
-                _ if segment.len() > MAX_NAME_BYTES => return refused("a name in it is longer than 255 bytes"),
+                _ if segment.len() > MAX_NAME_BYTES => {
+                    return refused("a name in it is longer than 255 bytes");
+                }
                 _ if segment.contains('\0') => return refused("it holds a NUL"),
                 _ => {}
             }
         }
-        if path == INCOMING || path.strip_prefix(INCOMING).is_some_and(|rest| rest.starts_with('/')) {
+        if path == INCOMING || path.strip_prefix(INCOMING).is_some_and(|rest| rest.starts_with('/'))
+        {
             return refused("ebb keeps unfinished objects there");
         }
         Ok(KeyPath { key: key.into(), form })
@@ -105,7 +112,10 @@ mod tests {
         assert_eq!((file.form, file.parent(), file.name()), (Form::File, "a/b", "c"));
         assert_eq!(file.parents().collect::<Vec<_>>(), ["a", "a/b"]);
         let folder = KeyPath::parse("a/").unwrap();
-        assert_eq!((folder.form, folder.parent(), folder.name(), folder.path()), (Form::Folder, "", "a", "a"));
+        assert_eq!(
+            (folder.form, folder.parent(), folder.name(), folder.path()),
+            (Form::Folder, "", "a", "a")
+        );
         assert!(KeyPath::parse(".ebb/head").is_ok());
         assert!(KeyPath::parse(".ebb/incoming2").is_ok());
     }

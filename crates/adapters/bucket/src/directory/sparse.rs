@@ -14,7 +14,11 @@ pub fn write(to: &mut File, body: &[u8]) -> Result<(), Error> {
     let mut rest = body;
     while let Some(first) = rest.chunks(BLOCK_BYTES).next() {
         let hole = is_hole(first);
-        let len_bytes = rest.chunks(BLOCK_BYTES).take_while(|block| is_hole(block) == hole).map(<[u8]>::len).sum();
+        let len_bytes = rest
+            .chunks(BLOCK_BYTES)
+            .take_while(|block| is_hole(block) == hole)
+            .map(<[u8]>::len)
+            .sum();
         let (run, behind) = rest.split_at(len_bytes);
         if hole {
             leave_out(to, run.len() as u64)?
@@ -26,14 +30,19 @@ pub fn write(to: &mut File, body: &[u8]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Copies a range to the end of another file, by copy_file_range: a file system that can shares the blocks.
+/// Copies a range to the end of another file, by copy_file_range: a file system that can shares the
+/// blocks.
 pub fn copy(mut from: &File, range: Range<u64>, to: &mut File) -> Result<(), Error> {
     let mut at = range.start;
     while at < range.end {
         let data = find(from, at, libc::SEEK_DATA)?.unwrap_or(range.end).clamp(at, range.end);
         leave_out(to, data - at)?;
         at = data;
-        let end = if at < range.end { find(from, at, libc::SEEK_HOLE)?.unwrap_or(range.end).min(range.end) } else { at };
+        let end = if at < range.end {
+            find(from, at, libc::SEEK_HOLE)?.unwrap_or(range.end).min(range.end)
+        } else {
+            at
+        };
         from.seek(SeekFrom::Start(at))?;
         if std::io::copy(&mut from.take(end - at), to)? < end - at {
             return Err(ErrorKind::UnexpectedEof.into());
@@ -61,7 +70,9 @@ fn find(file: &File, at: u64, what: i32) -> Result<Option<u64>, Error> {
         Err(_) => match Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
             // A file system that does not tell has no holes.
-            error if error.raw_os_error() == Some(libc::EINVAL) => Ok(Some(at).filter(|_| what == libc::SEEK_DATA)),
+            error if error.raw_os_error() == Some(libc::EINVAL) => {
+                Ok(Some(at).filter(|_| what == libc::SEEK_DATA))
+            }
             error => Err(error),
         },
     }

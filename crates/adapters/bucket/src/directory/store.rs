@@ -41,38 +41,68 @@ enum Side<'a> {
 }
 
 impl Store {
-    pub fn new(root: File, incoming: Option<File>, notes: Notes, Abilities { locks_files, longest_bytes }: Abilities) -> Store {
+    pub fn new(
+        root: File,
+        incoming: Option<File>,
+        notes: Notes,
+        Abilities { locks_files, longest_bytes }: Abilities,
+    ) -> Store {
         let (process_lock, names) = (RwLock::new(()), Default::default());
-        Store { root, incoming, notes, locks_files, longest_bytes, process_lock, names, last_mtime_ns: AtomicI64::new(0) }
+        Store {
+            root,
+            incoming,
+            notes,
+            locks_files,
+            longest_bytes,
+            process_lock,
+            names,
+            last_mtime_ns: AtomicI64::new(0),
+        }
     }
 
     pub fn writable(&self) -> Result<&File, BucketError> {
-        self.incoming.as_ref().ok_or_else(|| BucketError::Forbidden { what: "the directory was opened read-only".into() })
+        self.incoming.as_ref().ok_or_else(|| BucketError::Forbidden {
+            what: "the directory was opened read-only".into(),
+        })
     }
 
     pub fn lock(&self, alone: bool, key: &str) -> Result<Held<'_>, BucketError> {
         let process = match alone {
-            true => Side::Alone(self.process_lock.write().unwrap_or_else(|poisoned| poisoned.into_inner())),
-            false => Side::Shared(self.process_lock.read().unwrap_or_else(|poisoned| poisoned.into_inner())),
+            true => Side::Alone(
+                self.process_lock.write().unwrap_or_else(|poisoned| poisoned.into_inner()),
+            ),
+            false => Side::Shared(
+                self.process_lock.read().unwrap_or_else(|poisoned| poisoned.into_inner()),
+            ),
         };
         let file = match self.locks_files {
             false => None,
             true => {
-                let file = sys::open_beneath(self.writable()?, LOCK, libc::O_RDWR | libc::O_CREAT, 0o666);
-                let locked = file.and_then(|file| if alone { file.lock() } else { file.lock_shared() }.map(|()| file));
+                let file =
+                    sys::open_beneath(self.writable()?, LOCK, libc::O_RDWR | libc::O_CREAT, 0o666);
+                let locked = file.and_then(|file| {
+                    if alone { file.lock() } else { file.lock_shared() }.map(|()| file)
+                });
                 Some(locked.map_err(|error| fault("lock for", key, &error))?)
             }
         };
         Ok(Held { _file: file, _process: process })
     }
 
-    /// A new file among the unfinished, locked for as long as it is written: what is not locked there was left by a crash.
-    /// Without locks the two cannot be told apart, and nothing is cleared away.
+    /// A new file among the unfinished, locked for as long as it is written: what is not locked
+    /// there was left by a crash. Without locks the two cannot be told apart, and nothing is
+    /// cleared away.
     pub fn new_file(&self) -> Result<(String, File), Error> {
-        let incoming = self.incoming.as_ref().ok_or_else(|| Error::from(ErrorKind::PermissionDenied))?;
+        let incoming =
+            self.incoming.as_ref().ok_or_else(|| Error::from(ErrorKind::PermissionDenied))?;
         loop {
             let name = format!("{UNFINISHED}{}", hex(&sys::random()?));
-            let file = sys::open_beneath(incoming, &name, libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, 0o666)?;
+            let file = sys::open_beneath(
+                incoming,
+                &name,
+                libc::O_RDWR | libc::O_CREAT | libc::O_EXCL,
+                0o666,
+            )?;
             if !self.locks_files {
                 return Ok((name, file));
             }
@@ -91,8 +121,11 @@ impl Store {
         let now = sys::now_ns() as i64;
         let last = self.last_mtime_ns.fetch_max(now, Ordering::Relaxed);
         // Two puts within a tick of the kernel's clock must not look the same.
-        let unique = if last < now { now } else { self.last_mtime_ns.fetch_add(1, Ordering::Relaxed) + 1 };
-        file.set_times(FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_nanos(unique as u64)))?;
+        let unique =
+            if last < now { now } else { self.last_mtime_ns.fetch_add(1, Ordering::Relaxed) + 1 };
+        file.set_times(
+            FileTimes::new().set_modified(UNIX_EPOCH + Duration::from_nanos(unique as u64)),
+        )?;
         let etag = etag_of(&sys::stat(file)?);
         self.notes.write_tags(&self.root, file, &etag, tags)?;
         file.sync_all()?;
@@ -100,19 +133,33 @@ impl Store {
     }
 
     /// Puts the sealed file in its place if the condition holds.
-    pub fn commit(&self, unfinished: &str, etag: ETag, path: &KeyPath, condition: &Condition) -> Result<ETag, BucketError> {
+    pub fn commit(
+        &self,
+        unfinished: &str,
+        etag: ETag,
+        path: &KeyPath,
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         let placed = self.place(unfinished, path, condition);
         if placed.is_err() {
             self.discard(unfinished);
             self.notes.forget(self.writable()?, &etag);
         }
         let parent = placed?;
-        // From here the object is there; whether it survives a loss of power is not known before this succeeds.
-        parent.sync_all().map_err(|error| BucketError::Unknown { what: format!("put {:?}: {error}", path.key) })?;
+        // From here the object is there; whether it survives a loss of power is not known before
+        // this succeeds.
+        parent.sync_all().map_err(|error| BucketError::Unknown {
+            what: format!("put {:?}: {error}", path.key),
+        })?;
         Ok(etag)
     }
 
-    fn place(&self, unfinished: &str, path: &KeyPath, condition: &Condition) -> Result<File, BucketError> {
+    fn place(
+        &self,
+        unfinished: &str,
+        path: &KeyPath,
+        condition: &Condition,
+    ) -> Result<File, BucketError> {
         let (incoming, key) = (self.writable()?, &path.key);
         let mut last = Error::from(ErrorKind::NotFound);
         for _ in 0..PLACE_ATTEMPTS {
@@ -124,7 +171,9 @@ impl Store {
             }
             let renamed = match condition {
                 Condition::Absent => sys::rename_new(incoming, unfinished, &parent, path.name()),
-                Condition::Always | Condition::Match(_) => sys::rename(incoming, unfinished, &parent, path.name()),
+                Condition::Always | Condition::Match(_) => {
+                    sys::rename(incoming, unfinished, &parent, path.name())
+                }
             };
             drop(held);
             match renamed {
@@ -134,16 +183,22 @@ impl Store {
                     }
                     return Ok(parent);
                 }
-                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => return Err(BucketError::Precondition { key: key.clone() }),
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                    return Err(BucketError::Precondition { key: key.clone() });
+                }
                 // The parent was emptied and removed in between.
                 Err(error) if error.kind() == ErrorKind::NotFound => last = error,
                 Err(error) => return Err(fault("put", key, &error)),
             }
         }
-        Err(BucketError::Unavailable { what: format!("put {key:?}: its directory keeps vanishing: {last}"), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("put {key:?}: its directory keeps vanishing: {last}"),
+            retry_after: None,
+        })
     }
 
-    /// The tag of the file at the path. What is there and is no object is refused: it is not ours to replace.
+    /// The tag of the file at the path. What is there and is no object is refused: it is not ours
+    /// to replace.
     pub fn look(&self, parent: &File, path: &KeyPath) -> Result<Option<ETag>, BucketError> {
         let what = |what: &str| format!("{:?}: {what}", path.key);
         let nested = |why: &str| Err(BucketError::Nested { what: what(why) });
@@ -151,17 +206,23 @@ impl Store {
             Ok(stat) => match (stat.kind, path.form) {
                 (Kind::File, Form::File) | (Kind::Folder, Form::Folder) => Ok(Some(etag_of(&stat))),
                 (Kind::Folder, Form::File) if self.clear_away(parent, path)? => Ok(None),
-                (Kind::Folder, Form::File) => nested("a directory has this name, and a directory cannot be a file as well"),
-                (Kind::File, Form::Folder) => nested("a file has this name, and a file cannot be a directory as well"),
-                (Kind::Other, _) => Err(BucketError::Refused { what: what("something that is neither file nor directory has this name") }),
+                (Kind::Folder, Form::File) => {
+                    nested("a directory has this name, and a directory cannot be a file as well")
+                }
+                (Kind::File, Form::Folder) => {
+                    nested("a file has this name, and a file cannot be a directory as well")
+                }
+                (Kind::Other, _) => Err(BucketError::Refused {
+                    what: what("something that is neither file nor directory has this name"),
+                }),
             },
             Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(fault("look at", &path.key, &error)),
         }
     }
 
-    /// A folder that was made for what is below it, and is empty, is nobody's: whoever made or emptied it did not come to its
-    /// removal.
+    /// A folder that was made for what is below it, and is empty, is nobody's: whoever made or
+    /// emptied it did not come to its removal.
     fn clear_away(&self, parent: &File, path: &KeyPath) -> Result<bool, BucketError> {
         let cleared = sys::open_dir(parent, path.name()).and_then(|folder| {
             let is_left = self.notes == Notes::Attributes && self.notes.is_implicit(&folder)?;
@@ -205,11 +266,19 @@ impl Store {
                 }
             }
         }
-        Err(BucketError::Unavailable { what: format!("put {:?}: its directories keep vanishing", path.key), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("put {:?}: its directories keep vanishing", path.key),
+            retry_after: None,
+        })
     }
 
     /// The folder, and whether this made it.
-    pub fn make_folder(&self, parent: &File, name: &str, implicit: bool) -> Result<(File, bool), Error> {
+    pub fn make_folder(
+        &self,
+        parent: &File,
+        name: &str,
+        implicit: bool,
+    ) -> Result<(File, bool), Error> {
         let made = match sys::make_dir(parent, name) {
             Ok(()) => true,
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => false,
@@ -227,7 +296,8 @@ impl Store {
     /// Removes the directories above the path that nothing needs any more: empty, and made
     /// for keys below them only. Those that somebody asked for stay.
     pub fn prune(&self, path: &KeyPath) -> Result<(), BucketError> {
-        let failed = |error: Error| BucketError::Unknown { what: format!("delete {:?}: {error}", path.key) };
+        let failed =
+            |error: Error| BucketError::Unknown { what: format!("delete {:?}: {error}", path.key) };
         let mut parents: Vec<&str> = path.parents().collect();
         if self.notes == Notes::Files {
             // What somebody asked for cannot be told from the rest.
@@ -235,8 +305,11 @@ impl Store {
         }
         let mut any = false;
         while let Some(at) = parents.pop() {
-            // A put of the directory's own key must not come between the look at the mark and the removal.
-            let held = self.lock(false, &path.key).map_err(|error| BucketError::Unknown { what: error.to_string() })?;
+            // A put of the directory's own key must not come between the look at the mark and the
+            // removal.
+            let held = self
+                .lock(false, &path.key)
+                .map_err(|error| BucketError::Unknown { what: error.to_string() })?;
             let folder = match sys::open_dir(&self.root, at) {
                 Ok(folder) => folder,
                 Err(error) if is_missing(&error) => continue,
@@ -244,8 +317,8 @@ impl Store {
             };
             let name = at.rsplit_once('/').map_or(at, |(_, name)| name);
             let outer = sys::open_dir(&self.root, parents.last().unwrap_or(&""));
-            let removed =
-                self.notes.is_implicit(&folder).map_err(failed)? && outer.is_ok_and(|outer| sys::remove_dir(&outer, name).is_ok());
+            let removed = self.notes.is_implicit(&folder).map_err(failed)?
+                && outer.is_ok_and(|outer| sys::remove_dir(&outer, name).is_ok());
             drop(held);
             if !removed {
                 return if any { folder.sync_all().map_err(failed) } else { Ok(()) };
@@ -260,7 +333,8 @@ impl Store {
             && let Err(error) = sys::remove_file(incoming, unfinished)
             && error.kind() != ErrorKind::NotFound
         {
-            tracing::warn!(unfinished, %error, "an unfinished object is left behind until the next start");
+            tracing::warn!(unfinished, %error, "an unfinished object is left behind until the next \
+                start");
         }
     }
 }
@@ -323,7 +397,14 @@ impl Abilities {
         let file = sys::open_beneath(incoming, LOCK, libc::O_RDWR | libc::O_CREAT, 0o666)?;
         let locks_files = match file.lock_shared() {
             Ok(()) => true,
-            Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK | libc::EINVAL)) => false,
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOSYS | libc::EOPNOTSUPP | libc::ENOLCK | libc::EINVAL)
+                ) =>
+            {
+                false
+            }
             Err(error) => return Err(error),
         };
         Ok(Abilities { locks_files, longest_bytes: sparse::longest_bytes(&file) })

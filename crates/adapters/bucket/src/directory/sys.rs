@@ -52,17 +52,32 @@ fn unlink(parent: &File, name: &str, flags: i32) -> Result<()> {
 pub(super) fn rename(from: &File, name: &str, to: &File, new_name: &str) -> Result<()> {
     let (name, new_name) = (text(name)?, text(new_name)?);
     // SAFETY: both names are NUL-terminated and outlive the call.
-    again(|| unsafe { libc::renameat(from.as_raw_fd(), name.as_ptr(), to.as_raw_fd(), new_name.as_ptr()) }.into()).map(drop)
+    again(|| {
+        unsafe {
+            libc::renameat(from.as_raw_fd(), name.as_ptr(), to.as_raw_fd(), new_name.as_ptr())
+        }
+        .into()
+    })
+    .map(drop)
 }
 
-/// EEXIST where the new name exists. By a hard link on file systems that do not know RENAME_NOREPLACE.
+/// EEXIST where the new name exists. By a hard link on file systems that do not know
+/// RENAME_NOREPLACE.
 pub(super) fn rename_new(from: &File, name: &str, to: &File, new_name: &str) -> Result<()> {
     let (old, new) = (text(name)?, text(new_name)?);
     let (from_fd, to_fd) = (from.as_raw_fd(), to.as_raw_fd());
     // By number, as musl has no function for it.
     // SAFETY: both names are NUL-terminated and outlive the call.
-    let renamed =
-        again(|| unsafe { libc::syscall(libc::SYS_renameat2, from_fd, old.as_ptr(), to_fd, new.as_ptr(), libc::RENAME_NOREPLACE) as _ });
+    let renamed = again(|| unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            from_fd,
+            old.as_ptr(),
+            to_fd,
+            new.as_ptr(),
+            libc::RENAME_NOREPLACE,
+        ) as _
+    });
     match renamed.as_ref().map_err(Error::raw_os_error) {
         Err(Some(libc::EINVAL | libc::ENOSYS | libc::EOPNOTSUPP)) => {}
         _ => return renamed.map(drop),
@@ -112,8 +127,19 @@ pub(super) fn stat(file: &File) -> Result<Stat> {
 pub(super) fn stat_at(parent: &File, name: &str) -> Result<Stat> {
     let name = text(name)?;
     let mut raw = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the name is NUL-terminated; the buffer is a stat, which the call fills where it succeeds.
-    again(|| unsafe { libc::fstatat(parent.as_raw_fd(), name.as_ptr(), raw.as_mut_ptr(), libc::AT_SYMLINK_NOFOLLOW) }.into())?;
+    // SAFETY: the name is NUL-terminated; the buffer is a stat, which the call fills where it
+    // succeeds.
+    again(|| {
+        unsafe {
+            libc::fstatat(
+                parent.as_raw_fd(),
+                name.as_ptr(),
+                raw.as_mut_ptr(),
+                libc::AT_SYMLINK_NOFOLLOW,
+            )
+        }
+        .into()
+    })?;
     // SAFETY: the call has succeeded.
     Ok(read_stat(unsafe { raw.assume_init() }))
 }
@@ -133,7 +159,9 @@ pub(super) fn get_xattr(file: &File, name: &str) -> Result<Option<Vec<u8>>> {
     let name = text(name)?;
     let mut value = vec![0u8; MAX_XATTR_BYTES];
     // SAFETY: the name is NUL-terminated; the buffer is as large as said.
-    let got = again(|| unsafe { libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) } as i64);
+    let got = again(|| unsafe {
+        libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
+    } as i64);
     match got {
         Ok(len) => {
             value.truncate(len as usize);
@@ -147,7 +175,13 @@ pub(super) fn get_xattr(file: &File, name: &str) -> Result<Option<Vec<u8>>> {
 pub(super) fn set_xattr(file: &File, name: &str, value: &[u8]) -> Result<()> {
     let name = text(name)?;
     // SAFETY: the name is NUL-terminated; the value is as long as said.
-    again(|| unsafe { libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) }.into()).map(drop)
+    again(|| {
+        unsafe {
+            libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
+        }
+        .into()
+    })
+    .map(drop)
 }
 
 pub(super) fn remove_xattr(file: &File, name: &str) -> Result<()> {

@@ -24,7 +24,9 @@ fn put(store: &Store, key: &str, text: &str) -> ebb_ports::ETag {
 }
 
 fn keys(store: &Store, prefix: &str, by_directory: bool) -> Vec<String> {
-    let page = store.list(&ListRequest { prefix: prefix.into(), by_directory, after: None, limit: 1000 }).unwrap();
+    let page = store
+        .list(&ListRequest { prefix: prefix.into(), by_directory, after: None, limit: 1000 })
+        .unwrap();
     page.entries.iter().map(|entry| entry.key().to_string()).collect()
 }
 
@@ -35,16 +37,23 @@ fn keys(store: &Store, prefix: &str, by_directory: bool) -> Vec<String> {
 fn a_poorer_file_system_only_keeps_emptied_directories() {
     let root = tempfile::tempdir().unwrap();
     let rich = store(root.path());
-    let poor = Store::new(rich.root, rich.incoming, Notes::Files, Abilities { locks_files: false, longest_bytes: 1 << 30 });
+    let poor = Store::new(
+        rich.root,
+        rich.incoming,
+        Notes::Files,
+        Abilities { locks_files: false, longest_bytes: 1 << 30 },
+    );
     let background = Background::start("test", 1, 8).unwrap();
-    let bucket: Rc<dyn Bucket> = Rc::new(Directory { store: Arc::new(poor), path: root.path().into(), background });
+    let bucket: Rc<dyn Bucket> =
+        Rc::new(Directory { store: Arc::new(poor), path: root.path().into(), background });
     assert!(!bucket.capabilities().conditional_put);
-    let directories_stay = ["a_file_and_its_directory", "many_at_once", "a_listing_sees_what_was_acknowledged"];
+    let directories_stay =
+        ["a_file_and_its_directory", "many_at_once", "a_listing_sees_what_was_acknowledged"];
     suite::run(&bucket, None, &directories_stay);
 }
 
-/// Situation: a file that is mostly holes, on a file system that can keep them. Expectation: it takes as little there, put at once, in parts or as
-/// a copy, and reads the same.
+/// Situation: a file that is mostly holes, on a file system that can keep them. Expectation: it
+/// takes as little there, put at once, in parts or as a copy, and reads the same.
 #[test]
 fn holes_take_no_room() {
     let root = tempfile::tempdir().unwrap();
@@ -102,7 +111,10 @@ fn links_are_neither_followed_nor_replaced() {
         let put = store.put(key, Bytes::new(), &Condition::Always, vec![]);
         assert!(matches!(put, Err(BucketError::Refused { .. })), "{key}: {put:?}");
     }
-    assert!(matches!(store.put("dir/new", Bytes::new(), &Condition::Always, vec![]), Err(BucketError::Refused { .. })));
+    assert!(matches!(
+        store.put("dir/new", Bytes::new(), &Condition::Always, vec![]),
+        Err(BucketError::Refused { .. })
+    ));
     assert_eq!(keys(&store, "", false), Vec::<String>::new());
     assert_eq!(keys(&store, "dir/", false), Vec::<String>::new());
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
@@ -156,17 +168,24 @@ fn the_next_start_clears_what_a_crash_left() {
     let _second = store(root.path());
     assert!(!incoming.join("put-0123").exists());
     assert!(incoming.join(&running).exists());
-    assert!(incoming.join(&upload.0).exists(), "uploads are carried on or aborted by those who recorded them");
+    assert!(
+        incoming.join(&upload.0).exists(),
+        "uploads are carried on or aborted by those who recorded them"
+    );
     drop(file);
     let _third = store(root.path());
     assert!(!incoming.join(&running).exists());
     first.upload_abort("k", &upload).unwrap();
     first.upload_abort("k", &UploadId("0".repeat(32))).unwrap();
     assert!(!incoming.join(&upload.0).exists());
-    assert!(matches!(first.put(".ebb/incoming/x", Bytes::new(), &Condition::Always, vec![]), Err(BucketError::Refused { .. })));
+    assert!(matches!(
+        first.put(".ebb/incoming/x", Bytes::new(), &Condition::Always, vec![]),
+        Err(BucketError::Refused { .. })
+    ));
 }
 
-/// Parts come in while their upload is aborted, by one who is killed in between and by one who goes on: nothing of it stays.
+/// Parts come in while their upload is aborted, by one who is killed in between and by one who goes
+/// on: nothing of it stays.
 #[test]
 fn parts_that_come_in_during_an_abort_go_too() {
     let root = tempfile::tempdir().unwrap();
@@ -177,7 +196,11 @@ fn parts_that_come_in_during_an_abort_go_too() {
         let sender = store(root.path());
         let sent = upload.clone();
         let sending = std::thread::spawn(move || {
-            (1..).take_while(|number| sender.upload_part("k", &sent, *number, &Bytes::from_static(b"part")).is_ok()).count()
+            (1..)
+                .take_while(|number| {
+                    sender.upload_part("k", &sent, *number, &Bytes::from_static(b"part")).is_ok()
+                })
+                .count()
         });
         std::thread::sleep(std::time::Duration::from_micros(100 * (round % 10)));
         first.upload_abort("k", &upload).unwrap();
@@ -226,7 +249,12 @@ fn conditions_hold_between_processes() {
         while raised < 50 {
             let now = store.get("n", None, None).unwrap();
             let next = std::str::from_utf8(&now.body).unwrap().parse::<u32>().unwrap() + 1;
-            match store.put("n", Bytes::from(next.to_string()), &Condition::Match(now.meta.etag), vec![]) {
+            match store.put(
+                "n",
+                Bytes::from(next.to_string()),
+                &Condition::Match(now.meta.etag),
+                vec![],
+            ) {
                 Ok(_) => raised += 1,
                 Err(BucketError::Precondition { .. }) => {}
                 Err(other) => panic!("{other}"),
@@ -259,14 +287,26 @@ fn a_directory_of_thousands_is_listed_right_while_it_changes() {
         fs::write(root.path().join(format!("{n:05}")), "").unwrap();
     }
     // As if it had rested: its names are then remembered.
-    fs::File::open(root.path()).unwrap().set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60)).unwrap();
+    fs::File::open(root.path())
+        .unwrap()
+        .set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60))
+        .unwrap();
     let store = open_store(root.path(), true).unwrap();
-    let page =
-        |after: &str| store.list(&ListRequest { prefix: "".into(), by_directory: true, after: Some(after.into()), limit: 1000 }).unwrap();
+    let page = |after: &str| {
+        store
+            .list(&ListRequest {
+                prefix: "".into(),
+                by_directory: true,
+                after: Some(after.into()),
+                limit: 1000,
+            })
+            .unwrap()
+    };
     assert_eq!(page("00999").entries[0].key(), "01000");
     fs::write(root.path().join("01000a"), "").unwrap();
     fs::remove_file(root.path().join("01002")).unwrap();
-    let keys: Vec<String> = page("00999").entries.iter().take(4).map(|entry| entry.key().to_string()).collect();
+    let keys: Vec<String> =
+        page("00999").entries.iter().take(4).map(|entry| entry.key().to_string()).collect();
     assert_eq!(keys, ["01000", "01000a", "01001", "01003"]);
 }
 
@@ -297,7 +337,10 @@ fn what_cannot_be_opened_is_said() {
     let file = error(&root.path().join("file"));
     assert!(file.to_string().contains("it is no directory"), "{file}");
     let unwritable = error(Path::new("/proc/self/fdinfo"));
-    assert!(matches!(unwritable, OpenError::Forbidden { .. } | OpenError::Unreachable { .. }), "{unwritable}");
+    assert!(
+        matches!(unwritable, OpenError::Forbidden { .. } | OpenError::Unreachable { .. }),
+        "{unwritable}"
+    );
 }
 
 /// Objects get the permissions that any new file would, so that other programs can use them.
@@ -329,6 +372,12 @@ fn a_folder_that_was_left_behind_is_in_nobodys_way() {
         }
     }
     store.put("d/", Bytes::new(), &Condition::Always, vec![]).unwrap();
-    assert!(matches!(store.put("d", Bytes::new(), &Condition::Always, vec![]), Err(BucketError::Nested { .. })), "somebody asked for it");
+    assert!(
+        matches!(
+            store.put("d", Bytes::new(), &Condition::Always, vec![]),
+            Err(BucketError::Nested { .. })
+        ),
+        "somebody asked for it"
+    );
     assert!(matches!(store.upload_begin("d", vec![]), Err(BucketError::Nested { .. })));
 }

@@ -17,7 +17,9 @@ impl Store {
     pub fn upload_begin(&self, key: &str, tags: ObjectTags) -> Result<UploadId, BucketError> {
         let (path, tags) = (KeyPath::parse(key)?, checked(tags)?);
         if path.form == Form::Folder {
-            return Err(BucketError::Refused { what: format!("{key:?}: a directory holds no bytes of its own") });
+            return Err(BucketError::Refused {
+                what: format!("{key:?}: a directory holds no bytes of its own"),
+            });
         }
         let incoming = self.writable()?;
         self.check_place(&path)?;
@@ -25,16 +27,29 @@ impl Store {
         let id = hex(&sys::random().map_err(failed)?);
         let (folder, _) = self.make_folder(incoming, &id, true).map_err(failed)?;
         let about = description(key, &tags);
-        let written = new_file(&folder, ABOUT).and_then(|mut file| file.write_all(about.as_bytes()).and_then(|()| file.sync_all()));
+        let written = new_file(&folder, ABOUT)
+            .and_then(|mut file| file.write_all(about.as_bytes()).and_then(|()| file.sync_all()));
         written.and_then(|()| folder.sync_all()).map_err(failed)?;
         Ok(UploadId(id))
     }
 
-    pub fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: &Bytes) -> Result<PartTag, BucketError> {
+    pub fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: &Bytes,
+    ) -> Result<PartTag, BucketError> {
         self.put_part(key, upload, number, |file| sparse::write(file, body))
     }
 
-    pub fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
+    pub fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: &Piece,
+    ) -> Result<PartTag, BucketError> {
         let Piece { key: source, etag, range } = from;
         let (file, stat, meta) = self.find(&KeyPath::parse(source)?)?;
         let changed = || BucketError::Precondition { key: source.clone() };
@@ -42,10 +57,14 @@ impl Store {
             return Err(changed());
         }
         if range.is_empty() || range.end > meta.len_bytes {
-            return Err(BucketError::Refused { what: format!("{source:?}: it does not have bytes {range:?}") });
+            return Err(BucketError::Refused {
+                what: format!("{source:?}: it does not have bytes {range:?}"),
+            });
         }
-        let part = self.put_part(key, upload, number, |part| sparse::copy(&file, range.clone(), part));
-        // Others write into files in place. What was copied is of one version only if that still stands.
+        let part =
+            self.put_part(key, upload, number, |part| sparse::copy(&file, range.clone(), part));
+        // Others write into files in place. What was copied is of one version only if that still
+        // stands.
         if sys::stat(&file).is_ok_and(|now| now == stat) { part } else { Err(changed()) }
     }
 
@@ -60,21 +79,33 @@ impl Store {
         let incoming = self.writable()?;
         let (folder, _) = self.find_upload(key, upload)?;
         if !(1..=MAX_PARTS).contains(&number) {
-            return Err(BucketError::Refused { what: format!("{key:?}: parts are numbered from 1 to {MAX_PARTS}") });
+            return Err(BucketError::Refused {
+                what: format!("{key:?}: parts are numbered from 1 to {MAX_PARTS}"),
+            });
         }
         let failed = |error: Error| write_fault(key, &error);
         let (unfinished, mut file) = self.new_file().map_err(failed)?;
         let sealed = fill(&mut file).and_then(|()| self.seal(&file, &vec![]));
-        let placed = sealed.and_then(|etag| sys::rename(incoming, &unfinished, &folder, &part(number)).map(|()| etag));
+        let placed = sealed.and_then(|etag| {
+            sys::rename(incoming, &unfinished, &folder, &part(number)).map(|()| etag)
+        });
         if placed.is_err() {
             self.discard(&unfinished);
         }
         let etag = placed.map_err(|error| upload_fault(key, &error))?;
-        folder.sync_all().map_err(|error| BucketError::Unknown { what: format!("upload part of {key:?}: {error}") })?;
+        folder.sync_all().map_err(|error| BucketError::Unknown {
+            what: format!("upload part of {key:?}: {error}"),
+        })?;
         Ok(PartTag { number, receipt: etag.0 })
     }
 
-    pub fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
+    pub fn upload_complete(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[PartTag],
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         let (folder, tags) = self.find_upload(key, upload)?;
         let refused = |what: String| BucketError::Refused { what: format!("{key:?}: {what}") };
         if parts.is_empty() || !parts.windows(2).all(|pair| pair[0].number < pair[1].number) {
@@ -84,7 +115,9 @@ impl Store {
         for tag in parts {
             let file = match sys::open_beneath(&folder, &part(tag.number), libc::O_RDONLY, 0) {
                 Ok(file) => file,
-                Err(error) if is_missing(&error) => return Err(refused(format!("part {} was not sent", tag.number))),
+                Err(error) if is_missing(&error) => {
+                    return Err(refused(format!("part {} was not sent", tag.number)));
+                }
                 Err(error) => return Err(fault("read a part of", key, &error)),
             };
             let stat = sys::stat(&file).map_err(|error| fault("read a part of", key, &error))?;
@@ -98,7 +131,8 @@ impl Store {
             files.iter().try_for_each(|(file, len_bytes)| sparse::copy(file, 0..*len_bytes, whole))
         })?;
         if let Err(error) = self.remove_upload(self.writable()?, upload, &folder) {
-            tracing::warn!(key, upload = upload.0, %error, "the parts of a finished upload are left behind");
+            tracing::warn!(key, upload = upload.0, %error, "the parts of a finished upload are \
+                left behind");
         }
         Ok(done)
     }
@@ -106,19 +140,23 @@ impl Store {
     pub fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
         let folder = match self.find_upload(key, upload) {
             Ok((folder, _)) => folder,
-            Err(BucketError::NotFound { .. }) => match self.open_upload(upload).map_err(|error| upload_fault(key, &error)) {
-                // Its removal was cut short behind the description.
-                Ok(folder) if is_without_description(&folder) => folder,
-                Ok(_) | Err(BucketError::NotFound { .. }) => return Ok(()),
-                Err(other) => return Err(other),
-            },
+            Err(BucketError::NotFound { .. }) => {
+                match self.open_upload(upload).map_err(|error| upload_fault(key, &error)) {
+                    // Its removal was cut short behind the description.
+                    Ok(folder) if is_without_description(&folder) => folder,
+                    Ok(_) | Err(BucketError::NotFound { .. }) => return Ok(()),
+                    Err(other) => return Err(other),
+                }
+            }
             Err(other) => return Err(other),
         };
-        self.remove_upload(self.writable()?, upload, &folder).map_err(|error| fault("abort the upload of", key, &error))
+        self.remove_upload(self.writable()?, upload, &folder)
+            .map_err(|error| fault("abort the upload of", key, &error))
     }
 
     pub fn uploads(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
-        let names = super::listing::read_names(self.writable()?).map_err(|error| fault("list uploads of", key, &error))?;
+        let names = super::listing::read_names(self.writable()?)
+            .map_err(|error| fault("list uploads of", key, &error))?;
         let mut uploads = Vec::new();
         for upload in names.into_iter().map(|(name, _)| UploadId(name)) {
             match self.find_upload(key, &upload) {
@@ -137,7 +175,9 @@ impl Store {
         self.writable()?;
         let folder = self.open_upload(upload).map_err(failed)?;
         let mut about = Vec::new();
-        sys::open_beneath(&folder, ABOUT, libc::O_RDONLY, 0).and_then(|mut file| file.read_to_end(&mut about)).map_err(failed)?;
+        sys::open_beneath(&folder, ABOUT, libc::O_RDONLY, 0)
+            .and_then(|mut file| file.read_to_end(&mut about))
+            .map_err(failed)?;
         Ok((folder, tags_told(&about, key).ok_or_else(missing)?))
     }
 
@@ -146,13 +186,19 @@ impl Store {
         if upload.0.len() != 32 || !upload.0.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(Error::from_raw_os_error(libc::ENOENT));
         }
-        let incoming = self.incoming.as_ref().ok_or_else(|| Error::from_raw_os_error(libc::EROFS))?;
+        let incoming =
+            self.incoming.as_ref().ok_or_else(|| Error::from_raw_os_error(libc::EROFS))?;
         sys::open_dir(incoming, &upload.0)
     }
 
-    /// The description goes last: an upload whose removal was cut short can be removed again. Without it no part is begun; one that was
-    /// may still come, and goes too.
-    fn remove_upload(&self, incoming: &File, upload: &UploadId, folder: &File) -> Result<(), Error> {
+    /// The description goes last: an upload whose removal was cut short can be removed again.
+    /// Without it no part is begun; one that was may still come, and goes too.
+    fn remove_upload(
+        &self,
+        incoming: &File,
+        upload: &UploadId,
+        folder: &File,
+    ) -> Result<(), Error> {
         loop {
             for (name, _) in super::listing::read_names(folder)? {
                 if name != ABOUT {
@@ -175,7 +221,9 @@ pub(crate) fn description(key: &str, tags: &ObjectTags) -> String {
 /// What a description says that the object is to have; `None` if it is of no upload of this key.
 pub(crate) fn tags_told(description: &[u8], key: &str) -> Option<ObjectTags> {
     let about: serde_json::Value = serde_json::from_slice(description).ok()?;
-    let pair = |pair: &serde_json::Value| Some((pair.get(0)?.as_str()?.to_string(), pair.get(1)?.as_str()?.to_string()));
+    let pair = |pair: &serde_json::Value| {
+        Some((pair.get(0)?.as_str()?.to_string(), pair.get(1)?.as_str()?.to_string()))
+    };
     (about["key"] == key).then(|| about["tags"].as_array()?.iter().map(pair).collect()).flatten()
 }
 
@@ -196,7 +244,11 @@ fn new_file(folder: &File, name: &str) -> Result<File, Error> {
 
 /// An upload that is not there, whatever of it is missing.
 fn upload_fault(key: &str, error: &Error) -> BucketError {
-    if is_missing(error) { BucketError::NotFound { key: key.into() } } else { fault("write", key, error) }
+    if is_missing(error) {
+        BucketError::NotFound { key: key.into() }
+    } else {
+        fault("write", key, error)
+    }
 }
 
 fn part(number: u32) -> String {

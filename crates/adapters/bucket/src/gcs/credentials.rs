@@ -4,7 +4,8 @@
 
 use super::token::assertion;
 use crate::http::credentials::{
-    Bearer, CredentialError, Environment, FORM, Secret, Source, ask, ask_metadata, keeps_secrets, read_file, variable,
+    Bearer, CredentialError, Environment, FORM, Secret, Source, ask, ask_metadata, keeps_secrets,
+    read_file, variable,
 };
 use crate::http::encode::encode_query;
 use crate::http::time::now_secs;
@@ -31,7 +32,8 @@ impl Source for GoogleSource {
 
     async fn find(&self, transport: &Transport) -> Result<Bearer, CredentialError> {
         if let Some(path) = self.file() {
-            let file = File::parse(&read_file(&path)?).map_err(|why| CredentialError::Missing(format!("{path}: {why}")))?;
+            let file = File::parse(&read_file(&path)?)
+                .map_err(|why| CredentialError::Missing(format!("{path}: {why}")))?;
             return file.exchange(transport).await;
         }
         self.machine(transport).await
@@ -43,15 +45,19 @@ impl GoogleSource {
     fn file(&self) -> Option<String> {
         let variable = |name: &str| variable(&self.environment, name);
         let usual = || {
-            let directory = variable("CLOUDSDK_CONFIG").or_else(|| Some(format!("{}/.config/gcloud", variable("HOME")?)))?;
-            Some(format!("{directory}/application_default_credentials.json")).filter(|path| Path::new(path).exists())
+            let directory = variable("CLOUDSDK_CONFIG")
+                .or_else(|| Some(format!("{}/.config/gcloud", variable("HOME")?)))?;
+            Some(format!("{directory}/application_default_credentials.json"))
+                .filter(|path| Path::new(path).exists())
         };
         variable("GOOGLE_APPLICATION_CREDENTIALS").or_else(usual)
     }
 
     async fn machine(&self, transport: &Transport) -> Result<Bearer, CredentialError> {
-        let host = variable(&self.environment, "GCE_METADATA_HOST").unwrap_or_else(|| "169.254.169.254".into());
-        let address = format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
+        let host = variable(&self.environment, "GCE_METADATA_HOST")
+            .unwrap_or_else(|| "169.254.169.254".into());
+        let address =
+            format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
         match ask_metadata(transport, "GET", &address, &[("metadata-flavor", "Google")]).await {
             // Other clouds have a service at this address as well.
             Some(answer) if answer.header("metadata-flavor") == Some("Google") => {
@@ -65,19 +71,38 @@ impl GoogleSource {
 /// What a file of credentials holds.
 #[derive(Debug, PartialEq)]
 enum File {
-    ServiceAccount { email: String, key_id: Option<String>, key: Secret, token_uri: String },
-    AuthorizedUser { client_id: String, client_secret: Secret, refresh_token: Secret, token_uri: String },
+    ServiceAccount {
+        email: String,
+        key_id: Option<String>,
+        key: Secret,
+        token_uri: String,
+    },
+    AuthorizedUser {
+        client_id: String,
+        client_secret: Secret,
+        refresh_token: Secret,
+        token_uri: String,
+    },
 }
 
 impl File {
     /// `Err` says what is wrong, and nothing of the content.
     fn parse(text: &str) -> Result<File, String> {
         let json: Value = serde_json::from_str(text).map_err(|_| "no JSON".to_string())?;
-        let optional = |name: &str| json.get(name).and_then(Value::as_str).filter(|text| !text.is_empty()).map(str::to_string);
+        let optional = |name: &str| {
+            json.get(name)
+                .and_then(Value::as_str)
+                .filter(|text| !text.is_empty())
+                .map(str::to_string)
+        };
         let text = |name: &str| optional(name).ok_or_else(|| format!("it has no {name}"));
-        let token_uri = optional("token_uri").unwrap_or_else(|| "https://oauth2.googleapis.com/token".into());
+        let token_uri =
+            optional("token_uri").unwrap_or_else(|| "https://oauth2.googleapis.com/token".into());
         if !keeps_secrets(&token_uri) {
-            return Err(format!("its token_uri {} is neither https nor an address of this machine", redacted(&token_uri)));
+            return Err(format!(
+                "its token_uri {} is neither https nor an address of this machine",
+                redacted(&token_uri)
+            ));
         }
         match text("type")?.as_str() {
             "service_account" => Ok(File::ServiceAccount {
@@ -93,7 +118,8 @@ impl File {
                 token_uri,
             }),
             other => Err(format!(
-                "credentials of type {other:?}, which ebb does not do; give a service account's key, a user's refresh token, or a machine with a service account"
+                "credentials of type {other:?}, which ebb does not do; give a service account's \
+                 key, a user's refresh token, or a machine with a service account"
             )),
         }
     }
@@ -102,8 +128,16 @@ impl File {
         let (token_uri, form) = match self {
             File::ServiceAccount { email, key_id, key, token_uri } => {
                 let assertion = assertion(email, key_id.as_deref(), key, token_uri, now_secs());
-                let assertion = assertion.map_err(|why| CredentialError::Missing(format!("the key of {email}: {why}")))?;
-                (token_uri, vec![("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer".into()), ("assertion", assertion)])
+                let assertion = assertion.map_err(|why| {
+                    CredentialError::Missing(format!("the key of {email}: {why}"))
+                })?;
+                (
+                    token_uri,
+                    vec![
+                        ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer".into()),
+                        ("assertion", assertion),
+                    ],
+                )
             }
             File::AuthorizedUser { client_id, client_secret, refresh_token, token_uri } => (
                 token_uri,
@@ -120,8 +154,10 @@ impl File {
     }
 }
 
-const NOTHING_FOUND: &str = "no credentials found: set GOOGLE_APPLICATION_CREDENTIALS to a file of credentials, run `gcloud auth \
-     application-default login`, or use a machine with a service account; --anonymous for public buckets";
+const NOTHING_FOUND: &str = "no credentials found: set GOOGLE_APPLICATION_CREDENTIALS to a file of \
+    credentials, run `gcloud auth \
+     application-default login`, or use a machine with a service account; --anonymous for public \
+    buckets";
 
 #[cfg(test)]
 mod tests {
@@ -133,7 +169,10 @@ mod tests {
             ("", "no JSON"),
             ("[]", "no type"),
             (r#"{"type":"service_account","client_email":"a@b"}"#, "no private_key"),
-            (r#"{"type":"authorized_user","client_id":"a","client_secret":"s"}"#, "no refresh_token"),
+            (
+                r#"{"type":"authorized_user","client_id":"a","client_secret":"s"}"#,
+                "no refresh_token",
+            ),
             (r#"{"type":"external_account"}"#, "does not do"),
             (r#"{"type":"service_account","token_uri":"http://evil.example/"}"#, "neither https"),
         ] {

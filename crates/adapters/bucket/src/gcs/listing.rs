@@ -11,7 +11,11 @@ use ebb_ports::{BucketError, ListEntry, ListRequest};
 use serde_json::Value;
 
 impl Gcs {
-    pub(super) async fn list_page(&self, request: &ListRequest, token: Option<&str>) -> Result<Listed, BucketError> {
+    pub(super) async fn list_page(
+        &self,
+        request: &ListRequest,
+        token: Option<&str>,
+    ) -> Result<Listed, BucketError> {
         let limit = request.limit.clamp(1, MAX_PAGE);
         let mut call = Call::read("GET", None, self.service.objects())
             .query("prefix", &request.prefix)
@@ -21,7 +25,9 @@ impl Gcs {
         }
         call = match &request.after {
             // The store begins with this name itself, which is one entry too many.
-            Some(after) => call.query("startOffset", after).query("maxResults", (limit + 1).min(MAX_PAGE).to_string()),
+            Some(after) => call
+                .query("startOffset", after)
+                .query("maxResults", (limit + 1).min(MAX_PAGE).to_string()),
             None => call.query("maxResults", limit.to_string()),
         };
         if let Some(token) = token {
@@ -37,7 +43,9 @@ impl Gcs {
 pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     let page = json::parse(body)?;
     let members = page.as_object()?;
-    if members.get("kind").is_some_and(|kind| kind != "storage#objects") || members.contains_key("error") {
+    if members.get("kind").is_some_and(|kind| kind != "storage#objects")
+        || members.contains_key("error")
+    {
         return None;
     }
     let list = |name: &str| match members.get(name) {
@@ -57,7 +65,11 @@ pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     for prefix in list("prefixes")? {
         entries.push(ListEntry::Prefix { key: prefix.as_str()?.into() });
     }
-    let next = members.get("nextPageToken").and_then(Value::as_str).filter(|token| !token.is_empty()).map(str::to_string);
+    let next = members
+        .get("nextPageToken")
+        .and_then(Value::as_str)
+        .filter(|token| !token.is_empty())
+        .map(str::to_string);
     Some(Listed { entries, more: next.is_some(), next })
 }
 
@@ -81,7 +93,16 @@ mod tests {
     #[test]
     fn what_is_no_listing_is_none() {
         let deep = "[".repeat(100_000);
-        for bad in ["", "null", "[]", "{", r#"{"kind":"storage#bucket"}"#, r#"{"items":{}}"#, r#"{"items":[{"name":"a"}]}"#, &deep] {
+        for bad in [
+            "",
+            "null",
+            "[]",
+            "{",
+            r#"{"kind":"storage#bucket"}"#,
+            r#"{"items":{}}"#,
+            r#"{"items":[{"name":"a"}]}"#,
+            &deep,
+        ] {
             assert!(read(bad.as_bytes()).is_none(), "{bad:.40}");
         }
     }

@@ -1,4 +1,5 @@
-//! Google Cloud Storage. Why this mixture of its interfaces: docs/decisions/0005-google-and-azure.md.
+//! Google Cloud Storage. Why this mixture of its interfaces:
+//! docs/decisions/0005-google-and-azure.md.
 //!
 //! Objects are read over the XML interface, which alone gives content and tags in one
 //! answer; everything else goes over the JSON interface, which alone knows conditions on
@@ -32,19 +33,30 @@ pub(crate) struct Google {
     prefix: String,
     /// What objects are encrypted with; as the bucket says if nothing.
     kms_key: Option<String>,
-    /// The store keeps to conditions on more than uploads; what it does not keep is asked with HEAD first.
+    /// The store keeps to conditions on more than uploads; what it does not keep is asked with HEAD
+    /// first.
     guarded: bool,
 }
 
 pub(crate) type Gcs = Client<Google>;
 
-/// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix` will be asked for.
-pub(crate) async fn open(bucket: &str, prefix: &str, settings: &BucketSettings) -> Result<Remote<Gcs>, OpenError> {
+/// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix`
+/// will be asked for.
+pub(crate) async fn open(
+    bucket: &str,
+    prefix: &str,
+    settings: &BucketSettings,
+) -> Result<Remote<Gcs>, OpenError> {
     let environment: Environment = Arc::new(|name| std::env::var(name).ok());
     open_in(bucket, prefix, settings, environment).await
 }
 
-async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environment: Environment) -> Result<Remote<Gcs>, OpenError> {
+async fn open_in(
+    bucket: &str,
+    prefix: &str,
+    settings: &BucketSettings,
+    environment: Environment,
+) -> Result<Remote<Gcs>, OpenError> {
     let mut client = client(bucket, prefix, settings, environment, Transport::to_store())?;
     let read_only = settings.read_only;
     let remote = Remote::open("ebb-gcs", async move {
@@ -69,8 +81,10 @@ pub(crate) fn client(
     let url = format!("gs://{bucket}");
     let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
     staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
-    // As Google's own clients have it: an emulator is not asked for credentials, and may be named without a scheme.
-    let emulator = variable(&environment, "STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint.is_none());
+    // As Google's own clients have it: an emulator is not asked for credentials, and may be named
+    // without a scheme.
+    let emulator =
+        variable(&environment, "STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint.is_none());
     let anonymous = settings.anonymous || emulator.is_some();
     let address = match (&settings.endpoint, emulator) {
         (Some(endpoint), _) => endpoint.clone(),
@@ -79,20 +93,34 @@ pub(crate) fn client(
         (None, None) => "https://storage.googleapis.com".into(),
     };
     let (origin, root) = Origin::parse(&address).map_err(wrong)?;
-    let service = Google { origin, root, bucket: bucket.into(), prefix: prefix.into(), kms_key: settings.kms_key.clone(), guarded: false };
+    let service = Google {
+        origin,
+        root,
+        bucket: bucket.into(),
+        prefix: prefix.into(),
+        kms_key: settings.kms_key.clone(),
+        guarded: false,
+    };
     Ok(Client::new(service, GoogleSource { anonymous, environment }, transport))
 }
 
 pub(crate) async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenError> {
     let url = client.service.url();
-    let call = Call::read("GET", None, client.service.objects()).query("maxResults", "1").query("prefix", &client.service.prefix);
+    let call = Call::read("GET", None, client.service.objects())
+        .query("maxResults", "1")
+        .query("prefix", &client.service.prefix);
     match client.try_call(&call).await {
         Ok(Outcome::Done(answer)) if listing::read(&answer.body).is_some() => {}
         Ok(Outcome::Done(_)) => return Err(OpenError::stranger(url, "Google Cloud Storage")),
         Ok(Outcome::Refused(refusal)) if refusal.status == 404 => {
-            return Err(OpenError::NoBucket { url, endpoint: client.service.origin.authority.clone() });
+            return Err(OpenError::NoBucket {
+                url,
+                endpoint: client.service.origin.authority.clone(),
+            });
         }
-        Ok(Outcome::Refused(refusal)) => return Err(OpenError::unanswered(url, client.error(&call, &refusal))),
+        Ok(Outcome::Refused(refusal)) => {
+            return Err(OpenError::unanswered(url, client.error(&call, &refusal)));
+        }
         Err(error) => return Err(OpenError::unanswered(url, error)),
     }
     let prefix = client.service.prefix.clone();
@@ -149,12 +177,15 @@ impl Service for Google {
         &self.origin
     }
 
-    /// The store's own rule, kept here as well: what stands in for the store in tests takes everything.
+    /// The store's own rule, kept here as well: what stands in for the store in tests takes
+    /// everything.
     fn check_key(&self, key: &str) -> Result<(), BucketError> {
         let bad = |why: &str| Err(bad_key(&self.url(), key, why));
         match key {
             "." | ".." => bad("the store has no such key"),
-            _ if key.is_empty() || key.len() > MAX_KEY_BYTES => bad(&format!("a key is 1 to {MAX_KEY_BYTES} bytes long")),
+            _ if key.is_empty() || key.len() > MAX_KEY_BYTES => {
+                bad(&format!("a key is 1 to {MAX_KEY_BYTES} bytes long"))
+            }
             _ if key.contains(['\r', '\n']) => bad("the store takes no line ends in keys"),
             _ if key.starts_with(".well-known/acme-challenge/") => bad("the store has no such key"),
             _ => Ok(()),

@@ -8,7 +8,9 @@ use crate::http::staging::{self, random};
 use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
 use bytes::{BufMut, Bytes, BytesMut};
-use ebb_ports::{BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, UploadId};
+use ebb_ports::{
+    BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, UploadId,
+};
 use serde_json::{Map, Value, json};
 use std::ops::Range;
 
@@ -17,9 +19,16 @@ impl Operations for Gcs {
         self.service.url()
     }
 
-    async fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> Result<Got, BucketError> {
+    async fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> Result<Got, BucketError> {
         // What is stored compressed is given as it is stored, not unpacked on its way.
-        let mut call = Call::read("GET", Some(key), self.service.content(key)).content(range.as_ref()).header("accept-encoding", "gzip");
+        let mut call = Call::read("GET", Some(key), self.service.content(key))
+            .content(range.as_ref())
+            .header("accept-encoding", "gzip");
         if let Some(tag) = if_match {
             call = call.header("x-goog-if-generation-match", generation(tag).to_string());
         }
@@ -36,15 +45,27 @@ impl Operations for Gcs {
     }
 
     async fn head(&self, key: &str) -> Result<ObjectMeta, BucketError> {
-        let call = Call::read("HEAD", Some(key), self.service.content(key)).header("accept-encoding", "gzip");
+        let call = Call::read("HEAD", Some(key), self.service.content(key))
+            .header("accept-encoding", "gzip");
         let answer = self.call(&call).await?;
-        let len_bytes = answer.header("x-goog-stored-content-length").or_else(|| answer.header("content-length"));
-        let len_bytes = len_bytes.and_then(|len| len.parse().ok()).ok_or_else(|| unclear("HEAD", key, "a length"))?;
+        let len_bytes = answer
+            .header("x-goog-stored-content-length")
+            .or_else(|| answer.header("content-length"));
+        let len_bytes = len_bytes
+            .and_then(|len| len.parse().ok())
+            .ok_or_else(|| unclear("HEAD", key, "a length"))?;
         meta(key, &answer, len_bytes)
     }
 
-    async fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
-        let about = json!({ "name": key, "metadata": metadata(tags), "crc32c": base64::crc32c(&body) });
+    async fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: &Condition,
+        tags: &ObjectTags,
+    ) -> Result<ETag, BucketError> {
+        let about =
+            json!({ "name": key, "metadata": metadata(tags), "crc32c": base64::crc32c(&body) });
         let (boundary, body) = two_parts(&about, &body);
         let call = Call::mutation("POST", key, self.service.upload(), body)
             .query("uploadType", "multipart")
@@ -62,7 +83,13 @@ impl Operations for Gcs {
     }
 
     /// One call copies what stays in its place and class; others go on where the last one stopped.
-    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
+    async fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         self.service.check_key(from)?;
         self.service.check_key(to)?;
         if let Some(tag) = if_match.filter(|_| !self.service.guarded)
@@ -74,7 +101,10 @@ impl Operations for Gcs {
         let path = format!("{}/rewriteTo/{}", self.service.object(from), self.service.resource(to));
         let mut token: Option<String> = None;
         for _ in 0..MAX_REWRITES {
-            let call = self.with_key(Call::mutation("POST", to, path.clone(), Bytes::new()).slow(), "destinationKmsKeyName");
+            let call = self.with_key(
+                Call::mutation("POST", to, path.clone(), Bytes::new()).slow(),
+                "destinationKmsKeyName",
+            );
             let mut call = conditional(call, condition);
             if let Some(tag) = if_match {
                 call = call.query("ifSourceGenerationMatch", generation(tag).to_string());
@@ -94,7 +124,11 @@ impl Operations for Gcs {
         Err(unclear_change("COPY", to, "an end"))
     }
 
-    async fn list(&self, request: &ListRequest, token: Option<&str>) -> Result<Listed, BucketError> {
+    async fn list(
+        &self,
+        request: &ListRequest,
+        token: Option<&str>,
+    ) -> Result<Listed, BucketError> {
         self.list_page(request, token).await
     }
 
@@ -102,11 +136,23 @@ impl Operations for Gcs {
         self.begin(key, tags).await
     }
 
-    async fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
+    async fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> Result<PartTag, BucketError> {
         self.stage(key, upload, number, body).await
     }
 
-    async fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
+    async fn upload_complete(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[PartTag],
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         self.compose_all(key, upload, parts, condition).await
     }
 
@@ -133,7 +179,11 @@ impl Gcs {
 
 fn generation(tag: &ETag) -> u64 {
     const NOBODY: u64 = 1;
-    tag.0.parse().ok().filter(|number: &u64| number.to_string() == tag.0 && *number != 0).unwrap_or(NOBODY)
+    tag.0
+        .parse()
+        .ok()
+        .filter(|number: &u64| number.to_string() == tag.0 && *number != 0)
+        .unwrap_or(NOBODY)
 }
 
 pub(super) fn conditional<'a>(call: Call<'a>, condition: &Condition) -> Call<'a> {
@@ -145,7 +195,11 @@ pub(super) fn conditional<'a>(call: Call<'a>, condition: &Condition) -> Call<'a>
 }
 
 pub(super) fn metadata(tags: &ObjectTags) -> Value {
-    Value::Object(tags.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect::<Map<_, _>>())
+    Value::Object(
+        tags.iter()
+            .map(|(name, value)| (name.clone(), Value::from(value.as_str())))
+            .collect::<Map<_, _>>(),
+    )
 }
 
 /// What the store says of an object, or null.
@@ -159,12 +213,17 @@ pub(super) fn generation_of(resource: &Value) -> Option<ETag> {
 }
 
 fn tag_of(text: &str) -> Option<ETag> {
-    (!text.is_empty() && text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit())).then(|| ETag(text.into()))
+    (!text.is_empty() && text.len() <= 20 && text.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| ETag(text.into()))
 }
 
 fn meta(key: &str, answer: &Answer, len_bytes: u64) -> Result<ObjectMeta, BucketError> {
-    let etag = answer.header("x-goog-generation").and_then(tag_of).ok_or_else(|| unclear("read", key, "a generation"))?;
-    let modified_secs = answer.header("last-modified").and_then(parse_http).unwrap_or_else(now_secs);
+    let etag = answer
+        .header("x-goog-generation")
+        .and_then(tag_of)
+        .ok_or_else(|| unclear("read", key, "a generation"))?;
+    let modified_secs =
+        answer.header("last-modified").and_then(parse_http).unwrap_or_else(now_secs);
     Ok(ObjectMeta { etag, len_bytes, modified_secs, tags: answer.tags("x-goog-meta-") })
 }
 
@@ -172,7 +231,8 @@ fn meta(key: &str, answer: &Answer, len_bytes: u64) -> Result<ObjectMeta, Bucket
 /// random bits, which no content holds.
 fn two_parts(about: &Value, content: &[u8]) -> (String, Bytes) {
     let boundary = format!("ebb-{}", random());
-    let head = format!("--{boundary}\r\ncontent-type: application/json; charset=UTF-8\r\n\r\n{about}\r\n");
+    let head =
+        format!("--{boundary}\r\ncontent-type: application/json; charset=UTF-8\r\n\r\n{about}\r\n");
     let middle = format!("--{boundary}\r\ncontent-type: application/octet-stream\r\n\r\n");
     let tail = format!("\r\n--{boundary}--\r\n");
     let mut body = BytesMut::with_capacity(head.len() + middle.len() + content.len() + tail.len());
@@ -192,7 +252,16 @@ mod tests {
     #[test]
     fn what_is_no_generation_matches_no_object() {
         assert_eq!(generation(&ETag("1700000000000000".into())), 1_700_000_000_000_000);
-        for other in ["", "0", "00", "-1", "+5", "05", "d41d8cd98f00b204e9800998ecf8427e", "99999999999999999999999"] {
+        for other in [
+            "",
+            "0",
+            "00",
+            "-1",
+            "+5",
+            "05",
+            "d41d8cd98f00b204e9800998ecf8427e",
+            "99999999999999999999999",
+        ] {
             assert_eq!(generation(&ETag(other.into())), 1, "{other}");
         }
     }

@@ -7,7 +7,13 @@ use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use serde_json::json;
 
 /// `Err` says what is wrong with the key, and nothing of it.
-pub(super) fn assertion(email: &str, key_id: Option<&str>, key: &Secret, audience: &str, now_secs: i64) -> Result<String, String> {
+pub(super) fn assertion(
+    email: &str,
+    key_id: Option<&str>,
+    key: &Secret,
+    audience: &str,
+    now_secs: i64,
+) -> Result<String, String> {
     let mut header = json!({ "alg": "RS256", "typ": "JWT" });
     if let Some(key_id) = key_id {
         header["kid"] = key_id.into();
@@ -19,13 +25,17 @@ pub(super) fn assertion(email: &str, key_id: Option<&str>, key: &Secret, audienc
 fn signed(header: &[u8], claims: &[u8], key: &RsaKeyPair) -> Result<String, String> {
     let text = format!("{}.{}", base64::encode_url(header), base64::encode_url(claims));
     let mut signature = vec![0; key.public().modulus_len()];
-    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature).map_err(|_| "it does not sign".to_string())?;
+    key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature)
+        .map_err(|_| "it does not sign".to_string())?;
     Ok(format!("{text}.{}", base64::encode_url(&signature)))
 }
 
 /// PKCS #8 in PEM (RFC 7468), as Google hands keys out.
 fn key_pair(pem: &Secret) -> Result<RsaKeyPair, String> {
-    let body = pem.expose().split_once(&label("BEGIN")).and_then(|(_, rest)| Some(rest.split_once(&label("END"))?.0));
+    let body = pem
+        .expose()
+        .split_once(&label("BEGIN"))
+        .and_then(|(_, rest)| Some(rest.split_once(&label("END"))?.0));
     let der = body.and_then(base64::decode).ok_or("it is no private key in PEM")?;
     RsaKeyPair::from_pkcs8(&der).map_err(|error| format!("it is no RSA key: {error}"))
 }
@@ -50,8 +60,10 @@ pub(super) mod tests {
 
     #[test]
     fn the_published_example_is_signed_as_published() {
-        let claims = b"{\"iss\":\"joe\",\r\n \"exp\":1300819380,\r\n \"http://example.com/is_root\":true}";
-        let token = signed(br#"{"alg":"RS256"}"#, claims, &key_pair(&published_key()).unwrap()).unwrap();
+        let claims =
+            b"{\"iss\":\"joe\",\r\n \"exp\":1300819380,\r\n \"http://example.com/is_root\":true}";
+        let token =
+            signed(br#"{"alg":"RS256"}"#, claims, &key_pair(&published_key()).unwrap()).unwrap();
         assert!(token.starts_with(
             "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ."
         ));
@@ -60,9 +72,12 @@ pub(super) mod tests {
 
     #[test]
     fn a_key_that_is_none_is_said_without_it() {
-        for text in
-            ["", "hush", &format!("{}hush!{}", label("BEGIN"), label("END")), &format!("{}aHVzaA=={}", label("BEGIN"), label("END"))]
-        {
+        for text in [
+            "",
+            "hush",
+            &format!("{}hush!{}", label("BEGIN"), label("END")),
+            &format!("{}aHVzaA=={}", label("BEGIN"), label("END")),
+        ] {
             let error = assertion("a@b", None, &Secret::new(text), "aud", 0).unwrap_err();
             assert!(error.starts_with("it is no") && !error.contains("hush"), "{error}");
         }

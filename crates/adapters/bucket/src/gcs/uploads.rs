@@ -14,7 +14,9 @@ use crate::http::client::Call;
 use crate::http::remote::{Operations, unclear_change};
 use crate::http::staging::{self, random};
 use bytes::Bytes;
-use ebb_ports::{BucketError, Condition, ETag, ListEntry, ListRequest, ObjectTags, PartTag, UploadId};
+use ebb_ports::{
+    BucketError, Condition, ETag, ListEntry, ListRequest, ObjectTags, PartTag, UploadId,
+};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -23,14 +25,24 @@ use std::collections::BTreeMap;
 type Source = (String, ETag);
 
 impl Gcs {
-    pub(super) async fn begin(&self, key: &str, tags: &ObjectTags) -> Result<UploadId, BucketError> {
+    pub(super) async fn begin(
+        &self,
+        key: &str,
+        tags: &ObjectTags,
+    ) -> Result<UploadId, BucketError> {
         let upload = UploadId(random());
         let place = staging::place_of(&self.service.prefix, key, &upload)?;
         self.put(&marker(&place), Bytes::new(), &Condition::Absent, tags).await?;
         Ok(upload)
     }
 
-    pub(super) async fn stage(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
+    pub(super) async fn stage(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> Result<PartTag, BucketError> {
         let place = staging::place_of(&self.service.prefix, key, upload)?;
         let part = part(&place, number);
         let etag = self.put(&part, body, &Condition::Always, &vec![]).await?;
@@ -63,12 +75,16 @@ impl Gcs {
             let source = (part(&place, tag.number), ETag(tag.receipt.clone()));
             let in_order = position == 0 || parts[position - 1].number < tag.number;
             if !in_order || staged.get(&source.0) != Some(&source.1) {
-                return Err(BucketError::Refused { what: format!("complete {key}: part {} is not what was uploaded", tag.number) });
+                return Err(BucketError::Refused {
+                    what: format!("complete {key}: part {} is not what was uploaded", tag.number),
+                });
             }
             sources.push(source);
         }
         if sources.is_empty() {
-            return Err(BucketError::Refused { what: format!("complete {key}: an upload has at least one part") });
+            return Err(BucketError::Refused {
+                what: format!("complete {key}: an upload has at least one part"),
+            });
         }
         let mut used: BTreeMap<String, ETag> = staged;
         for level in 0.. {
@@ -99,11 +115,19 @@ impl Gcs {
             }
             self.clear(staged).await;
         }
-        Err(BucketError::Unavailable { what: format!("abort upload of {key}: parts keep arriving"), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("abort upload of {key}: parts keep arriving"),
+            retry_after: None,
+        })
     }
 
     /// Joins the sources to objects that are fewer, in groups.
-    async fn join(&self, place: &str, level: usize, sources: Vec<Source>) -> Result<Vec<Source>, BucketError> {
+    async fn join(
+        &self,
+        place: &str,
+        level: usize,
+        sources: Vec<Source>,
+    ) -> Result<Vec<Source>, BucketError> {
         let groups: Vec<(String, Vec<Source>)> = sources
             .chunks(MAX_SOURCES)
             .enumerate()
@@ -113,28 +137,43 @@ impl Gcs {
             match self.compose(&name, &group, &Condition::Always, &vec![]).await {
                 Ok(etag) => Ok((name, etag)),
                 // Nothing is visible yet, and what is joined again is the same.
-                Err(BucketError::Unknown { what }) => Err(BucketError::Unavailable { what, retry_after: None }),
+                Err(BucketError::Unknown { what }) => {
+                    Err(BucketError::Unavailable { what, retry_after: None })
+                }
                 Err(other) => Err(other),
             }
         });
         stream::iter(joined).buffered(AT_ONCE).try_collect().await
     }
 
-    async fn compose(&self, key: &str, sources: &[Source], condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
+    async fn compose(
+        &self,
+        key: &str,
+        sources: &[Source],
+        condition: &Condition,
+        tags: &ObjectTags,
+    ) -> Result<ETag, BucketError> {
         let named = |(name, etag): &Source| json!({ "name": name, "objectPreconditions": { "ifGenerationMatch": etag.0 } });
         let body = json!({
             "sourceObjects": sources.iter().map(named).collect::<Vec<_>>(),
             "destination": { "contentType": "application/octet-stream", "metadata": metadata(tags) },
         });
         let path = format!("{}/compose", self.service.object(key));
-        let call = Call::mutation("POST", key, path, body.to_string().into()).slow().header("content-type", "application/json");
+        let call = Call::mutation("POST", key, path, body.to_string().into())
+            .slow()
+            .header("content-type", "application/json");
         let call = self.with_key(call, "kmsKeyName");
         let answer = self.call(&conditional(call, condition)).await?;
-        generation_of(&parse(&answer)).ok_or_else(|| unclear_change("complete", key, "a generation"))
+        generation_of(&parse(&answer))
+            .ok_or_else(|| unclear_change("complete", key, "a generation"))
     }
 
     /// What the store would not look at itself.
-    pub(super) async fn check_unguarded(&self, key: &str, condition: &Condition) -> Result<(), BucketError> {
+    pub(super) async fn check_unguarded(
+        &self,
+        key: &str,
+        condition: &Condition,
+    ) -> Result<(), BucketError> {
         if self.service.guarded || *condition == Condition::Always {
             return Ok(());
         }
@@ -153,7 +192,12 @@ impl Gcs {
 
     /// Everything at the place of an upload.
     async fn staged(&self, place: &str) -> Result<BTreeMap<String, ETag>, BucketError> {
-        let request = ListRequest { prefix: format!("{place}/"), by_directory: false, after: None, limit: 1000 };
+        let request = ListRequest {
+            prefix: format!("{place}/"),
+            by_directory: false,
+            after: None,
+            limit: 1000,
+        };
         let mut staged = BTreeMap::new();
         let mut token: Option<String> = None;
         for _ in 0..MAX_PAGES {
@@ -167,7 +211,10 @@ impl Gcs {
                 None => return Ok(staged),
             }
         }
-        Err(BucketError::Unavailable { what: format!("{place}: its listing has no end"), retry_after: None })
+        Err(BucketError::Unavailable {
+            what: format!("{place}: its listing has no end"),
+            retry_after: None,
+        })
     }
 
     /// Deletes what nobody needs any more. What stays is swept at a later opening.
@@ -175,7 +222,8 @@ impl Gcs {
         let deletions = objects.into_iter().map(|(name, etag)| async move {
             match self.delete(&name, Some(&etag)).await {
                 Ok(()) | Err(BucketError::NotFound { .. } | BucketError::Precondition { .. }) => {}
-                Err(error) => tracing::warn!(key = name, %error, "a part of an upload that has ended is left behind"),
+                Err(error) => tracing::warn!(key = name, %error, "a part of an upload that has \
+                    ended is left behind"),
             }
         });
         stream::iter(deletions).buffer_unordered(AT_ONCE).collect::<()>().await;

@@ -50,7 +50,9 @@ mod tests {
 
     #[test]
     fn the_published_examples() {
-        for (plain, encoded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")] {
+        for (plain, encoded) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foobar", "Zm9vYmFy")]
+        {
             assert_eq!(encode(plain.as_bytes()), encoded);
             assert_eq!(decode(encoded).as_deref(), Some(plain.as_bytes()));
         }

@@ -26,7 +26,11 @@ pub(crate) trait Service: Send + Sync + 'static {
     fn check_key(&self, key: &str) -> Result<(), BucketError>;
 
     /// Makes the request authentic. `Err` says why it cannot be.
-    fn authorize(&self, request: &mut Outgoing, credentials: &<Self::Source as Source>::Found) -> Result<(), String>;
+    fn authorize(
+        &self,
+        request: &mut Outgoing,
+        credentials: &<Self::Source as Source>::Found,
+    ) -> Result<(), String>;
 }
 
 /// A request as it will be sent. Path and query are in their encoded form.
@@ -95,7 +99,8 @@ impl<'a> Call<'a> {
 
     /// The answer is an object, or `range` of it.
     pub fn content(mut self, range: Option<&Range<u64>>) -> Call<'a> {
-        self.max_answer_bytes = range.map_or(u64::MAX, |range| range.end.saturating_sub(range.start).max(MAX_ANSWER_BYTES));
+        self.max_answer_bytes = range
+            .map_or(u64::MAX, |range| range.end.saturating_sub(range.start).max(MAX_ANSWER_BYTES));
         self
     }
 
@@ -135,11 +140,14 @@ impl<S: Service> Client<S> {
         }
         let unsigned = |error| match error {
             CredentialError::Missing(what) => BucketError::Forbidden { what },
-            CredentialError::Unavailable(what) => BucketError::Unavailable { what, retry_after: None },
+            CredentialError::Unavailable(what) => {
+                BucketError::Unavailable { what, retry_after: None }
+            }
         };
         let credentials = self.provider.current(&self.transport).await.map_err(unsigned)?;
         let outcome = self.send(call, credentials.as_ref()).await?;
-        // Nothing was done for a signature that the store does not accept, so that even a mutation is sent again.
+        // Nothing was done for a signature that the store does not accept, so that even a mutation
+        // is sent again.
         if let (Outcome::Refused(refusal), Some(credentials)) = (&outcome, &credentials)
             && refusal.doubts_credentials()
             && let Some(others) = self.provider.other_than(credentials, &self.transport).await
@@ -149,8 +157,13 @@ impl<S: Service> Client<S> {
         Ok(outcome)
     }
 
-    async fn send(&self, call: &Call<'_>, credentials: Option<&<S::Source as Source>::Found>) -> Result<Outcome, BucketError> {
-        let refused = |what: String| BucketError::Refused { what: format!("{}: {what}", self.name(call)) };
+    async fn send(
+        &self,
+        call: &Call<'_>,
+        credentials: Option<&<S::Source as Source>::Found>,
+    ) -> Result<Outcome, BucketError> {
+        let refused =
+            |what: String| BucketError::Refused { what: format!("{}: {what}", self.name(call)) };
         let mut outgoing = Outgoing {
             method: call.method,
             path: call.path.clone(),
@@ -163,7 +176,10 @@ impl<S: Service> Client<S> {
         }
         let origin = self.service.origin();
         let address = origin.address(&outgoing.path, &outgoing.query);
-        let mut request = Request::builder().method(outgoing.method).uri(address).header("host", &origin.authority);
+        let mut request = Request::builder()
+            .method(outgoing.method)
+            .uri(address)
+            .header("host", &origin.authority);
         for (name, value) in &outgoing.headers {
             request = request.header(name, value);
         }
@@ -171,10 +187,15 @@ impl<S: Service> Client<S> {
             // Left out for an empty body otherwise, which not every store takes.
             request = request.header("content-length", outgoing.body.len());
         }
-        let request = request.body(Full::new(outgoing.body)).map_err(|error| refused(error.to_string()))?;
+        let request =
+            request.body(Full::new(outgoing.body)).map_err(|error| refused(error.to_string()))?;
         let patience = if call.slow { SLOW_PATIENCE } else { PATIENCE };
         let lost = |lost: Lost| fault::lost(&self.name(call), lost, call.effect);
-        let answer = self.transport.send(request, call.body.len(), patience, call.max_answer_bytes).await.map_err(lost)?;
+        let answer = self
+            .transport
+            .send(request, call.body.len(), patience, call.max_answer_bytes)
+            .await
+            .map_err(lost)?;
         Ok(match Refusal::of(&answer, call.slow) {
             Some(refusal) => Outcome::Refused(refusal),
             None => Outcome::Done(answer),

@@ -57,7 +57,10 @@ pub(crate) trait Source: Send + Sync + 'static {
     /// Requests are to be sent without credentials: public buckets.
     fn is_anonymous(&self) -> bool;
 
-    fn find(&self, transport: &Transport) -> impl Future<Output = Result<Self::Found, CredentialError>> + Send;
+    fn find(
+        &self,
+        transport: &Transport,
+    ) -> impl Future<Output = Result<Self::Found, CredentialError>> + Send;
 
     /// Seconds since the epoch; none for keys that only an administrator changes.
     fn expires_secs(found: &Self::Found) -> Option<i64>;
@@ -86,18 +89,26 @@ impl<F> Cached<F> {
 
 impl<S: Source> Provider<S> {
     pub fn new(source: S) -> Provider<S> {
-        Provider { source, cached: Mutex::new(Cached { credentials: None, asked: None, failure: None }) }
+        Provider {
+            source,
+            cached: Mutex::new(Cached { credentials: None, asked: None, failure: None }),
+        }
     }
 
     /// None where the configuration asks for requests without credentials.
-    pub async fn current(&self, transport: &Transport) -> Result<Option<S::Found>, CredentialError> {
+    pub async fn current(
+        &self,
+        transport: &Transport,
+    ) -> Result<Option<S::Found>, CredentialError> {
         if self.source.is_anonymous() {
             return Ok(None);
         }
         let mut cached = self.cached.lock().await;
         let now = now_secs();
         let good = |margin: Duration| {
-            let lasts = |found: &&S::Found| S::expires_secs(found).is_none_or(|at| now + (margin.as_secs() as i64) < at);
+            let lasts = |found: &&S::Found| {
+                S::expires_secs(found).is_none_or(|at| now + (margin.as_secs() as i64) < at)
+            };
             cached.credentials.as_ref().filter(lasts).cloned()
         };
         if let Some(found) = good(RENEW_BEFORE_EXPIRY) {
@@ -114,7 +125,10 @@ impl<S: Source> Provider<S> {
             Ok(fresh) => Ok(Some(fresh)),
             Err(error) => match last_good {
                 Some(last_good) => {
-                    tracing::warn!(?error, "credentials could not be renewed; the present ones expire soon");
+                    tracing::warn!(
+                        ?error,
+                        "credentials could not be renewed; the present ones expire soon"
+                    );
                     Ok(Some(last_good))
                 }
                 None => Err(error),
@@ -134,13 +148,20 @@ impl<S: Source> Provider<S> {
         match self.ask(&mut cached, transport).await {
             Ok(fresh) => (fresh != *refused).then_some(fresh),
             Err(error) => {
-                tracing::warn!(?error, "the store doubts the credentials, and no others were found");
+                tracing::warn!(
+                    ?error,
+                    "the store doubts the credentials, and no others were found"
+                );
                 None
             }
         }
     }
 
-    async fn ask(&self, cached: &mut Cached<S::Found>, transport: &Transport) -> Result<S::Found, CredentialError> {
+    async fn ask(
+        &self,
+        cached: &mut Cached<S::Found>,
+        transport: &Transport,
+    ) -> Result<S::Found, CredentialError> {
         let found = self.source.find(transport).await;
         cached.asked = Some(Instant::now());
         cached.failure = found.as_ref().err().cloned();
@@ -164,7 +185,11 @@ impl Bearer {
         let json = json::parse(&answer.body);
         let text = |name: &str| json.as_ref()?.get(name)?.as_str();
         if !answer.status.is_success() {
-            let said = [text("error"), text("error_description")].into_iter().flatten().collect::<Vec<_>>().join(": ");
+            let said = [text("error"), text("error_description")]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(": ");
             return Err(refused(from, answer, Some(said).filter(|said| !said.is_empty())));
         }
         let lasts = json.as_ref().and_then(|json| {
@@ -172,10 +197,17 @@ impl Bearer {
             lasts.as_i64().or_else(|| lasts.as_str()?.parse().ok())
         });
         match (text("access_token"), lasts) {
-            (Some(token), Some(lasts)) if !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic()) => {
-                Ok(Bearer { token: Secret::new(token), expires_secs: now_secs().saturating_add(lasts.clamp(0, 7 * 86_400)) })
+            (Some(token), Some(lasts))
+                if !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic()) =>
+            {
+                Ok(Bearer {
+                    token: Secret::new(token),
+                    expires_secs: now_secs().saturating_add(lasts.clamp(0, 7 * 86_400)),
+                })
             }
-            _ => Err(CredentialError::Unavailable(format!("{from} gave an answer without a token"))),
+            _ => {
+                Err(CredentialError::Unavailable(format!("{from} gave an answer without a token")))
+            }
         }
     }
 
@@ -197,14 +229,25 @@ pub(crate) async fn ask(
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let request = request.body(Full::new(Bytes::from(body))).map_err(|error| CredentialError::Missing(format!("{shown}: {error}")))?;
-    transport.send(request, len, SERVICE_TIMEOUT, MAX_SERVICE_ANSWER_BYTES).await.map_err(|lost| match lost {
-        Lost::NotSent(reason) | Lost::Sent(reason) => CredentialError::Unavailable(format!("{shown}: {reason}")),
+    let request = request
+        .body(Full::new(Bytes::from(body)))
+        .map_err(|error| CredentialError::Missing(format!("{shown}: {error}")))?;
+    transport.send(request, len, SERVICE_TIMEOUT, MAX_SERVICE_ANSWER_BYTES).await.map_err(|lost| {
+        match lost {
+            Lost::NotSent(reason) | Lost::Sent(reason) => {
+                CredentialError::Unavailable(format!("{shown}: {reason}"))
+            }
+        }
     })
 }
 
 /// Asks the metadata service of a cloud's machines; `None` where this is no such machine.
-pub(crate) async fn ask_metadata(transport: &Transport, method: &str, address: &str, headers: &[(&str, &str)]) -> Option<Answer> {
+pub(crate) async fn ask_metadata(
+    transport: &Transport,
+    method: &str,
+    address: &str,
+    headers: &[(&str, &str)],
+) -> Option<Answer> {
     let asked = ask(transport, method, address, headers, String::new());
     tokio::time::timeout(METADATA_TIMEOUT, asked).await.ok()?.ok()
 }
@@ -212,14 +255,22 @@ pub(crate) async fn ask_metadata(transport: &Transport, method: &str, address: &
 /// Whether an address may be told a secret: plain HTTP shows it to the network anywhere
 /// but on this machine and at its agents.
 pub(crate) fn keeps_secrets(address: &str) -> bool {
-    const HOSTS: [&str; 6] = ["127.0.0.1", "localhost", "[::1]", "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
-    let Some(rest) = address.strip_prefix("http://") else { return address.starts_with("https://") };
+    const HOSTS: [&str; 6] =
+        ["127.0.0.1", "localhost", "[::1]", "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
+    let Some(rest) = address.strip_prefix("http://") else {
+        return address.starts_with("https://");
+    };
     let authority = rest.split('/').next().unwrap_or_default();
-    HOSTS.iter().any(|host| authority.strip_prefix(host).is_some_and(|port| port.is_empty() || port.starts_with(':')))
+    HOSTS.iter().any(|host| {
+        authority.strip_prefix(host).is_some_and(|port| port.is_empty() || port.starts_with(':'))
+    })
 }
 
 pub(crate) fn refused(from: &str, answer: &Answer, said: Option<String>) -> CredentialError {
-    let text = format!("{from} refused: {}", said.unwrap_or_else(|| format!("HTTP status {}", answer.status.as_u16())));
+    let text = format!(
+        "{from} refused: {}",
+        said.unwrap_or_else(|| format!("HTTP status {}", answer.status.as_u16()))
+    );
     if answer.status.is_client_error() && answer.status.as_u16() != 429 {
         CredentialError::Missing(text)
     } else {
@@ -229,7 +280,9 @@ pub(crate) fn refused(from: &str, answer: &Answer, said: Option<String>) -> Cred
 
 pub(crate) fn read_file(path: &str) -> Result<String, CredentialError> {
     // A few hundred bytes, on a thread of the adapter.
-    std::fs::read_to_string(path).map(|text| text.trim().to_string()).map_err(|error| CredentialError::Missing(format!("{path}: {error}")))
+    std::fs::read_to_string(path)
+        .map(|text| text.trim().to_string())
+        .map_err(|error| CredentialError::Missing(format!("{path}: {error}")))
 }
 
 pub(crate) const FORM: (&str, &str) = ("content-type", "application/x-www-form-urlencoded");

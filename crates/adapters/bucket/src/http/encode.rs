@@ -8,7 +8,9 @@ pub(crate) fn encode(text: &str, keep_slash: bool) -> String {
     let mut out = String::with_capacity(text.len() + 16);
     for byte in text.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte as char),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(byte as char)
+            }
             b'/' if keep_slash => out.push('/'),
             _ => write!(out, "%{byte:02X}").expect("writing to a String"),
         }
@@ -18,7 +20,10 @@ pub(crate) fn encode(text: &str, keep_slash: bool) -> String {
 
 /// Sorted and encoded, as signatures want it; sent the same way.
 pub(crate) fn encode_query(pairs: &[(&str, String)]) -> String {
-    let mut pairs: Vec<_> = pairs.iter().map(|(name, value)| format!("{}={}", encode(name, false), encode(value, false))).collect();
+    let mut pairs: Vec<_> = pairs
+        .iter()
+        .map(|(name, value)| format!("{}={}", encode(name, false), encode(value, false)))
+        .collect();
     pairs.sort();
     pairs.join("&")
 }
@@ -56,7 +61,10 @@ mod tests {
     fn keys_are_encoded_byte_by_byte() {
         assert_eq!(encode("../a//b c+é/", true), "../a//b%20c%2B%C3%A9/");
         assert_eq!(encode("a/b", false), "a%2Fb");
-        assert_eq!(encode_query(&[("prefix", "a b".into()), ("list-type", "2".into())]), "list-type=2&prefix=a%20b");
+        assert_eq!(
+            encode_query(&[("prefix", "a b".into()), ("list-type", "2".into())]),
+            "list-type=2&prefix=a%20b"
+        );
     }
 
     #[test]

@@ -9,9 +9,11 @@ use ebb_ports::{BucketError, ETag};
 pub(crate) fn etag_of(answer: &Answer, what: &str, key: &str) -> Result<ETag, BucketError> {
     match strong(answer) {
         Ok(etag) => etag.ok_or_else(|| unclear(what, key, "an ETag")),
-        Err(weak) => {
-            Err(BucketError::Refused { what: format!("{what} {key}: the ETag {weak} is weak, so that no condition holds for it") })
-        }
+        Err(weak) => Err(BucketError::Refused {
+            what: format!(
+                "{what} {key}: the ETag {weak} is weak, so that no condition holds for it"
+            ),
+        }),
     }
 }
 

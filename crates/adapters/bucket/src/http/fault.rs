@@ -38,16 +38,31 @@ impl Said {
     fn in_xml(body: &[u8]) -> Option<Said> {
         let error = Element::parse(body).filter(|root| root.name == "Error")?;
         let text = |name| error.text_of(name).unwrap_or_default().to_string();
-        Some(Said { code: text("Code"), message: text("Message"), region: Some(text("Region")).filter(|region| !region.is_empty()) })
+        Some(Said {
+            code: text("Code"),
+            message: text("Message"),
+            region: Some(text("Region")).filter(|region| !region.is_empty()),
+        })
     }
 
     fn in_json(body: &[u8]) -> Option<Said> {
         let json = json::parse(body)?;
         let error = json.get("error")?;
-        let message = error.get("message").and_then(|message| message.as_str()).unwrap_or_default().to_string();
-        let reason = error.get("errors").and_then(|errors| errors.get(0)?.get("reason")?.as_str()).unwrap_or_default();
+        let message = error
+            .get("message")
+            .and_then(|message| message.as_str())
+            .unwrap_or_default()
+            .to_string();
+        let reason = error
+            .get("errors")
+            .and_then(|errors| errors.get(0)?.get("reason")?.as_str())
+            .unwrap_or_default();
         // A bucket that is not there and an object that is not there have one reason.
-        let code = if reason == "notFound" && message.contains("bucket does not exist") { "NoSuchBucket" } else { reason };
+        let code = if reason == "notFound" && message.contains("bucket does not exist") {
+            "NoSuchBucket"
+        } else {
+            reason
+        };
         Some(Said { code: code.into(), message, region: None })
     }
 }
@@ -98,7 +113,8 @@ impl Refusal {
         self.code == code
     }
 
-    /// `what` names operation and object; `key` is the one that a missing or changed object is reported for.
+    /// `what` names operation and object; `key` is the one that a missing or changed object is
+    /// reported for.
     pub fn error(&self, what: &str, key: &str, effect: Effect) -> BucketError {
         let said = match (self.code.as_str(), self.message.as_str()) {
             ("", _) => format!("HTTP status {}", self.status),
@@ -108,28 +124,59 @@ impl Refusal {
         let what = format!("{what}: {said}");
         let unavailable = |what| BucketError::Unavailable { what, retry_after: self.retry_after };
         match self.code.as_str() {
-            "NoSuchKey" | "NoSuchUpload" | "NoSuchVersion" | "BlobNotFound" => return BucketError::NotFound { key: key.into() },
+            "NoSuchKey" | "NoSuchUpload" | "NoSuchVersion" | "BlobNotFound" => {
+                return BucketError::NotFound { key: key.into() };
+            }
             // A vanished bucket must not look like a deleted file.
-            "NoSuchBucket" | "ContainerNotFound" | "ContainerBeingDeleted" | "ResourceNotFound" => return BucketError::Refused { what },
-            "PreconditionFailed" | "ConditionalRequestConflict" | "ConditionNotMet" | "conditionNotMet" | "BlobAlreadyExists" => {
+            "NoSuchBucket" | "ContainerNotFound" | "ContainerBeingDeleted" | "ResourceNotFound" => {
+                return BucketError::Refused { what };
+            }
+            "PreconditionFailed"
+            | "ConditionalRequestConflict"
+            | "ConditionNotMet"
+            | "conditionNotMet"
+            | "BlobAlreadyExists" => {
                 return BucketError::Precondition { key: key.into() };
             }
-            "AccessDenied" | "AllAccessDisabled" | "AccountProblem" | "RequestTimeTooSkewed" => return BucketError::Forbidden { what },
-            "SlowDown" | "ServiceUnavailable" | "RequestLimitExceeded" | "TooManyRequests" | "OperationAborted" => {
+            "AccessDenied" | "AllAccessDisabled" | "AccountProblem" | "RequestTimeTooSkewed" => {
+                return BucketError::Forbidden { what };
+            }
+            "SlowDown"
+            | "ServiceUnavailable"
+            | "RequestLimitExceeded"
+            | "TooManyRequests"
+            | "OperationAborted" => {
                 return unavailable(what);
             }
-            "rateLimitExceeded" | "userRateLimitExceeded" | "conflict" | "ServerBusy" | "PendingCopyOperation" => return unavailable(what),
+            "rateLimitExceeded"
+            | "userRateLimitExceeded"
+            | "conflict"
+            | "ServerBusy"
+            | "PendingCopyOperation" => return unavailable(what),
             // Of gateways to file systems.
-            "ObjectParentIsFile" | "ExistingObjectIsDirectory" | "XMinioParentIsObject" | "XMinioObjectExistsAsDirectory" => {
+            "ObjectParentIsFile"
+            | "ExistingObjectIsDirectory"
+            | "XMinioParentIsObject"
+            | "XMinioObjectExistsAsDirectory" => {
                 return BucketError::Nested { what };
             }
             // The body did not arrive whole, so nothing was stored.
-            "RequestTimeout" | "IncompleteBody" | "BadDigest" | "Md5Mismatch" => return unavailable(what),
-            "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => return unavailable(what),
-            "InternalError" | "internalError" | "backendError" | "OperationTimedOut" => return broken(effect, what),
+            "RequestTimeout" | "IncompleteBody" | "BadDigest" | "Md5Mismatch" => {
+                return unavailable(what);
+            }
+            "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => {
+                return unavailable(what);
+            }
+            "InternalError" | "internalError" | "backendError" | "OperationTimedOut" => {
+                return broken(effect, what);
+            }
             // Leases of others, and legal holds, are no conditions of ours.
-            code if code.starts_with("LeaseId") || code.starts_with("BlobImmutable") => return BucketError::Forbidden { what },
-            _ if self.doubts_credentials() && !self.code.is_empty() => return BucketError::Forbidden { what },
+            code if code.starts_with("LeaseId") || code.starts_with("BlobImmutable") => {
+                return BucketError::Forbidden { what };
+            }
+            _ if self.doubts_credentials() && !self.code.is_empty() => {
+                return BucketError::Forbidden { what };
+            }
             _ => {}
         }
         match self.status {
@@ -157,7 +204,9 @@ fn broken(effect: Effect, what: String) -> BucketError {
 
 pub(crate) fn lost(what: &str, lost: Lost, effect: Effect) -> BucketError {
     match lost {
-        Lost::NotSent(reason) => BucketError::Unavailable { what: format!("{what}: {reason}"), retry_after: None },
+        Lost::NotSent(reason) => {
+            BucketError::Unavailable { what: format!("{what}: {reason}"), retry_after: None }
+        }
         Lost::Sent(reason) => broken(effect, format!("{what}: {reason}")),
     }
 }
@@ -176,7 +225,12 @@ mod tests {
     use super::*;
 
     fn refusal(status: u16, code: &str) -> Refusal {
-        Refusal { status, code: code.into(), retry_after: Some(Duration::from_secs(7)), ..Refusal::default() }
+        Refusal {
+            status,
+            code: code.into(),
+            retry_after: Some(Duration::from_secs(7)),
+            ..Refusal::default()
+        }
     }
 
     #[test]
@@ -186,36 +240,89 @@ mod tests {
         assert_eq!(error(404, "NoSuchKey", Effect::None), BucketError::NotFound { key: key() });
         assert_eq!(error(404, "", Effect::None), BucketError::NotFound { key: key() });
         assert_eq!(error(412, "", Effect::Mutation), BucketError::Precondition { key: key() });
-        assert_eq!(error(409, "ConditionalRequestConflict", Effect::Mutation), BucketError::Precondition { key: key() });
-        assert!(matches!(error(409, "ObjectParentIsFile", Effect::Mutation), BucketError::Nested { .. }));
+        assert_eq!(
+            error(409, "ConditionalRequestConflict", Effect::Mutation),
+            BucketError::Precondition { key: key() }
+        );
+        assert!(matches!(
+            error(409, "ObjectParentIsFile", Effect::Mutation),
+            BucketError::Nested { .. }
+        ));
         assert!(matches!(error(404, "NoSuchBucket", Effect::None), BucketError::Refused { .. }));
-        assert!(matches!(error(403, "AccessDenied", Effect::Mutation), BucketError::Forbidden { .. }));
-        assert!(matches!(error(400, "ExpiredToken", Effect::Mutation), BucketError::Forbidden { .. }));
-        assert!(matches!(error(400, "KeyTooLongError", Effect::Mutation), BucketError::Refused { .. }));
-        assert!(matches!(error(400, "EntityTooLarge", Effect::Mutation), BucketError::Refused { .. }));
-        for (status, code) in
-            [(503, "SlowDown"), (429, ""), (503, ""), (400, "RequestTimeout"), (400, "XAmzContentChecksumMismatch"), (0, "SlowDown")]
-        {
+        assert!(matches!(
+            error(403, "AccessDenied", Effect::Mutation),
+            BucketError::Forbidden { .. }
+        ));
+        assert!(matches!(
+            error(400, "ExpiredToken", Effect::Mutation),
+            BucketError::Forbidden { .. }
+        ));
+        assert!(matches!(
+            error(400, "KeyTooLongError", Effect::Mutation),
+            BucketError::Refused { .. }
+        ));
+        assert!(matches!(
+            error(400, "EntityTooLarge", Effect::Mutation),
+            BucketError::Refused { .. }
+        ));
+        for (status, code) in [
+            (503, "SlowDown"),
+            (429, ""),
+            (503, ""),
+            (400, "RequestTimeout"),
+            (400, "XAmzContentChecksumMismatch"),
+            (0, "SlowDown"),
+        ] {
             let expected = Some(Duration::from_secs(7));
             assert!(
                 matches!(error(status, code, Effect::Mutation), BucketError::Unavailable { retry_after, .. } if retry_after == expected)
             );
         }
-        for (status, code) in [(500, "InternalError"), (502, ""), (504, ""), (0, "InternalError"), (0, "")] {
-            assert!(matches!(error(status, code, Effect::None), BucketError::Unavailable { .. }), "{status} {code}");
-            assert!(matches!(error(status, code, Effect::Mutation), BucketError::Unknown { .. }), "{status} {code}");
+        for (status, code) in
+            [(500, "InternalError"), (502, ""), (504, ""), (0, "InternalError"), (0, "")]
+        {
+            assert!(
+                matches!(error(status, code, Effect::None), BucketError::Unavailable { .. }),
+                "{status} {code}"
+            );
+            assert!(
+                matches!(error(status, code, Effect::Mutation), BucketError::Unknown { .. }),
+                "{status} {code}"
+            );
         }
         assert_eq!(error(404, "BlobNotFound", Effect::None), BucketError::NotFound { key: key() });
-        assert_eq!(error(409, "BlobAlreadyExists", Effect::Mutation), BucketError::Precondition { key: key() });
-        assert!(matches!(error(404, "ContainerNotFound", Effect::None), BucketError::Refused { .. }));
-        assert!(matches!(error(412, "LeaseIdMissing", Effect::Mutation), BucketError::Forbidden { .. }));
-        assert!(matches!(error(403, "AuthenticationFailed", Effect::Mutation), BucketError::Forbidden { .. }));
-        assert!(matches!(error(403, "rateLimitExceeded", Effect::Mutation), BucketError::Unavailable { .. }));
-        assert!(matches!(error(500, "OperationTimedOut", Effect::Mutation), BucketError::Unknown { .. }));
+        assert_eq!(
+            error(409, "BlobAlreadyExists", Effect::Mutation),
+            BucketError::Precondition { key: key() }
+        );
+        assert!(matches!(
+            error(404, "ContainerNotFound", Effect::None),
+            BucketError::Refused { .. }
+        ));
+        assert!(matches!(
+            error(412, "LeaseIdMissing", Effect::Mutation),
+            BucketError::Forbidden { .. }
+        ));
+        assert!(matches!(
+            error(403, "AuthenticationFailed", Effect::Mutation),
+            BucketError::Forbidden { .. }
+        ));
+        assert!(matches!(
+            error(403, "rateLimitExceeded", Effect::Mutation),
+            BucketError::Unavailable { .. }
+        ));
+        assert!(matches!(
+            error(500, "OperationTimedOut", Effect::Mutation),
+            BucketError::Unknown { .. }
+        ));
     }
 
     fn answer(status: u16, headers: &[(&'static str, &'static str)], body: &[u8]) -> Answer {
-        let mut answer = Answer { status: StatusCode::from_u16(status).unwrap(), headers: Default::default(), body: body.to_vec().into() };
+        let mut answer = Answer {
+            status: StatusCode::from_u16(status).unwrap(),
+            headers: Default::default(),
+            body: body.to_vec().into(),
+        };
         for (name, value) in headers {
             answer.headers.insert(*name, value.parse().unwrap());
         }
@@ -227,9 +334,16 @@ mod tests {
         let code = |answer: Answer| Refusal::of(&answer, false).unwrap().code;
         assert_eq!(code(answer(404, &[], b"<Error><Code>NoSuchKey</Code></Error>")), "NoSuchKey");
         assert_eq!(code(answer(404, &[("x-ms-error-code", "BlobNotFound")], b"")), "BlobNotFound");
-        let google = |message: &str| format!("{{\"error\":{{\"errors\":[{{\"reason\":\"notFound\"}}],\"message\":\"{message}\"}}}}");
+        let google = |message: &str| {
+            format!(
+                "{{\"error\":{{\"errors\":[{{\"reason\":\"notFound\"}}],\"message\":\"{message}\"}}}}"
+            )
+        };
         assert_eq!(code(answer(404, &[], google("No such object: b/k").as_bytes())), "notFound");
-        assert_eq!(code(answer(404, &[], google("The specified bucket does not exist.").as_bytes())), "NoSuchBucket");
+        assert_eq!(
+            code(answer(404, &[], google("The specified bucket does not exist.").as_bytes())),
+            "NoSuchBucket"
+        );
     }
 
     proptest::proptest! {

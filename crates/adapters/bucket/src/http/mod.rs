@@ -19,7 +19,8 @@ pub(crate) mod time;
 pub(crate) mod transport;
 pub(crate) mod xml;
 
-/// What one answer may consist of: a page of a listing has 5,000 entries with some twenty elements each.
+/// What one answer may consist of: a page of a listing has 5,000 entries with some twenty elements
+/// each.
 const MAX_PARTS: usize = 1 << 18;
 
 #[cfg(test)]

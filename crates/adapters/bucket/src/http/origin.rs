@@ -18,12 +18,20 @@ impl Origin {
         let (scheme, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => ("https", rest),
             (None, Some(rest)) => ("http", rest),
-            (None, None) => return Err(format!("endpoint {:?} does not begin with http:// or https://", redacted(text))),
+            (None, None) => {
+                return Err(format!(
+                    "endpoint {:?} does not begin with http:// or https://",
+                    redacted(text)
+                ));
+            }
         };
         let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let parsed: Option<hyper::http::uri::Authority> = host.parse().ok();
-        let good = parsed.is_some_and(|parsed| !parsed.host().is_empty() && !parsed.as_str().contains('@'));
-        let plain = path.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'-' | b'.' | b'_'));
+        let good = parsed
+            .is_some_and(|parsed| !parsed.host().is_empty() && !parsed.as_str().contains('@'));
+        let plain = path
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'-' | b'.' | b'_'));
         if !good || !plain {
             return Err(format!("endpoint {:?} is not http[s]://HOST[:PORT]", redacted(text)));
         }
@@ -46,7 +54,8 @@ impl Origin {
     }
 }
 
-/// Whether it is the name of a bucket or an account. No store's whole rule: each allows its own. Nothing may change the address, though.
+/// Whether it is the name of a bucket or an account. No store's whole rule: each allows its own.
+/// Nothing may change the address, though.
 pub(crate) fn is_name(name: &str) -> bool {
     let safe = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
     (1..=255).contains(&name.len()) && name.bytes().all(safe) && !name.bytes().all(|b| b == b'.')
@@ -58,14 +67,27 @@ mod tests {
 
     #[test]
     fn an_endpoint_is_origin_and_path() {
-        let parse = |text| Origin::parse(text).map(|(origin, path)| (origin.address("", ""), path)).unwrap();
+        let parse = |text| {
+            Origin::parse(text).map(|(origin, path)| (origin.address("", ""), path)).unwrap()
+        };
         assert_eq!(parse("https://h"), ("https://h".into(), "".into()));
-        assert_eq!(parse("http://127.0.0.1:10000/account/"), ("http://127.0.0.1:10000".into(), "/account".into()));
+        assert_eq!(
+            parse("http://127.0.0.1:10000/account/"),
+            ("http://127.0.0.1:10000".into(), "/account".into())
+        );
         assert_eq!(parse("https://h:443/"), ("https://h".into(), "".into()));
         assert_eq!(Origin::parse("http://[::1]:80").unwrap().0.authority, "[::1]");
-        for bad in
-            ["", "127.0.0.1:9000", "ftp://x", "http://", "http://user@host", "http://a b", "http://a/?x", "http://a/%2e", "http:///x"]
-        {
+        for bad in [
+            "",
+            "127.0.0.1:9000",
+            "ftp://x",
+            "http://",
+            "http://user@host",
+            "http://a b",
+            "http://a/?x",
+            "http://a/%2e",
+            "http:///x",
+        ] {
             assert!(Origin::parse(bad).is_err(), "{bad}");
         }
     }

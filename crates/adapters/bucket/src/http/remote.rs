@@ -7,8 +7,8 @@ use crate::background::Background;
 use crate::tags::checked;
 use bytes::Bytes;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
-    PortFuture, UploadId,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object,
+    ObjectMeta, ObjectTags, PartTag, Piece, PortFuture, UploadId,
 };
 use std::future::{Future, ready};
 use std::ops::Range;
@@ -21,7 +21,12 @@ pub(crate) trait Operations: Send + Sync + 'static {
     fn url(&self) -> String;
 
     /// `range` is not empty.
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> impl Future<Output = Result<Got, BucketError>> + Send;
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> impl Future<Output = Result<Got, BucketError>> + Send;
 
     fn head(&self, key: &str) -> impl Future<Output = Result<ObjectMeta, BucketError>> + Send;
 
@@ -33,7 +38,11 @@ pub(crate) trait Operations: Send + Sync + 'static {
         tags: &ObjectTags,
     ) -> impl Future<Output = Result<ETag, BucketError>> + Send;
 
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> impl Future<Output = Result<(), BucketError>> + Send;
+    fn delete(
+        &self,
+        key: &str,
+        if_match: Option<&ETag>,
+    ) -> impl Future<Output = Result<(), BucketError>> + Send;
 
     fn copy(
         &self,
@@ -45,9 +54,17 @@ pub(crate) trait Operations: Send + Sync + 'static {
 
     /// One page of the store's own, begun anew or at `token`. Entries in any order, and
     /// more of them than were asked for, do no harm.
-    fn list(&self, request: &ListRequest, token: Option<&str>) -> impl Future<Output = Result<Listed, BucketError>> + Send;
+    fn list(
+        &self,
+        request: &ListRequest,
+        token: Option<&str>,
+    ) -> impl Future<Output = Result<Listed, BucketError>> + Send;
 
-    fn upload_begin(&self, key: &str, tags: &ObjectTags) -> impl Future<Output = Result<UploadId, BucketError>> + Send;
+    fn upload_begin(
+        &self,
+        key: &str,
+        tags: &ObjectTags,
+    ) -> impl Future<Output = Result<UploadId, BucketError>> + Send;
 
     fn upload_part(
         &self,
@@ -76,9 +93,14 @@ pub(crate) trait Operations: Send + Sync + 'static {
         condition: &Condition,
     ) -> impl Future<Output = Result<ETag, BucketError>> + Send;
 
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> impl Future<Output = Result<(), BucketError>> + Send;
+    fn upload_abort(
+        &self,
+        key: &str,
+        upload: &UploadId,
+    ) -> impl Future<Output = Result<(), BucketError>> + Send;
 
-    fn uploads(&self, key: &str) -> impl Future<Output = Result<Vec<UploadId>, BucketError>> + Send;
+    fn uploads(&self, key: &str)
+    -> impl Future<Output = Result<Vec<UploadId>, BucketError>> + Send;
 }
 
 pub(crate) enum Got {
@@ -105,7 +127,8 @@ impl<O: Operations> Remote<O> {
         name: &str,
         opening: impl Future<Output = Result<(O, Capabilities), OpenError>> + Send + 'static,
     ) -> Result<Remote<O>, OpenError> {
-        let background = Background::start(name, WORKERS, MAX_BLOCKING).map_err(|error| OpenError::Threads { error })?;
+        let background = Background::start(name, WORKERS, MAX_BLOCKING)
+            .map_err(|error| OpenError::Threads { error })?;
         let (store, capabilities) = background.run(opening).await?;
         Ok(Remote { store: Arc::new(store), capabilities, background })
     }
@@ -115,7 +138,10 @@ impl<O: Operations> Remote<O> {
         self.background.start_aside(work(self.store.clone()));
     }
 
-    fn run<T: Send + 'static, F>(&self, operation: impl FnOnce(Arc<O>) -> F) -> PortFuture<'_, Result<T, BucketError>>
+    fn run<T: Send + 'static, F>(
+        &self,
+        operation: impl FnOnce(Arc<O>) -> F,
+    ) -> PortFuture<'_, Result<T, BucketError>>
     where
         F: Future<Output = Result<T, BucketError>> + Send + 'static,
     {
@@ -124,7 +150,12 @@ impl<O: Operations> Remote<O> {
 }
 
 impl<O: Operations> Bucket for Remote<O> {
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<Object, BucketError>> {
         let (key, if_match) = (key.to_string(), if_match.cloned());
         let longest = self.capabilities.max_object_bytes;
         self.run(move |store| async move {
@@ -150,7 +181,13 @@ impl<O: Operations> Bucket for Remote<O> {
         self.run(|store| async move { store.head(&key).await })
     }
 
-    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: Condition,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let key = key.to_string();
         self.run(|store| async move {
             let put = store.put(&key, body, &condition, &checked(tags)?).await;
@@ -158,8 +195,13 @@ impl<O: Operations> Bucket for Remote<O> {
         })
     }
 
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
-        let (key, if_match, guarded) = (key.to_string(), if_match.cloned(), self.capabilities.conditional_delete);
+    fn delete(
+        &self,
+        key: &str,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
+        let (key, if_match, guarded) =
+            (key.to_string(), if_match.cloned(), self.capabilities.conditional_delete);
         self.run(move |store| async move {
             let deleted = match &if_match {
                 Some(tag) if !guarded => match store.head(&key).await {
@@ -181,10 +223,17 @@ impl<O: Operations> Bucket for Remote<O> {
         })
     }
 
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (from, to, if_match) = (from.to_string(), to.to_string(), if_match.cloned());
         self.run(|store| async move {
-            store.copy(&from, &to, if_match.as_ref(), &condition).await.map_err(|error| match error {
+            store.copy(&from, &to, if_match.as_ref(), &condition).await.map_err(|error| match error
+            {
                 BucketError::NotFound { .. } => BucketError::NotFound { key: from },
                 BucketError::Precondition { .. } => BucketError::Precondition { key: from },
                 other => other,
@@ -211,12 +260,22 @@ impl<O: Operations> Bucket for Remote<O> {
         })
     }
 
-    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
+    fn upload_begin(
+        &self,
+        key: &str,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<UploadId, BucketError>> {
         let key = key.to_string();
         self.run(|store| async move { store.upload_begin(&key, &checked(tags)?).await })
     }
 
-    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let (key, upload, limit) = (key.to_string(), upload.clone(), self.capabilities.max_parts);
         self.run(move |store| async move {
             check_number(&key, number, limit)?;
@@ -224,7 +283,13 @@ impl<O: Operations> Bucket for Remote<O> {
         })
     }
 
-    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: Piece,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let (key, upload, limit) = (key.to_string(), upload.clone(), self.capabilities.max_parts);
         self.run(move |store| async move {
             check_number(&key, number, limit)?;
@@ -240,10 +305,16 @@ impl<O: Operations> Bucket for Remote<O> {
         condition: Condition,
     ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let (key, upload) = (key.to_string(), upload.clone());
-        self.run(|store| async move { store.upload_complete(&key, &upload, &parts, &condition).await })
+        self.run(
+            |store| async move { store.upload_complete(&key, &upload, &parts, &condition).await },
+        )
     }
 
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
+    fn upload_abort(
+        &self,
+        key: &str,
+        upload: &UploadId,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         let (key, upload) = (key.to_string(), upload.clone());
         self.run(|store| async move {
             match store.upload_abort(&key, &upload).await {
@@ -270,7 +341,9 @@ impl<O: Operations> Bucket for Remote<O> {
 fn check_number(key: &str, number: u32, limit: u32) -> Result<(), BucketError> {
     match number {
         number if (1..=limit).contains(&number) => Ok(()),
-        _ => Err(BucketError::Refused { what: format!("{key}: parts are numbered from 1 to {limit}, not {number}") }),
+        _ => Err(BucketError::Refused {
+            what: format!("{key}: parts are numbered from 1 to {limit}, not {number}"),
+        }),
     }
 }
 
@@ -285,10 +358,16 @@ pub(crate) struct Conditions {
 /// and just does what was not to be done. One object below the volume's prefix,
 /// `.ebb/probe`, is written and deleted again, unless nothing will be written anyway; a
 /// crash may leave it, and the next opening takes it away.
-pub(crate) async fn conditions<O: Operations>(store: &O, prefix: &str, read_only: bool) -> Result<Conditions, OpenError> {
+pub(crate) async fn conditions<O: Operations>(
+    store: &O,
+    prefix: &str,
+    read_only: bool,
+) -> Result<Conditions, OpenError> {
     match read_only {
         true => Ok(Conditions::default()),
-        false => ask(store, &probe_key(prefix)).await.map_err(|error| OpenError::Write { url: store.url(), error }),
+        false => ask(store, &probe_key(prefix))
+            .await
+            .map_err(|error| OpenError::Write { url: store.url(), error }),
     }
 }
 
@@ -302,7 +381,9 @@ async fn ask<O: Operations>(store: &O, key: &str) -> Result<Conditions, BucketEr
         match store.put(key, Bytes::from_static(b"ebb"), &condition, &vec![]).await {
             Ok(_) => Ok(true),
             Err(BucketError::Precondition { .. }) => Ok(false),
-            Err(BucketError::NotFound { .. }) if matches!(condition, Condition::Match(_)) => Ok(false),
+            Err(BucketError::NotFound { .. }) if matches!(condition, Condition::Match(_)) => {
+                Ok(false)
+            }
             // The store says itself that it does not know the condition.
             Err(BucketError::Refused { what }) if condition != Condition::Always => {
                 tracing::debug!(what, "the store refuses conditional puts");
@@ -321,7 +402,9 @@ async fn ask<O: Operations>(store: &O, key: &str) -> Result<Conditions, BucketEr
         Err(other) => return Err(other),
     };
     match store.delete(key, None).await {
-        Ok(()) | Err(BucketError::NotFound { .. }) => Ok(Conditions { put: !ignores_match && !ignores_absent, delete }),
+        Ok(()) | Err(BucketError::NotFound { .. }) => {
+            Ok(Conditions { put: !ignores_match && !ignores_absent, delete })
+        }
         Err(other) => Err(other),
     }
 }
@@ -336,7 +419,10 @@ fn missing_is_changed(error: BucketError, condition: &Condition) -> BucketError 
 
 /// The store said yes, and left out what makes the yes of use.
 pub(crate) fn unclear(what: &str, key: &str, lacks: &str) -> BucketError {
-    BucketError::Unavailable { what: format!("{what} {key}: the answer lacks {lacks}; is this the right endpoint?"), retry_after: None }
+    BucketError::Unavailable {
+        what: format!("{what} {key}: the answer lacks {lacks}; is this the right endpoint?"),
+        retry_after: None,
+    }
 }
 
 /// The same of a request that may have changed something.

@@ -18,7 +18,10 @@ pub struct Script {
 }
 
 pub fn answer(status: &str, headers: &str, body: &str) -> Reply {
-    Reply::Answer(format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n{body}", body.len()))
+    Reply::Answer(format!(
+        "HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    ))
 }
 
 pub fn empty_listing() -> Reply {
@@ -39,7 +42,8 @@ pub fn serve(whole: bool, play: impl FnMut(&str) -> Reply + Send + 'static) -> S
                 while let Some(request) = read_request(&mut connection) {
                     heads.lock().unwrap().push(request.clone());
                     let opening = !whole && request.contains("max-keys=1&");
-                    let reply = if opening { empty_listing() } else { (play.lock().unwrap())(&request) };
+                    let reply =
+                        if opening { empty_listing() } else { (play.lock().unwrap())(&request) };
                     let (text, last) = match reply {
                         Reply::Answer(text) => (text, false),
                         Reply::ThenClose(text) => (text, true),
@@ -61,7 +65,9 @@ fn read_request(connection: &mut TcpStream) -> Option<String> {
     loop {
         let text = String::from_utf8_lossy(&bytes).into_owned();
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let announced = head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok());
+            let announced = head.lines().find_map(|line| {
+                line.to_ascii_lowercase().strip_prefix("content-length:")?.trim().parse().ok()
+            });
             if body.len() >= announced.unwrap_or(0usize) {
                 return Some(text);
             }

@@ -27,13 +27,24 @@ fn places(prefix: &str, key: &str) -> String {
 }
 
 /// The uploads of `key` of which anything is left.
-pub(crate) async fn uploads<O: Operations>(store: &O, prefix: &str, key: &str) -> Result<Vec<UploadId>, BucketError> {
-    let request = ListRequest { prefix: places(prefix, key), by_directory: true, after: None, limit: MAX_PAGE };
+pub(crate) async fn uploads<O: Operations>(
+    store: &O,
+    prefix: &str,
+    key: &str,
+) -> Result<Vec<UploadId>, BucketError> {
+    let request = ListRequest {
+        prefix: places(prefix, key),
+        by_directory: true,
+        after: None,
+        limit: MAX_PAGE,
+    };
     let mut uploads = BTreeSet::new();
     let mut token: Option<String> = None;
     loop {
         let listed = store.list(&request, token.as_deref()).await?;
-        let id = |entry: &ListEntry| Some(entry.key().strip_prefix(&request.prefix)?.get(..ID_BYTES)?.to_owned());
+        let id = |entry: &ListEntry| {
+            Some(entry.key().strip_prefix(&request.prefix)?.get(..ID_BYTES)?.to_owned())
+        };
         uploads.extend(listed.entries.iter().filter_map(id));
         match listed.next {
             Some(next) if token.as_ref() != Some(&next) => token = Some(next),
@@ -57,7 +68,12 @@ pub(crate) fn random() -> String {
 /// Takes away what crashes have left: what is older than any upload lasts. An upload that
 /// lives nevertheless is not found when it is completed, and begun again.
 pub(crate) async fn sweep<O: Operations>(store: Arc<O>, prefix: String) {
-    let request = ListRequest { prefix: format!("{prefix}{UPLOADS}"), by_directory: false, after: None, limit: MAX_PAGE };
+    let request = ListRequest {
+        prefix: format!("{prefix}{UPLOADS}"),
+        by_directory: false,
+        after: None,
+        limit: MAX_PAGE,
+    };
     let oldest = now_secs() - LONGEST_UPLOAD.as_secs() as i64;
     let mut token: Option<String> = None;
     loop {
@@ -66,7 +82,9 @@ pub(crate) async fn sweep<O: Operations>(store: Arc<O>, prefix: String) {
             Err(error) => return tracing::warn!(%error, "left-over uploads cannot be listed"),
         };
         let old = listed.entries.into_iter().filter_map(|entry| match entry {
-            ListEntry::Object { key, etag, modified_secs, .. } if modified_secs < oldest => Some((key, etag)),
+            ListEntry::Object { key, etag, modified_secs, .. } if modified_secs < oldest => {
+                Some((key, etag))
+            }
             _ => None,
         });
         let store = &store;
@@ -86,7 +104,11 @@ pub(crate) async fn sweep<O: Operations>(store: Arc<O>, prefix: String) {
 /// The places of uploads must be keys as well.
 pub(crate) fn check_prefix(prefix: &str, max_key_bytes: usize) -> Result<(), String> {
     let longest = max_key_bytes - UPLOADS.len() - 96;
-    if prefix.len() > longest { Err(format!("the prefix is longer than {longest} bytes")) } else { Ok(()) }
+    if prefix.len() > longest {
+        Err(format!("the prefix is longer than {longest} bytes"))
+    } else {
+        Ok(())
+    }
 }
 
 const UPLOADS: &str = ".ebb/uploads/";
@@ -108,7 +130,13 @@ mod tests {
         assert_eq!(place("p/", "k", id).unwrap(), place("p/", "k", id).unwrap());
         assert_ne!(place("p/", "k", id), place("p/", "l", id));
         assert!(place("p/", "k", id).unwrap().starts_with("p/.ebb/uploads/"));
-        for bad in ["", "../../etc", "no such upload", "0123456789ABCDEF0123456789ABCDEF", "0123456789abcdef0123456789abcde/"] {
+        for bad in [
+            "",
+            "../../etc",
+            "no such upload",
+            "0123456789ABCDEF0123456789ABCDEF",
+            "0123456789abcdef0123456789abcde/",
+        ] {
             assert_eq!(place("", "k", bad), None, "{bad}");
         }
     }

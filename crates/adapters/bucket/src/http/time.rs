@@ -19,7 +19,12 @@ pub(crate) fn http_date(secs: i64) -> String {
     let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
     let (year, month, day) = civil(days);
     let (weekday, month) = (WEEKDAYS[days.rem_euclid(7) as usize], MONTHS[month as usize - 1]);
-    format!("{weekday}, {day:02} {month} {year:04} {:02}:{:02}:{:02} GMT", rest / 3600, rest / 60 % 60, rest % 60)
+    format!(
+        "{weekday}, {day:02} {month} {year:04} {:02}:{:02}:{:02} GMT",
+        rest / 3600,
+        rest / 60 % 60,
+        rest % 60
+    )
 }
 
 /// `2026-11-21T21:46:25.000Z`, as listings and credentials have it.
@@ -42,7 +47,8 @@ pub(crate) fn parse_http(text: &str) -> Option<i64> {
     Some(days(year, month, day)? * 86_400 + clock)
 }
 
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 fn clock(text: &str) -> Option<i64> {
     let mut parts = text.splitn(3, ':').map(number);
@@ -52,7 +58,8 @@ fn clock(text: &str) -> Option<i64> {
 
 fn number(text: &str) -> Option<i64> {
     // At most four digits occur, so nothing below overflows.
-    (!text.is_empty() && text.len() <= 4 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())?
+    (!text.is_empty() && text.len() <= 4 && text.bytes().all(|b| b.is_ascii_digit()))
+        .then(|| text.parse().ok())?
 }
 
 /// Days from the epoch to a date of the proleptic Gregorian calendar. Years begin in
@@ -91,7 +98,15 @@ mod tests {
         assert_eq!(http_date(1_795_297_585), "Sat, 21 Nov 2026 21:46:25 GMT");
         for secs in (0..4_000_000_000).step_by(86_400 * 7 + 3_661) {
             let text = basic_iso(secs);
-            let iso = format!("{}-{}-{}T{}:{}:{}Z", &text[0..4], &text[4..6], &text[6..8], &text[9..11], &text[11..13], &text[13..15]);
+            let iso = format!(
+                "{}-{}-{}T{}:{}:{}Z",
+                &text[0..4],
+                &text[4..6],
+                &text[6..8],
+                &text[9..11],
+                &text[11..13],
+                &text[13..15]
+            );
             assert_eq!(parse_iso(&iso), Some(secs));
             assert_eq!(parse_http(&http_date(secs)), Some(secs));
         }
@@ -99,8 +114,16 @@ mod tests {
 
     #[test]
     fn nonsense_is_no_time() {
-        for text in ["", "T", "2026-11-21", "2026-13-21T00:00:00Z", "2026-11-21T25:00:00Z", "99999-01-01T00:00:00Z", "-1-01-01T0:0:0Z", "é"]
-        {
+        for text in [
+            "",
+            "T",
+            "2026-11-21",
+            "2026-13-21T00:00:00Z",
+            "2026-11-21T25:00:00Z",
+            "99999-01-01T00:00:00Z",
+            "-1-01-01T0:0:0Z",
+            "é",
+        ] {
             assert_eq!(parse_iso(text), None, "{text}");
             assert_eq!(parse_http(text), None, "{text}");
         }

@@ -38,11 +38,19 @@ impl Answer {
     }
 
     /// The body of an answer to GET, cut to what was asked for, and the length of the whole object.
-    pub fn content(&self, key: &str, range: Option<Range<u64>>) -> Result<(Bytes, u64), BucketError> {
+    pub fn content(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+    ) -> Result<(Bytes, u64), BucketError> {
         if self.header("content-length").is_some_and(|len| len.parse() != Ok(self.body.len())) {
-            return Err(BucketError::Unavailable { what: format!("GET {key}: the body has not the announced length"), retry_after: None });
+            return Err(BucketError::Unavailable {
+                what: format!("GET {key}: the body has not the announced length"),
+                retry_after: None,
+            });
         }
-        let whole = self.header("content-range").and_then(|range| range.rsplit('/').next()?.parse().ok());
+        let whole =
+            self.header("content-range").and_then(|range| range.rsplit('/').next()?.parse().ok());
         let body = match (range, whole) {
             // The store does not know ranges and sent everything.
             (Some(range), None) => {
@@ -57,7 +65,10 @@ impl Answer {
     /// The user's metadata, which the store puts into headers of this beginning.
     pub fn tags(&self, prefix: &str) -> ObjectTags {
         let tag = |(name, value): (&HeaderName, &HeaderValue)| {
-            Some((name.as_str().strip_prefix(prefix)?.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            Some((
+                name.as_str().strip_prefix(prefix)?.to_string(),
+                String::from_utf8_lossy(value.as_bytes()).into_owned(),
+            ))
         };
         let mut tags: ObjectTags = self.headers.iter().filter_map(tag).collect();
         tags.sort();
@@ -87,13 +98,22 @@ impl Transport {
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_tcp_user_timeout(Some(IDLE_TIMEOUT));
-        // The system's certificates, so that a private authority works; the built-in ones where an image has none.
+        // The system's certificates, so that a private authority works; the built-in ones where an
+        // image has none.
         let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("ring offers TLS 1.2 and 1.3");
-        let tls = tls.clone().with_native_roots().unwrap_or_else(|_| tls.with_webpki_roots()).with_no_client_auth();
-        let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+        let tls = tls
+            .clone()
+            .with_native_roots()
+            .unwrap_or_else(|_| tls.with_webpki_roots())
+            .with_no_client_auth();
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
@@ -113,7 +133,11 @@ impl Transport {
     pub fn scripted(answers: Vec<Answer>) -> Transport {
         static CLIENT: std::sync::LazyLock<Client<HttpsConnector<HttpConnector>, Full<Bytes>>> =
             std::sync::LazyLock::new(|| Transport::new(1).client);
-        Transport { client: CLIENT.clone(), in_flight: Semaphore::new(1), script: Some(std::sync::Mutex::new(answers.into())) }
+        Transport {
+            client: CLIENT.clone(),
+            in_flight: Semaphore::new(1),
+            script: Some(std::sync::Mutex::new(answers.into())),
+        }
     }
 
     /// `patience` is how long the store may take to begin its answer once it has the request.
@@ -126,11 +150,17 @@ impl Transport {
     ) -> Result<Answer, Lost> {
         #[cfg(feature = "fuzz")]
         if let Some(script) = &self.script {
-            let next = script.lock().unwrap().pop_front().filter(|answer| answer.body.len() as u64 <= max_answer_bytes);
+            let next = script
+                .lock()
+                .unwrap()
+                .pop_front()
+                .filter(|answer| answer.body.len() as u64 <= max_answer_bytes);
             return next.ok_or_else(|| Lost::Sent("no answer".into()));
         }
         let _permit = self.in_flight.acquire().await.expect("the semaphore is never closed");
-        let limit = CONNECT_TIMEOUT + patience + Duration::from_secs(body_bytes as u64 / SLOWEST_UPLOAD_BYTES_PER_SECOND);
+        let limit = CONNECT_TIMEOUT
+            + patience
+            + Duration::from_secs(body_bytes as u64 / SLOWEST_UPLOAD_BYTES_PER_SECOND);
         let response = match timeout(limit, self.client.request(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(lost(error)),
@@ -142,7 +172,12 @@ impl Transport {
 
 async fn read_answer(response: Response<Incoming>, max_bytes: u64) -> Result<Answer, Lost> {
     let (head, mut incoming) = response.into_parts();
-    let expected = head.headers.get("content-length").and_then(|len| len.to_str().ok()).and_then(|len| len.parse().ok()).unwrap_or(0);
+    let expected = head
+        .headers
+        .get("content-length")
+        .and_then(|len| len.to_str().ok())
+        .and_then(|len| len.parse().ok())
+        .unwrap_or(0);
     let mut first: Option<Bytes> = None;
     let mut body = BytesMut::new();
     let mut len_bytes = 0;
@@ -150,8 +185,15 @@ async fn read_answer(response: Response<Incoming>, max_bytes: u64) -> Result<Ans
         let frame = match timeout(IDLE_TIMEOUT, incoming.frame()).await {
             Ok(None) => break,
             Ok(Some(Ok(frame))) => frame,
-            Ok(Some(Err(error))) => return Err(Lost::Sent(format!("the answer broke off: {}", reason(&error)))),
-            Err(_) => return Err(Lost::Sent(format!("the answer stalled for {} s", IDLE_TIMEOUT.as_secs()))),
+            Ok(Some(Err(error))) => {
+                return Err(Lost::Sent(format!("the answer broke off: {}", reason(&error))));
+            }
+            Err(_) => {
+                return Err(Lost::Sent(format!(
+                    "the answer stalled for {} s",
+                    IDLE_TIMEOUT.as_secs()
+                )));
+            }
         };
         let Ok(data) = frame.into_data() else { continue };
         len_bytes += data.len() as u64;
@@ -162,7 +204,9 @@ async fn read_answer(response: Response<Incoming>, max_bytes: u64) -> Result<Ans
         match first.take() {
             None if body.is_empty() => first = Some(data),
             earlier => {
-                body.reserve(earlier.as_ref().map_or(0, |_| expected.min(MAX_RESERVE_BYTES)).max(data.len()));
+                body.reserve(
+                    earlier.as_ref().map_or(0, |_| expected.min(MAX_RESERVE_BYTES)).max(data.len()),
+                );
                 body.extend_from_slice(&earlier.unwrap_or_default());
                 body.extend_from_slice(&data);
             }
@@ -174,7 +218,11 @@ async fn read_answer(response: Response<Incoming>, max_bytes: u64) -> Result<Ans
 
 fn lost(error: ClientError) -> Lost {
     let reason = reason(&error);
-    if error.is_connect() { Lost::NotSent(format!("cannot connect: {reason}")) } else { Lost::Sent(format!("connection lost: {reason}")) }
+    if error.is_connect() {
+        Lost::NotSent(format!("cannot connect: {reason}"))
+    } else {
+        Lost::Sent(format!("connection lost: {reason}"))
+    }
 }
 
 /// The innermost cause: the outer ones only say which layer it passed.

@@ -33,7 +33,9 @@ impl<'a> Element<'a> {
                     open.push(Element::opened(&start, text.get(begin..)?, &mut parts_left)?);
                     None
                 }
-                Event::Empty(start) => Some(Element::opened(&start, text.get(begin..)?, &mut parts_left)?),
+                Event::Empty(start) => {
+                    Some(Element::opened(&start, text.get(begin..)?, &mut parts_left)?)
+                }
                 Event::End(_) => Some(open.pop()?),
                 Event::Text(piece) => {
                     add_text(&mut open, piece.into_inner());
@@ -63,7 +65,11 @@ impl<'a> Element<'a> {
     }
 
     /// `text` begins with it.
-    fn opened(start: &BytesStart<'_>, text: &'a str, parts_left: &mut usize) -> Option<Element<'a>> {
+    fn opened(
+        start: &BytesStart<'_>,
+        text: &'a str,
+        parts_left: &mut usize,
+    ) -> Option<Element<'a>> {
         *parts_left = parts_left.checked_sub(1)?;
         let mut attributes = Vec::new();
         // Whether one is there twice takes the square of their number to find out.
@@ -115,7 +121,11 @@ mod tests {
 
     #[test]
     fn a_listing_is_read_with_its_references() {
-        let page = Element::parse(b"<?xml version=\"1.0\"?>\n<L xmlns=\"x\"><K>a&amp;b&#233;<![CDATA[<]]></K><E/><K>2</K></L>").unwrap();
+        let page = Element::parse(
+            b"<?xml version=\"1.0\"?>\n<L \
+            xmlns=\"x\"><K>a&amp;b&#233;<![CDATA[<]]></K><E/><K>2</K></L>",
+        )
+        .unwrap();
         assert_eq!(page.text_of("K"), Some("a&b\u{e9}<"));
         assert_eq!(page.all("K").count(), 2);
         assert_eq!(page.text_of("E"), Some(""));
@@ -146,7 +156,10 @@ mod tests {
     #[test]
     fn what_takes_too_much_memory_is_nothing() {
         let children = |count: usize| format!("<a>{}</a>", "<b/>".repeat(count));
-        assert_eq!(Element::parse(children(MAX_PARTS - 1).as_bytes()).unwrap().children.len(), MAX_PARTS - 1);
+        assert_eq!(
+            Element::parse(children(MAX_PARTS - 1).as_bytes()).unwrap().children.len(),
+            MAX_PARTS - 1
+        );
         assert_eq!(Element::parse(children(MAX_PARTS).as_bytes()), None);
         let attributes: String = (0..MAX_PARTS).map(|at| format!(" a{at}=\"\"")).collect();
         assert_eq!(Element::parse(format!("<a{attributes}/>").as_bytes()), None);
@@ -155,7 +168,9 @@ mod tests {
     /// Every cut and every flipped byte of a real answer ends in a tree or in nothing.
     #[test]
     fn damaged_answers_do_not_panic() {
-        let answer = b"<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>a &lt;b&gt; &#xe9;</Message></Error>".to_vec();
+        let answer = b"<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>a &lt;b&gt; \
+            &#xe9;</Message></Error>"
+            .to_vec();
         for at in 0..answer.len() {
             let _tree = Element::parse(&answer[..at]);
             for value in [0, b'<', b'>', b'&', 0xff] {

@@ -1,8 +1,9 @@
 //! How a store finds out that a body was damaged on its way.
 //!
-//! Every store checks the SHA-256 that a body is signed with, which is the most expensive thing about an upload. One that has
-//! shown that it checks CRC-32C too gets that instead, in a header that is signed: of puts if it refused a wrong one when it was
-//! opened, of parts if it named the algorithm when their upload began, and refused a wrong one in the first such upload.
+//! Every store checks the SHA-256 that a body is signed with, which is the most expensive thing
+//! about an upload. One that has shown that it checks CRC-32C too gets that instead, in a header
+//! that is signed: of puts if it refused a wrong one when it was opened, of parts if it named the
+//! algorithm when their upload began, and refused a wrong one in the first such upload.
 
 use super::S3;
 use super::sign::{CONTENT_SHA256, UNSIGNED};
@@ -69,7 +70,10 @@ impl Checksums {
     /// The store checks puts, and not all that an upload can consist of.
     pub fn leave_uploads(&self) {
         if self.uploads.swap(false, Relaxed) {
-            tracing::info!("from now on the bucket is given the SHA-256 of parts: an upload with their CRC-32C did not do");
+            tracing::info!(
+                "from now on the bucket is given the SHA-256 of parts: an upload with their \
+                 CRC-32C did not do"
+            );
         }
     }
 }
@@ -80,14 +84,19 @@ impl S3 {
         let body = Bytes::from_static(b"ebb");
         let put = |crc: String| by_crc32c(self.making("PUT", key, body.clone()), Some(&crc));
         // What else is wrong is found by those who put next.
-        let checks = self.refuses(&put(crc32c(b""))).await? && matches!(self.try_call(&put(crc32c(&body))).await?, Outcome::Done(_));
+        let checks = self.refuses(&put(crc32c(b""))).await?
+            && matches!(self.try_call(&put(crc32c(&body))).await?, Outcome::Done(_));
         self.service.checksums.puts.store(checks, Relaxed);
         self.service.checksums.uploads.store(checks, Relaxed);
         Ok(())
     }
 
     /// Whether the store checks the parts of an upload that it has begun so.
-    pub(super) async fn checks_parts(&self, key: &str, upload: &UploadId) -> Result<bool, BucketError> {
+    pub(super) async fn checks_parts(
+        &self,
+        key: &str,
+        upload: &UploadId,
+    ) -> Result<bool, BucketError> {
         if !self.service.checksums.parts.load(Relaxed) {
             let part = self.part(key, upload, 1, Bytes::from_static(b"ebb"))?;
             let checks = self.refuses(&by_crc32c(part, Some(&crc32c(b"")))).await?;
@@ -99,7 +108,9 @@ impl S3 {
     /// Whether a body is refused for its checksum.
     async fn refuses(&self, call: &Call<'_>) -> Result<bool, BucketError> {
         const DAMAGED: [&str; 2] = ["BadDigest", "XAmzContentChecksumMismatch"];
-        Ok(matches!(self.try_call(call).await?, Outcome::Refused(refusal) if DAMAGED.contains(&refusal.code.as_str())))
+        Ok(
+            matches!(self.try_call(call).await?, Outcome::Refused(refusal) if DAMAGED.contains(&refusal.code.as_str())),
+        )
     }
 }
 

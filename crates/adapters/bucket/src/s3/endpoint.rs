@@ -16,7 +16,12 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// `address`: `http[s]://host[:port]`, none for AWS. `path_style`: the bucket in the path,
     /// not in the host name; by default so wherever an address is given.
-    pub fn new(bucket: &str, address: Option<&str>, region: &str, path_style: Option<bool>) -> Result<Endpoint, String> {
+    pub fn new(
+        bucket: &str,
+        address: Option<&str>,
+        region: &str,
+        path_style: Option<bool>,
+    ) -> Result<Endpoint, String> {
         check_region(region)?;
         let amazon = format!("https://s3.{region}.amazonaws.com");
         let text = address.unwrap_or(&amazon);
@@ -26,7 +31,11 @@ impl Endpoint {
         }
         // A certificate for *.host does not cover a name with more dots.
         let path_style = path_style.unwrap_or(address.is_some() || bucket.contains('.'));
-        let (origin, root) = if path_style { (host, format!("/{bucket}")) } else { (host.below(bucket), String::new()) };
+        let (origin, root) = if path_style {
+            (host, format!("/{bucket}"))
+        } else {
+            (host.below(bucket), String::new())
+        };
         Ok(Endpoint { origin, root, bucket: bucket.into() })
     }
 
@@ -64,15 +73,32 @@ mod tests {
 
     #[test]
     fn keys_reach_the_wire_untouched() {
-        assert_eq!(address("b", None, None, "a//../x y"), "https://b.s3.eu-west-1.amazonaws.com/a//../x%20y");
+        assert_eq!(
+            address("b", None, None, "a//../x y"),
+            "https://b.s3.eu-west-1.amazonaws.com/a//../x%20y"
+        );
         assert_eq!(address("b.c", None, None, "k"), "https://s3.eu-west-1.amazonaws.com/b.c/k");
-        assert_eq!(address("b", Some("http://127.0.0.1:9000/"), None, "/k/"), "http://127.0.0.1:9000/b//k/");
-        assert_eq!(address("b", Some("https://s3.local:443"), Some(false), "k"), "https://b.s3.local/k");
+        assert_eq!(
+            address("b", Some("http://127.0.0.1:9000/"), None, "/k/"),
+            "http://127.0.0.1:9000/b//k/"
+        );
+        assert_eq!(
+            address("b", Some("https://s3.local:443"), Some(false), "k"),
+            "https://b.s3.local/k"
+        );
     }
 
     #[test]
     fn what_is_no_endpoint_is_said() {
-        for bad in ["", "127.0.0.1:9000", "ftp://x", "http://", "http://a/b", "http://user@host", "http://a b"] {
+        for bad in [
+            "",
+            "127.0.0.1:9000",
+            "ftp://x",
+            "http://",
+            "http://a/b",
+            "http://user@host",
+            "http://a b",
+        ] {
             assert!(Endpoint::new("b", Some(bad), "us-east-1", None).is_err(), "{bad}");
         }
         assert!(Endpoint::new("b", None, "evil.example/", None).is_err());

@@ -11,7 +11,11 @@ use crate::http::xml::Element;
 use ebb_ports::{BucketError, ListEntry, ListRequest, UploadId};
 
 impl S3 {
-    pub(super) async fn list_page(&self, request: &ListRequest, token: Option<&str>) -> Result<Listed, BucketError> {
+    pub(super) async fn list_page(
+        &self,
+        request: &ListRequest,
+        token: Option<&str>,
+    ) -> Result<Listed, BucketError> {
         let mut call = Call::read("GET", None, self.service.endpoint.path(None))
             .query("list-type", "2")
             .query("max-keys", request.limit.clamp(1, MAX_PAGE).to_string())
@@ -31,7 +35,8 @@ impl S3 {
 }
 
 impl S3 {
-    /// Of keys that begin like this one the store names the shortest first, which is this one: some stores name no others.
+    /// Of keys that begin like this one the store names the shortest first, which is this one: some
+    /// stores name no others.
     pub(super) async fn uploads_of(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
         let mut uploads = Vec::new();
         let mut marker: Option<(String, String)> = None;
@@ -45,9 +50,15 @@ impl S3 {
                 call = call.query("key-marker", key).query("upload-id-marker", upload);
             }
             let answer = self.call(&call).await?;
-            let page = read_uploads(&answer.body).ok_or_else(|| unclear("list uploads of", key, "a ListMultipartUploadsResult"))?;
+            let page = read_uploads(&answer.body)
+                .ok_or_else(|| unclear("list uploads of", key, "a ListMultipartUploadsResult"))?;
             let others = page.uploads.iter().any(|(of, _)| of != key);
-            uploads.extend(page.uploads.into_iter().filter(|(of, _)| of == key).map(|(_, upload)| UploadId(upload)));
+            uploads.extend(
+                page.uploads
+                    .into_iter()
+                    .filter(|(of, _)| of == key)
+                    .map(|(_, upload)| UploadId(upload)),
+            );
             match page.next {
                 Some(next) if !others && marker.as_ref() != Some(&next) => marker = Some(next),
                 _ => return Ok(uploads),
@@ -72,7 +83,10 @@ pub(crate) fn read_uploads(body: &[u8]) -> Option<Uploads> {
         uploads.push((name(found.text_of("Key")?)?, upload.to_string()));
     }
     let next = match root.text_of("IsTruncated") {
-        Some("true") => Some((name(root.text_of("NextKeyMarker")?)?, root.text_of("NextUploadIdMarker").unwrap_or_default().to_string())),
+        Some("true") => Some((
+            name(root.text_of("NextKeyMarker")?)?,
+            root.text_of("NextUploadIdMarker").unwrap_or_default().to_string(),
+        )),
         _ => None,
     };
     Some(Uploads { uploads, next })
@@ -89,7 +103,10 @@ fn names(root: &Element) -> impl Fn(&str) -> Option<String> + use<> {
 /// whether a store repeats the prefix after `dir/` differs from store to store.
 fn start_after(request: &ListRequest) -> Option<String> {
     let after = request.after.as_ref()?;
-    let slash = after.strip_prefix(&request.prefix).filter(|_| request.by_directory).and_then(|rest| rest.find('/'));
+    let slash = after
+        .strip_prefix(&request.prefix)
+        .filter(|_| request.by_directory)
+        .and_then(|rest| rest.find('/'));
     Some(match slash {
         Some(slash) => format!("{}\u{10FFFF}", &after[..request.prefix.len() + slash + 1]),
         None => after.clone(),
@@ -139,11 +156,20 @@ mod tests {
             );
             read_uploads(body.as_bytes())
         };
-        let whole = page("<IsTruncated>false</IsTruncated><NextKeyMarker>x</NextKeyMarker>").unwrap();
+        let whole =
+            page("<IsTruncated>false</IsTruncated><NextKeyMarker>x</NextKeyMarker>").unwrap();
         assert_eq!((whole.uploads, whole.next), (vec![("a b/c".into(), "1".into())], None));
-        let first = page("<IsTruncated>true</IsTruncated><NextKeyMarker>a+b%2Fc</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker>");
+        let first = page(
+            "<IsTruncated>true</IsTruncated><NextKeyMarker>a+b%2Fc</NextKeyMarker><NextUploadIdMarker>1</NextUploadIdMarker>",
+        );
         assert_eq!(first.unwrap().next, Some(("a b/c".into(), "1".into())));
-        assert!(page("<IsTruncated>true</IsTruncated>").is_none(), "nobody says where the next page begins");
-        assert!(page("<Upload><Key>k</Key><UploadId/></Upload>").is_none(), "no upload is called so");
+        assert!(
+            page("<IsTruncated>true</IsTruncated>").is_none(),
+            "nobody says where the next page begins"
+        );
+        assert!(
+            page("<Upload><Key>k</Key><UploadId/></Upload>").is_none(),
+            "no upload is called so"
+        );
     }
 }

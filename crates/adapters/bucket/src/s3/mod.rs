@@ -34,13 +34,23 @@ pub(crate) struct Amazon {
 
 pub(crate) type S3 = Client<Amazon>;
 
-/// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix` will be asked for.
-pub(crate) async fn open(bucket: &str, prefix: &str, settings: &BucketSettings) -> Result<Remote<S3>, OpenError> {
+/// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix`
+/// will be asked for.
+pub(crate) async fn open(
+    bucket: &str,
+    prefix: &str,
+    settings: &BucketSettings,
+) -> Result<Remote<S3>, OpenError> {
     let environment: Environment = Arc::new(|name| std::env::var(name).ok());
     open_in(bucket, prefix, settings, environment).await
 }
 
-async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environment: Environment) -> Result<Remote<S3>, OpenError> {
+async fn open_in(
+    bucket: &str,
+    prefix: &str,
+    settings: &BucketSettings,
+    environment: Environment,
+) -> Result<Remote<S3>, OpenError> {
     let client = client(bucket, settings, environment, Transport::to_store())?;
     let (prefix, read_only) = (prefix.to_string(), settings.read_only);
     Remote::open("ebb-s3", async move {
@@ -51,7 +61,12 @@ async fn open_in(bucket: &str, prefix: &str, settings: &BucketSettings, environm
 }
 
 /// The bucket before it is asked anything.
-pub(crate) fn client(bucket: &str, settings: &BucketSettings, environment: Environment, transport: Transport) -> Result<S3, OpenError> {
+pub(crate) fn client(
+    bucket: &str,
+    settings: &BucketSettings,
+    environment: Environment,
+    transport: Transport,
+) -> Result<S3, OpenError> {
     let url = format!("s3://{bucket}");
     let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
     let variable = |name: &str| variable(&environment, name);
@@ -63,16 +78,30 @@ pub(crate) fn client(bucket: &str, settings: &BucketSettings, environment: Envir
     };
     let profile = match profile.transpose() {
         Ok(profile) => profile,
-        Err(CredentialError::Missing(what) | CredentialError::Unavailable(what)) => return Err(wrong(what)),
+        Err(CredentialError::Missing(what) | CredentialError::Unavailable(what)) => {
+            return Err(wrong(what));
+        }
     };
-    let region = settings.region.clone().or_else(|| variable("AWS_REGION")).or_else(|| variable("AWS_DEFAULT_REGION"));
-    let region = region.or_else(|| profile.as_ref()?.region.clone()).unwrap_or_else(|| DEFAULT_REGION.into());
-    let address = settings.endpoint.clone().or_else(|| variable("AWS_ENDPOINT_URL_S3")).or_else(|| variable("AWS_ENDPOINT_URL"));
+    let region = settings
+        .region
+        .clone()
+        .or_else(|| variable("AWS_REGION"))
+        .or_else(|| variable("AWS_DEFAULT_REGION"));
+    let region = region
+        .or_else(|| profile.as_ref()?.region.clone())
+        .unwrap_or_else(|| DEFAULT_REGION.into());
+    let address = settings
+        .endpoint
+        .clone()
+        .or_else(|| variable("AWS_ENDPOINT_URL_S3"))
+        .or_else(|| variable("AWS_ENDPOINT_URL"));
     let address = address.or_else(|| profile.as_ref()?.endpoint.clone());
-    let endpoint = Endpoint::new(bucket, address.as_deref(), &region, settings.path_style).map_err(wrong)?;
+    let endpoint =
+        Endpoint::new(bucket, address.as_deref(), &region, settings.path_style).map_err(wrong)?;
 
     let at_rest = at_rest(settings).map_err(wrong)?;
-    let service = Amazon { endpoint, region: region.clone(), at_rest, checksums: Checksums::default() };
+    let service =
+        Amazon { endpoint, region: region.clone(), at_rest, checksums: Checksums::default() };
     Ok(Client::new(service, Chain { start, environment, region }, transport))
 }
 
@@ -94,12 +123,17 @@ fn start(settings: &BucketSettings) -> Result<Start, String> {
 fn at_rest(settings: &BucketSettings) -> Result<Vec<(&'static str, String)>, String> {
     let method = match (settings.server_side_encryption, &settings.kms_key) {
         (None, None) => return Ok(Vec::new()),
-        (Some(ServerSideEncryption::Aes256), Some(_)) => return Err("a KMS key is not for encryption with the store's own".into()),
+        (Some(ServerSideEncryption::Aes256), Some(_)) => {
+            return Err("a KMS key is not for encryption with the store's own".into());
+        }
         (Some(ServerSideEncryption::Aes256), None) => "AES256",
         (Some(ServerSideEncryption::KmsDsse), _) => "aws:kms:dsse",
         (Some(ServerSideEncryption::Kms) | None, _) => "aws:kms",
     };
-    let key = settings.kms_key.iter().map(|key| ("x-amz-server-side-encryption-aws-kms-key-id", key.clone()));
+    let key = settings
+        .kms_key
+        .iter()
+        .map(|key| ("x-amz-server-side-encryption-aws-kms-key-id", key.clone()));
     Ok([("x-amz-server-side-encryption", method.to_owned())].into_iter().chain(key).collect())
 }
 
@@ -117,12 +151,21 @@ impl Service for Amazon {
     fn check_key(&self, key: &str) -> Result<(), BucketError> {
         match key.len() {
             1..=MAX_KEY_BYTES => Ok(()),
-            _ => Err(bad_key(&self.url(), key, &format!("a key is 1 to {MAX_KEY_BYTES} bytes long"))),
+            _ => {
+                Err(bad_key(&self.url(), key, &format!("a key is 1 to {MAX_KEY_BYTES} bytes long")))
+            }
         }
     }
 
     fn authorize(&self, request: &mut Outgoing, credentials: &Credentials) -> Result<(), String> {
-        sign::sign(request, &self.endpoint.origin.authority, credentials, &self.region, "s3", now_secs());
+        sign::sign(
+            request,
+            &self.endpoint.origin.authority,
+            credentials,
+            &self.region,
+            "s3",
+            now_secs(),
+        );
         Ok(())
     }
 }

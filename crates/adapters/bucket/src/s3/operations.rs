@@ -10,7 +10,10 @@ use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
 use crate::http::xml::{Element, escape};
 use bytes::Bytes;
-use ebb_ports::{BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, UploadId};
+use ebb_ports::{
+    BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
+    UploadId,
+};
 use std::ops::Range;
 
 impl Operations for S3 {
@@ -18,7 +21,12 @@ impl Operations for S3 {
         self.service.url()
     }
 
-    async fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> Result<Got, BucketError> {
+    async fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> Result<Got, BucketError> {
         let mut call = self.read("GET", key).content(range.as_ref());
         if let Some(tag) = if_match {
             call = call.header("if-match", quoted(tag));
@@ -31,7 +39,9 @@ impl Operations for S3 {
                 let (body, len_bytes) = answer.content(key, range)?;
                 Ok(Got::Object(Object { meta: meta(key, &answer, len_bytes)?, body }))
             }
-            Outcome::Refused(refusal) if refusal.status == 416 || refusal.is("InvalidRange") => Ok(Got::NothingThere),
+            Outcome::Refused(refusal) if refusal.status == 416 || refusal.is("InvalidRange") => {
+                Ok(Got::NothingThere)
+            }
             Outcome::Refused(refusal) => Err(self.error(&call, &refusal)),
         }
     }
@@ -43,7 +53,13 @@ impl Operations for S3 {
         meta(key, &answer, len_bytes)
     }
 
-    async fn put(&self, key: &str, body: Bytes, condition: &Condition, tags: &ObjectTags) -> Result<ETag, BucketError> {
+    async fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: &Condition,
+        tags: &ObjectTags,
+    ) -> Result<ETag, BucketError> {
         let crc = self.service.checksums.of_puts().then(|| crc32c(&body));
         let call = by_crc32c(self.making("PUT", key, body), crc.as_deref());
         let call = tagged(conditional(call, condition), tags);
@@ -58,10 +74,19 @@ impl Operations for S3 {
         self.call(&call).await.map(drop)
     }
 
-    async fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: &Condition) -> Result<ETag, BucketError> {
+    async fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         self.service.check_key(from)?;
         self.service.check_key(to)?;
-        let mut call = self.making("PUT", to, Bytes::new()).slow().header("x-amz-copy-source", self.service.endpoint.copy_source(from));
+        let mut call = self
+            .making("PUT", to, Bytes::new())
+            .slow()
+            .header("x-amz-copy-source", self.service.endpoint.copy_source(from));
         if let Some(tag) = if_match {
             call = call.header("x-amz-copy-source-if-match", quoted(tag));
         }
@@ -73,7 +98,9 @@ impl Operations for S3 {
                     return Err(BucketError::Precondition { key: from.into() });
                 }
                 match *condition {
-                    _ if source.len_bytes > MAX_PUT_BYTES => self.copy_by_parts(from, to, &source, condition).await,
+                    _ if source.len_bytes > MAX_PUT_BYTES => {
+                        self.copy_by_parts(from, to, &source, condition).await
+                    }
                     Condition::Always => Err(refused),
                     // Some say that they do not know it.
                     _ => result_etag(&self.call(&call).await?, "COPY", to),
@@ -83,7 +110,11 @@ impl Operations for S3 {
         }
     }
 
-    async fn list(&self, request: &ListRequest, token: Option<&str>) -> Result<Listed, BucketError> {
+    async fn list(
+        &self,
+        request: &ListRequest,
+        token: Option<&str>,
+    ) -> Result<Listed, BucketError> {
         self.list_page(request, token).await
     }
 
@@ -95,20 +126,22 @@ impl Operations for S3 {
         let (name, algorithm) = ALGORITHM;
         match self.begin(key, &plain.clone().header(name, algorithm)).await {
             // Who does not hear of the upload looks for it.
-            Ok((upload, named)) => match named && self.checks_parts(key, &upload).await.map_err(unheard)? {
-                true => {
-                    self.service.checksums.begun(&upload);
-                    return Ok(upload);
-                }
-                false => {
-                    self.service.checksums.leave_uploads();
-                    match self.give_up(key, &upload).await {
-                        Err(left) if left.is_silence() => return Err(unheard(left)),
-                        // What nobody may end is left to the store's own rules.
-                        Ok(()) | Err(_) => {}
+            Ok((upload, named)) => {
+                match named && self.checks_parts(key, &upload).await.map_err(unheard)? {
+                    true => {
+                        self.service.checksums.begun(&upload);
+                        return Ok(upload);
+                    }
+                    false => {
+                        self.service.checksums.leave_uploads();
+                        match self.give_up(key, &upload).await {
+                            Err(left) if left.is_silence() => return Err(unheard(left)),
+                            // What nobody may end is left to the store's own rules.
+                            Ok(()) | Err(_) => {}
+                        }
                     }
                 }
-            },
+            }
             Err(BucketError::Refused { .. }) => {}
             Err(other) => return Err(other),
         }
@@ -117,14 +150,32 @@ impl Operations for S3 {
         Ok(upload)
     }
 
-    async fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> Result<PartTag, BucketError> {
+    async fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> Result<PartTag, BucketError> {
         let crc = self.service.checksums.of_upload(upload).then(|| crc32c(&body));
         let call = by_crc32c(self.part(key, upload, number, body)?, crc.as_deref());
-        let answer = self.call(&call).await.inspect_err(|error| self.service.checksums.refused(upload, error))?;
-        Ok(PartTag { number, receipt: receipt(etag_of(&answer, "upload part", key)?, crc.as_deref()) })
+        let answer = self
+            .call(&call)
+            .await
+            .inspect_err(|error| self.service.checksums.refused(upload, error))?;
+        Ok(PartTag {
+            number,
+            receipt: receipt(etag_of(&answer, "upload part", key)?, crc.as_deref()),
+        })
     }
 
-    async fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: &Piece) -> Result<PartTag, BucketError> {
+    async fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: &Piece,
+    ) -> Result<PartTag, BucketError> {
         self.service.check_key(&from.key)?;
         let Piece { key: source, etag, range } = from;
         let call = self
@@ -136,12 +187,18 @@ impl Operations for S3 {
         let is_checked = self.service.checksums.of_upload(upload);
         let answer = match self.call(&call).await {
             // Some copy no part that nobody gives them the checksum of.
-            Err(BucketError::Refused { .. }) if is_checked && !self.service.checksums.of_copies() => return Err(self.to_be_begun_anew(key)),
+            Err(BucketError::Refused { .. })
+                if is_checked && !self.service.checksums.of_copies() =>
+            {
+                return Err(self.to_be_begun_anew(key));
+            }
             answered => answered?,
         };
         // A store that does not know the header has taken an empty part, and says nothing more.
         if answer.body.trim_ascii().is_empty() {
-            return Err(BucketError::Refused { what: format!("copy part of {key}: the store copies no parts") });
+            return Err(BucketError::Refused {
+                what: format!("copy part of {key}: the store copies no parts"),
+            });
         }
         let etag = result_etag(&answer, "copy part of", key)?;
         if !is_checked {
@@ -150,7 +207,8 @@ impl Operations for S3 {
         }
         let root = Element::parse(&answer.body);
         // Some tell that of the whole object, put together of those of its parts, which is none.
-        let is_one = |crc: &&str| base64::decode(crc).is_some_and(|bytes| bytes.len() == size_of::<u32>());
+        let is_one =
+            |crc: &&str| base64::decode(crc).is_some_and(|bytes| bytes.len() == size_of::<u32>());
         match root.as_ref().and_then(|root| root.text_of("ChecksumCRC32C")).filter(is_one) {
             Some(crc) => {
                 self.service.checksums.gave_one_of_a_copy();
@@ -161,12 +219,26 @@ impl Operations for S3 {
         }
     }
 
-    async fn upload_complete(&self, key: &str, upload: &UploadId, parts: &[PartTag], condition: &Condition) -> Result<ETag, BucketError> {
+    async fn upload_complete(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        parts: &[PartTag],
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         let listed: String = parts.iter().map(completed_part).collect();
-        let body = format!("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{listed}</CompleteMultipartUpload>");
-        let call = self.mutation("POST", key, body.into()).slow().query("uploadId", &upload.0).header("content-type", "application/xml");
+        let body = format!(
+            "<CompleteMultipartUpload \
+             xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{listed}</CompleteMultipartUpload>"
+        );
+        let call = self
+            .mutation("POST", key, body.into())
+            .slow()
+            .query("uploadId", &upload.0)
+            .header("content-type", "application/xml");
         let completed = self.call(&conditional(call, condition)).await;
-        let answer = completed.inspect_err(|error| self.service.checksums.refused(upload, error))?;
+        let answer =
+            completed.inspect_err(|error| self.service.checksums.refused(upload, error))?;
         let etag = result_etag(&answer, "complete", key)?;
         self.service.checksums.ended(upload);
         Ok(etag)
@@ -175,7 +247,9 @@ impl Operations for S3 {
     async fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
         // No part of it will be sent any more, however this ends.
         self.service.checksums.ended(upload);
-        self.call(&self.mutation("DELETE", key, Bytes::new()).query("uploadId", &upload.0)).await.map(drop)
+        self.call(&self.mutation("DELETE", key, Bytes::new()).query("uploadId", &upload.0))
+            .await
+            .map(drop)
     }
 
     async fn uploads(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
@@ -185,9 +259,20 @@ impl Operations for S3 {
 
 impl S3 {
     /// What is too long for one copy goes through an upload whose parts the store copies.
-    async fn copy_by_parts(&self, from: &str, to: &str, source: &ObjectMeta, condition: &Condition) -> Result<ETag, BucketError> {
+    async fn copy_by_parts(
+        &self,
+        from: &str,
+        to: &str,
+        source: &ObjectMeta,
+        condition: &Condition,
+    ) -> Result<ETag, BucketError> {
         // Nothing of it passes through here: there is nothing to check.
-        let (upload, _) = self.begin(to, &tagged(self.making("POST", to, Bytes::new()).query("uploads", ""), &source.tags)).await?;
+        let (upload, _) = self
+            .begin(
+                to,
+                &tagged(self.making("POST", to, Bytes::new()).query("uploads", ""), &source.tags),
+            )
+            .await?;
         let copied = self.copy_parts(from, to, source, &upload).await;
         let completed = match copied {
             Ok(parts) => self.upload_complete(to, &upload, &parts, condition).await,
@@ -204,22 +289,34 @@ impl S3 {
     async fn give_up(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
         let ended = self.upload_abort(key, upload).await;
         if let Err(error) = &ended {
-            tracing::warn!(key, upload = upload.0, %error, "an upload that is of no use could not be ended");
+            tracing::warn!(key, upload = upload.0, %error, "an upload that is of no use could not \
+                be ended");
         }
         ended
     }
 
-    async fn copy_parts(&self, from: &str, to: &str, source: &ObjectMeta, upload: &UploadId) -> Result<Vec<PartTag>, BucketError> {
+    async fn copy_parts(
+        &self,
+        from: &str,
+        to: &str,
+        source: &ObjectMeta,
+        upload: &UploadId,
+    ) -> Result<Vec<PartTag>, BucketError> {
         let mut parts = Vec::new();
         let mut start = 0;
         while start < source.len_bytes {
-            let (number, end) = (parts.len() as u32 + 1, (start + COPY_PART_BYTES).min(source.len_bytes));
+            let (number, end) =
+                (parts.len() as u32 + 1, (start + COPY_PART_BYTES).min(source.len_bytes));
             let piece = Piece { key: from.into(), etag: source.etag.clone(), range: start..end };
-            let copied = self.upload_part_copy(to, upload, number, &piece).await.map_err(|error| match error {
-                // Nothing is visible before the completion.
-                BucketError::Unknown { what } => BucketError::Unavailable { what, retry_after: None },
-                other => other,
-            })?;
+            let copied = self.upload_part_copy(to, upload, number, &piece).await.map_err(
+                |error| match error {
+                    // Nothing is visible before the completion.
+                    BucketError::Unknown { what } => {
+                        BucketError::Unavailable { what, retry_after: None }
+                    }
+                    other => other,
+                },
+            )?;
             parts.push(copied);
             start = end;
         }
@@ -234,7 +331,8 @@ impl S3 {
         Call::mutation(method, key, self.service.endpoint.path(Some(key)), body)
     }
 
-    /// What is said of an upload that does not take what uploads without checksums do: there will be none of its kind.
+    /// What is said of an upload that does not take what uploads without checksums do: there will
+    /// be none of its kind.
     fn to_be_begun_anew(&self, key: &str) -> BucketError {
         self.service.checksums.leave_uploads();
         BucketError::NotFound { key: key.into() }
@@ -243,8 +341,11 @@ impl S3 {
     /// The upload, and whether its parts are to have their CRC-32C.
     async fn begin(&self, key: &str, call: &Call<'_>) -> Result<(UploadId, bool), BucketError> {
         let answer = self.call(call).await?;
-        let id = Element::parse(&answer.body).and_then(|root| Some(root.text_of("UploadId")?.to_string()));
-        let id = id.filter(|id| !id.is_empty()).ok_or_else(|| unclear_change("begin upload", key, "an UploadId"))?;
+        let id = Element::parse(&answer.body)
+            .and_then(|root| Some(root.text_of("UploadId")?.to_string()));
+        let id = id
+            .filter(|id| !id.is_empty())
+            .ok_or_else(|| unclear_change("begin upload", key, "an UploadId"))?;
         let (name, algorithm) = ALGORITHM;
         Ok((UploadId(id), answer.header(name) == Some(algorithm)))
     }
@@ -255,12 +356,21 @@ impl S3 {
         self.service.at_rest.iter().fold(call, |call, (name, value)| call.header(*name, value))
     }
 
-    pub(super) fn part<'a>(&self, key: &'a str, upload: &UploadId, number: u32, body: Bytes) -> Result<Call<'a>, BucketError> {
+    pub(super) fn part<'a>(
+        &self,
+        key: &'a str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> Result<Call<'a>, BucketError> {
         if upload.0.is_empty() {
             // Some stores would take this for a put of the whole object.
             return Err(BucketError::NotFound { key: key.into() });
         }
-        Ok(self.mutation("PUT", key, body).query("partNumber", number.to_string()).query("uploadId", &upload.0))
+        Ok(self
+            .mutation("PUT", key, body)
+            .query("partNumber", number.to_string())
+            .query("uploadId", &upload.0))
     }
 }
 
@@ -271,8 +381,14 @@ fn unheard(error: BucketError) -> BucketError {
 
 fn completed_part(part: &PartTag) -> String {
     let (etag, crc) = of_receipt(&part.receipt);
-    let crc = crc.map(|crc| format!("<ChecksumCRC32C>{}</ChecksumCRC32C>", escape(crc))).unwrap_or_default();
-    format!("<Part><PartNumber>{}</PartNumber><ETag>&quot;{}&quot;</ETag>{crc}</Part>", part.number, escape(etag))
+    let crc = crc
+        .map(|crc| format!("<ChecksumCRC32C>{}</ChecksumCRC32C>", escape(crc)))
+        .unwrap_or_default();
+    format!(
+        "<Part><PartNumber>{}</PartNumber><ETag>&quot;{}&quot;</ETag>{crc}</Part>",
+        part.number,
+        escape(etag)
+    )
 }
 
 fn conditional<'a>(call: Call<'a>, condition: &Condition) -> Call<'a> {
@@ -292,14 +408,19 @@ fn tagged<'a>(mut call: Call<'a>, tags: &ObjectTags) -> Call<'a> {
 
 fn meta(key: &str, answer: &Answer, len_bytes: u64) -> Result<ObjectMeta, BucketError> {
     let etag = etag_of(answer, "read", key)?;
-    let modified_secs = answer.header("last-modified").and_then(parse_http).unwrap_or_else(now_secs);
+    let modified_secs =
+        answer.header("last-modified").and_then(parse_http).unwrap_or_else(now_secs);
     Ok(ObjectMeta { etag, len_bytes, modified_secs, tags: answer.tags("x-amz-meta-") })
 }
 
 /// The tag in the body of a copy's or completion's answer.
 fn result_etag(answer: &Answer, what: &str, key: &str) -> Result<ETag, BucketError> {
     let root = Element::parse(&answer.body);
-    let etag = root.as_ref().and_then(|root| root.text_of("ETag")).map(unquoted).filter(|etag| !etag.0.is_empty());
+    let etag = root
+        .as_ref()
+        .and_then(|root| root.text_of("ETag"))
+        .map(unquoted)
+        .filter(|etag| !etag.0.is_empty());
     etag.ok_or_else(|| unclear_change(what, key, "an ETag"))
 }
 

@@ -10,10 +10,17 @@ use crate::http::xml::Element;
 use ebb_ports::{BucketError, Capabilities};
 
 /// Only the volume's prefix is touched: rights may end there.
-pub(crate) async fn probe(client: &S3, prefix: &str, read_only: bool) -> Result<Capabilities, OpenError> {
+pub(crate) async fn probe(
+    client: &S3,
+    prefix: &str,
+    read_only: bool,
+) -> Result<Capabilities, OpenError> {
     reachable(client, prefix).await?;
     if !read_only {
-        client.learn_checksums(&probe_key(prefix)).await.map_err(|error| OpenError::Write { url: client.service.url(), error })?;
+        client
+            .learn_checksums(&probe_key(prefix))
+            .await
+            .map_err(|error| OpenError::Write { url: client.service.url(), error })?;
     }
     let kept = conditions(client, prefix, read_only).await?;
     Ok(Capabilities {
@@ -32,7 +39,10 @@ pub(crate) async fn probe(client: &S3, prefix: &str, read_only: bool) -> Result<
 
 async fn reachable(client: &S3, prefix: &str) -> Result<(), OpenError> {
     let path = client.service.endpoint.path(None);
-    let call = Call::read("GET", None, path).query("list-type", "2").query("max-keys", "1").query("prefix", prefix);
+    let call = Call::read("GET", None, path)
+        .query("list-type", "2")
+        .query("max-keys", "1")
+        .query("prefix", prefix);
     let url = client.service.url();
     match client.try_call(&call).await {
         Ok(Outcome::Done(answer)) => match Element::parse(&answer.body) {
@@ -47,10 +57,16 @@ async fn reachable(client: &S3, prefix: &str) -> Result<(), OpenError> {
 fn refused(client: &S3, call: &Call<'_>, refusal: &Refusal) -> OpenError {
     let (url, region) = (client.service.url(), &client.service.region);
     if refusal.is("NoSuchBucket") || (refusal.status == 404 && refusal.code.is_empty()) {
-        return OpenError::NoBucket { url, endpoint: client.service.endpoint.origin.authority.clone() };
+        return OpenError::NoBucket {
+            url,
+            endpoint: client.service.endpoint.origin.authority.clone(),
+        };
     }
     if let Some(other) = refusal.region.as_ref().filter(|other| *other != region) {
-        return OpenError::Settings { url, what: format!("the bucket is in region {other}, not {region}; set the region") };
+        return OpenError::Settings {
+            url,
+            what: format!("the bucket is in region {other}, not {region}; set the region"),
+        };
     }
     match client.error(call, refusal) {
         BucketError::Forbidden { what } => OpenError::Forbidden { url, what },

@@ -1,6 +1,6 @@
-//! AWS signature version 4 in the Authorization header. The payload's SHA-256 is signed, which every
-//! store checks, so a body damaged on its way is refused, with or without TLS; or the request says already by what else
-//! the store is to check it (`checksums.rs`).
+//! AWS signature version 4 in the Authorization header. The payload's SHA-256 is signed, which
+//! every store checks, so a body damaged on its way is refused, with or without TLS; or the request
+//! says already by what else the store is to check it (`checksums.rs`).
 
 use super::credentials::Credentials;
 use crate::http::client::Outgoing;
@@ -12,11 +12,24 @@ pub(super) const CONTENT_SHA256: &str = "x-amz-content-sha256";
 pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
 
 /// Adds the headers that make the request authentic. Headers that begin with `x-amz-` are signed.
-pub(super) fn sign(request: &mut Outgoing, host: &str, credentials: &Credentials, region: &str, service: &str, now_secs: i64) {
+pub(super) fn sign(
+    request: &mut Outgoing,
+    host: &str,
+    credentials: &Credentials,
+    region: &str,
+    service: &str,
+    now_secs: i64,
+) {
     let time = basic_iso(now_secs);
     let date = &time[..8];
-    let said = request.headers.iter().find(|(name, _)| name == CONTENT_SHA256).map(|(_, said)| said.clone());
-    let payload = said.clone().unwrap_or_else(|| hex(digest::digest(&digest::SHA256, &request.body).as_ref()));
+    let said = request
+        .headers
+        .iter()
+        .find(|(name, _)| name == CONTENT_SHA256)
+        .map(|(_, said)| said.clone());
+    let payload = said
+        .clone()
+        .unwrap_or_else(|| hex(digest::digest(&digest::SHA256, &request.body).as_ref()));
 
     let mut add = |name: &str, value: &str| request.headers.push((name.into(), value.into()));
     if said.is_none() {
@@ -37,9 +50,15 @@ pub(super) fn sign(request: &mut Outgoing, host: &str, credentials: &Credentials
     let names = signed.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");
     let headers: String = signed.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
 
-    let canonical = format!("{}\n{}\n{}\n{headers}\n{names}\n{payload}", request.method, request.path, request.query);
+    let canonical = format!(
+        "{}\n{}\n{}\n{headers}\n{names}\n{payload}",
+        request.method, request.path, request.query
+    );
     let scope = format!("{date}/{region}/{service}/aws4_request");
-    let to_sign = format!("AWS4-HMAC-SHA256\n{time}\n{scope}\n{}", hex(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref()));
+    let to_sign = format!(
+        "AWS4-HMAC-SHA256\n{time}\n{scope}\n{}",
+        hex(digest::digest(&digest::SHA256, canonical.as_bytes()).as_ref())
+    );
 
     let mut key = mac(format!("AWS4{}", credentials.secret_key.expose()).as_bytes(), date);
     for part in [region, service, "aws4_request"] {
@@ -48,7 +67,10 @@ pub(super) fn sign(request: &mut Outgoing, host: &str, credentials: &Credentials
     let signature = hex(mac(key.as_ref(), &to_sign).as_ref());
     request.headers.push((
         "authorization".to_string(),
-        format!("AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}", credentials.access_key),
+        format!(
+            "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={names}, Signature={signature}",
+            credentials.access_key
+        ),
     ));
 }
 
@@ -77,9 +99,22 @@ mod tests {
             expires_secs: None,
         };
         let (path, query) = ("/".to_string(), "lifecycle=".to_string());
-        let mut request = Outgoing { method: "GET", path, query, headers: vec![], body: Bytes::new() };
-        sign(&mut request, "examplebucket.s3.amazonaws.com", &credentials, "us-east-1", "s3", 1_369_353_600);
-        let authorization = &request.headers.iter().find(|(name, _)| name == "authorization").unwrap().1;
-        assert!(authorization.ends_with("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"), "{authorization}");
+        let mut request =
+            Outgoing { method: "GET", path, query, headers: vec![], body: Bytes::new() };
+        sign(
+            &mut request,
+            "examplebucket.s3.amazonaws.com",
+            &credentials,
+            "us-east-1",
+            "s3",
+            1_369_353_600,
+        );
+        let authorization =
+            &request.headers.iter().find(|(name, _)| name == "authorization").unwrap().1;
+        assert!(
+            authorization
+                .ends_with("fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543"),
+            "{authorization}"
+        );
     }
 }

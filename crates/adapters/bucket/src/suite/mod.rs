@@ -57,7 +57,10 @@ clauses![
 /// with the names of those that failed. `skip` names clauses that the store at hand is
 /// known not to keep.
 pub fn run(bucket: &Rc<dyn Bucket>, only: Option<&str>, skip: &[&str]) {
-    let executor = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an executor for the suite");
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("an executor for the suite");
     let mut failed = Vec::new();
     for (name, clause) in CLAUSES {
         if only.is_some_and(|only| !name.contains(only)) {
@@ -86,16 +89,32 @@ pub fn run(bucket: &Rc<dyn Bucket>, only: Option<&str>, skip: &[&str]) {
 }
 
 fn text(panic: &(dyn Any + Send)) -> &str {
-    panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default()
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or_default()
 }
 
 /// Every entry from the first to the last, page by page.
-async fn list_all(bucket: &dyn Bucket, prefix: &str, by_directory: bool, limit: usize) -> Vec<ListEntry> {
+async fn list_all(
+    bucket: &dyn Bucket,
+    prefix: &str,
+    by_directory: bool,
+    limit: usize,
+) -> Vec<ListEntry> {
     let mut entries: Vec<ListEntry> = Vec::new();
     loop {
         let after = entries.last().map(|last| last.key().to_string());
-        let page = bucket.list(ListRequest { prefix: prefix.into(), by_directory, after, limit }).await.expect("a page");
-        assert!(page.entries.len() <= limit, "{} entries where at most {limit} were asked for", page.entries.len());
+        let page = bucket
+            .list(ListRequest { prefix: prefix.into(), by_directory, after, limit })
+            .await
+            .expect("a page");
+        assert!(
+            page.entries.len() <= limit,
+            "{} entries where at most {limit} were asked for",
+            page.entries.len()
+        );
         assert!(!page.more || !page.entries.is_empty(), "an empty page that says more follows");
         entries.extend(page.entries);
         if !page.more {
@@ -113,7 +132,11 @@ async fn empty(bucket: &dyn Bucket) {
     let mut entries = list_all(bucket, "", false, 1000).await;
     entries.reverse();
     for some in entries.chunks(32) {
-        for deleted in futures_util::future::join_all(some.iter().map(|entry| bucket.delete(entry.key(), None))).await {
+        for deleted in futures_util::future::join_all(
+            some.iter().map(|entry| bucket.delete(entry.key(), None)),
+        )
+        .await
+        {
             deleted.expect("a deletion");
         }
     }
@@ -133,5 +156,8 @@ fn is_missing<T>(result: &Result<T, BucketError>) -> bool {
 
 /// Bytes that differ at every position of a block and from seed to seed.
 fn bytes(len: usize, seed: u8) -> bytes::Bytes {
-    (0..len).map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed).collect::<Vec<u8>>().into()
+    (0..len)
+        .map(|at| (at as u32).wrapping_mul(2_654_435_761).to_be_bytes()[0] ^ seed)
+        .collect::<Vec<u8>>()
+        .into()
 }

@@ -22,8 +22,14 @@ pub(super) async fn what_was_put_is_read_back(bucket: &dyn Bucket) {
         assert_eq!(object.meta.etag, etag);
         assert_eq!(object.meta.len_bytes, len as u64);
         assert_eq!(object.meta.tags, some_tags());
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
-        assert!((now - object.meta.modified_secs).abs() < 600, "modified {} at {now}", object.meta.modified_secs);
+        let now =
+            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs()
+                as i64;
+        assert!(
+            (now - object.meta.modified_secs).abs() < 600,
+            "modified {} at {now}",
+            object.meta.modified_secs
+        );
         assert_eq!(bucket.head("k").await.unwrap(), object.meta);
         assert!(!etag.0.contains('"'));
     }
@@ -34,7 +40,16 @@ pub(super) async fn what_was_put_is_read_back(bucket: &dyn Bucket) {
 pub(super) async fn ranges_are_cut_at_the_end(bucket: &dyn Bucket) {
     let body = bytes(10_000, 2);
     let etag = bucket.put("k", body.clone(), Condition::Always, vec![]).await.unwrap();
-    for (start, end) in [(0, 1), (0, 10_000), (5, 5), (9_999, 10_000), (9_000, 20_000), (10_000, 10_001), (50_000, 60_000), (0, u64::MAX)] {
+    for (start, end) in [
+        (0, 1),
+        (0, 10_000),
+        (5, 5),
+        (9_999, 10_000),
+        (9_000, 20_000),
+        (10_000, 10_001),
+        (50_000, 60_000),
+        (0, u64::MAX),
+    ] {
         let object = bucket.get("k", Some(start..end), Some(&etag)).await.unwrap();
         let cut = (start as usize).min(10_000)..end.min(10_000).max(start.min(10_000)) as usize;
         assert_eq!(object.body, body.slice(cut), "{start}..{end}");
@@ -82,7 +97,8 @@ pub(super) async fn match_is_won_once(bucket: &dyn Bucket) {
     assert!(is_changed(&missing), "{missing:?}");
     assert!(is_missing(&bucket.head("k").await));
     let first = bucket.put("k", bytes(1, 1), Condition::Always, vec![]).await.unwrap();
-    let second = bucket.put("k", bytes(2, 2), Condition::Match(first.clone()), vec![]).await.unwrap();
+    let second =
+        bucket.put("k", bytes(2, 2), Condition::Match(first.clone()), vec![]).await.unwrap();
     let stale = bucket.put("k", bytes(3, 3), Condition::Match(first), vec![]).await;
     assert!(is_changed(&stale), "{stale:?}");
     assert_eq!(bucket.head("k").await.unwrap().etag, second);
@@ -91,12 +107,22 @@ pub(super) async fn match_is_won_once(bucket: &dyn Bucket) {
 pub(super) async fn concurrent_conditions_have_one_winner(bucket: &dyn Bucket) {
     for round in 0..5 {
         let key = format!("k{round}");
-        let claims = join_all((0..8).map(|who| bucket.put(&key, bytes(10 + who, who as u8), Condition::Absent, vec![]))).await;
+        let claims =
+            join_all((0..8).map(|who| {
+                bucket.put(&key, bytes(10 + who, who as u8), Condition::Absent, vec![])
+            }))
+            .await;
         let winners: Vec<usize> = (0..8).filter(|who| claims[*who].is_ok()).collect();
         assert_eq!(winners.len(), 1, "{claims:?}");
         let (winner, tag) = (winners[0], claims[winners[0]].clone().unwrap());
-        assert_eq!(bucket.get(&key, None, Some(&tag)).await.unwrap().body, bytes(10 + winner, winner as u8));
-        let claims = join_all((0..8).map(|who| bucket.put(&key, bytes(30 + who, who as u8), Condition::Match(tag.clone()), vec![]))).await;
+        assert_eq!(
+            bucket.get(&key, None, Some(&tag)).await.unwrap().body,
+            bytes(10 + winner, winner as u8)
+        );
+        let claims = join_all((0..8).map(|who| {
+            bucket.put(&key, bytes(30 + who, who as u8), Condition::Match(tag.clone()), vec![])
+        }))
+        .await;
         assert_eq!(claims.iter().filter(|claim| claim.is_ok()).count(), 1, "{claims:?}");
     }
 }
@@ -139,7 +165,8 @@ pub(super) async fn a_copy_takes_nobody_elses_place(bucket: &dyn Bucket) {
 }
 
 pub(super) async fn copies_carry_content_and_tags(bucket: &dyn Bucket) {
-    let etag = bucket.put("from x+é", bytes(5_000, 1), Condition::Always, some_tags()).await.unwrap();
+    let etag =
+        bucket.put("from x+é", bytes(5_000, 1), Condition::Always, some_tags()).await.unwrap();
     let copied = bucket.copy("from x+é", "d/to", Some(&etag), Condition::Always).await.unwrap();
     let object = bucket.get("d/to", None, Some(&copied)).await.unwrap();
     assert_eq!(object.body, bytes(5_000, 1));
@@ -149,13 +176,25 @@ pub(super) async fn copies_carry_content_and_tags(bucket: &dyn Bucket) {
     assert!(is_missing(&bucket.head("d/other").await));
     bucket.put("d/to", bytes(1, 1), Condition::Always, vec![]).await.unwrap();
     bucket.copy("from x+é", "d/to", None, Condition::Always).await.unwrap();
-    assert_eq!(bucket.get("d/to", None, None).await.unwrap().body, bytes(5_000, 1), "a copy replaces what is there");
-    assert_eq!(bucket.get("from x+é", None, Some(&etag)).await.unwrap().body, bytes(5_000, 1), "the source stays as it was");
+    assert_eq!(
+        bucket.get("d/to", None, None).await.unwrap().body,
+        bytes(5_000, 1),
+        "a copy replaces what is there"
+    );
+    assert_eq!(
+        bucket.get("from x+é", None, Some(&etag)).await.unwrap().body,
+        bytes(5_000, 1),
+        "the source stays as it was"
+    );
 }
 
 pub(super) async fn bad_tags_are_refused(bucket: &dyn Bucket) {
-    for (name, value) in [("", "x"), ("Upper", "x"), ("a b", "x"), ("a", "new\nline"), ("a", "é"), ("a", " x")] {
-        let put = bucket.put("k", Bytes::new(), Condition::Always, vec![(name.into(), value.into())]).await;
+    for (name, value) in
+        [("", "x"), ("Upper", "x"), ("a b", "x"), ("a", "new\nline"), ("a", "é"), ("a", " x")]
+    {
+        let put = bucket
+            .put("k", Bytes::new(), Condition::Always, vec![(name.into(), value.into())])
+            .await;
         assert!(is_refused(&put), "{name:?} {value:?}: {put:?}");
     }
     assert!(is_missing(&bucket.head("k").await));
@@ -163,10 +202,16 @@ pub(super) async fn bad_tags_are_refused(bucket: &dyn Bucket) {
 
 pub(super) async fn many_at_once(bucket: &dyn Bucket) {
     let name = |n: usize| format!("d{}/k{n}", n % 7);
-    for put in join_all((0..200).map(|n| bucket.put(&name(n), bytes(n * 37, n as u8), Condition::Always, vec![]))).await {
+    for put in join_all(
+        (0..200).map(|n| bucket.put(&name(n), bytes(n * 37, n as u8), Condition::Always, vec![])),
+    )
+    .await
+    {
         put.unwrap();
     }
-    for (n, read) in join_all((0..200).map(|n| bucket.get(&name(n), None, None))).await.into_iter().enumerate() {
+    for (n, read) in
+        join_all((0..200).map(|n| bucket.get(&name(n), None, None))).await.into_iter().enumerate()
+    {
         assert_eq!(read.unwrap().body, bytes(n * 37, n as u8));
     }
     for deleted in join_all((0..200).map(|n| bucket.delete(&name(n), None))).await {

@@ -58,7 +58,8 @@ const ODD: &[&str] = &[
 pub(super) async fn odd_keys_are_kept_apart_or_refused(bucket: &dyn Bucket) {
     let mut kept = Vec::new();
     for key in ODD {
-        let body = Bytes::from(if key.ends_with('/') { String::new() } else { format!("body of {key}") });
+        let body =
+            Bytes::from(if key.ends_with('/') { String::new() } else { format!("body of {key}") });
         match bucket.put(key, body, Condition::Always, vec![]).await {
             Ok(_) => kept.push(*key),
             refused => assert!(is_refused(&refused), "{key:?}: {refused:?}"),
@@ -67,8 +68,12 @@ pub(super) async fn odd_keys_are_kept_apart_or_refused(bucket: &dyn Bucket) {
     assert!(kept.len() >= 24, "only {kept:?} are kept");
     for key in ODD {
         if kept.contains(key) {
-            let object = bucket.get(key, None, None).await.unwrap_or_else(|error| panic!("{key:?} was put, and then: {error}"));
-            let expected = if key.ends_with('/') { String::new() } else { format!("body of {key}") };
+            let object = bucket
+                .get(key, None, None)
+                .await
+                .unwrap_or_else(|error| panic!("{key:?} was put, and then: {error}"));
+            let expected =
+                if key.ends_with('/') { String::new() } else { format!("body of {key}") };
             assert_eq!(object.body, expected, "{key:?}");
         } else {
             let read = bucket.get(key, None, None).await;
@@ -95,7 +100,8 @@ pub(super) async fn odd_keys_are_kept_apart_or_refused(bucket: &dyn Bucket) {
 pub(super) async fn long_keys_are_kept_or_refused(bucket: &dyn Bucket) {
     let longest = bucket.capabilities().max_key_bytes;
     // Segments of 200 bytes suit file systems as well.
-    let fits: String = "s".repeat(200).chars().chain(['/']).cycle().take(longest.min(900)).collect();
+    let fits: String =
+        "s".repeat(200).chars().chain(['/']).cycle().take(longest.min(900)).collect();
     bucket.put(&fits, bytes(1, 1), Condition::Always, vec![]).await.unwrap();
     assert_eq!(bucket.get(&fits, None, None).await.unwrap().body, bytes(1, 1));
     for bad in ["x".repeat(longest + 1), "x/".repeat(longest)] {
@@ -103,7 +109,9 @@ pub(super) async fn long_keys_are_kept_or_refused(bucket: &dyn Bucket) {
         assert!(is_refused(&put), "{} bytes: {put:?}", bad.len());
     }
     match bucket.put(&"x".repeat(256), bytes(1, 2), Condition::Always, vec![]).await {
-        Ok(_) => assert_eq!(bucket.get(&"x".repeat(256), None, None).await.unwrap().body, bytes(1, 2)),
+        Ok(_) => {
+            assert_eq!(bucket.get(&"x".repeat(256), None, None).await.unwrap().body, bytes(1, 2))
+        }
         refused => assert!(is_refused(&refused), "{refused:?}"),
     }
 }
@@ -115,7 +123,9 @@ pub(super) async fn a_file_and_its_directory(bucket: &dyn Bucket) {
     for (key, seed) in [("a/b", 3), ("d", 4)] {
         match bucket.put(key, bytes(3, seed), Condition::Always, vec![]).await {
             Ok(_) => expected.push(key),
-            refused => assert!(matches!(refused, Err(BucketError::Nested { .. })), "{key}: {refused:?}"),
+            refused => {
+                assert!(matches!(refused, Err(BucketError::Nested { .. })), "{key}: {refused:?}")
+            }
         }
     }
     expected.sort();

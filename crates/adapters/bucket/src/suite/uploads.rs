@@ -20,12 +20,21 @@ pub(super) async fn parts_become_one_object(bucket: &dyn Bucket) {
         bucket.upload_part("d/k é+", &upload, 2, bytes(len, 2))
     );
     assert!(list_all(bucket, "", false, 10).await.is_empty());
-    let etag = bucket.upload_complete("d/k é+", &upload, vec![first.unwrap(), second.unwrap(), third], Condition::Always).await.unwrap();
+    let etag = bucket
+        .upload_complete(
+            "d/k é+",
+            &upload,
+            vec![first.unwrap(), second.unwrap(), third],
+            Condition::Always,
+        )
+        .await
+        .unwrap();
     let object = bucket.get("d/k é+", None, Some(&etag)).await.unwrap();
     assert_eq!(object.body, [bytes(len, 1), bytes(len, 2), bytes(17, 3)].concat());
     assert_eq!(object.meta.tags, tags);
     assert_eq!(object.meta.etag, etag);
-    let across = bucket.get("d/k é+", Some(len as u64 - 5..len as u64 + 5), Some(&etag)).await.unwrap();
+    let across =
+        bucket.get("d/k é+", Some(len as u64 - 5..len as u64 + 5), Some(&etag)).await.unwrap();
     assert_eq!(across.body, object.body.slice(len - 5..len + 5));
     bucket.upload_abort("d/k é+", &upload).await.unwrap();
     bucket.head("d/k é+").await.unwrap();
@@ -34,11 +43,17 @@ pub(super) async fn parts_become_one_object(bucket: &dyn Bucket) {
 pub(super) async fn large_parts_arrive_whole(bucket: &dyn Bucket) {
     let len = 16 << 20;
     let upload = bucket.upload_begin("large", vec![]).await.unwrap();
-    let sent = join_all((1..=4).map(|n| bucket.upload_part("large", &upload, n, bytes(len, n as u8)))).await;
+    let sent =
+        join_all((1..=4).map(|n| bucket.upload_part("large", &upload, n, bytes(len, n as u8))))
+            .await;
     let parts = sent.into_iter().map(|part| part.unwrap()).collect();
     let etag = bucket.upload_complete("large", &upload, parts, Condition::Absent).await.unwrap();
     assert_eq!(bucket.head("large").await.unwrap().len_bytes, 4 * len as u64);
-    let reads = join_all((0..4u64).map(|n| bucket.get("large", Some(n * len as u64..(n + 1) * len as u64), Some(&etag)))).await;
+    let reads = join_all(
+        (0..4u64)
+            .map(|n| bucket.get("large", Some(n * len as u64..(n + 1) * len as u64), Some(&etag))),
+    )
+    .await;
     for (n, read) in reads.into_iter().enumerate() {
         assert!(read.unwrap().body == bytes(len, n as u8 + 1), "part {n} differs");
     }
@@ -119,23 +134,33 @@ pub(super) async fn parts_are_copied_from_objects(bucket: &dyn Bucket) {
         return bucket.upload_abort("d/from é+", &upload).await.unwrap();
     }
     let sent = bucket.upload_part("d/from é+", &upload, 2, bytes(len as usize, 8)).await.unwrap();
-    let last = bucket.upload_part_copy("d/from é+", &upload, 3, piece(3 * len - 5..3 * len)).await.unwrap();
+    let last = bucket
+        .upload_part_copy("d/from é+", &upload, 3, piece(3 * len - 5..3 * len))
+        .await
+        .unwrap();
     let stale = Piece { etag: ETag("00000000000000000000000000000000".into()), ..piece(0..len) };
     let copied = bucket.upload_part_copy("d/from é+", &upload, 4, stale).await;
     assert!(is_changed(&copied), "{copied:?}");
-    let beyond = bucket.upload_part_copy("d/from é+", &upload, 4, piece(2 * len..3 * len + 1)).await;
+    let beyond =
+        bucket.upload_part_copy("d/from é+", &upload, 4, piece(2 * len..3 * len + 1)).await;
     assert!(is_refused(&beyond), "{beyond:?}");
-    let missing = bucket.upload_part_copy("d/from é+", &upload, 4, Piece { key: "nowhere".into(), ..piece(0..len) }).await;
+    let missing = bucket
+        .upload_part_copy("d/from é+", &upload, 4, Piece { key: "nowhere".into(), ..piece(0..len) })
+        .await;
     assert!(is_missing(&missing), "{missing:?}");
     let guard = Condition::Match(etag.clone());
-    bucket.upload_complete("d/from é+", &upload, vec![middle.unwrap(), sent, last], guard).await.unwrap();
+    bucket
+        .upload_complete("d/from é+", &upload, vec![middle.unwrap(), sent, last], guard)
+        .await
+        .unwrap();
     let (len, whole) = (len as usize, bucket.get("d/from é+", None, None).await.unwrap().body);
     assert_eq!(whole, [&body[len..2 * len], &bytes(len, 8), &body[3 * len - 5..]].concat());
 }
 
 pub(super) async fn unfinished_ones_are_told(bucket: &dyn Bucket) {
     let told = async |key: &str| {
-        let mut uploads: Vec<String> = bucket.uploads(key).await.unwrap().into_iter().map(|upload| upload.0).collect();
+        let mut uploads: Vec<String> =
+            bucket.uploads(key).await.unwrap().into_iter().map(|upload| upload.0).collect();
         uploads.sort();
         uploads
     };

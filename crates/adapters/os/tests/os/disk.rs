@@ -60,12 +60,22 @@ fn modes_of_opening() {
     run(async {
         let dir = temporary();
         let disk = disk(&dir);
-        assert!(matches!(disk.open("a", OpenMode::Existing).await, Err(DiskError::NotFound { path }) if path.ends_with("/a")));
-        disk.open("a", OpenMode::Create).await.expect("created").write_at(0, Bytes::from_static(b"x")).await.expect("written");
+        assert!(
+            matches!(disk.open("a", OpenMode::Existing).await, Err(DiskError::NotFound { path }) if path.ends_with("/a"))
+        );
+        disk.open("a", OpenMode::Create)
+            .await
+            .expect("created")
+            .write_at(0, Bytes::from_static(b"x"))
+            .await
+            .expect("written");
         assert_eq!(disk.open("a", OpenMode::Create).await.expect("there").len().await, Ok(1));
         assert_eq!(disk.open("a", OpenMode::Existing).await.expect("there").len().await, Ok(1));
         assert!(matches!(disk.open("a", OpenMode::CreateNew).await, Err(DiskError::Exists { .. })));
-        assert!(matches!(disk.open("none/a", OpenMode::Create).await, Err(DiskError::NotFound { .. })));
+        assert!(matches!(
+            disk.open("none/a", OpenMode::Create).await,
+            Err(DiskError::NotFound { .. })
+        ));
         let mode = fs::metadata(dir.path().join("a")).expect("it is there").permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
     });
@@ -122,7 +132,9 @@ fn a_punched_range_is_free_and_zero() {
         file.punch(0, 0).await.expect("nothing to do");
         file.punch(2 << 20, 1 << 20).await.expect("behind the end is nothing");
         assert_eq!(file.len().await, Ok(1 << 20));
-        assert!(file.read_at(64 << 10, 512 << 10).await.expect("read").iter().all(|&byte| byte == 0));
+        assert!(
+            file.read_at(64 << 10, 512 << 10).await.expect("read").iter().all(|&byte| byte == 0)
+        );
         assert_eq!(file.read_at((64 << 10) - 1, 1).await.expect("read")[..], [7]);
         assert_eq!(file.read_at(576 << 10, 1).await.expect("read")[..], [7]);
         assert_eq!(before - blocks(), (512 << 10) / 512);
@@ -163,11 +175,17 @@ fn paths_stay_inside() {
         let disk = disk(&dir);
         for path in ["", "/etc/passwd", "..", "a/../../b", "./a", "a//b", "a/", "a\0b"] {
             let refused = |error: &DiskError| matches!(error, DiskError::Failed { what, .. } if what.contains("not a path inside"));
-            assert!(disk.open(path, OpenMode::Create).await.is_err_and(|error| refused(&error)), "{path:?}");
+            assert!(
+                disk.open(path, OpenMode::Create).await.is_err_and(|error| refused(&error)),
+                "{path:?}"
+            );
             assert!(disk.remove(path).await.is_err_and(|error| refused(&error)), "{path:?}");
             assert!(disk.create_dir(path).await.is_err_and(|error| refused(&error)), "{path:?}");
             assert!(disk.rename("a", path).await.is_err_and(|error| refused(&error)), "{path:?}");
-            assert!(path.is_empty() || disk.list(path).await.is_err_and(|error| refused(&error)), "{path:?}");
+            assert!(
+                path.is_empty() || disk.list(path).await.is_err_and(|error| refused(&error)),
+                "{path:?}"
+            );
         }
     });
 }
@@ -178,7 +196,10 @@ fn a_foreign_name_is_an_error_not_an_omission() {
         use std::os::unix::ffi::OsStrExt;
         let dir = temporary();
         fs::write(dir.path().join(std::ffi::OsStr::from_bytes(b"\xff")), b"").expect("written");
-        assert!(matches!(disk(&dir).list("").await, Err(DiskError::Failed { what, .. }) if what.contains("foreign name")));
+        assert!(
+            matches!(disk(&dir).list("").await, Err(DiskError::Failed { what, .. }) if what.contains("foreign \
+                name"))
+        );
     });
 }
 
@@ -189,7 +210,10 @@ fn the_data_directory_is_made_private_and_must_be_a_directory() {
     ebb_os::ports(&made).map(|_| ()).expect("made");
     assert_eq!(fs::metadata(&made).expect("it is there").permissions().mode() & 0o777, 0o700);
     fs::write(dir.path().join("f"), b"").expect("written");
-    assert!(matches!(ebb_os::ports(&dir.path().join("f")).map(|_| ()), Err(DiskError::Failed { .. })));
+    assert!(matches!(
+        ebb_os::ports(&dir.path().join("f")).map(|_| ()),
+        Err(DiskError::Failed { .. })
+    ));
     assert!(ebb_os::ports(Path::new("/proc/none")).map(|_| ()).is_err());
 }
 
@@ -205,8 +229,8 @@ fn space_and_boot_id_are_the_machines() {
     });
 }
 
-/// Somebody else has a file with an open of his own, also of this process, and with a mapping that is
-/// left of one; not with another descriptor of the open that asks.
+/// Somebody else has a file with an open of his own, also of this process, and with a mapping that
+/// is left of one; not with another descriptor of the open that asks.
 #[test]
 fn who_else_has_a_file_is_known() {
     run(async {
@@ -218,7 +242,16 @@ fn who_else_has_a_file_is_known() {
         let reader = fs::File::open(dir.path().join("f")).expect("it opens again");
         assert_eq!(file.is_held(), Some(true));
         // SAFETY: a new mapping of a file that nobody cuts.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), 6, libc::PROT_READ, libc::MAP_SHARED, reader.as_raw_fd(), 0) };
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                6,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                reader.as_raw_fd(),
+                0,
+            )
+        };
         assert_ne!(at, libc::MAP_FAILED);
         drop(reader);
         assert_eq!(file.is_held(), Some(true));

@@ -16,7 +16,15 @@ impl Small {
         let target = CString::new(dir.path().as_os_str().as_bytes()).expect("paths have no NUL");
         let options = CString::new(format!("size={bytes}")).expect("no NUL");
         // SAFETY: all pointers are to texts that end in NUL.
-        let result = unsafe { libc::mount(c"none".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, options.as_ptr().cast()) };
+        let result = unsafe {
+            libc::mount(
+                c"none".as_ptr(),
+                target.as_ptr(),
+                c"tmpfs".as_ptr(),
+                0,
+                options.as_ptr().cast(),
+            )
+        };
         if result == 0 {
             return Some(Small(dir));
         }
@@ -48,10 +56,18 @@ fn a_full_disk_says_so_and_recovers() {
         let disk = OsDisk::open(small.0.path()).expect("it opens");
         let file = disk.open("f", OpenMode::Create).await.expect("created");
         file.write_at(0, vec![1; 512 << 10].into()).await.expect("there is room");
-        assert_eq!(file.write_at(512 << 10, vec![2; 1 << 20].into()).await, Err(DiskError::NoSpace));
+        assert_eq!(
+            file.write_at(512 << 10, vec![2; 1 << 20].into()).await,
+            Err(DiskError::NoSpace)
+        );
         assert_eq!(disk.space().await.expect("it is known").free_bytes, 0);
         assert_eq!(file.read_at(0, 512 << 10).await.expect("read"), vec![1; 512 << 10]);
         file.punch(0, 256 << 10).await.expect("punched");
-        disk.open("g", OpenMode::Create).await.expect("created").write_at(0, Bytes::from_static(b"fits")).await.expect("there is room");
+        disk.open("g", OpenMode::Create)
+            .await
+            .expect("created")
+            .write_at(0, Bytes::from_static(b"fits"))
+            .await
+            .expect("there is room");
     });
 }

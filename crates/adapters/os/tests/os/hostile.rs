@@ -28,7 +28,10 @@ async fn receive(bytes: &[u8], close: bool) -> Option<Result<Option<bytes::Bytes
 fn a_length_beyond_all_frames_is_refused_at_once() {
     for len in [MAX_FRAME_BYTES as u32 + 1, u32::MAX] {
         let error = run(receive(&len.to_le_bytes(), false)).expect("it is answered at once");
-        assert!(matches!(&error, Err(NetError::Protocol { what }) if what.contains(&len.to_string())), "{error:?}");
+        assert!(
+            matches!(&error, Err(NetError::Protocol { what }) if what.contains(&len.to_string())),
+            "{error:?}"
+        );
     }
 }
 
@@ -42,7 +45,10 @@ fn another_protocol_is_refused() {
 fn half_a_frame_and_a_close_is_a_broken_connection() {
     for bytes in [&[9][..], &[9, 0, 0, 0], &[9, 0, 0, 0, 1, 2, 3]] {
         let error = run(receive(bytes, true)).expect("it is answered at once");
-        assert!(matches!(&error, Err(NetError::Broken { what }) if what.contains("in the middle")), "{error:?}");
+        assert!(
+            matches!(&error, Err(NetError::Broken { what }) if what.contains("in the middle")),
+            "{error:?}"
+        );
     }
 }
 
@@ -59,6 +65,9 @@ fn a_close_without_a_word_is_good_order() {
 /// A frame of garbage passes the transport, which knows no better, and not the format.
 #[test]
 fn garbage_in_a_frame_is_the_formats_to_refuse() {
-    let frame = run(receive(&[5, 0, 0, 0, 1, 2, 3, 4, 5], true)).expect("it arrived").expect("it is a frame").expect("it is there");
+    let frame = run(receive(&[5, 0, 0, 0, 1, 2, 3, 4, 5], true))
+        .expect("it arrived")
+        .expect("it is a frame")
+        .expect("it is there");
     assert!(rpc::decode(frame).is_err());
 }

@@ -28,7 +28,10 @@ fn hold(dir: &Path) -> Child {
         .spawn()
         .expect("it starts");
     let output = BufReader::new(child.stdout.take().expect("it is piped"));
-    assert!(output.lines().any(|line| line.is_ok_and(|line| line == "locked")), "the holder ended early");
+    assert!(
+        output.lines().any(|line| line.is_ok_and(|line| line == "locked")),
+        "the holder ended early"
+    );
     child
 }
 
@@ -40,7 +43,10 @@ fn one_process_has_the_directory() {
     let mut first = hold(dir.path());
     let second = disk(&dir);
     let error = second.lock().expect_err("the first has it");
-    assert!(matches!(&error, DiskError::InUse { owner } if owner.starts_with(&format!("process {} (", first.id()))), "{error}");
+    assert!(
+        matches!(&error, DiskError::InUse { owner } if owner.starts_with(&format!("process {} (", first.id()))),
+        "{error}"
+    );
     first.kill().expect("it runs");
     first.wait().expect("it ends");
     assert_eq!(second.lock(), Ok(()));

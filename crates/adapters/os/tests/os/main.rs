@@ -15,7 +15,10 @@ use tokio::task::LocalSet;
 
 /// Runs `test` as a node runs: on one thread, with local tasks.
 fn run<F: Future>(test: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime starts");
     LocalSet::new().block_on(&runtime, test)
 }
 

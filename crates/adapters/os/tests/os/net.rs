@@ -31,7 +31,12 @@ fn frames_arrive_as_they_were_sent() {
         async fn send(sender: &mut dyn FrameSender, sizes: &[usize]) {
             for (seed, &size) in sizes.iter().enumerate() {
                 let frame = pattern(size, seed);
-                let parts = vec![frame.slice(..size / 3), Bytes::new(), frame.slice(size / 3..size / 2), frame.slice(size / 2..)];
+                let parts = vec![
+                    frame.slice(..size / 3),
+                    Bytes::new(),
+                    frame.slice(size / 3..size / 2),
+                    frame.slice(size / 2..),
+                ];
                 sender.send(parts).await.expect("sent");
             }
         }
@@ -80,17 +85,27 @@ fn a_dropped_send_ends_the_connection() {
     run(async {
         let ((mut sender, _a), (_b, mut receiver)) = pair().await;
         let mut sent = 0;
-        while timeout(Duration::from_millis(100), sender.send(vec![pattern(MAX_FRAME_BYTES, sent)])).await.is_ok() {
+        while timeout(Duration::from_millis(100), sender.send(vec![pattern(MAX_FRAME_BYTES, sent)]))
+            .await
+            .is_ok()
+        {
             sent += 1;
         }
         let error = sender.send(vec![Bytes::from_static(b"next")]).await;
-        assert!(matches!(&error, Err(NetError::Broken { what }) if what.contains("only in part")), "{error:?}");
+        assert!(
+            matches!(&error, Err(NetError::Broken { what }) if what.contains("only in part")),
+            "{error:?}"
+        );
         drop(sender);
         for seed in 0..sent {
             assert_eq!(receiver.receive().await, Ok(Some(pattern(MAX_FRAME_BYTES, seed))));
         }
         let error = receiver.receive().await;
-        assert!(matches!(&error, Err(NetError::Broken { what }) if what.contains("in the middle of a frame")), "{error:?}");
+        assert!(
+            matches!(&error, Err(NetError::Broken { what }) if what.contains("in the middle of a \
+                frame")),
+            "{error:?}"
+        );
     });
 }
 
@@ -98,7 +113,8 @@ fn a_dropped_send_ends_the_connection() {
 fn a_frame_that_is_too_long_is_not_sent() {
     run(async {
         let ((mut sender, _a), (_b, mut receiver)) = pair().await;
-        let refused = sender.send(vec![pattern(MAX_FRAME_BYTES, 0), Bytes::from_static(b"x")]).await;
+        let refused =
+            sender.send(vec![pattern(MAX_FRAME_BYTES, 0), Bytes::from_static(b"x")]).await;
         assert!(matches!(refused, Err(NetError::Protocol { .. })));
         sender.send(vec![Bytes::from_static(b"fits")]).await.expect("the connection is as it was");
         assert_eq!(receiver.receive().await, Ok(Some(Bytes::from_static(b"fits"))));
@@ -128,10 +144,14 @@ fn what_cannot_be_reached_is_named() {
         let error = net.listen(&taken).await.map(|_| ()).expect_err("it is taken");
         assert!(error.to_string().starts_with(&taken), "{error}");
         drop(listener);
-        let addresses = [taken.as_str(), "no-such-host.invalid:1", "127.0.0.1", "", "127.0.0.1:99999"];
+        let addresses =
+            [taken.as_str(), "no-such-host.invalid:1", "127.0.0.1", "", "127.0.0.1:99999"];
         for address in addresses {
             let error = net.connect(address).await.map(|_| ()).expect_err("nobody is there");
-            assert!(matches!(&error, NetError::Unreachable { address: named, .. } if named == address), "{error}");
+            assert!(
+                matches!(&error, NetError::Unreachable { address: named, .. } if named == address),
+                "{error}"
+            );
         }
     });
 }
@@ -150,8 +170,10 @@ fn a_local_socket_is_its_owners() {
         assert_eq!(listener.address(), address);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let (ours, theirs) = tokio::join!(net.connect(&address), listener.accept());
-        let ((mut a_send, _a), (mut b_send, mut b_receive)) = (ours.expect("connected").split(), theirs.expect("accepted").split());
-        let (sent, received) = tokio::join!(a_send.send(vec![pattern(300_000, 1)]), b_receive.receive());
+        let ((mut a_send, _a), (mut b_send, mut b_receive)) =
+            (ours.expect("connected").split(), theirs.expect("accepted").split());
+        let (sent, received) =
+            tokio::join!(a_send.send(vec![pattern(300_000, 1)]), b_receive.receive());
         assert_eq!((sent, received), (Ok(()), Ok(Some(pattern(300_000, 1)))));
         drop((a_send, _a));
         assert_eq!(b_receive.receive().await, Ok(None));
@@ -162,7 +184,13 @@ fn a_local_socket_is_its_owners() {
         drop(listener);
         assert!(!path.exists(), "it goes with its listener");
         let error = net.connect(&address).await.map(|_| ()).expect_err("nobody is there");
-        assert!(matches!(&error, NetError::Unreachable { address: named, .. } if *named == address), "{error}");
-        assert!(net.listen(&format!("unix:/{}", "x".repeat(200))).await.is_err(), "longer than a socket's path may be");
+        assert!(
+            matches!(&error, NetError::Unreachable { address: named, .. } if *named == address),
+            "{error}"
+        );
+        assert!(
+            net.listen(&format!("unix:/{}", "x".repeat(200))).await.is_err(),
+            "longer than a socket's path may be"
+        );
     });
 }

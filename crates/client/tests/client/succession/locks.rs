@@ -34,8 +34,8 @@ fn flock(mode: Option<LockMode>) -> LockAsk {
     ask(FLOCK, LockRange::WHOLE, mode)
 }
 
-/// What an owner asks for, one after the other. It splits, merges, weakens and strengthens, and is refused where the
-/// stranger is in the way.
+/// What an owner asks for, one after the other. It splits, merges, weakens and strengthens, and is
+/// refused where the stranger is in the way.
 fn asks_of(owner: LockOwner) -> Vec<LockAsk> {
     match owner {
         LockOwner::Fcntl(_) => vec![
@@ -49,15 +49,28 @@ fn asks_of(owner: LockOwner) -> Vec<LockAsk> {
             fcntl(8, 8, SHARED),
             ask(FCNTL, LockRange::WHOLE, None),
         ],
-        LockOwner::Flock(_) => vec![flock(SHARED), flock(EXCLUSIVE), flock(SHARED), flock(None), flock(SHARED), flock(SHARED)],
+        LockOwner::Flock(_) => vec![
+            flock(SHARED),
+            flock(EXCLUSIVE),
+            flock(SHARED),
+            flock(None),
+            flock(SHARED),
+            flock(SHARED),
+        ],
     }
 }
 
 fn stranger_has(node: &Node) {
     let mut locks = node.locks.borrow_mut();
     let piece = |range, mode| [LockPiece { range, mode }];
-    assert_eq!(locks.reclaim(STRANGER, FILE, FCNTL, 9, &piece(range(30, 31), LockMode::Exclusive)), Ok(()));
-    assert_eq!(locks.reclaim(STRANGER, FILE, FLOCK, 9, &piece(LockRange::WHOLE, LockMode::Shared)), Ok(()));
+    assert_eq!(
+        locks.reclaim(STRANGER, FILE, FCNTL, 9, &piece(range(30, 31), LockMode::Exclusive)),
+        Ok(())
+    );
+    assert_eq!(
+        locks.reclaim(STRANGER, FILE, FLOCK, 9, &piece(LockRange::WHOLE, LockMode::Shared)),
+        Ok(())
+    );
 }
 
 fn is_refused(ask: &LockAsk) -> bool {
@@ -92,7 +105,9 @@ fn node_has(node: &Node, owner: LockOwner, byte: u64) -> Option<LockMode> {
     let mut modes = [LockMode::Exclusive, LockMode::Shared].into_iter();
     let locks = node.locks.borrow();
     // The stranger itself is not in its own way.
-    let is_in_the_way = |mode| locks.test(STRANGER, FILE, owner, LockPiece { range: range(byte, byte), mode }).is_some();
+    let is_in_the_way = |mode| {
+        locks.test(STRANGER, FILE, owner, LockPiece { range: range(byte, byte), mode }).is_some()
+    };
     modes.find(|mode| match mode {
         LockMode::Exclusive => is_in_the_way(LockMode::Shared),
         LockMode::Shared => is_in_the_way(LockMode::Exclusive),
@@ -130,12 +145,13 @@ enum Next {
     Unlock,
 }
 
-/// Situation: a client dies at any moment of requests for locks of two owners side by side; the node starts anew before
-/// its heir comes, after that, or not.
-/// Danger: the heir knows of less than was granted, and a lock that somebody counts on is gone with the node, or one
-/// that nobody knows of stays for ever; or it knows of more, and takes a lock that is another's by now.
-/// Expectation: what had been answered is held, before and after. Of a request without an answer nothing is held that the
-/// node has not granted; when it comes again it is settled, and so it is when the owner gives up everything.
+/// Situation: a client dies at any moment of requests for locks of two owners side by side; the
+/// node starts anew before its heir comes, after that, or not. Danger: the heir knows of less than
+/// was granted, and a lock that somebody counts on is gone with the node, or one that nobody knows
+/// of stays for ever; or it knows of more, and takes a lock that is another's by now. Expectation:
+/// what had been answered is held, before and after. Of a request without an answer nothing is held
+/// that the node has not granted; when it comes again it is settled, and so it is when the owner
+/// gives up everything.
 #[test]
 fn locks_outlive_the_process() {
     for then in [NodeThen::Stays, NodeThen::Restarts, NodeThen::RestartsLater] {
@@ -164,12 +180,15 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
         });
         (owner, done)
     });
-    let dies = first.lives_until(death, || users.iter().all(|(owner, done)| done.get() == asks_of(*owner).len()));
+    let dies = first.lives_until(death, || {
+        users.iter().all(|(owner, done)| done.get() == asks_of(*owner).len())
+    });
     if !dies {
         return false;
     }
     drop(client);
-    let granted = OWNERS.map(|owner| BYTES.map(|byte| node_has(&node, owner, byte)).collect::<Vec<_>>());
+    let granted =
+        OWNERS.map(|owner| BYTES.map(|byte| node_has(&node, owner, byte)).collect::<Vec<_>>());
     if then == NodeThen::Restarts {
         restart(&node);
     }
@@ -185,11 +204,17 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
         for (byte, granted) in BYTES.zip(granted) {
             let (had, has) = (mode_at(&answered, byte), node_has(&node, *owner, byte));
             match asks.get(done.get()).filter(|ask| ask.range.overlaps(range(byte, byte))) {
-                _ if then == NodeThen::Stays => assert_eq!(has, *granted, "{case}: {owner:?} at {byte}"),
+                _ if then == NodeThen::Stays => {
+                    assert_eq!(has, *granted, "{case}: {owner:?} at {byte}")
+                }
                 None => assert_eq!((has, *granted), (had, had), "{case}: {owner:?} at {byte}"),
                 Some(ask) => {
-                    let least = if let LockOwner::Fcntl(_) = owner { had.min(ask.mode) } else { None };
-                    assert!(least <= has && has <= *granted, "{case}: {owner:?} at {byte}: {least:?} {has:?} {granted:?}");
+                    let least =
+                        if let LockOwner::Fcntl(_) = owner { had.min(ask.mode) } else { None };
+                    assert!(
+                        least <= has && has <= *granted,
+                        "{case}: {owner:?} at {byte}: {least:?} {has:?} {granted:?}"
+                    );
                 }
             }
         }
@@ -202,17 +227,35 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
         for (at, again) in rest.iter().enumerate() {
             let (asking, again) = (client.clone(), *again);
             let answer = if is_refused(&again) { Err(FsError::WouldBlock) } else { Ok(()) };
-            assert_eq!(heir.run(async move { asking.lock(again).await }), answer, "{case}: {again:?}");
+            assert_eq!(
+                heir.run(async move { asking.lock(again).await }),
+                answer,
+                "{case}: {again:?}"
+            );
             let held = held_after(&asks[..done.get() + at + 1]);
             for byte in BYTES {
-                assert_eq!(node_has(&node, owner, byte), mode_at(&held, byte), "{case}: {owner:?} at {byte} after {again:?}");
+                assert_eq!(
+                    node_has(&node, owner, byte),
+                    mode_at(&held, byte),
+                    "{case}: {owner:?} at {byte} after {again:?}"
+                );
             }
         }
         for is_known_to_be_free in [false, true] {
             let (closing, asked) = (client.clone(), node.count("lock"));
-            assert_eq!(heir.run(async move { closing.unlock_all(FILE, owner).await }), Ok(()), "{case}");
-            assert!(BYTES.into_iter().all(|byte| node_has(&node, owner, byte).is_none()), "{case}: {owner:?}");
-            assert!(!is_known_to_be_free || node.count("lock") == asked, "{case}: nobody is asked in vain");
+            assert_eq!(
+                heir.run(async move { closing.unlock_all(FILE, owner).await }),
+                Ok(()),
+                "{case}"
+            );
+            assert!(
+                BYTES.into_iter().all(|byte| node_has(&node, owner, byte).is_none()),
+                "{case}: {owner:?}"
+            );
+            assert!(
+                !is_known_to_be_free || node.count("lock") == asked,
+                "{case}: nobody is asked in vain"
+            );
         }
     }
     no_error_stands(&heir, &client);
@@ -220,10 +263,10 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
     true
 }
 
-/// Situation: a client dies at any moment of a wait for a lock; whoever has the lock lets it go in time, before the heir
-/// comes, or after that.
-/// Danger: the lock is set aside for a wait that nobody waits for any more, and everybody else is kept out for good.
-/// Expectation: whoever waits again has it, and where nobody does it is free.
+/// Situation: a client dies at any moment of a wait for a lock; whoever has the lock lets it go in
+/// time, before the heir comes, or after that. Danger: the lock is set aside for a wait that nobody
+/// waits for any more, and everybody else is kept out for good. Expectation: whoever waits again
+/// has it, and where nobody does it is free.
 #[test]
 fn a_wait_does_not_outlive_the_process() {
     for lets_go_at in [Some(6), Some(1_000), None] {
@@ -234,12 +277,16 @@ fn a_wait_does_not_outlive_the_process() {
                 let (node, left) = (Node::new(&world), nothing_left());
                 let wanted = fcntl(0, 9, EXCLUSIVE);
                 let piece = LockPiece { range: wanted.range, mode: LockMode::Exclusive };
-                assert_eq!(node.locks.borrow_mut().reclaim(STRANGER, FILE, FCNTL, 9, &[piece]), Ok(()));
+                assert_eq!(
+                    node.locks.borrow_mut().reclaim(STRANGER, FILE, FCNTL, 9, &[piece]),
+                    Ok(())
+                );
                 let first = Process::on(&node, &left);
                 let client = first.attach();
                 let began = world.now();
                 let waiting = client.clone();
-                let granted = first.start(async move { waiting.lock_waiting(wanted, true, pending()).await });
+                let granted =
+                    first.start(async move { waiting.lock_waiting(wanted, true, pending()).await });
                 if let Some(ms) = lets_go_at {
                     let (node, world) = (node.clone(), world.clone());
                     drop(world.clone().start(async move {
@@ -248,7 +295,9 @@ fn a_wait_does_not_outlive_the_process() {
                         node.tell_of_locks();
                     }));
                 }
-                let dies = first.lives_until(death, || granted.borrow().is_some() || world.now() > began + Duration::from_millis(20));
+                let dies = first.lives_until(death, || {
+                    granted.borrow().is_some() || world.now() > began + Duration::from_millis(20)
+                });
                 if !dies {
                     return false;
                 }
@@ -262,14 +311,23 @@ fn a_wait_does_not_outlive_the_process() {
                 }
                 if next == Next::Again {
                     let waiting = client.clone();
-                    let granted = heir.start(async move { waiting.lock_waiting(wanted, true, pending()).await });
+                    let granted = heir
+                        .start(async move { waiting.lock_waiting(wanted, true, pending()).await });
                     world.pass(Duration::from_secs(1));
                     assert_eq!(granted.take(), Some(Ok(())), "{case}");
                     assert_eq!(node_has(&node, FCNTL, 9), EXCLUSIVE, "{case}");
                 }
                 let closing = client.clone();
-                assert_eq!(heir.run(async move { closing.unlock_all(FILE, FCNTL).await }), Ok(()), "{case}");
-                assert_eq!(node.locks.borrow_mut().reclaim(PASSER_BY, FILE, FCNTL, 9, &[piece]), Ok(()), "{case}: it is free");
+                assert_eq!(
+                    heir.run(async move { closing.unlock_all(FILE, FCNTL).await }),
+                    Ok(()),
+                    "{case}"
+                );
+                assert_eq!(
+                    node.locks.borrow_mut().reclaim(PASSER_BY, FILE, FCNTL, 9, &[piece]),
+                    Ok(()),
+                    "{case}: it is free"
+                );
                 assert_eq!(node.locks.borrow().check(), Vec::<String>::new(), "{case}");
                 no_error_stands(&heir, &client);
                 true
@@ -278,10 +336,10 @@ fn a_wait_does_not_outlive_the_process() {
     }
 }
 
-/// Situation: the node starts anew, and whoever has its locks dies at any moment of taking them back: the client that had
-/// them, or its heir. The node takes locks back only until it is told that everything is repeated.
-/// Danger: the next one takes them back once more where that is over, is refused, and counts them as lost; or believes
-/// that they were taken back when they were not.
+/// Situation: the node starts anew, and whoever has its locks dies at any moment of taking them
+/// back: the client that had them, or its heir. The node takes locks back only until it is told
+/// that everything is repeated. Danger: the next one takes them back once more where that is over,
+/// is refused, and counts them as lost; or believes that they were taken back when they were not.
 /// Expectation: the last heir holds all of them, and no error stands.
 #[test]
 fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
@@ -311,7 +369,9 @@ fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
             } else {
                 restart(&node);
                 let dies = first.lives_until(death, || {
-                    node.count("renew") > renewals && node.count("told") > 0 && client.cache_rule() == CacheRule::Sole
+                    node.count("renew") > renewals
+                        && node.count("told") > 0
+                        && client.cache_rule() == CacheRule::Sole
                 });
                 first.kill();
                 dies
@@ -320,9 +380,15 @@ fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
             let client = heir.attach();
             world.pass(Duration::from_secs(1));
             for owner in OWNERS {
-                let expected = held_after(&held.into_iter().filter(|ask| ask.owner == owner).collect::<Vec<_>>());
+                let expected = held_after(
+                    &held.into_iter().filter(|ask| ask.owner == owner).collect::<Vec<_>>(),
+                );
                 for byte in BYTES {
-                    assert_eq!(node_has(&node, owner, byte), mode_at(&expected, byte), "{case}: {owner:?} at {byte}");
+                    assert_eq!(
+                        node_has(&node, owner, byte),
+                        mode_at(&expected, byte),
+                        "{case}: {owner:?} at {byte}"
+                    );
                 }
             }
             no_error_stands(&heir, &client);

@@ -22,15 +22,33 @@ impl Draw {
     fn mutations(&mut self) -> Vec<Mutation> {
         let mut all = Vec::new();
         for what in self.makes() {
-            all.push(Mutation::Make { parent: self.ino(), name: self.name(), ino: self.ino(), mode: self.u16(), what });
+            all.push(Mutation::Make {
+                parent: self.ino(),
+                name: self.name(),
+                ino: self.ino(),
+                mode: self.u16(),
+                what,
+            });
         }
         let whiteout = RenameMode::Whiteout { keep_target: self.flag(), ino: Some(self.ino()) };
         for mode in [RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange, whiteout] {
             let (from, to) = (self.ino(), self.ino());
-            all.push(Mutation::Rename { from, name: self.name(), to, new_name: self.name(), mode, holders: self.sessions() });
+            all.push(Mutation::Rename {
+                from,
+                name: self.name(),
+                to,
+                new_name: self.name(),
+                mode,
+                holders: self.sessions(),
+            });
         }
         for mode in [XattrMode::Set, XattrMode::Create, XattrMode::Replace] {
-            all.push(Mutation::SetXattr { ino: self.ino(), name: self.bytes(), value: self.bytes(), mode });
+            all.push(Mutation::SetXattr {
+                ino: self.ino(),
+                name: self.bytes(),
+                value: self.bytes(),
+                mode,
+            });
         }
         all.extend([
             Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() },
@@ -46,7 +64,12 @@ impl Draw {
                 drop_set_id: self.flag(),
             },
         ]);
-        all.push(Mutation::Tmpfile { parent: self.ino(), ino: self.ino(), mode: self.u16(), holder: self.session() });
+        all.push(Mutation::Tmpfile {
+            parent: self.ino(),
+            ino: self.ino(),
+            mode: self.u16(),
+            holder: self.session(),
+        });
         for what in [Allocation::Reserve, Allocation::Zero] {
             all.push(Mutation::Fallocate {
                 ino: self.ino(),
@@ -59,7 +82,12 @@ impl Draw {
             });
         }
         for class in [AclClass::Access, AclClass::Default] {
-            all.push(Mutation::SetAcl { ino: self.ino(), class, value: self.bytes(), drop_set_gid: self.flag() });
+            all.push(Mutation::SetAcl {
+                ino: self.ino(),
+                class,
+                value: self.bytes(),
+                drop_set_gid: self.flag(),
+            });
         }
         all.push(Mutation::Write {
             ino: self.ino(),
@@ -82,20 +110,38 @@ impl Draw {
     fn commands(&mut self) -> Vec<Command> {
         let mut all = vec![
             Command::SessionOpen { session: self.session(), client: self.text(), replaces: None },
-            Command::SessionOpen { session: self.session(), client: self.text(), replaces: Some(self.session()) },
+            Command::SessionOpen {
+                session: self.session(),
+                client: self.text(),
+                replaces: Some(self.session()),
+            },
             Command::SessionClose { session: self.session() },
             Command::Release { session: self.session(), ino: self.ino() },
         ];
         for mutation in self.mutations() {
-            all.push(Command::Client { tx: self.tx(), caller: self.caller(), stamp: self.stamp(), mutation });
+            all.push(Command::Client {
+                tx: self.tx(),
+                caller: self.caller(),
+                stamp: self.stamp(),
+                mutation,
+            });
         }
         let extent = [
-            ExtentCommand::Present { ino: self.ino(), etag: self.text(), first: self.u64(), sums: self.list(Draw::u32) },
+            ExtentCommand::Present {
+                ino: self.ino(),
+                etag: self.text(),
+                first: self.u64(),
+                sums: self.list(Draw::u32),
+            },
             ExtentCommand::Absent { ino: self.ino(), first: self.u64(), count: self.u64() },
             ExtentCommand::Synced { scope: SyncScope::File(self.ino()), upto: self.index() },
             ExtentCommand::Synced { scope: SyncScope::All, upto: self.index() },
             ExtentCommand::Synced { scope: SyncScope::Written, upto: self.index() },
-            ExtentCommand::Summed { ino: self.ino(), version: self.version(), sums: self.list(|draw| (draw.u64(), draw.u32())) },
+            ExtentCommand::Summed {
+                ino: self.ino(),
+                version: self.version(),
+                sums: self.list(|draw| (draw.u64(), draw.u32())),
+            },
             ExtentCommand::Unsynced { ino: self.ino(), first: self.u64(), count: self.u64() },
             ExtentCommand::Packed { ino: self.ino(), range: Some(self.pack_range()) },
             ExtentCommand::Packed { ino: self.ino(), range: None },
@@ -110,37 +156,87 @@ impl Draw {
             BackingCommand::UploadBegun { ino, key: self.text(), upload: None },
             BackingCommand::UploadBegun { ino, key: self.text(), upload: Some(self.text()) },
             BackingCommand::UploadAborted { ino },
-            BackingCommand::Uploaded { ino, key: self.text(), etag: self.text(), len_bytes: self.u64(), version: self.version() },
+            BackingCommand::Uploaded {
+                ino,
+                key: self.text(),
+                etag: self.text(),
+                len_bytes: self.u64(),
+                version: self.version(),
+            },
             BackingCommand::Moved { ino, key: self.text(), etag: self.text() },
             BackingCommand::Deleted { key: self.text() },
             BackingCommand::PageWritten { dir, version: self.version(), etag: self.text() },
             BackingCommand::Unredirect { dir },
-            BackingCommand::Replaced { ino, etag: self.text(), len_bytes: self.u64(), modified: self.time(), stamp: self.stamp() },
+            BackingCommand::Replaced {
+                ino,
+                etag: self.text(),
+                len_bytes: self.u64(),
+                modified: self.time(),
+                stamp: self.stamp(),
+            },
             BackingCommand::Vanished { parent: dir, name: self.name(), stamp: self.stamp() },
             BackingCommand::Revalidating { dir },
             BackingCommand::SendAgain { ino, stamp: self.stamp() },
-            BackingCommand::RolledBack { ino, etag: self.text(), len_bytes: self.u64(), modified: self.time(), stamp: self.stamp() },
+            BackingCommand::RolledBack {
+                ino,
+                etag: self.text(),
+                len_bytes: self.u64(),
+                modified: self.time(),
+                stamp: self.stamp(),
+            },
             BackingCommand::Forget { dir, inos: self.list(Draw::ino) },
-            BackingCommand::PiecesFound { dir, pieces: self.list(Draw::page_piece), end: None, now: self.time() },
-            BackingCommand::PiecesFound { dir, pieces: self.list(Draw::page_piece), end: Some(self.name()), now: self.time() },
+            BackingCommand::PiecesFound {
+                dir,
+                pieces: self.list(Draw::page_piece),
+                end: None,
+                now: self.time(),
+            },
+            BackingCommand::PiecesFound {
+                dir,
+                pieces: self.list(Draw::page_piece),
+                end: Some(self.name()),
+                now: self.time(),
+            },
             BackingCommand::PiecesBegun { dir, ids: self.list(Draw::u64) },
-            BackingCommand::PiecesReplaced { dir, gone: self.list(Draw::name), pieces: self.list(Draw::page_piece) },
+            BackingCommand::PiecesReplaced {
+                dir,
+                gone: self.list(Draw::name),
+                pieces: self.list(Draw::page_piece),
+            },
             BackingCommand::PiecesWritten { dir, version: self.version(), etag: self.text() },
             BackingCommand::UploadLate { ino },
             BackingCommand::MakeWay { dir },
         ];
         all.extend(backing.map(Command::Backing));
         let mutation = Mutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() };
-        all.push(Command::Repeated { tx: self.tx(), caller: self.caller(), stamp: self.stamp(), mutation });
+        all.push(Command::Repeated {
+            tx: self.tx(),
+            caller: self.caller(),
+            stamp: self.stamp(),
+            mutation,
+        });
         all.push(Command::Quota { dir, limits: Some(self.quota_limits()), stamp: self.stamp() });
         all.push(Command::Quota { dir, limits: None, stamp: self.stamp() });
-        all.push(Command::Stored { ino, first: self.u64(), sums: self.list(Draw::u32), stamp: self.stamp() });
+        all.push(Command::Stored {
+            ino,
+            first: self.u64(),
+            sums: self.list(Draw::u32),
+            stamp: self.stamp(),
+        });
         all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: true }));
         all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: false }));
-        let mutation = Mutation::Unlink { parent: self.ino(), name: self.name(), holders: self.sessions() };
+        let mutation =
+            Mutation::Unlink { parent: self.ino(), name: self.name(), holders: self.sessions() };
         let trash = TrashPlace { top: self.ino(), ino: self.ino(), keep_secs: self.u64() };
         let repeated = self.flag();
-        all.push(Command::Discard { tx: self.tx(), caller: self.caller(), stamp: self.stamp(), mutation, trash, repeated });
+        all.push(Command::Discard {
+            tx: self.tx(),
+            caller: self.caller(),
+            stamp: self.stamp(),
+            mutation,
+            trash,
+            repeated,
+        });
         all.push(Command::Restore { ino, to: dir, name: self.name(), stamp: self.stamp() });
         all.push(Command::Purge { ino, holders: self.sessions(), stamp: self.stamp() });
         all

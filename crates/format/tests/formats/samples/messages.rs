@@ -9,14 +9,31 @@ impl Draw {
         let mut all = Vec::new();
         for what in self.makes() {
             let mode = NewMode { mode: self.u16(), umask: self.u16() };
-            all.push(ClientMutation::Make { parent: self.ino(), name: self.name(), mode, what, open: self.flag() });
+            all.push(ClientMutation::Make {
+                parent: self.ino(),
+                name: self.name(),
+                mode,
+                what,
+                open: self.flag(),
+            });
         }
         let whiteout = RenameMode::Whiteout { keep_target: self.flag(), ino: None };
         for mode in [RenameMode::Replace, RenameMode::KeepTarget, RenameMode::Exchange, whiteout] {
-            all.push(ClientMutation::Rename { from: self.ino(), name: self.name(), to: self.ino(), new_name: self.name(), mode });
+            all.push(ClientMutation::Rename {
+                from: self.ino(),
+                name: self.name(),
+                to: self.ino(),
+                new_name: self.name(),
+                mode,
+            });
         }
         for mode in [XattrMode::Set, XattrMode::Create, XattrMode::Replace] {
-            all.push(ClientMutation::SetXattr { ino: self.ino(), name: self.bytes(), value: self.bytes(), mode });
+            all.push(ClientMutation::SetXattr {
+                ino: self.ino(),
+                name: self.bytes(),
+                value: self.bytes(),
+                mode,
+            });
         }
         all.extend([
             ClientMutation::Link { ino: self.ino(), parent: self.ino(), name: self.name() },
@@ -24,8 +41,17 @@ impl Draw {
             ClientMutation::Rmdir { parent: self.ino(), name: self.name() },
             ClientMutation::SetAttr { ino: self.ino(), set: self.set_attr() },
             ClientMutation::RemoveXattr { ino: self.ino(), name: self.bytes() },
-            ClientMutation::Write { ino: self.ino(), offset: self.u64(), data: self.bytes(), drop_set_id: self.flag() },
-            ClientMutation::Append { ino: self.ino(), data: self.bytes(), drop_set_id: self.flag() },
+            ClientMutation::Write {
+                ino: self.ino(),
+                offset: self.u64(),
+                data: self.bytes(),
+                drop_set_id: self.flag(),
+            },
+            ClientMutation::Append {
+                ino: self.ino(),
+                data: self.bytes(),
+                drop_set_id: self.flag(),
+            },
         ]);
         all.extend([
             ClientMutation::Copy {
@@ -36,7 +62,10 @@ impl Draw {
                 len_bytes: self.u64(),
                 drop_set_id: self.flag(),
             },
-            ClientMutation::Tmpfile { parent: self.ino(), mode: NewMode { mode: self.u16(), umask: self.u16() } },
+            ClientMutation::Tmpfile {
+                parent: self.ino(),
+                mode: NewMode { mode: self.u16(), umask: self.u16() },
+            },
         ]);
         for what in [Allocation::Reserve, Allocation::Zero] {
             all.push(ClientMutation::Fallocate {
@@ -49,7 +78,12 @@ impl Draw {
             });
         }
         for class in [AclClass::Access, AclClass::Default] {
-            all.push(ClientMutation::SetAcl { ino: self.ino(), class, value: self.bytes(), drop_set_gid: self.flag() });
+            all.push(ClientMutation::SetAcl {
+                ino: self.ino(),
+                class,
+                value: self.bytes(),
+                drop_set_gid: self.flag(),
+            });
         }
         all
     }
@@ -57,7 +91,13 @@ impl Draw {
     fn requests(&mut self) -> Vec<Request> {
         let (ino, session) = (self.ino(), self.session());
         let mut all = vec![
-            Request::Attach { volume: self.text(), client: self.text(), previous: None, read_only: self.flag(), cluster: None },
+            Request::Attach {
+                volume: self.text(),
+                client: self.text(),
+                previous: None,
+                read_only: self.flag(),
+                cluster: None,
+            },
             Request::Attach {
                 volume: self.text(),
                 client: self.text(),
@@ -85,25 +125,50 @@ impl Draw {
             Request::Fsync { session, ino },
             Request::SyncFs { session },
             Request::Admin(AdminRequest::Status),
-            Request::Admin(AdminRequest::ListDirty { limit: self.u32(), after: self.option(Draw::dirty_point) }),
+            Request::Admin(AdminRequest::ListDirty {
+                limit: self.u32(),
+                after: self.option(Draw::dirty_point),
+            }),
             Request::Admin(AdminRequest::Flush { path: self.list(Draw::name) }),
-            Request::Admin(AdminRequest::Evict { path: self.list(Draw::name), from: (ino, self.u64()), limit_bytes: self.u64() }),
+            Request::Admin(AdminRequest::Evict {
+                path: self.list(Draw::name),
+                from: (ino, self.u64()),
+                limit_bytes: self.u64(),
+            }),
             Request::Admin(AdminRequest::Fsck),
             Request::Seek { ino, offset: self.u64(), to: Seek::Data },
             Request::Seek { ino, offset: self.u64(), to: Seek::Hole },
             Request::Admin(AdminRequest::Explain { path: self.list(Draw::name) }),
             Request::Lock { tx: self.tx(), ask: self.lock_ask(ino), wait: None },
-            Request::Lock { tx: self.tx(), ask: self.lock_ask(ino), wait: Some(LockWait { id: self.u64(), detect: self.flag() }) },
+            Request::Lock {
+                tx: self.tx(),
+                ask: self.lock_ask(ino),
+                wait: Some(LockWait { id: self.u64(), detect: self.flag() }),
+            },
             Request::EndWait { session, wait: self.u64() },
-            Request::TestLock { session, ino, owner: LockOwner::Fcntl(self.u64()), piece: self.lock_piece() },
-            Request::Reclaim { session, ino, owner: LockOwner::Flock(self.u64()), pid: self.u32(), pieces: self.list(Draw::lock_piece) },
+            Request::TestLock {
+                session,
+                ino,
+                owner: LockOwner::Fcntl(self.u64()),
+                piece: self.lock_piece(),
+            },
+            Request::Reclaim {
+                session,
+                ino,
+                owner: LockOwner::Flock(self.u64()),
+                pid: self.u32(),
+                pieces: self.list(Draw::lock_piece),
+            },
         ];
         for mutation in self.client_mutations() {
             let (tx, caller, replay) = (self.tx(), self.caller(), self.option(Draw::replay));
             all.push(Request::Mutate(Box::new(Mutate { tx, caller, mutation, replay })));
         }
         all.extend([
-            Request::Admin(AdminRequest::SetQuota { path: self.list(Draw::name), limits: Some(self.quota_limits()) }),
+            Request::Admin(AdminRequest::SetQuota {
+                path: self.list(Draw::name),
+                limits: Some(self.quota_limits()),
+            }),
             Request::Admin(AdminRequest::SetQuota { path: self.list(Draw::name), limits: None }),
             Request::Admin(AdminRequest::Quotas { path: self.list(Draw::name) }),
             Request::Admin(AdminRequest::ListQuotas { path: self.list(Draw::name) }),
@@ -111,12 +176,23 @@ impl Draw {
             Request::Admin(AdminRequest::Paths { inos: self.list(Draw::ino) }),
             Request::Admin(AdminRequest::Warm { ino, offset: self.u64(), len_bytes: self.u64() }),
             Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Directories { from: ino } }),
-            Request::Admin(AdminRequest::FsckBucket { from: FsckPoint::Reserved { after: self.text() } }),
-            Request::Admin(AdminRequest::Mend { remedy: Remedy::Refetch { ino, block: self.u64() } }),
+            Request::Admin(AdminRequest::FsckBucket {
+                from: FsckPoint::Reserved { after: self.text() },
+            }),
+            Request::Admin(AdminRequest::Mend {
+                remedy: Remedy::Refetch { ino, block: self.u64() },
+            }),
             Request::Admin(AdminRequest::RollBack { path: self.list(Draw::name) }),
-            Request::Admin(AdminRequest::ListTrash { path: self.list(Draw::name), from: self.trash_point() }),
+            Request::Admin(AdminRequest::ListTrash {
+                path: self.list(Draw::name),
+                from: self.trash_point(),
+            }),
             Request::Admin(AdminRequest::Restore { ino, to: self.list(Draw::name) }),
-            Request::Admin(AdminRequest::EmptyTrash { path: self.list(Draw::name), until: self.time(), from: self.trash_point() }),
+            Request::Admin(AdminRequest::EmptyTrash {
+                path: self.list(Draw::name),
+                until: self.time(),
+                from: self.trash_point(),
+            }),
             Request::Admin(AdminRequest::Snapshot),
         ]);
         all
@@ -129,7 +205,11 @@ impl Draw {
             version: self.text(),
             incarnation: Incarnation(self.u16()),
             read_only: self.flag(),
-            sessions: self.list(|draw| SessionStatus { session: draw.session(), client: draw.text(), open_files: draw.u64() }),
+            sessions: self.list(|draw| SessionStatus {
+                session: draw.session(),
+                client: draw.text(),
+                open_files: draw.u64(),
+            }),
             inodes: self.u64(),
             log_index: self.index(),
             durable_index: self.index(),
@@ -145,7 +225,12 @@ impl Draw {
             download_bytes_per_sec: self.option(Draw::u64),
             upload_bytes_per_sec: self.option(Draw::u64),
             packs: PackStatus { packs: self.u64(), files: self.u64(), used_bytes: self.u64() },
-            scrub: ScrubStatus { blocks: self.u64(), dropped: self.u64(), damaged: self.u64(), round_ended: self.option(Draw::time) },
+            scrub: ScrubStatus {
+                blocks: self.u64(),
+                dropped: self.u64(),
+                damaged: self.u64(),
+                round_ended: self.option(Draw::time),
+            },
             encrypted: self.flag(),
             troubles: self.list(|draw| Trouble { since: draw.time(), what: draw.text() }),
         }
@@ -180,8 +265,14 @@ impl Draw {
             force_failed: self.option(Draw::text),
             unforced_operations: self.u64(),
             bucket: self.option(Draw::text),
-            object: self.option(|draw| ExplainedObject { key: draw.text(), etag: draw.text(), len_bytes: draw.u64() }),
-            missing: self.option(|draw| if draw.flag() { MissingObject::Lost } else { MissingObject::Removed }),
+            object: self.option(|draw| ExplainedObject {
+                key: draw.text(),
+                etag: draw.text(),
+                len_bytes: draw.u64(),
+            }),
+            missing: self.option(|draw| {
+                if draw.flag() { MissingObject::Lost } else { MissingObject::Removed }
+            }),
             open: self.flag(),
             quota: self.option(Draw::quota_status),
             pinned_by: self.option(Draw::bytes),
@@ -195,7 +286,12 @@ impl Draw {
     }
 
     fn trash_entry(&mut self) -> TrashEntry {
-        let trashed = Trashed { path: self.bytes(), at: self.time(), until_secs: self.time().secs, uid: self.u32() };
+        let trashed = Trashed {
+            path: self.bytes(),
+            at: self.time(),
+            until_secs: self.time().secs,
+            uid: self.u32(),
+        };
         TrashEntry { ino: self.ino(), kind: FileKind::Fifo, size_bytes: self.u64(), trashed }
     }
 
@@ -214,11 +310,24 @@ impl Draw {
     }
 
     fn dirty_item(&mut self) -> DirtyItem {
-        DirtyItem { path: self.bytes(), ino: self.ino(), since: self.time(), dirty_bytes: self.u64() }
+        DirtyItem {
+            path: self.bytes(),
+            ino: self.ino(),
+            since: self.time(),
+            dirty_bytes: self.u64(),
+        }
     }
 
     fn dir_entry(&mut self) -> (DirEntry, Attr) {
-        (DirEntry { name: self.name(), ino: self.ino(), kind: self.kind(), cookie: Cookie(self.u64()) }, self.attr())
+        (
+            DirEntry {
+                name: self.name(),
+                ino: self.ino(),
+                kind: self.kind(),
+                cookie: Cookie(self.u64()),
+            },
+            self.attr(),
+        )
     }
 
     fn replies(&mut self) -> Vec<Reply> {
@@ -250,8 +359,16 @@ impl Draw {
             }),
             Reply::Data(self.bytes()),
             Reply::Mutated(
-                Box::new(Mutated { attr: self.option(Draw::attr), index: self.index(), replay: self.replay() }),
-                self.list(|draw| Preceding { tx: draw.tx(), index: draw.index(), replay: draw.replay() }),
+                Box::new(Mutated {
+                    attr: self.option(Draw::attr),
+                    index: self.index(),
+                    replay: self.replay(),
+                }),
+                self.list(|draw| Preceding {
+                    tx: draw.tx(),
+                    index: draw.index(),
+                    replay: draw.replay(),
+                }),
             ),
             Reply::Forced { durable: self.index() },
             Reply::Admin(AdminReply::Status(Box::new(self.status()))),
@@ -261,7 +378,10 @@ impl Draw {
                 next: self.option(Draw::dirty_point),
             }),
             Reply::Admin(AdminReply::Flushed { files: self.u64(), bytes: self.u64() }),
-            Reply::Admin(AdminReply::Evicted { bytes: self.u64(), next: self.option(|draw| (draw.ino(), draw.u64())) }),
+            Reply::Admin(AdminReply::Evicted {
+                bytes: self.u64(),
+                next: self.option(|draw| (draw.ino(), draw.u64())),
+            }),
             Reply::Admin(AdminReply::Fsck(self.fsck_report())),
             Reply::Offset(self.u64()),
             Reply::Admin(AdminReply::Explained(Box::new(self.explained()))),
@@ -292,10 +412,21 @@ impl Draw {
                 next: self.option(|draw| FsckPoint::Directories { from: draw.ino() }),
             }))),
             Reply::Admin(AdminReply::Mended),
-            Reply::Admin(AdminReply::RolledBack { before_bytes: self.u64(), lost_bytes: self.u64(), bytes: self.u64() }),
-            Reply::Admin(AdminReply::Trash { entries: self.list(Draw::trash_entry), next: self.option(Draw::trash_point) }),
+            Reply::Admin(AdminReply::RolledBack {
+                before_bytes: self.u64(),
+                lost_bytes: self.u64(),
+                bytes: self.u64(),
+            }),
+            Reply::Admin(AdminReply::Trash {
+                entries: self.list(Draw::trash_entry),
+                next: self.option(Draw::trash_point),
+            }),
             Reply::Admin(AdminReply::Restored),
-            Reply::Admin(AdminReply::Emptied { entries: self.u64(), bytes: self.u64(), next: self.option(Draw::trash_point) }),
+            Reply::Admin(AdminReply::Emptied {
+                entries: self.u64(),
+                bytes: self.u64(),
+                next: self.option(Draw::trash_point),
+            }),
             Reply::Admin(AdminReply::Snapshot {
                 cluster: self.cluster(),
                 incarnation: Incarnation(self.u16()),
@@ -333,7 +464,11 @@ impl Draw {
     fn counted(&mut self) -> Counted {
         let mut tally = Tally::default();
         for _ in 0..3 {
-            tally.record(std::time::Duration::from_nanos(self.u64()), self.flag(), u64::from(self.u32()));
+            tally.record(
+                std::time::Duration::from_nanos(self.u64()),
+                self.flag(),
+                u64::from(self.u32()),
+            );
         }
         Counted { name: self.text(), tally }
     }
@@ -373,7 +508,12 @@ impl Draw {
         ]
         .map(RpcError::Refused)
         .into();
-        all.extend([RpcError::SessionExpired, RpcError::Misordered, RpcError::Overloaded, RpcError::Lost]);
+        all.extend([
+            RpcError::SessionExpired,
+            RpcError::Misordered,
+            RpcError::Overloaded,
+            RpcError::Lost,
+        ]);
         all.extend([RpcError::NotServing(self.text()), RpcError::Denied(self.text())]);
         all
     }

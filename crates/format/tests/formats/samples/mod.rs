@@ -62,7 +62,9 @@ impl Draw {
 
     pub fn name(&mut self) -> Name {
         let len = 1 + self.below(30);
-        let bytes: Vec<u8> = (0..len).map(|_| [b'a', b'Z', b'.', b'-', b' ', 0xff, b'\n', b'7'][self.below(8) as usize]).collect();
+        let bytes: Vec<u8> = (0..len)
+            .map(|_| [b'a', b'Z', b'.', b'-', b' ', 0xff, b'\n', b'7'][self.below(8) as usize])
+            .collect();
         Name::new(&bytes).unwrap_or_else(|_| Name::new(b"x").expect("x is a name"))
     }
 
@@ -82,7 +84,8 @@ impl Draw {
 
     fn lock_ask(&mut self, ino: Ino) -> LockAsk {
         let LockPiece { range, mode } = self.lock_piece();
-        let (owner, mode) = (LockOwner::Fcntl(self.u64()), if self.flag() { Some(mode) } else { None });
+        let (owner, mode) =
+            (LockOwner::Fcntl(self.u64()), if self.flag() { Some(mode) } else { None });
         LockAsk { ino, owner, range, mode, keep: self.flag(), pid: self.u32() }
     }
 
@@ -115,7 +118,12 @@ impl Draw {
     }
 
     fn caller(&mut self) -> Caller {
-        Caller { uid: self.u32(), gid: self.u32(), groups: self.list(Draw::u32), checked: self.flag() }
+        Caller {
+            uid: self.u32(),
+            gid: self.u32(),
+            groups: self.list(Draw::u32),
+            checked: self.flag(),
+        }
     }
 
     fn tx(&mut self) -> TxId {
@@ -166,7 +174,12 @@ impl Draw {
     }
 
     fn replay(&mut self) -> Replay {
-        Replay { stamp: self.stamp(), ino: self.option(Draw::ino), offset: self.option(Draw::u64), len_bytes: self.option(Draw::u64) }
+        Replay {
+            stamp: self.stamp(),
+            ino: self.option(Draw::ino),
+            offset: self.option(Draw::u64),
+            len_bytes: self.option(Draw::u64),
+        }
     }
 
     fn pack_range(&mut self) -> PackRange {
@@ -197,13 +210,19 @@ impl Draw {
     }
 
     pub fn makes(&mut self) -> Vec<Make> {
-        let mut makes = vec![Make::Regular, Make::Directory, Make::Symlink { target: self.bytes() }];
+        let mut makes =
+            vec![Make::Regular, Make::Directory, Make::Symlink { target: self.bytes() }];
         makes.extend(ALL_KINDS.map(|kind| Make::Special { kind, rdev: self.u32() }));
         makes
     }
 
     pub fn installed_kinds(&mut self) -> Vec<InstalledKind> {
-        let object = |draw: &mut Draw, key| InstalledKind::Object { key, etag: draw.text(), len_bytes: draw.u64(), modified: draw.time() };
+        let object = |draw: &mut Draw, key| InstalledKind::Object {
+            key,
+            etag: draw.text(),
+            len_bytes: draw.u64(),
+            modified: draw.time(),
+        };
         let mut kinds = vec![object(self, None)];
         let key = self.text();
         kinds.push(object(self, Some(key)));

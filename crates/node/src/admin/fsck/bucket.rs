@@ -60,9 +60,15 @@ impl<'a> Comparison<'a> {
             let dirs: Vec<Ino> = state.backing().directories(from).take(DIRECTORIES).collect();
             let before = state.backing().directories(Ino(0)).take_while(|dir| *dir < from).count();
             let waiting = if from == Ino(0) { waiting(&state) } else { 0 };
-            (dirs, before, state.backing().directory_count(), FsckReport { waiting, ..FsckReport::default() })
+            (
+                dirs,
+                before,
+                state.backing().directory_count(),
+                FsckReport { waiting, ..FsckReport::default() },
+            )
         };
-        let parts = stream::iter(&dirs).map(|dir| self.directory(*dir)).buffered(DIRECTORIES_AT_ONCE);
+        let parts =
+            stream::iter(&dirs).map(|dir| self.directory(*dir)).buffered(DIRECTORIES_AT_ONCE);
         report.add(sum(parts).await?);
         let next = match dirs.last().filter(|_| dirs.len() == DIRECTORIES) {
             Some(last) => FsckPoint::Directories { from: Ino(last.0 + 1) },
@@ -75,7 +81,12 @@ impl<'a> Comparison<'a> {
                 FsckPoint::Reserved { after: String::new() }
             }
         };
-        Ok(FsckPart { report, done: (done + dirs.len()) as u64, total: total as u64, next: Some(next) })
+        Ok(FsckPart {
+            report,
+            done: (done + dirs.len()) as u64,
+            total: total as u64,
+            next: Some(next),
+        })
     }
 
     async fn directory(&self, dir: Ino) -> Result<FsckReport, BucketError> {
@@ -89,7 +100,14 @@ impl<'a> Comparison<'a> {
         if let Some(prefix) = listed_below {
             let mut after = None;
             loop {
-                let page = self.list(ListRequest { prefix: prefix.clone(), by_directory: true, after, limit: LIST_LIMIT }).await?;
+                let page = self
+                    .list(ListRequest {
+                        prefix: prefix.clone(),
+                        by_directory: true,
+                        after,
+                        limit: LIST_LIMIT,
+                    })
+                    .await?;
                 after = page.entries.last().filter(|_| page.more).map(|last| last.key().to_owned());
                 let state = self.state();
                 for entry in page.entries {
@@ -97,7 +115,11 @@ impl<'a> Comparison<'a> {
                     match state.backing().owner_listed(state.namespace(), dir, &key) {
                         Owner::File(ino) => {
                             let there = Claimed { ino, key, etag: etag.0, len_bytes };
-                            if state.backing().claimed(state.namespace(), ino).is_some_and(|claimed| claimed == there) {
+                            if state
+                                .backing()
+                                .claimed(state.namespace(), ino)
+                                .is_some_and(|claimed| claimed == there)
+                            {
                                 proved.insert(ino);
                             }
                         }
@@ -123,7 +145,8 @@ impl<'a> Comparison<'a> {
 
     /// Asks for each of these objects by itself.
     async fn objects(&self, claimed: Vec<Claimed>) -> Result<FsckReport, BucketError> {
-        sum(stream::iter(claimed).map(|claimed| self.object(claimed)).buffered(OBJECTS_AT_ONCE)).await
+        sum(stream::iter(claimed).map(|claimed| self.object(claimed)).buffered(OBJECTS_AT_ONCE))
+            .await
     }
 
     async fn object(&self, claimed: Claimed) -> Result<FsckReport, BucketError> {
@@ -142,16 +165,27 @@ impl<'a> Comparison<'a> {
         match found {
             Some((found, len)) if found == *etag && len == *len_bytes => report.objects += 1,
             Some((found, len)) if found == *etag => {
-                report.problem(format!("{file}: its object {key} has {len} bytes, and {len_bytes} were written under the same tag {etag}"));
+                report.problem(format!(
+                    "{file}: its object {key} has {len} bytes, and {len_bytes} \
+                    were written under the same tag {etag}"
+                ));
             }
-            Some(_) => report.others.push(format!("{file}: its object {key} was replaced by others")),
+            Some(_) => {
+                report.others.push(format!("{file}: its object {key} was replaced by others"))
+            }
             None if self.revalidates && is_taken_on(&state, *ino) => {
                 report.others.push(format!("{file}: its object {key} was removed by others"));
             }
             None => {
                 let is_whole = state.backing().is_whole(state.namespace(), state.extents(), *ino);
-                let what = format!("{file}: its object {key} is gone from the bucket; {}", what_is_here(&state, *ino));
-                report.problems.push(Problem { what, remedy: is_whole.then_some(Remedy::SendAgain { ino: *ino }) });
+                let what = format!(
+                    "{file}: its object {key} is gone from the bucket; {}",
+                    what_is_here(&state, *ino)
+                );
+                report.problems.push(Problem {
+                    what,
+                    remedy: is_whole.then_some(Remedy::SendAgain { ino: *ino }),
+                });
             }
         }
         Ok(report)
@@ -167,13 +201,22 @@ impl<'a> Comparison<'a> {
                 Err(error) => return Err(error),
             };
             let state = self.state();
-            let is_added = found && state.backing().owner_listed(state.namespace(), dir, &key) == Owner::Nobody;
-            Ok(is_added.then(|| format!("{} was put into the bucket by others", shown_path(key.as_bytes()))))
+            let is_added = found
+                && state.backing().owner_listed(state.namespace(), dir, &key) == Owner::Nobody;
+            Ok(is_added.then(|| {
+                format!("{} was put into the bucket by others", shown_path(key.as_bytes()))
+            }))
         });
-        let mut told: Vec<String> =
-            asked.buffered(OBJECTS_AT_ONCE).try_filter_map(|told| std::future::ready(Ok(told))).try_collect().await?;
+        let mut told: Vec<String> = asked
+            .buffered(OBJECTS_AT_ONCE)
+            .try_filter_map(|told| std::future::ready(Ok(told)))
+            .try_collect()
+            .await?;
         if beyond > 0 {
-            told.push(format!("{}: {beyond} more objects were put there by others", super::named(&self.state(), dir)));
+            told.push(format!(
+                "{}: {beyond} more objects were put there by others",
+                super::named(&self.state(), dir)
+            ));
         }
         Ok(told)
     }
@@ -193,8 +236,14 @@ impl<'a> Comparison<'a> {
             (None, _) => return Ok(report),
             (Some((_, Err(damage))), _) => format!("cannot be read: {damage}"),
             // A write that was broken off may have been done.
-            (Some((found, Ok(_))), Some(etag)) if found != etag && !is_dirty => "is not the one that was written last".to_owned(),
-            (Some((_, Ok(there))), _) => match state.backing().page_differs(state.namespace(), dir, &there).filter(|_| !is_dirty) {
+            (Some((found, Ok(_))), Some(etag)) if found != etag && !is_dirty => {
+                "is not the one that was written last".to_owned()
+            }
+            (Some((_, Ok(there))), _) => match state
+                .backing()
+                .page_differs(state.namespace(), dir, &there)
+                .filter(|_| !is_dirty)
+            {
                 Some(difference) => difference,
                 None => {
                     report.pages += 1;
@@ -209,15 +258,19 @@ impl<'a> Comparison<'a> {
     }
 
     /// Tag and content of a directory's page. What is damaged on its way comes again.
-    async fn read_page(&self, dir: Ino) -> Result<Option<(String, Result<DirectoryPage, String>)>, BucketError> {
+    async fn read_page(
+        &self,
+        dir: Ino,
+    ) -> Result<Option<(String, Result<DirectoryPage, String>)>, BucketError> {
         let key = page_key(dir);
         let mut attempt = 1;
         loop {
-            let object = match self.ask(LARGE_PAGE_BYTES, || self.bucket.get(&key, None, None)).await {
-                Ok(object) => object,
-                Err(BucketError::NotFound { .. }) => return Ok(None),
-                Err(error) => return Err(error),
-            };
+            let object =
+                match self.ask(LARGE_PAGE_BYTES, || self.bucket.get(&key, None, None)).await {
+                    Ok(object) => object,
+                    Err(BucketError::NotFound { .. }) => return Ok(None),
+                    Err(error) => return Err(error),
+                };
             let etag = object.meta.etag.0;
             let decoded = match page::decode(&object.body) {
                 Ok(head) => self.put_together(dir, head).await?,
@@ -231,15 +284,21 @@ impl<'a> Comparison<'a> {
     }
 
     /// A page with the entries of all its pieces.
-    async fn put_together(&self, dir: Ino, head: PageHead) -> Result<Result<DirectoryPage, String>, BucketError> {
+    async fn put_together(
+        &self,
+        dir: Ino,
+        head: PageHead,
+    ) -> Result<Result<DirectoryPage, String>, BucketError> {
         let mut page = head.page;
         for piece in &head.pieces {
             let key = piece_key(dir, piece.id);
-            let entries = match self.ask(LARGE_PAGE_BYTES, || self.bucket.get(&key, None, None)).await {
-                Ok(object) => decode_piece(dir, piece, &object).map_err(|damage| format!("{key}: {}", damage.what)),
-                Err(BucketError::NotFound { .. }) => Err(format!("its piece {key} is gone")),
-                Err(error) => return Err(error),
-            };
+            let entries =
+                match self.ask(LARGE_PAGE_BYTES, || self.bucket.get(&key, None, None)).await {
+                    Ok(object) => decode_piece(dir, piece, &object)
+                        .map_err(|damage| format!("{key}: {}", damage.what)),
+                    Err(BucketError::NotFound { .. }) => Err(format!("its piece {key} is gone")),
+                    Err(error) => return Err(error),
+                };
             match entries {
                 Ok(entries) => page.entries.extend(entries),
                 Err(what) => return Ok(Err(what)),
@@ -251,8 +310,19 @@ impl<'a> Comparison<'a> {
     async fn reserved(&self, after: String) -> Result<FsckPart, BucketError> {
         let total = self.state().backing().directory_count() as u64;
         let after = (!after.is_empty()).then_some(after);
-        let page = self.list(ListRequest { prefix: ".ebb/".into(), by_directory: false, after, limit: LIST_LIMIT }).await?;
-        let next = page.entries.last().filter(|_| page.more).map(|last| FsckPoint::Reserved { after: last.key().to_owned() });
+        let page = self
+            .list(ListRequest {
+                prefix: ".ebb/".into(),
+                by_directory: false,
+                after,
+                limit: LIST_LIMIT,
+            })
+            .await?;
+        let next = page
+            .entries
+            .last()
+            .filter(|_| page.more)
+            .map(|last| FsckPoint::Reserved { after: last.key().to_owned() });
         let mut report = FsckReport::default();
         let mut doubtful = Vec::new();
         {
@@ -262,11 +332,14 @@ impl<'a> Comparison<'a> {
                 match state.backing().reserved(state.namespace(), entry.key(), is_loaded) {
                     Reserved::Held => {}
                     Reserved::Undecided => report.undecided += 1,
-                    Reserved::Unreferenced | Reserved::Foreign => doubtful.push(entry.key().to_owned()),
+                    Reserved::Unreferenced | Reserved::Foreign => {
+                        doubtful.push(entry.key().to_owned())
+                    }
                 }
             }
         }
-        let parts = stream::iter(doubtful).map(|key| self.reserved_key(key)).buffered(OBJECTS_AT_ONCE);
+        let parts =
+            stream::iter(doubtful).map(|key| self.reserved_key(key)).buffered(OBJECTS_AT_ONCE);
         report.add(sum(parts).await?);
         Ok(FsckPart { report, done: total, total, next })
     }
@@ -284,9 +357,14 @@ impl<'a> Comparison<'a> {
             Reserved::Held => {}
             Reserved::Undecided => report.undecided += 1,
             Reserved::Unreferenced => {
-                report.mendable(format!("{shown} is in the bucket and nothing refers to it"), Remedy::Delete { key, etag });
+                report.mendable(
+                    format!("{shown} is in the bucket and nothing refers to it"),
+                    Remedy::Delete { key, etag },
+                );
             }
-            Reserved::Foreign => report.problem(format!("{shown} is where only ebb writes, and is nothing that ebb writes")),
+            Reserved::Foreign => report.problem(format!(
+                "{shown} is where only ebb writes, and is nothing that ebb writes"
+            )),
         }
         Ok(report)
     }
@@ -295,12 +373,18 @@ impl<'a> Comparison<'a> {
         self.ask(0, || self.bucket.list(request.clone())).await
     }
 
-    async fn ask<T>(&self, body_bytes: u64, ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>) -> Result<T, BucketError> {
+    async fn ask<T>(
+        &self,
+        body_bytes: u64,
+        ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
+    ) -> Result<T, BucketError> {
         crate::buckets::ask::ask(self.ports, self.patience, body_bytes, ask).await
     }
 }
 
-async fn sum(parts: impl Stream<Item = Result<FsckReport, BucketError>>) -> Result<FsckReport, BucketError> {
+async fn sum(
+    parts: impl Stream<Item = Result<FsckReport, BucketError>>,
+) -> Result<FsckReport, BucketError> {
     let add = |mut sum: FsckReport, part| {
         sum.add(part);
         std::future::ready(Ok(sum))
@@ -317,7 +401,8 @@ fn waiting(state: &Partition) -> u64 {
 /// A file whose object is gone goes too once somebody looks, where the bucket is asked again.
 fn is_taken_on(state: &Partition, ino: Ino) -> bool {
     let place = state.namespace().primary_name(ino);
-    let standing = place.and_then(|(dir, name)| state.backing().standing(state.namespace(), dir, &name));
+    let standing =
+        place.and_then(|(dir, name)| state.backing().standing(state.namespace(), dir, &name));
     matches!(standing, Some(Standing::Object { .. }))
 }
 
@@ -326,6 +411,9 @@ fn what_is_here(state: &Partition, ino: Ino) -> String {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     match super::mend::missing(state, ino) {
         0 => "all of it is cached here".into(),
-        missing => format!("{missing} of its {size_bytes} bytes are nowhere else: restore the object, or remove the file"),
+        missing => format!(
+            "{missing} of its {size_bytes} bytes are nowhere else: restore the object, or remove \
+             the file"
+        ),
     }
 }

@@ -28,7 +28,11 @@ const POLL: Duration = Duration::from_millis(200);
 impl Node {
     pub(crate) async fn mend(self: &Rc<Self>, remedy: Remedy) -> Result<(), RpcError> {
         if self.attachments.awaits_any() {
-            return Err(RpcError::Denied("clients of before the node's restart are still to come back: try again when they have".into()));
+            return Err(RpcError::Denied(
+                "clients of before the node's restart are still to come \
+                back: try again when they have"
+                    .into(),
+            ));
         }
         match remedy {
             Remedy::Refetch { ino, block } => self.refetch(ino, block).await,
@@ -59,7 +63,8 @@ impl Node {
     /// False where the block is absent: of what was damaged, too, if the bucket has it.
     async fn holds_sound(&self, ino: Ino, range: &Range<u64>) -> Result<bool, RpcError> {
         let _guard = self.latches.hold(ino, Mode::Shared).await;
-        let is_present = self.replica.view().extents().block(ino, range.start / BLOCK_BYTES).is_some();
+        let is_present =
+            self.replica.view().extents().block(ino, range.start / BLOCK_BYTES).is_some();
         Ok(is_present && self.read_local(ino, range).await?.is_some())
     }
 
@@ -90,7 +95,8 @@ impl Node {
             state.backing().claimed(state.namespace(), ino)
         };
         let Some(claimed) = claimed else { return Ok(false) };
-        match self.bucket_retry("head", &claimed.key, 0, || self.bucket().head(&claimed.key)).await {
+        match self.bucket_retry("head", &claimed.key, 0, || self.bucket().head(&claimed.key)).await
+        {
             Err(BucketError::NotFound { .. }) => {}
             Ok(_) => return Ok(false),
             Err(error) => return Err(bucket_refusal(&error)),
@@ -103,7 +109,12 @@ impl Node {
             let _guard = self.latches.hold(ino, Mode::Shared).await;
             for block in piece {
                 let is_present = self.replica.view().extents().block(ino, *block).is_some();
-                if is_present && self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await?.is_none() {
+                if is_present
+                    && self
+                        .read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES))
+                        .await?
+                        .is_none()
+                {
                     return Err(FsError::Io.into());
                 }
             }
@@ -118,7 +129,8 @@ impl Node {
             return Ok(false);
         }
         let state = || self.replica.view();
-        let report = self.comparison(&state).page(dir).await.map_err(|error| bucket_refusal(&error))?;
+        let report =
+            self.comparison(&state).page(dir).await.map_err(|error| bucket_refusal(&error))?;
         Ok(!report.problems.is_empty())
     }
 
@@ -151,7 +163,9 @@ impl Node {
         }
         match self.insist(key, || self.bucket().delete(key, Some(&etag))).await {
             Ok(()) | Err(BucketError::NotFound { .. }) => Ok(()),
-            Err(BucketError::Precondition { .. }) => Err(RpcError::Denied(format!("{key} is another object by now"))),
+            Err(BucketError::Precondition { .. }) => {
+                Err(RpcError::Denied(format!("{key} is another object by now")))
+            }
             Err(error) => Err(bucket_refusal(&error)),
         }
     }
@@ -170,13 +184,15 @@ impl Node {
         Ok(())
     }
 
-    /// Files of the data directory that nothing refers to, of which none is about to be removed or used.
+    /// Files of the data directory that nothing refers to, of which none is about to be removed or
+    /// used.
     pub(super) async fn strays(&self) -> Result<Vec<String>, RpcError> {
         // Who is still to come back may bring ids that are not known here.
         if self.attachments.awaits_any() {
             return Ok(Vec::new());
         }
-        let files = async || self.store.files().await.map_err(|error| RpcError::Denied(error.to_string()));
+        let files =
+            async || self.store.files().await.map_err(|error| RpcError::Denied(error.to_string()));
         let mut strays = files().await?;
         {
             let state = self.replica.view();
@@ -205,7 +221,8 @@ impl Node {
             drop(self.replica.settled().await);
         }
         self.write_snapshot().await?;
-        tracing::warn!(%damage, "the log was damaged on the node's disk: a new snapshot stands in for what was there, nothing is lost");
+        tracing::warn!(%damage, "the log was damaged on the node's disk: a new snapshot stands in \
+            for what was there, nothing is lost");
         self.trouble("log", None);
         Ok(())
     }
@@ -214,7 +231,10 @@ impl Node {
     pub(crate) async fn roll_back(self: &Rc<Self>, ino: Ino) -> Result<AdminReply, RpcError> {
         let denied = |what: &str| RpcError::Denied(what.into());
         if self.attachments.awaits_any() {
-            return Err(denied("clients of before the node's restart are still to come back: try again when they have"));
+            return Err(denied(
+                "clients of before the node's restart are still to come back: try again when they \
+                 have",
+            ));
         }
         if self.bucket.is_none() || self.home_of(ino).is_none() {
             return Err(denied("it never was in the bucket: there is nothing to roll back to"));
@@ -224,11 +244,15 @@ impl Node {
         let mut backoff = Backoff::default();
         loop {
             self.upload_ended(ino).await?;
-            let Some((key, etag, _)) = self.home_of(ino) else { return Err(FsError::NotFound.into()) };
+            let Some((key, etag, _)) = self.home_of(ino) else {
+                return Err(FsError::NotFound.into());
+            };
             let meta = match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
                 Ok(meta) => meta,
                 Err(BucketError::NotFound { .. }) => {
-                    return Err(denied("its object is gone from the bucket: there is nothing to roll back to"));
+                    return Err(denied(
+                        "its object is gone from the bucket: there is nothing to roll back to",
+                    ));
                 }
                 Err(error) => return Err(bucket_refusal(&error)),
             };
@@ -237,9 +261,18 @@ impl Node {
                 let state = self.replica.view();
                 (state.namespace().attr(ino)?.size_bytes, state.extents().dirty_bytes_of(ino))
             };
-            let is_changed = self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some());
+            let is_changed = self
+                .replica
+                .view()
+                .backing()
+                .dirty(ino)
+                .is_some_and(|dirty| dirty.content.is_some());
             if !is_changed && meta.etag == etag {
-                return Ok(AdminReply::RolledBack { before_bytes, lost_bytes: 0, bytes: before_bytes });
+                return Ok(AdminReply::RolledBack {
+                    before_bytes,
+                    lost_bytes: 0,
+                    bytes: before_bytes,
+                });
             }
             let rolled_back = self.commit_stamped(|state, stamp| {
                 let claimed = state.backing().claimed(state.namespace(), ino);
@@ -247,9 +280,16 @@ impl Node {
                 if claimed.is_none_or(|claimed| claimed.key != key || claimed.etag != etag.0) {
                     return Err(RpcError::Overloaded);
                 }
-                let modified = object::modified(&meta.tags).unwrap_or(Time::from_secs(meta.modified_secs));
+                let modified =
+                    object::modified(&meta.tags).unwrap_or(Time::from_secs(meta.modified_secs));
                 let (etag, len_bytes) = (meta.etag.0.clone(), meta.len_bytes);
-                Ok(Command::Backing(BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp }))
+                Ok(Command::Backing(BackingCommand::RolledBack {
+                    ino,
+                    etag,
+                    len_bytes,
+                    modified,
+                    stamp,
+                }))
             });
             match rolled_back.await {
                 Err(RpcError::Overloaded) => {
@@ -268,7 +308,9 @@ impl Node {
     /// What is done to the bucket is this node's to do.
     fn check_writes(&self) -> Result<(), RpcError> {
         match (self.lost_to(), &self.tenure) {
-            (Some(owner), _) => Err(RpcError::Denied(format!("the volume was taken over by {owner}"))),
+            (Some(owner), _) => {
+                Err(RpcError::Denied(format!("the volume was taken over by {owner}")))
+            }
             (None, None) => Err(FsError::ReadOnly.into()),
             (None, Some(_)) => Ok(()),
         }
@@ -283,5 +325,8 @@ fn is_whole(state: &Partition, ino: Ino) -> bool {
 pub(super) fn missing(state: &Partition, ino: Ino) -> u64 {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     let plan = state.extents().plan_read(ino, 0..size_bytes, size_bytes);
-    plan.into_iter().filter(|part| part.source == Source::Remote).map(|part| part.range.end - part.range.start).sum()
+    plan.into_iter()
+        .filter(|part| part.source == Source::Remote)
+        .map(|part| part.range.end - part.range.start)
+        .sum()
 }

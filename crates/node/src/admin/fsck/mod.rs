@@ -1,5 +1,5 @@
-//! Proving that what a node knows and holds is as it should be, and that nothing is left that nobody refers to (O-80, C-16):
-//! of a node that runs, and of a data directory that none has open.
+//! Proving that what a node knows and holds is as it should be, and that nothing is left that
+//! nobody refers to (O-80, C-16): of a node that runs, and of a data directory that none has open.
 
 mod bucket;
 mod mend;
@@ -42,7 +42,10 @@ pub enum FsckError {
     Open(Box<OpenError>),
     #[error("{0}")]
     Bucket(#[from] BucketError),
-    #[error("{backing} was served by {owner} since this data directory was last used: what is here says nothing of it")]
+    #[error(
+        "{backing} was served by {owner} since this data directory was last used: what is here \
+         says nothing of it"
+    )]
     Superseded { backing: String, owner: String },
     #[error("{backing} cannot be compared: {what}")]
     Head { backing: String, what: String },
@@ -60,19 +63,32 @@ impl Node {
         for (ino, error) in self.store.failed() {
             let file = named(&self.replica.view(), ino);
             report.problem(format!(
-                "{file}: its bytes could not be forced to disk: {error}. Send what can be read of them to the bucket (`ebb flush`), write \
-                 them anew to another file, or remove it; the next start of the node takes what is on the disk then"
+                "{file}: its bytes could not be forced to disk: {error}. Send what can be read of \
+                 them to the bucket (`ebb flush`), write \
+                 them anew to another file, or remove it; the next start of the node takes what is \
+                 on the disk then"
             ));
         }
         for path in self.strays().await? {
-            report.mendable(format!("{path} in the data directory is nobody's"), Remedy::Remove { path });
+            report.mendable(
+                format!("{path} in the data directory is nobody's"),
+                Remedy::Remove { path },
+            );
         }
         let damage = self.damage_of_log().await;
         if let Some(damage) = damage.snapshot {
-            report.mendable(format!("a snapshot is damaged, and the next start may not have another: {damage}"), Remedy::Snapshot);
+            report.mendable(
+                format!("a snapshot is damaged, and the next start may not have another: {damage}"),
+                Remedy::Snapshot,
+            );
         }
         if let Some(damage) = damage.segment {
-            report.mendable(format!("the log is damaged, and a start could not read what comes after: {damage}"), Remedy::Snapshot);
+            report.mendable(
+                format!(
+                    "the log is damaged, and a start could not read what comes after: {damage}"
+                ),
+                Remedy::Snapshot,
+            );
         }
         for ino in files {
             let _guard = self.latches.hold(ino, Mode::Shared).await;
@@ -91,19 +107,33 @@ impl Node {
             return Err(RpcError::Denied("the volume has no bucket".into()));
         }
         if let Some(owner) = self.lost_to() {
-            return Err(RpcError::Denied(format!("the volume was taken over by {owner}, which may be writing to the bucket")));
+            return Err(RpcError::Denied(format!(
+                "the volume was taken over by {owner}, which may be writing to the bucket"
+            )));
         }
         if self.tenure.is_none() {
-            return Err(RpcError::Denied("this node only reads the bucket, which others may be writing to".into()));
+            return Err(RpcError::Denied(
+                "this node only reads the bucket, which others may be writing to".into(),
+            ));
         }
         let state = || self.replica.view();
-        let part = self.comparison(&state).part(from).await.map_err(|error| RpcError::Denied(error.to_string()))?;
+        let part = self
+            .comparison(&state)
+            .part(from)
+            .await
+            .map_err(|error| RpcError::Denied(error.to_string()))?;
         Ok(FsckPart { report: bounded(part.report), ..part })
     }
 
     fn comparison<'a>(&'a self, state: &'a dyn Fn() -> Ref<'a, Partition>) -> Comparison<'a> {
         let revalidates = self.revalidates().is_some();
-        Comparison { state, bucket: self.bucket(), ports: &self.ports, patience: self.options.bucket_timeout, revalidates }
+        Comparison {
+            state,
+            bucket: self.bucket(),
+            ports: &self.ports,
+            patience: self.options.bucket_timeout,
+            revalidates,
+        }
     }
 }
 
@@ -112,9 +142,14 @@ pub async fn serves(ports: &Ports) -> Result<Option<Serves>, OpenError> {
     Ok(identity::load(&*ports.disk).await?.and_then(|identity| identity.serves))
 }
 
-/// The same of a data directory that no node has open, and with `bucket` that of the volume. Nothing
-/// is changed. Of a log that is damaged it says what is before that. `progress` is told how many directories of how many are compared.
-pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl FnMut(u64, u64)) -> Result<FsckReport, FsckError> {
+/// The same of a data directory that no node has open, and with `bucket` that of the volume.
+/// Nothing is changed. Of a log that is damaged it says what is before that. `progress` is told how
+/// many directories of how many are compared.
+pub async fn fsck(
+    ports: Ports,
+    bucket: Option<Rc<dyn Bucket>>,
+    progress: impl FnMut(u64, u64),
+) -> Result<FsckReport, FsckError> {
     ports.disk.lock()?;
     let serves = serves(&ports).await?.ok_or(OpenError::Unused)?;
     if let Some(bucket) = &bucket {
@@ -140,7 +175,9 @@ pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl F
     };
     let mut report = of_state(&partition);
     if let Some(damage) = damaged {
-        report.problem(format!("a part of the log or a snapshot is damaged, and another stands in for it: {damage}"));
+        report.problem(format!(
+            "a part of the log or a snapshot is damaged, and another stands in for it: {damage}"
+        ));
     }
     let store = Store::found(ports.disk.clone()).await?;
     for (ino, _) in partition.extents().files() {
@@ -148,7 +185,13 @@ pub async fn fsck(ports: Ports, bucket: Option<Rc<dyn Bucket>>, progress: impl F
         // What was not forced need not be what was written.
         let doubted = doubtful.get(&ino).map_or(&[][..], |runs| runs);
         blocks.retain(|(block, _)| !doubted.iter().any(|run| run.contains(block)));
-        compare(&store, (&store::place(&partition, ino), &named(&partition, ino)), blocks, &mut report).await;
+        compare(
+            &store,
+            (&store::place(&partition, ino), &named(&partition, ino)),
+            blocks,
+            &mut report,
+        )
+        .await;
     }
     if let Some(bucket) = bucket {
         compare_all(&ports, &*bucket, partition, progress, &mut report).await?;
@@ -163,11 +206,15 @@ async fn check_head(bucket: &dyn Bucket, serves: &Serves) -> Result<(), FsckErro
         return Err(OpenError::OtherVolume { there: serves.backing.clone(), backing }.into());
     }
     let head = match bucket.get(HEAD_KEY, None, None).await {
-        Ok(object) => {
-            head::decode(&object.body).map_err(|error| HeadError::Unreadable { backing: backing.clone(), what: error.to_string() })
-        }
+        Ok(object) => head::decode(&object.body).map_err(|error| HeadError::Unreadable {
+            backing: backing.clone(),
+            what: error.to_string(),
+        }),
         Err(BucketError::NotFound { .. }) => {
-            return Err(FsckError::Head { backing, what: format!("{HEAD_KEY}, which says who serves it, is gone") });
+            return Err(FsckError::Head {
+                backing,
+                what: format!("{HEAD_KEY}, which says who serves it, is gone"),
+            });
         }
         Err(error) => return Err(error.into()),
     };
@@ -187,7 +234,8 @@ async fn compare_all(
 ) -> Result<(), BucketError> {
     let partition = RefCell::new(partition);
     let state = || partition.borrow();
-    let comparison = Comparison { state: &state, bucket, ports, patience: PATIENCE, revalidates: false };
+    let comparison =
+        Comparison { state: &state, bucket, ports, patience: PATIENCE, revalidates: false };
     let mut next = Some(FsckPoint::START);
     while let Some(from) = next {
         let part = comparison.part(from).await?;
@@ -240,7 +288,12 @@ fn known_blocks(state: &Partition, ino: Ino) -> Vec<(u64, Block)> {
     chunks.flat_map(|chunk| state.extents().chunk_blocks(ino, chunk)).collect()
 }
 
-async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<(u64, Block)>, report: &mut FsckReport) {
+async fn compare(
+    store: &Store,
+    (place, file): (&Place, &str),
+    blocks: Vec<(u64, Block)>,
+    report: &mut FsckReport,
+) {
     for (block, known) in blocks {
         let damage = match known.sum {
             Some(sum) => {
@@ -248,7 +301,10 @@ async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<(u64,
                 let read = store.read(place, block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
                 read.map(|data| (ebb_format::crc32c(&data) != sum).then_some("damaged on"))
             }
-            None => store.missing(place, iter::once(block)).await.map(|missing| (!missing.is_empty()).then_some("missing from")),
+            None => store
+                .missing(place, iter::once(block))
+                .await
+                .map(|missing| (!missing.is_empty()).then_some("missing from")),
         };
         let damage = match damage {
             Ok(None) => continue,
@@ -258,9 +314,11 @@ async fn compare(store: &Store, (place, file): (&Place, &str), blocks: Vec<(u64,
         match known.dirty {
             false => report.mendable(damage, Remedy::Refetch { ino: place.ino, block }),
             true => {
-                let (start, end) = (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(place.size_bytes));
+                let (start, end) =
+                    (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(place.size_bytes));
                 report.problem(format!(
-                    "{damage}, and the bucket does not have it: bytes {start} to {end} are lost. Write them anew, remove the file, or \
+                    "{damage}, and the bucket does not have it: bytes {start} to {end} are lost. \
+                     Write them anew, remove the file, or \
                      give up what was written to it since it was last sent (`ebb rollback`)"
                 ));
             }
@@ -275,9 +333,11 @@ fn bounded(mut report: FsckReport) -> FsckReport {
         room = room.saturating_sub(what.len());
         fits
     };
-    let problems = report.problems.iter().take(MAX_TOLD).take_while(|problem| fits(&problem.what)).count();
+    let problems =
+        report.problems.iter().take(MAX_TOLD).take_while(|problem| fits(&problem.what)).count();
     let others = report.others.iter().take(MAX_TOLD).take_while(|what| fits(what)).count();
-    let (more_problems, more_others) = (report.problems.len() - problems, report.others.len() - others);
+    let (more_problems, more_others) =
+        (report.problems.len() - problems, report.others.len() - others);
     report.problems.truncate(problems);
     report.others.truncate(others);
     if more_problems > 0 {

@@ -1,5 +1,5 @@
-//! What a data directory with a damaged log still tells. No node goes on from there: what was done later,
-//! to files and to the bucket, is not known.
+//! What a data directory with a damaged log still tells. No node goes on from there: what was done
+//! later, to files and to the bucket, is not known.
 
 use super::named;
 use crate::log::{Log, LogError};
@@ -45,16 +45,27 @@ impl Readable {
     }
 
     pub(super) fn report(self, serves: &Serves) -> FsckReport {
-        let mut report = FsckReport { inodes: self.before.as_ref().map_or(0, |before| before.inodes), ..FsckReport::default() };
+        let mut report = FsckReport {
+            inodes: self.before.as_ref().map_or(0, |before| before.inodes),
+            ..FsckReport::default()
+        };
         report.problem(format!("{self}. {}", what_can_be_done(serves)));
-        self.before.into_iter().flat_map(|before| before.dirty).for_each(|what| report.problem(what));
+        self.before
+            .into_iter()
+            .flat_map(|before| before.dirty)
+            .for_each(|what| report.problem(what));
         report
     }
 }
 
 impl fmt::Display for Readable {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "the log is damaged: {}. What was logged from there on cannot be read, so no node starts with it", self.damage)?;
+        write!(
+            out,
+            "the log is damaged: {}. What was logged from there on cannot be read, so no node \
+             starts with it",
+            self.damage
+        )?;
         let Some(Before { index, time, dirt, dirty_bytes, .. }) = &self.before else {
             return write!(out, "; nor can anything before it, for there is no whole snapshot");
         };
@@ -65,14 +76,17 @@ impl fmt::Display for Readable {
         let Dirt { files, pages, deletes, .. } = dirt;
         write!(
             out,
-            ": by then {files} files and {pages} directories, {dirty_bytes} bytes of files, and {deletes} deletes had not reached the \
+            ": by then {files} files and {pages} directories, {dirty_bytes} bytes of files, and \
+             {deletes} deletes had not reached the \
              bucket"
         )
     }
 }
 
 async fn before(ports: &Ports, serves: &Serves) -> Result<Option<Before>, OpenError> {
-    let Some((snapshot, mut commands)) = Log::read_before_damage(ports.disk.clone(), VolumeId(serves.cluster.0)).await? else {
+    let Some((snapshot, mut commands)) =
+        Log::read_before_damage(ports.disk.clone(), VolumeId(serves.cluster.0)).await?
+    else {
         return Ok(None);
     };
     let mut partition = Partition::from_items(items(snapshot).await?)?;
@@ -81,8 +95,13 @@ async fn before(ports: &Ports, serves: &Serves) -> Result<Option<Before>, OpenEr
         time = command.stamp().map(|stamp| stamp.time).or(time);
         partition.apply(index, &command);
     }
-    let dirty =
-        |(_, ino)| format!("{}: {} bytes had not reached the bucket", named(&partition, ino), partition.extents().dirty_bytes_of(ino));
+    let dirty = |(_, ino)| {
+        format!(
+            "{}: {} bytes had not reached the bucket",
+            named(&partition, ino),
+            partition.extents().dirty_bytes_of(ino)
+        )
+    };
     Ok(Some(Before {
         index: partition.applied(),
         time,
@@ -99,11 +118,16 @@ fn what_can_be_done(serves: &Serves) -> String {
         return "The volume has no bucket: keep this directory, and restore a copy of it".into();
     }
     let more = match members.is_empty() {
-        true => format!("; with a backup, after `ebb restore BACKUP NEW_DIRECTORY {backing}`, which brings its names and attributes back"),
+        true => format!(
+            "; with a backup, after `ebb restore BACKUP NEW_DIRECTORY {backing}`, which brings its \
+             names and attributes back"
+        ),
         false => " and the other buckets as before".into(),
     };
     format!(
-        "Keep this directory, and mount the volume with another one: `ebb mount {backing} MOUNTPOINT --data NEW_DIRECTORY`{more}. \
-         Given up by that is what is named here, and what was changed later and had not reached the bucket"
+        "Keep this directory, and mount the volume with another one: `ebb mount {backing} \
+         MOUNTPOINT --data NEW_DIRECTORY`{more}. \
+         Given up by that is what is named here, and what was changed later and had not reached \
+         the bucket"
     )
 }

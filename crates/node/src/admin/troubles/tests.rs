@@ -7,15 +7,20 @@ fn block(block: u64) -> Subject {
 }
 
 fn set(troubles: &Troubles, subject: Subject, what: Option<&str>, secs: i64) {
-    troubles.set(subject, what.map(str::to_owned), Time::from_secs(secs), Duration::from_secs(secs as u64));
+    troubles.set(
+        subject,
+        what.map(str::to_owned),
+        Time::from_secs(secs),
+        Duration::from_secs(secs as u64),
+    );
 }
 
 fn list(troubles: &Troubles) -> Vec<(i64, String)> {
     troubles.list().into_iter().map(|trouble| (trouble.since.secs, trouble.what)).collect()
 }
 
-/// Situation: more blocks are damaged than are told one by one, then the bucket is away. Expectation: that is told too,
-/// and how many blocks there are besides, since the first of these.
+/// Situation: more blocks are damaged than are told one by one, then the bucket is away.
+/// Expectation: that is told too, and how many blocks there are besides, since the first of these.
 #[test]
 fn many_of_one_kind_hide_no_other() {
     let troubles = Troubles::default();
@@ -26,7 +31,10 @@ fn many_of_one_kind_hide_no_other() {
     let told = list(&troubles);
     assert_eq!(told[0], (90_000, "away".into()));
     assert_eq!(told.len(), 1 + MAX_TOLD + 1);
-    assert_eq!(told.last().unwrap(), &(10 + MAX_TOLD as i64, format!("and {} more of this kind", MAX_KEPT - MAX_TOLD)));
+    assert_eq!(
+        told.last().unwrap(),
+        &(10 + MAX_TOLD as i64, format!("and {} more of this kind", MAX_KEPT - MAX_TOLD))
+    );
 
     troubles.end(block(1)..block(u64::MAX), |_, _| true);
     assert_eq!(list(&troubles), [(90_000, "away".into()), (10, "damaged".into())]);
@@ -46,8 +54,8 @@ fn a_trouble_is_as_old_as_its_first_report() {
     assert!(troubles.is_empty());
 }
 
-/// Situation: something fails again and again, also where more fails than is kept. Danger: the log fills the disk.
-/// Expectation: a line when each trouble begins, and one when it is over.
+/// Situation: something fails again and again, also where more fails than is kept. Danger: the log
+/// fills the disk. Expectation: a line when each trouble begins, and one when it is over.
 #[test]
 fn the_log_has_a_line_for_each_begin_and_each_end() {
     tracing::subscriber::set_global_default(Lines).expect("no other test looks at the log");

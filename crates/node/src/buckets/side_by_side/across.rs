@@ -40,23 +40,38 @@ pub(super) async fn copy(
         Ok(parts)
     };
     let completed = match sent.await {
-        Ok(parts) => bucket.upload_complete(to, &upload, parts, condition).await.map_err(|error| gone(error, to)),
+        Ok(parts) => bucket
+            .upload_complete(to, &upload, parts, condition)
+            .await
+            .map_err(|error| gone(error, to)),
         Err(error) => Err(error),
     };
     let Err(error) = completed else { return completed };
     match bucket.upload_abort(to, &upload).await {
         Ok(()) => Err(error),
         Err(left) => {
-            tracing::warn!(key = to, upload = upload.0, error = %left, "the upload of a failed copy could not be ended");
+            tracing::warn!(key = to, upload = upload.0, error = %left, "the upload of a failed \
+                copy could not be ended");
             Err(error.leaving_upload(left))
         }
     }
 }
 
-async fn piece(bucket: &dyn Bucket, from: &str, source: &ObjectMeta, start: u64, end: u64) -> Result<Bytes, BucketError> {
-    let object = bucket.get(from, Some(start..end), Some(&source.etag)).await.map_err(nothing_done)?;
+async fn piece(
+    bucket: &dyn Bucket,
+    from: &str,
+    source: &ObjectMeta,
+    start: u64,
+    end: u64,
+) -> Result<Bytes, BucketError> {
+    let object =
+        bucket.get(from, Some(start..end), Some(&source.etag)).await.map_err(nothing_done)?;
     if object.body.len() as u64 != end - start {
-        let what = format!("{from}: {} bytes came where {} were asked for", object.body.len(), end - start);
+        let what = format!(
+            "{from}: {} bytes came where {} were asked for",
+            object.body.len(),
+            end - start
+        );
         return Err(BucketError::Unavailable { what, retry_after: None });
     }
     Ok(object.body)
@@ -73,9 +88,10 @@ fn nothing_done(error: BucketError) -> BucketError {
 /// Whoever asked for the copy takes what is missing for the source.
 fn gone(error: BucketError, to: &str) -> BucketError {
     match error {
-        BucketError::NotFound { .. } => {
-            BucketError::Unavailable { what: format!("{to}: the upload is gone, somebody has ended it"), retry_after: None }
-        }
+        BucketError::NotFound { .. } => BucketError::Unavailable {
+            what: format!("{to}: the upload is gone, somebody has ended it"),
+            retry_after: None,
+        },
         other => other,
     }
 }

@@ -13,7 +13,11 @@ const BEHIND: char = char::MAX;
 /// The port's.
 const MAX_PAGE: usize = 1000;
 
-pub(super) async fn list(root: &dyn Bucket, members: &[Member], request: ListRequest) -> Result<ListPage, BucketError> {
+pub(super) async fn list(
+    root: &dyn Bucket,
+    members: &[Member],
+    request: ListRequest,
+) -> Result<ListPage, BucketError> {
     let request = ListRequest { limit: request.limit.min(MAX_PAGE), ..request };
     if let Some(member) = super::member_of(members, &request.prefix) {
         return in_member(member, request).await;
@@ -25,9 +29,14 @@ pub(super) async fn list(root: &dyn Bucket, members: &[Member], request: ListReq
     if request.by_directory {
         let dirs = shown.map(|member| member.prefix().to_owned());
         let dirs = dirs.filter(|dir| request.after.as_ref().is_none_or(|after| dir > after));
-        pages.push(ListPage { entries: dirs.map(|key| ListEntry::Prefix { key }).collect(), more: false });
+        pages.push(ListPage {
+            entries: dirs.map(|key| ListEntry::Prefix { key }).collect(),
+            more: false,
+        });
     } else {
-        let below = shown.map(|member| in_member(member, ListRequest { prefix: member.prefix().to_owned(), ..request.clone() }));
+        let below = shown.map(|member| {
+            in_member(member, ListRequest { prefix: member.prefix().to_owned(), ..request.clone() })
+        });
         pages.extend(try_join_all(below).await?);
     }
     Ok(merge(pages, limit))
@@ -38,7 +47,9 @@ async fn in_member(member: &Member, request: ListRequest) -> Result<ListPage, Bu
     let dir = member.prefix();
     let after = match request.after {
         Some(after) if after.starts_with(dir) => Some(after[dir.len()..].to_owned()),
-        Some(after) if after.as_str() > dir => return Ok(ListPage { entries: Vec::new(), more: false }),
+        Some(after) if after.as_str() > dir => {
+            return Ok(ListPage { entries: Vec::new(), more: false });
+        }
         _ => None,
     };
     let mut entries = Vec::new();
@@ -50,14 +61,16 @@ async fn in_member(member: &Member, request: ListRequest) -> Result<ListPage, Bu
         return Ok(ListPage { entries, more: true });
     }
     let limit = request.limit - entries.len();
-    let inner = ListRequest { prefix: request.prefix[dir.len()..].to_owned(), after, limit, ..request };
+    let inner =
+        ListRequest { prefix: request.prefix[dir.len()..].to_owned(), after, limit, ..request };
     let hidden = |key: &str| match key {
         // No name of the volume has so long a key.
         _ if dir.len() + key.len() > MAX_KEY_BYTES => Some(behind(key)),
         _ if key.starts_with(RESERVED) => Some(behind(RESERVED)),
         _ => is_reserved(key).then(|| key.to_owned()),
     };
-    let page = without(&**member.bucket(), inner, hidden).await.map_err(|error| member.outward(error))?;
+    let page =
+        without(&**member.bucket(), inner, hidden).await.map_err(|error| member.outward(error))?;
     entries.extend(page.entries.into_iter().map(|mut entry| {
         let (ListEntry::Object { key, .. } | ListEntry::Prefix { key }) = &mut entry;
         key.insert_str(0, dir);
@@ -79,7 +92,11 @@ fn behind(prefix: &str) -> String {
 }
 
 /// A page without the keys for which `hidden` says where to go on behind them.
-async fn without(bucket: &dyn Bucket, request: ListRequest, hidden: impl Fn(&str) -> Option<String>) -> Result<ListPage, BucketError> {
+async fn without(
+    bucket: &dyn Bucket,
+    request: ListRequest,
+    hidden: impl Fn(&str) -> Option<String>,
+) -> Result<ListPage, BucketError> {
     let mut entries: Vec<ListEntry> = Vec::new();
     let mut after = request.after.clone();
     loop {
@@ -96,7 +113,12 @@ async fn without(bucket: &dyn Bucket, request: ListRequest, hidden: impl Fn(&str
 
 /// One page of several in byte order. What lies behind the end of one that goes on is left out.
 fn merge(pages: Vec<ListPage>, limit: usize) -> ListPage {
-    let end = pages.iter().filter(|page| page.more).filter_map(|page| page.entries.last()).map(|last| last.key().to_owned()).min();
+    let end = pages
+        .iter()
+        .filter(|page| page.more)
+        .filter_map(|page| page.entries.last())
+        .map(|last| last.key().to_owned())
+        .min();
     let mut more = pages.iter().any(|page| page.more);
     let mut entries: Vec<ListEntry> = pages.into_iter().flat_map(|page| page.entries).collect();
     entries.sort_by(|a, b| a.key().cmp(b.key()));

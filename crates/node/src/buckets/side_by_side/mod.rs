@@ -16,8 +16,8 @@ use bytes::Bytes;
 use ebb_core::backing::keys::MAX_KEY_BYTES;
 use ebb_model::MemberDir;
 use ebb_ports::{
-    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece, PortFuture,
-    UploadId,
+    Bucket, BucketError, Capabilities, Condition, ETag, ListPage, ListRequest, Object, ObjectMeta,
+    ObjectTags, PartTag, Piece, PortFuture, UploadId,
 };
 use std::future::ready;
 use std::ops::Range;
@@ -72,14 +72,22 @@ impl Member {
     fn outward(&self, error: BucketError) -> BucketError {
         let named = |what| format!("{}: {what}", self.dir);
         match error {
-            BucketError::NotFound { key } => BucketError::NotFound { key: self.prefix.clone() + &key },
-            BucketError::Precondition { key } => BucketError::Precondition { key: self.prefix.clone() + &key },
+            BucketError::NotFound { key } => {
+                BucketError::NotFound { key: self.prefix.clone() + &key }
+            }
+            BucketError::Precondition { key } => {
+                BucketError::Precondition { key: self.prefix.clone() + &key }
+            }
             BucketError::Forbidden { what } => BucketError::Forbidden { what: named(what) },
-            BucketError::Unended { why } => BucketError::Unended { why: Box::new(self.outward(*why)) },
+            BucketError::Unended { why } => {
+                BucketError::Unended { why: Box::new(self.outward(*why)) }
+            }
             BucketError::Refused { what } => BucketError::Refused { what: named(what) },
             BucketError::Nested { what } => BucketError::Nested { what: named(what) },
             BucketError::Corrupt { what } => BucketError::Corrupt { what: named(what) },
-            BucketError::Unavailable { what, retry_after } => BucketError::Unavailable { what: named(what), retry_after },
+            BucketError::Unavailable { what, retry_after } => {
+                BucketError::Unavailable { what: named(what), retry_after }
+            }
             BucketError::Unknown { what } => BucketError::Unknown { what: named(what) },
         }
     }
@@ -158,7 +166,9 @@ pub(crate) fn member_of<'a>(members: &'a [Member], key: &str) -> Option<&'a Memb
 }
 
 fn not_to_be_written(key: &str) -> BucketError {
-    BucketError::Refused { what: format!("{key}: the directory of a bucket and its .ebb cannot be written") }
+    BucketError::Refused {
+        what: format!("{key}: the directory of a bucket and its .ebb cannot be written"),
+    }
 }
 
 /// The tag of every marker.
@@ -169,7 +179,12 @@ fn marker_meta() -> ObjectMeta {
 }
 
 impl Bucket for SideBySide {
-    fn get(&self, key: &str, range: Option<Range<u64>>, if_match: Option<&ETag>) -> PortFuture<'_, Result<Object, BucketError>> {
+    fn get(
+        &self,
+        key: &str,
+        range: Option<Range<u64>>,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<Object, BucketError>> {
         let marker = || match if_match {
             Some(tag) if tag.0 != MARKER => Err(BucketError::Precondition { key: key.into() }),
             _ => Ok(Object { meta: marker_meta(), body: Bytes::new() }),
@@ -181,26 +196,48 @@ impl Bucket for SideBySide {
         self.read(key, |bucket, key| bucket.head(key), || Ok(marker_meta()))
     }
 
-    fn put(&self, key: &str, body: Bytes, condition: Condition, tags: ObjectTags) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn put(
+        &self,
+        key: &str,
+        body: Bytes,
+        condition: Condition,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         self.write(key, |bucket, key| bucket.put(key, body, condition, tags))
     }
 
-    fn delete(&self, key: &str, if_match: Option<&ETag>) -> PortFuture<'_, Result<(), BucketError>> {
+    fn delete(
+        &self,
+        key: &str,
+        if_match: Option<&ETag>,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         self.write(key, |bucket, key| bucket.delete(key, if_match))
     }
 
     /// Between two buckets the bytes go through this node.
-    fn copy(&self, from: &str, to: &str, if_match: Option<&ETag>, condition: Condition) -> PortFuture<'_, Result<ETag, BucketError>> {
+    fn copy(
+        &self,
+        from: &str,
+        to: &str,
+        if_match: Option<&ETag>,
+        condition: Condition,
+    ) -> PortFuture<'_, Result<ETag, BucketError>> {
         let side = |key: &str| member_of(&self.members, key).map(|member| member.dir.clone());
         let (from, if_match) = (from.to_owned(), if_match.cloned());
         if side(&from) != side(to) {
             let to = to.to_owned();
-            return Box::pin(async move { across::copy(self, &from, &to, if_match.as_ref(), condition).await });
+            return Box::pin(async move {
+                across::copy(self, &from, &to, if_match.as_ref(), condition).await
+            });
         }
         match self.place(&from) {
             Place::Marker | Place::Hidden => Box::pin(ready(Err(not_to_be_written(&from)))),
-            Place::Root => self.write(to, |bucket, to| bucket.copy(&from, to, if_match.as_ref(), condition)),
-            Place::Member(_, inner) => self.write(to, |bucket, to| bucket.copy(inner, to, if_match.as_ref(), condition)),
+            Place::Root => {
+                self.write(to, |bucket, to| bucket.copy(&from, to, if_match.as_ref(), condition))
+            }
+            Place::Member(_, inner) => {
+                self.write(to, |bucket, to| bucket.copy(inner, to, if_match.as_ref(), condition))
+            }
         }
     }
 
@@ -208,16 +245,32 @@ impl Bucket for SideBySide {
         Box::pin(listing::list(&*self.root, &self.members, request))
     }
 
-    fn upload_begin(&self, key: &str, tags: ObjectTags) -> PortFuture<'_, Result<UploadId, BucketError>> {
+    fn upload_begin(
+        &self,
+        key: &str,
+        tags: ObjectTags,
+    ) -> PortFuture<'_, Result<UploadId, BucketError>> {
         self.write(key, |bucket, key| bucket.upload_begin(key, tags))
     }
 
-    fn upload_part(&self, key: &str, upload: &UploadId, number: u32, body: Bytes) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        body: Bytes,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         self.write(key, |bucket, key| bucket.upload_part(key, upload, number, body))
     }
 
     /// Within one bucket.
-    fn upload_part_copy(&self, key: &str, upload: &UploadId, number: u32, from: Piece) -> PortFuture<'_, Result<PartTag, BucketError>> {
+    fn upload_part_copy(
+        &self,
+        key: &str,
+        upload: &UploadId,
+        number: u32,
+        from: Piece,
+    ) -> PortFuture<'_, Result<PartTag, BucketError>> {
         let side = |key: &str| member_of(&self.members, key).map(|member| &member.dir);
         if side(&from.key) != side(key) {
             let what = format!("{key}: a part cannot be copied from another bucket");
@@ -225,7 +278,9 @@ impl Bucket for SideBySide {
         }
         match self.place(&from.key) {
             Place::Marker | Place::Hidden => Box::pin(ready(Err(not_to_be_written(&from.key)))),
-            Place::Root => self.write(key, |bucket, key| bucket.upload_part_copy(key, upload, number, from)),
+            Place::Root => {
+                self.write(key, |bucket, key| bucket.upload_part_copy(key, upload, number, from))
+            }
             Place::Member(_, inner) => {
                 let from = Piece { key: inner.to_owned(), ..from.clone() };
                 self.write(key, |bucket, key| bucket.upload_part_copy(key, upload, number, from))
@@ -247,7 +302,11 @@ impl Bucket for SideBySide {
         self.read(key, |bucket, key| bucket.uploads(key), || Ok(Vec::new()))
     }
 
-    fn upload_abort(&self, key: &str, upload: &UploadId) -> PortFuture<'_, Result<(), BucketError>> {
+    fn upload_abort(
+        &self,
+        key: &str,
+        upload: &UploadId,
+    ) -> PortFuture<'_, Result<(), BucketError>> {
         self.write(key, |bucket, key| bucket.upload_abort(key, upload))
     }
 
@@ -264,7 +323,10 @@ impl Bucket for SideBySide {
                 min_part_bytes: all.min_part_bytes.max(one.min_part_bytes),
                 max_parts: all.max_parts.min(one.max_parts),
                 max_object_bytes: all.max_object_bytes.min(one.max_object_bytes),
-                max_key_bytes: all.max_key_bytes.min(one.max_key_bytes + member.prefix.len()).min(MAX_KEY_BYTES),
+                max_key_bytes: all
+                    .max_key_bytes
+                    .min(one.max_key_bytes + member.prefix.len())
+                    .min(MAX_KEY_BYTES),
                 max_put_bytes: all.max_put_bytes.min(one.max_put_bytes),
             }
         })

@@ -5,7 +5,8 @@ use super::*;
 fn what_nobody_has_looked_at_is_known() {
     let (file, other) = (Ino(7), Ino(8));
     let loans = Loans::default();
-    let unverified = |ino, blocks| loans.unverified(ino, 0..blocks).into_iter().flatten().collect::<Vec<u64>>();
+    let unverified =
+        |ino, blocks| loans.unverified(ino, 0..blocks).into_iter().flatten().collect::<Vec<u64>>();
     assert_eq!(unverified(file, 3), [0, 1, 2]);
     for blocks in [7..8, 2..5, 3..4, 5..5] {
         loans.verified(file, blocks);

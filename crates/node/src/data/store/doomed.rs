@@ -1,4 +1,5 @@
-//! Removing store files and ranges of pack files that are of no use any more, once the command that said so is forced.
+//! Removing store files and ranges of pack files that are of no use any more, once the command that
+//! said so is forced.
 
 use super::{FileId, Store};
 use crate::data::packs;
@@ -48,9 +49,13 @@ impl Store {
         self.state.borrow().doomed.iter().any(|(_, doomed)| matches!(doomed, Doomed::File(_)))
     }
 
-    /// Removes what is doomed by commands up to `durable`; says whether there was any. `has_files` says of a pack file
-    /// whether any file is in it.
-    pub async fn drop_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Result<bool, DiskError> {
+    /// Removes what is doomed by commands up to `durable`; says whether there was any. `has_files`
+    /// says of a pack file whether any file is in it.
+    pub async fn drop_doomed(
+        &self,
+        durable: LogIndex,
+        has_files: impl Fn(PackId) -> bool,
+    ) -> Result<bool, DiskError> {
         let Going { files, ranges, packs } = self.take_doomed(durable, has_files);
         let any = !(files.is_empty() && ranges.is_empty() && packs.is_empty());
         let mut dropped = Ok(());
@@ -70,15 +75,18 @@ impl Store {
     fn take_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Going {
         let mut files = Vec::new();
         let mut ranges = Vec::new();
-        while let Some((_, doomed)) = self.state.borrow_mut().doomed.pop_front_if(|(index, _)| *index <= durable) {
+        while let Some((_, doomed)) =
+            self.state.borrow_mut().doomed.pop_front_if(|(index, _)| *index <= durable)
+        {
             match doomed {
                 Doomed::File(ino) => files.push(ino),
                 Doomed::Range(range) => ranges.push(range),
             }
         }
         let waits = |pack| self.packs.is_in_use(pack) || self.is_doomed_later(pack);
-        let (ranges, empty): (Vec<_>, Vec<_>) =
-            packs::joined(ranges).into_iter().partition(|range| has_files(range.pack) || waits(range.pack));
+        let (ranges, empty): (Vec<_>, Vec<_>) = packs::joined(ranges)
+            .into_iter()
+            .partition(|range| has_files(range.pack) || waits(range.pack));
         let mut packs: BTreeSet<PackId> = empty.into_iter().map(|range| range.pack).collect();
         for pack in self.packs.ended() {
             if has_files(pack) && !waits(pack) {
@@ -94,7 +102,10 @@ impl Store {
     /// Part of a pack file is in use as long as a command is not forced.
     fn is_doomed_later(&self, pack: PackId) -> bool {
         let state = self.state.borrow();
-        state.doomed.iter().any(|(_, doomed)| matches!(doomed, Doomed::Range(range) if range.pack == pack))
+        state
+            .doomed
+            .iter()
+            .any(|(_, doomed)| matches!(doomed, Doomed::Range(range) if range.pack == pack))
     }
 
     /// Gives back the space of a range of a pack file.
@@ -120,7 +131,8 @@ impl Store {
         self.drop_own(ino).await
     }
 
-    /// Removes the store file, if there is one, of an inode whose bytes are elsewhere: those may be still to be forced.
+    /// Removes the store file, if there is one, of an inode whose bytes are elsewhere: those may be
+    /// still to be forced.
     pub async fn drop_own(&self, ino: Ino) -> Result<(), DiskError> {
         {
             let mut state = self.state.borrow_mut();
@@ -149,15 +161,24 @@ impl Store {
     }
 
     /// Nothing that is known, or about to be forced, is in the file, and nothing will be.
-    pub fn is_stray(&self, file: FileId, is_over: impl Fn(Ino) -> bool, has_files: impl Fn(PackId) -> bool) -> bool {
+    pub fn is_stray(
+        &self,
+        file: FileId,
+        is_over: impl Fn(Ino) -> bool,
+        has_files: impl Fn(PackId) -> bool,
+    ) -> bool {
         if self.state.borrow().removing.contains(&file) {
             return false;
         }
         match file {
             FileId::Own(ino) => !self.has_own(ino) && is_over(ino),
             FileId::Pack(pack) => {
-                let goes_by_itself = self.packs.ended().contains(&pack) || self.is_doomed_later(pack);
-                !has_files(pack) && !self.packs.is_in_use(pack) && !self.packs.is_to_come(pack) && !goes_by_itself
+                let goes_by_itself =
+                    self.packs.ended().contains(&pack) || self.is_doomed_later(pack);
+                !has_files(pack)
+                    && !self.packs.is_in_use(pack)
+                    && !self.packs.is_to_come(pack)
+                    && !goes_by_itself
             }
         }
     }

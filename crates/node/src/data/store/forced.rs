@@ -20,8 +20,9 @@ impl Store {
         blocks.into_iter().for_each(|(place, blocks)| state.changed(&place, blocks.clone()));
     }
 
-    /// Writes what the system has of a block once more. The process before may have ended because it could not be forced:
-    /// the system then calls it clean, and the next sync would say that all is well without having written it.
+    /// Writes what the system has of a block once more. The process before may have ended because
+    /// it could not be forced: the system then calls it clean, and the next sync would say that all
+    /// is well without having written it.
     pub async fn dirty_again(&self, place: &Place, block: u64) -> Result<(), DiskError> {
         let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
         let at = place.at(block * BLOCK_BYTES, BLOCK_BYTES);
@@ -49,7 +50,8 @@ impl Store {
             },
             // Nobody can force it any more; whoever reads it is told.
             Err(error) => {
-                tracing::error!(ino = %place.ino, block, %error, "what a run before has written and not forced cannot be read");
+                tracing::error!(ino = %place.ino, block, %error, "what a run before has written \
+                    and not forced cannot be read");
                 Ok(())
             }
         }
@@ -58,10 +60,13 @@ impl Store {
     /// These files were cut by an earlier run, which may not have forced their new length.
     pub fn not_forced_cuts(&self, cuts: impl IntoIterator<Item = (Place, u64)>) {
         let mut state = self.state.borrow_mut();
-        cuts.into_iter().filter(|(place, _)| place.packed.is_none()).for_each(|(place, len)| state.was_cut(&place, len));
+        cuts.into_iter()
+            .filter(|(place, _)| place.packed.is_none())
+            .for_each(|(place, len)| state.was_cut(&place, len));
     }
 
-    /// What was removed, by whichever run, does not come back under a name that is used again: others' bytes would be in it.
+    /// What was removed, by whichever run, does not come back under a name that is used again:
+    /// others' bytes would be in it.
     pub async fn sync_names(&self) -> Result<(), DiskError> {
         for directory in [DIRECTORY, packs::DIRECTORY] {
             let change = self.state.borrow().changes;
@@ -108,13 +113,23 @@ impl Store {
             let mut take = |ino, file, change| files.entry(file).or_default().push((ino, change));
             match only {
                 Some(only) => {
-                    for ino in state.cut.iter().chain(Some(&only).filter(|only| !state.cut.contains(only))) {
-                        state.unsynced_files(*ino).for_each(|(file, change)| take(*ino, file, change));
+                    for ino in
+                        state.cut.iter().chain(Some(&only).filter(|only| !state.cut.contains(only)))
+                    {
+                        state
+                            .unsynced_files(*ino)
+                            .for_each(|(file, change)| take(*ino, file, change));
                     }
                 }
                 None => {
-                    let is_left = |at: &(Ino, FileId)| scope == SyncScope::Written && state.fetched.contains(at);
-                    state.unsynced.iter().filter(|(at, _)| !is_left(at)).for_each(|((ino, file), change)| take(*ino, *file, *change));
+                    let is_left = |at: &(Ino, FileId)| {
+                        scope == SyncScope::Written && state.fetched.contains(at)
+                    };
+                    state
+                        .unsynced
+                        .iter()
+                        .filter(|(at, _)| !is_left(at))
+                        .for_each(|((ino, file), change)| take(*ino, *file, *change));
                 }
             }
             for (ino, _) in files.values().flatten() {
@@ -125,7 +140,14 @@ impl Store {
         let any = !files.is_empty();
         for (directory, change) in names {
             let is_concerned = files.keys().any(|file| file.directory() == directory);
-            if is_concerned && self.state.borrow().names_synced.get(directory).is_none_or(|synced| change > *synced) {
+            if is_concerned
+                && self
+                    .state
+                    .borrow()
+                    .names_synced
+                    .get(directory)
+                    .is_none_or(|synced| change > *synced)
+            {
                 self.disk.sync_dir(directory).await?;
                 let mut state = self.state.borrow_mut();
                 let synced = state.names_synced.entry(directory).or_default();
@@ -144,8 +166,18 @@ impl Store {
             let mut state = self.state.borrow_mut();
             if let Err(error) = synced {
                 // Whoever has bytes there that were not forced may have lost them.
-                let sharing: Vec<Ino> = state.unsynced.keys().filter(|(_, other)| *other == file).map(|(ino, _)| *ino).collect();
-                state.failed.extend(sharing.into_iter().chain(changes.iter().map(|(ino, _)| *ino)).map(|ino| (ino, error.clone())));
+                let sharing: Vec<Ino> = state
+                    .unsynced
+                    .keys()
+                    .filter(|(_, other)| *other == file)
+                    .map(|(ino, _)| *ino)
+                    .collect();
+                state.failed.extend(
+                    sharing
+                        .into_iter()
+                        .chain(changes.iter().map(|(ino, _)| *ino))
+                        .map(|ino| (ino, error.clone())),
+                );
                 self.packs.seal();
                 self.failing.raise();
                 result = Err(error);

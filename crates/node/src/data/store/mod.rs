@@ -1,12 +1,13 @@
-//! Store files: the bytes of files on this node's disk, each in a sparse file at natural
-//! offsets (store offset = file offset), named by inode id (DESIGN §5). Small files are many in
-//! one pack file, each in a range of it (C-19). They are in the place of the paper's second-level log (O-67):
-//! bytes are written here, and the log says where.
+//! Store files: the bytes of files on this node's disk, each in a sparse file at natural offsets
+//! (store offset = file offset), named by inode id (DESIGN §5). Small files are many in one pack
+//! file, each in a range of it (C-19). They are in the place of the paper's second-level log
+//! (O-67): bytes are written here, and the log says where.
 //!
 //! Laws:
 //! - What is in a store file counts only as far as the partition's extents say so.
-//! - Behind the end of a file there are zeros in its store file. In a pack file, and where a cut has failed,
-//!   there may be anything: it is not read, and a file that grows over it has it cleared before.
+//! - Behind the end of a file there are zeros in its store file. In a pack file, and where a cut
+//!   has failed, there may be anything: it is not read, and a file that grows over it has it
+//!   cleared before.
 //! - No range of a pack file is used twice. What is let go is punched once the command that let
 //!   it go is forced, and a pack file of which nothing is left is removed.
 //! - Bytes are forced before a `Synced` record claims it; which files have bytes that are
@@ -83,7 +84,9 @@ impl Place {
         let end = offset.saturating_add(len);
         match self.packed {
             None => offset..end,
-            Some(range) => range.start + offset.min(range.len_bytes)..range.start + end.min(range.len_bytes),
+            Some(range) => {
+                range.start + offset.min(range.len_bytes)..range.start + end.min(range.len_bytes)
+            }
         }
     }
 }
@@ -115,16 +118,24 @@ impl Store {
     /// The store files that there are, to be looked at.
     pub async fn found(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         let names = disk.list(DIRECTORY).await?;
-        let own: BTreeSet<Ino> = names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect();
+        let own: BTreeSet<Ino> =
+            names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect();
         let packs = Packs::found(&*disk).await?;
-        Ok(Store { disk, state: RefCell::new(State { earlier: own.clone(), own, ..State::default() }), packs, failing: Signal::default() })
+        Ok(Store {
+            disk,
+            state: RefCell::new(State { earlier: own.clone(), own, ..State::default() }),
+            packs,
+            failing: Signal::default(),
+        })
     }
 
     /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
     pub async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Bytes, DiskError> {
         let at = place.at(offset, (len as u64).min(place.size_bytes.saturating_sub(offset)));
         let data = match self.existing(place.file()).await? {
-            Some(file) if !at.is_empty() => file.read_at(at.start, (at.end - at.start) as usize).await?,
+            Some(file) if !at.is_empty() => {
+                file.read_at(at.start, (at.end - at.start) as usize).await?
+            }
             _ => Bytes::new(),
         };
         if data.len() == len {
@@ -156,7 +167,11 @@ impl Store {
     async fn put(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
         let at = place.at(offset, data.len() as u64);
         if at.end - at.start != data.len() as u64 {
-            let what = format!("{} bytes at {offset} of inode {} are more than it has room for", data.len(), place.ino);
+            let what = format!(
+                "{} bytes at {offset} of inode {} are more than it has room for",
+                data.len(),
+                place.ino
+            );
             return Err(DiskError::Failed { path: place.file().path(), what });
         }
         let file = self.file(place.file(), OpenMode::Create).await?;
@@ -167,14 +182,16 @@ impl Store {
         written
     }
 
-    /// The file ends at a shorter length than it had, and is still to be cut there: until [`Store::cut`] has done that it does not grow.
+    /// The file ends at a shorter length than it had, and is still to be cut there: until
+    /// [`Store::cut`] has done that it does not grow.
     pub fn is_to_be_cut(&self, place: &Place) {
         if place.packed.is_none() {
             self.state.borrow_mut().uncut.insert(place.ino);
         }
     }
 
-    /// Makes bytes from `len` on, the end of the file, vanish, so that a later extension reads as zeros.
+    /// Makes bytes from `len` on, the end of the file, vanish, so that a later extension reads as
+    /// zeros.
     pub async fn cut(&self, place: &Place, len: u64) -> Result<(), DiskError> {
         self.is_to_be_cut(place);
         if self.is_longer(place, len).await?
@@ -195,7 +212,12 @@ impl Store {
     }
 
     /// Whether an earlier use of a range that is not in use has left anything there.
-    pub async fn has_remains(&self, place: &Place, offset: u64, len: u64) -> Result<bool, DiskError> {
+    pub async fn has_remains(
+        &self,
+        place: &Place,
+        offset: u64,
+        len: u64,
+    ) -> Result<bool, DiskError> {
         let Some(file) = self.existing(place.file()).await? else { return Ok(false) };
         let at = place.at(offset, len);
         let is_used = match place.packed {
@@ -209,8 +231,8 @@ impl Store {
         Ok(left.iter().any(|byte| *byte != 0))
     }
 
-    /// Makes a range that is not in use read as zeros. What was there is forced away: it must not come back beside bytes that are
-    /// written there next and lost.
+    /// Makes a range that is not in use read as zeros. What was there is forced away: it must not
+    /// come back beside bytes that are written there next and lost.
     pub async fn clear(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
         self.hole(place, offset, len).await?;
         self.sync(SyncScope::File(place.ino)).await.map(drop)
@@ -237,7 +259,11 @@ impl Store {
     }
 
     /// Blocks of a file of which nothing is there.
-    pub async fn missing(&self, place: &Place, blocks: impl Iterator<Item = u64>) -> Result<Vec<u64>, DiskError> {
+    pub async fn missing(
+        &self,
+        place: &Place,
+        blocks: impl Iterator<Item = u64>,
+    ) -> Result<Vec<u64>, DiskError> {
         let end = match self.existing(place.file()).await? {
             Some(file) => file.len().await?,
             None => 0,
@@ -247,7 +273,8 @@ impl Store {
 
     /// From now on there is something in these blocks of a file, zeros where there was nothing.
     pub async fn fill_up(&self, place: &Place, blocks: &Range<u64>) -> Result<(), DiskError> {
-        let (file, end) = (self.file(place.file(), OpenMode::Create).await?, place.at(0, place.size_bytes).end);
+        let (file, end) =
+            (self.file(place.file(), OpenMode::Create).await?, place.at(0, place.size_bytes).end);
         let filled = if file.len().await? < end { file.set_len(end).await } else { Ok(()) };
         self.state.borrow_mut().changed(place, blocks.clone());
         filled
@@ -256,7 +283,9 @@ impl Store {
     /// Who reads the store file past this sees where the file ends.
     pub async fn show_length(&self, place: &Place) -> Result<(), DiskError> {
         match self.existing(place.file()).await? {
-            Some(file) if file.len().await? < place.size_bytes => file.set_len(place.size_bytes).await,
+            Some(file) if file.len().await? < place.size_bytes => {
+                file.set_len(place.size_bytes).await
+            }
             _ => Ok(()),
         }
     }
@@ -276,13 +305,15 @@ impl Store {
         self.state.borrow().own.contains(&ino)
     }
 
-    /// A store file of its own for a file whose bytes are not in one. What a move that failed has left there is nobody's.
+    /// A store file of its own for a file whose bytes are not in one. What a move that failed has
+    /// left there is nobody's.
     pub async fn begin_own(&self, ino: Ino) -> Result<(), DiskError> {
         let file = self.file(FileId::Own(ino), OpenMode::Create).await?;
         if file.len().await? > 0 { file.set_len(0).await } else { Ok(()) }
     }
 
-    /// There may be bytes in blocks that are not in use: those of a write whose command a power cut has taken.
+    /// There may be bytes in blocks that are not in use: those of a write whose command a power cut
+    /// has taken.
     pub fn may_have_more(&self, place: &Place) -> bool {
         place.packed.is_some() || self.state.borrow().earlier.contains(&place.ino)
     }
@@ -297,7 +328,8 @@ impl Store {
     }
 
     /// The store file for the kernel to read by itself, made `len` bytes long: what is behind are
-    /// zeros that only the node knows to leave out. `None` where nobody can say whether somebody has it.
+    /// zeros that only the node knows to leave out. `None` where nobody can say whether somebody
+    /// has it.
     pub async fn lend(&self, ino: Ino, len: u64) -> Result<Option<OwnedFd>, DiskError> {
         let Some(file) = self.existing(FileId::Own(ino)).await? else { return Ok(None) };
         if file.is_held().is_none() {

@@ -45,7 +45,8 @@ pub(super) struct State {
     /// Changes are numbered.
     pub changes: u64,
     pub failed: BTreeMap<Ino, DiskError>,
-    /// Files of which somebody waits for a sync: of two that ran at one time the system would tell only one that it failed.
+    /// Files of which somebody waits for a sync: of two that ran at one time the system would tell
+    /// only one that it failed.
     pub syncing: BTreeMap<FileId, Rc<Mutex<()>>>,
     /// In the order of the commands that said so.
     pub doomed: VecDeque<(LogIndex, Doomed)>,

@@ -57,7 +57,13 @@ impl Beside {
     fn path_of(&self, ino: Ino) -> Result<PathBuf, Errno> {
         match ino {
             Ino::ROOT => Ok(self.directory.clone()),
-            _ => self.files.borrow().known.get(&ino).map(|known| known.path.clone()).ok_or(FsError::Stale.into()),
+            _ => self
+                .files
+                .borrow()
+                .known
+                .get(&ino)
+                .map(|known| known.path.clone())
+                .ok_or(FsError::Stale.into()),
         }
     }
 
@@ -76,7 +82,11 @@ impl Beside {
         let mut files = self.files.borrow_mut();
         let known = files.known.get_mut(&ino).ok_or(FsError::Stale)?;
         if known.open.is_none() {
-            let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(&known.path).map_err(errno)?;
+            let file = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NOFOLLOW)
+                .open(&known.path)
+                .map_err(errno)?;
             let registered = self.passthrough.register(file.as_fd()).map_err(errno)?;
             known.open = Some(Open { file, registered, count: 0 });
         }
@@ -87,7 +97,8 @@ impl Beside {
 
     fn with_open<T>(&self, ino: Ino, act: impl FnOnce(&File) -> io::Result<T>) -> Result<T, Errno> {
         let files = self.files.borrow();
-        let open = files.known.get(&ino).and_then(|known| known.open.as_ref()).ok_or(FsError::Stale)?;
+        let open =
+            files.known.get(&ino).and_then(|known| known.open.as_ref()).ok_or(FsError::Stale)?;
         act(&open.file).map_err(errno)
     }
 }
@@ -108,7 +119,13 @@ impl Filesystem for Beside {
         Ok(AttrReply { attr: attr(ino, &meta), ttl: TTL })
     }
 
-    async fn setattr(&self, cx: &Context, ino: Ino, set: SetAttr, handle: Option<Handle>) -> Result<AttrReply, Errno> {
+    async fn setattr(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        set: SetAttr,
+        handle: Option<Handle>,
+    ) -> Result<AttrReply, Errno> {
         if let Some(len) = set.size_bytes {
             let file = OpenOptions::new().write(true).open(self.path_of(ino)?).map_err(errno)?;
             file.set_len(len).map_err(errno)?;
@@ -120,7 +137,14 @@ impl Filesystem for Beside {
         Err(Errno::NOT_SUPPORTED)
     }
 
-    async fn make(&self, _: &Context, _: Ino, _: Name, _: u16, _: Make) -> Result<EntryReply, Errno> {
+    async fn make(
+        &self,
+        _: &Context,
+        _: Ino,
+        _: Name,
+        _: u16,
+        _: Make,
+    ) -> Result<EntryReply, Errno> {
         Err(Errno::NOT_SUPPORTED)
     }
 
@@ -135,7 +159,15 @@ impl Filesystem for Beside {
         Err(Errno::NOT_SUPPORTED)
     }
 
-    async fn rename(&self, _: &Context, _: Ino, _: Name, _: Ino, _: Name, _: RenameMode) -> Result<(), Errno> {
+    async fn rename(
+        &self,
+        _: &Context,
+        _: Ino,
+        _: Name,
+        _: Ino,
+        _: Name,
+        _: RenameMode,
+    ) -> Result<(), Errno> {
         Err(Errno::NOT_SUPPORTED)
     }
 
@@ -147,7 +179,14 @@ impl Filesystem for Beside {
         self.opened(ino)
     }
 
-    async fn create(&self, _: &Context, parent: Ino, name: Name, _: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+    async fn create(
+        &self,
+        _: &Context,
+        parent: Ino,
+        name: Name,
+        _: u16,
+        flags: OpenFlags,
+    ) -> Result<(EntryReply, OpenReply), Errno> {
         let path = self.path(parent, &name)?;
         let mut how = OpenOptions::new();
         how.write(true).create(true).create_new(flags.excludes()).truncate(false);
@@ -157,14 +196,29 @@ impl Filesystem for Beside {
         Ok((entry, opened))
     }
 
-    async fn read(&self, _: &Context, ino: Ino, _: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
+    async fn read(
+        &self,
+        _: &Context,
+        ino: Ino,
+        _: Handle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Bytes, Errno> {
         let mut bytes = vec![0; len_bytes as usize];
         let len = self.with_open(ino, |file| file.read_at(&mut bytes, offset))?;
         bytes.truncate(len);
         Ok(bytes.into())
     }
 
-    async fn write(&self, _: &Context, _: Ino, _: Handle, _: u64, _: Bytes, _: WriteMode) -> Result<u32, Errno> {
+    async fn write(
+        &self,
+        _: &Context,
+        _: Ino,
+        _: Handle,
+        _: u64,
+        _: Bytes,
+        _: WriteMode,
+    ) -> Result<u32, Errno> {
         // Writes go to the file itself.
         Err(Errno::NOT_SUPPORTED)
     }
@@ -190,10 +244,24 @@ impl Filesystem for Beside {
     }
 
     async fn statfs(&self, _: &Context, _: Ino) -> Result<VolumeStat, Errno> {
-        Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, available_bytes: 1 << 39, files: 1 << 20, free_files: 1 << 19 })
+        Ok(VolumeStat {
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            available_bytes: 1 << 39,
+            files: 1 << 20,
+            free_files: 1 << 19,
+        })
     }
 
-    async fn setxattr(&self, _: &Context, _: Ino, _: Bytes, _: Bytes, _: Option<XattrMode>, _: bool) -> Result<(), Errno> {
+    async fn setxattr(
+        &self,
+        _: &Context,
+        _: Ino,
+        _: Bytes,
+        _: Bytes,
+        _: Option<XattrMode>,
+        _: bool,
+    ) -> Result<(), Errno> {
         Err(Errno::NOT_SUPPORTED)
     }
 
@@ -213,7 +281,14 @@ impl Filesystem for Beside {
         Ok(OpenReply::default())
     }
 
-    async fn readdir(&self, _: &Context, _: Ino, _: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
+    async fn readdir(
+        &self,
+        _: &Context,
+        _: Ino,
+        _: Handle,
+        after: Cookie,
+        entries: &mut DirBuffer,
+    ) -> Result<(), Errno> {
         let mut listed: Vec<_> = fs::read_dir(&self.directory).map_err(errno)?.flatten().collect();
         listed.sort_by_key(|entry| entry.file_name());
         for (place, listed) in listed.iter().enumerate().skip(after.0 as usize) {

@@ -18,7 +18,14 @@ fn modes(kernel: Negotiated) -> IoModes {
 }
 
 fn by(number: u64, flags: OpenFlags) -> Opener {
-    Opener { number, flags, cacheable: true, made: true, thread: Some(number as u32), at: Instant::now() }
+    Opener {
+        number,
+        flags,
+        cacheable: true,
+        made: true,
+        thread: Some(number as u32),
+        at: Instant::now(),
+    }
 }
 
 fn opened(modes: &IoModes, number: u64, flags: OpenFlags) -> IoMode {
@@ -57,8 +64,9 @@ fn what_is_not_to_be_cached_is_not() {
     assert_eq!(modes.open(INO, shared(4, BOTH), None), IoMode::Direct);
 }
 
-/// Where other mounts can have the volume writes of one file go side by side, which keeps the kernel from a lent file of another name for it
-/// (EIO): nothing is lent while one can be under way, and nobody who makes a file has others follow it.
+/// Where other mounts can have the volume writes of one file go side by side, which keeps the
+/// kernel from a lent file of another name for it (EIO): nothing is lent while one can be under
+/// way, and nobody who makes a file has others follow it.
 #[test]
 fn nothing_is_lent_beside_writes_that_go_side_by_side() {
     let modes = IoModes::new(Some(Passthrough::new(Weak::new())), NEW, false);
@@ -77,7 +85,8 @@ fn older_kernels_write_into_their_pages() {
     assert_eq!(opened(&modes(OLD), 1, WRITES), IoMode::Cached);
 }
 
-/// Who follows what is written would see it in the kernel's pages, where nothing can be lent; and what is not new may be mapped by many.
+/// Who follows what is written would see it in the kernel's pages, where nothing can be lent; and
+/// what is not new may be mapped by many.
 #[test]
 fn where_nothing_is_lent_writers_write_into_the_pages() {
     assert_eq!(opened(&IoModes::new(None, NEW, true), 1, WRITES), IoMode::Cached);
@@ -85,9 +94,9 @@ fn where_nothing_is_lent_writers_write_into_the_pages() {
     assert_eq!(modes(NEW).open(INO, not_made, None), IoMode::Cached);
 }
 
-/// Situation: a writer has its answer, and has not come to run. Danger: the kernel is told to read the file
-/// natively, and refuses the writer's open. Expectation: nobody is lent the file before the writer is known to have run, however long that takes,
-/// and nobody waits for it for long.
+/// Situation: a writer has its answer, and has not come to run. Danger: the kernel is told to read
+/// the file natively, and refuses the writer's open. Expectation: nobody is lent the file before
+/// the writer is known to have run, however long that takes, and nobody waits for it for long.
 #[test]
 fn nobody_is_lent_a_file_before_the_kernel_has_it_open() {
     let (nobody, everybody) = (|_| false, |_| true);

@@ -27,7 +27,10 @@ fn nothing_is_kept_on_the_word_of_an_open_that_has_not_returned() {
     pages.read(FILE, Handle(1));
     assert!(!pages.opened(FILE, Handle(2), found(&pages, 6)));
     pages.read(FILE, Handle(1));
-    assert!(!pages.opened(FILE, Handle(3), found(&pages, 6)), "who has it open since before reads what he likes");
+    assert!(
+        !pages.opened(FILE, Handle(3), found(&pages, 6)),
+        "who has it open since before reads what he likes"
+    );
     pages.read(FILE, Handle(3));
     assert!(pages.opened(FILE, Handle(4), found(&pages, 6)));
 }

@@ -1,5 +1,5 @@
-//! Who asks, as the node is told. Where the mount may be idmapped the kernel says it of what makes an inode; of
-//! what else depends on it the process is looked at, which waits for the answer.
+//! Who asks, as the node is told. Where the mount may be idmapped the kernel says it of what makes
+//! an inode; of what else depends on it the process is looked at, which waits for the answer.
 
 use super::Volume;
 use crate::abi::NO_ID;
@@ -7,7 +7,8 @@ use crate::{Context, Errno, Ids};
 use ebb_model::{Attr, Caller, Ino};
 
 impl Volume {
-    /// For what does not depend on who asks: the kernel checks permissions itself on every mount (`default_permissions`).
+    /// For what does not depend on who asks: the kernel checks permissions itself on every mount
+    /// (`default_permissions`).
     pub(super) fn caller(&self, cx: &Context) -> Caller {
         self.squashed(cx).unwrap_or_else(|| self.ids.caller(said(cx)))
     }
@@ -23,13 +24,14 @@ impl Volume {
         self.squashed(cx).unwrap_or_else(|| self.ids.caller(found_out(cx)))
     }
 
-    /// Who changes a file, and whether that is root of this machine: one with set-id bits keeps some of them for root, and for
-    /// its group.
+    /// Who changes a file, and whether that is root of this machine: one with set-id bits keeps
+    /// some of them for root, and for its group.
     pub(super) fn changer(&self, cx: &Context, ino: Ino) -> (Caller, bool) {
         if let Some(anonymous) = self.squashed(cx) {
             return (anonymous, false);
         }
-        let local = if self.set_id.borrow().contains_key(&ino) { with_groups(cx) } else { said(cx) };
+        let local =
+            if self.set_id.borrow().contains_key(&ino) { with_groups(cx) } else { said(cx) };
         let is_root = local.uid == 0;
         (self.ids.caller(local), is_root)
     }
@@ -39,7 +41,8 @@ impl Volume {
         self.squashed(cx).is_none() && found_out(cx).uid == 0
     }
 
-    /// For set-gid, on kernels that tell one group of the caller: a supplementary one counts for none.
+    /// For set-gid, on kernels that tell one group of the caller: a supplementary one counts for
+    /// none.
     pub(super) fn is_in_group(&self, cx: &Context, attr: &Attr) -> bool {
         said(cx).uid == 0 || self.caller(cx).gid == attr.gid
     }
@@ -60,7 +63,9 @@ fn found_out(cx: &Context) -> Caller {
 fn with_groups(cx: &Context) -> Caller {
     let found = if cx.pid == 0 { None } else { of_process(cx.pid) };
     match cx.ids {
-        Some(_) => Caller { groups: found.map(|caller| caller.groups).unwrap_or_default(), ..said(cx) },
+        Some(_) => {
+            Caller { groups: found.map(|caller| caller.groups).unwrap_or_default(), ..said(cx) }
+        }
         None => found.unwrap_or_else(|| said(cx)),
     }
 }
@@ -77,7 +82,10 @@ fn of_status(status: &str) -> Option<Caller> {
     }
     // Real, effective, saved, and of the file system.
     let acting_as = |name: &str| line(name)?.split_whitespace().nth(3)?.parse().ok();
-    let groups = line("Groups:")?.split_whitespace().map(|group| group.parse().ok()).collect::<Option<_>>()?;
+    let groups = line("Groups:")?
+        .split_whitespace()
+        .map(|group| group.parse().ok())
+        .collect::<Option<_>>()?;
     Some(Caller { uid: acting_as("Uid:")?, gid: acting_as("Gid:")?, groups, checked: true })
 }
 
@@ -87,8 +95,16 @@ mod tests {
 
     #[test]
     fn a_process_is_what_it_acts_as() {
-        let status = |kthread: u8| format!("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nKthread:\t{kthread}\n");
-        assert_eq!(of_status(&status(0)), Some(Caller { uid: 4, gid: 8, groups: vec![9, 10], checked: true }));
+        let status = |kthread: u8| {
+            format!(
+                "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \
+                 \nKthread:\t{kthread}\n"
+            )
+        };
+        assert_eq!(
+            of_status(&status(0)),
+            Some(Caller { uid: 4, gid: 8, groups: vec![9, 10], checked: true })
+        );
         assert_eq!(of_status(&status(1)), None);
         assert_eq!(of_status("Uid:\t0\t0\t0\t0\n"), None);
         assert_eq!(

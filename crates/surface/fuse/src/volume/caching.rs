@@ -2,7 +2,10 @@
 
 use super::{DIRECT, SET_ID, Volume};
 use crate::known::Known;
-use crate::{AttrReply, Consistency, EntryReply, Errno, Handle, Notification, Notifier, NotifyError, OpenFlags};
+use crate::{
+    AttrReply, Consistency, EntryReply, Errno, Handle, Notification, Notifier, NotifyError,
+    OpenFlags,
+};
 use ebb_client::{CacheRule, Change};
 use ebb_model::{Attr, FileKind, Ino, Name};
 use std::cell::RefCell;
@@ -20,8 +23,9 @@ impl Volume {
         self.client.cache_rule() == CacheRule::Sole
     }
 
-    /// Pages, of a file that is opened now. Where others can write too, now or once they have come, the kernel would put
-    /// what is appended where it thinks that the file ends, and ask for it in pieces, between which others can append.
+    /// Pages, of a file that is opened now. Where others can write too, now or once they have come,
+    /// the kernel would put what is appended where it thinks that the file ends, and ask for it in
+    /// pieces, between which others can append.
     pub(super) fn may_cache_pages(&self, flags: OpenFlags) -> bool {
         match flags.appends() {
             true => self.may_cache() && self.client.is_exclusive(),
@@ -39,7 +43,11 @@ impl Volume {
     }
 
     pub(super) fn entry_ttl(&self) -> Duration {
-        if self.may_cache() { self.client.cache_term().map_or(self.name_ttl, |term| term.min(self.name_ttl)) } else { Duration::ZERO }
+        if self.may_cache() {
+            self.client.cache_term().map_or(self.name_ttl, |term| term.min(self.name_ttl))
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// The kernel is given these attributes.
@@ -47,7 +55,9 @@ impl Volume {
         self.readings.seen(attr.ino, attr);
         let mut set_id = self.set_id.borrow_mut();
         match attr.mode & SET_ID {
-            bits if bits != 0 && attr.kind == FileKind::Regular => drop(set_id.insert(attr.ino, bits)),
+            bits if bits != 0 && attr.kind == FileKind::Regular => {
+                drop(set_id.insert(attr.ino, bits))
+            }
             _ => drop(set_id.remove(&attr.ino)),
         }
     }
@@ -58,7 +68,11 @@ impl Volume {
     }
 
     pub(super) fn entry(&self, attr: Attr) -> EntryReply {
-        EntryReply { attr: self.ids.attr(attr), entry_ttl: self.entry_ttl(), attr_ttl: self.attr_ttl() }
+        EntryReply {
+            attr: self.ids.attr(attr),
+            entry_ttl: self.entry_ttl(),
+            attr_ttl: self.attr_ttl(),
+        }
     }
 
     /// An entry that the kernel takes a reference with.
@@ -87,7 +101,9 @@ impl Volume {
     /// Drops what the kernel has cached of a file that others may change, and has it written
     /// what was stored through a mapping: locks change hands with all that they protect.
     pub(super) async fn write_back(&self, ino: Ino, handle: Handle) -> Result<(), Errno> {
-        let caches = handle.0 & DIRECT == 0 || self.pages.of(ino) || self.mappable.borrow().contains_key(&ino);
+        let caches = handle.0 & DIRECT == 0
+            || self.pages.of(ino)
+            || self.mappable.borrow().contains_key(&ino);
         if self.may_cache() || !caches {
             return Ok(());
         }
@@ -100,8 +116,9 @@ impl Volume {
         }
     }
 
-    /// Where the kernel does not drop pages of a file that it learns to be longer. On a strong mount it has none but of who
-    /// has the file open since before others came, or since before somebody appends.
+    /// Where the kernel does not drop pages of a file that it learns to be longer. On a strong
+    /// mount it has none but of who has the file open since before others came, or since before
+    /// somebody appends.
     pub(super) fn may_show_zeros(&self, ino: Ino) -> bool {
         match self.consistency {
             Consistency::CloseToOpen => self.pages.of(ino) || self.io_modes.fills_pages(ino),
@@ -110,8 +127,9 @@ impl Volume {
     }
 
     /// Drops pages of a file that a write past the cache has made longer, from where it did so: one
-    /// that was read meanwhile has zeros behind the old end. The kernel takes the file to be longer as
-    /// soon as it has its answer, so it comes first; of such a write it holds no page until then.
+    /// that was read meanwhile has zeros behind the old end. The kernel takes the file to be longer
+    /// as soon as it has its answer, so it comes first; of such a write it holds no page until
+    /// then.
     pub(super) async fn end_dropped(&self, ino: Ino, end: u64) -> Result<(), Errno> {
         match self.notifier.send(Notification::Inode { ino, bytes: end..u64::MAX }).await {
             Ok(()) => Ok(()),
@@ -124,11 +142,19 @@ impl Volume {
 }
 
 /// Requests of the mount are served meanwhile, so waiting for the kernel is safe.
-pub(super) async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known>, notifier: &Notifier, name_ttl: Duration) {
+pub(super) async fn drop_cached(
+    change: Change,
+    root: Ino,
+    known: &RefCell<Known>,
+    notifier: &Notifier,
+    name_ttl: Duration,
+) {
     let inodes = match change {
         Change::Inode(ino) if ino == root => vec![Ino::ROOT],
         Change::Inode(ino) => vec![ino],
-        Change::Name(dir, name) => return expire(if dir == root { Ino::ROOT } else { dir }, name, known, notifier).await,
+        Change::Name(dir, name) => {
+            return expire(if dir == root { Ino::ROOT } else { dir }, name, known, notifier).await;
+        }
         Change::All => {
             if notifier.send(Notification::AllEntries).await == Err(NotifyError::Unsupported) {
                 tokio::time::sleep(name_ttl).await;
@@ -145,13 +171,16 @@ pub(super) async fn drop_cached(change: Change, root: Ino, known: &RefCell<Known
     }
 }
 
-/// The name is asked for again at its next use, and what is mounted there stays, as it would not if all names were dropped.
+/// The name is asked for again at its next use, and what is mounted there stays, as it would not if
+/// all names were dropped.
 async fn expire(parent: Ino, name: Name, known: &RefCell<Known>, notifier: &Notifier) {
     if !known.borrow().has(parent) {
         return;
     }
     match notifier.send(Notification::Entry { parent, name, expire: true }).await {
         Ok(()) | Err(NotifyError::Ended) => {}
-        Err(error) => tracing::error!(%parent, %error, "the kernel keeps a name that it should ask for"),
+        Err(error) => {
+            tracing::error!(%parent, %error, "the kernel keeps a name that it should ask for")
+        }
     }
 }

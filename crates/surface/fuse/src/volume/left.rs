@@ -1,8 +1,8 @@
 //! What a volume leaves to the process that takes over from it, and what that makes of it (O-6).
 //!
-//! What the kernel has cached is so as long as it is not told otherwise. Where others may have changed a file in the
-//! bucket its pages go with the next open; where others are attached everything that it has cached goes, once what
-//! was asked before is answered.
+//! What the kernel has cached is so as long as it is not told otherwise. Where others may have
+//! changed a file in the bucket its pages go with the next open; where others are attached
+//! everything that it has cached goes, once what was asked before is answered.
 
 use super::opening::way;
 use super::{FLAG_BITS, Volume};
@@ -13,21 +13,36 @@ use ebb_model::{Attr, Borrow, Ino};
 use std::collections::BTreeMap;
 
 impl Volume {
-    /// A file or directory is about to be open. If this fails it is not. If the request has opened it
-    /// before, in an earlier life, it is open once all the same.
-    pub(super) fn leave(&self, cx: &Context, ino: Ino, handle: Handle, mappable: bool) -> Result<(), Errno> {
+    /// A file or directory is about to be open. If this fails it is not. If the request has opened
+    /// it before, in an earlier life, it is open once all the same.
+    pub(super) fn leave(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        handle: Handle,
+        mappable: bool,
+    ) -> Result<(), Errno> {
         let Some(estate) = self.client.estate() else { return Ok(()) };
         let registration = self.io_modes.registration(ino);
         let detail = Detail { mappable, registration };
         let before = estate.opened_before(cx.request());
-        let open = Open { request: cx.request(), ino: self.real(ino), handle: handle.0, detail: detail.word() };
+        let open = Open {
+            request: cx.request(),
+            ino: self.real(ino),
+            handle: handle.0,
+            detail: detail.word(),
+        };
         if !estate.opened(open) {
             tracing::error!("more files are open than a mount can have");
             self.let_go(ino, handle, mappable);
             return Err(Errno::TOO_MANY_OPEN);
         }
         if let Some(before) = before {
-            self.let_go(self.shown(before.ino), Handle(before.handle), Detail::of(before.detail).mappable);
+            self.let_go(
+                self.shown(before.ino),
+                Handle(before.handle),
+                Detail::of(before.detail).mappable,
+            );
         }
         Ok(())
     }
@@ -71,8 +86,9 @@ impl Volume {
                 None => None,
             };
             self.io_modes.left(ino, of_inode, loan);
-            // The kernel may know of set-id bits, which writes take away. It is not told to ask anew:
-            // what it then hears of links it would count once more with names that go meanwhile.
+            // The kernel may know of set-id bits, which writes take away. It is not told to ask
+            // anew: what it then hears of links it would count once more with names that go
+            // meanwhile.
             if let Ok(attr) = self.client.getattr(self.real(ino)).await {
                 self.seen(&attr);
             }
@@ -98,6 +114,9 @@ impl Detail {
 
     fn of(word: u64) -> Detail {
         let registration = word as u32 as i32;
-        Detail { mappable: word >> 32 != 0, registration: (registration != 0).then_some(registration) }
+        Detail {
+            mappable: word >> 32 != 0,
+            registration: (registration != 0).then_some(registration),
+        }
     }
 }

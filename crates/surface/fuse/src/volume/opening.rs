@@ -26,7 +26,8 @@ impl Volume {
         if !is_native && !self.io_modes.wants(ino) {
             return Ok(None);
         }
-        // Where others can have the volume who writes only joins: what other mounts read natively is nothing to this one.
+        // Where others can have the volume who writes only joins: what other mounts read natively
+        // is nothing to this one.
         if !is_native && flags.writes() && !self.client.is_exclusive() {
             return Ok(None);
         }
@@ -51,16 +52,23 @@ impl Volume {
     }
 
     /// What it takes to open a file that is open at the node.
-    pub(super) async fn made_ready(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<(Option<Found>, Option<Loan>), FsError> {
+    pub(super) async fn made_ready(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        flags: OpenFlags,
+    ) -> Result<(Option<Found>, Option<Loan>), FsError> {
         if flags.reads() {
             self.wait_until_heard(cx, ino).await;
         }
-        // Others can begin to read it natively meanwhile, or end: who can store into it is to be known as such.
+        // Others can begin to read it natively meanwhile, or end: who can store into it is to be
+        // known as such.
         let mut found = None;
         for _ in 0..MOST_LOANS {
             found = self.find(ino, flags).await?;
             let loan = self.lend(ino, flags).await?;
-            let is_to_be_lent = self.io_modes.is_native(ino) || self.io_modes.is_written_past(ino) && self.io_modes.wants(ino);
+            let is_to_be_lent = self.io_modes.is_native(ino)
+                || self.io_modes.is_written_past(ino) && self.io_modes.wants(ino);
             if !(stores(flags) && is_to_be_lent && loan.is_none()) {
                 return Ok((found, loan));
             }
@@ -69,14 +77,18 @@ impl Volume {
         if self.io_modes.is_native(ino) { Err(FsError::Io) } else { Ok((found, None)) }
     }
 
-    /// Of a file that others write past the kernel's pages these are not to be filled, and less so stored into: the writers would not see that. Who
-    /// could do that is to be lent the file, for which the kernel is to have it open for the writers. Of one that is not heard of in time it is
-    /// not lent.
+    /// Of a file that others write past the kernel's pages these are not to be filled, and less so
+    /// stored into: the writers would not see that. Who could do that is to be lent the file, for
+    /// which the kernel is to have it open for the writers. Of one that is not heard of in time it
+    /// is not lent.
     async fn wait_until_heard(&self, cx: &Context, ino: Ino) {
         let mut now = Instant::now();
         let until = now + LONGEST_WAIT;
         // Looked at to the last: who sleeps elsewhere by then is waited for no more.
-        while self.client.is_exclusive() && self.io_modes.is_awaited(ino, cx.pid, now, thread::is_elsewhere) && now < until {
+        while self.client.is_exclusive()
+            && self.io_modes.is_awaited(ino, cx.pid, now, thread::is_elsewhere)
+            && now < until
+        {
             tokio::time::sleep(LOOK_AGAIN).await;
             now = Instant::now();
         }
@@ -95,7 +107,12 @@ impl Volume {
     }
 
     /// The same of a file that was made by that.
-    pub(super) fn opened_new(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
+    pub(super) fn opened_new(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        flags: OpenFlags,
+    ) -> Result<OpenReply, Errno> {
         self.opened_as(cx, ino, flags, true, None, None)
     }
 
@@ -116,20 +133,31 @@ impl Volume {
         let noted = flags.reads() && flags.bits & libc::O_NOATIME == 0;
         let unread = noted && self.readings.opened(ino, None);
         let thread = (cx.pid != 0).then_some(cx.pid);
-        let by = Opener { number, flags, cacheable: self.may_cache_pages(flags), made: is_new, thread, at: Instant::now() };
+        let by = Opener {
+            number,
+            flags,
+            cacheable: self.may_cache_pages(flags),
+            made: is_new,
+            thread,
+            at: Instant::now(),
+        };
         let mode = self.io_modes.open(ino, by, loan);
         let direct = if mode == IoMode::Direct { DIRECT } else { 0 };
         let writes = if flags.writes() { WRITES } else { 0 };
         let unnoted = if noted { 0 } else { UNNOTED };
         let handle = Handle(number << FLAG_BITS | unnoted | writes | direct);
         // Of a lent file too: sendfile(2) and others have the kernel fill pages.
-        let keep = mode != IoMode::Direct && (self.pages.opened(ino, handle, found) || self.is_told()) && !unread;
+        let keep = mode != IoMode::Direct
+            && (self.pages.opened(ino, handle, found) || self.is_told())
+            && !unread;
         let caching = match mode {
             IoMode::Cached if keep => Caching::Keep,
             IoMode::Cached => Caching::Fresh,
             IoMode::Direct => Caching::Direct { parallel: !self.may_cache() },
             // Only what the node sees does it log.
-            IoMode::Native(file) if flags.is_direct() || flags.writes() => Caching::PassthroughDirect(file),
+            IoMode::Native(file) if flags.is_direct() || flags.writes() => {
+                Caching::PassthroughDirect(file)
+            }
             IoMode::Native(file) => Caching::Passthrough(file),
         };
         self.leave(cx, ino, handle, mappable)?;

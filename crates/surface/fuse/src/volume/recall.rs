@@ -10,11 +10,17 @@ use std::time::Duration;
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Has the kernel forget what nobody uses, where it can be told to; others it forgets when it needs the
-/// memory. Gives those that it still has.
-pub(super) async fn give_up(inos: Vec<Ino>, root: Ino, known: &RefCell<Known>, notifier: &Notifier) -> Vec<Ino> {
+/// Has the kernel forget what nobody uses, where it can be told to; others it forgets when it needs
+/// the memory. Gives those that it still has.
+pub(super) async fn give_up(
+    inos: Vec<Ino>,
+    root: Ino,
+    known: &RefCell<Known>,
+    notifier: &Notifier,
+) -> Vec<Ino> {
     let is_held = |ino: &Ino| *ino == root || known.borrow().has(*ino);
-    let pruned: Vec<Ino> = inos.iter().copied().filter(|ino| *ino != root && is_held(ino)).collect();
+    let pruned: Vec<Ino> =
+        inos.iter().copied().filter(|ino| *ino != root && is_held(ino)).collect();
     if !pruned.is_empty() {
         match notifier.send(Notification::Prune { inos: pruned.clone() }).await {
             Ok(()) => {

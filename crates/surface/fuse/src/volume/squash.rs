@@ -1,5 +1,6 @@
-//! Root that counts as somebody else. The kernel lets root do everything, so what such a caller may is checked here and by
-//! the node. What the kernel answers from its caches is not asked for: names, attributes, targets of links.
+//! Root that counts as somebody else. The kernel lets root do everything, so what such a caller may
+//! is checked here and by the node. What the kernel answers from its caches is not asked for:
+//! names, attributes, targets of links.
 
 use super::Volume;
 use crate::{Context, Errno, Handle, Ids, OpenFlags};
@@ -21,7 +22,9 @@ impl Volume {
     pub(super) async fn admit(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
         let Some(caller) = self.squashed(cx) else { return Ok(()) };
         let ino = self.real(ino);
-        let AdminReply::Paths(paths) = self.client.admin(AdminRequest::Paths { inos: vec![ino] }).await? else {
+        let AdminReply::Paths(paths) =
+            self.client.admin(AdminRequest::Paths { inos: vec![ino] }).await?
+        else {
             return Err(Errno::IO);
         };
         match paths.into_iter().next().flatten() {
@@ -33,7 +36,8 @@ impl Volume {
         Ok(self.client.access(&caller, ino, access).await?)
     }
 
-    /// Whether the directories of a path from the volume's root to an inode can be searched, from the mount's on.
+    /// Whether the directories of a path from the volume's root to an inode can be searched, from
+    /// the mount's on.
     async fn admit_by(&self, caller: &Caller, path: &[u8], ino: Ino) -> Result<(), FsError> {
         let (mut at, mut in_mount) = (Ino::ROOT, self.root == Ino::ROOT);
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
@@ -42,24 +46,43 @@ impl Volume {
             }
             // Removed or renamed meanwhile: nobody knows any more by which way.
             let found = self.client.lookup(at, &Name::new(name)?).await;
-            at = found.map_err(|error| if error == FsError::NotFound { FsError::AccessDenied } else { error })?.ino;
+            at = found
+                .map_err(
+                    |error| if error == FsError::NotFound { FsError::AccessDenied } else { error },
+                )?
+                .ino;
             in_mount |= at == self.root;
         }
         if in_mount && at == ino { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 
-    /// Who opens a file is to have the rights of the descriptor; to run a program is none to read it.
-    pub(super) async fn admit_opener(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<(), Errno> {
+    /// Who opens a file is to have the rights of the descriptor; to run a program is none to read
+    /// it.
+    pub(super) async fn admit_opener(
+        &self,
+        cx: &Context,
+        ino: Ino,
+        flags: OpenFlags,
+    ) -> Result<(), Errno> {
         let runs = flags.bits & FMODE_EXEC != 0;
-        let rights = [(flags.reads() && !runs, Access::READ), (flags.writes(), Access::WRITE), (runs, Access::EXECUTE)];
-        let asked = rights.into_iter().filter(|(asked, _)| *asked).fold(Access::EXISTS, |all, (_, right)| all | right);
+        let rights = [
+            (flags.reads() && !runs, Access::READ),
+            (flags.writes(), Access::WRITE),
+            (runs, Access::EXECUTE),
+        ];
+        let asked = rights
+            .into_iter()
+            .filter(|(asked, _)| *asked)
+            .fold(Access::EXISTS, |all, (_, right)| all | right);
         self.admit(cx, ino, asked).await
     }
 
     /// A file is cut by who has it open to write, whatever its mode is by now.
     pub(super) fn cuts_open_file(set: &SetAttr, handle: Option<Handle>) -> bool {
         let rest = SetAttr { size_bytes: None, mtime: None, drop_set_id: false, ..*set };
-        set.size_bytes.is_some() && rest == SetAttr::default() && handle.is_some_and(|handle| handle.0 & super::WRITES != 0)
+        set.size_bytes.is_some()
+            && rest == SetAttr::default()
+            && handle.is_some_and(|handle| handle.0 & super::WRITES != 0)
     }
 }
 

@@ -1,9 +1,11 @@
 //! What the kernel says of a thread of this machine.
 
-/// Whether it sleeps for something else than an answer of a file system, or has ended. One that runs, or could, does not tell.
+/// Whether it sleeps for something else than an answer of a file system, or has ended. One that
+/// runs, or could, does not tell.
 ///
-/// Nothing else in `/proc` says so and can be read here: all that shows the thread's state holds its memory for that long, and whoever is the last to do so
-/// writes what it has mapped to the file system, which is this one.
+/// Nothing else in `/proc` says so and can be read here: all that shows the thread's state holds
+/// its memory for that long, and whoever is the last to do so writes what it has mapped to the file
+/// system, which is this one.
 pub(super) fn is_elsewhere(thread: u32) -> bool {
     match std::fs::read(format!("/proc/{thread}/wchan")) {
         Ok(function) => !waits_for_answer_or_runs(&function),
@@ -13,7 +15,9 @@ pub(super) fn is_elsewhere(thread: u32) -> bool {
 
 /// `0` of one that runs, and where the kernel does not say in which function it sleeps.
 fn waits_for_answer_or_runs(function: &[u8]) -> bool {
-    matches!(function, b"" | b"0") || function.starts_with(b"request_wait_answer") || function.windows(4).any(|part| part == b"fuse")
+    matches!(function, b"" | b"0")
+        || function.starts_with(b"request_wait_answer")
+        || function.windows(4).any(|part| part == b"fuse")
 }
 
 #[cfg(test)]
@@ -23,9 +27,14 @@ mod tests {
 
     #[test]
     fn who_waits_for_an_answer_is_not_elsewhere() {
-        for (function, is_here) in
-            [("do_wait", false), ("request_wait_answer", true), ("__fuse_simple_request", true), ("fuse", true), ("0", true), ("", true)]
-        {
+        for (function, is_here) in [
+            ("do_wait", false),
+            ("request_wait_answer", true),
+            ("__fuse_simple_request", true),
+            ("fuse", true),
+            ("0", true),
+            ("", true),
+        ] {
             assert_eq!(waits_for_answer_or_runs(function.as_bytes()), is_here, "{function}");
         }
     }

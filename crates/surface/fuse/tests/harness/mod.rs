@@ -76,7 +76,8 @@ impl Mounted {
         let (stop, stopped) = oneshot::channel();
         let (ready, started) = std::sync::mpsc::channel();
         let server = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let session = Session::start(mount).await?;
                 let fs = MemFs::new(settings);

@@ -24,7 +24,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { ttl: Duration::from_secs(60), caching: Caching::Keep, read_delay: Duration::ZERO, reports_at_close: true }
+        Settings {
+            ttl: Duration::from_secs(60),
+            caching: Caching::Keep,
+            read_delay: Duration::ZERO,
+            reports_at_close: true,
+        }
     }
 }
 
@@ -56,7 +61,14 @@ enum Content {
 
 impl MemFs {
     pub fn new(settings: Settings) -> MemFs {
-        let mut tree = Tree { nodes: BTreeMap::new(), next: 2, references: BTreeMap::new(), requests: 0, flushes: 0, lock_waits: 0 };
+        let mut tree = Tree {
+            nodes: BTreeMap::new(),
+            next: 2,
+            references: BTreeMap::new(),
+            requests: 0,
+            flushes: 0,
+            lock_waits: 0,
+        };
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let root = tree.node(Ino::ROOT, 0o755, &Make::Directory, uid, gid);
         tree.nodes.insert(Ino::ROOT, root);
@@ -120,7 +132,9 @@ impl Tree {
 
     fn child(&self, parent: Ino, name: &Name) -> Result<Ino, Errno> {
         match &self.get(parent)?.content {
-            Content::Directory { names, .. } => names.get(name).map(|&(_, ino)| ino).ok_or(Errno::NOT_FOUND),
+            Content::Directory { names, .. } => {
+                names.get(name).map(|&(_, ino)| ino).ok_or(Errno::NOT_FOUND)
+            }
             _ => Err(FsError::NotDirectory.into()),
         }
     }
@@ -158,7 +172,11 @@ impl Tree {
 
     fn reclaim(&mut self, ino: Ino) {
         let referenced = self.references.contains_key(&ino);
-        if self.nodes.get(&ino).is_some_and(|node| node.attr.nlink == 0 && node.opens == 0 && !referenced) {
+        if self
+            .nodes
+            .get(&ino)
+            .is_some_and(|node| node.attr.nlink == 0 && node.opens == 0 && !referenced)
+        {
             self.nodes.remove(&ino);
         }
     }
@@ -174,7 +192,11 @@ impl Tree {
         let time = now();
         let (content, size_bytes, rdev) = match what {
             Make::Regular => (Content::File(BytesMut::new()), 0, 0),
-            Make::Directory => (Content::Directory { names: BTreeMap::new(), order: BTreeMap::new(), next: 0 }, 0, 0),
+            Make::Directory => (
+                Content::Directory { names: BTreeMap::new(), order: BTreeMap::new(), next: 0 },
+                0,
+                0,
+            ),
             Make::Symlink { target } => (Content::Symlink(target.clone()), target.len() as u64, 0),
             Make::Special { rdev, .. } => (Content::Special, 0, *rdev),
         };
@@ -197,7 +219,14 @@ impl Tree {
         Node { attr, content, xattrs: BTreeMap::new(), opens: 0 }
     }
 
-    fn make(&mut self, cx: &Context, parent: Ino, name: Name, mode: u16, what: &Make) -> Result<Ino, Errno> {
+    fn make(
+        &mut self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        what: &Make,
+    ) -> Result<Ino, Errno> {
         if self.child(parent, &name).is_ok() {
             return Err(FsError::Exists.into());
         }
@@ -235,7 +264,13 @@ impl Filesystem for MemFs {
         Ok(AttrReply { attr: self.lock().get(ino)?.attr.clone(), ttl: self.settings.ttl })
     }
 
-    async fn setattr(&self, _: &Context, ino: Ino, set: SetAttr, _: Option<Handle>) -> Result<AttrReply, Errno> {
+    async fn setattr(
+        &self,
+        _: &Context,
+        ino: Ino,
+        set: SetAttr,
+        _: Option<Handle>,
+    ) -> Result<AttrReply, Errno> {
         let tree = &mut *self.lock();
         let node = tree.get_mut(ino)?;
         if let (Some(size), Content::File(bytes)) = (set.size_bytes, &mut node.content) {
@@ -266,7 +301,14 @@ impl Filesystem for MemFs {
         }
     }
 
-    async fn make(&self, cx: &Context, parent: Ino, name: Name, mode: u16, what: Make) -> Result<EntryReply, Errno> {
+    async fn make(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        what: Make,
+    ) -> Result<EntryReply, Errno> {
         let tree = &mut *self.lock();
         let ino = tree.make(cx, parent, name, mode, &what)?;
         self.entry(tree, ino)
@@ -289,7 +331,15 @@ impl Filesystem for MemFs {
         Ok(())
     }
 
-    async fn rename(&self, _: &Context, from: Ino, name: Name, to: Ino, new_name: Name, mode: RenameMode) -> Result<(), Errno> {
+    async fn rename(
+        &self,
+        _: &Context,
+        from: Ino,
+        name: Name,
+        to: Ino,
+        new_name: Name,
+        mode: RenameMode,
+    ) -> Result<(), Errno> {
         let tree = &mut *self.lock();
         let moved = tree.child(from, &name)?;
         let replaced = tree.child(to, &new_name).ok();
@@ -312,7 +362,13 @@ impl Filesystem for MemFs {
         Ok(())
     }
 
-    async fn link(&self, _: &Context, ino: Ino, parent: Ino, name: Name) -> Result<EntryReply, Errno> {
+    async fn link(
+        &self,
+        _: &Context,
+        ino: Ino,
+        parent: Ino,
+        name: Name,
+    ) -> Result<EntryReply, Errno> {
         let tree = &mut *self.lock();
         if tree.child(parent, &name).is_ok() {
             return Err(FsError::Exists.into());
@@ -326,7 +382,14 @@ impl Filesystem for MemFs {
         self.opened(&mut self.lock(), ino)
     }
 
-    async fn create(&self, cx: &Context, parent: Ino, name: Name, mode: u16, flags: OpenFlags) -> Result<(EntryReply, OpenReply), Errno> {
+    async fn create(
+        &self,
+        cx: &Context,
+        parent: Ino,
+        name: Name,
+        mode: u16,
+        flags: OpenFlags,
+    ) -> Result<(EntryReply, OpenReply), Errno> {
         let tree = &mut *self.lock();
         if tree.child(parent, &name).is_ok() && !flags.excludes() {
             return Err(FsError::Stale.into());
@@ -335,7 +398,14 @@ impl Filesystem for MemFs {
         Ok((self.entry(tree, ino)?, self.opened(tree, ino)?))
     }
 
-    async fn read(&self, _: &Context, ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> Result<Bytes, Errno> {
+    async fn read(
+        &self,
+        _: &Context,
+        ino: Ino,
+        handle: Handle,
+        offset: u64,
+        len_bytes: u32,
+    ) -> Result<Bytes, Errno> {
         assert_eq!(handle, Handle(ino.0));
         if self.settings.read_delay > Duration::ZERO {
             tokio::time::sleep(self.settings.read_delay).await;
@@ -350,7 +420,15 @@ impl Filesystem for MemFs {
         }
     }
 
-    async fn write(&self, _: &Context, ino: Ino, _: Handle, offset: u64, data: Bytes, mode: WriteMode) -> Result<u32, Errno> {
+    async fn write(
+        &self,
+        _: &Context,
+        ino: Ino,
+        _: Handle,
+        offset: u64,
+        data: Bytes,
+        mode: WriteMode,
+    ) -> Result<u32, Errno> {
         let tree = &mut *self.lock();
         let node = tree.get_mut(ino)?;
         let Content::File(bytes) = &mut node.content else { return Err(Errno::INVALID) };
@@ -390,10 +468,24 @@ impl Filesystem for MemFs {
 
     async fn statfs(&self, _: &Context, _: Ino) -> Result<VolumeStat, Errno> {
         let files = self.lock().nodes.len() as u64;
-        Ok(VolumeStat { total_bytes: 1 << 40, free_bytes: 1 << 39, available_bytes: 1 << 39, files, free_files: 1 << 30 })
+        Ok(VolumeStat {
+            total_bytes: 1 << 40,
+            free_bytes: 1 << 39,
+            available_bytes: 1 << 39,
+            files,
+            free_files: 1 << 30,
+        })
     }
 
-    async fn setxattr(&self, _: &Context, ino: Ino, name: Bytes, value: Bytes, mode: Option<XattrMode>, _: bool) -> Result<(), Errno> {
+    async fn setxattr(
+        &self,
+        _: &Context,
+        ino: Ino,
+        name: Bytes,
+        value: Bytes,
+        mode: Option<XattrMode>,
+        _: bool,
+    ) -> Result<(), Errno> {
         let tree = &mut *self.lock();
         let xattrs = &mut tree.get_mut(ino)?.xattrs;
         match (mode, xattrs.contains_key(&name)) {
@@ -423,7 +515,14 @@ impl Filesystem for MemFs {
         self.opened(&mut self.lock(), ino)
     }
 
-    async fn readdir(&self, _: &Context, ino: Ino, _: Handle, after: Cookie, entries: &mut DirBuffer) -> Result<(), Errno> {
+    async fn readdir(
+        &self,
+        _: &Context,
+        ino: Ino,
+        _: Handle,
+        after: Cookie,
+        entries: &mut DirBuffer,
+    ) -> Result<(), Errno> {
         let tree = &mut *self.lock();
         let Content::Directory { names, order, .. } = &tree.get(ino)?.content else {
             return Err(FsError::NotDirectory.into());
@@ -432,7 +531,8 @@ impl Filesystem for MemFs {
         for (&cookie, name) in order.range(Cookie(after.0 + 1)..) {
             let (_, child) = names[name];
             let attr = tree.get(child)?.attr.clone();
-            let entry = EntryReply { attr, entry_ttl: self.settings.ttl, attr_ttl: self.settings.ttl };
+            let entry =
+                EntryReply { attr, entry_ttl: self.settings.ttl, attr_ttl: self.settings.ttl };
             match entries.push(name, cookie, &entry) {
                 Pushed::Added { referenced: true } => referenced.push(child),
                 Pushed::Added { referenced: false } => {}
@@ -461,7 +561,13 @@ impl Filesystem for MemFs {
     }
 
     /// Somebody else has every lock.
-    async fn setlk(&self, _: &Context, _: Ino, _: LockRequest, wait: Option<Interruption>) -> Result<(), Errno> {
+    async fn setlk(
+        &self,
+        _: &Context,
+        _: Ino,
+        _: LockRequest,
+        wait: Option<Interruption>,
+    ) -> Result<(), Errno> {
         let Some(mut interruption) = wait else { return Err(FsError::WouldBlock.into()) };
         self.lock().lock_waits += 1;
         interruption.signalled().await;

@@ -1,4 +1,5 @@
-//! MooseFS with all its servers on this machine, in a network of their own: it refuses loopback addresses.
+//! MooseFS with all its servers on this machine, in a network of their own: it refuses loopback
+//! addresses.
 
 use crate::bench::peers::Programs;
 use crate::{Outcome, tool};
@@ -30,13 +31,22 @@ impl Cluster {
         fs::write(&disks, format!("{}\n", chunks.display()))?;
         let common = "WORKING_USER = root\nWORKING_GROUP = root\n";
         let (master, chunkserver) = (directory.join("master"), directory.join("chunkserver"));
-        let listens = ["MATOML", "MATOCS", "MATOCL"].map(|part| format!("{part}_LISTEN_HOST = {ADDRESS}\n")).concat();
+        let listens = ["MATOML", "MATOCS", "MATOCL"]
+            .map(|part| format!("{part}_LISTEN_HOST = {ADDRESS}\n"))
+            .concat();
         let (meta, notes) = (meta.display(), notes.display());
-        fs::write(&master, format!("{common}{listens}DATA_PATH = {meta}\nEXPORTS_FILENAME = {}\n", exports.display()))?;
+        fs::write(
+            &master,
+            format!(
+                "{common}{listens}DATA_PATH = {meta}\nEXPORTS_FILENAME = {}\n",
+                exports.display()
+            ),
+        )?;
         fs::write(
             &chunkserver,
             format!(
-                "{common}DATA_PATH = {notes}\nHDD_CONF_FILENAME = {}\nMASTER_HOST = {ADDRESS}\nCSSERV_LISTEN_HOST = {ADDRESS}\n\
+                "{common}DATA_PATH = {notes}\nHDD_CONF_FILENAME = {}\nMASTER_HOST = \
+                 {ADDRESS}\nCSSERV_LISTEN_HOST = {ADDRESS}\n\
                  BIND_HOST = {ADDRESS}\nHDD_LEAVE_SPACE_DEFAULT = 256MiB\n",
                 disks.display()
             ),
@@ -45,7 +55,12 @@ impl Cluster {
         for (server, settings) in [("mfsmaster", master), ("mfschunkserver", chunkserver)] {
             let log = fs::File::create(directory.join(format!("{server}.log")))?;
             let mut command = cluster.within(programs, server);
-            command.arg("-c").arg(settings).args(["-d", "start"]).stdout(log.try_clone()?).stderr(log);
+            command
+                .arg("-c")
+                .arg(settings)
+                .args(["-d", "start"])
+                .stdout(log.try_clone()?)
+                .stderr(log);
             cluster.servers.push(command.process_group(0).spawn()?);
         }
         Ok(cluster)
@@ -70,10 +85,18 @@ impl Cluster {
 }
 
 fn network(programs: &Programs) -> Outcome<Child> {
-    let set_up = format!("ip link set lo up && ip address add {ADDRESS}/32 dev lo && echo ready && exec sleep infinity");
-    let mut holder = programs.command("unshare").args(["--net", "sh", "-c", &set_up]).stdout(Stdio::piped()).spawn()?;
+    let set_up = format!(
+        "ip link set lo up && ip address add {ADDRESS}/32 dev lo && echo ready && exec sleep \
+         infinity"
+    );
+    let mut holder = programs
+        .command("unshare")
+        .args(["--net", "sh", "-c", &set_up])
+        .stdout(Stdio::piped())
+        .spawn()?;
     let mut line = String::new();
-    BufReader::new(holder.stdout.take().ok_or("the network has no output")?).read_line(&mut line)?;
+    BufReader::new(holder.stdout.take().ok_or("the network has no output")?)
+        .read_line(&mut line)?;
     if line.trim() != "ready" {
         holder.wait()?;
         return Err("a network of its own could not be made".into());

@@ -32,7 +32,10 @@ fn the_key_of_the_account_signs() {
         &[("AZURE_STORAGE_CONNECTION_STRING", "AccountName=acc;AccountKey=aHVzaA==")],
     ] {
         let request = seen(variables);
-        assert!(request.contains("authorization: SharedKey acc:") && request.contains("x-ms-date: "), "{request}");
+        assert!(
+            request.contains("authorization: SharedKey acc:") && request.contains("x-ms-date: "),
+            "{request}"
+        );
         assert!(!request.contains("aHVzaA=="), "{request}");
     }
     let error = missing(&[("AZURE_STORAGE_KEY", "hush!")]);
@@ -43,11 +46,17 @@ fn the_key_of_the_account_signs() {
 #[test]
 fn a_shared_access_signature_goes_along() {
     let store = store(|_| head("202 Accepted", "x-ms-copy-id: c\r\nx-ms-copy-status: success\r\n"));
-    let bucket = open(&store.address, BucketSettings::default(), &[("AZURE_STORAGE_SAS_TOKEN", "?sv=1&sig=a%2Bb")]).unwrap();
+    let bucket = open(
+        &store.address,
+        BucketSettings::default(),
+        &[("AZURE_STORAGE_SAS_TOKEN", "?sv=1&sig=a%2Bb")],
+    )
+    .unwrap();
     wait(bucket.copy("a", "b", None, Condition::Always)).unwrap();
     let request = last(&store);
     assert!(
-        request.starts_with("PUT /acc/container/b?sv=1&sig=a%2Bb ") && request.contains("/acc/container/a?sv=1&sig=a%2Bb\r\n"),
+        request.starts_with("PUT /acc/container/b?sv=1&sig=a%2Bb ")
+            && request.contains("/acc/container/a?sv=1&sig=a%2Bb\r\n"),
         "{request}"
     );
     let error = missing(&[("AZURE_STORAGE_SAS_TOKEN", "hush")]);
@@ -58,37 +67,72 @@ fn a_shared_access_signature_goes_along() {
 fn a_principal_shows_its_secret_or_anothers_word() {
     let service = serve(true, |request| {
         assert!(request.starts_with("POST /tenant/oauth2/v2.0/token "), "{request}");
-        assert!(request.contains("client_secret=s") || request.contains("client_assertion=jwt"), "{request}");
+        assert!(
+            request.contains("client_secret=s") || request.contains("client_assertion=jwt"),
+            "{request}"
+        );
         assert!(request.contains("scope=https%3A%2F%2Fstorage.azure.com%2F.default"), "{request}");
         answer("200 OK", "", TOKEN)
     });
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("token");
     std::fs::write(&file, "jwt\n").unwrap();
-    let common = [("AZURE_TENANT_ID", "tenant"), ("AZURE_CLIENT_ID", "c"), ("AZURE_AUTHORITY_HOST", &*service.address)];
-    for proof in [("AZURE_CLIENT_SECRET", "s"), ("AZURE_FEDERATED_TOKEN_FILE", file.to_str().unwrap())] {
+    let common = [
+        ("AZURE_TENANT_ID", "tenant"),
+        ("AZURE_CLIENT_ID", "c"),
+        ("AZURE_AUTHORITY_HOST", &*service.address),
+    ];
+    for proof in
+        [("AZURE_CLIENT_SECRET", "s"), ("AZURE_FEDERATED_TOKEN_FILE", file.to_str().unwrap())]
+    {
         let request = seen(&[&common[..], &[proof]].concat());
         assert!(request.contains("authorization: Bearer token\r\n"), "{request}");
     }
-    let refusing = serve(true, |_| answer("401 Unauthorized", "", r#"{"error":"invalid_client","error_description":"no"}"#));
-    let error = missing(&[common[0], common[1], ("AZURE_AUTHORITY_HOST", &refusing.address), ("AZURE_CLIENT_SECRET", "hush")]);
+    let refusing = serve(true, |_| {
+        answer("401 Unauthorized", "", r#"{"error":"invalid_client","error_description":"no"}"#)
+    });
+    let error = missing(&[
+        common[0],
+        common[1],
+        ("AZURE_AUTHORITY_HOST", &refusing.address),
+        ("AZURE_CLIENT_SECRET", "hush"),
+    ]);
     assert!(error.contains("invalid_client: no") && !error.contains("hush"), "{error}");
-    let error = missing(&[common[0], common[1], ("AZURE_AUTHORITY_HOST", "http://evil.example"), ("AZURE_CLIENT_SECRET", "hush")]);
+    let error = missing(&[
+        common[0],
+        common[1],
+        ("AZURE_AUTHORITY_HOST", "http://evil.example"),
+        ("AZURE_CLIENT_SECRET", "hush"),
+    ]);
     assert!(error.contains("neither https"), "{error}");
 }
 
 #[test]
 fn a_machine_has_an_identity() {
     let machine = serve(true, |request| {
-        assert!(request.starts_with("GET /metadata/identity/oauth2/token?") && request.contains("metadata: true"), "{request}");
+        assert!(
+            request.starts_with("GET /metadata/identity/oauth2/token?")
+                && request.contains("metadata: true"),
+            "{request}"
+        );
         answer("200 OK", "", TOKEN)
     });
-    assert!(seen(&[("AZURE_POD_IDENTITY_AUTHORITY_HOST", &machine.address)]).contains("authorization: Bearer token\r\n"));
+    assert!(
+        seen(&[("AZURE_POD_IDENTITY_AUTHORITY_HOST", &machine.address)])
+            .contains("authorization: Bearer token\r\n")
+    );
     let agent = serve(true, |request| {
-        assert!(request.contains("x-identity-header: h") && request.contains("client_id=c"), "{request}");
+        assert!(
+            request.contains("x-identity-header: h") && request.contains("client_id=c"),
+            "{request}"
+        );
         answer("200 OK", "", TOKEN)
     });
-    let request = seen(&[("IDENTITY_ENDPOINT", &agent.address), ("IDENTITY_HEADER", "h"), ("AZURE_CLIENT_ID", "c")]);
+    let request = seen(&[
+        ("IDENTITY_ENDPOINT", &agent.address),
+        ("IDENTITY_HEADER", "h"),
+        ("AZURE_CLIENT_ID", "c"),
+    ]);
     assert!(request.contains("authorization: Bearer token\r\n"), "{request}");
     let other = serve(true, |_| answer("404 Not Found", "", ""));
     let error = missing(&[("AZURE_POD_IDENTITY_AUTHORITY_HOST", &other.address)]);

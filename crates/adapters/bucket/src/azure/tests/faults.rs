@@ -24,7 +24,9 @@ fn upload() -> UploadId {
 
 #[test]
 fn what_is_wrong_with_a_container_is_said() {
-    let refused = |reply: fn() -> Reply| open(&serve(true, move |_| reply()).address, nobody(), &[]).map(drop).unwrap_err();
+    let refused = |reply: fn() -> Reply| {
+        open(&serve(true, move |_| reply()).address, nobody(), &[]).map(drop).unwrap_err()
+    };
     let missing = refused(|| error("404 Not Found", "ContainerNotFound"));
     assert!(matches!(missing, OpenError::NoBucket { .. }), "{missing}");
     let forbidden = refused(|| error("403 Forbidden", "AuthorizationFailure"));
@@ -33,7 +35,9 @@ fn what_is_wrong_with_a_container_is_said() {
     assert!(page.to_string().contains("does not speak the Azure blob protocol"), "{page}");
     // Keys are paths there, and `a//b` is `a/b`.
     let tree = refused(|| match listing("", "") {
-        Reply::Answer(text) => Reply::Answer(text.replacen("\r\n", "\r\nx-ms-is-hns-enabled: true\r\n", 1)),
+        Reply::Answer(text) => {
+            Reply::Answer(text.replacen("\r\n", "\r\nx-ms-is-hns-enabled: true\r\n", 1))
+        }
         other => other,
     });
     assert!(tree.to_string().contains("hierarchical"), "{tree}");
@@ -84,7 +88,10 @@ fn a_copy_is_waited_for() {
     };
     assert_eq!(play("x-ms-copy-id: c\r\nx-ms-copy-status: success\r\n").unwrap().0, "0x8D");
     assert!(unknown(&play("x-ms-copy-id: c\r\nx-ms-copy-status: failed\r\n")));
-    assert!(unknown(&play("x-ms-copy-id: other\r\nx-ms-copy-status: success\r\n")), "somebody has written there since");
+    assert!(
+        unknown(&play("x-ms-copy-id: other\r\nx-ms-copy-status: success\r\n")),
+        "somebody has written there since"
+    );
     assert!(unknown(&play("")));
 }
 
@@ -101,7 +108,10 @@ fn a_completion_after_an_abort_finds_nothing() {
         let bucket = open(&script.address, nobody(), &[]).unwrap();
         let part = PartTag { number: 1, receipt: "00001-a".into() };
         let completed = wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Always));
-        assert!(matches!(completed, Err(BucketError::NotFound { ref key }) if key == "k"), "{step}: {completed:?}");
+        assert!(
+            matches!(completed, Err(BucketError::NotFound { ref key }) if key == "k"),
+            "{step}: {completed:?}"
+        );
     }
 }
 
@@ -110,9 +120,29 @@ fn no_request_is_sent_for_what_is_no_key() {
     let script = store(|_| head("200 OK", ""));
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     let before = script.seen.lock().unwrap().len();
-    for key in ["", ".", "a/../b", "a./b", "end.", "back\\slash", "a\nb", "\u{7f}", &"x/".repeat(255), &"x".repeat(1025)] {
-        assert!(matches!(wait(bucket.delete(key, None)), Err(BucketError::Refused { .. })), "{key:?}");
-        assert!(matches!(wait(bucket.copy("k", key, None, Condition::Always)), Err(BucketError::Refused { .. })), "{key:?}");
+    for key in [
+        "",
+        ".",
+        "a/../b",
+        "a./b",
+        "end.",
+        "back\\slash",
+        "a\nb",
+        "\u{7f}",
+        &"x/".repeat(255),
+        &"x".repeat(1025),
+    ] {
+        assert!(
+            matches!(wait(bucket.delete(key, None)), Err(BucketError::Refused { .. })),
+            "{key:?}"
+        );
+        assert!(
+            matches!(
+                wait(bucket.copy("k", key, None, Condition::Always)),
+                Err(BucketError::Refused { .. })
+            ),
+            "{key:?}"
+        );
     }
     assert_eq!(script.seen.lock().unwrap().len(), before);
 }
@@ -124,10 +154,12 @@ fn hostile_answers_end_in_errors() {
     let now = reply.clone();
     let script = store(move |_| Reply::ThenClose(now.lock().unwrap().clone()));
     let bucket = open(&script.address, nobody(), &[]).unwrap();
-    let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
+    let config =
+        ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(header in "[ -~]{0,40}", body in "\\PC{0,80}")| {
         *reply.lock().unwrap() = format!(
-            "HTTP/1.1 200 OK\r\netag: {header}\r\nlast-modified: {header}\r\ncontent-range: {header}\r\ncontent-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 200 OK\r\netag: {header}\r\nlast-modified: {header}\r\ncontent-range: \
+             {header}\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         drop(wait(bucket.head("k")));

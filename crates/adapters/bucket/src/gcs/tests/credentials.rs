@@ -34,7 +34,12 @@ const TOKEN: &str = r#"{"access_token":"ya29.token","expires_in":3599,"token_typ
 #[test]
 fn a_service_account_signs_for_itself() {
     let service = serve(true, |request| {
-        assert!(request.starts_with("POST /token") && request.contains("%3Ajwt-bearer") && request.contains("assertion=ey"), "{request}");
+        assert!(
+            request.starts_with("POST /token")
+                && request.contains("%3Ajwt-bearer")
+                && request.contains("assertion=ey"),
+            "{request}"
+        );
         json(TOKEN)
     });
     let directory = tempfile::tempdir().unwrap();
@@ -44,7 +49,8 @@ fn a_service_account_signs_for_itself() {
     };
     let path = file(&directory, account(published_key().expose()));
     let store = plain();
-    open(&store.address, BucketSettings::default(), &[("GOOGLE_APPLICATION_CREDENTIALS", &path)]).unwrap();
+    open(&store.address, BucketSettings::default(), &[("GOOGLE_APPLICATION_CREDENTIALS", &path)])
+        .unwrap();
     assert_eq!(shown(&store).unwrap(), "ya29.token");
     assert!(service.seen.lock().unwrap()[0].contains("assertion=ey"));
     let path = file(&directory, account("hush"));
@@ -56,7 +62,11 @@ fn a_service_account_signs_for_itself() {
 #[test]
 fn a_user_is_refreshed() {
     let service = serve(true, |request| {
-        assert!(request.contains("refresh_token=1%2F%2Fr") && request.contains("grant_type=refresh_token"), "{request}");
+        assert!(
+            request.contains("refresh_token=1%2F%2Fr")
+                && request.contains("grant_type=refresh_token"),
+            "{request}"
+        );
         json(TOKEN)
     });
     let directory = tempfile::tempdir().unwrap();
@@ -65,13 +75,20 @@ fn a_user_is_refreshed() {
         value!({ "type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "1//r", "token_uri": service.address }),
     );
     let store = plain();
-    open(&store.address, BucketSettings::default(), &[("CLOUDSDK_CONFIG", directory.path().to_str().unwrap())]).unwrap();
+    open(
+        &store.address,
+        BucketSettings::default(),
+        &[("CLOUDSDK_CONFIG", directory.path().to_str().unwrap())],
+    )
+    .unwrap();
     assert_eq!(shown(&store).unwrap(), "ya29.token");
 }
 
 #[test]
 fn a_refusal_of_the_token_service_is_said() {
-    let service = serve(true, |_| answer("400 Bad Request", "", r#"{"error":"invalid_grant","error_description":"expired"}"#));
+    let service = serve(true, |_| {
+        answer("400 Bad Request", "", r#"{"error":"invalid_grant","error_description":"expired"}"#)
+    });
     let directory = tempfile::tempdir().unwrap();
     let path = file(
         &directory,
@@ -84,7 +101,10 @@ fn a_refusal_of_the_token_service_is_said() {
 #[test]
 fn a_machine_has_a_service_account() {
     let service = serve(true, |request| {
-        assert!(request.starts_with("GET /computeMetadata/v1/instance/service-accounts/default/token"), "{request}");
+        assert!(
+            request.starts_with("GET /computeMetadata/v1/instance/service-accounts/default/token"),
+            "{request}"
+        );
         assert!(request.contains("metadata-flavor: Google"), "{request}");
         answer("200 OK", "metadata-flavor: Google\r\n", TOKEN)
     });
@@ -128,7 +148,12 @@ fn a_doubted_token_is_replaced() {
         true => error("401 Unauthorized", "authError", "Invalid Credentials"),
         false => found(7, ""),
     });
-    let bucket = open(&store.address, BucketSettings::default(), &[("GOOGLE_APPLICATION_CREDENTIALS", &path)]).unwrap();
+    let bucket = open(
+        &store.address,
+        BucketSettings::default(),
+        &[("GOOGLE_APPLICATION_CREDENTIALS", &path)],
+    )
+    .unwrap();
     // A source is not asked twice within a second.
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(wait(bucket.head("k")).unwrap().etag.0, "7");

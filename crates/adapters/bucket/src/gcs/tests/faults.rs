@@ -43,21 +43,28 @@ fn a_lost_reply_is_unknown_only_for_mutations() {
 
 #[test]
 fn a_success_that_cannot_be_read_is_no_success() {
-    for body in ["", "<html>", "{}", r#"{"generation":7}"#, r#"{"generation":"-7"}"#, r#"{"done":false}"#] {
+    for body in
+        ["", "<html>", "{}", r#"{"generation":7}"#, r#"{"generation":"-7"}"#, r#"{"done":false}"#]
+    {
         let script = store(move |_| answer("200 OK", "", body));
         let bucket = open(&script.address, nobody(), &[]).unwrap();
         assert!(unknown(&wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]))), "{body}");
         assert!(unknown(&wait(bucket.copy("a", "b", None, Condition::Always))), "{body}");
         assert!(unavailable(&wait(bucket.get("k", None, None))), "no generation: {body}");
     }
-    let script = store(|_| Reply::ThenClose("HTTP/1.1 200 OK\r\nx-goog-generation: 7\r\ncontent-length: 100\r\n\r\nshort".into()));
+    let script = store(|_| {
+        Reply::ThenClose(
+            "HTTP/1.1 200 OK\r\nx-goog-generation: 7\r\ncontent-length: 100\r\n\r\nshort".into(),
+        )
+    });
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     assert!(unavailable(&wait(bucket.get("k", None, None))));
 }
 
 #[test]
 fn a_bucket_that_vanishes_is_no_deleted_file() {
-    let script = store(|_| error("404 Not Found", "notFound", "The specified bucket does not exist."));
+    let script =
+        store(|_| error("404 Not Found", "notFound", "The specified bucket does not exist."));
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     let deleted = wait(bucket.delete("k", None));
     assert!(matches!(deleted, Err(BucketError::Refused { .. })), "{deleted:?}");
@@ -65,11 +72,19 @@ fn a_bucket_that_vanishes_is_no_deleted_file() {
 
 #[test]
 fn a_store_that_is_busy_says_when_to_ask_again() {
-    let script =
-        store(|_| answer("429 Too Many Requests", "retry-after: 3\r\n", r#"{"error":{"errors":[{"reason":"rateLimitExceeded"}]}}"#));
+    let script = store(|_| {
+        answer(
+            "429 Too Many Requests",
+            "retry-after: 3\r\n",
+            r#"{"error":{"errors":[{"reason":"rateLimitExceeded"}]}}"#,
+        )
+    });
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     let put = wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]));
-    assert!(matches!(put, Err(BucketError::Unavailable { retry_after: Some(after), .. }) if after == Duration::from_secs(3)), "{put:?}");
+    assert!(
+        matches!(put, Err(BucketError::Unavailable { retry_after: Some(after), .. }) if after == Duration::from_secs(3)),
+        "{put:?}"
+    );
 }
 
 /// The store answers for another version than the one that was asked for.
@@ -103,8 +118,17 @@ fn no_request_is_sent_for_what_is_no_key() {
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     let before = script.seen.lock().unwrap().len();
     for key in ["", ".", "..", "a\nb", "a\rb", &"x".repeat(1025)] {
-        assert!(matches!(wait(bucket.delete(key, None)), Err(BucketError::Refused { .. })), "{key:?}");
-        assert!(matches!(wait(bucket.copy("k", key, None, Condition::Always)), Err(BucketError::Refused { .. })), "{key:?}");
+        assert!(
+            matches!(wait(bucket.delete(key, None)), Err(BucketError::Refused { .. })),
+            "{key:?}"
+        );
+        assert!(
+            matches!(
+                wait(bucket.copy("k", key, None, Condition::Always)),
+                Err(BucketError::Refused { .. })
+            ),
+            "{key:?}"
+        );
     }
     assert_eq!(script.seen.lock().unwrap().len(), before);
 }
@@ -117,11 +141,13 @@ fn hostile_answers_end_in_errors() {
     let now = reply.clone();
     let script = store(move |_| Reply::ThenClose(now.lock().unwrap().clone()));
     let bucket = open(&script.address, nobody(), &[]).unwrap();
-    let config = ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
+    let config =
+        ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(header in "[ -~]{0,40}", body in "\\PC{0,80}", json: bool)| {
         let body = if json { format!("{{\"items\":[{{\"name\":{body:?}}}],\"generation\":{body:?}}}") } else { body };
         *reply.lock().unwrap() = format!(
-            "HTTP/1.1 200 OK\r\nx-goog-generation: {header}\r\nlast-modified: {header}\r\ncontent-range: {header}\r\ncontent-length: {}\r\n\r\n{body}",
+            "HTTP/1.1 200 OK\r\nx-goog-generation: {header}\r\nlast-modified: \
+             {header}\r\ncontent-range: {header}\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
         drop(wait(bucket.head("k")));

@@ -9,24 +9,41 @@ fn refused(reply: impl Fn() -> Reply + Send + 'static) -> OpenError {
 
 #[test]
 fn what_is_wrong_with_a_bucket_is_said() {
-    let missing = refused(|| error("404 Not Found", "notFound", "The specified bucket does not exist."));
+    let missing =
+        refused(|| error("404 Not Found", "notFound", "The specified bucket does not exist."));
     assert!(matches!(missing, OpenError::NoBucket { .. }), "{missing}");
-    let forbidden = refused(|| error("403 Forbidden", "forbidden", "a@b does not have storage.objects.list access"));
-    assert!(matches!(forbidden, OpenError::Forbidden { .. }) && forbidden.to_string().contains("objects.list"), "{forbidden}");
+    let forbidden = refused(|| {
+        error("403 Forbidden", "forbidden", "a@b does not have storage.objects.list access")
+    });
+    assert!(
+        matches!(forbidden, OpenError::Forbidden { .. })
+            && forbidden.to_string().contains("objects.list"),
+        "{forbidden}"
+    );
     for body in ["<html>hello</html>", "", "[]", r#"{"kind":"storage#bucket"}"#] {
         let page = refused(move || answer("200 OK", "", body));
-        assert!(page.to_string().contains("does not speak the Google Cloud Storage protocol"), "{page}");
+        assert!(
+            page.to_string().contains("does not speak the Google Cloud Storage protocol"),
+            "{page}"
+        );
     }
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let unreachable = open(&format!("http://127.0.0.1:{port}"), nobody(), &[]).map(drop).unwrap_err();
+    let unreachable =
+        open(&format!("http://127.0.0.1:{port}"), nobody(), &[]).map(drop).unwrap_err();
     assert!(unreachable.to_string().contains("check the endpoint"), "{unreachable}");
 }
 
 #[test]
 fn what_cannot_be_a_bucket_or_an_endpoint_is_not_asked() {
     let wrong = |endpoint: &str| BucketSettings { endpoint: Some(endpoint.into()), ..nobody() };
-    assert!(matches!(open_as(wrong("storage.local"), &[]).map(drop), Err(OpenError::Settings { .. })));
-    assert!(matches!(open_as(wrong("https://user@storage.local"), &[]).map(drop), Err(OpenError::Settings { .. })));
+    assert!(matches!(
+        open_as(wrong("storage.local"), &[]).map(drop),
+        Err(OpenError::Settings { .. })
+    ));
+    assert!(matches!(
+        open_as(wrong("https://user@storage.local"), &[]).map(drop),
+        Err(OpenError::Settings { .. })
+    ));
 }
 
 /// A bucket that can be read and not written is said so before anything is mounted.

@@ -15,7 +15,9 @@ fn last(script: &Script) -> String {
 }
 
 fn written(generation: u64) -> Reply {
-    json(&format!(r#"{{"generation":"{generation}","done":true,"resource":{{"generation":"{generation}"}}}}"#))
+    json(&format!(
+        r#"{{"generation":"{generation}","done":true,"resource":{{"generation":"{generation}"}}}}"#
+    ))
 }
 
 fn listed(names: &[String]) -> Reply {
@@ -42,48 +44,88 @@ fn objects_are_made_with_the_key() {
         "DELETE" => answer("204 No Content", "", ""),
         _ => written(7),
     });
-    let bucket = open(&script.address, BucketSettings { kms_key: Some(key.into()), ..nobody() }, &[]).unwrap();
+    let bucket =
+        open(&script.address, BucketSettings { kms_key: Some(key.into()), ..nobody() }, &[])
+            .unwrap();
     let encoded = "projects%2Fp%2Flocations%2Fl%2FkeyRings%2Fr%2FcryptoKeys%2Fk";
     wait(bucket.put("k", Bytes::new(), Condition::Always, vec![])).unwrap();
     assert!(last(&script).contains(&format!("?kmsKeyName={encoded}&")), "{}", last(&script));
     wait(bucket.copy("a", "b", None, Condition::Always)).unwrap();
-    assert!(last(&script).contains(&format!("destinationKmsKeyName={encoded}")), "{}", last(&script));
+    assert!(
+        last(&script).contains(&format!("destinationKmsKeyName={encoded}")),
+        "{}",
+        last(&script)
+    );
     let part = wait(bucket.upload_part("k", &upload(), 1, Bytes::from_static(b"x"))).unwrap();
     wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Always)).unwrap();
     let seen = script.seen.lock().unwrap();
     let made: Vec<&String> = seen.iter().filter(|request| request.starts_with("POST")).collect();
-    assert!(made.len() == 4 && made.iter().all(|request| request.contains(&format!("msKeyName={encoded}"))), "{made:?}");
+    assert!(
+        made.len() == 4
+            && made.iter().all(|request| request.contains(&format!("msKeyName={encoded}"))),
+        "{made:?}"
+    );
 }
 
 #[test]
 fn conditions_are_generations() {
-    let script =
-        store(|request| if request.starts_with("GET") { answer("200 OK", "x-goog-generation: 7\r\n", "text") } else { written(8) });
+    let script = store(|request| {
+        if request.starts_with("GET") {
+            answer("200 OK", "x-goog-generation: 7\r\n", "text")
+        } else {
+            written(8)
+        }
+    });
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     let seven = ETag("7".into());
-    wait(bucket.put("a/../b", Bytes::from_static(b"123456789"), Condition::Absent, vec![("t".into(), "v".into())])).unwrap();
+    wait(bucket.put(
+        "a/../b",
+        Bytes::from_static(b"123456789"),
+        Condition::Absent,
+        vec![("t".into(), "v".into())],
+    ))
+    .unwrap();
     let put = last(&script);
-    assert!(put.starts_with("POST /upload/storage/v1/b/bucket/o?ifGenerationMatch=0&uploadType=multipart "), "{put}");
+    assert!(
+        put.starts_with(
+            "POST /upload/storage/v1/b/bucket/o?ifGenerationMatch=0&uploadType=multipart "
+        ),
+        "{put}"
+    );
     // The check value of CRC-32C.
     assert!(
-        put.contains(r#""crc32c":"4waSgw==""#) && put.contains(r#""name":"a/../b""#) && put.contains(r#""metadata":{"t":"v"}"#),
+        put.contains(r#""crc32c":"4waSgw==""#)
+            && put.contains(r#""name":"a/../b""#)
+            && put.contains(r#""metadata":{"t":"v"}"#),
         "{put}"
     );
     wait(bucket.put("k", Bytes::new(), Condition::Match(seven.clone()), vec![])).unwrap();
     assert!(last(&script).contains("ifGenerationMatch=7&"));
     wait(bucket.put("k", Bytes::new(), Condition::Match(ETag("d41d8".into())), vec![])).unwrap();
-    assert!(last(&script).contains("ifGenerationMatch=1&"), "what is no generation is not 0, which means that there is no object");
+    assert!(
+        last(&script).contains("ifGenerationMatch=1&"),
+        "what is no generation is not 0, which means that there is no object"
+    );
     wait(bucket.get("a//b", Some(2..5), Some(&seven))).unwrap();
     let get = last(&script);
-    assert!(get.starts_with("GET /bucket/a%2F%2Fb ") && get.contains("x-goog-if-generation-match: 7\r\n"), "{get}");
-    assert!(get.contains("range: bytes=2-4\r\n") && get.contains("accept-encoding: gzip\r\n"), "{get}");
+    assert!(
+        get.starts_with("GET /bucket/a%2F%2Fb ")
+            && get.contains("x-goog-if-generation-match: 7\r\n"),
+        "{get}"
+    );
+    assert!(
+        get.contains("range: bytes=2-4\r\n") && get.contains("accept-encoding: gzip\r\n"),
+        "{get}"
+    );
 }
 
 /// The store keeps conditions on deletions, so that copies and completions are guarded too.
 #[test]
 fn a_guarded_store_is_trusted_with_every_condition() {
     let script = store(|request| match request.split(' ').next().unwrap() {
-        _ if request.contains(".ebb%2Fprobe?ifGenerationMatch=1 ") => error("412 Precondition Failed", "conditionNotMet", ""),
+        _ if request.contains(".ebb%2Fprobe?ifGenerationMatch=1 ") => {
+            error("412 Precondition Failed", "conditionNotMet", "")
+        }
         _ if request.contains(".ebb/probe\"") && request.contains("ifGenerationMatch=") => {
             error("412 Precondition Failed", "conditionNotMet", "")
         }
@@ -102,11 +144,26 @@ fn a_guarded_store_is_trusted_with_every_condition() {
     let asked = "POST /storage/v1/b/bucket/o/a%2Fb/rewriteTo/b/bucket/o/c%2Fd?ifGenerationMatch=0&ifSourceGenerationMatch=7 ";
     assert!(copied.starts_with(asked), "{copied}");
     let part = PartTag { number: 1, receipt: "7".into() };
-    wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Match(ETag("5".into())))).unwrap();
+    wait(bucket.upload_complete("k", &upload(), vec![part], Condition::Match(ETag("5".into()))))
+        .unwrap();
     let seen = script.seen.lock().unwrap();
-    let composed = seen.iter().find(|request| request.starts_with("POST /storage/v1/b/bucket/o/k/compose?ifGenerationMatch=5 ")).unwrap();
-    assert!(composed.contains(r#""objectPreconditions":{"ifGenerationMatch":"7"}"#) && composed.contains(r#""ebb-txn":"t""#), "{composed}");
-    assert_eq!(seen.iter().filter(|request| request.starts_with("DELETE") && request.contains("uploads%2F")).count(), 2);
+    let composed = seen
+        .iter()
+        .find(|request| {
+            request.starts_with("POST /storage/v1/b/bucket/o/k/compose?ifGenerationMatch=5 ")
+        })
+        .unwrap();
+    assert!(
+        composed.contains(r#""objectPreconditions":{"ifGenerationMatch":"7"}"#)
+            && composed.contains(r#""ebb-txn":"t""#),
+        "{composed}"
+    );
+    assert_eq!(
+        seen.iter()
+            .filter(|request| request.starts_with("DELETE") && request.contains("uploads%2F"))
+            .count(),
+        2
+    );
 }
 
 /// A copy that the store does in steps goes on where it stopped.
@@ -123,7 +180,8 @@ fn a_long_copy_goes_on() {
 /// A hundred parts are more than one request composes: they are joined in groups first.
 #[test]
 fn many_parts_are_joined_in_groups() {
-    let parts: Vec<String> = (1..=100).map(|number| format!("{}/part-{number:05}", place())).collect();
+    let parts: Vec<String> =
+        (1..=100).map(|number| format!("{}/part-{number:05}", place())).collect();
     let script = store(move |request| match request.split(' ').next().unwrap() {
         "HEAD" if request.contains("begun") => found(7, ""),
         "HEAD" => answer("404 Not Found", "", ""),
@@ -136,7 +194,11 @@ fn many_parts_are_joined_in_groups() {
     wait(bucket.upload_complete("k", &upload(), tags, Condition::Absent)).unwrap();
     let seen = script.seen.lock().unwrap();
     let sources = |request: &&String| request.matches("objectPreconditions").count();
-    let mut composed: Vec<usize> = seen.iter().filter(|request| request.contains("/compose")).map(|request| sources(&request)).collect();
+    let mut composed: Vec<usize> = seen
+        .iter()
+        .filter(|request| request.contains("/compose"))
+        .map(|request| sources(&request))
+        .collect();
     composed.sort();
     assert_eq!(composed, [4, 4, 32, 32, 32]);
     assert_eq!(seen.iter().filter(|request| request.starts_with("DELETE")).count(), 104);
@@ -146,7 +208,11 @@ fn many_parts_are_joined_in_groups() {
 /// made is taken away as well.
 #[test]
 fn an_abort_goes_on_until_nothing_is_left() {
-    let rounds = Arc::new(Mutex::new(vec![vec![], vec![format!("{}/join-0-0000", place())], vec![format!("{}/part-00001", place())]]));
+    let rounds = Arc::new(Mutex::new(vec![
+        vec![],
+        vec![format!("{}/join-0-0000", place())],
+        vec![format!("{}/part-00001", place())],
+    ]));
     let script = store(move |request| match request.split(' ').next().unwrap() {
         "GET" => listed(&rounds.lock().unwrap().pop().unwrap()),
         _ => answer("204 No Content", "", ""),
@@ -155,8 +221,14 @@ fn an_abort_goes_on_until_nothing_is_left() {
     wait(bucket.upload_abort("k", &upload())).unwrap();
     let seen = script.seen.lock().unwrap();
     let deletions = seen.iter().filter_map(|request| request.strip_prefix("DELETE "));
-    let deleted: Vec<&str> = deletions.filter_map(|request| request.split([' ', '?']).next()).collect();
-    assert!(deleted[0].ends_with("begun") && deleted[1].ends_with("part-00001") && deleted[2].ends_with("join-0-0000"), "{deleted:?}");
+    let deleted: Vec<&str> =
+        deletions.filter_map(|request| request.split([' ', '?']).next()).collect();
+    assert!(
+        deleted[0].ends_with("begun")
+            && deleted[1].ends_with("part-00001")
+            && deleted[2].ends_with("join-0-0000"),
+        "{deleted:?}"
+    );
 }
 
 /// A part arrives when its upload is gone: whoever sent it takes it away.
@@ -176,10 +248,12 @@ fn a_late_part_leaves_nothing() {
 /// What was deleted of left-over uploads once as many requests have come as are expected, and
 /// some time for more.
 fn swept(script: &Script, expected: usize) -> Vec<String> {
-    let of_uploads = |request: &&String| request.starts_with("DELETE") && request.contains("uploads");
+    let of_uploads =
+        |request: &&String| request.starts_with("DELETE") && request.contains("uploads");
     let mut patience = 100;
     loop {
-        let swept: Vec<String> = script.seen.lock().unwrap().iter().filter(of_uploads).cloned().collect();
+        let swept: Vec<String> =
+            script.seen.lock().unwrap().iter().filter(of_uploads).cloned().collect();
         let slow = swept.len() < expected && patience > 0;
         patience = if slow { patience - 1 } else { patience.min(2) - 1 };
         if patience == 0 {
@@ -203,7 +277,10 @@ fn only_old_uploads_are_swept() {
     let settings = BucketSettings { endpoint: Some(script.address.clone()), ..nobody() };
     let _bucket = open_as(settings, &[]).unwrap();
     let swept = swept(&script, 1);
-    assert!(swept.len() == 1 && swept[0].contains("uploads%2Fold?ifGenerationMatch=7"), "{swept:?}");
+    assert!(
+        swept.len() == 1 && swept[0].contains("uploads%2Fold?ifGenerationMatch=7"),
+        "{swept:?}"
+    );
 }
 
 /// A crashed upload of a large file has left more parts than one page of a listing holds, and
@@ -211,13 +288,19 @@ fn only_old_uploads_are_swept() {
 #[test]
 fn all_old_uploads_are_swept() {
     let page = |names: std::ops::Range<u32>, year: u32, next: &str| {
-        let item = |name| format!(r#"{{"name":".ebb/uploads/{name:05}","generation":"7","size":"1","updated":"{year}-01-01T00:00:00Z"}}"#);
+        let item = |name| {
+            format!(
+                r#"{{"name":".ebb/uploads/{name:05}","generation":"7","size":"1","updated":"{year}-01-01T00:00:00Z"}}"#
+            )
+        };
         let items: Vec<String> = names.map(item).collect();
         json(&format!(r#"{{"items":[{}]{next}}}"#, items.join(",")))
     };
     let script = store(move |request| match request.split(' ').next().unwrap() {
         "GET" if request.contains("pageToken=b") => page(2000..2500, 2020, ""),
-        "GET" if request.contains("pageToken=a") => page(1000..2000, 2020, r#","nextPageToken":"b""#),
+        "GET" if request.contains("pageToken=a") => {
+            page(1000..2000, 2020, r#","nextPageToken":"b""#)
+        }
         "GET" => page(0..1000, 2999, r#","nextPageToken":"a""#),
         "DELETE" => answer("204 No Content", "", ""),
         _ => written(7),
@@ -226,5 +309,7 @@ fn all_old_uploads_are_swept() {
     let _bucket = open_as(settings, &[]).unwrap();
     let swept = swept(&script, 1500);
     assert_eq!(swept.len(), 1500);
-    assert!(swept.iter().all(|request| (1000..2500).any(|name| request.contains(&format!("uploads%2F{name:05}?")))));
+    assert!(swept.iter().all(|request| {
+        (1000..2500).any(|name| request.contains(&format!("uploads%2F{name:05}?")))
+    }));
 }

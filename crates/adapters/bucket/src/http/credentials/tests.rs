@@ -47,7 +47,9 @@ fn a_silent_source_is_waited_for_once() {
     let (provider, transport) = (provider(None), Transport::new(1));
     let started = Instant::now();
     let answers = wait(join_all((0..20).map(|_| provider.current(&transport))));
-    assert!(answers.iter().all(|answer| matches!(answer, Err(CredentialError::Unavailable(what)) if what == "no answer")));
+    assert!(answers.iter().all(
+        |answer| matches!(answer, Err(CredentialError::Unavailable(what)) if what == "no answer")
+    ));
     assert_eq!(provider.source.asked.load(Ordering::Relaxed), 1);
     assert!(started.elapsed() < ASK_AGAIN * 4, "{:?}", started.elapsed());
     // And asked again, later.

@@ -40,7 +40,9 @@ impl Source for Chain {
             Start::Profile(name) => {
                 return match Profile::read(&self.environment, Some(name))?.keys {
                     ProfileKeys::Found(credentials) => Ok(credentials),
-                    ProfileKeys::None => Err(CredentialError::Missing(format!("profile {name:?} has no aws_access_key_id"))),
+                    ProfileKeys::None => Err(CredentialError::Missing(format!(
+                        "profile {name:?} has no aws_access_key_id"
+                    ))),
                     ProfileKeys::Unsupported(setting) => Err(unsupported(name, setting)),
                 };
             }
@@ -52,8 +54,11 @@ impl Source for Chain {
         let profile = Profile::read(&self.environment, None)?;
         match profile.keys {
             ProfileKeys::Found(credentials) => return Ok(credentials),
-            // A profile that was asked for by name must not be passed over for somebody else's role.
-            ProfileKeys::Unsupported(setting) if self.variable("AWS_PROFILE").is_some() => return Err(unsupported(&profile.name, setting)),
+            // A profile that was asked for by name must not be passed over for somebody else's
+            // role.
+            ProfileKeys::Unsupported(setting) if self.variable("AWS_PROFILE").is_some() => {
+                return Err(unsupported(&profile.name, setting));
+            }
             _ => {}
         }
         if let Some(identity) = remote::WebIdentity::of(&self.environment, &self.region) {
@@ -62,7 +67,10 @@ impl Source for Chain {
         if let Some(container) = remote::container(&self.environment)? {
             return container.fetch(transport).await;
         }
-        if self.variable("AWS_EC2_METADATA_DISABLED").is_none_or(|value| !value.eq_ignore_ascii_case("true")) {
+        if self
+            .variable("AWS_EC2_METADATA_DISABLED")
+            .is_none_or(|value| !value.eq_ignore_ascii_case("true"))
+        {
             let address = self.variable("AWS_EC2_METADATA_SERVICE_ENDPOINT");
             return remote::instance_role(transport, address.as_deref()).await;
         }
@@ -80,8 +88,12 @@ impl Chain {
                 expires_secs: None,
             })),
             (None, None) => Ok(None),
-            (Some(_), None) => Err(CredentialError::Missing("AWS_ACCESS_KEY_ID is set, AWS_SECRET_ACCESS_KEY is not".into())),
-            (None, Some(_)) => Err(CredentialError::Missing("AWS_SECRET_ACCESS_KEY is set, AWS_ACCESS_KEY_ID is not".into())),
+            (Some(_), None) => Err(CredentialError::Missing(
+                "AWS_ACCESS_KEY_ID is set, AWS_SECRET_ACCESS_KEY is not".into(),
+            )),
+            (None, Some(_)) => Err(CredentialError::Missing(
+                "AWS_SECRET_ACCESS_KEY is set, AWS_ACCESS_KEY_ID is not".into(),
+            )),
         }
     }
 
@@ -92,9 +104,11 @@ impl Chain {
 
 fn unsupported(profile: &str, setting: String) -> CredentialError {
     CredentialError::Missing(format!(
-        "profile {profile:?} wants {setting}, which ebb does not do; give keys, a web identity or a role of the machine"
+        "profile {profile:?} wants {setting}, which ebb does not do; give keys, a web identity or \
+         a role of the machine"
     ))
 }
 
-pub(super) const NOTHING_FOUND: &str = "no credentials found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile in ~/.aws/credentials, \
+pub(super) const NOTHING_FOUND: &str = "no credentials found: set AWS_ACCESS_KEY_ID and \
+    AWS_SECRET_ACCESS_KEY, a profile in ~/.aws/credentials, \
      a web identity or a container or instance role";

@@ -23,20 +23,34 @@ pub(in crate::s3) enum ProfileKeys {
 }
 
 impl Profile {
-    /// `named`: by the configuration; otherwise AWS_PROFILE, otherwise `default`. A named one must exist.
-    pub fn read(environment: &Environment, named: Option<&str>) -> Result<Profile, CredentialError> {
+    /// `named`: by the configuration; otherwise AWS_PROFILE, otherwise `default`. A named one must
+    /// exist.
+    pub fn read(
+        environment: &Environment,
+        named: Option<&str>,
+    ) -> Result<Profile, CredentialError> {
         let variable = |name: &str| variable(environment, name);
         let chosen = named.map(str::to_string).or_else(|| variable("AWS_PROFILE"));
         let name = chosen.clone().unwrap_or_else(|| "default".into());
         let home = variable("HOME");
-        let file = |over: &str, usual: &str| variable(over).or_else(|| home.as_ref().map(|home| format!("{home}/.aws/{usual}")));
+        let file = |over: &str, usual: &str| {
+            variable(over).or_else(|| home.as_ref().map(|home| format!("{home}/.aws/{usual}")))
+        };
 
         let mut settings = BTreeMap::new();
         let mut exists = false;
-        for path in [file("AWS_CONFIG_FILE", "config"), file("AWS_SHARED_CREDENTIALS_FILE", "credentials")].into_iter().flatten() {
+        for path in
+            [file("AWS_CONFIG_FILE", "config"), file("AWS_SHARED_CREDENTIALS_FILE", "credentials")]
+                .into_iter()
+                .flatten()
+        {
             let text = match std::fs::read_to_string(&path) {
                 Ok(text) => text,
-                Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => continue,
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) =>
+                {
+                    continue;
+                }
                 Err(error) => return Err(CredentialError::Missing(format!("{path}: {error}"))),
             };
             if let Some(section) = section(&text, &name) {
@@ -45,9 +59,12 @@ impl Profile {
             }
         }
         if chosen.is_some() && !exists {
-            return Err(CredentialError::Missing(format!("profile {name:?} is in neither ~/.aws/credentials nor ~/.aws/config")));
+            return Err(CredentialError::Missing(format!(
+                "profile {name:?} is in neither ~/.aws/credentials nor ~/.aws/config"
+            )));
         }
-        let mut take = |name: &str| settings.remove(name).filter(|value: &String| !value.is_empty());
+        let mut take =
+            |name: &str| settings.remove(name).filter(|value: &String| !value.is_empty());
         let keys = match (take("aws_access_key_id"), take("aws_secret_access_key")) {
             (Some(access_key), Some(secret_key)) => ProfileKeys::Found(Credentials {
                 access_key,
@@ -56,7 +73,13 @@ impl Profile {
                 expires_secs: None,
             }),
             (None, None) => {
-                let beyond = ["role_arn", "credential_process", "sso_session", "sso_start_url", "login_session"];
+                let beyond = [
+                    "role_arn",
+                    "credential_process",
+                    "sso_session",
+                    "sso_start_url",
+                    "login_session",
+                ];
                 match beyond.into_iter().find(|setting| take(setting).is_some()) {
                     Some(setting) => ProfileKeys::Unsupported(setting.into()),
                     None => ProfileKeys::None,
@@ -72,7 +95,8 @@ impl Profile {
     }
 }
 
-/// The settings of `[name]` or `[profile name]`; indented lines belong to nested tables and are skipped.
+/// The settings of `[name]` or `[profile name]`; indented lines belong to nested tables and are
+/// skipped.
 fn section(text: &str, name: &str) -> Option<BTreeMap<String, String>> {
     let mut found: Option<BTreeMap<String, String>> = None;
     let mut inside = false;
@@ -83,13 +107,17 @@ fn section(text: &str, name: &str) -> Option<BTreeMap<String, String>> {
         let line = line.trim();
         if let Some(header) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
             let header = header.trim();
-            inside =
-                header == name || header.strip_prefix("profile").is_some_and(|rest| rest.starts_with([' ', '\t']) && rest.trim() == name);
+            inside = header == name
+                || header
+                    .strip_prefix("profile")
+                    .is_some_and(|rest| rest.starts_with([' ', '\t']) && rest.trim() == name);
             if inside {
                 found.get_or_insert_default();
             }
         } else if let (true, Some((key, value))) = (inside, line.split_once('=')) {
-            found.get_or_insert_default().insert(key.trim().to_ascii_lowercase(), value.trim().to_string());
+            found
+                .get_or_insert_default()
+                .insert(key.trim().to_ascii_lowercase(), value.trim().to_string());
         }
     }
     found

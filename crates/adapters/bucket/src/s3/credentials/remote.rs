@@ -3,7 +3,8 @@
 
 use super::Credentials;
 use crate::http::credentials::{
-    CredentialError, Environment, FORM, Secret, ask, ask_metadata, keeps_secrets, read_file, refused, variable,
+    CredentialError, Environment, FORM, Secret, ask, ask_metadata, keeps_secrets, read_file,
+    refused, variable,
 };
 use crate::http::encode::encode_query;
 use crate::http::json;
@@ -27,7 +28,8 @@ impl WebIdentity {
             token_file: variable("AWS_WEB_IDENTITY_TOKEN_FILE")?,
             role: variable("AWS_ROLE_ARN")?,
             session: variable("AWS_ROLE_SESSION_NAME").unwrap_or_else(|| "ebb".into()),
-            endpoint: variable("AWS_ENDPOINT_URL_STS").unwrap_or_else(|| format!("https://sts.{region}.amazonaws.com")),
+            endpoint: variable("AWS_ENDPOINT_URL_STS")
+                .unwrap_or_else(|| format!("https://sts.{region}.amazonaws.com")),
         })
     }
 
@@ -40,15 +42,26 @@ impl WebIdentity {
             ("RoleSessionName", self.session.clone()),
             ("WebIdentityToken", token),
         ]);
-        let answer = ask(transport, "POST", &format!("{}/", self.endpoint.trim_end_matches('/')), &[FORM], form).await?;
+        let answer = ask(
+            transport,
+            "POST",
+            &format!("{}/", self.endpoint.trim_end_matches('/')),
+            &[FORM],
+            form,
+        )
+        .await?;
         let from = format!("STS at {}", self.endpoint);
         let tree = Element::parse(&answer.body);
         if !answer.status.is_success() {
             let error = tree.as_ref().and_then(|root| root.child("Error"));
-            let said = error.and_then(|error| Some(format!("{}: {}", error.text_of("Code")?, error.text_of("Message")?)));
+            let said = error.and_then(|error| {
+                Some(format!("{}: {}", error.text_of("Code")?, error.text_of("Message")?))
+            });
             return Err(refused(&from, &answer, said));
         }
-        let found = tree.as_ref().and_then(|root| root.child("AssumeRoleWithWebIdentityResult")?.child("Credentials"));
+        let found = tree
+            .as_ref()
+            .and_then(|root| root.child("AssumeRoleWithWebIdentityResult")?.child("Credentials"));
         found
             .and_then(|found| {
                 Some(Credentials {
@@ -58,7 +71,9 @@ impl WebIdentity {
                     expires_secs: Some(parse_iso(found.text_of("Expiration")?)?),
                 })
             })
-            .ok_or_else(|| CredentialError::Unavailable(format!("{from} gave an answer without credentials")))
+            .ok_or_else(|| {
+                CredentialError::Unavailable(format!("{from} gave an answer without credentials"))
+            })
     }
 }
 
@@ -76,18 +91,24 @@ enum Token {
 
 pub(super) fn container(environment: &Environment) -> Result<Option<Container>, CredentialError> {
     let variable = |name: &str| variable(environment, name);
-    let address = match (variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"), variable("AWS_CONTAINER_CREDENTIALS_FULL_URI")) {
+    let address = match (
+        variable("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+        variable("AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    ) {
         (Some(relative), _) => format!("http://169.254.170.2{relative}"),
         (None, Some(full)) if keeps_secrets(&full) => full,
         (None, Some(full)) => {
             let why = "is neither https nor an address of this machine or its agent";
-            return Err(CredentialError::Missing(format!("AWS_CONTAINER_CREDENTIALS_FULL_URI {} {why}", redacted(&full))));
+            return Err(CredentialError::Missing(format!(
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI {} {why}",
+                redacted(&full)
+            )));
         }
         (None, None) => return Ok(None),
     };
-    let token = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
-        .map(Token::File)
-        .or_else(|| variable("AWS_CONTAINER_AUTHORIZATION_TOKEN").map(|token| Token::Given(Secret::new(token))));
+    let token = variable("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE").map(Token::File).or_else(|| {
+        variable("AWS_CONTAINER_AUTHORIZATION_TOKEN").map(|token| Token::Given(Secret::new(token)))
+    });
     Ok(Some(Container { address, token }))
 }
 
@@ -98,18 +119,24 @@ impl Container {
             Some(Token::Given(token)) => Some(token.expose().to_string()),
             Some(Token::File(path)) => Some(read_file(path)?),
         };
-        let headers: Vec<(&str, &str)> = token.iter().map(|token| ("authorization", token.as_str())).collect();
+        let headers: Vec<(&str, &str)> =
+            token.iter().map(|token| ("authorization", token.as_str())).collect();
         let answer = ask(transport, "GET", &self.address, &headers, String::new()).await?;
         from_json(&format!("the container agent at {}", redacted(&self.address)), &answer)
     }
 }
 
-pub(super) async fn instance_role(transport: &Transport, address: Option<&str>) -> Result<Credentials, CredentialError> {
+pub(super) async fn instance_role(
+    transport: &Transport,
+    address: Option<&str>,
+) -> Result<Credentials, CredentialError> {
     let base = address.unwrap_or("http://169.254.169.254").trim_end_matches('/');
     let lifetime = [("x-aws-ec2-metadata-token-ttl-seconds", "21600")];
     let first = format!("{base}/latest/api/token");
     let token = match ask_metadata(transport, "PUT", &first, &lifetime).await {
-        Some(answer) if answer.status.is_success() => String::from_utf8_lossy(&answer.body).trim().to_string(),
+        Some(answer) if answer.status.is_success() => {
+            String::from_utf8_lossy(&answer.body).trim().to_string()
+        }
         // No such service: this machine is no cloud instance.
         _ => return Err(CredentialError::Missing(super::chain::NOTHING_FOUND.into())),
     };
@@ -117,8 +144,16 @@ pub(super) async fn instance_role(transport: &Transport, address: Option<&str>) 
     let roles = format!("{base}/latest/meta-data/iam/security-credentials/");
     let answer = ask(transport, "GET", &roles, &headers, String::new()).await?;
     let names = String::from_utf8_lossy(&answer.body).into_owned();
-    let role = names.lines().next().map(str::trim).filter(|role| answer.status.is_success() && !role.is_empty());
-    let role = role.ok_or_else(|| CredentialError::Missing("this instance has no role, and no other credentials were found".into()))?;
+    let role = names
+        .lines()
+        .next()
+        .map(str::trim)
+        .filter(|role| answer.status.is_success() && !role.is_empty());
+    let role = role.ok_or_else(|| {
+        CredentialError::Missing(
+            "this instance has no role, and no other credentials were found".into(),
+        )
+    })?;
     let answer = ask(transport, "GET", &format!("{roles}{role}"), &headers, String::new()).await?;
     from_json("the instance's metadata service", &answer)
 }
@@ -138,5 +173,7 @@ fn from_json(from: &str, answer: &Answer) -> Result<Credentials, CredentialError
                 expires_secs: Some(parse_iso(&text("Expiration")?)?),
             })
         })
-        .ok_or_else(|| CredentialError::Unavailable(format!("{from} gave an answer without credentials")))
+        .ok_or_else(|| {
+            CredentialError::Unavailable(format!("{from} gave an answer without credentials"))
+        })
 }

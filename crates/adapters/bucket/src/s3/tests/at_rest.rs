@@ -16,7 +16,11 @@ fn store() -> Script {
             return answer("200 OK", "etag: \"e\"\r\n", "");
         }
         if request.contains("uploads=") {
-            return answer("200 OK", "", "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>");
+            return answer(
+                "200 OK",
+                "",
+                "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>",
+            );
         }
         let body = "<CopyObjectResult><ETag>&quot;e&quot;</ETag></CopyObjectResult>";
         answer("200 OK", "etag: \"e\"\r\n", body)
@@ -26,7 +30,11 @@ fn store() -> Script {
 /// The requests of each kind, those that make an object first.
 fn requests(method: Option<ServerSideEncryption>, key: Option<&str>) -> (Vec<String>, Vec<String>) {
     let script = store();
-    let settings = BucketSettings { server_side_encryption: method, kms_key: key.map(str::to_owned), ..keys() };
+    let settings = BucketSettings {
+        server_side_encryption: method,
+        kms_key: key.map(str::to_owned),
+        ..keys()
+    };
     let bucket = open(&script.address, settings, &[]).unwrap();
     let opened = script.seen.lock().unwrap().len();
     wait(async {
@@ -35,7 +43,15 @@ fn requests(method: Option<ServerSideEncryption>, key: Option<&str>) -> (Vec<Str
         let upload = bucket.upload_begin("k", vec![]).await.unwrap();
         assert_eq!(upload, UploadId("u".into()));
         bucket.upload_part("k", &upload, 1, Bytes::from_static(b"x")).await.unwrap();
-        bucket.upload_complete("k", &upload, vec![PartTag { number: 1, receipt: "e".into() }], Condition::Always).await.unwrap();
+        bucket
+            .upload_complete(
+                "k",
+                &upload,
+                vec![PartTag { number: 1, receipt: "e".into() }],
+                Condition::Always,
+            )
+            .await
+            .unwrap();
         bucket.delete("k", None).await.unwrap();
     });
     let mut making = script.seen.lock().unwrap()[opened..].to_vec();
@@ -58,18 +74,32 @@ fn every_object_is_asked_to_be_encrypted() {
         for request in &making {
             assert!(request.contains(&format!("{METHOD}{sent}\r\n")), "{request}");
             let signed = request.lines().find(|line| line.starts_with("authorization: ")).unwrap();
-            assert!(signed.contains(";x-amz-server-side-encryption"), "a header that is not signed is refused: {signed}");
+            assert!(
+                signed.contains(";x-amz-server-side-encryption"),
+                "a header that is not signed is refused: {signed}"
+            );
             assert_eq!(request.contains(&format!("{KEY}{arn}\r\n")), key.is_some(), "{request}");
         }
-        assert!(others.len() == 3 && others.iter().all(|request| !request.contains("server-side-encryption")), "{others:?}");
+        assert!(
+            others.len() == 3
+                && others.iter().all(|request| !request.contains("server-side-encryption")),
+            "{others:?}"
+        );
     }
     let (making, _) = requests(None, None);
-    assert!(making.iter().all(|request| !request.contains("server-side-encryption")), "the bucket's own settings are left alone");
+    assert!(
+        making.iter().all(|request| !request.contains("server-side-encryption")),
+        "the bucket's own settings are left alone"
+    );
 }
 
 #[test]
 fn a_key_that_would_not_be_used_is_refused() {
-    let settings = BucketSettings { server_side_encryption: Some(Aes256), kms_key: Some("k".into()), ..keys() };
+    let settings = BucketSettings {
+        server_side_encryption: Some(Aes256),
+        kms_key: Some("k".into()),
+        ..keys()
+    };
     let refused = open("http://127.0.0.1:9", settings, &[]).map(drop).unwrap_err().to_string();
     assert!(refused.contains("a KMS key is not for encryption with the store's own"), "{refused}");
 }

@@ -20,7 +20,8 @@ enum Store {
     ChecksWhatIsSent,
     /// The same, but that it copies nothing of which it was not told the checksum.
     WantsAll,
-    /// The same, but that it tells the checksum of what it copies from, as one that was put together of two parts.
+    /// The same, but that it tells the checksum of what it copies from, as one that was put
+    /// together of two parts.
     TellsAnother,
     RefusesCompletions,
     /// It names the algorithm, and does not look at the checksums.
@@ -35,20 +36,25 @@ use Store::*;
 fn play(store: Store, request: &str) -> Reply {
     let asked = request.contains("x-amz-checksum-algorithm: CRC32C\r\n");
     let says = |given: &str| request.contains(&format!("x-amz-checksum-crc32c: {given}\r\n"));
-    let error = |status: &str, code: &str| answer(status, "", &format!("<Error><Code>{code}</Code></Error>"));
+    let error = |status: &str, code: &str| {
+        answer(status, "", &format!("<Error><Code>{code}</Code></Error>"))
+    };
     let etag = "etag: \"e\"\r\n";
     if request.contains("uploads=") {
         let (id, header) = match (store, asked) {
             (RefusesUploads, true) => return error("501 Not Implemented", "NotImplemented"),
-            (Checks | ChecksWhatIsSent | WantsAll | TellsAnother | RefusesCompletions | NamesIt, true) => {
-                ("checked", "x-amz-checksum-algorithm: CRC32C\r\n")
-            }
+            (
+                Checks | ChecksWhatIsSent | WantsAll | TellsAnother | RefusesCompletions | NamesIt,
+                true,
+            ) => ("checked", "x-amz-checksum-algorithm: CRC32C\r\n"),
             _ => ("plain", ""),
         };
         return answer(
             "200 OK",
             header,
-            &format!("<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"),
+            &format!(
+                "<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
+            ),
         );
     }
     if request.contains("x-amz-copy-source: ") {
@@ -60,17 +66,27 @@ fn play(store: Store, request: &str) -> Reply {
             TellsAnother => "<ChecksumCRC32C>Y29weQ==-2</ChecksumCRC32C>",
             _ => "",
         };
-        return answer("200 OK", "", &format!("<CopyPartResult><ETag>&quot;c&quot;</ETag>{crc}</CopyPartResult>"));
+        return answer(
+            "200 OK",
+            "",
+            &format!("<CopyPartResult><ETag>&quot;c&quot;</ETag>{crc}</CopyPartResult>"),
+        );
     }
     if store == RefusesCompletions && request.contains("<ChecksumCRC32C>") {
         return error("400 Bad Request", "MalformedXML");
     }
     if request.starts_with("POST") {
-        return answer("200 OK", "", "<CompleteMultipartUploadResult><ETag>&quot;e&quot;</ETag></CompleteMultipartUploadResult>");
+        return answer(
+            "200 OK",
+            "",
+            "<CompleteMultipartUploadResult><ETag>&quot;e&quot;</ETag></CompleteMultipartUploadResult>",
+        );
     }
     let is_probe = request.starts_with("PUT /bucket/.ebb/probe ");
     match store {
-        RefusesPuts if request.contains("x-amz-checksum-crc32c") => error("400 Bad Request", "InvalidRequest"),
+        RefusesPuts if request.contains("x-amz-checksum-crc32c") => {
+            error("400 Bad Request", "InvalidRequest")
+        }
         TakesNoNotice => answer("200 OK", etag, ""),
         NamesIt if !is_probe => answer("200 OK", etag, ""),
         // Of nothing, while three bytes came.
@@ -81,7 +97,8 @@ fn play(store: Store, request: &str) -> Reply {
 
 fn opened(store: Store) -> (Script, Remote<S3>) {
     let script = serve(false, move |request| play(store, request));
-    let bucket = open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[]).unwrap();
+    let bucket =
+        open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[]).unwrap();
     script.seen.lock().unwrap().clear();
     (script, bucket)
 }
@@ -98,7 +115,11 @@ fn body() -> Bytes {
 fn is_by_crc(request: &str) -> bool {
     let has = |line: &str| request.contains(&format!("{line}\r\n"));
     let by_crc = has("x-amz-content-sha256: UNSIGNED-PAYLOAD");
-    assert_eq!(by_crc, has(&format!("x-amz-checksum-crc32c: {CRC}")), "one of the two checks the body: {request}");
+    assert_eq!(
+        by_crc,
+        has(&format!("x-amz-checksum-crc32c: {CRC}")),
+        "one of the two checks the body: {request}"
+    );
     let signed = request.lines().find(|line| line.starts_with("authorization: ")).unwrap();
     assert_eq!(by_crc, signed.contains(";x-amz-checksum-crc32c;x-amz-content-sha256;"), "{signed}");
     by_crc
@@ -106,7 +127,9 @@ fn is_by_crc(request: &str) -> bool {
 
 #[test]
 fn a_put_is_checked_by_crc_only_where_the_store_refused_a_wrong_one() {
-    for (store, by_crc) in [(Checks, true), (ChecksPuts, true), (TakesNoNotice, false), (RefusesPuts, false)] {
+    for (store, by_crc) in
+        [(Checks, true), (ChecksPuts, true), (TakesNoNotice, false), (RefusesPuts, false)]
+    {
         let (script, bucket) = opened(store);
         wait(bucket.put("k", body(), Condition::Always, vec![])).unwrap();
         assert_eq!(is_by_crc(&sent(&script)[0]), by_crc);
@@ -132,10 +155,16 @@ fn an_upload_that_is_checked_is_completed_with_the_checksums_of_all_parts() {
     });
     let sent = sent(&script);
     assert!(sent[0].contains("x-amz-checksum-algorithm: CRC32C\r\n"), "{}", sent[0]);
-    assert!(sent[1].contains("x-amz-checksum-crc32c: AAAAAA==\r\n"), "a wrong one, to see whether it is refused: {}", sent[1]);
+    assert!(
+        sent[1].contains("x-amz-checksum-crc32c: AAAAAA==\r\n"),
+        "a wrong one, to see whether it is refused: {}",
+        sent[1]
+    );
     assert!(is_by_crc(&sent[2]));
     let part = |number, etag, crc| {
-        format!("<Part><PartNumber>{number}</PartNumber><ETag>&quot;{etag}&quot;</ETag><ChecksumCRC32C>{crc}</ChecksumCRC32C></Part>")
+        format!(
+            "<Part><PartNumber>{number}</PartNumber><ETag>&quot;{etag}&quot;</ETag><ChecksumCRC32C>{crc}</ChecksumCRC32C></Part>"
+        )
     };
     assert!(sent[4].contains(&(part(1, "e", CRC) + &part(2, "c", "Y29weQ=="))), "{}", sent[4]);
     assert!(!is_by_crc(&sent[5]));
@@ -148,16 +177,26 @@ fn a_store_that_checks_no_parts_gets_uploads_without() {
         let upload = wait(bucket.upload_begin("k", vec![])).unwrap();
         assert_eq!(upload, UploadId("plain".into()));
         let begun = sent(&script);
-        assert_eq!(begun.len(), requests, "with, a wrong part and its end if there was one, and without: {begun:?}");
+        assert_eq!(
+            begun.len(),
+            requests,
+            "with, a wrong part and its end if there was one, and without: {begun:?}"
+        );
         assert_eq!(begun.iter().filter(|request| request.starts_with("DELETE")).count(), ended);
         let part = wait(bucket.upload_part("k", &upload, 1, body())).unwrap();
         assert_eq!(part, PartTag { number: 1, receipt: "e".into() });
         let copied = wait(bucket.upload_part_copy("k", &upload, 2, piece())).unwrap();
-        assert_eq!(copied.receipt, "c", "a checksum would be refused in the end, though the store tells it");
+        assert_eq!(
+            copied.receipt, "c",
+            "a checksum would be refused in the end, though the store tells it"
+        );
         wait(bucket.upload_begin("k", vec![])).unwrap();
         let later = sent(&script);
         assert!(!is_by_crc(&later[0]));
-        assert!(later.len() == 3 && !later[2].contains("checksum"), "it is not asked again: {later:?}");
+        assert!(
+            later.len() == 3 && !later[2].contains("checksum"),
+            "it is not asked again: {later:?}"
+        );
     }
 }
 
@@ -192,18 +231,26 @@ fn after_an_upload_that_was_refused_the_next_one_has_no_checksums() {
     wait(upload()).unwrap();
 }
 
-/// An upload was begun that the caller does not hear of: he looks for it, unless nobody may end it anyway.
+/// An upload was begun that the caller does not hear of: he looks for it, unless nobody may end it
+/// anyway.
 #[test]
 fn an_upload_that_is_not_wanted_is_looked_for_if_its_end_is_not_clear() {
     let begun = |method: &'static str, reply: fn() -> Reply| {
-        let script = serve(false, move |request| match request.starts_with(method) && request.contains("uploadId=checked") {
-            true => reply(),
-            false => play(NamesIt, request),
+        let script = serve(false, move |request| {
+            match request.starts_with(method) && request.contains("uploadId=checked") {
+                true => reply(),
+                false => play(NamesIt, request),
+            }
         });
-        let bucket = open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[]).unwrap();
+        let bucket =
+            open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[])
+                .unwrap();
         wait(bucket.upload_begin("k", vec![]))
     };
-    for (method, reply) in [("DELETE", (|| answer("503 Service Unavailable", "", "")) as fn() -> Reply), ("PUT", || Reply::Close)] {
+    for (method, reply) in [
+        ("DELETE", (|| answer("503 Service Unavailable", "", "")) as fn() -> Reply),
+        ("PUT", || Reply::Close),
+    ] {
         let doubtful = begun(method, reply);
         assert!(matches!(doubtful, Err(BucketError::Unknown { .. })), "{method}: {doubtful:?}");
     }

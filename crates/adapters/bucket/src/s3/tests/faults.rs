@@ -35,7 +35,12 @@ fn a_lost_reply_is_unknown_only_for_mutations() {
     assert!(unknown(&wait(bucket.upload_part("k", &upload, 1, Bytes::from_static(b"x")))));
     let piece = Piece { key: "from".into(), etag: ETag("e".into()), range: 0..5 };
     assert!(unknown(&wait(bucket.upload_part_copy("k", &upload, 1, piece))));
-    assert!(unknown(&wait(bucket.upload_complete("k", &upload, vec![PartTag { number: 1, receipt: "e".into() }], Condition::Always))));
+    assert!(unknown(&wait(bucket.upload_complete(
+        "k",
+        &upload,
+        vec![PartTag { number: 1, receipt: "e".into() }],
+        Condition::Always
+    ))));
     assert!(unknown(&wait(bucket.upload_abort("k", &upload))));
     assert_eq!(script.seen.lock().unwrap().len() - before, 8);
 }
@@ -53,12 +58,18 @@ fn a_body_that_breaks_off_is_never_handed_out() {
 #[test]
 fn an_error_inside_a_success_is_an_error() {
     let play = |code: &'static str| {
-        let body = format!("\n \n<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>m</Message></Error>");
+        let body = format!(
+            "\n \n<?xml version=\"1.0\"?><Error><Code>{code}</Code><Message>m</Message></Error>"
+        );
         let script = serve(false, move |_| answer("200 OK", "", &body));
         let bucket = open(&script.address, keys(), &[]).unwrap();
         let parts = vec![PartTag { number: 1, receipt: "e".into() }];
-        let completed = wait(bucket.upload_complete("k", &UploadId("u".into()), parts, Condition::Always));
-        assert_eq!(completed.is_err(), wait(bucket.copy("a", "b", None, Condition::Always)).is_err());
+        let completed =
+            wait(bucket.upload_complete("k", &UploadId("u".into()), parts, Condition::Always));
+        assert_eq!(
+            completed.is_err(),
+            wait(bucket.copy("a", "b", None, Condition::Always)).is_err()
+        );
         completed
     };
     assert!(unknown(&play("InternalError")));
@@ -74,7 +85,15 @@ fn a_success_that_cannot_be_read_is_no_success() {
         let script = serve(false, move |_| answer("200 OK", "", body));
         let bucket = open(&script.address, keys(), &[]).unwrap();
         let parts = vec![PartTag { number: 1, receipt: "e".into() }];
-        assert!(unknown(&wait(bucket.upload_complete("k", &UploadId("u".into()), parts, Condition::Always))), "{body}");
+        assert!(
+            unknown(&wait(bucket.upload_complete(
+                "k",
+                &UploadId("u".into()),
+                parts,
+                Condition::Always
+            ))),
+            "{body}"
+        );
         assert!(unknown(&wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]))), "{body}");
         assert!(unavailable(&wait(bucket.list(listing()))), "{body}");
         assert!(wait(bucket.get("k", None, None)).is_err(), "no ETag: {body}");
@@ -83,10 +102,15 @@ fn a_success_that_cannot_be_read_is_no_success() {
 
 #[test]
 fn a_store_that_is_busy_says_when_to_ask_again() {
-    let script = serve(false, |_| answer("503 Slow Down", "retry-after: 3\r\n", "<Error><Code>SlowDown</Code></Error>"));
+    let script = serve(false, |_| {
+        answer("503 Slow Down", "retry-after: 3\r\n", "<Error><Code>SlowDown</Code></Error>")
+    });
     let bucket = open(&script.address, keys(), &[]).unwrap();
     let put = wait(bucket.put("k", Bytes::new(), Condition::Always, vec![]));
-    assert!(matches!(put, Err(BucketError::Unavailable { retry_after: Some(after), .. }) if after == Duration::from_secs(3)), "{put:?}");
+    assert!(
+        matches!(put, Err(BucketError::Unavailable { retry_after: Some(after), .. }) if after == Duration::from_secs(3)),
+        "{put:?}"
+    );
 }
 
 /// A listing that claims to go on without saying where must not become an endless loop.
@@ -106,8 +130,14 @@ fn no_request_reaches_the_bucket_itself() {
     let before = script.seen.lock().unwrap().len();
     let tag = ETag("e".into());
     assert!(matches!(wait(bucket.delete("", None)), Err(BucketError::Refused { .. })));
-    assert!(matches!(wait(bucket.put("", Bytes::new(), Condition::Match(tag), vec![])), Err(BucketError::Refused { .. })));
-    assert!(matches!(wait(bucket.copy("k", &"x".repeat(1025), None, Condition::Always)), Err(BucketError::Refused { .. })));
+    assert!(matches!(
+        wait(bucket.put("", Bytes::new(), Condition::Match(tag), vec![])),
+        Err(BucketError::Refused { .. })
+    ));
+    assert!(matches!(
+        wait(bucket.copy("k", &"x".repeat(1025), None, Condition::Always)),
+        Err(BucketError::Refused { .. })
+    ));
     assert_eq!(script.seen.lock().unwrap().len(), before);
 }
 
@@ -117,56 +147,103 @@ fn what_is_too_long_for_one_copy_goes_by_parts() {
     let long = 6u64 << 30;
     let script = serve(false, move |request| {
         if request.starts_with("HEAD") {
-            return Reply::Answer(format!("HTTP/1.1 200 OK\r\ncontent-length: {long}\r\netag: \"src\"\r\nx-amz-meta-ebb-txn: t\r\n\r\n"));
+            return Reply::Answer(format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {long}\r\netag: \"src\"\r\nx-amz-meta-ebb-txn: \
+                 t\r\n\r\n"
+            ));
         }
         if request.starts_with("POST") && request.contains("uploads=") {
             assert!(request.contains("x-amz-meta-ebb-txn: t"), "{request}");
-            return answer("200 OK", "", "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>");
+            return answer(
+                "200 OK",
+                "",
+                "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>",
+            );
         }
         if request.starts_with("POST") {
             assert!(request.contains("if-none-match: *\r\n"), "{request}");
-            return answer("200 OK", "", "<CompleteMultipartUploadResult><ETag>\"done-6\"</ETag></CompleteMultipartUploadResult>");
+            return answer(
+                "200 OK",
+                "",
+                "<CompleteMultipartUploadResult><ETag>\"done-6\"</ETag></CompleteMultipartUploadResult>",
+            );
         }
         if request.contains("partNumber=") {
             assert!(request.contains("x-amz-copy-source-if-match: \"src\""), "{request}");
-            return answer("200 OK", "", "<CopyPartResult><ETag>&quot;p&quot;</ETag></CopyPartResult>");
+            return answer(
+                "200 OK",
+                "",
+                "<CopyPartResult><ETag>&quot;p&quot;</ETag></CopyPartResult>",
+            );
         }
-        answer("400 Bad Request", "", "<Error><Code>InvalidRequest</Code><Message>too large for one copy</Message></Error>")
+        answer(
+            "400 Bad Request",
+            "",
+            "<Error><Code>InvalidRequest</Code><Message>too large for one copy</Message></Error>",
+        )
     });
     let bucket = open(&script.address, keys(), &[]).unwrap();
-    assert_eq!(wait(bucket.copy("from", "to", None, Condition::Absent)).unwrap(), ETag("done-6".into()));
+    assert_eq!(
+        wait(bucket.copy("from", "to", None, Condition::Absent)).unwrap(),
+        ETag("done-6".into())
+    );
     let seen = script.seen.lock().unwrap();
-    assert_eq!(seen.iter().filter(|request| request.contains("x-amz-copy-source-range: bytes=")).count(), 6);
-    assert!(seen.iter().any(|request| request.contains(&format!("bytes={}-{}", 5u64 << 30, long - 1))));
+    assert_eq!(
+        seen.iter().filter(|request| request.contains("x-amz-copy-source-range: bytes=")).count(),
+        6
+    );
+    assert!(seen.iter().any(|request| request.contains(&format!(
+        "bytes={}-{}",
+        5u64 << 30,
+        long - 1
+    ))));
 }
 
-/// Situation: neither a copy by parts nor the end of its upload gets through. Expectation: it is said that nobody knows what has become of it, for
-/// whoever hears that looks for uploads.
+/// Situation: neither a copy by parts nor the end of its upload gets through. Expectation: it is
+/// said that nobody knows what has become of it, for whoever hears that looks for uploads.
 #[test]
 fn an_upload_that_a_failed_copy_leaves_is_said() {
     let script = serve(false, |request| match request.split(' ').next().unwrap() {
-        "HEAD" => Reply::Answer(format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: \"src\"\r\n\r\n", 6u64 << 30)),
-        "POST" => answer("200 OK", "", "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>"),
-        "PUT" if !request.contains("partNumber=") => answer("400 Bad Request", "", "<Error><Code>InvalidRequest</Code></Error>"),
+        "HEAD" => Reply::Answer(format!(
+            "HTTP/1.1 200 OK\r\ncontent-length: {}\r\netag: \"src\"\r\n\r\n",
+            6u64 << 30
+        )),
+        "POST" => answer(
+            "200 OK",
+            "",
+            "<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>",
+        ),
+        "PUT" if !request.contains("partNumber=") => {
+            answer("400 Bad Request", "", "<Error><Code>InvalidRequest</Code></Error>")
+        }
         _ => answer("503 Slow Down", "", "<Error><Code>SlowDown</Code></Error>"),
     });
     let bucket = open(&script.address, keys(), &[]).unwrap();
     assert!(unknown(&wait(bucket.copy("from", "to", None, Condition::Always))));
 }
 
-/// Situation: a store that does not know what guards the target of a copy, and says so. Expectation: it copies without.
+/// Situation: a store that does not know what guards the target of a copy, and says so.
+/// Expectation: it copies without.
 #[test]
 fn a_store_that_guards_no_copies_copies() {
     let script = serve(false, |request| match request {
-        request if request.starts_with("HEAD") => Reply::Answer("HTTP/1.1 200 OK\r\ncontent-length: 1\r\netag: \"src\"\r\n\r\n".into()),
-        request if request.contains("if-none-match: ") => answer("501 Not Implemented", "", "<Error><Code>NotImplemented</Code></Error>"),
+        request if request.starts_with("HEAD") => {
+            Reply::Answer("HTTP/1.1 200 OK\r\ncontent-length: 1\r\netag: \"src\"\r\n\r\n".into())
+        }
+        request if request.contains("if-none-match: ") => {
+            answer("501 Not Implemented", "", "<Error><Code>NotImplemented</Code></Error>")
+        }
         _ => answer("200 OK", "", "<CopyObjectResult><ETag>\"done\"</ETag></CopyObjectResult>"),
     });
     let bucket = open(&script.address, keys(), &[]).unwrap();
-    assert_eq!(wait(bucket.copy("from", "to", None, Condition::Absent)).unwrap(), ETag("done".into()));
+    assert_eq!(
+        wait(bucket.copy("from", "to", None, Condition::Absent)).unwrap(),
+        ETag("done".into())
+    );
 }
 
-/// Situation: a store that does not know If-Match of a GET. Expectation: what came is not taken for the object that was asked for.
+/// Situation: a store that does not know If-Match of a GET. Expectation: what came is not taken for
+/// the object that was asked for.
 #[test]
 fn another_object_than_was_asked_for_is_none() {
     let script = serve(false, |_| answer("200 OK", "etag: \"new\"\r\n", "x"));
@@ -190,17 +267,29 @@ fn a_part_that_is_not_copied_is_no_part() {
 /// fail for ever. So it is said at once, and a put that may have been done is in doubt.
 #[test]
 fn a_weak_tag_is_no_tag() {
-    let script = serve(false, |request| match request.starts_with("GET") && request.contains("list-type=2") {
-        true => {
-            answer("200 OK", "", "<ListBucketResult><Contents><Key>k</Key><Size>1</Size><ETag>W/\"e\"</ETag></Contents></ListBucketResult>")
+    let script = serve(false, |request| {
+        match request.starts_with("GET") && request.contains("list-type=2") {
+            true => answer(
+                "200 OK",
+                "",
+                "<ListBucketResult><Contents><Key>k</Key><Size>1</Size><ETag>W/\"e\"</ETag></Contents></ListBucketResult>",
+            ),
+            false => answer("200 OK", "etag: W/\"e\"\r\n", "x"),
         }
-        false => answer("200 OK", "etag: W/\"e\"\r\n", "x"),
     });
     let bucket = open(&script.address, keys(), &[]).unwrap();
-    let refused = |error: BucketError| assert!(matches!(&error, BucketError::Refused { what } if what.contains("weak")), "{error:?}");
+    let refused = |error: BucketError| {
+        assert!(
+            matches!(&error, BucketError::Refused { what } if what.contains("weak")),
+            "{error:?}"
+        )
+    };
     refused(wait(bucket.head("k")).unwrap_err());
     refused(wait(bucket.get("k", None, None)).unwrap_err());
-    refused(wait(bucket.upload_part("k", &UploadId("u".into()), 1, Bytes::from_static(b"x"))).unwrap_err());
+    refused(
+        wait(bucket.upload_part("k", &UploadId("u".into()), 1, Bytes::from_static(b"x")))
+            .unwrap_err(),
+    );
     assert!(unknown(&wait(bucket.put("k", Bytes::from_static(b"x"), Condition::Always, vec![]))));
 }
 
@@ -212,6 +301,8 @@ fn a_store_of_weak_tags_is_refused_at_opening() {
         Some("PUT") if request.contains("if-match") => answer("412 Precondition Failed", "", ""),
         _ => answer("200 OK", "etag: W/\"e\"\r\n", ""),
     });
-    let error = open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[]).map(drop).unwrap_err();
+    let error = open_as(BucketSettings { endpoint: Some(script.address.clone()), ..keys() }, &[])
+        .map(drop)
+        .unwrap_err();
     assert!(error.to_string().contains("weak"), "{error}");
 }

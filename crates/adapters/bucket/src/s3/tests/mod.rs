@@ -19,15 +19,27 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Opens read-only: the script need only answer one listing.
-fn open(endpoint: &str, settings: BucketSettings, variables: &[(&str, &str)]) -> Result<Remote<S3>, OpenError> {
-    open_as(BucketSettings { endpoint: Some(endpoint.into()), read_only: true, ..settings }, variables)
+fn open(
+    endpoint: &str,
+    settings: BucketSettings,
+    variables: &[(&str, &str)],
+) -> Result<Remote<S3>, OpenError> {
+    open_as(
+        BucketSettings { endpoint: Some(endpoint.into()), read_only: true, ..settings },
+        variables,
+    )
 }
 
 fn open_as(settings: BucketSettings, variables: &[(&str, &str)]) -> Result<Remote<S3>, OpenError> {
-    let variables: BTreeMap<String, String> = variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+    let variables: BTreeMap<String, String> =
+        variables.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
     wait(open_in("bucket", "", &settings, Arc::new(move |name| variables.get(name).cloned())))
 }
 
 fn keys() -> BucketSettings {
-    BucketSettings { access_key: Some("AKIATEST".into()), secret_key: Some("hush-hush".into()), ..BucketSettings::default() }
+    BucketSettings {
+        access_key: Some("AKIATEST".into()),
+        secret_key: Some("hush-hush".into()),
+        ..BucketSettings::default()
+    }
 }

@@ -12,9 +12,17 @@ fn error_of(status: &'static str, headers: &'static str, body: &'static str) -> 
 fn what_is_wrong_with_a_bucket_is_said() {
     let missing = error_of("404 Not Found", "", "<Error><Code>NoSuchBucket</Code></Error>");
     assert!(matches!(missing, OpenError::NoBucket { .. }), "{missing}");
-    let forbidden = error_of("403 Forbidden", "", "<Error><Code>AccessDenied</Code><Message>no</Message></Error>");
+    let forbidden = error_of(
+        "403 Forbidden",
+        "",
+        "<Error><Code>AccessDenied</Code><Message>no</Message></Error>",
+    );
     assert!(matches!(forbidden, OpenError::Forbidden { .. }), "{forbidden}");
-    let elsewhere = error_of("301 Moved", "x-amz-bucket-region: eu-west-1\r\n", "<Error><Code>PermanentRedirect</Code></Error>");
+    let elsewhere = error_of(
+        "301 Moved",
+        "x-amz-bucket-region: eu-west-1\r\n",
+        "<Error><Code>PermanentRedirect</Code></Error>",
+    );
     assert!(elsewhere.to_string().contains("region eu-west-1"), "{elsewhere}");
     for body in ["<html>hello</html>", "", "garbage <"] {
         let page = error_of("200 OK", "", body);
@@ -31,7 +39,10 @@ fn a_store_that_is_not_there_is_said_fast() {
     assert!(error.to_string().contains("check the endpoint"), "{error}");
     assert!(started.elapsed().as_secs() < 5);
     let closed = serve(true, |_| Reply::Close);
-    assert!(matches!(open(&closed.address, keys(), &[]).map(drop), Err(OpenError::Unreachable { .. })));
+    assert!(matches!(
+        open(&closed.address, keys(), &[]).map(drop),
+        Err(OpenError::Unreachable { .. })
+    ));
 }
 
 #[test]
@@ -45,7 +56,9 @@ fn half_a_key_pair_is_said() {
 fn secrets_are_not_shown() {
     let settings = BucketSettings { session_token: Some("hush-token".into()), ..keys() };
     assert!(!format!("{settings:?}").contains("hush"));
-    let script = serve(true, |_| answer("403 Forbidden", "", "<Error><Code>SignatureDoesNotMatch</Code></Error>"));
+    let script = serve(true, |_| {
+        answer("403 Forbidden", "", "<Error><Code>SignatureDoesNotMatch</Code></Error>")
+    });
     let error = open(&script.address, settings, &[]).map(drop).unwrap_err();
     assert!(!format!("{error} {error:?}").contains("hush"));
 }
