@@ -11,7 +11,7 @@ fn an_upload_whose_abort_is_forbidden_is_not_forgotten() {
 }
 
 /// A node ended because of its disk, and others read the bytes of a copy under way: what may be
-/// seen of it when a node dies of a signal (semantics 4) may be seen then too.
+/// seen of it when a node dies of a signal (S-4e) may be seen then too.
 #[test]
 fn bytes_of_a_copy_are_seen_before_the_node_ends_of_its_disk() {
     run(40569).unwrap_or_else(|broken| panic!("{broken}"));

@@ -227,7 +227,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Bytes of a write that was under way may be there before it is carried out, which it is when
-    /// its client asks again (semantics 4).
+    /// its client asks again (S-4e).
     fn node_died(&mut self) {
         let under_way: Vec<Op> = self.pending.values().map(|pending| pending.op.clone()).collect();
         for op in under_way {

@@ -72,7 +72,7 @@ impl Plan {
         if rng.below(3) == 0 {
             faults.bucket = Default::default();
         }
-        // What takes effect later still can undo what came after: docs/semantics.md.
+        // What takes effect later still can undo what came after (S-18e).
         faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
         let guards =
             [Guards::None, Guards::Puts, Guards::All, Guards::All, Guards::All, Guards::All]

@@ -1,7 +1,7 @@
 //! Power cuts under load, on real processes: the node's data directory is on a disk that loses
 //! what was not forced ([`disk`]), and the machine that had it boots again.
 //!
-//! Where mount and node are on that machine, what docs/semantics.md promises of forced operations
+//! Where mount and node are on that machine, what S-2 and S-4 promise of forced operations
 //! must hold afterwards; where only the node is, everything that was acknowledged, because its
 //! client has lived on and repeats it, and no application may have seen an error; and everything
 //! too where both were stopped before.

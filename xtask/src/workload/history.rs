@@ -1,8 +1,8 @@
 //! What a power cut may leave of the work of one mount, if its machine and the node's are one
-//! (docs/semantics.md, 2 and 4): the names, lengths and modes of some moment at or behind the last
-//! force; each byte that was written and not forced old, new or zero; every other byte as it was.
-//! Of a write(2) that begins within a page the kernel sends what goes to that page by itself, and
-//! that may be all that is left.
+//! (docs/semantics/durability.md, S-2 and S-4): the names, lengths and modes of some moment at or
+//! behind the last force; each byte that was written and not forced old, new or zero; every other
+//! byte as it was. Of a write(2) that begins within a page the kernel sends what goes to that page
+//! by itself, and that may be all that is left.
 //!
 //! A force is any fsync(2) of the mount for names, and one of the file, or of the directory that
 //! is mounted, for bytes. Forces that the node makes by itself are not known here.

@@ -85,7 +85,7 @@ endpoint = \"https://store.example\"
 The flags and variables above are about the root bucket; a member takes none of them. What the S3
 tools' own variables say (`AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`) counts for each
 bucket whose table does not say it; a `profile` counts before the keys in the environment. How such
-a volume behaves is in [semantics.md](semantics.md).
+a volume behaves: [several-buckets.md](semantics/several-buckets.md).
 
 | Key | What it is |
 |---|---|

@@ -1,29 +1,204 @@
-//! What pages and messages cite is to be there, and to be one thing.
+//! References between pages, messages and tests resolve.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+fn project() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
 
 fn of_project(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..").join(path))
-        .expect(path)
+    fs::read_to_string(project().join(path)).expect(path)
+}
+
+/// All files below `dir` whose name ends with `.{extension}`, by path inside the project.
+fn files(dir: &str, extension: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(project().join(dir)).expect(dir) {
+        let entry = entry.expect(dir);
+        let path = format!("{dir}/{}", entry.file_name().to_str().expect(dir));
+        if entry.file_type().expect(dir).is_dir() {
+            found.extend(files(&path, extension));
+        } else if path.ends_with(&format!(".{extension}")) {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// One row of a table of clauses.
+struct Clause {
+    page: String,
+    id: String,
+    text: String,
+    shown_by: String,
+}
+
+/// Every row of `docs/semantics/*.md` whose first cell is an id such as S-29 or S-29a.
+fn clauses() -> Vec<Clause> {
+    let mut clauses = Vec::new();
+    for page in files("docs/semantics", "md") {
+        for line in of_project(&page).lines() {
+            let Some(row) = line.strip_prefix("| S-") else { continue };
+            let cells: Vec<&str> = row.trim_end_matches(" |").split(" | ").collect();
+            let [id, text, shown_by] = cells[..] else {
+                panic!("{page}: a clause has an id, a text and its tests: {line}")
+            };
+            clauses.push(Clause {
+                page: page.clone(),
+                id: format!("S-{id}"),
+                text: text.to_owned(),
+                shown_by: shown_by.to_owned(),
+            });
+        }
+    }
+    assert!(clauses.len() > 100, "docs/semantics has its clauses in tables");
+    clauses
+}
+
+/// What stands between backticks.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2)
 }
 
 #[test]
-fn clauses_have_numbers_of_their_own() {
-    let page = of_project("docs/semantics.md");
-    let numbers = page.lines().filter_map(|line| line.split_once(". ")?.0.parse::<u32>().ok());
+fn clauses_have_unique_ids_and_short_texts() {
     let mut seen = BTreeSet::new();
-    let twice: Vec<u32> = numbers.filter(|&number| !seen.insert(number)).collect();
-    assert!(!seen.is_empty(), "docs/semantics.md has no clauses");
-    assert_eq!(twice, [], "clauses of docs/semantics.md that have another's number");
+    for clause in clauses() {
+        let Clause { page, id, text, .. } = &clause;
+        assert!(seen.insert(id.clone()), "{page}: {id} is the id of another clause too");
+        let sentences = text.matches(". ").count() + 1;
+        assert!(sentences <= 3, "{page}: {id} has {sentences} sentences, of 3 at most");
+    }
 }
 
-/// Messages name these pages, and who has a release has no other copy.
+/// A clause names its tests as `file::test`, as a path, or as `cargo xtask NAME`.
+#[test]
+fn clauses_name_tests_that_exist() {
+    let mut tests: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for dir in ["crates", "sim", "xtask"] {
+        for path in files(dir, "rs") {
+            for line in of_project(&path).lines() {
+                let line = line.trim_start();
+                let line = line.strip_prefix("async ").unwrap_or(line);
+                let name = line.strip_prefix("fn ").and_then(|line| line.split_once('('));
+                if let Some((name, _)) = name {
+                    tests.entry(name.to_owned()).or_default().push(path.clone());
+                }
+            }
+        }
+    }
+    let programs = of_project("xtask/src/main.rs");
+    let mut missing = Vec::new();
+    for Clause { page, id, shown_by, .. } in clauses() {
+        let names: Vec<&str> = quoted(&shown_by).collect();
+        assert!(!names.is_empty() || shown_by == "—", "{page}: {id} names no test: {shown_by}");
+        for name in names {
+            let exists = if let Some((file, test)) = name.split_once("::") {
+                tests.get(test).is_some_and(|paths| {
+                    paths.iter().any(|path| {
+                        let path = path.trim_end_matches(".rs").trim_end_matches("/main");
+                        path.split('/').any(|part| part == file)
+                    })
+                })
+            } else if let Some(program) = name.strip_prefix("cargo xtask ") {
+                let variant: String =
+                    program.split('-').map(|word| word[..1].to_uppercase() + &word[1..]).collect();
+                let is_variant = |line: &str| {
+                    line.trim_start()
+                        .strip_prefix(&variant)
+                        .is_some_and(|rest| rest.starts_with([' ', '(', ',']))
+                };
+                programs.lines().any(is_variant)
+            } else {
+                name.contains('/') && project().join(name).exists()
+            };
+            if !exists {
+                missing.push(format!("{page}: {id}: {name}"));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "clauses name tests that do not exist: {missing:#?}");
+}
+
+/// Pages and comments cite clauses as S-29 or S-29a.
+#[test]
+fn cited_clauses_exist() {
+    let ids: BTreeSet<String> = clauses().into_iter().map(|clause| clause.id).collect();
+    let mut sources = vec!["README.md".into(), "ARCHITECTURE.md".into(), "GLOSSARY.md".into()];
+    sources.extend(files("docs", "md"));
+    for dir in ["crates", "sim", "xtask"] {
+        sources.extend(files(dir, "rs"));
+    }
+    for path in sources {
+        let text = of_project(&path);
+        for (at, _) in text.match_indices("S-") {
+            let stands_alone = !text[..at].ends_with(|before: char| before.is_alphanumeric());
+            let cited: String =
+                text[at + 2..].chars().take_while(char::is_ascii_alphanumeric).collect();
+            if stands_alone && cited.starts_with(|first: char| first.is_ascii_digit()) {
+                let id = format!("S-{cited}");
+                assert!(ids.contains(&id), "{path} cites {id}, which is no clause");
+            }
+        }
+    }
+}
+
+/// `[text](page#heading)` between pages of the project.
+#[test]
+fn links_between_pages_resolve() {
+    let mut pages = vec!["README.md".into(), "ARCHITECTURE.md".into(), "GLOSSARY.md".into()];
+    pages.extend(files("docs", "md"));
+    for page in pages {
+        let text = of_project(&page);
+        for target in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
+            let target = target.0;
+            if target.contains("://") || target.contains(' ') {
+                continue;
+            }
+            let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+            let dir = Path::new(&page).parent().expect("a page has a directory");
+            let linked = if file.is_empty() { PathBuf::from(&page) } else { dir.join(file) };
+            assert!(project().join(&linked).exists(), "{page} links to {target}: no such file");
+            if !heading.is_empty() {
+                let linked = of_project(linked.to_str().expect("paths are UTF-8"));
+                let mut anchors = linked
+                    .lines()
+                    .filter(|line| line.starts_with('#'))
+                    .map(|line| anchor(line.trim_start_matches('#')));
+                assert!(
+                    anchors.any(|anchor| anchor == heading),
+                    "{page} links to {target}: no such heading"
+                );
+            }
+        }
+    }
+}
+
+/// The anchor of a heading, as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter_map(|letter| match letter {
+        ' ' => Some('-'),
+        letter if letter.is_alphanumeric() || "-_".contains(letter) => {
+            Some(letter.to_ascii_lowercase())
+        }
+        _ => None,
+    });
+    kept.collect()
+}
+
+/// Messages name these pages, and a release has no other copy of them.
 #[test]
 fn a_release_has_the_pages_for_its_users() {
     let release = of_project("packaging/release");
-    for page in ["docs/configuration.md", "docs/operation.md", "docs/semantics.md"] {
+    for page in [
+        "docs/configuration.md",
+        "docs/operation.md",
+        "docs/limitations.md",
+        "docs/semantics.md",
+        "docs/semantics",
+    ] {
         assert!(
             release.split_whitespace().any(|packed| packed == page),
             "{page} is not in a release"
