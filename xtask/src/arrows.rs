@@ -1,4 +1,4 @@
-//! Who may depend on whom (DESIGN §8): `ebb -> surface, node, client, adapters`;
+//! Who may depend on whom (ARCHITECTURE.md): `ebb -> surface, node, client, adapters`;
 //! `surface -> client`; `node, client -> core, ports, format`; `adapters -> ports -> model`;
 //! `core -> model`; `sim` stands where the adapters stand.
 

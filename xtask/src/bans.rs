@@ -1,4 +1,4 @@
-//! What core, node and client must not touch (ENGINE §5): time, chance, threads, files
+//! What core, node and client must not touch: time, chance, threads, files
 //! and sockets come to them through ports, so that a simulation can repeat a run.
 //!
 //! A scan for words, because clippy's lists hold for a whole workspace and adapters need

@@ -45,7 +45,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check that crates depend on each other only as docs/decisions and DESIGN §8 say.
+    /// Check that crates depend on each other only as ARCHITECTURE.md says.
     Arrows,
     /// Check that core, node and client do not touch the world but through ports.
     Bans,

@@ -1,5 +1,5 @@
 //! What the client's user may cache, and what it is told when that ends. As long as
-//! there are no finer leases the whole volume is one (DESIGN §6): a sole client caches
+//! there are no finer leases the whole volume is one: a sole client caches
 //! without term, several cache nothing that others may change unseen (O-49, O-50).
 
 use crate::gate::Gate;

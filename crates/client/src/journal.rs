@@ -1,5 +1,5 @@
 //! The client's operation log: mutations that the node has answered and could lose in a
-//! power cut, kept until they are durable (DESIGN §3).
+//! power cut, kept until they are durable.
 //!
 //! Laws:
 //! - An operation is in it from its answer until the node says that its index is durable.

@@ -267,7 +267,7 @@ pub enum ExtentCommand {
 /// Facts about the bucket. Keys are relative to the volume's prefix.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BackingCommand {
-    /// One page of what the bucket holds of a directory (InstallPage of DESIGN §3).
+    /// One page of what the bucket holds of a directory.
     /// Ignored if the directory's load epoch is no longer `epoch`.
     /// `hidden` is what the directory's page hides, `owner` user and group of what has no record.
     Install {

@@ -1,7 +1,7 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How often the volume has been taken over (DESIGN §3). Grows with every take-over of
+/// How often the volume has been taken over. Grows with every take-over of
 /// `.ebb/head`; inode ids of different incarnations never meet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Incarnation(pub u16);
@@ -98,7 +98,7 @@ pub const SESSION_SLOTS: u16 = 64;
 pub struct LogIndex(pub u64);
 
 /// Content and attribute version of an inode: grows with every change, compared for
-/// coherence where times cannot be trusted (DESIGN §6). Unique within a partition.
+/// coherence where times cannot be trusted. Unique within a partition.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

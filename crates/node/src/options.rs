@@ -32,7 +32,7 @@ pub struct Options {
     pub head_term: Duration,
     /// How long a client may be silent.
     pub session_term: Duration,
-    /// What was acknowledged is forced at the latest after this time (DESIGN §3).
+    /// What was acknowledged is forced at the latest after this time.
     pub commit_interval: Duration,
     /// Force before every answer (O-69).
     pub ack_durable: bool,

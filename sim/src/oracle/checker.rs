@@ -6,8 +6,8 @@
 //! one that never returns does so at any time or never. Because the history is complete,
 //! an answer is compared when its operation takes effect, not when it comes.
 //!
-//! A power cut takes the volume back to any state since the last force that was answered
-//! (DESIGN §3), so each possibility carries the states that it went through since then.
+//! A power cut takes the volume back to any state since the last force that was answered,
+//! so each possibility carries the states that it went through since then.
 
 use super::history::{ClientId, Event, Identity, Op, OpId, Outcome};
 use super::tree::{Mismatch, Tree};

@@ -1,5 +1,5 @@
 //! Sets of files that the cache has room for and others that it has not, over a store that is far
-//! slower (REQUIREMENTS H-E2, H-E6).
+//! slower (evaluated in the HyCache+ paper).
 
 use super::curl::{self, AT_ONCE, Request};
 use super::line::Line;

@@ -1,4 +1,4 @@
-//! One object read in requests of several sizes (REQUIREMENTS O-E4).
+//! One object read in requests of several sizes (evaluated in the Objcache paper).
 
 use super::bucket;
 use super::curl;

@@ -1,5 +1,5 @@
-//! The operations of mdtest (REQUIREMENTS C-E1), on empty files and directories: threads at one
-//! time, each in a directory of its own. A tree is made and removed by one thread.
+//! The operations of mdtest (evaluated in the CFS paper), on empty files and directories: threads
+//! at one time, each in a directory of its own. A tree is made and removed by one thread.
 
 use super::place::{Column, Places};
 use super::seconds;

@@ -1,5 +1,5 @@
-//! A service that reads its model when it starts (REQUIREMENTS O-E3): 464 files, each read whole
-//! into memory, one after the other.
+//! A service that reads its model when it starts (evaluated in the Objcache paper): 464 files, each
+//! read whole into memory, one after the other.
 
 use super::curl::{self, AT_ONCE, Request};
 use super::place::{Column, Places};

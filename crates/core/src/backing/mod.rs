@@ -5,7 +5,7 @@
 //! directory's objects are below its *prefix*: the path's own, or an explicit one after a
 //! rename (`redirects`), so that renaming a directory touches no object. What is to be
 //! deleted waits in `deletes` (O-83), what is being written in `uploads`. Together these are the
-//! claim table of DESIGN §3.
+//! claim table.
 //!
 //! Laws:
 //! - [`Backing::observe`] and [`Backing::apply`] alone change it.

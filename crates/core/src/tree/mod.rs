@@ -2,8 +2,8 @@
 //! this is how a partition is snapshotted while it goes on (C-12).
 //!
 //! A B+tree of shared nodes; a write copies those nodes on its path that a clone still
-//! shares. Keys and values are packed into the bytes of leaves, and what is asked for is unpacked
-//! (`ENGINE.md` §7); what was asked for last is kept as it is ([`Recent`]). Laws:
+//! shares. Keys and values are packed into the bytes of leaves, and what is asked for is unpacked;
+//! what was asked for last is kept as it is ([`Recent`]). Laws:
 //! - All leaves are at the same depth; no node but the root is empty.
 //! - `Branch::keys[i]` is above every key in `children[i]` and not above any in
 //!   `children[i + 1]`.

@@ -1,4 +1,4 @@
-//! Who serves the volume: taking over `.ebb/head`, keeping it, giving it back (DESIGN §3).
+//! Who serves the volume: taking over `.ebb/head`, keeping it, giving it back.
 //!
 //! The head changes only by conditional put, so of several nodes that want a volume one
 //! wins. Its owner renews it every third of the term. A newcomer that sees no renewal for

@@ -63,7 +63,7 @@ impl Node {
         if answer.as_ref().is_ok_and(|reply| !self.forgetting.may_tell(reply)) {
             return Err(RpcError::Overloaded);
         }
-        // Nobody acts on what another's power cut may take back (DESIGN §3), nor on a refusal
+        // Nobody acts on what another's power cut may take back, nor on a refusal
         // because of it. A client that is alone brings back what it has done, but not the ids of
         // what was found.
         let tells = match &answer {

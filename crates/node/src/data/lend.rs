@@ -1,5 +1,5 @@
-//! Lending: store files that the kernel of this machine reads by itself, past the node (DESIGN §5,
-//! decision 8).
+//! Lending: store files that the kernel of this machine reads by itself, past the node (decision
+//! 8).
 //!
 //! Laws:
 //! - A file is lent only where all of it is in its store file, and every block that has a checksum

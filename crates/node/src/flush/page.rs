@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// Directories with more entries than this keep their objects where they are when they are
-/// renamed: a redirect in `.ebb/` says where (DESIGN §3).
+/// renamed: a redirect in `.ebb/` says where.
 const MAX_MOVED_ENTRIES: usize = 10_000;
 
 /// Children that are looked at before others get a turn: a few milliseconds.

@@ -1,6 +1,6 @@
 //! A large file that is being sent to the bucket goes on changing. What the upload has
 //! not read yet is set aside before it is overwritten, so that the object is the file as
-//! it was at one version (DESIGN §5).
+//! it was at one version.
 
 use crate::Node;
 use bytes::Bytes;

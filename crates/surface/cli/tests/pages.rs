@@ -57,6 +57,34 @@ fn clauses() -> Vec<Clause> {
     clauses
 }
 
+/// Every page, and all code.
+fn sources() -> Vec<String> {
+    let mut sources = pages();
+    for dir in ["crates", "sim", "xtask"] {
+        sources.extend(files(dir, "rs"));
+    }
+    sources
+}
+
+fn pages() -> Vec<String> {
+    let mut pages = vec!["README.md".into(), "ARCHITECTURE.md".into(), "GLOSSARY.md".into()];
+    pages.extend(files("docs", "md"));
+    pages
+}
+
+/// Words such as S-29a: the prefix, a digit, and what follows it.
+fn citations(text: &str, prefix: &str) -> BTreeSet<String> {
+    let starts = text.match_indices(prefix).map(|(at, _)| at);
+    let alone = starts.filter(|&at| !text[..at].ends_with(|before: char| before.is_alphanumeric()));
+    let words = alone.map(|at| {
+        let number = text[at + prefix.len()..].chars().take_while(char::is_ascii_alphanumeric);
+        format!("{prefix}{}", number.collect::<String>())
+    });
+    words
+        .filter(|word| word[prefix.len()..].starts_with(|first: char| first.is_ascii_digit()))
+        .collect()
+}
+
 /// What stands between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
@@ -126,20 +154,27 @@ fn clauses_name_tests_that_exist() {
 #[test]
 fn cited_clauses_exist() {
     let ids: BTreeSet<String> = clauses().into_iter().map(|clause| clause.id).collect();
-    let mut sources = vec!["README.md".into(), "ARCHITECTURE.md".into(), "GLOSSARY.md".into()];
-    sources.extend(files("docs", "md"));
-    for dir in ["crates", "sim", "xtask"] {
-        sources.extend(files(dir, "rs"));
+    for path in sources() {
+        for id in citations(&of_project(&path), "S-") {
+            assert!(ids.contains(&id), "{path} cites {id}, which is no clause");
+        }
     }
-    for path in sources {
+}
+
+/// Numbers such as O-55 or C-9 name mechanisms of papers, and `docs/mechanisms.md` explains each.
+#[test]
+fn cited_mechanisms_are_explained() {
+    let page = of_project("docs/mechanisms.md");
+    let explained: BTreeSet<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next()).collect();
+    for path in sources() {
         let text = of_project(&path);
-        for (at, _) in text.match_indices("S-") {
-            let stands_alone = !text[..at].ends_with(|before: char| before.is_alphanumeric());
-            let cited: String =
-                text[at + 2..].chars().take_while(char::is_ascii_alphanumeric).collect();
-            if stands_alone && cited.starts_with(|first: char| first.is_ascii_digit()) {
-                let id = format!("S-{cited}");
-                assert!(ids.contains(&id), "{path} cites {id}, which is no clause");
+        for paper in ["O-", "L-", "H-", "C-", "D-"] {
+            for cited in citations(&text, paper) {
+                assert!(
+                    explained.contains(cited.as_str()),
+                    "{path} cites {cited}, which docs/mechanisms.md does not explain"
+                );
             }
         }
     }
@@ -148,9 +183,7 @@ fn cited_clauses_exist() {
 /// `[text](page#heading)` between pages of the project.
 #[test]
 fn links_between_pages_resolve() {
-    let mut pages = vec!["README.md".into(), "ARCHITECTURE.md".into(), "GLOSSARY.md".into()];
-    pages.extend(files("docs", "md"));
-    for page in pages {
+    for page in pages() {
         let text = of_project(&page);
         for target in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
             let target = target.0;

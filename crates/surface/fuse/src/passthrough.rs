@@ -1,7 +1,7 @@
 //! Files that the kernel reads, writes and maps by itself, without asking the session
 //! (FUSE_PASSTHROUGH).
 //!
-//! What the kernel demands of whoever answers opens (ENGINE §1): while an inode is open this
+//! What the kernel demands of whoever answers opens: while an inode is open this
 //! way, every open of it names the same registration; while it is open in any other way, none
 //! does. An open that breaks this fails with EIO.
 

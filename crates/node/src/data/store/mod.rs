@@ -1,5 +1,5 @@
 //! Store files: the bytes of files on this node's disk, each in a sparse file at natural offsets
-//! (store offset = file offset), named by inode id (DESIGN §5). Small files are many in one pack
+//! (store offset = file offset), named by inode id. Small files are many in one pack
 //! file, each in a range of it (C-19). They are in the place of the paper's second-level log
 //! (O-67): bytes are written here, and the log says where.
 //!
