@@ -211,9 +211,6 @@ impl Report {
             ));
         }
         line(String::new());
-        for column in &self.columns {
-            line(format!("- **{}**: {}", column.name(), column.explained()));
-        }
         for (column, why) in &self.absent {
             line(format!("- {} is not here: {why}.", column.name()));
         }
