@@ -27,68 +27,65 @@ pub enum Command {
     Mount(Mount),
     /// Serve a volume to other mounts over the network.
     Serve(Serve),
-    /// Write what is dirty to the bucket, and unmount.
+    /// Write all dirty data to the bucket, and unmount.
     Umount(Umount),
-    /// Have mounts served by what their binary is now, while they are used.
+    /// Replace the daemon of mounts with the current binary, while they are used.
     Upgrade(Upgrade),
-    /// Show what a mount or node does, and what is wrong.
+    /// Show the activity and the problems of a mount or node.
     Status(Target),
-    /// Show how fast a mount or node answers, and from where: operations, reads, requests to the
-    /// bucket.
+    /// Show rates and latencies of a mount or node: operations, reads, requests to the bucket.
     Stats(Stats),
-    /// Show what a program, or all that is done in some time, does to a mount, by file and
-    /// operation.
+    /// Show the operations on a mount by file, while a program runs or for some time.
     #[command(override_usage = "ebb profile [OPTIONS] <PATH> -- <COMMAND>...\n       ebb profile \
             [OPTIONS] <PATH> --for <TIME>")]
     Profile(Profile),
-    /// List what has not reached the bucket, oldest first.
+    /// List files that have not reached the bucket, oldest first.
     LsDirty(LsDirty),
     /// Write everything dirty at or below PATH to the bucket, and wait for it.
     Flush(Target),
-    /// Bring files, and all that is below directories, from the bucket into the cache.
+    /// Fetch files and directory trees from the bucket into the cache.
     ///
-    /// What is cached already is not fetched again, so the same command goes on where one that was
-    /// interrupted has ended. More than the cache holds is refused.
+    /// Cached data is not fetched again, so the same command continues an interrupted one. A
+    /// request for more than the cache holds is refused.
     Warmup(Warmup),
-    /// Keep files, and all that is below directories, in the cache, and bring in what is not there.
+    /// Keep files and directory trees in the cache, and fetch missing data.
     ///
-    /// Sets the extended attribute `trusted.ebb.pin`, as root may also do with setfattr(1): it
-    /// holds for what comes there later too, and until `ebb unpin`.
+    /// Sets the extended attribute `trusted.ebb.pin`, as root can also do with setfattr(1). It
+    /// applies to files created later too, until `ebb unpin`.
     Pin(Warmup),
-    /// Let what is pinned leave the cache again.
+    /// Allow pinned files to be evicted again.
     Unpin(Unpin),
-    /// Drop clean cached bytes at or below PATH.
+    /// Drop clean cached data at or below PATH.
     Evict(Evict),
-    /// Prove every invariant of a mounted volume and read every cached block against its checksum.
+    /// Check the invariants of a volume, and every cached block against its checksum.
     ///
-    /// PATH may be a data directory too, while no node has it open. Nothing in it is changed. The
-    /// exit status is 0 if nothing is wrong, 1 if all that was is repaired, 2 if what was asked
-    /// cannot be, 4 if something is left, 8 if that could not be found out.
+    /// PATH can also be a data directory that no node has open; nothing in it is changed. The exit
+    /// status is 0 if there is no problem, 1 if all problems were repaired, 2 if the arguments are
+    /// invalid, 4 if problems are left, 8 if the check failed.
     Fsck(Fsck),
-    /// Give an encrypted data directory that no node has open another key.
+    /// Change the key of an encrypted data directory that no node has open.
     ChangeKey(ChangeKey),
-    /// Make the file PATH what it was when it was last sent to the bucket. What was written to it
-    /// since is lost.
+    /// Reset the file PATH to its last upload. Later changes to it are lost.
     Rollback(Rollback),
-    /// Copy names, attributes and all else that the node of a mount knows of its volume, but for
-    /// the bytes of files, to other storage.
+    /// Copy the metadata of a volume (names, attributes, quotas, pins, trash) to other storage,
+    /// without file data.
     ///
     /// TARGET is s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or
-    /// file:///DIRECTORY, without a backup in it. Whoever uses the mount goes on meanwhile.
+    /// file:///DIRECTORY, without a backup in it. The mount stays in use.
     Backup(Backup),
-    /// Make a data directory from a backup, with the bytes of files that the volume's bucket has.
+    /// Create a data directory from a backup and the volume's bucket.
     ///
-    /// Says first what cannot be had, by path, and is done after a yes on the terminal, or with
-    /// --yes. The volume is then taken over from whoever serves it.
+    /// First lists the files whose content is unavailable, and asks on the terminal unless --yes is
+    /// given. Then takes over the volume from the node that serves it.
     Restore(Restore),
-    /// Measure the file system that PATH is on, whatever it is: small files, a large one, names.
+    /// Measure any file system: small files, a large file, names.
     Bench(Bench),
-    /// Say where the bytes of PATH are, and what survives which failure right now.
+    /// Show where the bytes of PATH are, and which failures they survive now.
     Explain(Target),
-    /// Limit how much may be below a directory, and show how much is.
+    /// Set and show limits of bytes and inodes below a directory.
     #[command(subcommand)]
     Quota(Quota),
-    /// Keep what is removed for some time, and get it back.
+    /// Keep removed files for some time, and restore them.
     #[command(subcommand)]
     Trash(Trash),
     /// Print the version.
@@ -99,42 +96,41 @@ pub enum Command {
 
 #[derive(Args, Debug)]
 pub struct Mount {
-    /// What to mount.
+    /// The bucket, directory or served volume to mount.
     pub source: String,
-    /// Where to mount it: a directory that exists.
+    /// The mount point: an existing directory.
     pub mountpoint: PathBuf,
-    /// Mount options, as mount(8) takes them: ro, allow_other, dev, suid, noexec…
+    /// Mount options as for mount(8): ro, allow_other, dev, suid, noexec…
     #[arg(short = 'o', long = "options", value_name = "OPTIONS", env = "EBB_OPTIONS")]
     pub options: Vec<String>,
-    /// Stay in the foreground, log to standard error, unmount on SIGTERM and SIGINT, and when the
-    /// terminal goes.
+    /// Stay in the foreground and log to standard error. Unmount on SIGTERM and SIGINT, and when
+    /// the terminal closes.
     #[arg(long, env = "EBB_FOREGROUND")]
     pub foreground: bool,
-    /// Let other machines mount the volume from this one: they find the address in the
-    /// bucket, with `--take-over=join`. Whoever reaches it can read and write the volume.
+    /// Address to listen on for mounts of other machines, which find it in the bucket with
+    /// `--take-over=join`. Every host that reaches it can read and write the volume.
     #[arg(long, value_name = "HOST:PORT", env = "EBB_LISTEN")]
     pub listen: Option<String>,
-    /// Whether the kernel reads cached files by itself.
+    /// Let the kernel read cached files directly from the node's disk (FUSE passthrough).
     #[arg(long, value_enum, default_value_t = Passthrough::Auto, env = "EBB_PASSTHROUGH")]
     pub passthrough: Passthrough,
-    /// What is seen of what other mounts of the volume write to files.
+    /// When this mount sees file data that other mounts of the volume write.
     #[arg(long, value_enum, default_value_t = Consistency::Strong, env = "EBB_CONSISTENCY")]
     pub consistency: Consistency,
-    /// The COUNT users from LOCAL on are on this machine what the volume has from REMOTE on. May be
-    /// given several times. Who is in no range is nobody, shown as 65534; without any, users have
-    /// the same numbers on both sides.
+    /// UID mapping: map COUNT user ids starting at LOCAL on this machine to REMOTE on the volume.
+    /// Repeatable. Unmapped ids show as 65534. Without a mapping, ids are the same on both.
     #[arg(long, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',', env = "EBB_MAP_UID")]
     pub map_uid: Vec<String>,
-    /// The same of groups.
+    /// GID mapping, as --map-uid for group ids.
     #[arg(long, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',', env = "EBB_MAP_GID")]
     pub map_gid: Vec<String>,
-    /// Who is taken for the anonymous user and group, whatever the kernel lets them do.
+    /// Root squash: users that act as the anonymous user and group on this mount.
     #[arg(long, value_enum, default_value_t = Squash::None, env = "EBB_SQUASH")]
     pub squash: Squash,
-    /// The anonymous user, by this machine's numbers.
+    /// User id of the anonymous user on this machine.
     #[arg(long, value_name = "UID", default_value = "65534", value_parser = clap::value_parser!(u32).range(1..=4294967293), env = "EBB_ANONYMOUS_UID")]
     pub anonymous_uid: u32,
-    /// The anonymous group.
+    /// Group id of the anonymous group on this machine.
     #[arg(long, value_name = "GID", default_value = "65534", value_parser = clap::value_parser!(u32).range(0..=4294967293), env = "EBB_ANONYMOUS_GID")]
     pub anonymous_gid: u32,
     #[command(flatten)]
@@ -145,11 +141,11 @@ pub struct Mount {
 
 #[derive(Args, Debug)]
 pub struct Serve {
-    /// What the volume is over: s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX],
+    /// Storage of the volume: s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX],
     /// az://CONTAINER[@ACCOUNT][/PREFIX] or file:///DIRECTORY.
     #[arg(long, value_name = "URL", env = "EBB_BACKING")]
     pub backing: String,
-    /// The name by which mounts ask for the volume.
+    /// Name of the volume, which mounts use in their URL.
     #[arg(long, value_name = "VOLUME", env = "EBB_NAME")]
     pub name: String,
     /// Address to listen on.
@@ -164,90 +160,92 @@ pub struct Serve {
 /// Settings of a node.
 #[derive(Args, Debug)]
 pub struct Node {
-    /// Configuration file (TOML); its keys are the long names of these flags.
+    /// Configuration file (TOML). Its keys are the long names of these flags.
     #[arg(long, value_name = "FILE", env = "EBB_CONFIG")]
     pub config: Option<PathBuf>,
-    /// Where the node keeps its log and its cache. The default is a directory per source
-    /// below /var/lib/ebb, or below $XDG_DATA_HOME/ebb for ordinary users.
+    /// Data directory: log and cache of the node. The default is a directory per source below
+    /// /var/lib/ebb, or below $XDG_DATA_HOME/ebb for ordinary users.
     #[arg(long, value_name = "DIR", env = "EBB_DATA")]
     pub data: Option<PathBuf>,
     #[command(flatten)]
     pub encryption: Encryption,
-    /// Most memory that names and attributes may take: near it those go that the bucket has, beyond
-    /// it nothing new comes in. The default is half of what the process can have.
+    /// Limit of the memory for names and attributes. Near the limit the node evicts names that are
+    /// clean in the bucket; at the limit it refuses new ones. The default is half of the memory
+    /// available to the process.
     #[arg(long, value_name = "SIZE", env = "EBB_METADATA_MEMORY")]
     pub metadata_memory: Option<Bytes>,
-    /// Most memory for bytes of files on their way: half of it for what comes from buckets, a
-    /// quarter for what goes there, a quarter, and 64 MiB at least, for what applications write.
-    /// The default is an eighth of what the process can have, from 32 MiB to 1 GiB.
+    /// Limit of the memory for file data in transit: half for downloads, a quarter for uploads, a
+    /// quarter (at least 64 MiB) for writes of applications. The default is 1/8 of the memory
+    /// available to the process, between 32 MiB and 1 GiB.
     #[arg(long, value_name = "SIZE", env = "EBB_BUFFER_MEMORY")]
     pub buffer_memory: Option<Bytes>,
-    /// Most bytes that are cached on the node's disk; never more than nine tenths of what is free.
+    /// Limit of the cached bytes on the node's disk; at most 9/10 of the free space.
     #[arg(long, value_name = "SIZE", default_value = "20G", env = "EBB_CACHE_SIZE")]
     pub cache_size: Bytes,
-    /// Which cached bytes make room for others.
+    /// Eviction policy of the cache.
     #[arg(long, value_enum, default_value_t = Eviction::S3Fifo, env = "EBB_EVICTION")]
     pub eviction: Eviction,
-    /// Most bytes that may wait for the bucket; writers wait for room beyond it.
+    /// Limit of the dirty bytes; writers wait at the limit.
     #[arg(long, value_name = "SIZE", default_value = "4G", env = "EBB_DIRTY_SIZE")]
     pub dirty_size: Bytes,
-    /// A writer that waits for room this long gets ENOSPC.
+    /// A writer that has waited this long at a limit gets ENOSPC.
     #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_SPACE_TIMEOUT")]
     pub space_timeout: Span,
-    /// Dirty files are written to the bucket once they are this old.
+    /// Age at which dirty files are written to the bucket.
     #[arg(long, value_name = "TIME", default_value = "5s", env = "EBB_FLUSH_INTERVAL")]
     pub flush_interval: Span,
-    /// A file that has grown to this is sent while it grows, where the store can put it together by
-    /// itself (S3); less than 16 MiB count as that, and with 0 none is.
+    /// Size from which a file is uploaded while it grows, if the store can combine parts (S3).
+    /// Values below 16 MiB count as 16 MiB; 0 turns this off.
     #[arg(long, value_name = "SIZE", default_value = "32M", env = "EBB_EARLY_UPLOAD")]
     pub early_upload: Bytes,
-    /// Files that are written to the bucket at one time.
+    /// Number of files written to the bucket at one time.
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=1024), env = "EBB_FLUSH_JOBS")]
     pub flush_jobs: u16,
-    /// What was acknowledged survives a power cut at the latest after this time.
+    /// Longest time until acknowledged operations are forced to disk, so that they survive a power
+    /// cut.
     #[arg(long, value_name = "TIME", default_value = "1s", env = "EBB_COMMIT_INTERVAL")]
     pub commit_interval: Span,
     /// When an operation is acknowledged.
     #[arg(long, value_enum, default_value_t = Ack::Logged, env = "EBB_ACK")]
     pub ack: Ack,
-    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file
-    /// to file; never more than comes in about two seconds.
+    /// Limit of the read-ahead for sequential and strided reads and for walks from file to file; at
+    /// most what the bucket delivers in about 2 s.
     #[arg(long, value_name = "SIZE", default_value = "64M", env = "EBB_READ_AHEAD")]
     pub read_ahead: Bytes,
-    /// Files below this size share files of the node's disk; with 0 none does.
+    /// Size below which files share pack files on the node's disk; 0 turns this off.
     #[arg(long, value_name = "SIZE", default_value = "128K", env = "EBB_PACK_BELOW")]
     pub pack_below: Bytes,
-    /// Everything cached, and the log, is compared with its checksums once in this time; with 0
-    /// only what is read.
+    /// Scrub: the cache and the log are verified once in this time; with 0 only data that is read.
     #[arg(long, value_name = "TIME", default_value = "168h", env = "EBB_SCRUB_INTERVAL")]
     pub scrub_interval: Span,
-    /// Most bytes per second that are read for that.
+    /// Limit of the scrub, in bytes per second.
     #[arg(long, value_name = "SIZE", default_value = "32M", env = "EBB_SCRUB_RATE")]
     pub scrub_rate: Bytes,
-    /// A read that the bucket does not answer fails after this time.
+    /// Time after which a read fails if the bucket does not answer.
     #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_BUCKET_TIMEOUT")]
     pub bucket_timeout: Span,
-    /// Most bytes of objects that come from the bucket in a second; with 0 as many as can.
+    /// Limit of the download rate, in bytes per second; 0 is no limit.
     #[arg(long, value_name = "SIZE", default_value = "0", env = "EBB_DOWNLOAD_RATE")]
     pub download_rate: Bytes,
-    /// Most bytes of objects that go to the bucket in a second; with 0 as many as can.
+    /// Limit of the upload rate, in bytes per second; 0 is no limit.
     #[arg(long, value_name = "SIZE", default_value = "0", env = "EBB_UPLOAD_RATE")]
     pub upload_rate: Bytes,
-    /// What others do to the bucket is seen at the latest after this time; with 0 never, but for
-    /// objects that are replaced and are not cached.
+    /// Longest time until changes of other programs in the bucket become visible. With 0 they do
+    /// not, except for replaced objects that are not cached.
     #[arg(long, value_name = "TIME", default_value = "0s", env = "EBB_REVALIDATE")]
     pub revalidate: Span,
-    /// What to do where another node serves the bucket.
+    /// What to do if another node serves the bucket.
     #[arg(long, value_enum, default_value_t = TakeOver::IfAbandoned, env = "EBB_TAKE_OVER")]
     pub take_over: TakeOver,
-    /// Another node may take over a volume whose node has been silent for this long.
+    /// Term of the lease on the bucket: another node can take over after this time without a
+    /// renewal.
     #[arg(long, value_name = "TIME", default_value = "30s", env = "EBB_HEAD_TERM")]
     pub head_term: Span,
-    /// Serve the volume although a bucket that it had at a directory is no longer configured,
-    /// or is another one.
+    /// Start although a member bucket of the volume is missing in the configuration, or is a
+    /// different one.
     #[arg(long, env = "EBB_REARRANGE")]
     pub rearrange: bool,
-    /// A client that has been silent for this long loses its session.
+    /// Time without contact after which a client loses its session and its locks.
     #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_SESSION_TERM")]
     pub session_term: Span,
     /// Owner of objects that ebb has not written (user id).
@@ -256,14 +254,14 @@ pub struct Node {
     /// Group of objects that ebb has not written (group id).
     #[arg(long, value_name = "GID", value_parser = clap::value_parser!(u32).range(0..=4294967293), env = "EBB_GID")]
     pub gid: Option<u32>,
-    /// Requests that take this long are told of in the log, with what they waited for; with 0 none
-    /// are. Waits for locks do not count.
+    /// Log requests that take at least this long, with the cause; 0 turns this off. Waits for locks
+    /// do not count.
     #[arg(long, value_name = "TIME", default_value = "1s", env = "EBB_SLOW_OPERATION")]
     pub slow_operation: Span,
-    /// Answer GET /metrics there, for Prometheus; a port alone is one of 127.0.0.1.
+    /// Address of the Prometheus endpoint /metrics; a port alone is on 127.0.0.1.
     #[arg(long, value_name = "[HOST:]PORT", env = "EBB_METRICS")]
     pub metrics: Option<MetricsAddress>,
-    /// What is logged: error, warn, info, debug or trace.
+    /// Log level: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "EBB_LOG")]
     pub log: tracing::Level,
 }
@@ -279,17 +277,16 @@ pub struct Encryption {
         env = "EBB_ENCRYPTION_KEY_FILE"
     )]
     pub encryption_key_file: Option<PathBuf>,
-    /// The same with the key that this command of the shell prints within a minute. Each process
-    /// that opens the data directory runs it, without a terminal.
+    /// As --encryption-key-file, with the key that this shell command prints within 1 minute. Each
+    /// process that opens the data directory runs it, without a terminal.
     #[arg(long, value_name = "COMMAND", env = "EBB_ENCRYPTION_KEY_COMMAND")]
     pub encryption_key_command: Option<String>,
 }
 
-/// Settings of the external storage. Credentials are found as each store's own tools find
-/// them.
+/// Settings of the external storage. Credentials are found as by each store's own tools.
 #[derive(Args, Debug)]
 pub struct Bucket {
-    /// URL of the server, where it is not the cloud's own: an S3-compatible one, an emulator.
+    /// URL of the server, if it is not the cloud's own: an S3-compatible server or an emulator.
     #[arg(long, value_name = "URL", env = "EBB_ENDPOINT")]
     pub endpoint: Option<String>,
     /// Region of the bucket (S3).
@@ -298,28 +295,27 @@ pub struct Bucket {
     /// Profile of the credentials files (S3).
     #[arg(long, value_name = "PROFILE", env = "EBB_PROFILE")]
     pub profile: Option<String>,
-    /// Buckets in the host name (virtual) or in the path (S3). The default is path where an
+    /// Bucket name in the host name (virtual) or in the path (S3). The default is path if an
     /// endpoint is given.
     #[arg(long, value_enum, env = "EBB_ADDRESSING")]
     pub addressing: Option<Addressing>,
-    /// How the store is to encrypt objects (S3). The default is what the bucket says, or aws:kms
-    /// where a key is given.
+    /// Server-side encryption of objects (S3). The default is the bucket's setting, or aws:kms if a
+    /// key is given.
     #[arg(long, value_enum, value_name = "METHOD", env = "EBB_SERVER_SIDE_ENCRYPTION")]
     pub server_side_encryption: Option<ServerSideEncryption>,
-    /// Key that the store is to encrypt objects with: its id or ARN (S3), its resource name
-    /// (Google).
+    /// Key for server-side encryption: id or ARN (S3), resource name (Google Cloud Storage).
     #[arg(long, value_name = "KEY", env = "EBB_KMS_KEY")]
     pub kms_key: Option<String>,
     /// Send requests unsigned, as for public buckets.
     #[arg(long, env = "EBB_ANONYMOUS")]
     pub anonymous: bool,
-    /// What is beside the bucket: only a configuration file can say it.
+    /// Member buckets; set in the configuration file only.
     #[arg(skip)]
     pub members: Vec<Member>,
 }
 
-/// A bucket at a directory of the volume's root (O-24): a table `[[bucket]]` of the
-/// configuration file. It takes no setting of the bucket that it is beside.
+/// A bucket at a directory of the volume's root (O-24): a table `[[bucket]]` of the configuration
+/// file. It inherits no setting of the root bucket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
     pub dir: MemberDir,
@@ -354,8 +350,8 @@ impl FromStr for MetricsAddress {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ack {
-    /// When it is in the log: it survives the death of every process, and a power cut
-    /// after the commit interval or fsync.
+    /// When it is in the log: it survives the crash of every process, and a power cut after the
+    /// commit interval or fsync.
     Logged,
     /// When it survives a power cut.
     Durable,
@@ -363,31 +359,29 @@ pub enum Ack {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Eviction {
-    /// Those that were read only once, before any that were read again: a file larger than the
-    /// cache evicts itself and little else.
+    /// Data read only once is evicted before data read again: a file larger than the cache evicts
+    /// itself and little else.
     S3Fifo,
-    /// Those that have not been used for longest.
+    /// The least recently used data is evicted.
     Lru,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Passthrough {
-    /// Where that is safe: on mounts that root has made, whose node is on the same machine, of
-    /// files from 128 KiB that are wholly cached.
+    /// On mounts made by root with the node on the same machine, for fully cached files of at least
+    /// 128 KiB.
     Auto,
-    /// Never: every read that the kernel has not cached comes to ebb.
+    /// Never: every read that is not in the page cache goes to ebb.
     Off,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Consistency {
-    /// All of it, at once: while several mounts have the volume every read and write goes to the
-    /// node.
+    /// At once: while several mounts are attached, every read and write goes to the node.
     #[default]
     Strong,
-    /// All that was written before the file was closed there and then opened here: the kernel
-    /// caches bytes of files.
+    /// When the file is opened, after it was closed there: the kernel caches file data.
     CloseToOpen,
 }
 
@@ -403,31 +397,30 @@ impl Consistency {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Squash {
-    /// Nobody.
+    /// No user.
     None,
-    /// Programs that run as root: they make what belongs to the anonymous user and group, and may
-    /// do what these may, but see names and attributes.
+    /// Programs that run as root: they own files as the anonymous user and group and have their
+    /// permissions, but can look up names and attributes.
     Root,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeOver {
-    /// Wait one term to see whether that node lives; refuse if it does.
+    /// Wait one term; refuse if that node has renewed its lease.
     IfAbandoned,
-    /// Take the volume at once: you have made sure that the other node is dead.
+    /// Take over at once: you have ensured that the other node is dead.
     Now,
-    /// Mount the volume from that node if it listens for other mounts (`--listen`) and can be
-    /// reached; otherwise as if-abandoned.
+    /// Join that node as a client if it has `--listen` and is reachable; otherwise as if-abandoned.
     Join,
-    /// Mount read-only, without taking over.
+    /// Mount read-only, without take-over.
     Never,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeAway {
-    /// Wait one term to see whether that node lives; refuse if it does.
+    /// Wait one term; refuse if that node has renewed its lease.
     IfAbandoned,
-    /// Take the volume at once: you have made sure that the other node is dead.
+    /// Take over at once: you have ensured that the other node is dead.
     Now,
 }
 
@@ -439,24 +432,24 @@ pub enum Addressing {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerSideEncryption {
-    /// With a key of the store's own.
+    /// With a key of the store.
     Aes256,
     /// With a key of its key management service.
     #[value(name = "aws:kms")]
     Kms,
-    /// The same, in two layers.
+    /// As aws:kms, in two layers.
     #[value(name = "aws:kms:dsse")]
     KmsDsse,
 }
 
 #[derive(Args, Debug)]
 pub struct Umount {
-    /// The mount.
+    /// The mount point.
     pub mountpoint: PathBuf,
-    /// Detach at once, also where files are open; the flush goes on in the background.
+    /// Detach at once, even if files are open; the flush continues in the background.
     #[arg(long)]
     pub lazy: bool,
-    /// Do not wait until everything dirty has reached the bucket.
+    /// Do not wait until all dirty data has reached the bucket.
     #[arg(long)]
     pub no_wait: bool,
     #[command(flatten)]
@@ -465,7 +458,7 @@ pub struct Umount {
 
 #[derive(Args, Debug)]
 pub struct Upgrade {
-    /// The mounts.
+    /// The mount points.
     #[arg(required = true)]
     pub mountpoints: Vec<PathBuf>,
     #[command(flatten)]
@@ -475,7 +468,7 @@ pub struct Upgrade {
 /// A mount or anything below it, or a node.
 #[derive(Args, Debug)]
 pub struct Target {
-    /// A path on a mount, HOST:PORT of a node that serves, or ebb://HOST:PORT/VOLUME.
+    /// A path on a mount, HOST:PORT of a node, or ebb://HOST:PORT/VOLUME.
     pub path: PathBuf,
     #[command(flatten)]
     pub output: Output,
@@ -485,16 +478,16 @@ pub struct Target {
 pub struct Fsck {
     #[command(flatten)]
     pub target: Target,
-    /// Check only what is in use: a data directory that no daemon has open is refused.
+    /// Check only a mount or node in use; refuse a data directory that no daemon has open.
     #[arg(long)]
     pub online: bool,
-    /// Compare the bucket too: objects, pages of directories, what is below .ebb/. That is a
-    /// list request for each directory and each thousand names in it, a GET for each page, and a
-    /// HEAD for each object that differs, or is in a directory that is not wholly loaded.
+    /// Also compare the bucket: objects, directory pages, keys below .ebb/. This costs a list
+    /// request per directory and per 1,000 names, a GET per page, and a HEAD per object that
+    /// differs or is in a partly loaded directory.
     #[arg(long)]
     pub bucket: bool,
-    /// Put right, of a mount or node, what only one thing is right for. What would be done is said
-    /// first, and done after a yes on the terminal, or with --yes.
+    /// Repair the problems of a mount or node that have one remedy. First lists the repairs, and
+    /// asks on the terminal unless --yes is given.
     #[arg(long)]
     pub repair: bool,
     /// Do not ask.
@@ -503,7 +496,7 @@ pub struct Fsck {
     /// Of a data directory.
     #[command(flatten)]
     pub encryption: Encryption,
-    /// Of a data directory, how its bucket is reached.
+    /// For a data directory: how to reach its bucket.
     #[command(flatten)]
     pub store: Bucket,
 }
@@ -522,7 +515,7 @@ pub struct ChangeKey {
         conflicts_with = "new_key_command"
     )]
     pub new_key_file: Option<PathBuf>,
-    /// The same with the key that this command of the shell prints.
+    /// As --new-key-file, with the key that this shell command prints.
     #[arg(long, value_name = "COMMAND")]
     pub new_key_command: Option<String>,
 }
@@ -538,9 +531,9 @@ pub struct Rollback {
 
 #[derive(Args, Debug)]
 pub struct Backup {
-    /// A mount of this machine, whose node is in it.
+    /// A mount on this machine that contains its node.
     pub mount: PathBuf,
-    /// Where the backup is to be.
+    /// Where to store the backup.
     pub target: String,
     #[command(flatten)]
     pub output: Output,
@@ -553,14 +546,14 @@ pub struct Backup {
 pub struct Restore {
     /// Where the backup is.
     pub source: String,
-    /// The data directory to be made: one that no node has used.
+    /// The data directory to create; no node can have used it.
     pub data_dir: PathBuf,
     /// The storage of the volume.
     pub volume: String,
     /// Do not ask.
     #[arg(long)]
     pub yes: bool,
-    /// What to do where a node holds the volume.
+    /// What to do if a node serves the volume.
     #[arg(long, value_enum, default_value_t = TakeAway::IfAbandoned)]
     pub take_over: TakeAway,
     #[command(flatten)]
@@ -575,14 +568,14 @@ pub struct Restore {
 
 #[derive(Subcommand, Debug)]
 pub enum Quota {
-    /// Limit what may be below the directory PATH. What is in the bucket below it is loaded and
-    /// counted first; the limits hold meanwhile, for what is known.
+    /// Limit bytes or inodes below the directory PATH. Loads and counts everything below it first;
+    /// until then the limits apply to the counted part.
     Set(SetQuota),
-    /// Show the limits that hold for PATH, and what is used of them.
+    /// Show the limits that apply to PATH, and their usage.
     Get(Target),
-    /// Show all limits at and below PATH, of directories that have been looked up.
+    /// Show all limits at and below PATH, of loaded directories.
     List(Target),
-    /// Lift the limits of the directory PATH.
+    /// Remove the limits of the directory PATH.
     Remove(Target),
 }
 
@@ -591,31 +584,30 @@ pub enum Quota {
 pub struct SetQuota {
     #[command(flatten)]
     pub target: Target,
-    /// Most bytes: the lengths of all files together.
+    /// Limit of the bytes: the sum of all file lengths.
     #[arg(long, value_name = "SIZE", required_unless_present = "inodes")]
     pub bytes: Option<Bytes>,
-    /// Most files, directories, links and all else, each counted once.
+    /// Limit of the inodes: files, directories, links and special files, each counted once.
     #[arg(long, value_name = "N")]
     pub inodes: Option<u64>,
 }
 
 #[derive(Subcommand, Debug)]
 pub enum Trash {
-    /// Keep what is removed at or below the directory PATH from now on, for TIME. Directories below
-    /// may say otherwise. Only root may.
+    /// Keep files removed at or below the directory PATH for TIME. Directories below can override
+    /// it. Requires root.
     Keep(KeepTrash),
-    /// Have the directory PATH say nothing any more of what is kept: what holds is what those above
-    /// say. Only root may.
+    /// Remove the setting of the directory PATH, so that those of its parents apply. Requires root.
     Unkeep {
         /// A directory on a mount.
         path: PathBuf,
     },
-    /// Show what is in the trash that was at or below PATH.
+    /// List the trash entries that were at or below PATH.
     List(Target),
-    /// Put back what was at or below PATH, where it was: of each path what was removed last.
-    /// Nothing that is there is replaced.
+    /// Restore the entries that were at or below PATH to their old paths, the latest of each path.
+    /// Existing names are not replaced.
     Restore(RestoreTrash),
-    /// Remove for good what is in the trash that was at or below PATH.
+    /// Delete the trash entries that were at or below PATH.
     Empty(EmptyTrash),
 }
 
@@ -623,7 +615,7 @@ pub enum Trash {
 pub struct KeepTrash {
     /// A directory on a mount.
     pub path: PathBuf,
-    /// 12h, 7d…; 0 keeps nothing, whatever directories above say.
+    /// 12h, 7d…; 0 keeps nothing, whatever the parents' setting.
     pub time: Span,
 }
 
@@ -631,10 +623,10 @@ pub struct KeepTrash {
 pub struct RestoreTrash {
     #[command(flatten)]
     pub target: Target,
-    /// Only this entry, as `ebb trash list` names it.
+    /// Restore only this entry, as named by `ebb trash list`.
     #[arg(long, value_name = "INODE")]
     pub entry: Option<String>,
-    /// Put it here instead: a path on the same mount.
+    /// Restore it to this path on the same mount instead.
     #[arg(long, value_name = "PATH")]
     pub to: Option<PathBuf>,
 }
@@ -643,33 +635,32 @@ pub struct RestoreTrash {
 pub struct EmptyTrash {
     #[command(flatten)]
     pub target: Target,
-    /// Only what was removed longer ago than this.
+    /// Only entries removed longer ago than this.
     #[arg(long, value_name = "TIME")]
     pub older_than: Option<Span>,
 }
 
 #[derive(Args, Debug)]
 pub struct Stats {
-    /// A path on a mount, HOST:PORT of a node that serves, or ebb://HOST:PORT/VOLUME. Not needed
-    /// where there is one mount.
+    /// A path on a mount, HOST:PORT of a node, or ebb://HOST:PORT/VOLUME. Optional if there is one
+    /// mount.
     pub path: Option<PathBuf>,
-    /// What is counted in one table; with 0 all since the start, in one table.
+    /// Time that one table covers; with 0 one table since the start.
     #[arg(long, value_name = "TIME", default_value = "1s")]
     pub interval: Span,
-    /// Tables to show; the default is to go on until interrupted.
+    /// Number of tables; the default is until interrupted.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
-    /// Print a JSON document per table, one a line.
+    /// Print one JSON document per table, one per line.
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Profile {
-    /// A path on a mount. The whole mount is watched, and whoever uses it.
+    /// A path on a mount. The whole mount is recorded, with all its users.
     pub path: PathBuf,
-    /// Watch for this time, or until interrupted before. Needed where there is no COMMAND, and
-    /// refused with one.
+    /// Record for this time, or until interrupted. Required without COMMAND, refused with it.
     #[arg(
         long = "for",
         value_name = "TIME",
@@ -677,28 +668,28 @@ pub struct Profile {
         conflicts_with = "command"
     )]
     pub duration: Option<Span>,
-    /// Lines to show, those that took longest first; JSON has all.
+    /// Number of lines, longest total time first; JSON has all.
     #[arg(long, value_name = "N", default_value = "30")]
     pub top: u32,
-    /// Print one line of JSON, behind what the program prints.
+    /// Print one line of JSON after the program's output.
     #[arg(long)]
     pub json: bool,
-    /// Watch while this program runs.
+    /// Record while this program runs.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 
 #[derive(Args, Debug)]
 pub struct Bench {
-    /// A directory. All work is done in a new one below it, which is removed in the end.
+    /// A directory. The benchmark works in a new directory below it and removes that.
     pub path: PathBuf,
-    /// Small files.
+    /// Number of small files.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub files: u32,
-    /// Bytes of the large file.
+    /// Size of the large file.
     #[arg(long, value_name = "SIZE", default_value = "256M")]
     pub size: Bytes,
-    /// Threads, where there are several.
+    /// Number of threads, for tests with several.
     #[arg(long, value_name = "N", default_value = "4", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub threads: u16,
     #[command(flatten)]
@@ -709,24 +700,24 @@ pub struct Bench {
 pub struct LsDirty {
     #[command(flatten)]
     pub target: Target,
-    /// Most entries to list; of more the last line says how many.
+    /// Largest number of entries; the last line counts the rest.
     #[arg(long, value_name = "N", default_value = "1000", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: u32,
 }
 
 #[derive(Args, Debug)]
 pub struct Warmup {
-    /// Files and directories of one mount, or HOST:PORT of a node that serves; `-` reads their
-    /// names from standard input, one a line.
+    /// Files and directories of one mount, or HOST:PORT of a node; `-` reads names from standard
+    /// input, one per line.
     #[arg(value_name = "PATH", required_unless_present = "list")]
     pub paths: Vec<PathBuf>,
-    /// Read names from this file, one a line.
+    /// Read names from this file, one per line.
     #[arg(long, value_name = "FILE")]
     pub list: Option<PathBuf>,
-    /// Pieces of 16 MiB, or smaller files, that are fetched at one time.
+    /// Number of chunks of 16 MiB, or smaller files, fetched at one time.
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=128))]
     pub jobs: u16,
-    /// Most bytes per second that are fetched.
+    /// Limit of the download, in bytes per second.
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<Bytes>,
     #[command(flatten)]
@@ -735,7 +726,7 @@ pub struct Warmup {
 
 #[derive(Args, Debug)]
 pub struct Unpin {
-    /// What was pinned.
+    /// Pinned files and directories.
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,
 }
@@ -744,7 +735,7 @@ pub struct Unpin {
 pub struct Evict {
     #[command(flatten)]
     pub target: Target,
-    /// Most bytes per second that are dropped.
+    /// Limit of the eviction, in bytes per second.
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<Bytes>,
 }

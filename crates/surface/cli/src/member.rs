@@ -11,23 +11,23 @@ pub const KEY: &str = "bucket";
 pub const KEYS: [(&str, &str); 9] = [
     (
         "dir",
-        "The directory of the root at which the bucket is: one name, not `.ebb` and not beginning \
-         with `.ebb%`. Needed.",
+        "Directory of the root for the bucket: one name, not `.ebb` and not beginning with \
+         `.ebb%`. Required.",
     ),
     (
         "url",
         "s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX] or \
-         file:///DIRECTORY. Needed. No two buckets of a volume may have objects in common.",
+         file:///DIRECTORY. Required. Two buckets of a volume cannot share objects.",
     ),
-    ("endpoint", "URL of the server, where it is not the cloud's own."),
+    ("endpoint", "URL of the server, if it is not the cloud's own."),
     ("region", "Region of the bucket (S3)."),
-    ("profile", "Profile of the credentials files (S3): how buckets get credentials of their own."),
-    ("addressing", "Buckets in the host name (`virtual`) or in the path (`path`) (S3)."),
+    ("profile", "Profile of the credentials files (S3): gives the bucket its own credentials."),
+    ("addressing", "Bucket name in the host name (`virtual`) or in the path (`path`) (S3)."),
     (
         "server-side-encryption",
-        "How the store is to encrypt objects (S3): `aes256`, `aws:kms` or `aws:kms:dsse`.",
+        "Server-side encryption of objects (S3): `aes256`, `aws:kms` or `aws:kms:dsse`.",
     ),
-    ("kms-key", "Key that the store is to encrypt objects with (S3, Google)."),
+    ("kms-key", "Key for server-side encryption (S3, Google Cloud Storage)."),
     ("anonymous", "`true`: send requests unsigned."),
 ];
 
