@@ -1,5 +1,5 @@
-//! Whatever words a process has left: its successor refuses them, or takes them over and can leave
-//! them to the next.
+//! Handover state with arbitrary words: the resumed client rejects it, or takes it over and can
+//! leave it to the next generation.
 
 use ebb_client::{Estate, Locker, Open};
 use ebb_model::Ino;
@@ -25,7 +25,7 @@ impl Words for Memory {
     }
 }
 
-/// Words that are not 0, and where.
+/// Input: pairs of a position and a non-zero word.
 pub fn run(bytes: &[u8]) {
     let Ok(words) = postcard::from_bytes::<Vec<(u16, u64)>>(bytes) else { return };
     let mut memory = vec![0; Estate::words_for(OPEN_FILES)];
@@ -64,7 +64,7 @@ pub fn run(bytes: &[u8]) {
     let mut left = next.opens();
     opens.sort_by_key(|open| open.handle);
     left.sort_by_key(|open| open.handle);
-    // Of what one request has opened twice, the first is left.
+    // Of two opens by one request, the first is kept.
     assert!(left.iter().all(|open| opens.contains(open)), "{left:?} of {opens:?}");
     assert_eq!((next.lockers(), next.inodes().collect()), (lockers, inodes));
 }
@@ -77,7 +77,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     }
     estate.put_locker(Locker { ino: Ino(9), owner: 5, handle: 1 });
     estate.put_inode(Ino(9), 2);
-    // The form, and a session.
+    // The layout version, and a session.
     memory.store(0, 0x6562_6202);
     memory.store(1, 7);
     let words = memory.0.borrow();

@@ -1,4 +1,4 @@
-//! A file without a name, for what is read by its path.
+//! A file without a name, for parsers that read by path.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -8,7 +8,7 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 static FILE: LazyLock<Mutex<File>> =
     LazyLock::new(|| Mutex::new(tempfile::tempfile().expect("there is room for a file")));
 
-/// `read` is given the path of a file that holds this.
+/// Calls `read` with the path of a file with these bytes.
 pub fn holding<T>(content: &[u8], read: impl FnOnce(&str) -> T) -> T {
     let file = FILE.lock().unwrap_or_else(PoisonError::into_inner);
     file.set_len(0).and_then(|()| file.write_all_at(content, 0)).expect("there is room for a file");

@@ -1,6 +1,7 @@
-//! Files, objects and frames: what can be read is written again as it was.
+//! Files, objects and frames: decoding and encoding again yields the same value.
 //!
-//! Each is read as it is, and with its checksums made right: a search hardly ever gets past one.
+//! Each input is decoded twice: unchanged, and with its checksums recomputed, since a search hardly
+//! ever passes a checksum.
 
 use bytes::Bytes;
 use ebb_core::partition::SnapshotItem;
@@ -61,7 +62,7 @@ pub fn segment(bytes: &[u8]) {
     });
 }
 
-/// However the stream is cut into pieces, the parts are the same.
+/// The parts do not depend on how the stream is split into reads.
 pub fn snapshot(bytes: &[u8]) {
     with_right_checksums(
         bytes,
@@ -116,7 +117,7 @@ pub fn page_piece(bytes: &[u8]) {
     });
 }
 
-/// The value of a tag, of an object with two others.
+/// The value of the tag of an object with two other tags.
 pub fn sums(bytes: &[u8]) {
     let others = vec![("mode".to_owned(), "33188".to_owned()), ("uid".to_owned(), "0".to_owned())];
     let value = String::from_utf8_lossy(bytes).into_owned();
@@ -186,7 +187,7 @@ fn read_message(bytes: &[u8]) {
     }
 }
 
-/// What stands in messages, and in everything else that is not text.
+/// Every type that messages and other binary formats contain.
 pub fn message(bytes: &[u8]) {
     fn reads<T: for<'a> serde::Deserialize<'a> + serde::Serialize + PartialEq + std::fmt::Debug>(
         bytes: &[u8],

@@ -1,9 +1,8 @@
-//! Fuzz targets: what reads bytes from outside is given any bytes at all.
+//! Fuzz targets: every parser of outside bytes gets arbitrary bytes.
 //!
-//! A target panics where something is wrong: a panic inside, a value that is not written as
-//! it was read, a broken law. `cargo xtask fuzz` searches with coverage as its guide; the
-//! tests run every target over its seeds, damaged in many ways, and over everything that
-//! was ever found (`found/`).
+//! A target panics on an error: a panic inside, a value that does not survive encode and decode, or
+//! a broken law. `cargo xtask fuzz` searches guided by coverage. The tests run every target over
+//! its seeds, mutated in many ways, and over every input that a search has found (`found/`).
 
 mod estate;
 mod file;
@@ -19,9 +18,9 @@ mod surfaces;
 pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
-    /// Where a search begins.
+    /// Initial inputs of a search.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// A search makes no longer ones.
+    /// Maximum length of an input that a search generates.
     pub most_bytes: usize,
 }
 
@@ -29,7 +28,7 @@ const fn target_of(name: &'static str, run: fn(&[u8]), seeds: fn() -> Vec<Vec<u8
     Target { name, run, seeds, most_bytes: 4 << 10 }
 }
 
-/// Of what is in a golden file of `ebb-format`.
+/// A target whose seeds are a golden file of `ebb-format`.
 macro_rules! golden {
     ($name:literal, $run:expr) => {
         target_of($name, $run, || {

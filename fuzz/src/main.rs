@@ -1,4 +1,4 @@
-//! The driver: EBB_FUZZ_TARGET says which target libFuzzer is to search.
+//! The driver: EBB_FUZZ_TARGET names the target that libFuzzer searches.
 
 #![no_main]
 

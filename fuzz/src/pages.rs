@@ -1,5 +1,5 @@
-//! Whatever a bucket tells of directories, in pages and listings: it is refused, or the partition
-//! has it and keeps every law.
+//! Arbitrary directory pages and listings from a bucket: the partition rejects them, or installs
+//! them and keeps every law.
 
 use crate::seeds::root;
 use ebb_core::backing::{Interpreted, Listed, Listing, Scope, found_pieces};
@@ -8,15 +8,15 @@ use ebb_format::page;
 use ebb_model::*;
 use serde::{Deserialize, Serialize};
 
-/// More tell a search nothing.
+/// Longer sequences find no more bugs.
 const MOST_STEPS: usize = 16;
 
-/// Of one record; a directory of this search has few.
+/// Pieces per record, low enough for the small directories here to exceed it.
 const RECORD_PIECES: usize = 2;
 
 #[derive(Serialize, Deserialize)]
 enum Step {
-    /// A directory is loaded, or one name of it.
+    /// Loads a directory, or one name of it.
     Load {
         dir: Ino,
         page: Option<Box<Page>>,
@@ -24,11 +24,11 @@ enum Step {
         name: Option<Name>,
         progress: LoadProgress,
     },
-    /// It is listed again.
+    /// Lists the directory again.
     Revalidate {
         dir: Ino,
     },
-    /// The bucket has another object than was known, or none.
+    /// The bucket holds another object than the partition recorded, or none.
     Replaced {
         ino: Ino,
         etag: String,
@@ -47,7 +47,7 @@ enum Step {
         dir: Ino,
         inos: Vec<Ino>,
     },
-    /// What clients do meanwhile.
+    /// Concurrent changes by clients.
     Make {
         parent: Ino,
         name: Name,
@@ -79,10 +79,10 @@ enum Step {
     },
 }
 
-/// With pieces, as many as it names and others.
+/// A page with pieces: those that it names, and others.
 type Page = (PageHead, Vec<PieceContent>);
 
-/// Of a listing: an object, or a prefix.
+/// An entry of a listing: an object, or a prefix.
 #[derive(Serialize, Deserialize)]
 struct Key {
     key: String,
@@ -141,8 +141,8 @@ impl Volume {
                 self.tell(BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp })
             }
             Step::Vanished { parent, name } => {
-                // The node finds out of no others: a name that has not been seen, or all that there
-                // is of something.
+                // The node reports only a name without a dentry, or a name that the bucket fully
+                // covers.
                 let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
                 if namespace.lookup(parent, &name).is_err()
                     || backing.standing(namespace, parent, &name).is_some()
@@ -179,7 +179,7 @@ impl Volume {
         }
     }
 
-    /// As the node does it: what is no page is refused, and what is one may name pieces.
+    /// Loads like the node: rejects an invalid page; a valid page can name pieces.
     fn load(
         &mut self,
         dir: Ino,
@@ -241,7 +241,7 @@ impl Volume {
     }
 }
 
-/// `None` where a piece is missing or is none.
+/// `None` if a piece is missing or invalid.
 fn entries_of(head: &PageHead, pieces: Vec<PieceContent>) -> Option<Vec<Installed>> {
     if head.pieces.is_empty() {
         return Some(head.page.entries.clone());

@@ -1,5 +1,5 @@
-//! Whatever a node answers, a client comes to an end with each operation, and gives no more than
-//! was asked for.
+//! Arbitrary replies of a node: every operation of the client completes, and none returns more
+//! bytes than requested.
 
 use bytes::Bytes;
 use ebb_client::{Client, ClientPorts, Link, LinkEvent, Options};
@@ -12,12 +12,12 @@ use std::future::{pending, ready};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// More tell a search nothing.
+/// Longer sequences find no more bugs.
 const MOST_REPLIES: usize = 64;
 
 type Answer = Result<Reply, RpcError>;
 
-/// A node that answers what it is told to, and then refuses everything.
+/// A node that sends the given replies and rejects every later request.
 struct Node {
     answers: RefCell<VecDeque<Answer>>,
     notices: RefCell<VecDeque<Notice>>,
@@ -84,7 +84,7 @@ pub fn run(bytes: &[u8]) {
         };
         if let Ok(client) = Client::attach(node, ports, options).await {
             use_all(&client).await;
-            // Whether anything was lost is told or not.
+            // Either result is valid: some changes can be lost.
             either_way(client.detach(patience).await);
         }
     }));
@@ -145,10 +145,10 @@ async fn use_all(client: &Client) {
     either_way(client.unlock_all(ino, owner).await);
 }
 
-/// Refused or not: it has ended.
+/// Accepts success and failure alike: the operation has completed.
 fn either_way<T>(_: Result<T, FsError>) {}
 
-/// All answers as they should be; and with a node that starts anew in between.
+/// Correct replies to every request, with a node restart in between.
 pub fn seeds() -> Vec<Vec<u8>> {
     let time = Time::from_secs(1);
     let attr = Attr {

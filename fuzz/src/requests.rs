@@ -1,4 +1,4 @@
-//! A node answers whatever a client sends, keeps every law, and serves on.
+//! Arbitrary requests to a node: it replies to each, keeps every law, and keeps serving.
 
 use bytes::Bytes;
 use ebb_format::rpc::{self, RequestId};
@@ -7,17 +7,17 @@ use ebb_node::{Node, Options};
 use ebb_sim::World;
 use std::time::Duration;
 
-/// More tell a search nothing.
+/// Longer sequences find no more bugs.
 const MOST_REQUESTS: usize = 32;
 
-/// Who does not give up caching is waited for so long.
+/// The node waits this long for a client that does not give up its cache.
 const TERM: Duration = Duration::from_secs(1);
 
-/// Of those for which time passes, and with it the search.
+/// Limit of requests that let simulated time pass, which makes the search slow.
 const MOST_SLOW: usize = 3;
 
-/// Requests are sent as they are. The sessions that they call 1, 2 and so on are those that have
-/// attached, one after the other; others are nobody's.
+/// Sends the requests unchanged, except session ids: 1, 2, ... stand for the attached sessions in
+/// order; other ids belong to no session.
 pub fn run(bytes: &[u8]) {
     let Ok(requests) = postcard::from_bytes::<Vec<Request>>(bytes) else { return };
     let world = World::new(1);
@@ -48,7 +48,7 @@ pub fn run(bytes: &[u8]) {
                 continue;
             }
             let request = speaking_for(request, &sessions);
-            // Refused or not: it is answered.
+            // Success or failure: the node has replied.
             if let Ok(reply) = node.handle(request.clone()).await {
                 check(&request, &reply);
                 if let Reply::Attached(attached) = reply {
@@ -103,7 +103,7 @@ fn speaking_for(mut request: Request, sessions: &[SessionId]) -> Request {
     request
 }
 
-/// An answer fits a frame, and gives no more than was asked for.
+/// A reply fits a frame and holds no more than requested.
 fn check(request: &Request, reply: &Reply) {
     match (request, reply) {
         (Request::Read { len_bytes, .. }, Reply::Data(data)) => {

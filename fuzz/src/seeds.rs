@@ -1,4 +1,4 @@
-//! Where searches begin.
+//! Initial inputs of searches.
 
 use crate::state;
 use ebb_format::record::{GroupId, Term};
@@ -6,7 +6,7 @@ use ebb_format::segment::VolumeId;
 use ebb_format::snapshot::{SnapshotHeader, SnapshotWriter};
 use ebb_model::*;
 
-/// The bytes of a golden file's lines.
+/// Decodes the hexadecimal lines of a golden file.
 pub fn golden(file: &str) -> Vec<Vec<u8>> {
     let digit =
         |byte: u8| (byte as char).to_digit(16).expect("golden files are in hexadecimal") as u8;
@@ -16,7 +16,7 @@ pub fn golden(file: &str) -> Vec<Vec<u8>> {
     file.lines().filter_map(|line| line.split(' ').nth(1)).map(bytes).collect()
 }
 
-/// Each behind the byte that says how it is cut; one of a real partition among them.
+/// Snapshots, each with a first byte that selects the read size; one is of a real partition.
 pub fn snapshots() -> Vec<Vec<u8>> {
     let mut streams = golden(include_str!("../../crates/format/golden/snapshot.txt"));
     let header = SnapshotHeader {
@@ -38,7 +38,7 @@ pub fn snapshots() -> Vec<Vec<u8>> {
     streams.into_iter().map(|stream| [&[100], &stream[..]].concat()).collect()
 }
 
-/// What stands behind the checksums of frames.
+/// The bytes behind the checksums of frames.
 pub fn messages() -> Vec<Vec<u8>> {
     golden(include_str!("../../crates/format/golden/rpc.txt"))
         .into_iter()
@@ -66,7 +66,7 @@ pub fn root() -> InstalledRecord {
     }
 }
 
-/// A page of each store.
+/// One listing batch of each store.
 pub fn listings() -> Vec<Vec<u8>> {
     let s3 = "<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>\
         <NextContinuationToken>t</NextContinuationToken><Contents><Key>d/c%20x</Key><ETag>\"e\"</ETag><Size>5</Size>\
@@ -82,7 +82,7 @@ pub fn listings() -> Vec<Vec<u8>> {
     [s3, gcs, azure].map(|page| page.as_bytes().to_vec()).into()
 }
 
-/// A header of every operation, with arguments of zeros.
+/// A header of every operation, with zeros as arguments.
 pub fn fuse() -> Vec<Vec<u8>> {
     (1..60u32)
         .map(|opcode| {
@@ -106,7 +106,7 @@ pub fn arguments() -> Vec<Vec<u8>> {
     .into()
 }
 
-/// A few answers of each store, and how each says no.
+/// Some replies of each store, with its form of an error.
 pub fn answers() -> Vec<Vec<u8>> {
     let xml = "<?xml version=\"1.0\"?>";
     let bad = |code: &str| {
@@ -149,7 +149,7 @@ pub fn answers() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Each of the sources of each store, and what is asked of it.
+/// Each credential source of each store, with the replies that it expects.
 pub fn credentials() -> Vec<Vec<u8>> {
     let profile = "[default]\naws_access_key_id = k\naws_secret_access_key = s\nregion = \
         eu-west-1\nendpoint_url = http://127.0.0.1:1\n";
@@ -221,7 +221,7 @@ pub fn configs() -> Vec<Vec<u8>> {
     [volume, members].map(|text| text.as_bytes().to_vec()).into()
 }
 
-/// One of each, behind the byte that says what it is.
+/// One input of each kind, with a first byte that selects the kind.
 pub fn machine() -> Vec<Vec<u8>> {
     let mounts = "36 35 0:98 / /mnt/a\\040b\\134c rw,noatime master:1 shared:2 - fuse.ebb s3://x \
         rw,user_id=0\n1 2 0:1 / / rw - ext4 /dev/vda rw";
@@ -256,7 +256,7 @@ pub fn machine() -> Vec<Vec<u8>> {
     texts.into_iter().map(|(what, text)| [&[what], text.as_bytes()].concat()).collect()
 }
 
-/// Each behind the byte that says in what pieces it arrives.
+/// Frame streams, each with a first byte that selects the read size.
 pub fn frames() -> Vec<Vec<u8>> {
     let frames = golden(include_str!("../../crates/format/golden/rpc.txt"));
     let stream: Vec<u8> = frames

@@ -1,4 +1,4 @@
-//! A snapshot of any content is taken or refused; what is taken keeps every law.
+//! Arbitrary snapshots: the partition installs or rejects them; an installed state keeps every law.
 
 use crate::seeds::root;
 use ebb_core::partition::{Partition, SnapshotItem};

@@ -1,11 +1,11 @@
-//! What stores and the services around them say.
+//! Replies of stores and of the services around them.
 
 use crate::{file, formats};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One byte for the store, and in between zeros: lines `NAME=VALUE` of the environment, what is in
-/// each file that it names, and what is answered. The first line is a URL.
+/// Input: one byte selects the store; then, separated by zero bytes, `NAME=VALUE` lines of the
+/// environment, the contents of each file that they name, and the replies. The first line is a URL.
 pub fn credentials(bytes: &[u8]) {
     let Some((store, rest)) = bytes.split_first() else { return };
     let mut pieces = rest.splitn(3, |byte| *byte == 0);
@@ -16,7 +16,7 @@ pub fn credentials(bytes: &[u8]) {
     file::holding(content, |path| {
         let variable = |line: &str| {
             let (name, value) = line.split_once('=')?;
-            // No other file of this machine.
+            // Only the test's own file, never another one of this machine.
             let value = if is_of_a_file(name) { path } else { value };
             (name != "HOME" && name != "CLOUDSDK_CONFIG")
                 .then(|| (name.to_owned(), value.to_owned()))
@@ -34,8 +34,8 @@ fn is_of_a_file(name: &str) -> bool {
     name.ends_with("_FILE") || name == "GOOGLE_APPLICATION_CREDENTIALS"
 }
 
-/// What is said of an object beside its content: the value of a tag, tags in a note of a directory,
-/// what an upload there is of.
+/// Metadata of an object: the value of a tag, tags in a note of a directory, and the target of an
+/// upload.
 pub fn metadata(bytes: &[u8]) {
     formats::sums(bytes);
     ebb_bucket::fuzz::notes(bytes);

@@ -1,4 +1,4 @@
-//! What the kernel, the command line and the machine say.
+//! Input from the kernel, the command line and the machine.
 
 use bytes::Bytes;
 use ebb_cli::helper::{self, Asked};
@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::time::Duration;
 
-/// The number of the request stands where an answer takes it from.
+/// Offset of the request id, from which a reply copies it.
 const UNIQUE_AT: usize = 8;
 
 pub fn fuse(bytes: &[u8]) {
@@ -38,7 +38,7 @@ pub fn fuse(bytes: &[u8]) {
     }
 }
 
-/// What the kernel takes: larger ones are its own.
+/// The kernel rejects larger error numbers in a reply.
 const MOST_ERRNO: i32 = 512;
 
 fn asked(ino: Ino, operation: Operation) {
@@ -88,10 +88,10 @@ fn entries() -> Vec<(Name, EntryReply)> {
     [1, 8, 255].map(entry).into()
 }
 
-/// Arguments, separated by zeros: of `ebb`, and of what mount(8) calls.
+/// Arguments, separated by zero bytes, of `ebb` and of the mount(8) helper.
 pub fn arguments(bytes: &[u8]) {
     let args = || bytes.split(|byte| *byte == 0).map(|arg| OsString::from_vec(arg.to_vec()));
-    // Whatever is on this machine.
+    // `--config` would read files of this machine.
     if !args().any(|arg| arg.as_bytes().starts_with(b"--conf")) {
         drop(config::parse(std::iter::once("ebb".into()).chain(args())));
     }
@@ -106,14 +106,14 @@ pub fn arguments(bytes: &[u8]) {
     }
 }
 
-/// What a configuration file might hold.
+/// Arbitrary configuration files.
 pub fn config(bytes: &[u8]) {
     crate::file::holding(bytes, |path| {
         drop(config::parse(["ebb", "mount", "--config", path].map(OsString::from)));
     });
 }
 
-/// One byte says what of the machine it is.
+/// The first byte selects the source of the text.
 pub fn machine(bytes: &[u8]) {
     let Some((what, bytes)) = bytes.split_first() else { return };
     let text = String::from_utf8_lossy(bytes);
@@ -149,7 +149,7 @@ pub fn machine(bytes: &[u8]) {
     }
 }
 
-/// What one process of ebb leaves for another as JSON.
+/// JSON that one process of ebb leaves for another.
 fn read_again<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let told: T = serde_json::from_slice(bytes).ok()?;
     let again = serde_json::to_vec(&told).expect("what was read can be written");
@@ -157,7 +157,7 @@ fn read_again<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     Some(told)
 }
 
-/// One byte says in what pieces a stream of frames arrives.
+/// The first byte selects the size of the reads in which a stream of frames arrives.
 pub fn frames(bytes: &[u8]) {
     if let Some((piece, stream)) = bytes.split_first() {
         ebb_os::fuzz::frames(stream, usize::from(*piece));

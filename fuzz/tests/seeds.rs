@@ -1,10 +1,10 @@
-//! Every target over its seeds, damaged in many ways, and over what was found before.
+//! Every target over its seeds, mutated in many ways, and over earlier findings.
 
 use ebb_fuzz::TARGETS;
 use std::fs;
 use std::path::Path;
 
-/// Damages one seed in one of many ways: a bit, a cut, a repetition, a number that is huge.
+/// Mutates a seed in one of many ways: a flipped bit, a cut, a repetition, a huge number.
 fn damaged(seed: &[u8], draw: &mut impl FnMut() -> usize) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..1 + draw() % 3 {

@@ -433,7 +433,7 @@ fn what_is_not_whole_is_refused() {
         put(backup::KEY, body(backup::KEY).slice(..40));
         refused("is not what was written").await;
         put(backup::KEY, Bytes::from_static(b"{\"format\": 9}"));
-        refused("it takes another version of ebb").await;
+        refused("use another version of ebb").await;
         backup.delete_as_outsider(backup::KEY);
         refused("there is no backup in").await;
         // Whole parts that are no snapshot.

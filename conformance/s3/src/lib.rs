@@ -1,6 +1,6 @@
-//! An S3 server for tests, the demo and developers: the protocol by `s3s`, the objects of
-//! one bucket in memory. `s3s-fs`, which comes with it, takes conditions for granted and
-//! no odd keys.
+//! An S3 server for tests, the demo and developers: `s3s` implements the protocol, an in-memory
+//! bucket holds the objects. `s3s-fs` of the same project ignores conditions and rejects unusual
+//! keys.
 
 mod operations;
 
@@ -17,18 +17,18 @@ use std::io;
 use std::net::TcpListener;
 use std::sync::Mutex;
 
-/// The one bucket that there is.
+/// The only bucket of the server.
 pub const BUCKET: &str = "bucket";
 pub const ACCESS_KEY: &str = "test-access";
 pub const SECRET_KEY: &str = "test-secret";
 
 pub(crate) struct Server {
     objects: Mutex<Memory>,
-    /// Of the uploads that were begun with CRC-32C: that of each part.
+    /// Checksum of each part, for uploads begun with CRC-32C.
     checked: Mutex<HashMap<String, HashMap<i32, String>>>,
 }
 
-/// Serves from a thread of its own until the process ends; gives its address.
+/// Serves from its own thread until the process ends; returns the URL.
 pub fn start() -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = format!("http://{}", listener.local_addr()?);
@@ -53,7 +53,7 @@ pub fn filled(prefix: &str, count: u64) -> Memory {
     bucket
 }
 
-/// Serves for as long as connections can be accepted.
+/// Serves until accepting a connection fails.
 pub fn run(listener: TcpListener, bucket: Memory) -> io::Result<()> {
     let mut builder =
         S3ServiceBuilder::new(Server { objects: Mutex::new(bucket), checked: Mutex::default() });
@@ -65,11 +65,11 @@ pub fn run(listener: TcpListener, bucket: Memory) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         loop {
             let (connection, _) = listener.accept().await?;
-            // Else each answer waits for the client's delayed acknowledgement.
+            // Without TCP_NODELAY each reply waits for the client's delayed acknowledgement.
             connection.set_nodelay(true)?;
             let service = service.clone();
             tokio::spawn(async move {
-                // A connection that the client drops is no failure of the server.
+                // A connection that the client drops is not a server failure.
                 drop(
                     Builder::new(TokioExecutor::new())
                         .serve_connection(TokioIo::new(connection), service)

@@ -1,5 +1,5 @@
-//! `ebb-s3-server [HOST:PORT] [--fill PREFIX COUNT]`: says where it listens, and serves until
-//! it is killed. `--fill` puts that many small objects there before, 100,000 to a directory.
+//! `ebb-s3-server [HOST:PORT] [--fill PREFIX COUNT]`: prints its URL and serves until it is killed.
+//! `--fill` first creates COUNT small objects, 100,000 per directory.
 
 use std::io::{Error, Write};
 use std::net::TcpListener;

@@ -1,5 +1,4 @@
-//! The operations of the protocol that ebb uses, and those that ebb is compared with, over the
-//! bucket in memory.
+//! The protocol operations that ebb and the tools compared with it use, over the in-memory bucket.
 
 use super::{BUCKET, Server};
 use bytes::{Bytes, BytesMut};
@@ -16,7 +15,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 impl Server {
-    /// The bucket in memory answers at once.
+    /// Runs one operation; the in-memory bucket completes it at once.
     fn ask<T: 'static>(
         &self,
         bucket: &str,
@@ -40,8 +39,8 @@ impl Server {
 }
 
 impl Server {
-    /// Takes down the checksum of a part where its upload asks for it; as Amazon's, it is refused
-    /// where the two do not agree on that.
+    /// Records the checksum of a part if its upload uses checksums. Like Amazon S3 it rejects a
+    /// part whose use of checksums differs from its upload's.
     fn checked_part(&self, upload: &UploadId, number: i32, said: Option<String>) -> S3Result<()> {
         match (self.checked.lock().unwrap().get_mut(&upload.0), said) {
             (Some(parts), Some(crc)) => {
@@ -78,12 +77,12 @@ fn time(secs: i64) -> Option<Timestamp> {
     Some((SystemTime::UNIX_EPOCH + Duration::from_secs(secs as u64)).into())
 }
 
-/// A key as a listing has it.
+/// A key as encoded in a listing.
 fn written(key: &str, url: bool) -> String {
     if url { key.bytes().map(|byte| format!("%{byte:02X}")).collect() } else { key.to_string() }
 }
 
-/// The tag in which the type of an object is kept.
+/// The tag that holds an object's content type.
 const TYPE: &str = "type-of-content";
 
 fn tags(metadata: Option<Metadata>, content_type: Option<ContentType>) -> Vec<(String, String)> {
@@ -117,7 +116,7 @@ fn crc32c(body: &[u8]) -> Option<String> {
     hasher.finalize().checksum_crc32c
 }
 
-/// Refuses a body that is not the one that was sent.
+/// Rejects a body that does not match the checksum in the request.
 fn check(body: &[u8], said: &Option<String>) -> S3Result<()> {
     match said {
         Some(_) if *said != crc32c(body) => Err(s3_error!(BadDigest)),
@@ -125,7 +124,7 @@ fn check(body: &[u8], said: &Option<String>) -> S3Result<()> {
     }
 }
 
-/// `bytes=FIRST-LAST`, both of which are meant.
+/// Parses `bytes=FIRST-LAST`, both inclusive.
 fn byte_range(text: &str) -> S3Result<Range<u64>> {
     let ends = text.strip_prefix("bytes=").and_then(|ends| ends.split_once('-'));
     let ends = ends.and_then(|(first, last)| {
@@ -214,7 +213,7 @@ impl S3 for Server {
             return Err(s3_error!(NotImplemented));
         };
         let guard = input.copy_source_if_match.as_ref().and_then(wanted);
-        // What is asked of the target is not among what the library takes out of the request.
+        // `s3s` does not parse the conditions on the target of a copy.
         let header = |name: &str| req.headers.get(name).and_then(|value| value.to_str().ok());
         let condition = match (header("if-match"), header("if-none-match")) {
             (Some(tag), _) => Condition::Match(ebb_ports::ETag(tag.trim_matches('"').into())),
@@ -276,12 +275,12 @@ impl S3 for Server {
         }
         Ok(S3Response::new(ListObjectsV2Output {
             name: Some(input.bucket),
-            // There even where it is empty.
+            // Present even if empty.
             prefix: Some(name(&input.prefix.unwrap_or_default())),
             delimiter: input.delimiter.as_deref().map(name),
             contents: Some(contents),
             common_prefixes: Some(common_prefixes),
-            // Not where no key was asked for.
+            // False for a request of zero keys.
             is_truncated: Some(next_continuation_token.is_some()),
             next_continuation_token,
             encoding_type: input.encoding_type,
@@ -402,7 +401,7 @@ impl S3 for Server {
         }))
     }
 
-    /// As some stores do: of the one key that the prefix is.
+    /// Like some stores, lists only uploads of the key that equals the prefix.
     async fn list_multipart_uploads(
         &self,
         req: S3Request<ListMultipartUploadsInput>,

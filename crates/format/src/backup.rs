@@ -1,4 +1,4 @@
-//! What a backup of a volume's metadata consists of: the object `backup` (`docs/format/backup.md`).
+//! The manifest of a backup of a volume's metadata: the object `backup` (`docs/format/backup.md`).
 
 use crate::json;
 use crate::{Format, FormatError};
@@ -6,23 +6,24 @@ use bytes::Bytes;
 use ebb_model::{ClusterId, Incarnation, LogIndex, Time};
 use serde::{Deserialize, Serialize};
 
-/// Written last: without it there is no backup.
+/// The manifest is written after all parts; a prefix without it holds no backup.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Backup {
     pub cluster: ClusterId,
     pub incarnation: Incarnation,
-    /// Where the volume lived, as people call it.
+    /// URL of the volume's backing at the time of the backup.
     pub backing: String,
-    /// The last command that is in it.
+    /// Index of the last command that the backup contains.
     pub index: LogIndex,
-    /// In seconds.
+    /// Wall-clock time of the backup, whole seconds.
     pub made: Time,
-    /// Drawn at random, so that parts of another backup are not taken for this one's.
+    /// Random id of this backup run. It is in the key of every part, so parts of another run never
+    /// match.
     pub run: u64,
-    /// The file `encryption` of the data directory, if that was encrypted: then what the parts are
-    /// of is, too.
+    /// The file `encryption` of the data directory, if that directory is encrypted. The parts are
+    /// then encrypted with the same data key.
     pub encryption: Option<String>,
-    /// In order; together a snapshot file.
+    /// In order. Their concatenation is a snapshot file.
     pub parts: Vec<Part>,
 }
 
@@ -34,13 +35,13 @@ pub struct Part {
 
 pub const KEY: &str = "backup";
 
-/// Longest part.
+/// Longest part, in bytes.
 pub const MAX_PART_BYTES: usize = 8 << 20;
 
-/// Longest manifest: of parts enough for a snapshot of 16 TiB.
+/// Longest manifest, in bytes: enough parts for a snapshot of 16 TiB.
 pub const MAX_BYTES: usize = 128 << 20;
 
-/// Key of a part, which is numbered from 0.
+/// Key of part `number`; numbers start at 0.
 pub fn part_key(run: u64, number: usize) -> String {
     format!("parts/{run:016x}/{number:08}")
 }

@@ -1,9 +1,9 @@
-//! postcard, with our errors.
+//! postcard encoding with [`FormatError`] as its error.
 
 use crate::{Format, FormatError};
 use serde::{Deserialize, Serialize};
 
-/// Appends `value` to `out`. After an error `out` holds an unspecified tail.
+/// Appends the encoding of `value` to `out`. On error `out` has an unspecified tail.
 pub(crate) fn append<T: Serialize + ?Sized>(
     format: Format,
     value: &T,
@@ -17,10 +17,10 @@ pub(crate) fn append<T: Serialize + ?Sized>(
     })
 }
 
-/// Reads a value that fills `bytes` to the end. `offset` is where `bytes` begin in what the caller
-/// was given.
+/// Decodes a value that fills `bytes` exactly. `offset` is the position of `bytes` in the caller's
+/// input, for errors.
 ///
-/// postcard refuses lengths beyond what is left of the bytes before it allocates for them.
+/// postcard rejects lengths beyond the remaining input before it allocates for them.
 pub(crate) fn read<'a, T: Deserialize<'a>>(
     format: Format,
     offset: u64,
@@ -35,7 +35,7 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(
     Ok(value)
 }
 
-/// The `N` bytes at `at`; the caller has checked the length.
+/// The `N` bytes at offset `at`. The caller checks the length first.
 pub(crate) fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);

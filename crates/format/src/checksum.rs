@@ -1,12 +1,12 @@
 use crc_fast::{CrcAlgorithm, Digest};
 use ebb_model::BLOCK_BYTES;
 
-/// CRC-32C (Castagnoli), of every format and of the blocks of cached files.
+/// CRC-32C (Castagnoli), used by every format and for the blocks of cached files.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// CRC-32C of the parts one after the other.
+/// CRC-32C of the concatenation of `parts`.
 pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
     for part in parts {
@@ -15,27 +15,27 @@ pub(crate) fn crc32c_of(parts: &[&[u8]]) -> u32 {
     digest.finalize() as u32
 }
 
-/// CRC-32C of a block of zeros.
+/// CRC-32C of a block of zeros (64 KiB).
 pub const SUM_OF_ZEROS: u32 = 0x72C0_C4A4;
 
-/// CRC-32C of a block that has `bytes` at `at`, and zeros elsewhere.
+/// CRC-32C of a block with `bytes` at offset `at` and zeros elsewhere.
 pub fn crc32c_in_block(at: usize, bytes: &[u8]) -> u32 {
     crc32c_with(SUM_OF_ZEROS, at, bytes)
 }
 
-/// What the CRC-32C of a block becomes when `bytes` are put to `at`, where it has zeros. What these
-/// are is not read.
+/// CRC-32C of a block after `bytes` replace zeros at offset `at`; `sum` is the checksum before. The
+/// cost depends on `bytes.len()` alone: the rest of the block is not read.
 pub fn crc32c_with(sum: u32, at: usize, bytes: &[u8]) -> u32 {
     if bytes.len() as u64 == BLOCK_BYTES {
         return crc32c(bytes);
     }
-    // It is linear but for what it begins with, which is all that there is of zeros.
+    // CRC is linear apart from its initial value, which is the only contribution of a run of zeros.
     let added = crc32c(bytes) ^ !followed_by(!0, bytes.len() as u64);
     sum ^ followed_by(added, BLOCK_BYTES - (at + bytes.len()) as u64)
 }
 
-/// CRC-32C of the bytes of blocks one after the other, from the blocks' own. In the last one they
-/// end before its zeros do.
+/// CRC-32C of `len_bytes` bytes, combined from the checksums of their blocks in order. The last
+/// block is padded with zeros; `None` if the checksum of any block is missing.
 pub fn crc32c_of_blocks(
     len_bytes: u64,
     blocks: impl IntoIterator<Item = Option<u32>>,
@@ -47,19 +47,20 @@ pub fn crc32c_of_blocks(
     Some(!followed_by(!all, PERIOD - zeros))
 }
 
-/// So many zeros behind a remainder change nothing: all but some of them take those away.
+/// Multiplying a remainder by x^(8 n) for n = `PERIOD` is the identity, so `PERIOD - n` removes n
+/// zeros.
 const PERIOD: u64 = (1 << 31) - 1;
 
-/// What a remainder becomes by so many zeros behind.
+/// The remainder after `zeros` zero bytes are appended.
 fn followed_by(remainder: u32, zeros: u64) -> u32 {
     let powers = (0..).zip(SQUARES).filter(|(bit, _)| zeros >> bit & 1 == 1);
     powers.fold(remainder, |remainder, (_, power)| times(power, remainder))
 }
 
-/// Castagnoli's polynomial, the highest power last.
+/// Castagnoli's polynomial, bit-reversed: the highest power is the last bit.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// x to the power of 8, 16, 32 and so on: for any number of zeros up to the period.
+/// x to the power of 8, 16, 32, ...: one factor for each bit of a count of zeros below `PERIOD`.
 const SQUARES: [u32; 31] = {
     let mut squares = [1 << 23; 31];
     let mut at = 1;
@@ -70,7 +71,7 @@ const SQUARES: [u32; 31] = {
     squares
 };
 
-/// The product of two remainders.
+/// Product of two remainders modulo the polynomial.
 const fn times(a: u32, mut b: u32) -> u32 {
     let (mut product, mut power) = (0, 1 << 31);
     while power != 0 {

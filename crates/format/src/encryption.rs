@@ -1,5 +1,5 @@
-//! What an encrypted data directory says in the clear: its key, wrapped, and the header of each
-//! of its files (`docs/format/encryption.md`).
+//! The cleartext of an encrypted data directory: its wrapped data key, and the header of each of
+//! its files (`docs/format/encryption.md`).
 
 use crate::body::{bytes_at, u32_at};
 use crate::json;
@@ -8,16 +8,16 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 
-/// The key of a data directory, encrypted with that of its owner.
+/// The data key of a data directory, encrypted (wrapped) with the owner's key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct WrappedKey(pub [u8; WRAPPED_KEY_BYTES]);
 
-/// Two keys of 32 bytes, and 8 that tell the right owner's key from others.
+/// Two keys of 32 bytes, and 8 bytes by which unwrapping detects a wrong owner's key.
 pub const WRAPPED_KEY_BYTES: usize = 72;
 
 const FORMAT: u8 = 1;
 
-/// What the bytes of files are encrypted with. Another cipher would have another name.
+/// Cipher of the files. Another cipher gets another name.
 const CIPHER: &str = "xts-aes-256";
 
 #[derive(Serialize, Deserialize)]
@@ -29,7 +29,7 @@ pub(crate) struct Content {
 
 pub fn encode_key(key: &WrappedKey) -> Bytes {
     let wrapped_key = key.0.iter().fold(String::new(), |mut hex, byte| {
-        write!(hex, "{byte:02x}").expect("a String takes whatever is written to it");
+        write!(hex, "{byte:02x}").expect("writing to a String cannot fail");
         hex
     });
     json::seal(&Content { format: FORMAT, cipher: CIPHER.into(), wrapped_key })
@@ -40,10 +40,10 @@ pub fn decode_key(bytes: &[u8]) -> Result<WrappedKey, FormatError> {
     let content: Content = json::unseal(format, FORMAT, bytes)?;
     let invalid = |what: String| FormatError::Invalid { format, offset: 0, what };
     if content.cipher != CIPHER {
-        return Err(invalid(format!("{:?} is no cipher that is known here", content.cipher)));
+        return Err(invalid(format!("{:?} is not a supported cipher", content.cipher)));
     }
     if content.wrapped_key.len() != 2 * WRAPPED_KEY_BYTES {
-        return Err(invalid(format!("a wrapped key of {} digits", content.wrapped_key.len())));
+        return Err(invalid(format!("no wrapped key has {} digits", content.wrapped_key.len())));
     }
     let mut key = [0; WRAPPED_KEY_BYTES];
     for (byte, digits) in key.iter_mut().zip(content.wrapped_key.as_bytes().chunks(2)) {
@@ -53,15 +53,15 @@ pub fn decode_key(bytes: &[u8]) -> Result<WrappedKey, FormatError> {
     Ok(WrappedKey(key))
 }
 
-/// The beginning of an encrypted file.
+/// Header of an encrypted file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileHeader {
-    /// Number of the first data unit of its contents, drawn at random: no two units of a data
-    /// directory have one number.
+    /// Number of the file's first data unit, drawn at random from 128 bits, so no two units of a
+    /// data directory share a number (XTS must not encrypt two units under one number).
     pub first_unit: u128,
 }
 
-/// One line of memory, so that no power cut tears it.
+/// One cache line, so a power cut never tears a header.
 pub const FILE_HEADER_BYTES: usize = 64;
 
 pub fn encode_header(header: &FileHeader) -> [u8; FILE_HEADER_BYTES] {
@@ -74,7 +74,7 @@ pub fn encode_header(header: &FileHeader) -> [u8; FILE_HEADER_BYTES] {
     out
 }
 
-/// Reads the first [`FILE_HEADER_BYTES`] of a file; more may follow.
+/// Decodes the first [`FILE_HEADER_BYTES`] of a file; more bytes can follow.
 pub fn decode_header(bytes: &[u8]) -> Result<FileHeader, FormatError> {
     let format = Format::EncryptedFile;
     if !bytes.starts_with(&MAGIC[..bytes.len().min(MAGIC.len())]) {

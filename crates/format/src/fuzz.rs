@@ -1,5 +1,5 @@
-//! For the fuzz targets: checksums made right, so that what a search has changed is read to its
-//! end.
+//! Recomputes checksums for the fuzz targets, so decoding of a mutated input passes the checksums
+//! and reaches the decoder behind them.
 
 use crate::body::u32_at;
 use crate::checksum::crc32c_of;
@@ -16,14 +16,14 @@ pub fn segment(bytes: &mut [u8]) {
     put_behind(bytes, segment::CRC_AT);
 }
 
-/// Of a piece, too.
+/// Directory pages and their pieces.
 pub fn page(bytes: &mut [u8]) {
     if let Some(at) = bytes.len().checked_sub(page::CRC_BYTES) {
         put_behind(bytes, at);
     }
 }
 
-/// Of all frames, as far as their lengths are within the stream.
+/// Reseals every frame whose length is within the stream.
 pub fn snapshot(bytes: &mut [u8]) {
     put_behind(bytes, snapshot::HEADER_CRC_AT);
     let Some((header, mut rest)) = bytes.split_at_mut_checked(snapshot::HEADER_BYTES) else {
@@ -42,7 +42,7 @@ pub fn snapshot(bytes: &mut [u8]) {
     }
 }
 
-/// Of those one after the other, as far as their lengths are within the segment.
+/// Reseals consecutive records, as far as their lengths are within the segment.
 pub fn records(bytes: &mut [u8]) {
     let mut rest = bytes;
     while let Some((head, behind)) = rest.split_at_mut_checked(record::LINE_BYTES) {
@@ -87,7 +87,7 @@ pub fn wrapped_key(bytes: &[u8]) -> Option<Bytes> {
     json::resealed::<encryption::Content>(bytes)
 }
 
-/// At `at`, of all before it.
+/// Writes the checksum of `bytes[..at]` to `bytes[at..at + 4]`.
 fn put_behind(bytes: &mut [u8], at: usize) {
     if let Some((before, crc)) = bytes.split_at_mut_checked(at)
         && let Some(crc) = crc.get_mut(..4)

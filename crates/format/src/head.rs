@@ -1,5 +1,9 @@
-//! Who serves a volume: the object `.ebb/head` (`docs/format/bucket.md`). JSON, so that
-//! people can read it with the store's own tools when something went wrong.
+//! The object `.ebb/head`: the node that serves a volume (`docs/format/bucket.md`). The text is
+//! JSON, so that operators can read it with the store's own tools.
+//!
+//! Laws:
+//! - `incarnation` grows with every take-over, `beat` with every renewal within one.
+//! - `(node, run)` identifies one process: only that process renews the head.
 
 use crate::json;
 use crate::{Format, FormatError};
@@ -10,25 +14,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
     pub cluster: ClusterId,
-    /// Grows with every take-over.
+    /// Number of take-overs of the volume so far.
     pub incarnation: Incarnation,
-    /// The data directory of the owner: a node that restarts finds its own.
+    /// Id of the owner's data directory: a restarted node recognises its own head.
     pub node: u128,
-    /// One run of the owner's process: tells its own lost answer from a copied data directory.
+    /// Random id of one run of the owner's process. It distinguishes a lost reply of this process
+    /// from a copy of its data directory.
     pub run: u64,
-    /// For people: host, process and data directory of the owner.
+    /// Host, process and data directory of the owner, for operators.
     pub owner: String,
-    /// `ebb://host:port/volume` where the owner listens for other mounts; empty if it does not.
+    /// `ebb://host:port/volume` of the owner's listener for other mounts; empty without a listener.
     pub address: String,
-    /// When the owner took over, to the second.
+    /// Wall-clock time of the take-over, whole seconds.
     pub started: Time,
-    /// The owner renews well within this time, or is gone.
+    /// Term of the lease: the owner renews well within it; after it another node can take over.
     pub term_secs: u32,
-    /// Counts renewals.
+    /// Number of renewals.
     pub beat: u64,
-    /// The owner has flushed everything and gone: anybody may take over at once.
+    /// The owner has flushed everything and stopped: any node can take over at once.
     pub released: bool,
-    /// Each member bucket of the volume as people call it, in the order of their directories.
+    /// URL of each member bucket, in the order of the members' directories.
     pub members: Vec<String>,
 }
 
@@ -50,8 +55,7 @@ pub fn encode(head: &Head) -> Bytes {
     json::seal(&content)
 }
 
-/// Members that are not known are skipped: a format that is not to be read by this
-/// version has another `format`.
+/// Skips unknown members of the JSON object: an incompatible version has another `format`.
 pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
     let content: Content = json::unseal(Format::Head, FORMAT, bytes)?;
     let Some(cluster) = ClusterId::parse(&content.cluster) else {

@@ -1,4 +1,5 @@
-//! Whose data directory it is: the file `identity` (`docs/format/data-directory.md`).
+//! The file `identity`: the node and the volume of a data directory
+//! (`docs/format/data-directory.md`).
 
 use crate::json;
 use crate::{Format, FormatError};
@@ -8,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Identity {
-    /// Drawn at random when the directory is first used.
+    /// Random id, drawn when the directory is first used.
     pub node: u128,
-    /// The volume whose log and bytes are here, and the take-over that they belong to.
+    /// The volume whose log and files the directory holds, with the incarnation of that take-over.
     pub serves: Option<Serves>,
 }
 
@@ -18,9 +19,9 @@ pub struct Identity {
 pub struct Serves {
     pub cluster: ClusterId,
     pub incarnation: Incarnation,
-    /// Where the volume lives, as people call it.
+    /// URL of the volume's backing.
     pub backing: String,
-    /// Each member bucket as people call it, in the order of their directories.
+    /// URL of each member bucket, in the order of the members' directories.
     pub members: Vec<String>,
 }
 

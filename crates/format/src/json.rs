@@ -1,4 +1,4 @@
-//! JSON text that people can read and nobody can damage unseen: members with a checksum.
+//! Checksummed JSON: readable text in which every change of a member is detected.
 
 use crate::{Format, FormatError, crc32c};
 use bytes::Bytes;
@@ -19,7 +19,7 @@ struct FormatOnly {
 
 const ALWAYS_JSON: &str = "strings, numbers and booleans are always JSON";
 
-/// `content` has a member `format`.
+/// Encodes `content`, which has a member `format`, with a member `crc32c` behind it.
 pub fn seal<T: Serialize>(content: &T) -> Bytes {
     let crc32c = checksum(content);
     let mut json = serde_json::to_vec_pretty(&Sealed { content, crc32c }).expect(ALWAYS_JSON);
@@ -27,15 +27,14 @@ pub fn seal<T: Serialize>(content: &T) -> Bytes {
     json.into()
 }
 
-/// The text with its checksum made right, if it has all members.
+/// Recomputes the checksum; `None` if a member is missing.
 #[cfg(feature = "fuzz")]
 pub fn resealed<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Bytes> {
     let Sealed::<T> { content, .. } = serde_json::from_slice(bytes).ok()?;
     Some(seal(&content))
 }
 
-/// Members that are not known are skipped: a format that is not to be read by this
-/// version has another `format`.
+/// Skips unknown members: an incompatible version has another `format`.
 pub fn unseal<T: Serialize + DeserializeOwned>(
     format: Format,
     known: u8,
@@ -52,7 +51,7 @@ pub fn unseal<T: Serialize + DeserializeOwned>(
     Ok(content)
 }
 
-/// Exactly `digits` hexadecimal digits.
+/// Parses exactly `digits` hexadecimal digits.
 pub fn from_hex(
     format: Format,
     what: &str,
@@ -68,8 +67,8 @@ pub fn from_hex(
     })
 }
 
-/// Of the members as JSON without white space, in the order of their declaration, so that
-/// it does not depend on how the text is laid out.
+/// CRC-32C of the members as JSON without white space, in declaration order. It does not depend on
+/// the layout of the text.
 fn checksum<T: Serialize>(content: &T) -> String {
     format!("{:08x}", crc32c(&serde_json::to_vec(content).expect(ALWAYS_JSON)))
 }

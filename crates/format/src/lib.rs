@@ -1,11 +1,12 @@
-//! Bytes on disk, in the bucket and on the wire, and nothing else: pure functions
-//! between `ebb_model`'s values and bytes. Each module is one format; its page under
-//! `docs/format/` or `docs/protocol/` is authoritative and its golden file under
-//! `crates/format/golden/` keeps both honest.
+//! Formats of the bytes on disk, in the bucket and on the wire: pure functions between
+//! `ebb_model`'s values and bytes. Each module is one format. Its page under `docs/format/` or
+//! `docs/protocol/` is authoritative, and a golden file under `crates/format/golden/` checks both.
 //!
-//! Laws of every format: it carries its version; every bit that is stored is covered by
-//! a checksum; whatever bytes come in, decoding returns a value or a [`FormatError`],
-//! never panics, and allocates in proportion to what it was given.
+//! Laws of every format:
+//! - It carries its version.
+//! - A checksum covers every stored bit.
+//! - For any input, decoding returns a value or a [`FormatError`] and never panics.
+//! - Decoding allocates in proportion to the length of the input.
 
 pub mod backup;
 mod body;

@@ -1,5 +1,5 @@
-//! Tags of files' objects, apart from the checksums (`docs/format/bucket.md`): whose content an
-//! object is, and hints for other tools.
+//! Metadata tags of files' objects: the file that an object belongs to, and hints for other tools.
+//! Checksum tags are in [`crate::sums`] (`docs/format/bucket.md`).
 
 use ebb_model::{Attr, ClusterId, Incarnation, Ino, Time, Version};
 
@@ -7,12 +7,12 @@ const TAG: &str = "ebb-object";
 
 const MODIFIED: &str = "mtime";
 
-/// What a mode says of a regular file besides its permissions.
+/// The file type bits of a regular file in `st_mode`.
 const REGULAR: u32 = 0o100000;
 
 type Tags = [(String, String)];
 
-/// Whose content an object is, and which.
+/// The file and the version of it whose bytes an object holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ObjectOf {
     pub cluster: ClusterId,
@@ -22,7 +22,7 @@ pub struct ObjectOf {
 }
 
 impl ObjectOf {
-    /// `None` of an object that others wrote.
+    /// `None` for an object that ebb did not write.
     pub fn decode(tags: &Tags) -> Option<ObjectOf> {
         let tag = object_tag(tags)?;
         let (cluster, rest) = tag.split_once('/')?;
@@ -43,11 +43,11 @@ impl ObjectOf {
     }
 }
 
-/// Those that an object is written with.
+/// The tags that ebb writes with an object.
 pub fn object_tags(of: &ObjectOf, attr: &Attr) -> Vec<(String, String)> {
     vec![
         (TAG.into(), of.encode()),
-        // rclone and s3fs write and read the same.
+        // rclone and s3fs write and read the same tag.
         (MODIFIED.into(), format!("{}.{:09}", attr.mtime.secs, attr.mtime.nanos)),
         ("mode".into(), format!("{}", REGULAR | u32::from(attr.mode))),
         ("uid".into(), attr.uid.to_string()),
@@ -55,12 +55,12 @@ pub fn object_tags(of: &ObjectOf, attr: &Attr) -> Vec<(String, String)> {
     ]
 }
 
-/// What [`ObjectOf`] is read from. Objects of one content have the same.
+/// The tag that [`ObjectOf`] is decoded from. Equal tags imply equal bytes.
 pub fn object_tag(tags: &Tags) -> Option<&str> {
     value(tags, TAG)
 }
 
-/// When the content was last changed.
+/// Time of the last modification of the file.
 pub fn modified(tags: &Tags) -> Option<Time> {
     let (secs, nanos) = value(tags, MODIFIED)?.split_once('.')?;
     Some(Time {

@@ -1,5 +1,11 @@
-//! What the bucket's objects cannot say about a directory, as the object `.ebb/d/<inode>`
-//! has it, and of a large directory pieces `.ebb/e/<inode>-<id>` (`docs/format/bucket.md`).
+//! Directory pages: the attributes and names that the bucket's objects cannot represent. A page is
+//! the object `.ebb/d/<inode>`; the pieces of a large directory are `.ebb/e/<inode>-<id>`
+//! (`docs/format/bucket.md`).
+//!
+//! Laws, checked on both encode and decode:
+//! - Entries are sorted by name and each name occurs once.
+//! - Pieces are sorted by their first name; the first piece starts at the lowest possible name.
+//! - A page in pieces has no entries in its head.
 
 use crate::body::{self, u32_at};
 use crate::{Format, FormatError, crc32c};
@@ -8,7 +14,7 @@ use ebb_model::{Installed, PagePiece};
 pub use ebb_model::{PageHead as Head, PieceContent as Piece};
 use serde::{Deserialize, Serialize};
 
-/// Entries that are not sorted by name, or have one name twice, are invalid, as are pieces.
+/// Encodes a page as one object, or the head of a page in pieces.
 pub fn encode(head: &Head) -> Result<Bytes, FormatError> {
     check(head)?;
     match head.pieces.is_empty() {
@@ -17,11 +23,11 @@ pub fn encode(head: &Head) -> Result<Bytes, FormatError> {
     }
 }
 
-/// `bytes` are the whole object.
+/// Decodes a whole object.
 pub fn decode(bytes: &[u8]) -> Result<Head, FormatError> {
     let head = match unseal(&HEAD, bytes)? {
         (IN_PIECES, content) => read::<Head>(&HEAD, content).and_then(in_pieces)?,
-        // In version 1 every entry of an inode tells all its names, which reads as well.
+        // Version 1 repeats all names of an inode in each of its entries. It has the same layout.
         (_, content) => read::<ebb_model::DirectoryPage>(&HEAD, content)?.into(),
     };
     check(&head)?;
@@ -33,7 +39,7 @@ pub fn encode_piece(piece: &Piece) -> Result<Bytes, FormatError> {
     seal(&PIECE, PIECE.version, piece, piece.entries.len() * TYPICAL_ENTRY_BYTES)
 }
 
-/// `bytes` are the whole object.
+/// Decodes a whole object.
 pub fn decode_piece(bytes: &[u8]) -> Result<Piece, FormatError> {
     let piece: Piece = read(&PIECE, unseal(&PIECE, bytes)?.1)?;
     check_entries(&PIECE, &piece.entries)?;
@@ -44,7 +50,7 @@ pub fn decode_piece(bytes: &[u8]) -> Result<Piece, FormatError> {
 struct Kind {
     format: Format,
     magic: &'static [u8; 8],
-    /// The last one that is known; all before it are.
+    /// The latest supported version. All versions before it are supported.
     version: u8,
     what: &'static str,
 }
@@ -80,7 +86,7 @@ fn seal<T: Serialize>(
     Ok(out.into())
 }
 
-/// Version and content.
+/// Returns the version and the encoded value.
 fn unseal<'a>(kind: &Kind, bytes: &'a [u8]) -> Result<(u8, &'a [u8]), FormatError> {
     let &Kind { format, magic, version, what } = kind;
     if !bytes.starts_with(&magic[..bytes.len().min(magic.len())]) {

@@ -1,12 +1,13 @@
-//! One record of a node's log (`docs/format/log.md`): term, kind, length and checksums, then the
-//! payload of that kind (O-65).
+//! One record of a node's log (`docs/format/log.md`): a header with term, kind, length and
+//! checksums, and the payload (O-65).
 //!
-//! A record is made of lines of 64 bytes at multiples of 64. The first is the header with
-//! a checksum of its own; each other line is a tag and 63 bytes of payload. No line of a
-//! whole record is all zeros, and a segment is filled with zeros before it is used. So a
-//! write that a crash interrupted leaves whole lines of zeros, and only it does: a header
-//! that is neither zeros nor right, a tag that is neither zero nor right, or a payload
-//! with all its tags and a wrong checksum were written whole and are damaged.
+//! A record consists of lines of 64 bytes at multiples of 64. The first line is the header with a
+//! checksum of its own; each other line is a tag and 63 bytes of payload. A segment is filled with
+//! zeros before use, and no line of a complete record is all zeros. These rules separate a torn
+//! write from damage:
+//! - A crash leaves whole lines of zeros in an interrupted write, and nothing else does.
+//! - A non-zero header with a wrong checksum, a tag that is neither zero nor `TAG`, or a payload
+//!   with all tags and a wrong checksum was written completely and is damaged.
 
 use crate::body::{self, u32_at, u64_at};
 use crate::segment::Generation;
@@ -15,50 +16,54 @@ use ebb_model::{Command, Incarnation, LogIndex};
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 
-/// Where a record belongs, and what was known when it was written.
+/// Position of a record in the logs, and the durable prefix at the time of the write.
+///
+/// Laws: `synced < position`; positions have no gaps; `term` and `index` never decrease within a
+/// group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
-    /// Of the segment it was written to.
+    /// Generation of the segment that holds the record.
     pub generation: Generation,
     pub group: GroupId,
-    /// Number of the record in the node's log, markers included, without gaps.
+    /// Number of the record in the node's log, markers included.
     pub position: Position,
-    /// All records up to this one were on the medium when this one was written. It is how
-    /// damage to an older record is told from a write that never arrived.
+    /// All records up to this one were durable when this record was written. Damage to them is
+    /// corruption, not a write that never arrived.
     pub synced: Position,
     pub term: Term,
-    /// Of a command: its own. Of a marker: that of the last command before it.
+    /// Index of the command. A marker repeats the index of the last command before it.
     pub index: LogIndex,
 }
 
-/// Counts the records of a node's log, from 1 and without gaps, across segments.
+/// Counts the records of a node's log across segments, from 1 and without gaps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position(pub u64);
 
-/// The partition whose log a record belongs to; several share one stream of segments.
+/// The partition that a record belongs to; several partitions share one stream of segments.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct GroupId(pub u32);
 
-/// The reign of the leader that wrote a record.
+/// Term of the leader that wrote a record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Term(pub u64);
 
-/// `C` is a borrowed command where it is only written.
+/// `C` is `&Command` where the payload is only written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Payload<C = Command> {
     Command(C),
-    /// Commands up to `upto` are about to be promised: the sync that follows is waited for.
+    /// Commands up to `upto` are about to be acknowledged as durable: a sync follows and is
+    /// awaited.
     Forced {
         upto: LogIndex,
     },
-    /// The first record of every run of a node and of every segment. Commands above the
-    /// header's index that stand before it are void. Under the same `boot_id` everything
-    /// that was written is there; under another, commands behind the last
-    /// [`Payload::Forced`] were never promised and are cut.
+    /// The first record of every run of a node and of every segment. Commands before it with an
+    /// index above the header's are void. Under the same `boot_id` every written byte is present.
+    /// Under another one, recovery cuts commands after the last [`Payload::Forced`]: they were
+    /// never acknowledged as durable.
     Start {
         boot_id: u128,
         incarnation: Incarnation,
-        /// As the last [`Payload::Forced`] said, whose segment may be gone.
+        /// `upto` of the last [`Payload::Forced`], whose segment can be deleted already.
         forced: LogIndex,
     },
 }
@@ -67,24 +72,24 @@ pub enum Payload<C = Command> {
 pub struct Record {
     pub header: RecordHeader,
     pub payload: Payload,
-    /// Bytes to the next record, a multiple of [`LINE_BYTES`].
+    /// Bytes up to the next record, a multiple of [`LINE_BYTES`].
     pub consumed: usize,
 }
 
-/// What stands at a position of a segment.
+/// The result of decoding at one position of a segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decoded {
     Record(Box<Record>),
-    /// A line of zeros: the log ends here, unless [`later`] finds that it once went on.
+    /// A line of zeros: the end of the log, unless [`later`] finds a later record.
     End,
-    /// Lines are missing: an interrupted write, unless [`later`] finds that it was once whole.
+    /// Lines are missing: an interrupted write, unless [`later`] proves that it was once complete.
     Torn(FormatError),
-    /// Damage, or a whole record that cannot be understood. It must never be cut or skipped.
+    /// Damage, or a complete record that this version cannot decode. Never cut or skip it.
     Corrupt(FormatError),
 }
 
-/// Appends the record to `out`, which stays as it was after an error. Records encoded one
-/// after the other into a buffer stay aligned in it.
+/// Appends the record to `out`; on error `out` is unchanged. Consecutive records stay aligned
+/// within the buffer.
 pub fn encode<C: Borrow<Command>>(
     header: &RecordHeader,
     payload: &Payload<C>,
@@ -113,7 +118,7 @@ pub fn encode<C: Borrow<Command>>(
     Ok(())
 }
 
-/// Reads the record at the beginning of `bytes`, which reach to the end of the segment.
+/// Decodes the record at the start of `bytes`, which extend to the end of the segment.
 pub fn decode(bytes: &[u8]) -> Decoded {
     match frame(bytes) {
         Frame::Whole(whole) => match read_payload(&whole) {
@@ -133,13 +138,14 @@ pub fn decode(bytes: &[u8]) -> Decoded {
     }
 }
 
-/// Headers of the whole records in `bytes` that were written under `generation` and
-/// behind `after`. `bytes` begin at a record's position, whole or not.
+/// Headers of the complete records in `bytes` with this `generation` and a position `> after`.
+/// `bytes` start at a position of a record, complete or not.
 ///
-/// A reader asks this wherever a log seems to end, zeros included, because a block that
-/// the device lost reads as zeros. A crash may keep later writes and lose earlier ones, so
-/// a hit proves damage only if its `synced` covers what is missing, or if nothing but the
-/// last write can be missing because the machine never went down.
+/// A reader calls this wherever a log seems to end, zeros included, since a block that the device
+/// lost reads as zeros. A crash can keep later writes and lose earlier ones. So a hit proves damage
+/// in two cases only:
+/// - its `synced` covers the missing position;
+/// - the machine never went down, so at most the last write can be missing.
 pub fn later(
     bytes: &[u8],
     generation: Generation,
@@ -147,7 +153,7 @@ pub fn later(
 ) -> impl Iterator<Item = RecordHeader> {
     (0..bytes.len()).step_by(LINE_BYTES).filter_map(move |at| {
         let rest = &bytes[at..];
-        // Cheap first: most of what is searched is zeros.
+        // Cheap comparisons first: most of the searched bytes are zeros.
         if rest.len() < LINE_BYTES
             || u32_at(rest, GENERATION_AT) != generation.0
             || u64_at(rest, POSITION_AT) <= after.0
@@ -161,28 +167,27 @@ pub fn later(
     })
 }
 
-/// Bytes of a record whose payload, with nothing in front, has `payload_bytes`.
+/// Length of a record whose encoded payload has `payload_bytes`, without the tags.
 pub(crate) const fn record_bytes(payload_bytes: usize) -> usize {
     LINE_BYTES + payload_bytes.div_ceil(CONTENT_BYTES) * LINE_BYTES
 }
 
-/// Records begin at multiples of this and consist of such lines. A processor and its
-/// devices move memory in units of this size, so that even a page that is being written
-/// while the next record is copied into it reaches the medium in whole lines.
+/// Alignment and unit of records. Processors and devices move memory in units of this size. So a
+/// page under writeback, into which the next record is copied, reaches the medium in whole lines.
 pub const LINE_BYTES: usize = 64;
 
-/// Longest payload: a page of installed names or the attributes of one change fit with
-/// room to spare. File data does not go through the log.
+/// Longest payload: a batch of installed names, or one command's attributes, fits with room to
+/// spare. File data does not pass through the log.
 pub const MAX_PAYLOAD_BYTES: usize = (1 << 20) + (64 << 10);
 
 /// Longest record.
 pub const MAX_RECORD_BYTES: usize = record_bytes(MAX_PAYLOAD_BYTES);
 
-/// Longest [`Payload::Forced`] or [`Payload::Start`]: a boot id of 19 bytes, an incarnation of
-/// 3 and an index of 10 fit one line of content.
+/// Longest [`Payload::Forced`] or [`Payload::Start`]: a boot id of 19 bytes, an incarnation of 3
+/// and an index of 10 fit one line.
 pub const MARKER_BYTES: usize = record_bytes(CONTENT_BYTES);
 
-/// Of a line: the tag stands before them.
+/// Payload bytes of a line, which follow its tag.
 const CONTENT_BYTES: usize = LINE_BYTES - 1;
 const TAG: u8 = 0xEB;
 
@@ -217,7 +222,7 @@ struct Start {
     forced: LogIndex,
 }
 
-/// Hardly a command has more.
+/// Initial capacity; most commands are shorter.
 const USUAL_BYTES: usize = 256;
 
 fn write_payload<C: Borrow<Command>>(payload: &Payload<C>) -> Result<(u8, Vec<u8>), FormatError> {
@@ -254,7 +259,7 @@ enum Frame<'a> {
     Damaged(FormatError),
 }
 
-/// A record whose checksums are right, its payload not yet understood.
+/// A record whose checksums match; its payload is not decoded yet.
 struct Whole<'a> {
     header: RecordHeader,
     kind: u8,
@@ -343,7 +348,7 @@ fn read_payload(whole: &Whole<'_>) -> Result<Payload, FormatError> {
             return Err(FormatError::Invalid {
                 format,
                 offset: KIND_AT as u64,
-                what: format!("record kind {kind} is not known"),
+                what: format!("record kind {kind} is not supported"),
             });
         }
     })

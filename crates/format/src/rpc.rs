@@ -1,6 +1,6 @@
-//! Messages between clients and nodes (`docs/protocol/rpc.md`). File data travels behind
-//! the header as it is: encoding returns it as a part of its own, decoding as a slice of
-//! the frame; neither copies it.
+//! Messages between clients and nodes (`docs/protocol/rpc.md`). File data follows the header
+//! unencoded: the encoder returns it as a buffer of its own, the decoder as a slice of the frame.
+//! Neither copies it.
 
 use crate::body::{self, u32_at, u64_at};
 use crate::checksum::crc32c_of;
@@ -19,8 +19,8 @@ pub enum Message {
         id: RequestId,
         reply: Reply,
     },
-    /// The answer to a request that got no reply. [`RequestId::NONE`] where the request could not
-    /// be read.
+    /// The reply to a request that failed. The id is [`RequestId::NONE`] if the request could not
+    /// be decoded.
     Error {
         id: RequestId,
         error: RpcError,
@@ -28,8 +28,8 @@ pub enum Message {
     Notice(Notice),
 }
 
-/// Pairs an answer with its request. Chosen by the client, unique among what it has under way on a
-/// connection, never [`RequestId::NONE`].
+/// Matches a reply to its request. The client chooses it, unique among its outstanding requests on
+/// a connection and never [`RequestId::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RequestId(pub u64);
 
@@ -37,7 +37,7 @@ impl RequestId {
     pub const NONE: RequestId = RequestId(0);
 }
 
-/// Each encoder returns the parts of one frame, to be sent in order.
+/// Each encoder returns the buffers of one frame, to be sent in order.
 pub fn encode_request(id: RequestId, request: &Request) -> Result<Vec<Bytes>, FormatError> {
     match request {
         Request::Mutate(mutate) if mutate.mutation.data().is_some() => {
@@ -74,7 +74,7 @@ pub fn decode(frame: Bytes) -> Result<Message, FormatError> {
             max_bytes: MAX_MESSAGE_BYTES as u64,
         });
     }
-    // Before all else: of another version nothing but the first byte is known.
+    // The version comes first: only the first byte has the same meaning in every version.
     match frame.first() {
         None => return Err(truncated("the prefix")),
         Some(&VERSION) => {}
@@ -118,7 +118,7 @@ pub fn decode(frame: Bytes) -> Result<Message, FormatError> {
             return Err(invalid(ID_AT, "a notice with a request id".into()));
         }
         NOTICE => (Message::Notice(read(&header)?), bulk),
-        kind => return Err(invalid(KIND_AT, format!("message kind {kind} is not known"))),
+        kind => return Err(invalid(KIND_AT, format!("message kind {kind} is not supported"))),
     };
     match data_of(&mut message) {
         Some(data) if !data.is_empty() => {
@@ -146,9 +146,9 @@ pub fn decode(frame: Bytes) -> Result<Message, FormatError> {
 /// Longest message, and so longest frame: file data and a header.
 pub const MAX_MESSAGE_BYTES: usize = MAX_IO_BYTES + (64 << 10);
 
-/// Longest header of a request: the value of an extended attribute, a link's target and
-/// names fit. It bounds what a hostile client can make a node allocate, as a header may
-/// grow some thirtyfold when it is decoded (a list of empty byte strings).
+/// Longest header of a request: the value of an extended attribute, a link's target and names fit.
+/// It bounds the memory that a hostile client can make a node allocate, since decoding can grow a
+/// header about thirtyfold (a list of empty byte strings).
 pub const MAX_REQUEST_HEADER_BYTES: usize = 128 << 10;
 
 /// `version u8 | kind u8 | request id u64 | header length u32 | crc32c u32 of the bulk |
@@ -160,7 +160,7 @@ pub(crate) const HEADER_LENGTH_AT: usize = 10;
 pub(crate) const BULK_CRC_AT: usize = 14;
 pub(crate) const HEADER_CRC_AT: usize = 18;
 
-/// Of the protocol and of everything in it.
+/// Version of the protocol and of every type in it.
 pub const VERSION: u8 = 15;
 
 const REQUEST: u8 = 1;
@@ -206,14 +206,14 @@ fn encode<T: Serialize>(
     Ok(parts)
 }
 
-/// Most prefixes and headers fit without growing.
+/// Initial capacity: most prefixes and headers fit without growing.
 const TYPICAL_HEAD_BYTES: usize = 256;
 
 fn read<'a, T: serde::Deserialize<'a>>(header: &'a [u8]) -> Result<T, FormatError> {
     body::read(Format::Message, PREFIX_BYTES as u64, header)
 }
 
-/// Where a message's file data goes.
+/// The field of a message that holds its file data.
 fn data_of(message: &mut Message) -> Option<&mut Bytes> {
     match message {
         Message::Request { request: Request::Mutate(mutate), .. } => mutate.mutation.data_mut(),

@@ -8,17 +8,17 @@ use std::fmt;
 pub struct SegmentHeader {
     pub generation: Generation,
     pub volume: VolumeId,
-    /// Of the file, from its first record to its last. 0 where it was not said, as before
-    /// 2026-11-25.
+    /// Length of the file, from the header to the end of the last record's space. 0 in segments
+    /// written before 2026-11-25.
     pub len_bytes: u64,
 }
 
-/// Number of a segment's life, from 1 and growing: a file that is recycled gets a new one, so
-/// that records of its earlier life are never taken for its own.
+/// Number of one use of a segment file, from 1 and growing. A recycled file gets a new generation,
+/// so records of its earlier use are never read as its own.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Generation(pub u32);
 
-/// Which volume a node's files belong to. Drawn at random when the volume is made.
+/// The volume of a node's files. Drawn at random when the volume is created.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VolumeId(pub u128);
 
@@ -28,7 +28,7 @@ impl fmt::Display for VolumeId {
     }
 }
 
-/// Records begin here. A whole page, so that no write of a record touches the header's page.
+/// Records begin here. One page, so no write of a record touches the header's page.
 pub const SEGMENT_HEADER_BYTES: usize = 4096;
 
 pub fn encode(header: &SegmentHeader) -> Vec<u8> {
@@ -45,7 +45,7 @@ pub fn encode(header: &SegmentHeader) -> Vec<u8> {
     out
 }
 
-/// Reads the first [`SEGMENT_HEADER_BYTES`] of a segment; more may follow.
+/// Decodes the first [`SEGMENT_HEADER_BYTES`] of a segment; more bytes can follow.
 pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, FormatError> {
     let format = Format::Segment;
     if !bytes.starts_with(&MAGIC[..bytes.len().min(MAGIC.len())]) {

@@ -1,9 +1,11 @@
-//! A snapshot of a partition as a stream (`docs/format/snapshot.md`): a header, frames
-//! that each carry one value, and an end. Neither side does I/O: the writer returns bytes to
-//! write, the reader is fed bytes as they come.
+//! A snapshot of a partition as a stream (`docs/format/snapshot.md`): a header, frames of one value
+//! each, and an end mark. Neither direction does I/O: the writer returns bytes to write, the reader
+//! is fed bytes as they arrive.
 //!
-//! Law: every checksum continues the one before it, so a frame that is changed, lost,
-//! doubled or out of place is noticed at that frame, and a stream that stops early has no end.
+//! Laws:
+//! - Every checksum continues the one before it, so a changed, lost, repeated or reordered frame is
+//!   detected at that frame.
+//! - A truncated stream has no end mark, and without one nothing of the stream is valid.
 
 use crate::body::{self, bytes_at, u32_at, u64_at};
 use crate::checksum::crc32c_of;
@@ -14,29 +16,29 @@ use bytes::{Buf, Bytes, BytesMut};
 use ebb_model::{LogIndex, Version};
 use serde::{Deserialize, Serialize};
 
-/// What the snapshot is of.
+/// Identity and position of the state in the snapshot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SnapshotHeader {
     pub volume: VolumeId,
     pub group: GroupId,
-    /// Term and index of the last command that is in the snapshot.
+    /// Term and index of the last command that the snapshot includes.
     pub term: Term,
     pub index: LogIndex,
-    /// The last version that the partition had given out.
+    /// The last version that the partition had assigned.
     pub version: Version,
 }
 
 /// Longest content of a frame.
 pub const MAX_FRAME_BYTES: usize = 4 << 20;
 
-/// Makes the pieces of a stream, to be written in the order in which they are returned.
+/// Encodes a stream. The caller writes the returned byte strings in order.
 pub struct SnapshotWriter {
     crc: u32,
     frames: u64,
 }
 
 impl SnapshotWriter {
-    /// The writer and the stream's first bytes.
+    /// Returns the writer and the stream's first bytes.
     pub fn new(header: &SnapshotHeader) -> (SnapshotWriter, Bytes) {
         let mut out = Vec::with_capacity(HEADER_BYTES);
         out.extend_from_slice(MAGIC);
@@ -52,7 +54,7 @@ impl SnapshotWriter {
         (SnapshotWriter { crc, frames: 0 }, out.into())
     }
 
-    /// A frame that carries `content` as it is.
+    /// Encodes a frame with raw `content`.
     pub fn frame(&mut self, content: &[u8]) -> Result<Bytes, FormatError> {
         let mut out = Vec::with_capacity(FRAME_PREFIX_BYTES + content.len());
         out.extend_from_slice(&[0; FRAME_PREFIX_BYTES]);
@@ -60,14 +62,14 @@ impl SnapshotWriter {
         self.seal(out)
     }
 
-    /// A frame that carries one value, to be read by [`Frame::value`].
+    /// Encodes a frame with one value, to be decoded by [`Frame::value`].
     pub fn value<T: Serialize>(&mut self, value: &T) -> Result<Bytes, FormatError> {
         let mut out = vec![0; FRAME_PREFIX_BYTES];
         body::append(Format::Snapshot, value, &mut out)?;
         self.seal(out)
     }
 
-    /// The stream's last bytes.
+    /// The end mark: the stream's last bytes.
     pub fn end(self) -> Bytes {
         let mut out = Vec::with_capacity(END_BYTES);
         out.extend_from_slice(&END_MARK.to_le_bytes());
@@ -96,12 +98,12 @@ impl SnapshotWriter {
     }
 }
 
-/// What a reader finds next.
+/// The next decoded part of a stream.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Part {
     Header(SnapshotHeader),
     Frame(Frame),
-    /// The stream is whole. Only now may what was read be used.
+    /// The stream is complete. Only now is it valid to use the decoded values.
     End {
         frames: u64,
     },
@@ -109,7 +111,7 @@ pub enum Part {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Frame {
-    /// Of the content, from the beginning of the stream.
+    /// Offset of the content from the beginning of the stream.
     pub offset: u64,
     pub content: Bytes,
 }
@@ -120,10 +122,10 @@ impl Frame {
     }
 }
 
-/// Takes a stream apart. After an error it gives the same error for ever.
+/// Decodes a stream. After an error every call returns the same error.
 pub struct SnapshotReader {
     buffer: BytesMut,
-    /// Of the first byte in `buffer`, from the beginning of the stream.
+    /// Stream offset of the first byte in `buffer`.
     offset: u64,
     state: State,
 }
@@ -144,13 +146,13 @@ impl SnapshotReader {
         SnapshotReader { buffer: BytesMut::new(), offset: 0, state: State::Header }
     }
 
-    /// Takes in more of the stream. [`SnapshotReader::next_part`] is then called until it gives
-    /// `None`, which bounds what is held here to one frame and one push.
+    /// Appends bytes of the stream. The caller then calls [`SnapshotReader::next_part`] until it
+    /// returns `None`, which bounds the buffer to one frame and one push.
     pub fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next part, or `None` until more has been pushed.
+    /// The next part; `None` until more bytes are pushed.
     pub fn next_part(&mut self) -> Result<Option<Part>, FormatError> {
         let result = self.advance();
         if let Err(error) = &result {
@@ -159,7 +161,7 @@ impl SnapshotReader {
         result
     }
 
-    /// To be called when there is no more to push: an error unless the end was read.
+    /// Ends the input. Returns an error unless the end mark was decoded.
     pub fn finish(self) -> Result<(), FormatError> {
         match self.state {
             State::Ended if self.buffer.is_empty() => Ok(()),
@@ -271,12 +273,12 @@ pub(crate) const FRAME_PREFIX_BYTES: usize = 8;
 const END_BYTES: usize = 16;
 const END_MARK: u32 = u32::MAX;
 
-/// Behind a prefix that begins with `length`.
+/// Length of the content behind a prefix with this `length`.
 pub(crate) fn content_bytes(length: u32) -> usize {
     if length == END_MARK { size_of::<u64>() } else { length as usize }
 }
 
-/// Checksum of a frame, which continues `before`, that of the frame or header before it.
+/// Checksum of a frame. It continues `before`, the checksum of the preceding frame or header.
 pub(crate) fn chained(before: u32, length: &[u8], content: &[u8]) -> u32 {
     crc32c_of(&[&before.to_le_bytes(), length, content])
 }
@@ -289,14 +291,14 @@ fn trailing(offset: u64) -> FormatError {
     }
 }
 
-/// The content of a frame that holds a value.
+/// Encodes the content of a frame with one value.
 pub fn content_of<T: Serialize>(value: &T) -> Result<Vec<u8>, FormatError> {
     let mut content = Vec::new();
     body::append(Format::Snapshot, value, &mut content)?;
     Ok(content)
 }
 
-/// The value that the content of a frame holds.
+/// Decodes the content of a frame with one value.
 pub fn value_of<'a, T: Deserialize<'a>>(content: &'a [u8]) -> Result<T, FormatError> {
     body::read(Format::Snapshot, 0, content)
 }

@@ -1,22 +1,27 @@
-//! Checksums of an object's content in a tag of the object, so that whoever reads a range of it
-//! sees whether that is what was written (`docs/format/bucket.md`).
+//! Checksums of an object's spans, in a tag of the object, so a reader of any range can verify it
+//! (`docs/format/bucket.md`).
+//!
+//! Laws:
+//! - A span is a block (64 KiB), doubled until an object has at most 256 spans.
+//! - The tag is bound to the object's length and its other tags: a tool that replaces the body and
+//!   keeps this tag invalidates it.
 
 use crate::checksum::{crc32c, crc32c_in_block, crc32c_of, crc32c_of_blocks};
 use ebb_model::BLOCK_BYTES;
 use std::ops::Range;
 
-/// The tag's name.
+/// Name of the tag.
 pub const TAG: &str = "ebb-crc32c";
 
-/// What stores allow for all tags of an object together has room for no more.
+/// Limit of spans: stores limit the total size of all tags of an object.
 const MAX_SPANS: u64 = 256;
 
-/// Of longer ones nobody would ever have all.
+/// Longer spans would hardly ever have a complete set of block checksums.
 const MAX_SPAN_BYTES: u64 = 256 << 20;
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// By character. No digit is [`NO_DIGIT`].
+/// Digit value by character; other characters map to [`NO_DIGIT`].
 const VALUES: [u8; 256] = {
     let mut values = [NO_DIGIT; 256];
     let mut value = 0;
@@ -32,12 +37,12 @@ const NO_DIGIT: u8 = 64;
 /// Digits of one checksum.
 const WIDTH: usize = 6;
 
-/// In the place of one that is not known: all digits the last one, which no checksum has.
+/// Encodes a missing checksum: larger than any CRC-32C.
 const UNKNOWN: u64 = (1 << (6 * WIDTH)) - 1;
 
 type Tags = [(String, String)];
 
-/// The checksums of an object's spans.
+/// The checksums of an object's spans, some of which can be missing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sums {
     len_bytes: u64,
@@ -46,8 +51,8 @@ pub struct Sums {
 }
 
 impl Sums {
-    /// Of an object of this length, whose content's checksums are asked for in order. `None` where
-    /// it is too long.
+    /// Calls `sum_of` for each span of an object of this length, in order. `None` if the object is
+    /// too long.
     fn new(len_bytes: u64, sum_of: impl FnMut(Range<u64>) -> Option<u32>) -> Option<Sums> {
         let span_bytes = span_bytes(len_bytes)?;
         Some(Sums {
@@ -63,8 +68,8 @@ impl Sums {
         })
     }
 
-    /// From those of its blocks, in order, each of which is of 64 KiB with zeros behind the end, as
-    /// far as they are known.
+    /// Combines the checksums of the object's blocks, in order. The last block is padded with zeros
+    /// to 64 KiB. A span with a missing block has no checksum.
     pub fn of_blocks(
         len_bytes: u64,
         mut blocks: impl Iterator<Item = Option<u32>>,
@@ -78,7 +83,7 @@ impl Sums {
         })
     }
 
-    /// Takes over what `other` says of spans that are the `same` in both contents.
+    /// Copies checksums from `other` for the spans that are the `same` in both bodies.
     pub fn take_over(&mut self, other: &Sums, same: impl Fn(&Range<u64>, u32) -> bool) {
         if self.span_bytes != other.span_bytes {
             return;
@@ -99,13 +104,13 @@ impl Sums {
         self.spans.iter().all(Option::is_some)
     }
 
-    /// What these say is true of content of which those are all that is known.
+    /// Whether every checksum in `self` is equal to the one in `known`, for the same length.
     pub fn are_in(&self, known: &Sums) -> bool {
         let is_in = |(said, known): (&Option<u32>, &Option<u32>)| said.is_none() || said == known;
         self.len_bytes == known.len_bytes && self.spans.iter().zip(&known.spans).all(is_in)
     }
 
-    /// The tag's value, for an object that has these `others`.
+    /// Encodes the tag's value, for an object with the tags `others`.
     pub fn encode(&self, others: &Tags) -> String {
         let spans = self.spans.iter().map(|sum| sum.map_or(UNKNOWN, u64::from));
         let sums = [u64::from(self.bound_to(others))].into_iter().chain(spans);
@@ -115,9 +120,9 @@ impl Sums {
         .collect()
     }
 
-    /// What the tags of an object of this length say. `None` where they say nothing, or what they
-    /// say is of other content: some tools keep the tags of an object when they replace it, but for
-    /// its times.
+    /// Decodes the tag of an object of this length. `None` without a tag, or if the tag is bound to
+    /// other tags or another length: some tools keep the tags of an object that they replace,
+    /// except its times.
     pub fn decode(tags: &Tags, len_bytes: u64) -> Option<Sums> {
         let (_, value) = tags.iter().find(|(name, _)| name == TAG)?;
         let mut sums = value.as_bytes().chunks(WIDTH).map(from_digits);
@@ -133,7 +138,7 @@ impl Sums {
         (fits && bound == u64::from(sums.bound_to(tags))).then_some(sums)
     }
 
-    /// The spans that have something of this range and a checksum, which is given with each.
+    /// The spans that overlap `range` and have a checksum, with it.
     pub fn spans_of(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, u32)> {
         let first = range.start / self.span_bytes;
         let spans = ranges(self.len_bytes, self.span_bytes).zip(&self.spans).skip(first as usize);
@@ -142,20 +147,21 @@ impl Sums {
             .filter_map(|(span, sum)| Some((span, (*sum)?)))
     }
 
-    /// Those that are in it only in part.
+    /// The spans of `spans_of` that are only partly within `range`.
     pub fn cut_spans(&self, range: &Range<u64>) -> impl Iterator<Item = (Range<u64>, u32)> {
         self.spans_of(range.clone())
             .filter(|(span, _)| span.start < range.start || range.end < span.end)
     }
 
-    /// The first span that is not what was written, of those that are whole in these bytes.
+    /// The first damaged span among those that lie completely within these bytes.
     pub fn damage(&self, offset: u64, bytes: &[u8]) -> Option<Range<u64>> {
         let start = offset.next_multiple_of(BLOCK_BYTES);
         let bytes = bytes.get((start - offset) as usize..)?;
         self.damage_of_blocks(start, bytes.len() as u64, &sums_of_blocks(bytes))
     }
 
-    /// The same by the checksums of the blocks of so many bytes, from the beginning of a block on.
+    /// Like `damage`, from the checksums of the blocks of `len_bytes` bytes; `start` is the start
+    /// of a block.
     pub fn damage_of_blocks(
         &self,
         start: u64,
@@ -176,7 +182,7 @@ impl Sums {
         whole.find(is_damaged).map(|(span, _)| span)
     }
 
-    /// The checksum of all that these are true of: the spans', the length, and the other tags.
+    /// CRC-32C of the spans' checksums, the length and the other tags.
     fn bound_to(&self, tags: &Tags) -> u32 {
         let mut others: Vec<String> = tags
             .iter()
@@ -190,14 +196,14 @@ impl Sums {
     }
 }
 
-/// The checksums of the blocks of bytes that begin with one. The last one may have zeros behind the
-/// end.
+/// The checksums of the blocks of `bytes`, which start at a block. The last block is padded with
+/// zeros.
 pub fn sums_of_blocks(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(BLOCK_BYTES as usize).map(|block| crc32c_in_block(0, block)).collect()
 }
 
-/// How much of an object of this length one checksum is of: a block, doubled until there is room
-/// for all.
+/// Length of a span of an object of this length: a block, doubled until `MAX_SPANS` suffice. `None`
+/// above `MAX_SPAN_BYTES`.
 fn span_bytes(len_bytes: u64) -> Option<u64> {
     let span_bytes = len_bytes.div_ceil(MAX_SPANS).next_power_of_two().max(BLOCK_BYTES);
     (span_bytes <= MAX_SPAN_BYTES).then_some(span_bytes)

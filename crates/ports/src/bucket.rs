@@ -6,16 +6,18 @@ use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
 
-/// A client treats a line that carries a body more slowly as lost.
+/// Minimum upload rate that a client tolerates; it aborts a slower request.
 pub const SLOWEST_UPLOAD_BYTES_PER_SECOND: u64 = 128 << 10;
 
-/// External storage: a flat map of keys to objects, as S3 has it. Keys are any UTF-8
-/// text (`a//b`, `../x` and a trailing `/` among them) and are never normalised.
+/// External storage: a flat map of keys to objects, as in S3. Keys are any UTF-8 text (`a//b`,
+/// `../x` and a trailing `/` among them) and are never normalised.
 ///
-/// Operations are atomic per key and strongly consistent. An error other than
-/// [`BucketError::Unknown`] means that nothing was changed.
+/// Laws:
+/// - Operations are atomic per key and strongly consistent.
+/// - An error other than [`BucketError::Unknown`] means that nothing changed.
 pub trait Bucket {
-    /// `range` is cut at the end of the object; one that begins there or later gives an empty body.
+    /// Reads an object or a range of it. `range` is cut at the end of the object; a range that
+    /// starts at the end or beyond it returns an empty body.
     fn get(
         &self,
         key: &str,
@@ -33,13 +35,13 @@ pub trait Bucket {
         tags: ObjectTags,
     ) -> PortFuture<'_, Result<ETag, BucketError>>;
 
-    /// Deleting what is not there succeeds. With `if_match` only that object is deleted;
-    /// a store that cannot ([`Capabilities::conditional_delete`]) is asked with HEAD first.
+    /// Deletes an object; a missing object is a success. With `if_match` only that object is
+    /// deleted. A store without [`Capabilities::conditional_delete`] compares with HEAD first.
     fn delete(&self, key: &str, if_match: Option<&ETag>)
     -> PortFuture<'_, Result<(), BucketError>>;
 
-    /// Server-side copy with the object's tags. `if_match` guards the source, and `condition` what
-    /// stands at `to`, where the store guards that at all: several of S3 do not.
+    /// Server-side copy with the object's tags. `if_match` guards the source. `condition` guards
+    /// the object at `to` where the store supports it: several S3 stores do not.
     fn copy(
         &self,
         from: &str,
@@ -48,7 +50,7 @@ pub trait Bucket {
         condition: Condition,
     ) -> PortFuture<'_, Result<ETag, BucketError>>;
 
-    /// Keys that begin with `prefix`, in byte order, one page.
+    /// Lists the keys that begin with `prefix`, in byte order, one batch per request.
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>>;
 
     fn upload_begin(
@@ -57,7 +59,7 @@ pub trait Bucket {
         tags: ObjectTags,
     ) -> PortFuture<'_, Result<UploadId, BucketError>>;
 
-    /// Parts are numbered from 1. Sending a number again replaces the part.
+    /// Parts are numbered from 1. A repeated number replaces the part.
     fn upload_part(
         &self,
         key: &str,
@@ -66,9 +68,9 @@ pub trait Bucket {
         body: Bytes,
     ) -> PortFuture<'_, Result<PartTag, BucketError>>;
 
-    /// As [`Bucket::upload_part`], of bytes that the store has already. Only where
-    /// [`Capabilities::copies_parts`]. [`BucketError::NotFound`] can mean as well that another
-    /// upload would do.
+    /// Like [`Bucket::upload_part`], with a range of an existing object as the body. Requires
+    /// [`Capabilities::copies_parts`]. [`BucketError::NotFound`] can also mean that this upload
+    /// cannot copy and a new upload can.
     fn upload_part_copy(
         &self,
         key: &str,
@@ -85,25 +87,25 @@ pub trait Bucket {
         condition: Condition,
     ) -> PortFuture<'_, Result<ETag, BucketError>>;
 
-    /// Aborting what is not there succeeds.
+    /// Aborts an upload; a missing upload is a success.
     fn upload_abort(&self, key: &str, upload: &UploadId)
     -> PortFuture<'_, Result<(), BucketError>>;
 
-    /// Uploads of exactly this key that have not ended, whoever began them, in no order.
+    /// Unfinished uploads of exactly this key, of any writer, in no order.
     fn uploads(&self, key: &str) -> PortFuture<'_, Result<Vec<UploadId>, BucketError>>;
 
     fn capabilities(&self) -> Capabilities;
 
-    /// How many bytes more there is room for; `None` where that has no end.
+    /// Remaining capacity in bytes; `None` without a limit.
     fn room_bytes(&self) -> PortFuture<'_, Result<Option<u64>, BucketError>> {
         Box::pin(ready(Ok(None)))
     }
 
-    /// How people and logs call it: scheme, bucket and prefix; never a credential.
+    /// URL for logs and operators: scheme, bucket and prefix, without credentials.
     fn describe(&self) -> String;
 }
 
-/// The store's tag of one object's content, without quotes.
+/// The store's tag of one version of an object, without quotes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ETag(pub String);
 
@@ -113,18 +115,18 @@ impl fmt::Display for ETag {
     }
 }
 
-/// The store's name of an unfinished multipart upload.
+/// The store's id of an unfinished multipart upload.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct UploadId(pub String);
 
-/// The store's receipt of one part. What is in it is for the store that gave it.
+/// The store's receipt of one part, opaque to ebb.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PartTag {
     pub number: u32,
     pub receipt: String,
 }
 
-/// Some bytes of one object: `range` is not empty, and not beyond its end.
+/// A byte range of one object. `range` is not empty and ends within the object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
     pub key: String,
@@ -132,7 +134,7 @@ pub struct Piece {
     pub range: Range<u64>,
 }
 
-/// User metadata of an object (`x-amz-meta-*`): short ASCII names and values. Read back by HEAD and
+/// User metadata of an object (`x-amz-meta-*`): short ASCII names and values, returned by HEAD and
 /// GET.
 pub type ObjectTags = Vec<(String, String)>;
 
@@ -140,7 +142,7 @@ pub type ObjectTags = Vec<(String, String)>;
 pub struct ObjectMeta {
     pub etag: ETag,
     pub len_bytes: u64,
-    /// Seconds since the epoch.
+    /// Unix time in seconds.
     pub modified_secs: i64,
     pub tags: ObjectTags,
 }
@@ -156,14 +158,14 @@ pub enum Condition {
     Always,
     /// Only if no object has the key.
     Absent,
-    /// Only if the object there has this tag.
+    /// Only if the object at the key has this tag.
     Match(ETag),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListRequest {
     pub prefix: String,
-    /// Keys with a `/` after the prefix are answered once, as the common prefix up to and with that
+    /// Reports keys with a `/` after the prefix once, as the common prefix up to and including that
     /// `/`.
     pub by_directory: bool,
     /// Only keys and common prefixes greater than this.
@@ -174,9 +176,9 @@ pub struct ListRequest {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListPage {
-    /// Objects and common prefixes in one byte order.
+    /// Objects and common prefixes, merged in byte order.
     pub entries: Vec<ListEntry>,
-    /// False only when nothing follows the last entry.
+    /// False only if no entry follows the last one.
     pub more: bool,
 }
 
@@ -206,23 +208,23 @@ impl ListEntry {
 pub struct Capabilities {
     pub conditional_put: bool,
     pub conditional_delete: bool,
-    /// Parts of an upload can be copied from objects that are there.
+    /// The store can copy ranges of existing objects into an upload.
     pub copies_parts: bool,
-    /// Their bytes do not come here for that.
+    /// Such copies happen within the store, without a transfer through this process.
     pub copies_remotely: bool,
-    /// A listing that begins behind any key takes no longer than one that goes on behind the last.
+    /// A listing that starts after an arbitrary key costs the same as a continued listing.
     pub lists_from_anywhere: bool,
-    /// Smallest part of an upload except the last.
+    /// Minimum length of a part, except of the last.
     pub min_part_bytes: u64,
     pub max_parts: u32,
     pub max_object_bytes: u64,
     pub max_key_bytes: usize,
-    /// Objects at most this long may be put with one request.
+    /// Maximum length of an object that one PUT request can write.
     pub max_put_bytes: u64,
 }
 
 impl Capabilities {
-    /// What a put can be guarded by.
+    /// The condition that a PUT can carry on this store.
     pub fn guard(&self, condition: Condition) -> Condition {
         if self.conditional_put { condition } else { Condition::Always }
     }
@@ -233,39 +235,39 @@ pub enum BucketError {
     #[error("{key}: no such object")]
     NotFound { key: String },
     /// The condition did not hold.
-    #[error("{key}: changed by somebody else")]
+    #[error("{key}: changed by another writer")]
     Precondition { key: String },
     #[error("{what}: access denied by the store")]
     Forbidden { what: String },
-    /// Nothing was done, for that reason, but that an upload was begun, which the store forbade to
-    /// end.
-    #[error("{why}; the store forbids to end the upload that was begun for it")]
+    /// Nothing changed for the reason `why`, except that an upload was begun, and the store forbids
+    /// to abort it.
+    #[error("{why}; the store forbids to abort the upload that was begun for it")]
     Unended { why: Box<BucketError> },
-    /// The store does not take such a key, size or request; asking again is of no use.
+    /// The store rejects the key, size or request; a retry fails again.
     #[error("{what}")]
     Refused { what: String },
-    /// An object is at a key above this one, or below it, and the store has no place for both: `a`
+    /// An object exists at a key above or below this one, and the store cannot hold both: `a`
     /// beside `a/b`.
     #[error("{what}")]
     Nested { what: String },
-    /// What came is not what was put there, also when it was asked for again.
+    /// The body differs from the one that was written, also after a retry.
     #[error("{what}")]
     Corrupt { what: String },
-    /// Nothing was done; ask again, not before `retry_after` where the store said so.
+    /// Nothing changed. Retry, not before `retry_after` if the store sent one.
     #[error("{what}")]
     Unavailable { what: String, retry_after: Option<Duration> },
-    /// The request was sent and its answer lost: it may have taken effect, now or later.
+    /// The request was sent and its reply lost: it took effect, or can still take effect.
     #[error("{what}: outcome unknown")]
     Unknown { what: String },
 }
 
 impl BucketError {
-    /// The bucket has not answered, and may be asked again. Whatever else it says is an answer.
+    /// The store did not reply and a retry makes sense. Any other error is a reply of the store.
     pub fn is_silence(&self) -> bool {
         matches!(self, BucketError::Unavailable { .. } | BucketError::Unknown { .. })
     }
 
-    /// How long the store asks to be left alone.
+    /// The delay that the store requests before a retry.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             BucketError::Unavailable { retry_after, .. } => *retry_after,
@@ -273,9 +275,10 @@ impl BucketError {
         }
     }
 
-    /// This error, of which an upload is left that nobody else has heard of: why it could not be
-    /// ended is `left`. Who is told that it is unended, or that an outcome is unknown, looks for
-    /// uploads of the key; nothing is to be said of one that is gone, or that cannot be ended.
+    /// This error, after an upload was begun that could not be aborted because of `left`. The
+    /// caller looks for uploads of the key on [`BucketError::Unended`] and
+    /// [`BucketError::Unknown`]. An upload that does not exist any more, or that the store refuses
+    /// to abort, leaves the error unchanged.
     pub fn leaving_upload(self, left: BucketError) -> BucketError {
         match (self, left) {
             (unknown @ BucketError::Unknown { .. }, _) => unknown,

@@ -9,10 +9,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A bucket whose requests are counted by kind.
+/// Counts the requests to a bucket by kind.
 ///
-/// That there is no such object, or that a condition did not hold, is an answer and no error. A
-/// request whose future is dropped has failed: it was given up.
+/// A missing object and a failed condition count as replies, not as errors. A request whose future
+/// is dropped counts as failed.
 pub struct CountedBucket {
     inner: Rc<dyn Bucket>,
     clock: Rc<dyn Clock>,
@@ -20,7 +20,7 @@ pub struct CountedBucket {
 }
 
 impl CountedBucket {
-    /// Several may count into the same `tallies`.
+    /// Several buckets can share one `tallies`.
     pub fn new(
         inner: Rc<dyn Bucket>,
         clock: Rc<dyn Clock>,
@@ -58,7 +58,7 @@ impl CountedBucket {
     }
 }
 
-/// Counted when it is dropped.
+/// Counts the request when it is dropped.
 struct UnderWay<'a> {
     bucket: &'a CountedBucket,
     kind: &'static str,

@@ -6,10 +6,11 @@ use thiserror::Error;
 
 /// One data directory of a node. Paths are relative, `/`-separated, without `.` or `..`.
 ///
-/// Durability follows POSIX with a volatile page cache: bytes written survive the death
-/// of the process at once, and a power cut only after [`DiskFile::sync_data`]. Names
-/// created, renamed or removed survive a power cut only after [`Disk::sync_dir`] of
-/// their directory.
+/// Durability follows POSIX with a volatile page cache:
+/// - Written bytes survive the death of the process at once.
+/// - They survive a power cut only after [`DiskFile::sync_data`].
+/// - Created, renamed or removed names survive a power cut only after [`Disk::sync_dir`] of their
+///   directory.
 pub trait Disk {
     /// Opens for reading and writing.
     fn open(
@@ -18,33 +19,33 @@ pub trait Disk {
         mode: OpenMode,
     ) -> PortFuture<'_, Result<Rc<dyn DiskFile>, DiskError>>;
 
-    /// Replaces `to` if it exists. Both must be in directories that exist.
+    /// Renames and replaces `to` if it exists. Both directories must exist.
     fn rename(&self, from: &str, to: &str) -> PortFuture<'_, Result<(), DiskError>>;
 
-    /// Removes a file. Descriptors that are open stay usable.
+    /// Removes a file. Open descriptors stay usable.
     fn remove(&self, path: &str) -> PortFuture<'_, Result<(), DiskError>>;
 
-    /// Creates the directory and its missing parents; an existing one is no error.
+    /// Creates the directory and its missing parents. An existing directory is a success.
     fn create_dir(&self, path: &str) -> PortFuture<'_, Result<(), DiskError>>;
 
-    /// Names in a directory, sorted. A directory that is not there has none.
+    /// Sorted names in a directory. A missing directory has none.
     fn list(&self, path: &str) -> PortFuture<'_, Result<Vec<String>, DiskError>>;
 
-    /// Makes the names of a directory survive a power cut.
+    /// Makes the names of a directory durable.
     fn sync_dir(&self, path: &str) -> PortFuture<'_, Result<(), DiskError>>;
 
-    /// Bytes free and in all of the underlying file system.
+    /// Free and total bytes of the underlying file system.
     fn space(&self) -> PortFuture<'_, Result<DiskSpace, DiskError>>;
 
-    /// The longest that a file can be.
+    /// Maximum length of a file in bytes.
     fn longest_file(&self) -> PortFuture<'_, Result<u64, DiskError>>;
 
-    /// Takes the data directory for this process until it ends. [`DiskError::InUse`]
-    /// names the owner where another process has it.
+    /// Locks the data directory for this process until it ends. [`DiskError::InUse`] names the
+    /// owner if another process holds the lock.
     fn lock(&self) -> Result<(), DiskError>;
 
-    /// Differs between any two boots of the machine. Bytes written under another boot id
-    /// and not synced may be gone; under the same boot id they are there.
+    /// Id of one boot of the machine. Bytes written under the same boot id are present; bytes
+    /// written under another one and not synced can be lost.
     fn boot_id(&self) -> u128;
 }
 
@@ -57,31 +58,31 @@ pub trait DiskFile {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     fn read_at(&self, offset: u64, len: usize) -> PortFuture<'_, Result<Bytes, DiskError>>;
 
-    /// Writes all of `data` at `offset`, extending the file. On an error any part of it
-    /// may have been written. The bytes may be torn by a power cut before the next sync.
+    /// Writes all of `data` at `offset` and extends the file if needed. On error any part of `data`
+    /// can be written. A power cut before the next sync can tear the bytes.
     fn write_at(&self, offset: u64, data: Bytes) -> PortFuture<'_, Result<(), DiskError>>;
 
-    /// Forces all bytes and the length written before the call. After an error the bytes
-    /// are in an unknown state, and a later success proves nothing about them.
+    /// Makes all bytes and the length written before the call durable. After an error the state of
+    /// these bytes is undefined, and a later success proves nothing about them.
     fn sync_data(&self) -> PortFuture<'_, Result<(), DiskError>>;
 
-    /// Cuts or extends with a hole.
+    /// Truncates, or extends with a hole.
     fn set_len(&self, len: u64) -> PortFuture<'_, Result<(), DiskError>>;
 
     /// The length in bytes.
     fn len(&self) -> PortFuture<'_, Result<u64, DiskError>>;
 
-    /// Frees the space of a range, which then reads as zeros. The length stays.
+    /// Deallocates a range, which then reads as zeros. The length stays.
     fn punch(&self, offset: u64, len: u64) -> PortFuture<'_, Result<(), DiskError>>;
 
-    /// Whether anybody else has the file open or mapped, in this process or another one; `None`
-    /// where the system does not tell. Another open of the same owner is somebody else.
+    /// Whether another owner has the file open or mapped, in this process or another one; `None` if
+    /// the system does not report it. A second open of the same owner counts as another owner.
     fn is_held(&self) -> Option<bool> {
         None
     }
 
-    /// This open file for whoever is to read it past the port, with a descriptor of its own;
-    /// `None` where there is no such thing.
+    /// A descriptor of this open file for a reader outside the port, such as the kernel; `None` if
+    /// the disk has none.
     fn descriptor(&self) -> Option<OwnedFd> {
         None
     }
@@ -91,7 +92,7 @@ pub trait DiskFile {
 pub enum OpenMode {
     /// The file must exist.
     Existing,
-    /// The file is created if it does not exist.
+    /// Creates the file if it does not exist.
     Create,
     /// The file must not exist.
     CreateNew,
@@ -103,7 +104,7 @@ pub struct DiskSpace {
     pub total_bytes: u64,
 }
 
-/// What a caller can do about a failed disk operation.
+/// A failed disk operation. The variant decides the caller's remedy.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum DiskError {
     #[error("{path}: no such file")]

@@ -1,9 +1,9 @@
-//! What ebb asks of the world, cut where two real implementations differ: the
-//! operating system in production (`adapters/`) and the simulated world (`sim/`).
+//! Interfaces between ebb and its environment. A trait exists only where two real implementations
+//! differ: the operating system in production (`adapters/`) and the simulated world (`sim/`).
 //!
-//! Everything runs on one single-threaded executor per core, so futures need not be
-//! `Send` and shared state is `Rc`. No method blocks the thread for longer than a
-//! write into the page cache.
+//! Laws:
+//! - Each core runs one single-threaded executor: futures need not be `Send`, shared state is `Rc`.
+//! - No method blocks the thread for longer than a write into the page cache.
 
 mod bucket;
 mod clock;
@@ -26,7 +26,7 @@ use std::rc::Rc;
 /// A boxed future of a port method.
 pub type PortFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Everything that a node or a client is given of the world, except its bucket.
+/// The environment of a node or a client, except its bucket.
 #[derive(Clone)]
 pub struct Ports {
     pub disk: Rc<dyn Disk>,

@@ -2,8 +2,8 @@ use crate::PortFuture;
 use bytes::Bytes;
 use thiserror::Error;
 
-/// Ordered, reliable streams of frames between processes. A frame is opaque here; its
-/// bytes are `ebb_format::rpc`'s. An adapter adds only the length prefix.
+/// Ordered, reliable streams of frames between processes. Frames are opaque here; `ebb_format::rpc`
+/// defines their bytes. An adapter adds only the length prefix.
 pub trait Net {
     /// `address` is `host:port`.
     fn connect(&self, address: &str) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>>;
@@ -13,44 +13,44 @@ pub trait Net {
 pub trait Listener {
     fn accept(&mut self) -> PortFuture<'_, Result<Box<dyn Connection>, NetError>>;
 
-    /// What there was not enough of for the connection that was accepted last, but for what is kept
-    /// in reserve.
+    /// The resource that ran short when the last connection was accepted, if the adapter had to use
+    /// its reserve.
     fn shortage(&mut self) -> Option<String> {
         None
     }
 
-    /// The address bound, with the port that was chosen where 0 was asked for.
+    /// The bound address, with the chosen port if port 0 was requested.
     fn address(&self) -> String;
 }
 
 pub trait Connection {
-    /// The two directions, which may be used by different tasks.
+    /// Splits into the two directions, which different tasks can use.
     fn split(self: Box<Self>) -> (Box<dyn FrameSender>, Box<dyn FrameReceiver>);
 }
 
 pub trait FrameSender {
-    /// Completes when the frame has been handed to the transport, which says nothing
-    /// about its arrival. The parts are sent as one frame, in order.
+    /// Completes when the transport has accepted the frame; delivery is not confirmed. The buffers
+    /// form one frame, in order.
     fn send(&mut self, parts: Vec<Bytes>) -> PortFuture<'_, Result<(), NetError>>;
 }
 
 pub trait FrameReceiver {
-    /// The next frame; `None` once the peer has closed in good order.
+    /// The next frame; `None` after the peer has closed the connection cleanly.
     fn receive(&mut self) -> PortFuture<'_, Result<Option<Bytes>, NetError>>;
 }
 
-/// The longest frame that either side takes: a request of 1 MiB of file data and its header.
+/// Longest frame in either direction: a request with 1 MiB of file data and its header.
 pub const MAX_FRAME_BYTES: usize = (1 << 20) + (64 << 10);
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum NetError {
-    /// Nobody listens there, the name is unknown, or the way is closed: try again later.
+    /// No listener, an unknown name, or a closed route: retry later.
     #[error("{address}: {what}")]
     Unreachable { address: String, what: String },
-    /// The connection broke. Frames sent before may or may not have arrived.
+    /// The connection broke. Frames sent earlier may or may not have arrived.
     #[error("connection lost: {what}")]
     Broken { what: String },
-    /// The peer sent what is not a frame. The connection is of no further use.
+    /// The peer sent bytes that are not a frame. The connection is unusable.
     #[error("peer broke the protocol: {what}")]
     Protocol { what: String },
 }

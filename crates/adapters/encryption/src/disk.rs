@@ -8,10 +8,12 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-/// A disk whose files are encrypted. Their names, lengths and holes are not.
+/// A disk with encrypted file contents. Names, lengths and holes are not encrypted.
 ///
-/// Law: of a file there is one [`EncryptedFile`], however often it is open, since whoever changes
-/// it takes turns there. A name is locked while a file is opened, renamed or removed under it.
+/// Laws:
+/// - A file has at most one [`EncryptedFile`], however often it is open, since its latch serialises
+///   changes.
+/// - The latch of a name is held while a file is opened, renamed or removed under it.
 pub struct EncryptedDisk {
     inner: Rc<dyn Disk>,
     xts: Rc<Xts>,
@@ -19,10 +21,11 @@ pub struct EncryptedDisk {
     names: RefCell<BTreeMap<String, Name>>,
 }
 
-/// The file of that name, as long as it is open.
+/// The open file of a name, if there is one, behind the latch of the name.
 type Name = Rc<Mutex<Weak<EncryptedFile>>>;
 
-/// Names are kept for files that are not open any more until there are twice as many.
+/// Entries of closed files are removed only when the count of names reaches a power of two from
+/// here.
 const LEAST_NAMES: usize = 1024;
 
 impl EncryptedDisk {

@@ -1,17 +1,17 @@
-//! One encrypted file: a header, the contents in blocks of 16 bytes at their own offsets behind it,
-//! and a tail of zeros, so that the last block is whole and the length still says how long the file
-//! is.
+//! One encrypted file: a header, the contents in 16-byte blocks at their own offsets behind it, and
+//! a tail of zeros. The tail keeps the last block whole, so the stored length still determines the
+//! length of the contents.
 //!
 //! Laws:
-//! - A block is stored whole or not at all, and never depends on the length. So a power cut that
-//!   keeps a length and loses a block, or the other way round, does what it does to bytes that are
-//!   not encrypted.
-//! - Behind the end of the contents there are zeros when the file grows, whatever a power cut or a
-//!   write that failed has left there.
-//! - Before anything is written the header is, once in every open and again after a sync that
-//!   failed. A file without a header holds nothing that was ever forced, and reads as zeros.
-//! - Changes take turns: two writes may meet in a block, of which each changes a part. Reads take
-//!   none: a node reads and writes bytes of one block under the lock of their inode.
+//! - A block is stored whole or not at all and does not depend on the length. So a power cut that
+//!   keeps the length and loses a block, or keeps the block and loses the length, has the same
+//!   effect as on a plain file.
+//! - When the contents grow, the bytes behind their former end are zeros, whatever a power cut or a
+//!   failed write left there.
+//! - The header is written before any contents, once per open and again after a failed sync. A file
+//!   without a header holds no forced bytes and reads as zeros.
+//! - Changes are serialised: two writes can each change a part of one block. Reads are not: the
+//!   node reads and writes a block under the latch of its inode.
 
 use crate::xts::{BLOCK_BYTES, Xts};
 use bytes::{Bytes, BytesMut};
@@ -22,13 +22,13 @@ use futures_util::lock::Mutex;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Where the contents begin: blocks of the file system stay blocks of the contents.
+/// Offset of the contents. One page, so blocks of the file system stay blocks of the contents.
 pub const CONTENTS_AT: u64 = 4096;
 
-/// In two sectors of 512 bytes: with one header all contents would be lost.
+/// Two copies of the header in two sectors of 512 bytes: without a header all contents are lost.
 const HEADERS_AT: [usize; 2] = [0, CONTENTS_AT as usize / 2];
 
-/// Behind the contents, whatever their length.
+/// Zeros behind the contents, whatever their length.
 pub const TAIL_BYTES: u64 = BLOCK_BYTES as u64 - 1;
 
 pub const OVERHEAD_BYTES: u64 = CONTENTS_AT + TAIL_BYTES;
@@ -40,10 +40,10 @@ pub struct EncryptedFile {
     xts: Rc<Xts>,
     entropy: Rc<dyn Entropy>,
     path: String,
-    /// `None` where there is no header yet.
+    /// `None` until the file has a header.
     first_unit: Cell<Option<u128>>,
     header_is_written: Cell<bool>,
-    /// What is stored behind the end of the contents is known to be zeros.
+    /// Whether the stored bytes behind the end of the contents are zeros for certain.
     end_is_clean: Cell<bool>,
     changing: Mutex<()>,
 }
@@ -82,7 +82,7 @@ impl EncryptedFile {
         let start = round_down(offset);
         let wanted = (end.next_multiple_of(BLOCK) - start) as usize;
         let stored = self.inner.read_at(CONTENTS_AT + start, wanted).await?;
-        // The file may have been cut meanwhile.
+        // A concurrent truncation can shorten the read.
         let end = if stored.len() == wanted {
             end
         } else {
@@ -135,7 +135,7 @@ impl EncryptedFile {
         written
     }
 
-    /// A block as it is, with zeros for what is behind the end of the contents.
+    /// The contents of a block, padded with zeros behind the end of the contents.
     async fn block(&self, at: u64) -> Result<[u8; BLOCK_BYTES], DiskError> {
         let mut block = [0; BLOCK_BYTES];
         let contents = self.read(at, BLOCK_BYTES).await?;
@@ -152,25 +152,27 @@ impl EncryptedFile {
             None => {
                 let stored = self.inner.len().await?;
                 if stored > CONTENTS_AT {
-                    // Of a header that a power cut took. Nothing of it may come back under another.
+                    // Contents of a header that a power cut lost. They must not reappear under
+                    // another header.
                     self.inner.punch(CONTENTS_AT, stored - CONTENTS_AT).await?;
                     self.inner.sync_data().await?;
                 }
                 u128::from(self.entropy.next_u64()) << 64 | u128::from(self.entropy.next_u64())
             }
         };
-        // It stays, or what a write that fails has left of it would be taken for the next.
+        // Set before the write: after a failed write the disk can hold this header, and another one
+        // must not follow.
         self.first_unit.set(Some(first_unit));
         self.inner.write_at(0, header_page(first_unit)).await?;
         self.header_is_written.set(true);
         Ok(first_unit)
     }
 
-    /// Before the contents grow from this length.
+    /// Clears the bytes behind `len`, before the contents grow from there.
     async fn clean_end(&self, len: u64) -> Result<(), DiskError> {
         if !self.end_is_clean.get() {
             if self.clear_behind(len).await? {
-                // Or a power cut could keep the growth and bring back what was there.
+                // Without the sync a power cut could keep the growth and restore the old bytes.
                 self.inner.sync_data().await?;
             }
             self.end_is_clean.set(true);
@@ -178,8 +180,9 @@ impl EncryptedFile {
         Ok(())
     }
 
-    /// Contents of this length would get zeros behind them in their last block and in their tail.
-    /// What is cut through by that is cleared whole: it may stay. Says whether there was anything.
+    /// Zeros the bytes behind `len` in its last block and in the tail. It clears a whole block of
+    /// the tail, since a partly cleared block would decrypt to garbage. Returns whether any byte
+    /// was not zero.
     async fn clear_behind(&self, len: u64) -> Result<bool, DiskError> {
         if self.first_unit.get().is_none() {
             return Ok(false);
@@ -215,7 +218,8 @@ impl EncryptedFile {
         }
         match len > before {
             true => self.clean_end(before).await?,
-            // Before the cut, or whoever dies in between leaves behind it what was cut off.
+            // Clear before the truncation: a crash in between would leave the truncated bytes
+            // behind the end.
             false => drop(self.clear_behind(len).await?),
         }
         self.inner.set_len(if len == 0 { CONTENTS_AT } else { len + OVERHEAD_BYTES }).await
@@ -228,7 +232,7 @@ impl EncryptedFile {
             return Ok(());
         }
         let from = offset.next_multiple_of(BLOCK);
-        // Behind the end of the contents there is nothing to keep.
+        // Behind the end of the contents no byte needs to be kept.
         let to = if end == contents_len { end.next_multiple_of(BLOCK) } else { round_down(end) };
         if self.first_unit.get().is_some() {
             for edge in [offset..from.min(end), to.max(from.min(end))..end] {
@@ -246,7 +250,7 @@ impl EncryptedFile {
     }
 }
 
-/// `None` if no header has arrived.
+/// `None` if the disk holds no header.
 fn first_unit(page: &[u8]) -> Result<Option<u128>, FormatError> {
     let mut damage = None;
     for at in HEADERS_AT {
@@ -289,7 +293,8 @@ impl DiskFile for EncryptedFile {
         Box::pin(async {
             let synced = self.inner.sync_data().await;
             if synced.is_err() {
-                // The system may call the header written now, which it is not.
+                // After a failed sync the system can mark the page clean although the header is not
+                // on the disk.
                 self.header_is_written.set(false);
             }
             synced

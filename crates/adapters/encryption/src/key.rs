@@ -9,11 +9,11 @@ const KEY_BYTES: usize = 32;
 
 pub(crate) const DATA_KEY_BYTES: usize = 64;
 
-/// The owner's key. It is never printed, and overwritten when it is dropped.
+/// The owner's key. Never printed; zeroed on drop.
 #[derive(Clone)]
 pub struct Key(Zeroizing<[u8; KEY_BYTES]>);
 
-/// Says nothing of what was given.
+/// Reports the length of the input and none of its bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "a key is {KEY_BYTES} random bytes, or {} hexadecimal digits and white space, and {len_bytes} \
@@ -25,11 +25,11 @@ pub struct KeyError {
 }
 
 impl Key {
-    /// Of a key file or of what a command has printed.
+    /// Parses the bytes of a key file or the output of a key command.
     pub fn parse(given: &[u8]) -> Result<Key, KeyError> {
         let mut key = Zeroizing::new([0; KEY_BYTES]);
         let text = given.trim_ascii();
-        // A password has far less in it than a key.
+        // Printable input of 32 bytes is a password, with far less entropy than a key.
         let is_text =
             given.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace());
         if given.len() == KEY_BYTES && !is_text {
@@ -46,7 +46,7 @@ impl Key {
         Ok(Key(key))
     }
 
-    /// RFC 3394.
+    /// Wraps by RFC 3394.
     pub(crate) fn wrap(&self, key: &DataKey) -> WrappedKey {
         let mut wrapped = [0; WRAPPED_KEY_BYTES];
         KwAes256::new(&(*self.0).into())
@@ -55,7 +55,7 @@ impl Key {
         WrappedKey(wrapped)
     }
 
-    /// `None` if it was wrapped with another key.
+    /// `None` if another key wrapped it.
     pub(crate) fn unwrap(&self, wrapped: &WrappedKey) -> Option<DataKey> {
         let mut key = Zeroizing::new([0; DATA_KEY_BYTES]);
         KwAes256::new(&(*self.0).into()).unwrap_key(&wrapped.0, &mut *key).ok()?;
@@ -69,7 +69,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// What the files of a data directory are encrypted with: two keys.
+/// Encrypts the files of a data directory: two AES-256 keys for XTS.
 pub(crate) struct DataKey(pub Zeroizing<[u8; DATA_KEY_BYTES]>);
 
 impl DataKey {
@@ -86,7 +86,7 @@ mod tests {
 
     const HEX: &[u8] = b"6465666768696a6b6c6d6e6f707172737475767778797A7B7C7D7E7F80818283\n";
 
-    /// The wrapped key is OpenSSL's.
+    /// The expected bytes come from OpenSSL.
     #[test]
     fn only_the_key_that_wrapped_unwraps() {
         let key = Key::parse(HEX).unwrap();

@@ -1,8 +1,8 @@
-//! Encryption at rest: any disk, with the contents of all its files encrypted (decision 11). Bytes
-//! and what they protect from are `docs/format/encryption.md`'s.
+//! Encryption at rest: a disk that encrypts the contents of all its files (decision 11).
+//! `docs/format/encryption.md` specifies the bytes and the threat model.
 //!
-//! The data directory has a key of its own, drawn at random, which is in it encrypted with the
-//! owner's. So a wrong key is refused before anything is read with it.
+//! Law: each data directory has a random data key, stored in it wrapped with the owner's key.
+//! Unwrapping detects a wrong key before any file is read with it.
 
 mod disk;
 mod file;
@@ -19,13 +19,14 @@ use key::DataKey;
 use std::rc::Rc;
 use thiserror::Error;
 
-/// Holds the wrapped key, in the clear.
+/// File with the wrapped key, itself not encrypted.
 pub(crate) const KEY_FILE: &str = "encryption";
 pub(crate) const KEY_DRAFT: &str = "encryption.new";
 
 const MAX_KEY_FILE_BYTES: usize = 4 << 10;
 
-/// What a node makes in a data directory. One that has nothing of it can become an encrypted one.
+/// Names that a node creates in a data directory. A directory without any of them can become
+/// encrypted.
 const OF_A_NODE: [&str; 6] = ["identity", "identity.new", "log", "packs", "snapshot", "store"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -42,15 +43,14 @@ pub enum EncryptionError {
     #[error("it is encrypted with another key than the one that was given")]
     WrongKey,
     #[error(
-        "a key was given, and what is there is not encrypted: start without a key and unmount, so \
-         that everything is in the bucket, \
-         and then with the key and an empty data directory"
+        "a key was given, and the data directory is not encrypted: start without a key and unmount, \
+         so that everything is in the bucket, and then with the key and an empty data directory"
     )]
     Plain,
 }
 
-/// The disk as a node is to see it: encrypted if a key is given. One that nobody has used yet is
-/// made so. Whatever is refused is refused before anything has changed.
+/// Opens the disk for a node: encrypted if a key is given. An unused data directory becomes
+/// encrypted. Every error is returned before any change.
 pub async fn open(
     disk: Rc<dyn Disk>,
     key: Option<&Key>,
@@ -72,8 +72,8 @@ pub async fn open(
     Ok(Rc::new(EncryptedDisk::new(disk, &data_key, entropy)))
 }
 
-/// The owner's key becomes another one: what is encrypted stays as it is. The data directory is
-/// locked.
+/// Replaces the owner's key; the data key and the files stay the same. The caller holds the lock of
+/// the data directory.
 pub async fn change_key(disk: &dyn Disk, from: &Key, to: &Key) -> Result<(), EncryptionError> {
     let wrapped = load(disk).await?.ok_or_else(|| DiskError::NotFound { path: KEY_FILE.into() })?;
     let data_key = from.unwrap(&wrapped).ok_or(EncryptionError::WrongKey)?;
@@ -88,7 +88,7 @@ async fn load(disk: &dyn Disk) -> Result<Option<WrappedKey>, EncryptionError> {
     }
 }
 
-/// What was there before stays until the new one is forced.
+/// Replaces the key file atomically: the old one stays until the new one is durable.
 async fn store(disk: &dyn Disk, key: &WrappedKey) -> Result<(), DiskError> {
     let file = disk.open(KEY_DRAFT, OpenMode::Create).await?;
     file.set_len(0).await?;

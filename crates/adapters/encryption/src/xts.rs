@@ -1,5 +1,5 @@
-//! XTS-AES-256 (IEEE 1619, NIST SP 800-38E) over data units of 4 KiB, of which any run of whole
-//! blocks can be encrypted by itself.
+//! XTS-AES-256 (IEEE 1619, NIST SP 800-38E) over data units of 4 KiB. Any run of whole blocks of a
+//! unit can be encrypted independently.
 
 use crate::key::DataKey;
 use aes::Aes256;
@@ -9,10 +9,10 @@ pub const BLOCK_BYTES: usize = 16;
 
 const UNIT_BYTES: u64 = 4096;
 
-/// Blocks that are on their way through the processor at one time.
+/// Blocks per call of the cipher, which pipelines them.
 const BATCH: usize = 32;
 
-/// Overwritten when it is dropped.
+/// Zeroed on drop.
 pub struct Xts {
     contents: Aes256,
     tweaks: Aes256,
@@ -31,13 +31,13 @@ impl Xts {
         Xts { contents: cipher(contents), tweaks: cipher(tweaks) }
     }
 
-    /// Encrypts whole blocks, which begin at `offset` of a file that begins with `first_unit`.
+    /// Encrypts whole blocks at `offset` of a file whose first unit is `first_unit`.
     pub fn encrypt(&self, first_unit: u128, offset: u64, bytes: &mut [u8]) {
         self.run(first_unit, offset, bytes, Direction::Encrypt);
     }
 
-    /// The reverse. A block that is all zeros was never written, or punched: it stays as it is. One
-    /// that is zeros because it was encrypted to that comes once in 2^128.
+    /// Decrypts whole blocks. An all-zero block was never written or was punched: it stays zero.
+    /// Ciphertext is all zeros with a probability of 2^-128 per block.
     pub fn decrypt(&self, first_unit: u128, offset: u64, bytes: &mut [u8]) {
         self.run(first_unit, offset, bytes, Direction::Decrypt);
     }
@@ -68,7 +68,7 @@ impl Xts {
         u128::from_le_bytes(block.0)
     }
 
-    /// Gives the tweak of the block that follows.
+    /// Returns the tweak of the next block.
     fn batch(&self, blocks: &mut [Block<Aes256>], mut tweak: u128, direction: Direction) -> u128 {
         let mut tweaks = [0; BATCH];
         let mut untouched = [false; BATCH];
@@ -112,7 +112,7 @@ mod tests {
             .collect()
     }
 
-    /// Vector 10 of IEEE 1619, whose unit is an eighth of one here.
+    /// Vector 10 of IEEE 1619; its unit is an eighth of one here.
     #[test]
     fn the_published_example() {
         let key = bytes(
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(run, plain);
     }
 
-    /// Several units, as OpenSSL encrypts each, and any part of them by itself.
+    /// Several units match OpenSSL's output, and any part of them encrypts alike on its own.
     #[test]
     fn a_part_is_encrypted_as_it_is_in_the_whole() {
         let first_unit = (1 << 64) + 7;
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    /// Zeros that were written are no zeros on the disk; zeros on the disk were never written.
+    /// Written zeros are not zeros on the disk; zeros on the disk were never written.
     #[test]
     fn holes_are_zeros() {
         let xts = xts([7; 64]);

@@ -30,8 +30,8 @@ impl Clock for OsClock {
     }
 }
 
-/// tokio's timers stand still while the machine is suspended and boot time does not.
-/// Naps bound how late a sleeper wakes after a resume, which a lease's holder must know.
+/// tokio's timers stop during suspension and boot time does not. This bounds how late a sleeper
+/// wakes after a resume, which the holder of a lease depends on.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
 fn read(clock: libc::clockid_t) -> libc::timespec {

@@ -1,23 +1,23 @@
-//! How many descriptors this process may have open: as many as the system lets it, but for some
-//! that are kept for who asks what is wrong.
+//! The limit of open file descriptors: the maximum that the system allows, minus a reserve for
+//! administrative connections.
 
 use std::fs::File;
 use std::io;
 
-/// For connections that are accepted when all others are in use.
+/// Reserve for connections that are accepted when all other descriptors are in use.
 const KEPT: u64 = 16;
 
-/// Programs that are started have the same limit, and some go through all descriptors below it.
+/// Upper bound: child processes inherit the limit, and some close every descriptor below it.
 const MOST: u64 = 1 << 20;
 
-/// Sets the limit. Of few descriptors fewer are kept.
+/// Raises the limit. A low hard limit shrinks the reserve.
 pub(crate) fn raise() -> io::Result<()> {
     let limit = limit()?;
     let most = limit.rlim_max.min(MOST);
     set(libc::rlimit { rlim_cur: most - KEPT.min(most / 4), ..limit })
 }
 
-/// Runs `work`, which may open what is kept.
+/// Runs `work` with the reserve available.
 pub(crate) fn beyond<T>(work: impl FnOnce() -> T) -> T {
     let usual = limit().ok().filter(|usual| {
         set(libc::rlimit { rlim_cur: (usual.rlim_cur + KEPT).min(usual.rlim_max), ..*usual })
@@ -30,7 +30,8 @@ pub(crate) fn beyond<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Says that there are no more. `short`: it has been seen.
+/// The error that opening a descriptor returns now, if any. `short`: the caller has just seen
+/// EMFILE.
 pub(crate) fn shortage(short: bool) -> Option<String> {
     let short = if short {
         Some(io::Error::from_raw_os_error(libc::EMFILE))

@@ -12,23 +12,23 @@ use std::rc::Rc;
 
 /// A data directory of this machine.
 ///
-/// What runs on the caller's thread and what on the blocking pool was chosen by
-/// measurement (ext4, warm): a hop to the pool and back costs 26 µs, opening a file 8,
-/// creating one or a directory 35 to 38, 4 KiB written into the page cache 5 or read from
-/// it 1; so these run at once. Whatever can wait for the device or free the blocks of a
-/// large file (88 ms for 256 MiB) goes to the pool: sync, remove, rename over, cut,
-/// punch, list, large writes, and reads of what is not cached.
+/// Measurements decided which calls run on the caller's thread and which on the blocking pool
+/// (ext4, warm cache). A hop to the pool and back costs 26 µs. Opening a file costs 8 µs, creating
+/// a file or a directory 35 to 38 µs, writing 4 KiB into the page cache 5 µs, reading it back 1 µs:
+/// these run on the caller's thread. Calls that can wait for the device or free the blocks of a
+/// large file (88 ms for 256 MiB) go to the pool: sync, remove, rename over, truncate, punch, list,
+/// large writes, and reads of uncached bytes.
 pub struct OsDisk {
-    /// Absolute, so that a later change of the working directory does not move it.
+    /// Absolute, so a later change of the working directory has no effect.
     root: PathBuf,
     boot_id: u128,
-    /// Locked while it is open.
+    /// Holds the flock(2) lock while it is open.
     lock: RefCell<Option<File>>,
 }
 
 impl OsDisk {
-    /// The directory is made if it is missing; only its owner may enter it. Its name survives a
-    /// power cut, or what is forced in it later would not.
+    /// Creates the directory with mode 0700 if it is missing and makes its name durable: otherwise
+    /// a power cut could lose the directory with all bytes that were forced in it.
     pub fn open(data_dir: &Path) -> Result<OsDisk, DiskError> {
         let at = |error| failed(data_dir, error);
         make_durably(data_dir).map_err(at)?;
@@ -64,7 +64,7 @@ impl OsDisk {
             .truncate(false)
             .mode(0o600)
             .open(&path);
-        // Who only looks at what is there needs no more.
+        // On a read-only disk, inspection needs no write access.
         let is_only_read = opened.as_ref().is_err_and(is_read_only_disk);
         let mut file = if is_only_read { File::open(&path) } else { opened }.map_err(at)?;
         // SAFETY: flock takes no memory, and the descriptor is open.
@@ -166,15 +166,15 @@ impl Disk for OsDisk {
     }
 }
 
-/// Makes a directory and its missing parents, each name forced before the next is made: so of
-/// those that are there only the last can be of a run that was killed before it forced it.
+/// Creates a directory and its missing parents, and forces each name before the next is created. So
+/// after a crash at most the last existing name is not durable.
 fn make_durably(dir: &Path) -> io::Result<()> {
     let dir = std::path::absolute(dir)?;
     let missing: Vec<&Path> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
     let there = missing.last().map_or(Some(&*dir), |first| first.parent());
     if let Some(parent) = there.and_then(Path::parent) {
         match sync_dir_now(parent) {
-            // Who may not list what is there has not made it either.
+            // A user without read permission on the parent did not create the directory either.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             synced => synced?,
         }
@@ -193,7 +193,7 @@ fn sync_dir_now(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// In the data directory; holds the process id of its owner, for people. `list` does not show it.
+/// In the data directory, with the process id of its owner for operators. `list` hides it.
 const LOCK_FILE: &str = "LOCK";
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
@@ -211,14 +211,14 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// What a caller can do about an error of the operating system.
+/// Maps an error of the operating system to the caller's remedy.
 pub(crate) fn failed(path: &Path, error: io::Error) -> DiskError {
     let path = path.display().to_string();
     match error.raw_os_error() {
         Some(libc::ENOENT) => DiskError::NotFound { path },
         Some(libc::EEXIST) => DiskError::Exists { path },
         Some(libc::ENOSPC | libc::EDQUOT) => DiskError::NoSpace,
-        // Of a file that could only be opened to be read.
+        // A write to a file of a read-only disk, which `open_file` opened for reading.
         Some(libc::EBADF) => {
             DiskError::Failed { path, what: io::Error::from_raw_os_error(libc::EROFS).to_string() }
         }
@@ -234,7 +234,7 @@ fn open_file(path: PathBuf, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskErro
         .create_new(mode == OpenMode::CreateNew)
         .mode(0o600)
         .open(&path);
-    // To be read: what is written to it fails then.
+    // A read-only disk: open for reading; later writes fail.
     let opened = opened.or_else(|error| {
         if is_read_only_disk(&error) { File::open(&path).map_err(|_| error) } else { Err(error) }
     });
@@ -244,7 +244,7 @@ fn open_file(path: PathBuf, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskErro
     }
 }
 
-/// As that of a disk that something has happened to.
+/// A file system that the kernel remounted read-only after an I/O error is one example.
 fn is_read_only_disk(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ReadOnlyFilesystem
 }
@@ -257,7 +257,8 @@ fn names_in(path: &Path) -> io::Result<Vec<String>> {
     entries
         .map(|entry| {
             entry?.file_name().into_string().map_err(|name| {
-                // Never ours. Passing it over could hide that the directory is somebody else's.
+                // ebb never creates such a name. Skipping it could hide that the directory belongs
+                // to another program.
                 io::Error::new(
                     io::ErrorKind::InvalidData,
                     format!("holds the foreign name {name:?}"),
@@ -281,11 +282,11 @@ fn space_of(root: &Path) -> io::Result<DiskSpace> {
     })
 }
 
-/// A file that is made and removed again to see how long it can be.
+/// A file that `longest_at` creates and removes.
 const PROBE: &str = "probe";
 
-/// There is no asking a file system for this, so lengths are tried. What the process may not
-/// exceed is not tried: that would end it.
+/// Linux does not report the maximum file length, so this searches for it with ftruncate(2). It
+/// stays within RLIMIT_FSIZE: exceeding that would end the process with SIGXFSZ.
 fn longest_at(path: &Path) -> io::Result<u64> {
     // SAFETY: rlimit is plain data, for which zeros are a value.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
@@ -316,14 +317,14 @@ fn longest_of(file: &File, most: u64) -> io::Result<u64> {
     Ok(low)
 }
 
-/// Who holds the lock, as its file and /proc say.
+/// The owner of the lock, from the lock file and /proc.
 fn owner(lock: &mut File) -> String {
     let mut text = String::new();
     let pid = match lock.read_to_string(&mut text) {
         Ok(_) => text.trim().parse::<u32>().ok(),
         Err(_) => None,
     };
-    // The new owner may not have written its id yet.
+    // A new owner has not written its id yet.
     let Some(pid) = pid else { return "another process".into() };
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(command) => format!("process {pid} ({})", command.trim()),

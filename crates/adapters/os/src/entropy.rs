@@ -13,7 +13,8 @@ impl Entropy for OsEntropy {
             if got == bytes.len() as isize {
                 return u64::from_ne_bytes(bytes);
             }
-            // Only a signal before the pool is seeded at boot interrupts so short a read.
+            // A short read happens only if a signal interrupts the call before the pool is seeded
+            // at boot.
             let error = io::Error::last_os_error();
             assert!(error.kind() == io::ErrorKind::Interrupted, "getrandom: {error}");
         }

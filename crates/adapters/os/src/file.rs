@@ -8,19 +8,19 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Once};
 
-/// Writing this much into the page cache takes a millisecond and more, and everybody else would
-/// wait for it. What one call of an application writes is less: it would wait longer for two
-/// processors.
+/// Writes from this length on go to the blocking pool: copying 2 MiB into the page cache takes over
+/// 1 ms, which would stall every other task. Single application writes are shorter, and a hop would
+/// delay them by two thread switches.
 const ASIDE_FROM_BYTES: usize = 2 << 20;
 
-/// What applications write for long goes to the disk in pieces of this length meanwhile, instead of
-/// all at once when it is forced.
+/// Writeback starts for each completed range of this length, so a long sequence of writes does not
+/// reach the disk at once at the next sync.
 const WRITTEN_BEHIND_BYTES: u64 = 8 << 20;
 
 /// An open file of a data directory.
 pub struct OsFile {
     path: PathBuf,
-    /// Shared with what runs on the blocking pool, which may outlive the caller.
+    /// Shared with jobs on the blocking pool, which can outlive the caller.
     file: Arc<File>,
 }
 
@@ -29,8 +29,8 @@ impl OsFile {
         OsFile { path, file: Arc::new(file) }
     }
 
-    /// Has the pieces that end between `from` and `to` written to the disk. Nobody waits for that,
-    /// and what fails then the next sync says.
+    /// Starts writeback of the ranges that end between `from` and `to`, without waiting. The next
+    /// sync reports any failure.
     fn write_behind(&self, from: u64, to: u64) {
         let (begin, end) = (
             from / WRITTEN_BEHIND_BYTES * WRITTEN_BEHIND_BYTES,
@@ -63,8 +63,8 @@ impl OsFile {
 impl DiskFile for OsFile {
     fn read_at(&self, offset: u64, len: usize) -> PortFuture<'_, Result<Bytes, DiskError>> {
         Box::pin(async move {
-            // Not filled with zeros first, which would be half of what a read of cached bytes
-            // costs.
+            // The buffer is not zeroed first: that would be half the cost of a read of cached
+            // bytes.
             let mut buffer = Vec::with_capacity(len);
             let whole = read_cached(&self.file, offset, len, &mut buffer)
                 .map_err(|error| failed(&self.path, error))?;
@@ -79,7 +79,7 @@ impl DiskFile for OsFile {
     }
 
     fn write_at(&self, offset: u64, data: Bytes) -> PortFuture<'_, Result<(), DiskError>> {
-        // Continues short writes and repeats interrupted ones.
+        // `write_all_at` continues short writes and retries interrupted ones.
         Box::pin(async move {
             if data.len() >= ASIDE_FROM_BYTES {
                 return self.blocking(move |file| file.write_all_at(&data, offset)).await;
@@ -120,8 +120,8 @@ impl DiskFile for OsFile {
     }
 }
 
-/// Reads what the page cache holds of `len` bytes, without waiting for the device. Says whether
-/// that is all: `len` bytes, or up to the end of the file.
+/// Reads the cached prefix of `len` bytes without waiting for the device. Returns whether the read
+/// is complete: `len` bytes, or up to the end of the file.
 fn read_cached(file: &File, offset: u64, len: usize, buffer: &mut Vec<u8>) -> io::Result<bool> {
     while buffer.len() < len {
         let error = match read_more(file, offset, len, buffer, libc::RWF_NOWAIT) {
@@ -131,7 +131,7 @@ fn read_cached(file: &File, offset: u64, len: usize, buffer: &mut Vec<u8>) -> io
         };
         match error.raw_os_error() {
             Some(libc::EINTR) => {}
-            // Not cached, or a file system or kernel that cannot tell.
+            // Not cached, or the file system or kernel does not support RWF_NOWAIT.
             Some(libc::EAGAIN | libc::EOPNOTSUPP | libc::ENOSYS) => return Ok(false),
             _ => return Err(error),
         }
@@ -139,7 +139,7 @@ fn read_cached(file: &File, offset: u64, len: usize, buffer: &mut Vec<u8>) -> io
     Ok(true)
 }
 
-/// Reads until there are `len` bytes or the file ends.
+/// Reads until the buffer has `len` bytes or the file ends.
 fn read_rest(file: &File, offset: u64, len: usize, mut buffer: Vec<u8>) -> io::Result<Vec<u8>> {
     while buffer.len() < len {
         match read_more(file, offset, len, &mut buffer, 0) {
@@ -152,8 +152,8 @@ fn read_rest(file: &File, offset: u64, len: usize, mut buffer: Vec<u8>) -> io::R
     Ok(buffer)
 }
 
-/// Appends some of what is missing of the `len` bytes at `offset`; says how many, none at the end
-/// of the file.
+/// Appends some of the missing bytes of the `len` bytes at `offset`. Returns their count; 0 at the
+/// end of the file.
 fn read_more(
     file: &File,
     offset: u64,
@@ -166,16 +166,16 @@ fn read_more(
     buffer.reserve_exact(wanted);
     let iov =
         libc::iovec { iov_base: buffer.spare_capacity_mut().as_mut_ptr().cast(), iov_len: wanted };
-    // SAFETY: `iov` describes memory of the buffer behind its bytes, of which `wanted` are there.
+    // SAFETY: `iov` describes the spare capacity of the buffer, at least `wanted` bytes.
     let got = unsafe { libc::preadv2(file.as_raw_fd(), &iov, 1, at, flags) };
     let got = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    // SAFETY: the kernel has written the first `got` of them.
+    // SAFETY: the kernel has initialised the first `got` bytes of the spare capacity.
     unsafe { buffer.set_len(buffer.len() + got) };
     Ok(got)
 }
 
 fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    // The kernel takes an empty range for a mistake; here it is nothing to do.
+    // The kernel rejects an empty range with EINVAL; here it is a no-op.
     if len == 0 {
         return Ok(());
     }
@@ -193,13 +193,13 @@ fn punch(file: &File, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// A write lease is had only by the one who has the file open, whose mappings there are none of.
+/// Tries to take a kernel file lease (F_SETLEASE, F_WRLCK). The kernel grants it only if no other
+/// open file description or mapping of the file exists.
 fn is_held(file: &File) -> Option<bool> {
-    // Whoever opens the file in the moment that the lease lasts has this process signalled, which
-    // would end it.
+    // An open by another process during the lease sends SIGIO to this process, which would end it.
     static DEAF: Once = Once::new();
     DEAF.call_once(|| {
-        // SAFETY: to ignore a signal runs nothing.
+        // SAFETY: ignoring a signal runs no handler.
         unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
     });
     // SAFETY: fcntl takes plain integers, and the descriptor is open.

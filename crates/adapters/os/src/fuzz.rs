@@ -1,4 +1,4 @@
-//! What the fuzz targets reach.
+//! Entry points for the fuzz targets.
 
 use crate::memory;
 use crate::net::Receiver;
@@ -9,8 +9,8 @@ use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// A stream of frames that arrives in pieces of so many bytes: the same frames come out as of the
-/// whole.
+/// Feeds a stream of frames in reads of `piece` bytes and checks that the same frames come out as
+/// from the whole stream.
 pub fn frames(stream: &[u8], piece: usize) {
     let mut receiver = Receiver {
         read: Pieces { rest: stream, piece: piece.max(1) },
@@ -59,7 +59,7 @@ impl AsyncRead for Pieces<'_> {
     }
 }
 
-/// What files of `/proc` and `/sys` might say of memory.
+/// Parses possible contents of files of `/proc` and `/sys` about memory.
 pub fn memory(told: &str) {
     memory::of_machine(told);
     let (groups, limit) = told.split_once("\n\n").unwrap_or((told, ""));

@@ -1,7 +1,7 @@
-//! The ports over Linux. Nothing here decides anything: each method is one thing that
-//! the operating system does, its errors put into the words of the ports.
+//! The ports over Linux. Nothing here decides anything: each method is one operation of the
+//! operating system, with its errors mapped to those of the ports.
 //!
-//! To be used inside a tokio `LocalSet` (or local runtime) with I/O and time enabled.
+//! The ports must run inside a tokio `LocalSet` (or local runtime) with I/O and time enabled.
 
 mod clock;
 mod descriptors;
@@ -27,8 +27,8 @@ use ebb_ports::{DiskError, Ports};
 use std::path::Path;
 use std::rc::Rc;
 
-/// The world, with `data_dir` as the disk. The directory is made if it is missing, and this process
-/// may have as many descriptors open as the system lets it.
+/// The ports with `data_dir` as the disk. Creates a missing directory and raises the limit of open
+/// file descriptors.
 pub fn ports(data_dir: &Path) -> Result<Ports, DiskError> {
     if let Err(error) = descriptors::raise() {
         tracing::warn!("the limit of descriptors cannot be raised: {error}");

@@ -1,10 +1,10 @@
-//! How much memory this process can have.
+//! The memory available to this process.
 
 use std::fs::read_to_string;
 use std::path::Path;
 
-/// That of the machine, or what the control groups of the process leave of it, if that is less.
-/// `None` where the system does not say.
+/// The memory of the machine, or the lowest limit of the process's control groups if that is less,
+/// in bytes. `None` if the system does not report it.
 pub fn memory_bytes() -> Option<u64> {
     let machine = of_machine(&read_to_string("/proc/meminfo").ok()?)?;
     let groups = read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -19,8 +19,8 @@ pub(crate) fn of_machine(meminfo: &str) -> Option<u64> {
     total.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Of the process's groups and all above them, of either version. One that has no limit says `max`
-/// or a number larger than any memory.
+/// Limits of the process's control groups and all their ancestors, cgroup v1 and v2. A group
+/// without a limit has `max` or a number above any memory size.
 pub(crate) fn limits(
     groups: &str,
     read: impl Fn(&str) -> Option<String>,

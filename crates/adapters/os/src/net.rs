@@ -16,10 +16,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-// What the format lets pass, the transport must carry.
+// The transport must carry every message that the format allows.
 const _: () = assert!(MAX_MESSAGE_BYTES == MAX_FRAME_BYTES);
 
-/// Addresses are `host:port`, or `unix:/path` for what only the user who listens may reach.
+/// Addresses are `host:port`, or `unix:/path` for sockets that only the listening user can reach.
 pub struct OsNet;
 
 impl Net for OsNet {
@@ -66,10 +66,11 @@ impl Net for OsNet {
     }
 }
 
-/// What an address of a unix socket begins with.
+/// Prefix of a unix socket's address.
 const UNIX: &str = "unix:";
 
-/// A socket that only its owner may connect to. What a dead process left at the path is replaced.
+/// Binds a socket that only its owner can connect to, and replaces the socket of a dead process at
+/// the path.
 fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let draft = path.with_extension("new");
     for old in [&draft, path] {
@@ -78,7 +79,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
             _ => {}
         }
     }
-    // Under its name nobody finds it with other rights than these.
+    // The socket gets its name only after its permissions, so no client finds it with other ones.
     let listener = UnixListener::bind(&draft)?;
     std::fs::set_permissions(&draft, std::fs::Permissions::from_mode(0o600))?;
     std::fs::rename(&draft, path)?;
@@ -88,7 +89,7 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
 struct Accepting {
     listener: TcpListener,
     address: String,
-    /// The last connection was accepted beyond the limit of descriptors.
+    /// The last connection was accepted with a descriptor of the reserve.
     short: bool,
 }
 
@@ -151,8 +152,8 @@ impl Drop for AcceptingLocally {
     }
 }
 
-/// The next connection. Where the process has all the descriptors that it may have open, it is
-/// accepted beyond that and `short` says so: who asks what is wrong is to be answered.
+/// The next connection. If the process has no descriptor left, it accepts with one of the reserve
+/// and sets `short`, so that `ebb status` still gets a reply.
 async fn accept<T>(
     address: &str,
     short: &mut bool,
@@ -174,10 +175,10 @@ async fn accept<T>(
     }
 }
 
-/// Whether a failed accept is no reason to stop listening.
+/// Returns `Ok` if the listener can continue after a failed accept.
 async fn pass_over(address: &str, error: io::Error) -> Result<(), NetError> {
     match error.raw_os_error() {
-        // Of the connection, which went away while it waited; accept(2) lists them.
+        // Errors of a connection that went away while it was queued; accept(2) lists them.
         Some(
             libc::ECONNABORTED
             | libc::ECONNRESET
@@ -191,7 +192,7 @@ async fn pass_over(address: &str, error: io::Error) -> Result<(), NetError> {
             | libc::ENONET
             | libc::ENOPROTOOPT,
         ) => Ok(()),
-        // Of this process. Giving up would turn a shortage into an outage.
+        // Shortages of this process. Stopping the listener would turn a shortage into an outage.
         Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
             tracing::debug!("{address}: cannot accept a connection: {error}; trying again");
             tokio::time::sleep(SHORTAGE_PAUSE).await;
@@ -212,7 +213,7 @@ fn over_unix(stream: UnixStream, peer: String) -> Box<dyn Connection> {
     Box::new(Halves { read, write, peer })
 }
 
-/// A connection over a stream of bytes. Dropping `write` must close that direction.
+/// A connection over a byte stream. Dropping `write` must close that direction.
 struct Halves<R, W> {
     read: R,
     write: W,
@@ -229,12 +230,12 @@ impl<R: AsyncRead + Unpin + 'static, W: AsyncWrite + Unpin + 'static> Connection
     }
 }
 
-/// Dropping it tells the peer that no more frames come.
+/// Dropping it signals the end of the frames to the peer.
 struct Sender<W> {
     write: W,
     peer: String,
-    /// The last frame was sent to its end. One whose future was dropped, or that failed, may
-    /// stand half on the wire, and whatever followed would be taken for its rest.
+    /// The last frame was sent completely. A failed or dropped send can leave half a frame on the
+    /// wire, and the peer would read any later bytes as its rest.
     whole: bool,
 }
 
@@ -275,8 +276,8 @@ impl<W: AsyncWrite + Unpin> FrameSender for Sender<W> {
 pub(crate) struct Receiver<R> {
     pub(crate) read: R,
     pub(crate) peer: String,
-    /// What has arrived of the next frames. Here and not in the future, so that a receive
-    /// that is dropped half way loses nothing.
+    /// Received bytes of the next frames. They are kept here and not in the future, so a dropped
+    /// receive loses nothing.
     pub(crate) buffer: BytesMut,
 }
 
@@ -318,28 +319,27 @@ impl<R: AsyncRead + Unpin> FrameReceiver for Receiver<R> {
 
 const LENGTH_BYTES: usize = 4;
 
-/// Room for a read of small frames, many at once.
+/// Capacity for one read of many small frames.
 const READ_BYTES: usize = 16 << 10;
 
-/// A host that does not answer in this time is tried again by the caller, which knows better how
-/// long to go on.
+/// Timeout of one connection attempt. The caller decides how long to retry.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Long enough not to spin, short enough for a client not to notice.
 const SHORTAGE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A silent peer is probed after this many seconds, every so many, so many times: about
-/// 30 s until a vanished host is noticed, below any session's term.
+/// TCP keep-alive: a probe after 15 s of silence, then 3 probes every 5 s. A vanished host is
+/// detected after about 30 s, below any session's term.
 const KEEP_ALIVE_IDLE_SECS: i32 = 15;
 const KEEP_ALIVE_INTERVAL_SECS: i32 = 5;
 const KEEP_ALIVE_PROBES: i32 = 3;
 
-/// The same for bytes that are sent and never acknowledged.
+/// The same limit for bytes that are sent and never acknowledged.
 const UNACKNOWLEDGED_MS: i32 = 30_000;
 
 fn tune(stream: &TcpStream) -> io::Result<()> {
-    // A frame is always written whole; waiting for more only delays it (by 40 ms, with delayed
-    // acknowledgements).
+    // A frame is always written whole: waiting for more bytes only adds 40 ms (Nagle's algorithm
+    // with delayed acknowledgements).
     stream.set_nodelay(true)?;
     let fd = stream.as_raw_fd();
     set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;

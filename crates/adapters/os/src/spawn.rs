@@ -5,7 +5,7 @@ pub struct OsSpawn;
 
 impl Spawn for OsSpawn {
     fn spawn(&self, task: PortFuture<'static, ()>) {
-        // The task ends by itself, as the port says; nobody waits for it by its handle.
+        // The task ends by itself, as the port requires; the handle is not needed.
         drop(tokio::task::spawn_local(task));
     }
 }

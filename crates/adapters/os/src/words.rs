@@ -5,17 +5,18 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Memory that processes share by a descriptor: it lives as long as any of them has that.
+/// Memory that processes share through a descriptor. It lives as long as any process holds the
+/// descriptor or a mapping.
 pub struct SharedWords {
     words: NonNull<AtomicU64>,
     count: usize,
 }
 
 impl SharedWords {
-    /// Memory of its own, which takes up no more than is written to. The descriptor is closed on
-    /// exec.
+    /// Creates zeroed shared memory; only touched pages of it take up memory. The descriptor is
+    /// close-on-exec.
     pub fn make(count: usize) -> io::Result<OwnedFd> {
-        // SAFETY: the name ends in NUL; the descriptor that comes back is nobody else's.
+        // SAFETY: the name ends in NUL; no other code owns the returned descriptor.
         let file = unsafe {
             match libc::memfd_create(c"ebb".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) {
                 -1 => return Err(io::Error::last_os_error()),
@@ -23,7 +24,7 @@ impl SharedWords {
             }
         };
         file.set_len((count * WORD_BYTES) as u64)?;
-        // Or a mapping could be left without memory below it.
+        // The seals forbid truncation, which would leave a mapping without memory below it.
         // SAFETY: takes plain integers.
         match unsafe {
             libc::fcntl(
@@ -37,7 +38,7 @@ impl SharedWords {
         }
     }
 
-    /// The memory that [`SharedWords::make`] made.
+    /// Maps memory that [`SharedWords::make`] created.
     pub fn of(file: BorrowedFd<'_>) -> io::Result<SharedWords> {
         let file = File::from(file.try_clone_to_owned()?);
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
@@ -47,8 +48,8 @@ impl SharedWords {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let (protection, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a mapping at a place of the kernel's choice replaces none; the file is as long as
-        // it, and cannot become shorter.
+        // SAFETY: a mapping at an address that the kernel chooses replaces no other one; the file
+        // is as long as the mapping and cannot shrink.
         let mapped =
             unsafe { libc::mmap(std::ptr::null_mut(), len, protection, how, file.as_raw_fd(), 0) };
         match NonNull::new(mapped.cast()) {
@@ -82,7 +83,7 @@ impl Words for SharedWords {
 
 impl Drop for SharedWords {
     fn drop(&mut self) {
-        // SAFETY: the mapping that was made, of the length that it was made with.
+        // SAFETY: unmaps exactly the mapping that `of` created.
         unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * WORD_BYTES) };
     }
 }
@@ -106,7 +107,7 @@ mod tests {
         assert_eq!(other.load(99), 7);
     }
 
-    /// A file that could become shorter under the mapping would end the process with SIGBUS.
+    /// A file that can shrink under the mapping would end the process with SIGBUS.
     #[test]
     fn what_is_no_such_memory_is_refused() {
         let file = tempfile::tempfile().unwrap();

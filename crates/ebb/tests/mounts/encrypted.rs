@@ -144,7 +144,7 @@ fn only_the_right_key_is_taken() {
 
     mount("plain", &[]).good();
     place.umount();
-    mount("plain", &ENCRYPTED).refused(1, "what is there is not encrypted");
+    mount("plain", &ENCRYPTED).refused(1, "the data directory is not encrypted");
     mount("plain", &[]).good();
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
     place.umount();

@@ -51,7 +51,7 @@ proptest! {
         prop_assert_eq!(backup::decode(&backup::encode(&written)), Ok(written));
     }
 
-    /// White space may change; what the text says may not.
+    /// White space can change; the decoded value cannot.
     #[test]
     fn a_flipped_bit_never_gives_another_backup(bit: prop::sample::Index) {
         let mut bytes = backup::encode(&sample()).to_vec();
@@ -63,7 +63,7 @@ proptest! {
     }
 }
 
-/// A short or later manifest is named as what it is, and parts are as long as parts are.
+/// Truncation and a later version are reported as such; an impossible length of a part is invalid.
 #[test]
 fn what_is_wrong_is_told_apart() {
     let whole = backup::encode(&sample());

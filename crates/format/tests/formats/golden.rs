@@ -1,9 +1,8 @@
-//! Bytes that a released version may have written must be read for ever, so the bytes of
-//! sample values are kept under `golden/`, one line each: name, hex, and what they mean.
-//! A line that is no longer read as it says, or no longer written as it is, means that
-//! the format has changed: give it a new version and keep reading the old.
-//! `EBB_REGENERATE_GOLDEN=1 cargo test -p ebb-format` adds lines for new variants and
-//! replaces those that no longer hold; after a release only additions may be kept.
+//! Bytes that a released version can have written must stay readable for ever. So the bytes of
+//! sample values are kept under `golden/`, one line each: name, hex, and meaning. A line that
+//! decodes or encodes differently means that the format has changed: give it a new version and keep
+//! reading the old one. `EBB_REGENERATE_GOLDEN=1 cargo test -p ebb-format` adds lines for new
+//! variants and replaces lines that no longer match. After a release only additions are allowed.
 
 use crate::samples::{self, Draw};
 use crate::{backup, encryption, head, identity, page, record, rpc, segment, snapshot};
@@ -11,9 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// Situation: a node starts on a log, snapshot or bucket of an earlier build, or talks to one.
-/// Danger: a change of a type has silently moved a field. Expectation: the same bytes as
-/// ever, with the same meaning.
+/// Situation: a node reads a log, snapshot or bucket of an earlier build, or talks to an earlier
+/// build. Danger: a change of a type has silently moved a field. Expectation: the same bytes with
+/// the same meaning.
 #[test]
 fn bytes_are_those_of_the_golden_files() {
     check("record", record::golden(), record::reread);
@@ -62,7 +61,7 @@ pub fn named(samples: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> Vec<
     samples.into_iter().map(number).collect()
 }
 
-/// What bytes mean and how they are written today; `None` if they cannot be read.
+/// Meaning of the bytes and their current encoding; `None` if decoding fails.
 pub type Reread = fn(&[u8]) -> Option<(String, Vec<u8>)>;
 
 fn check(format: &str, samples: Vec<(String, Vec<u8>)>, reread: Reread) {

@@ -57,7 +57,7 @@ proptest! {
         prop_assert_eq!(head::decode(&head::encode(&head)), Ok(head));
     }
 
-    /// White space may change; what the text says may not.
+    /// White space can change; the decoded value cannot.
     #[test]
     fn a_flipped_bit_never_gives_another_head(bit: prop::sample::Index) {
         let mut bytes = head::encode(&sample()).to_vec();
@@ -81,7 +81,7 @@ fn it_reads_well() {
     assert!(text.ends_with("}\n"));
 }
 
-/// Each thing that can be wrong says so in words that help.
+/// Every kind of invalid text has its own error.
 #[test]
 fn what_is_wrong_is_told_apart() {
     let whole = String::from_utf8(head::encode(&sample()).to_vec()).expect("JSON is UTF-8");
@@ -98,7 +98,7 @@ fn what_is_wrong_is_told_apart() {
     assert!(error("[]").to_string().starts_with("volume head: invalid"));
 }
 
-/// A later version of the same format may add members.
+/// A later version of the same format can add members.
 #[test]
 fn unknown_members_are_skipped() {
     let whole = String::from_utf8(head::encode(&sample()).to_vec()).expect("JSON is UTF-8");

@@ -1,4 +1,5 @@
-//! What a peer can make us allocate. This binary counts its allocations.
+//! Bounds of the memory that a peer can make a process allocate. This binary counts its
+//! allocations.
 
 use crate::rpc::sealed;
 use ebb_format::rpc::{self, MAX_MESSAGE_BYTES, MAX_REQUEST_HEADER_BYTES};
@@ -15,14 +16,14 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that is ending has no cells any more; nobody measures it.
+    // A thread that is ending has no thread-locals any more; its allocations do not matter.
     let _ = HELD.try_with(|held| {
         held.set(held.get() + bytes);
         PEAK.try_with(|peak| peak.set(peak.get().max(held.get())))
     });
 }
 
-// SAFETY: hands every call to the system allocator as it came.
+// SAFETY: forwards every call unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
@@ -38,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Peak of bytes allocated by this thread during `work`, above what it held before.
+/// Peak of bytes allocated by this thread during `work`, above the count before it.
 fn peak_bytes<T>(work: impl FnOnce() -> T) -> usize {
     let before = HELD.get();
     PEAK.set(before);
@@ -46,7 +47,7 @@ fn peak_bytes<T>(work: impl FnOnce() -> T) -> usize {
     (PEAK.get() - before) as usize
 }
 
-/// Requests begin with their variant; the rest is whatever the peer likes.
+/// Requests begin with their variant; the rest is arbitrary.
 fn hostile_header() -> impl Strategy<Value = Vec<u8>> {
     let lengths = prop_oneof![
         Just(vec![0xff, 0xff, 0xff, 0x7f]),
@@ -64,7 +65,7 @@ fn hostile_header() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// A short frame that claims long lists costs no more than the list's first allocation.
+    /// A short frame that claims long lists costs at most the list's first allocation.
     #[test]
     fn claims_allocate_nothing(header in hostile_header(), kind in 1..5u8) {
         let frame = bytes::Bytes::from(sealed(kind, &header));
@@ -78,8 +79,8 @@ proptest! {
     }
 }
 
-/// Situation: the worst request there is: a full header of the shortest possible names.
-/// Expectation: allocation stays within a small multiple of the longest frame.
+/// Situation: the worst possible request: a full header of the shortest names. Expectation:
+/// allocation stays within a small multiple of the longest frame.
 #[test]
 fn a_full_request_allocates_a_bounded_amount() {
     let path = vec![Name::new(b"x").expect("x is a name"); (MAX_REQUEST_HEADER_BYTES - 8) / 2];

@@ -38,7 +38,7 @@ proptest! {
         prop_assert_eq!(identity::decode(&identity::encode(&identity)), Ok(identity));
     }
 
-    /// White space may change; what the text says may not.
+    /// White space can change; the decoded value cannot.
     #[test]
     fn a_flipped_bit_never_gives_another_identity(bit: prop::sample::Index) {
         let mut bytes = identity::encode(&sample()).to_vec();
@@ -55,7 +55,7 @@ proptest! {
     }
 }
 
-/// A short or later file is named as what it is, in words that name the file.
+/// Truncation and a later version are reported as such, with the name of the file.
 #[test]
 fn what_is_wrong_is_told_apart() {
     let whole = identity::encode(&sample());

@@ -76,7 +76,7 @@ pub fn reread_piece(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
     Some((format!("{piece:?}"), page::encode_piece(&piece).ok()?.to_vec()))
 }
 
-/// Heads of either kind, and pieces.
+/// Heads of both kinds, and pieces.
 fn all(seed: u64) -> Vec<Vec<u8>> {
     let heads =
         [sample(&mut Draw(seed)), in_pieces(&mut Draw(seed))].map(|head| page::encode(&head));
@@ -120,8 +120,8 @@ proptest! {
     }
 }
 
-/// Situation: a page whose entries are out of order or have one name twice. Danger: of
-/// two inodes with one name, one is silently lost. Expectation: refused on both sides.
+/// Situation: a page whose entries are out of order or repeat a name. Danger: of two inodes with
+/// one name, one is silently lost. Expectation: encode and decode reject it.
 #[test]
 fn order_is_checked() {
     let mut page = sample(&mut Draw(5));
@@ -138,8 +138,8 @@ fn order_is_checked() {
     assert!(matches!(page::encode(&page), Err(FormatError::Invalid { .. })));
 }
 
-/// Situation: the ranges of pieces overlap, or names are in none of them. Danger: a name is looked
-/// for in a piece that does not have it. Expectation: refused on both sides.
+/// Situation: the ranges of pieces overlap, or a name is in no range. Danger: a lookup reads a
+/// piece without the name. Expectation: encode and decode reject it.
 #[test]
 fn ranges_are_checked() {
     let whole = in_pieces(&mut Draw(5));
@@ -164,7 +164,7 @@ fn ranges_are_checked() {
     }
 }
 
-/// Pages of version 1 differ in what they say twice, not in how.
+/// Pages of version 1 differ in which names they repeat, not in layout.
 #[test]
 fn pages_of_before_are_read() {
     let page = sample(&mut Draw(6));
@@ -177,7 +177,7 @@ fn pages_of_before_are_read() {
     }
 }
 
-/// Situation: somebody put an object of their own there. Expectation: told apart from damage.
+/// Situation: a foreign object is at the key of a page. Expectation: `Foreign`, not damage.
 #[test]
 fn a_foreign_object_is_named() {
     assert!(matches!(page::decode(b"<html></html>"), Err(FormatError::Foreign { .. })));

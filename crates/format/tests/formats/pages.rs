@@ -1,4 +1,4 @@
-//! The pages under `docs/` say what the code does.
+//! The pages under `docs/` match the code.
 
 use crate::samples::{ALL_KINDS, Draw};
 use ebb_format::crc32c;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::Path;
 
-/// Type, number and name of the variants that samples have.
+/// Type, number and name of the variants that have samples.
 #[derive(Default)]
 struct Variants(BTreeSet<(&'static str, u8, String)>);
 
@@ -22,7 +22,7 @@ impl Variants {
         self.0.insert((name, number, variant));
     }
 
-    /// Each type has a row, and the row says just these.
+    /// Each type has a row, and the row lists exactly these variants.
     fn check(&self, page: &str) {
         let text = text_of(page);
         let types: BTreeSet<&str> = self.0.iter().map(|(name, ..)| *name).collect();

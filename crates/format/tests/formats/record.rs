@@ -49,7 +49,7 @@ pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
 }
 
 proptest! {
-    /// Records one after the other come back as they were, and behind them is the end.
+    /// Consecutive records decode to the same values, and the end follows them.
     #[test]
     fn a_log_is_read_as_it_was_written(seed: u64, group: u32, term: u64, first in 1..u64::MAX / 2, generation: u32) {
         let payloads = Draw(seed).payloads();
@@ -72,8 +72,8 @@ proptest! {
         prop_assert_eq!(record::decode(&log[offset..]), Decoded::End);
     }
 
-    /// Any flipped bit, in header, tags, content or padding, is damage. Danger: it is taken
-    /// for an interrupted write, and an acknowledged command is cut.
+    /// Any flipped bit, in header, tags, content or padding, is damage. Danger: it counts as a torn
+    /// write, and recovery cuts an acknowledged command.
     #[test]
     fn a_flipped_bit_is_damage(seed: u64, pick: prop::sample::Index, bit: prop::sample::Index) {
         let payloads = Draw(seed).payloads();
@@ -83,8 +83,8 @@ proptest! {
         prop_assert!(matches!(record::decode(&bytes), Decoded::Corrupt(_)));
     }
 
-    /// A write of which any lines did not arrive is torn or nothing. Danger: it is taken for
-    /// damage, and a node does not start after an ordinary power cut.
+    /// A write without some of its lines is torn or absent. Danger: it counts as damage, and a node
+    /// does not start after an ordinary power cut.
     #[test]
     fn missing_lines_are_an_interrupted_write(seed: u64, pick: prop::sample::Index, lost: u64) {
         let payloads = Draw(seed).payloads();
@@ -111,8 +111,8 @@ proptest! {
     }
 }
 
-/// Situation: record 11 of 10, 11, 12 did not arrive. Danger: nobody asks whether it was once
-/// whole. Expectation: 12 is found behind it, with what it knew.
+/// Situation: record 11 of 10, 11, 12 did not arrive. Danger: recovery does not check whether 11
+/// was complete. Expectation: `later` finds 12 with its header.
 #[test]
 fn a_later_record_is_found_behind_zeros() {
     let mut log = [forced(11), forced(12)].concat();
@@ -122,8 +122,8 @@ fn a_later_record_is_found_behind_zeros() {
     assert_eq!(later, vec![header(12)]);
 }
 
-/// Situation: bytes of another generation, or of a position already read, stand behind the end.
-/// Danger: they are taken for proof of damage. Expectation: they are not.
+/// Situation: bytes of another generation, or of an earlier position, follow the end. Danger: they
+/// count as proof of damage. Expectation: `later` ignores them.
 #[test]
 fn other_records_prove_nothing() {
     let old = RecordHeader { generation: Generation(4), ..header(30) };
@@ -132,7 +132,7 @@ fn other_records_prove_nothing() {
     assert_eq!(record::later(&log, Generation(5), Position(10)).count(), 0);
 }
 
-/// Situation: a record by a later version of ebb. Danger: it is taken for a torn tail and cut.
+/// Situation: a record by a later version of ebb. Danger: recovery cuts it as a torn tail.
 /// Expectation: corrupt, with both versions named.
 #[test]
 fn a_later_version_is_not_cut() {
@@ -170,7 +170,7 @@ fn a_record_that_is_too_long_is_refused_and_leaves_the_buffer_alone() {
     assert_eq!(out, before);
 }
 
-/// Markers have room reserved for them, so the longest must not outgrow it.
+/// The log reserves space for markers, so the longest must not exceed it.
 #[test]
 fn markers_are_as_long_as_they_say() {
     let start = Payload::Start {
@@ -185,8 +185,8 @@ fn markers_are_as_long_as_they_say() {
     );
 }
 
-/// Situation: a header that fits its checksum says a length that no segment holds. Expectation:
-/// damage, and not a read or an allocation of that size.
+/// Situation: a header with a valid checksum and an impossible length. Expectation: damage, without
+/// a read or an allocation of that length.
 #[test]
 fn a_length_beyond_the_segment_is_damage() {
     for length in [1000, u32::MAX] {
@@ -200,7 +200,7 @@ fn a_length_beyond_the_segment_is_damage() {
     }
 }
 
-/// Gives an altered header a checksum that fits.
+/// Recomputes the checksum of a changed header.
 fn reseal(bytes: &mut [u8]) {
     let crc = ebb_format::crc32c(&bytes[4..LINE_BYTES]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());

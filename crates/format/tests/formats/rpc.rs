@@ -54,7 +54,7 @@ proptest! {
 }
 
 /// Situation: a write and a read of file data. Danger: a copy of a megabyte on each hop.
-/// Expectation: the encoder's part and the decoder's slice are the very same memory.
+/// Expectation: the encoder's buffer and the decoder's slice share the caller's memory.
 #[test]
 fn file_data_is_never_copied() {
     let data = Bytes::from(vec![7; MAX_IO_BYTES]);
@@ -101,7 +101,7 @@ fn the_limits_hold_on_both_sides() {
     ));
 }
 
-/// The largest attribute that Linux allows, with the longest names, passes.
+/// The largest attribute that Linux allows, with the longest names, fits.
 #[test]
 fn the_largest_header_that_a_kernel_can_ask_for_fits() {
     let value = Bytes::from(vec![0xff; MAX_XATTR_VALUE_BYTES]);
@@ -118,8 +118,8 @@ fn the_largest_header_that_a_kernel_can_ask_for_fits() {
     assert!(rpc::encode_request(RequestId(1), &request).is_ok());
 }
 
-/// Situation: peers of different versions. Expectation: both versions are named,
-/// whatever the rest of the frame looks like.
+/// Situation: peers of different versions. Expectation: the error names both versions, for any rest
+/// of the frame.
 #[test]
 fn another_version_is_named() {
     const NEXT: u8 = rpc::VERSION + 1;
@@ -130,7 +130,8 @@ fn another_version_is_named() {
     assert!(matches!(rpc::decode(Bytes::new()), Err(FormatError::Truncated { offset: 0, .. })));
 }
 
-/// Situation: a sound frame that says what cannot be. Expectation: refused, each with its reason.
+/// Situation: a frame with valid checksums and impossible contents. Expectation: rejected, with a
+/// reason.
 #[test]
 fn impossible_messages_are_refused() {
     let reply = Message::Reply { id: RequestId(4), reply: Reply::Done };
@@ -159,12 +160,12 @@ fn impossible_messages_are_refused() {
         Err(FormatError::Invalid { offset: 2, .. })
     ));
 
-    // File data inside the header, where it would be copied.
+    // File data inside the header, where decoding would copy it.
     let inside = postcard::to_allocvec(&Reply::Data(Bytes::from_static(b"data")))
         .expect("it can be written");
     assert!(matches!(rpc::decode(sealed(2, &inside).into()), Err(FormatError::Invalid { .. })));
 
-    // A name that cannot be one.
+    // An invalid name.
     let mut lookup = postcard::to_allocvec(&Request::Lookup {
         parent: Ino(1),
         name: Name::new(b"ab").expect("a name"),
@@ -174,7 +175,7 @@ fn impossible_messages_are_refused() {
     assert!(matches!(rpc::decode(sealed(1, &lookup).into()), Err(FormatError::Invalid { .. })));
 }
 
-/// A frame with this header, its checksums right.
+/// A frame with this header and valid checksums.
 pub fn sealed(kind: u8, header: &[u8]) -> Vec<u8> {
     let mut bytes = vec![rpc::VERSION, kind];
     bytes.extend(if kind == 4 { 0u64 } else { 1 }.to_le_bytes());

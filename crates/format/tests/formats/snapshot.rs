@@ -15,7 +15,7 @@ fn header() -> SnapshotHeader {
     }
 }
 
-/// The stream's pieces: header, frames, end.
+/// The stream's byte strings: header, frames, end.
 fn pieces(frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let (mut writer, first) = SnapshotWriter::new(&header());
     let mut pieces = vec![first.to_vec()];
@@ -58,7 +58,7 @@ fn frames() -> impl Strategy<Value = Vec<Vec<u8>>> {
 }
 
 proptest! {
-    /// However the stream is cut into reads, it gives the same.
+    /// The parts do not depend on how the stream is split into reads.
     #[test]
     fn a_stream_is_read_as_it_was_written(frames in frames(), step in 1..200usize) {
         let parts = read(&pieces(&frames).concat(), step).expect("the stream is whole");
@@ -84,7 +84,7 @@ proptest! {
         prop_assert!(matches!(error, FormatError::Truncated { offset, .. } if offset == cut as u64), "{error}");
     }
 
-    /// Frames that are each whole, but lost, doubled or in another order.
+    /// Frames with valid checksums that are lost, repeated or reordered.
     #[test]
     fn another_order_is_noticed(frames in frames(), from: prop::sample::Index, to: prop::sample::Index, how in 0..3) {
         let whole = pieces(&frames);
@@ -116,8 +116,8 @@ fn a_frame_carries_a_value() {
     assert!(matches!(frame.value::<String>(), Err(FormatError::Invalid { offset: 68, .. })));
 }
 
-/// Situation: the length of a frame is damaged to four gigabytes. Danger: the reader
-/// waits for them for ever. Expectation: an error at the frame, and again when asked again.
+/// Situation: the length of a frame is damaged to four gigabytes. Danger: the reader waits for them
+/// for ever. Expectation: an error at the frame, and the same error on the next call.
 #[test]
 fn a_length_beyond_all_frames_is_an_error_at_once() {
     let mut stream = pieces(&[vec![1; 10]]).concat();

@@ -20,7 +20,7 @@ fn content(len: usize) -> Vec<u8> {
     (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// The bytes of `docs/format/bucket.md`.
+/// The example bytes of `docs/format/bucket.md`.
 #[test]
 fn the_published_example() {
     let sums = Sums::of(b"123456789").unwrap();
@@ -36,7 +36,7 @@ fn they_are_read_whatever_the_order_of_the_tags() {
     assert_eq!(Sums::decode(&tags, 3 * BLOCK_BYTES + 5), Some(sums));
 }
 
-/// Somebody has replaced the content and kept some of the tags.
+/// A tool has replaced the body and kept some of the tags.
 #[test]
 fn they_are_of_one_length_and_one_set_of_tags() {
     let sums = Sums::of(&content(100)).unwrap();
@@ -97,7 +97,7 @@ fn what_is_the_same_is_taken_over() {
     assert!(!longer.is_any_known(), "its spans are others");
 }
 
-/// A block of which nothing is known leaves its span without one.
+/// A block without a checksum leaves its span without one.
 #[test]
 fn what_is_not_known_is_not_checked() {
     let mut bytes = content(258 * BLOCK);
@@ -123,7 +123,7 @@ fn what_is_not_known_is_not_checked() {
     assert!(!sums.are_all_known() && all.are_all_known());
 }
 
-/// Of a range that begins or ends within a block that block says nothing.
+/// A range that starts or ends within a block does not verify that block.
 #[test]
 fn damage_is_found_in_whole_blocks() {
     let mut bytes = content(2 * BLOCK + 100);

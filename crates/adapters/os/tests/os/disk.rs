@@ -21,7 +21,7 @@ fn bytes_come_back_at_their_offsets() {
     });
 }
 
-/// Reads give fewer bytes than asked at the end of the file only, and none behind it.
+/// A read is short only at the end of the file, and empty behind it.
 #[test]
 fn a_read_past_the_end_is_short() {
     run(async {
@@ -36,8 +36,8 @@ fn a_read_past_the_end_is_short() {
     });
 }
 
-/// Situation: half of a file is in the page cache. Danger: the first part is read, the rest
-/// is taken for the end. Expectation: all bytes, in order.
+/// Situation: half of a file is in the page cache. Danger: the read stops after the cached half as
+/// if the file ended there. Expectation: all bytes, in order.
 #[test]
 fn what_is_not_cached_is_read_from_the_device() {
     run(async {
@@ -118,7 +118,7 @@ fn a_removed_file_stays_usable_while_open() {
     });
 }
 
-/// A punched range reads as zeros and gives its space back; the length stays.
+/// A punched range reads as zeros and frees its space; the length stays.
 #[test]
 fn a_punched_range_is_free_and_zero() {
     run(async {
@@ -166,8 +166,8 @@ fn impossible_offsets_are_errors() {
     });
 }
 
-/// Situation: a name that was made from foreign input. Danger: it leads out of the data
-/// directory. Expectation: refused before the operating system sees it.
+/// Situation: a name derived from foreign input. Danger: it leads out of the data directory.
+/// Expectation: rejected before a system call.
 #[test]
 fn paths_stay_inside() {
     run(async {
@@ -229,8 +229,8 @@ fn space_and_boot_id_are_the_machines() {
     });
 }
 
-/// Somebody else has a file with an open of his own, also of this process, and with a mapping that
-/// is left of one; not with another descriptor of the open that asks.
+/// `is_held` reports another open file description, also of this process, and a mapping that
+/// outlives its descriptor. It ignores a duplicate of the same open file description.
 #[test]
 fn who_else_has_a_file_is_known() {
     run(async {
@@ -241,7 +241,7 @@ fn who_else_has_a_file_is_known() {
         assert_eq!(file.is_held(), Some(false));
         let reader = fs::File::open(dir.path().join("f")).expect("it opens again");
         assert_eq!(file.is_held(), Some(true));
-        // SAFETY: a new mapping of a file that nobody cuts.
+        // SAFETY: a new mapping of a file that is never truncated.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -255,7 +255,7 @@ fn who_else_has_a_file_is_known() {
         assert_ne!(at, libc::MAP_FAILED);
         drop(reader);
         assert_eq!(file.is_held(), Some(true));
-        // SAFETY: the mapping from above, into which nothing points.
+        // SAFETY: the mapping from above; no pointer into it remains.
         assert_eq!(unsafe { libc::munmap(at, 6) }, 0);
         assert_eq!(file.is_held(), Some(false));
         drop(own);

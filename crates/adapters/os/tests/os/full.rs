@@ -6,16 +6,16 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use tempfile::TempDir;
 
-/// A file system of its own of this many bytes.
+/// A mounted tmpfs of this many bytes.
 struct Small(TempDir);
 
 impl Small {
-    /// `None` where the tests may not mount.
+    /// `None` if the test has no permission to mount.
     fn mount(bytes: usize) -> Option<Small> {
         let dir = crate::temporary();
         let target = CString::new(dir.path().as_os_str().as_bytes()).expect("paths have no NUL");
         let options = CString::new(format!("size={bytes}")).expect("no NUL");
-        // SAFETY: all pointers are to texts that end in NUL.
+        // SAFETY: all pointers are to strings that end in NUL.
         let result = unsafe {
             libc::mount(
                 c"none".as_ptr(),
@@ -37,15 +37,15 @@ impl Small {
 impl Drop for Small {
     fn drop(&mut self) {
         let target = CString::new(self.0.path().as_os_str().as_bytes()).expect("paths have no NUL");
-        // SAFETY: the pointer is to a text that ends in NUL.
+        // SAFETY: the pointer is to a string that ends in NUL.
         let result = unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     }
 }
 
-/// Situation: the node's disk is full. Danger: a write that was done in part counts as done,
-/// or the error cannot be told from a broken disk. Expectation: `NoSpace`, and room again
-/// after a punch. (tmpfs also has no RWF_NOWAIT in older kernels, so reads take the slow way.)
+/// Situation: the node's disk is full. Danger: a partial write counts as complete, or the error
+/// looks like a broken disk. Expectation: `NoSpace`, and free space again after a punch. (tmpfs in
+/// older kernels has no RWF_NOWAIT, so reads take the slow path.)
 #[test]
 fn a_full_disk_says_so_and_recovers() {
     let Some(small) = Small::mount(1 << 20) else {

@@ -1,4 +1,4 @@
-//! Peers that do not speak our protocol, or stop in the middle of it.
+//! Peers that do not speak the protocol, or stop in the middle of it.
 
 use crate::net::listen;
 use crate::{ports, run, temporary};
@@ -9,7 +9,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// What the receiver makes of a peer that sends `bytes` and, if told so, closes.
+/// The receiver's result for a peer that sends `bytes` and closes if `close` is set.
 async fn receive(bytes: &[u8], close: bool) -> Option<Result<Option<bytes::Bytes>, NetError>> {
     let Ports { net, .. } = ports(&temporary());
     let mut listener = listen(&*net).await;
@@ -22,8 +22,8 @@ async fn receive(bytes: &[u8], close: bool) -> Option<Result<Option<bytes::Bytes
     received
 }
 
-/// Danger: a gigabyte is allocated because four bytes said so. Expectation: refused on
-/// sight of the length, before anything of that size is waited for.
+/// Danger: a length field makes the receiver allocate a gigabyte. Expectation: an error from the
+/// length alone, before the receiver waits for the frame.
 #[test]
 fn a_length_beyond_all_frames_is_refused_at_once() {
     for len in [MAX_FRAME_BYTES as u32 + 1, u32::MAX] {
@@ -62,7 +62,7 @@ fn a_close_without_a_word_is_good_order() {
     assert_eq!(run(receive(&[], true)), Some(Ok(None)));
 }
 
-/// A frame of garbage passes the transport, which knows no better, and not the format.
+/// The transport accepts a frame of garbage; rejecting it is the format's task.
 #[test]
 fn garbage_in_a_frame_is_the_formats_to_refuse() {
     let frame = run(receive(&[5, 0, 0, 0, 1, 2, 3, 4, 5], true))

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 const DIRECTORY: &str = "EBB_TEST_LOCK_DIRECTORY";
 
-/// The other process: takes the lock, says so, and keeps it until it is killed.
+/// The other process: takes the lock, reports it, and keeps it until it is killed.
 #[test]
 fn holder() {
     let Some(dir) = std::env::var_os(DIRECTORY) else { return };
@@ -35,8 +35,8 @@ fn hold(dir: &Path) -> Child {
     child
 }
 
-/// Situation: two nodes are started on one data directory. Danger: both write the log.
-/// Expectation: the second is told who has it; after a SIGKILL of the first it may have it.
+/// Situation: two nodes start on one data directory. Danger: both write the log. Expectation: the
+/// second gets the owner's process id; after a SIGKILL of the first it gets the lock.
 #[test]
 fn one_process_has_the_directory() {
     let dir = temporary();

@@ -13,7 +13,7 @@ use std::future::Future;
 use tempfile::TempDir;
 use tokio::task::LocalSet;
 
-/// Runs `test` as a node runs: on one thread, with local tasks.
+/// Runs `test` like a node: on one thread, with local tasks.
 fn run<F: Future>(test: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

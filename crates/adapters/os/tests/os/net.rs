@@ -22,7 +22,7 @@ fn pattern(len: usize, seed: usize) -> Bytes {
     (0..len).map(|at| (at * 31 + seed) as u8).collect::<Vec<u8>>().into()
 }
 
-/// Frames of all sizes, in parts, in both directions at once, arrive whole and in order.
+/// Frames of all sizes, in several buffers, in both directions at once, arrive whole and in order.
 #[test]
 fn frames_arrive_as_they_were_sent() {
     run(async {
@@ -57,8 +57,8 @@ fn frames_arrive_as_they_were_sent() {
     });
 }
 
-/// Situation: a receiver is one branch of a `select` that another branch wins. Danger: the
-/// part of the frame that had arrived is lost. Expectation: the next receive gets the frame.
+/// Situation: a receive is one branch of a `select`, and another branch wins. Danger: the received
+/// part of the frame is lost. Expectation: the next receive returns the frame.
 #[test]
 fn a_dropped_receive_loses_nothing() {
     run(async {
@@ -78,8 +78,8 @@ fn a_dropped_receive_loses_nothing() {
     });
 }
 
-/// Situation: a send is given up half way, as the peer does not read. Danger: the next frame
-/// is taken for the rest of that one. Expectation: the sender refuses to go on.
+/// Situation: a send is cancelled half way, since the peer does not read. Danger: the peer reads
+/// the next frame as the rest of the first. Expectation: the sender refuses to continue.
 #[test]
 fn a_dropped_send_ends_the_connection() {
     run(async {
@@ -156,7 +156,7 @@ fn what_cannot_be_reached_is_named() {
     });
 }
 
-/// A unix socket carries the same frames, and only its owner may connect.
+/// A unix socket carries the same frames, and only its owner can connect.
 #[test]
 fn a_local_socket_is_its_owners() {
     use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! What the log holds.
+//! Samples of log payloads.
 
 use super::Draw;
 use ebb_format::record::Payload;
@@ -242,7 +242,7 @@ impl Draw {
         all
     }
 
-    /// At least one of every kind of log payload.
+    /// At least one payload of every kind.
     pub fn payloads(&mut self) -> Vec<Payload> {
         let boot_id = u128::from(self.u64()) << 64 | u128::from(self.u64());
         let mut all = vec![

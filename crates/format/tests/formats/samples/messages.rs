@@ -1,4 +1,4 @@
-//! What is said over the wire.
+//! Samples of messages.
 
 use super::Draw;
 use ebb_format::rpc::{Message, RequestId};
@@ -518,7 +518,7 @@ impl Draw {
         all
     }
 
-    /// At least one of every kind of message.
+    /// At least one message of every kind.
     pub fn messages(&mut self) -> Vec<Message> {
         let mut all = Vec::new();
         for request in self.requests() {

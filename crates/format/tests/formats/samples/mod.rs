@@ -1,5 +1,5 @@
-//! Values of every variant that a format can carry. The same code makes the golden
-//! samples (one fixed seed) and the random values of the property tests.
+//! Values of every variant that a format can carry. The same code makes the golden samples (one
+//! fixed seed) and the random values of the property tests.
 
 mod commands;
 mod messages;
@@ -30,7 +30,7 @@ impl Draw {
         x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         let x = x ^ (x >> 31);
-        // All magnitudes alike, so that every length of varint is met.
+        // All magnitudes are equally likely, so every length of a varint occurs.
         x >> (x % 64)
     }
 

@@ -1,11 +1,11 @@
-//! What every variant is called.
+//! Names of all variants.
 
 use ebb_format::record::Payload;
 use ebb_format::rpc::Message;
 use ebb_model::*;
 
-/// Names every variant. A variant that is added without a name does not compile; one
-/// that is named without a sample fails `golden::every_variant_has_a_sample`.
+/// Names every variant. A variant without a name does not compile; a name without a sample fails
+/// `golden::every_variant_has_a_sample`.
 macro_rules! names {
     ($name:ident, $all:ident, $type:ty { $($pattern:pat => $text:literal,)+ } $($outer:pat => $inner:expr)?) => {
         pub const $all: &[&str] = &[$($text),+];
