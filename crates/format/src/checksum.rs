@@ -1,3 +1,5 @@
+//! CRC-32C, whole and combined from blocks without reading their bytes again.
+
 use crc_fast::{CrcAlgorithm, Digest};
 use ebb_model::BLOCK_BYTES;
 

@@ -1,3 +1,5 @@
+//! The error of every decoder and encoder, and the names of the formats.
+
 use std::fmt;
 use thiserror::Error;
 

@@ -1,3 +1,5 @@
+//! External storage as a flat map of keys to objects.
+
 use crate::PortFuture;
 use bytes::Bytes;
 use std::fmt;

@@ -1,3 +1,5 @@
+//! Time, random numbers and tasks.
+
 use crate::PortFuture;
 use ebb_model::Time;
 use std::time::Duration;

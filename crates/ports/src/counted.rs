@@ -1,3 +1,5 @@
+//! A bucket that counts its requests.
+
 use crate::{
     Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object,
     ObjectMeta, ObjectTags, PartTag, Piece, PortFuture, UploadId,

@@ -1,3 +1,5 @@
+//! The data directory of a node.
+
 use crate::PortFuture;
 use bytes::Bytes;
 use std::os::fd::OwnedFd;

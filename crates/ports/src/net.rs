@@ -1,3 +1,5 @@
+//! Streams of frames between processes.
+
 use crate::PortFuture;
 use bytes::Bytes;
 use thiserror::Error;

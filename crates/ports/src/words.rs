@@ -1,3 +1,5 @@
+//! Memory that outlives a process.
+
 /// Memory that outlives the process that writes to it, zeroed at first. A reader finds the state
 /// after the writer's last store, wherever the writer ended. Lost with the machine.
 pub trait Words {

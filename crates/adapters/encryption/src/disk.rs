@@ -1,3 +1,8 @@
+//! A disk with encrypted file contents. Names, lengths and holes are not encrypted.
+//!
+//! Law: a file has at most one [`EncryptedFile`], whose latch serialises changes. The latch of a
+//! name is held while a file is opened, renamed or removed under it.
+
 use crate::file::{EncryptedFile, OVERHEAD_BYTES};
 use crate::key::DataKey;
 use crate::xts::Xts;
@@ -8,12 +13,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-/// A disk with encrypted file contents. Names, lengths and holes are not encrypted.
-///
-/// Laws:
-/// - A file has at most one [`EncryptedFile`], however often it is open, since its latch serialises
-///   changes.
-/// - The latch of a name is held while a file is opened, renamed or removed under it.
 pub struct EncryptedDisk {
     inner: Rc<dyn Disk>,
     xts: Rc<Xts>,
@@ -24,8 +23,7 @@ pub struct EncryptedDisk {
 /// The open file of a name, if there is one, behind the latch of the name.
 type Name = Rc<Mutex<Weak<EncryptedFile>>>;
 
-/// Entries of closed files are removed only when the count of names reaches a power of two from
-/// here.
+/// Entries of closed files are removed when the count of names is a power of two from here on.
 const LEAST_NAMES: usize = 1024;
 
 impl EncryptedDisk {

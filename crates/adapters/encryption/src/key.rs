@@ -1,3 +1,5 @@
+//! The owner's key, and the data key that it wraps.
+
 use aes_kw::{KeyInit, KwAes256};
 use ebb_format::encryption::{WRAPPED_KEY_BYTES, WrappedKey};
 use ebb_ports::Entropy;

@@ -25,8 +25,7 @@ pub(crate) const KEY_DRAFT: &str = "encryption.new";
 
 const MAX_KEY_FILE_BYTES: usize = 4 << 10;
 
-/// Names that a node creates in a data directory. A directory without any of them can become
-/// encrypted.
+/// Names that a node creates. A data directory without any of them can become encrypted.
 const OF_A_NODE: [&str; 6] = ["identity", "identity.new", "log", "packs", "snapshot", "store"];
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]

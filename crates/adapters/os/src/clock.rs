@@ -1,3 +1,5 @@
+//! The clock port over Linux clocks and tokio timers.
+
 use ebb_model::Time;
 use ebb_ports::{Clock, PortFuture};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! The disk port over a local directory.
+
 use crate::file::OsFile;
 use ebb_ports::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, PortFuture};
 use std::cell::RefCell;

@@ -1,3 +1,5 @@
+//! The entropy port over getrandom(2).
+
 use ebb_ports::Entropy;
 use std::io;
 

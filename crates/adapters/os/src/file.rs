@@ -1,3 +1,5 @@
+//! Open files of the disk port.
+
 use crate::disk::{blocking, failed};
 use bytes::Bytes;
 use ebb_ports::{DiskError, DiskFile, PortFuture};

@@ -1,3 +1,5 @@
+//! The spawn port over tokio.
+
 use ebb_ports::{PortFuture, Spawn};
 
 /// Tasks of tokio's current `LocalSet`.

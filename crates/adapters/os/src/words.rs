@@ -1,3 +1,5 @@
+//! Shared memory over memfd_create(2).
+
 use ebb_ports::Words;
 use std::fs::File;
 use std::io;
