@@ -203,6 +203,6 @@ pub fn message(bytes: &[u8]) {
     reads::<ebb_model::Command>(bytes);
     reads::<ebb_model::DirectoryPage>(bytes);
     reads::<ebb_model::PageHead>(bytes);
-    reads::<ebb_model::PieceContent>(bytes);
+    reads::<ebb_model::PieceBody>(bytes);
     reads::<LogIndex>(bytes);
 }

@@ -80,7 +80,7 @@ enum Step {
 }
 
 /// A page with pieces: those that it names, and others.
-type Page = (PageHead, Vec<PieceContent>);
+type Page = (PageHead, Vec<PieceBody>);
 
 /// An entry of a listing: an object, or a prefix.
 #[derive(Serialize, Deserialize)]
@@ -242,7 +242,7 @@ impl Volume {
 }
 
 /// `None` if a piece is missing or invalid.
-fn entries_of(head: &PageHead, pieces: Vec<PieceContent>) -> Option<Vec<Installed>> {
+fn entries_of(head: &PageHead, pieces: Vec<PieceBody>) -> Option<Vec<Installed>> {
     if head.pieces.is_empty() {
         return Some(head.page.entries.clone());
     }
@@ -251,7 +251,7 @@ fn entries_of(head: &PageHead, pieces: Vec<PieceContent>) -> Option<Vec<Installe
             pieces.iter().find(|piece| (piece.dir, piece.id) == (head.page.dir, named.id))?;
         page::decode_piece(&page::encode_piece(piece).ok()?).ok()
     };
-    let pieces: Option<Vec<PieceContent>> = head.pieces.iter().map(piece).collect();
+    let pieces: Option<Vec<PieceBody>> = head.pieces.iter().map(piece).collect();
     Some(pieces?.into_iter().flat_map(|piece| piece.entries).collect())
 }
 
@@ -314,7 +314,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         moved: vec![name("n")],
     };
     let piece =
-        |id, entries: &[Installed]| PieceContent { dir: Ino::ROOT, id, entries: entries.to_vec() };
+        |id, entries: &[Installed]| PieceBody { dir: Ino::ROOT, id, entries: entries.to_vec() };
     let pieces = vec![piece(1, &entries[..2]), piece(2, &entries[2..])];
     let keys =
         || vec![object("a"), object("m"), object("x"), prefix("d"), prefix("old"), prefix("y")];

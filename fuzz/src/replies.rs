@@ -126,7 +126,7 @@ async fn use_all(client: &Client) {
     either_way(
         client.lock_waiting(LockAsk { owner: LockOwner::Flock(1), ..ask }, true, ready(())).await,
     );
-    either_way(client.test_lock(ino, owner, LockPiece { range, mode: LockMode::Shared }).await);
+    either_way(client.test_lock(ino, owner, RangeLock { range, mode: LockMode::Shared }).await);
     either_way(client.readdir(root, Cookie::START, 10).await);
     either_way(client.getattr(ino).await);
     either_way(client.readlink(ino).await);
@@ -204,16 +204,16 @@ pub fn seeds() -> Vec<Vec<u8>> {
             Err(FsError::NotSupported.into()),
             Ok(Reply::Done),
             Ok(Reply::Offset(4)),
-            Err(RpcError::Overloaded),
+            Err(RpcError::Retry),
         ]
     };
     let anew = Attached { start: 2, fresh: false, sole: false, ..attached() };
     let notices = vec![
         Notice::Durable { durable: LogIndex(1) },
-        Notice::Share,
+        Notice::DropCaches,
         Notice::Invalidate { ino: Ino(2) },
         Notice::Lock { wait: 1 },
-        Notice::Recall { recall: 1, inos: vec![Ino(2)] },
+        Notice::ReferenceQuery { query: 1, inos: vec![Ino(2)] },
         Notice::Relinked { dir: Ino(1), name: Name::new(b"a").expect("a name") },
         Notice::Leaving,
     ];

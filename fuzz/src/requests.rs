@@ -82,10 +82,10 @@ fn speaking_for(mut request: Request, sessions: &[SessionId]) -> Request {
         Request::Lock { tx, .. } => Some(&mut tx.session),
         Request::Detach { session }
         | Request::Renew { session }
-        | Request::TakeUp { session }
-        | Request::Told { session }
-        | Request::Shared { session }
-        | Request::Recalled { session, .. }
+        | Request::ResumeSession { session }
+        | Request::OpensDeclared { session }
+        | Request::CachesDropped { session }
+        | Request::ReferenceQueryReply { session, .. }
         | Request::Open { session, .. }
         | Request::Close { session, .. }
         | Request::Fsync { session, .. }

@@ -404,7 +404,7 @@ fn a_piece_that_is_lost_is_written_again() {
                 problem.what
             );
             a.client
-                .admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() })
+                .admin(AdminRequest::Repair { remedy: problem.remedy.clone().unwrap() })
                 .await
                 .unwrap();
             a.flush().await;

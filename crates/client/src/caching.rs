@@ -58,7 +58,7 @@ struct Pending {
     all: bool,
     inodes: BTreeSet<Ino>,
     names: BTreeSet<(Ino, Name)>,
-    /// The node waits for [`ebb_model::Request::Shared`].
+    /// The node waits for [`ebb_model::Request::CachesDropped`].
     answer: bool,
 }
 

@@ -52,7 +52,7 @@ impl Shared {
             let attachment = self.attached().await?;
             let identity = self.identity.get();
             let request = request(attachment.session);
-            let _finding = request.finds().then(|| self.recalls.find());
+            let _finding = request.finds().then(|| self.references.awaiting_answer());
             match self.send(request, patience).await {
                 Ok(reply) => return Ok((reply, identity)),
                 Err(failure) => self.weather(failure, attachment, &mut backoff).await?,
@@ -95,7 +95,7 @@ impl Shared {
                 return Err(FsError::Io);
             }
             Failure::Silent => return Ok(()),
-            Failure::Rpc(RpcError::Overloaded) => {}
+            Failure::Rpc(RpcError::Retry) => {}
             Failure::Rpc(RpcError::Lost | RpcError::SessionExpired | RpcError::NotServing(_)) => {
                 self.broken(attachment)
             }

@@ -11,7 +11,7 @@ use crate::link::Link;
 use crate::loan::Lent;
 use crate::locks::Locks;
 use crate::mutate::InDoubt;
-use crate::recalls::Recalls;
+use crate::references::ReferenceQueries;
 use crate::session::{Requested, Slots};
 use ebb_model::{Attached, ClusterId, FsError, Incarnation, Ino, Request, SessionId, TxId};
 use ebb_ports::{Clock, Entropy, PortFuture, Ports, Spawn};
@@ -218,7 +218,7 @@ impl Client {
             holds,
             locks,
             caching: Caching::new(attached.sole),
-            recalls: Recalls::default(),
+            references: ReferenceQueries::default(),
             mutations: Cell::new(0),
             in_flight: Cell::new(0),
             idle: Gate::default(),
@@ -367,7 +367,7 @@ impl Client {
     /// told of, until it gives that up: an inode that it does not hold may have another id when it
     /// is found again. A client without a handler holds everything.
     pub fn on_recall(&self, handler: impl Fn(Vec<Ino>) -> PortFuture<'static, Vec<Ino>> + 'static) {
-        self.shared.recalls.set_handler(Rc::new(handler));
+        self.shared.references.set_handler(Rc::new(handler));
     }
 
     /// What went wrong with the inode behind an answer that had been given: an operation
@@ -443,7 +443,7 @@ pub(crate) struct Shared {
     pub(crate) locks: Locks,
     pub(crate) errors: Errors,
     pub(crate) caching: Caching,
-    pub(crate) recalls: Recalls,
+    pub(crate) references: ReferenceQueries,
     /// Mutations that have been asked for and are not settled.
     pub(crate) mutations: Cell<usize>,
     /// Mutations whose answer may come any moment.

@@ -16,7 +16,7 @@
 //! - Where something is not here that a successor would have to know, nobody succeeds
 //!   ([`Estate::unfit`]).
 
-use ebb_model::{FsError, Incarnation, Ino, LockMode, LockOwner, LockPiece, LockRange, SessionId};
+use ebb_model::{FsError, Incarnation, Ino, LockMode, LockOwner, LockRange, RangeLock, SessionId};
 use ebb_ports::Words;
 use layout::*;
 use std::cell::RefCell;
@@ -55,7 +55,7 @@ pub(crate) struct Lock {
     pub(crate) ino: Ino,
     pub(crate) owner: LockOwner,
     /// `None` if it is not known what of the file the owner has by now.
-    pub(crate) piece: Option<LockPiece>,
+    pub(crate) lock: Option<RangeLock>,
     pub(crate) pid: u32,
 }
 
@@ -353,10 +353,10 @@ impl Estate {
             LockOwner::Fcntl(owner) => (owner, 0),
             LockOwner::Flock(owner) => (owner, FLOCK),
         };
-        let (range, mode) = match lock.piece {
+        let (range, mode) = match lock.lock {
             None => (LockRange::WHOLE, IN_DOUBT),
-            Some(LockPiece { range, mode: LockMode::Shared }) => (range, 0),
-            Some(LockPiece { range, mode: LockMode::Exclusive }) => (range, EXCLUSIVE),
+            Some(RangeLock { range, mode: LockMode::Shared }) => (range, 0),
+            Some(RangeLock { range, mode: LockMode::Exclusive }) => (range, EXCLUSIVE),
         };
         let kind = u64::from(lock.pid) << 32 | LOCK | flock | mode;
         self.put(&self.locks, [lock.ino.0, owner, range.start(), range.end(), kind])
@@ -372,8 +372,8 @@ impl Estate {
             let owner =
                 if kind & FLOCK == 0 { LockOwner::Fcntl(owner) } else { LockOwner::Flock(owner) };
             let mode = if kind & EXCLUSIVE == 0 { LockMode::Shared } else { LockMode::Exclusive };
-            let piece = (kind & IN_DOUBT == 0).then_some(LockPiece { range, mode });
-            Ok((place, Lock { ino: Ino(ino), owner, piece, pid: (kind >> 32) as u32 }))
+            let lock = (kind & IN_DOUBT == 0).then_some(RangeLock { range, mode });
+            Ok((place, Lock { ino: Ino(ino), owner, lock, pid: (kind >> 32) as u32 }))
         };
         self.locks.all().map(lock).collect()
     }

@@ -8,7 +8,7 @@ use crate::estate::Served;
 use crate::journal::Operation;
 use crate::link::{Link, LinkEvent};
 use crate::mutate::InDoubt;
-use crate::recalls::answer_recalls;
+use crate::references::answer_reference_queries;
 use crate::session::Slots;
 use ebb_model::{
     Attached, ClientMutation, ClusterId, FsError, LogIndex, Mutate, Notice, Reply, Request,
@@ -78,7 +78,7 @@ pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), Att
         ));
     }
     let told = async {
-        insist(shared, Request::TakeUp { session }).await?;
+        insist(shared, Request::ResumeSession { session }).await?;
         declare_opens(shared, session, IfRefused::Stale).await?;
         if restarted {
             shared.locks.forgotten();
@@ -115,7 +115,7 @@ pub(crate) fn tell_closed(shared: &Rc<Shared>) {
         async move {
             let patience = Some(within_term(&shared));
             if let Err(error) =
-                shared.ask_patiently(patience, |session| Request::Told { session }).await
+                shared.ask_patiently(patience, |session| Request::OpensDeclared { session }).await
             {
                 tracing::warn!(%error, "files without a name that were being closed are kept until \
                     the mount ends");
@@ -133,7 +133,7 @@ pub(crate) fn start_listening(shared: &Rc<Shared>) {
 pub(crate) fn start(shared: &Rc<Shared>) {
     spawn_until_ended(shared, keep(shared.clone()));
     spawn_until_ended(shared, drop_caches(shared.clone(), shared.is_taking_up()));
-    spawn_until_ended(shared, answer_recalls(shared.clone()));
+    spawn_until_ended(shared, answer_reference_queries(shared.clone()));
     if !shared.link.is_local() {
         spawn_until_ended(shared, watch_term(shared.clone()));
     }
@@ -175,7 +175,7 @@ async fn renew(shared: &Shared, attachment: Attachment) {
             shared.hears_of_node(sent);
             shared.caching.heard();
         }
-        Err(Failure::Rpc(RpcError::Overloaded)) => {
+        Err(Failure::Rpc(RpcError::Retry)) => {
             shared.ports.clock.sleep(shared.term.get() / 12).await
         }
         Err(failure) => {
@@ -294,7 +294,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         }
         if !shared.is_taking_up() {
             // It may know from its log of what was closed since.
-            insist(shared, Request::Told { session: now.session }).await?;
+            insist(shared, Request::OpensDeclared { session: now.session }).await?;
         }
         shared.told.set((now.session, now.start));
     }
@@ -380,9 +380,7 @@ async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Fai
                 }
             }
             Ok(_)
-            | Err(Failure::Rpc(
-                RpcError::Overloaded | RpcError::Refused(_) | RpcError::Misordered,
-            )) => {}
+            | Err(Failure::Rpc(RpcError::Retry | RpcError::Refused(_) | RpcError::Misordered)) => {}
             Err(failure) => return Err(failure),
         }
     }
@@ -453,7 +451,7 @@ async fn insist(shared: &Shared, request: Request) -> Result<Reply, Failure> {
     let mut backoff = Backoff::new();
     loop {
         match shared.send(request.clone(), Some(within_term(shared))).await {
-            Err(Failure::Rpc(RpcError::Overloaded)) => backoff.pause(&shared.ports).await,
+            Err(Failure::Rpc(RpcError::Retry)) => backoff.pause(&shared.ports).await,
             answer => return answer,
         }
     }
@@ -469,11 +467,13 @@ async fn listen(shared: Rc<Shared>) {
                     shared.journal.durable(durable);
                 }
             }
-            LinkEvent::Notice(Notice::Share) => shared.caching.share(),
+            LinkEvent::Notice(Notice::DropCaches) => shared.caching.share(),
             LinkEvent::Notice(Notice::Invalidate { ino }) => shared.caching.invalidate(ino),
             LinkEvent::Notice(Notice::Relinked { dir, name }) => shared.caching.relinked(dir, name),
             LinkEvent::Notice(Notice::Lock { wait }) => shared.lock_news(wait),
-            LinkEvent::Notice(Notice::Recall { recall, inos }) => shared.recalls.ask(recall, inos),
+            LinkEvent::Notice(Notice::ReferenceQuery { query, inos }) => {
+                shared.references.ask(query, inos)
+            }
             LinkEvent::Notice(Notice::Leaving) => {
                 tracing::info!("the node stops: waiting for it or its successor")
             }
@@ -510,7 +510,7 @@ async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
         if drops.answer {
             let patience = Some(shared.options.request_timeout);
             if let Err(error) =
-                shared.ask_patiently(patience, |session| Request::Shared { session }).await
+                shared.ask_patiently(patience, |session| Request::CachesDropped { session }).await
             {
                 tracing::warn!(%error, "the node does not take that this client has given up \
                     caching");

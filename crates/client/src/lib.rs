@@ -24,7 +24,7 @@ mod locks;
 mod mutate;
 mod operations;
 mod pool;
-mod recalls;
+mod references;
 mod session;
 mod wire;
 

@@ -192,7 +192,7 @@ impl Client {
                 match shared.borrow(ino, borrow).await {
                     Ok(loan) => return Ok(loan),
                     // It reads through the node.
-                    Err(RpcError::Lost | RpcError::Overloaded) if borrow == Borrow::Begin => {
+                    Err(RpcError::Lost | RpcError::Retry) if borrow == Borrow::Begin => {
                         return Ok(None);
                     }
                     // The node may be gone, which its connection says, or about to be another one.

@@ -104,16 +104,16 @@ impl Client {
             .await
     }
 
-    /// fcntl(F_GETLK): the first lock that keeps an owner from having `piece`. What was asked for
+    /// fcntl(F_GETLK): the first lock that keeps an owner from having `lock`. What was asked for
     /// before is done by then: who has closed a file that had one asks at once.
     pub async fn test_lock(
         &self,
         ino: Ino,
         owner: LockOwner,
-        piece: LockPiece,
+        lock: RangeLock,
     ) -> Result<Option<LockConflict>, FsError> {
         self.requests_done(ino).await?;
-        match self.shared.ask(|session| Request::TestLock { session, ino, owner, piece }).await? {
+        match self.shared.ask(|session| Request::TestLock { session, ino, owner, lock }).await? {
             Reply::Conflict(conflict) => Ok(conflict),
             _ => Err(wrong_reply()),
         }
@@ -132,7 +132,7 @@ impl Client {
         let own = held
             .get(&(ino, owner))
             .and_then(|held| Some((held.ranges.overlapping(range).next()?, held.pid)));
-        Ok(own.map(|(piece, pid)| LockConflict { piece, pid }))
+        Ok(own.map(|(lock, pid)| LockConflict { lock, pid }))
     }
 
     /// Waits for what has been asked for of a file.
@@ -171,14 +171,14 @@ impl Shared {
 
     /// Whoever asked for a lock has been told that it waited too long, and does not know that it is
     /// there.
-    async fn give_back(self: &Rc<Shared>, ask: &LockAsk, before: &[LockPiece]) {
+    async fn give_back(self: &Rc<Shared>, ask: &LockAsk, before: &[RangeLock]) {
         let Some(mode) = ask.mode else { return };
         let kept = before
             .iter()
             .filter(|held| held.mode < mode)
             .filter_map(|held| Some((held.range.within(ask.range)?, Some(held.mode))));
         for (range, mode) in
-            kept.chain(without(before, ask.range).iter().map(|piece| (piece.range, None)))
+            kept.chain(without(before, ask.range).iter().map(|lock| (lock.range, None)))
         {
             let ask = LockAsk { range, mode, ..*ask };
             let held = self.locks.overlapping((ask.ino, ask.owner), range);
@@ -192,7 +192,7 @@ impl Shared {
     async fn settle_lock(
         self: &Rc<Shared>,
         ask: &LockAsk,
-        before: &[LockPiece],
+        before: &[RangeLock],
         wait: Option<LockWait>,
     ) -> Result<LockAnswer, FsError> {
         let party = (ask.ino, ask.owner);
@@ -338,16 +338,16 @@ impl Shared {
     pub(crate) fn reclaims(&self, session: SessionId) -> Vec<(Party, Request)> {
         let held = self.locks.held.borrow();
         let reclaims = held.iter().flat_map(|((ino, owner), held)| {
-            let pieces: Vec<LockPiece> = held.ranges.iter().collect();
-            let requests: Vec<(Party, Request)> = pieces
+            let locks: Vec<RangeLock> = held.ranges.iter().collect();
+            let requests: Vec<(Party, Request)> = locks
                 .chunks(LOCKS_RECLAIMED_AT_ONCE)
-                .map(|pieces| {
+                .map(|locks| {
                     let request = Request::Reclaim {
                         session,
                         ino: *ino,
                         owner: *owner,
                         pid: held.pid,
-                        pieces: pieces.to_vec(),
+                        locks: locks.to_vec(),
                     };
                     ((*ino, *owner), request)
                 })
@@ -359,9 +359,9 @@ impl Shared {
 
     /// A part could not be reclaimed.
     pub(crate) fn lose_lock(&self, party: Party, request: &Request) {
-        if let Request::Reclaim { pieces, .. } = request {
-            for piece in pieces {
-                self.locks.change(party, piece.range, None, |ranges| ranges.set(piece.range, None));
+        if let Request::Reclaim { locks, .. } = request {
+            for lock in locks {
+                self.locks.change(party, lock.range, None, |ranges| ranges.set(lock.range, None));
             }
         }
         self.errors.set(party.0, FsError::Io);
@@ -391,9 +391,9 @@ impl Locks {
         if let Some(estate) = &locks.estate {
             let left = estate.locks()?;
             let mut all = locks.held.borrow_mut();
-            for (place, Lock { ino, owner, piece, pid }) in left {
+            for (place, Lock { ino, owner, lock, pid }) in left {
                 let party = (ino, owner);
-                let Some(piece) = piece else {
+                let Some(lock) = lock else {
                     if locks.in_doubt.borrow_mut().insert(party, place).is_some() {
                         return Err(EstateError::Damaged("two requests of one owner of locks"));
                     }
@@ -402,8 +402,8 @@ impl Locks {
                 let held = all.entry(party).or_default();
                 held.pid = pid;
                 // A change that was half written is between what was before and what is after it.
-                held.ranges.strengthen(piece.range, piece.mode);
-                if let Some(twice) = held.places.insert((piece.range, piece.mode), place) {
+                held.ranges.strengthen(lock.range, lock.mode);
+                if let Some(twice) = held.places.insert((lock.range, lock.mode), place) {
                     estate.clear_lock(twice);
                 }
             }
@@ -465,7 +465,7 @@ impl Locks {
             || self.in_doubt.borrow().range(all).next().is_some()
     }
 
-    fn overlapping(&self, party: Party, range: LockRange) -> Vec<LockPiece> {
+    fn overlapping(&self, party: Party, range: LockRange) -> Vec<RangeLock> {
         self.held
             .borrow()
             .get(&party)
@@ -475,8 +475,8 @@ impl Locks {
 
     /// Crosses out what a request gives up, whatever its answer will be lost in. True if that
     /// was anything.
-    fn give_up(&self, ask: &LockAsk, before: &[LockPiece]) -> bool {
-        let stronger = |held: &LockPiece| match ask.owner {
+    fn give_up(&self, ask: &LockAsk, before: &[RangeLock]) -> bool {
+        let stronger = |held: &RangeLock| match ask.owner {
             LockOwner::Fcntl(_) => Some(held.mode) > ask.mode,
             // Another mode is had only after the one that is held is given up.
             LockOwner::Flock(_) => Some(held.mode) != ask.mode,
@@ -520,7 +520,7 @@ impl Locks {
 
 impl Held {
     fn pieces_in(&self, range: LockRange) -> BTreeSet<(LockRange, LockMode)> {
-        self.ranges.overlapping(range).map(|piece| (piece.range, piece.mode)).collect()
+        self.ranges.overlapping(range).map(|lock| (lock.range, lock.mode)).collect()
     }
 
     /// Writes down what has changed: first what is new, so that nothing is missing in between.
@@ -532,13 +532,13 @@ impl Held {
         after: &BTreeSet<(LockRange, LockMode)>,
     ) {
         for (range, mode) in after.difference(before) {
-            let piece = Some(LockPiece { range: *range, mode: *mode });
-            if let Some(place) = estate.put_lock(Lock { ino, owner, piece, pid: self.pid }) {
+            let lock = Some(RangeLock { range: *range, mode: *mode });
+            if let Some(place) = estate.put_lock(Lock { ino, owner, lock, pid: self.pid }) {
                 self.places.insert((*range, *mode), place);
             }
         }
-        for piece in before.difference(after) {
-            if let Some(place) = self.places.remove(piece) {
+        for lock in before.difference(after) {
+            if let Some(place) = self.places.remove(lock) {
                 estate.clear_lock(place);
             }
         }
@@ -555,16 +555,16 @@ fn with_neighbours(range: LockRange) -> LockRange {
 }
 
 /// Part of what is asked for is held in a stronger mode, and part of it is not held at all.
-fn may_be_refused_for_more(ask: &LockAsk, before: &[LockPiece]) -> bool {
+fn may_be_refused_for_more(ask: &LockAsk, before: &[RangeLock]) -> bool {
     let gives_up = ask.mode.is_some() && before.iter().any(|held| Some(held.mode) > ask.mode);
     gives_up && matches!(ask.owner, LockOwner::Fcntl(_)) && !without(before, ask.range).is_empty()
 }
 
 /// What of `range` lies in none of the pieces.
-fn without(pieces: &[LockPiece], range: LockRange) -> Ranges {
+fn without(locks: &[RangeLock], range: LockRange) -> Ranges {
     let mut rest = Ranges::default();
     rest.set(range, Some(LockMode::Shared));
-    pieces.iter().for_each(|piece| rest.set(piece.range, None));
+    locks.iter().for_each(|lock| rest.set(lock.range, None));
     rest
 }
 
@@ -582,7 +582,7 @@ impl Turn {
         let (ino, owner) = party;
         let written = locks.estate.as_ref().filter(|_| !locks.is_in_doubt(party));
         let place =
-            written.and_then(|estate| estate.put_lock(Lock { ino, owner, piece: None, pid: 0 }));
+            written.and_then(|estate| estate.put_lock(Lock { ino, owner, lock: None, pid: 0 }));
         locks.busy.borrow_mut().insert(party, place);
         Turn { shared: shared.clone(), party }
     }

@@ -39,7 +39,7 @@ impl Shared {
         if self.mutations.get() >= MUTATIONS_UNDER_WAY {
             return Err(FsError::Busy);
         }
-        let _finding = mutation.names().then(|| self.recalls.find());
+        let _finding = mutation.names().then(|| self.references.awaiting_answer());
         let counted = Count::new(self, |shared| &shared.mutations);
         let (answer, outcome) = oneshot::channel();
         let shared = self.clone();

@@ -97,7 +97,7 @@ impl WireLink {
             request,
             Request::Attach { .. }
                 | Request::Renew { .. }
-                | Request::Shared { .. }
+                | Request::CachesDropped { .. }
                 | Request::Detach { .. }
         );
         let _turn = if keeps_session { None } else { self.turns.acquire().await };

@@ -10,7 +10,7 @@ use crate::signals::Signals;
 use ebb_cli::args::{Fsck, Output, Rollback};
 use ebb_cli::places::RunDir;
 use ebb_fuse::Mount;
-use ebb_model::{AdminReply, AdminRequest, FsckPart, FsckPoint, FsckReport, Problem};
+use ebb_model::{AdminReply, AdminRequest, FsckBatch, FsckPoint, FsckReport, Problem};
 use ebb_node::{FsckError, OpenError};
 use ebb_ports::{Bucket, Ports};
 use std::fs;
@@ -79,7 +79,7 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
     let all = report.problems.len();
     for Problem { what, remedy } in &report.problems {
         let Some(remedy) = remedy else { continue };
-        match node.ask(AdminRequest::Mend { remedy: remedy.clone() }).await {
+        match node.ask(AdminRequest::Repair { remedy: remedy.clone() }).await {
             Ok(_) => output::say(format!("repaired: {what}")),
             Err(error) => {
                 output::say(format!("not repaired: {what}: {}", error.text().unwrap_or_default()))
@@ -158,9 +158,9 @@ async fn compare(node: &Asked, report: &mut FsckReport) -> Result<(), Failure> {
     let mut progress = Progress::counting("fsck");
     let mut next = Some(FsckPoint::START);
     while let Some(from) = next {
-        let FsckPart { report: part, done, total, next: after } =
+        let FsckBatch { report: part, done, total, next: after } =
             match node.ask(AdminRequest::FsckBucket { from }).await? {
-                AdminReply::FsckPart(part) => *part,
+                AdminReply::FsckBatch(part) => *part,
                 _ => return Err(wrong_reply()),
             };
         report.add(part);

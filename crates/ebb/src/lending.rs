@@ -164,7 +164,7 @@ async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Re
         }
         Ok(None) => tell(&stream, NOT_LENT, None).await,
         Err(RpcError::SessionExpired) => tell(&stream, UNKNOWN, None).await,
-        Err(RpcError::Overloaded) => tell(&stream, BUSY, None).await,
+        Err(RpcError::Retry) => tell(&stream, BUSY, None).await,
         Err(RpcError::Refused(FsError::NotFound | FsError::Stale | FsError::AccessDenied)) => {
             tell(&stream, GONE, None).await
         }
@@ -230,7 +230,7 @@ async fn ask(path: &Path, ask: Ask) -> Result<Option<Loan>, RpcError> {
         }
         (Some(None), [NOT_LENT]) => Ok(None),
         (Some(None), [UNKNOWN]) => Err(RpcError::SessionExpired),
-        (Some(None), [BUSY]) => Err(RpcError::Overloaded),
+        (Some(None), [BUSY]) => Err(RpcError::Retry),
         (Some(None), [GONE]) => Err(RpcError::Refused(FsError::Stale)),
         (Some(_), _) => Err(RpcError::Refused(FsError::Io)),
     }

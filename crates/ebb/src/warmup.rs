@@ -348,7 +348,7 @@ impl Warming {
         loop {
             match self.line.call(request.clone()).await {
                 Ok(reply) => return Ok(reply),
-                Err(RpcError::Overloaded) => tokio::time::sleep(POLL).await,
+                Err(RpcError::Retry) => tokio::time::sleep(POLL).await,
                 Err(RpcError::Refused(error)) => return Err(Refusal::Of(error)),
                 Err(error) => {
                     return Err(Refusal::All(Failure::Failed(

@@ -11,7 +11,7 @@ use crate::body::{self, u32_at};
 use crate::{Format, FormatError, crc32c};
 use bytes::Bytes;
 use ebb_model::{Installed, PagePiece};
-pub use ebb_model::{PageHead as Head, PieceContent as Piece};
+pub use ebb_model::{PageHead as Head, PieceBody as Piece};
 use serde::{Deserialize, Serialize};
 
 /// Encodes a page as one object, or the head of a page in pieces.

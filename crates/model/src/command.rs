@@ -5,7 +5,7 @@
 
 use crate::{
     AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, PackRange, QuotaLimits,
-    RenameMode, Replay, SessionId, SetAttr, Time, TrashPlace, TxId, Version, XattrMode,
+    RenameMode, Replay, SessionId, SetAttr, Time, TrashTarget, TxId, Version, XattrMode,
 };
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub enum Command {
         caller: Caller,
         stamp: Stamp,
         mutation: Mutation,
-        trash: TrashPlace,
+        trash: TrashTarget,
         repeated: bool,
     },
     /// What is in the trash is `name` in the directory `to` from now on. Ignored where it cannot
@@ -450,7 +450,7 @@ impl PageHead {
 
 /// What is in the object of a piece.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PieceContent {
+pub struct PieceBody {
     pub dir: Ino,
     pub id: u64,
     /// Sorted by name, no name twice.

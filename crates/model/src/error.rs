@@ -88,9 +88,10 @@ pub enum RpcError {
     /// A sequence number before the last of its slot: executed, and its answer is forgotten.
     #[error("session slot out of sequence")]
     Misordered,
-    /// Too much is under way; send it again later. Nothing was executed.
-    #[error("node is busy")]
-    Overloaded,
+    /// The state changed meanwhile, or too much is under way: send the request again. Nothing was
+    /// executed.
+    #[error("request must be sent again")]
+    Retry,
     /// The node has lost the volume to another, or stops. Nothing was executed.
     #[error("node does not serve the volume: {0}")]
     NotServing(String),

@@ -61,7 +61,7 @@ impl FsckPoint {
 
 /// What one part of the comparison with the bucket has come to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct FsckPart {
+pub struct FsckBatch {
     pub report: FsckReport,
     /// Directories that are done, and all there are.
     pub done: u64,
@@ -89,7 +89,7 @@ impl FsckReport {
         self.problems.push(Problem { what: what.into(), remedy: None });
     }
 
-    pub fn mendable(&mut self, what: impl Into<String>, remedy: Remedy) {
+    pub fn repairable(&mut self, what: impl Into<String>, remedy: Remedy) {
         self.problems.push(Problem { what: what.into(), remedy: Some(remedy) });
     }
 }

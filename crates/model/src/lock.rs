@@ -113,7 +113,7 @@ pub enum LockAnswer {
 
 /// A part of what an owner holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LockPiece {
+pub struct RangeLock {
     pub range: LockRange,
     pub mode: LockMode,
 }
@@ -121,7 +121,7 @@ pub struct LockPiece {
 /// A lock that is in the way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockConflict {
-    pub piece: LockPiece,
+    pub lock: RangeLock,
     /// 0 if the holder is another client's: its number would be somebody else's here.
     pub pid: u32,
 }

@@ -24,8 +24,9 @@ pub enum Request {
     Renew {
         session: SessionId,
     },
-    /// Ends the client's right to cache after it has dropped what it had (see [`Notice::Share`]).
-    Shared {
+    /// Ends the client's right to cache after it has dropped what it had (see
+    /// [`Notice::DropCaches`]).
+    CachesDropped {
         session: SessionId,
     },
 
@@ -116,7 +117,7 @@ pub enum Request {
         session: SessionId,
         ino: Ino,
         owner: LockOwner,
-        piece: LockPiece,
+        lock: RangeLock,
     },
     /// What an owner held when a node started anew, which forgets locks. Only of a session that
     /// is awaited; of at most [`LOCKS_RECLAIMED_AT_ONCE`] pieces.
@@ -125,23 +126,23 @@ pub enum Request {
         ino: Ino,
         owner: LockOwner,
         pid: u32,
-        pieces: Vec<LockPiece>,
+        locks: Vec<RangeLock>,
     },
     /// The client has told all that it has open. Of everything else the close was under way when
     /// the node, or the process before the client, died.
-    Told {
+    OpensDeclared {
         session: SessionId,
     },
-    /// The answer to [`Notice::Recall`]: of the inodes asked for, these are held as before.
-    Recalled {
+    /// The answer to [`Notice::ReferenceQuery`]: of the inodes asked for, these are held as before.
+    ReferenceQueryReply {
         session: SessionId,
-        recall: u64,
-        held: Vec<Ino>,
+        query: u64,
+        referenced: Vec<Ino>,
     },
     /// Another process has the session, for the one that had it has died. What that waited for is
     /// over, and of what it had open only that counts which is opened again before
-    /// [`Request::Told`].
-    TakeUp {
+    /// [`Request::OpensDeclared`].
+    ResumeSession {
         session: SessionId,
     },
 }
@@ -152,10 +153,10 @@ impl Request {
         match *self {
             Request::Detach { session }
             | Request::Renew { session }
-            | Request::TakeUp { session }
-            | Request::Told { session }
-            | Request::Shared { session }
-            | Request::Recalled { session, .. }
+            | Request::ResumeSession { session }
+            | Request::OpensDeclared { session }
+            | Request::CachesDropped { session }
+            | Request::ReferenceQueryReply { session, .. }
             | Request::Open { session, .. }
             | Request::Close { session, .. }
             | Request::Fsync { session, .. }
@@ -175,10 +176,10 @@ impl Request {
             Request::Attach { .. } => "attach",
             Request::Detach { .. } => "detach",
             Request::Renew { .. } => "renew",
-            Request::TakeUp { .. } => "take-up",
-            Request::Told { .. } => "told",
-            Request::Shared { .. } => "shared",
-            Request::Recalled { .. } => "recalled",
+            Request::ResumeSession { .. } => "resume-session",
+            Request::OpensDeclared { .. } => "opens-declared",
+            Request::CachesDropped { .. } => "caches-dropped",
+            Request::ReferenceQueryReply { .. } => "reference-query-reply",
             Request::Lookup { .. } => "lookup",
             Request::GetAttr { .. } => "get-attr",
             Request::ReadLink { .. } => "read-link",
@@ -226,10 +227,10 @@ impl Request {
             Request::Attach { .. }
             | Request::Detach { .. }
             | Request::Renew { .. }
-            | Request::TakeUp { .. }
-            | Request::Told { .. }
-            | Request::Shared { .. }
-            | Request::Recalled { .. }
+            | Request::ResumeSession { .. }
+            | Request::OpensDeclared { .. }
+            | Request::CachesDropped { .. }
+            | Request::ReferenceQueryReply { .. }
             | Request::SyncFs { .. }
             | Request::Admin(_)
             | Request::Lock { .. }
@@ -515,7 +516,7 @@ pub struct Attached {
     /// even under a fresh session.
     pub recovered: LogIndex,
     /// No other client is attached: names, attributes and pages may be cached without term
-    /// until [`Notice::Share`].
+    /// until [`Notice::DropCaches`].
     pub sole: bool,
     /// Who is alone asks again for names and attributes after this time, since others may
     /// change the bucket (O-55); 0: not before it is told to.
@@ -551,17 +552,17 @@ pub enum Notice {
     /// All operations up to `durable` survive a power cut of the node.
     Durable { durable: LogIndex },
     /// Another client wants to attach. Drop every cached name, attribute and page, cache
-    /// nothing from now on, and answer with [`Request::Shared`].
-    Share,
+    /// nothing from now on, and answer with [`Request::CachesDropped`].
+    DropCaches,
     /// The content or attributes of the inode changed by another hand; drop what is cached.
     Invalidate { ino: Ino },
     /// The node stops serving: finish, then attach again.
     Leaving,
     /// A wait for a lock has come to an end: ask again how it stands.
     Lock { wait: u64 },
-    /// The node wants to forget these inodes. Give them up, and say with [`Request::Recalled`]
-    /// which are held all the same.
-    Recall { recall: u64, inos: Vec<Ino> },
+    /// The node wants to forget these inodes. Give them up, and say with
+    /// [`Request::ReferenceQueryReply`] which are held all the same.
+    ReferenceQuery { query: u64, inos: Vec<Ino> },
     /// By no client's hand the name refers to something else now, or to nothing; drop what is
     /// cached of it.
     Relinked { dir: Ino, name: Name },
@@ -626,7 +627,7 @@ pub enum AdminRequest {
         from: FsckPoint,
     },
     /// Puts right what a check has found. What is no longer wrong is left as it is.
-    Mend {
+    Repair {
         remedy: Remedy,
     },
     /// Makes the file at `path` what its object is: what was written to it since is lost (O-74).
@@ -687,9 +688,9 @@ pub enum AdminReply {
     Warmed {
         bytes: u64,
     },
-    FsckPart(Box<FsckPart>),
+    FsckBatch(Box<FsckBatch>),
     /// Nothing is left of the problem.
-    Mended,
+    Repaired,
     /// Bytes that the file had, those of them that the bucket did not have, and bytes that it has
     /// now.
     RolledBack {

@@ -18,7 +18,7 @@ pub fn parse_keep(value: &[u8]) -> Option<u64> {
 
 /// Where what a removal removes goes, and for how long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct TrashPlace {
+pub struct TrashTarget {
     /// The directory that has the trash, or gets it.
     pub top: Ino,
     /// What the trash is to be if it has to be made, chosen by the leader.
@@ -51,7 +51,7 @@ pub struct TrashEntry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TrashPoint {
     /// Which bucket's.
-    pub side: u32,
+    pub bucket: u32,
     /// Behind the entry with this cookie.
     pub after: u64,
 }

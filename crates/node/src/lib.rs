@@ -305,7 +305,7 @@ impl Node {
     /// The same, and what clients were answered before a restart is back.
     fn expect_changeable(&self) -> Result<(), RpcError> {
         self.expect_writable()?;
-        if self.attachments.awaits_any() { Err(RpcError::Overloaded) } else { Ok(()) }
+        if self.attachments.awaits_any() { Err(RpcError::Retry) } else { Ok(()) }
     }
 
     fn expect_running(&self) -> Result<(), RpcError> {

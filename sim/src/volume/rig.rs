@@ -226,7 +226,7 @@ pub async fn fsck(client: &Client) -> Result<FsckReport, FsError> {
     };
     let mut next = Some(FsckPoint::START);
     while let Some(from) = next {
-        let AdminReply::FsckPart(part) = client.admin(AdminRequest::FsckBucket { from }).await?
+        let AdminReply::FsckBatch(part) = client.admin(AdminRequest::FsckBucket { from }).await?
         else {
             return Err(FsError::Invalid);
         };

@@ -552,7 +552,7 @@ fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
                     assert!(problem.what.contains("block 1 cannot be read"), "{problem:?}");
                     mount
                         .client
-                        .admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() })
+                        .admin(AdminRequest::Repair { remedy: problem.remedy.clone().unwrap() })
                         .await
                         .unwrap();
                 }

@@ -8,7 +8,7 @@ impl Mount {
     async fn mend(&self, report: &FsckReport) {
         for problem in &report.problems {
             let remedy = problem.remedy.clone().unwrap_or_else(|| panic!("{problem:?}"));
-            self.client.admin(AdminRequest::Mend { remedy }).await.unwrap();
+            self.client.admin(AdminRequest::Repair { remedy }).await.unwrap();
         }
         // What pages tell of what was sent again.
         self.flush().await;
@@ -201,9 +201,9 @@ fn a_crash_during_repair_loses_nothing() {
                 let report = mount.fsck().await;
                 let (client, remedy) =
                     (mount.client.clone(), report.problems[0].remedy.clone().unwrap());
-                mount
-                    .process
-                    .spawn(async move { drop(client.admin(AdminRequest::Mend { remedy }).await) });
+                mount.process.spawn(async move {
+                    drop(client.admin(AdminRequest::Repair { remedy }).await)
+                });
                 world.sleep(Duration::from_micros(step * step * 2000)).await;
                 match step % 2 {
                     0 => mount.process.kill(),
@@ -358,7 +358,7 @@ fn what_is_no_longer_wrong_is_left_alone() {
         for problem in &report.problems {
             let mended = mount
                 .client
-                .admin(AdminRequest::Mend { remedy: problem.remedy.clone().unwrap() })
+                .admin(AdminRequest::Repair { remedy: problem.remedy.clone().unwrap() })
                 .await;
             assert_eq!(mended.is_ok(), problem.what.contains("its object a"), "{mended:?}");
         }

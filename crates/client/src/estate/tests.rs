@@ -175,8 +175,8 @@ fn what_is_not_an_estate_is_refused() {
 }
 
 fn lock(owner: u64, start: u64, end: u64, mode: LockMode) -> Lock {
-    let piece = Some(LockPiece { range: LockRange::new(start, end).unwrap(), mode });
-    Lock { ino: Ino(9), owner: LockOwner::Flock(owner), piece, pid: 77 }
+    let lock = Some(RangeLock { range: LockRange::new(start, end).unwrap(), mode });
+    Lock { ino: Ino(9), owner: LockOwner::Flock(owner), lock, pid: 77 }
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_successor_has_locks_and_what_the_user_knows() {
     let estate = Estate::take(memory.clone()).unwrap();
     estate.begin(SessionId(7));
     let held = lock(1, 5, 9, LockMode::Exclusive);
-    let in_doubt = Lock { ino: Ino(4), owner: LockOwner::Fcntl(u64::MAX), piece: None, pid: 0 };
+    let in_doubt = Lock { ino: Ino(4), owner: LockOwner::Fcntl(u64::MAX), lock: None, pid: 0 };
     let first = estate.put_lock(held).unwrap();
     estate.put_lock(in_doubt).unwrap();
     let locker = Locker { ino: Ino(9), owner: 3, handle: 8 };

@@ -27,13 +27,13 @@ fn a_second_client_ends_caching_before_it_comes_in() {
     let client = node.attach();
     assert_eq!(client.cache_rule(), CacheRule::Sole);
     let told = watch(&world, &client);
-    node.say(LinkEvent::Notice(Notice::Share));
+    node.say(LinkEvent::Notice(Notice::DropCaches));
     world.pass(Duration::from_millis(40));
     assert_eq!(client.cache_rule(), CacheRule::Shared);
     assert_eq!(*told.borrow(), [(Change::All, CacheRule::Shared)]);
-    assert_eq!(node.count("shared"), 0, "the cache is not dropped yet");
+    assert_eq!(node.count("caches-dropped"), 0, "the cache is not dropped yet");
     world.pass(Duration::from_millis(40));
-    assert_eq!(node.count("shared"), 1);
+    assert_eq!(node.count("caches-dropped"), 1);
 }
 
 /// While caches are dropped, which may wait for requests of the same user, requests are
@@ -50,9 +50,9 @@ fn requests_are_served_while_caches_are_dropped() {
             async move { assert_eq!(used.read(Ino(7), 0, 5).await.map(|data| data.len()), Ok(5)) },
         )
     });
-    node.say(LinkEvent::Notice(Notice::Share));
+    node.say(LinkEvent::Notice(Notice::DropCaches));
     world.pass(Duration::from_millis(100));
-    assert_eq!(node.count("shared"), 1);
+    assert_eq!(node.count("caches-dropped"), 1);
 }
 
 /// A flood of changes by another hand while the first is being dropped: each inode and name once,

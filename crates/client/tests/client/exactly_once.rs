@@ -16,7 +16,7 @@ fn data() -> Bytes {
 /// busy, then it says nothing at all: the file has grown once.
 #[test]
 fn a_mutation_is_executed_once_however_often_it_is_sent() {
-    for fate in [Fate::LostReply, Fate::LostRequest, Fate::Overloaded, Fate::Silence] {
+    for fate in [Fate::LostReply, Fate::LostRequest, Fate::Retry, Fate::Silence] {
         let world = World::new(1);
         let node = Node::new(&world);
         let client = node.attach();

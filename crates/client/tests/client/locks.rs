@@ -30,13 +30,13 @@ const EXCLUSIVE: Option<LockMode> = Some(LockMode::Exclusive);
 fn free(node: &Node, start: u64, end: u64, mode: LockMode) -> bool {
     node.locks
         .borrow()
-        .test(STRANGER, FILE, OWNER, LockPiece { range: range(start, end), mode })
+        .test(STRANGER, FILE, OWNER, RangeLock { range: range(start, end), mode })
         .is_none()
 }
 
 fn stranger_has(node: &Node, start: u64, end: u64) {
-    let pieces = [LockPiece { range: range(start, end), mode: LockMode::Exclusive }];
-    assert_eq!(node.locks.borrow_mut().reclaim(STRANGER, FILE, OWNER, 9, &pieces), Ok(()));
+    let locks = [RangeLock { range: range(start, end), mode: LockMode::Exclusive }];
+    assert_eq!(node.locks.borrow_mut().reclaim(STRANGER, FILE, OWNER, 9, &locks), Ok(()));
 }
 
 fn lock(world: &World, client: &Client, ask: LockAsk) -> Result<(), FsError> {
@@ -54,7 +54,7 @@ fn start_waiting(world: &World, client: &Client, ask: LockAsk) -> Pending {
 /// Requests and replies are lost: what is held, and what has been given up, is so once and for all.
 #[test]
 fn a_lock_is_taken_and_given_up_once() {
-    for fate in [Fate::LostReply, Fate::LostRequest, Fate::Overloaded, Fate::Silence] {
+    for fate in [Fate::LostReply, Fate::LostRequest, Fate::Retry, Fate::Silence] {
         let world = World::new(1);
         let node = Node::new(&world);
         let client = node.attach();

@@ -8,7 +8,7 @@ mod holds;
 mod locks;
 mod node;
 mod process;
-mod recalls;
+mod references;
 mod replay;
 mod succession;
 mod wire;

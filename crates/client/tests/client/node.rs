@@ -43,7 +43,7 @@ pub enum Fate {
     LostReply,
     /// Executed, and never answered.
     Silence,
-    Overloaded,
+    Retry,
 }
 
 pub struct Node {
@@ -249,22 +249,22 @@ impl Node {
                     session_term_ms: TERM.as_millis() as u32,
                 }))
             }
-            Request::Shared { session }
-            | Request::Recalled { session, .. }
+            Request::CachesDropped { session }
+            | Request::ReferenceQueryReply { session, .. }
             | Request::Detach { session } => known(session).map(|()| Reply::Done),
             Request::Renew { session } => {
                 known(session)?;
                 self.awaited.borrow_mut().remove(&session);
                 Ok(Reply::Done)
             }
-            Request::TakeUp { session } => {
+            Request::ResumeSession { session } => {
                 known(session)?;
                 self.untold.replace(self.opens.borrow().keys().copied().collect());
                 self.locks.borrow_mut().end_waits(session);
                 self.tell_of_locks();
                 Ok(Reply::Done)
             }
-            Request::Told { session } => {
+            Request::OpensDeclared { session } => {
                 known(session)?;
                 for ino in self.untold.take() {
                     self.opens.borrow_mut().remove(&ino);
@@ -309,12 +309,12 @@ impl Node {
                 self.tell_of_locks();
                 Ok(Reply::Done)
             }
-            Request::Reclaim { session, ino, owner, pid, pieces } => {
+            Request::Reclaim { session, ino, owner, pid, locks } => {
                 known(session)?;
                 if !self.awaited.borrow().contains(&session) {
                     return Err(FsError::Stale.into());
                 }
-                self.locks.borrow_mut().reclaim(session, ino, owner, pid, &pieces)?;
+                self.locks.borrow_mut().reclaim(session, ino, owner, pid, &locks)?;
                 Ok(Reply::Done)
             }
             Request::GetAttr { ino } => Ok(Reply::Attr(Box::new(attr(ino)))),
@@ -413,7 +413,7 @@ impl Node {
         };
         let chaotic = || match self.chaos.get() {
             Some(n) if self.world.one_in(n) => {
-                let fates = [Fate::LostRequest, Fate::LostReply, Fate::Silence, Fate::Overloaded];
+                let fates = [Fate::LostRequest, Fate::LostReply, Fate::Silence, Fate::Retry];
                 fates[self.world.below(fates.len() as u64) as usize]
             }
             _ => Fate::Fine,
@@ -448,8 +448,8 @@ impl Node {
         if !alive() {
             return Err(RpcError::Lost);
         }
-        if fate == Fate::Overloaded {
-            return Err(RpcError::Overloaded);
+        if fate == Fate::Retry {
+            return Err(RpcError::Retry);
         }
         let mutates = matches!(request, Request::Mutate(_));
         let _executing = mutates.then(|| Executing::new(self));
@@ -536,7 +536,7 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Attach { .. } => "attach",
         Request::Detach { .. } => "detach",
         Request::Renew { .. } => "renew",
-        Request::Shared { .. } => "shared",
+        Request::CachesDropped { .. } => "caches-dropped",
         Request::Open { .. } => "open",
         Request::Close { .. } => "close",
         Request::Mutate(mutate) if mutate.replay.is_some() => "replay",
@@ -547,9 +547,9 @@ fn kind_of(request: &Request) -> &'static str {
         Request::Lock { .. } => "lock",
         Request::EndWait { .. } => "end-wait",
         Request::Reclaim { .. } => "reclaim",
-        Request::Recalled { .. } => "recalled",
-        Request::TakeUp { .. } => "take-up",
-        Request::Told { .. } => "told",
+        Request::ReferenceQueryReply { .. } => "reference-query-reply",
+        Request::ResumeSession { .. } => "resume-session",
+        Request::OpensDeclared { .. } => "opens-declared",
         _ => "other",
     }
 }

@@ -89,7 +89,7 @@ fn a_take_over_that_fails_leaves_what_it_found() {
                     "{case}: one id"
                 );
                 assert_eq!(
-                    (node.count("told"), node.opens.borrow().get(&FILE).copied()),
+                    (node.count("opens-declared"), node.opens.borrow().get(&FILE).copied()),
                     (1, Some(1)),
                     "{case}"
                 );
@@ -599,7 +599,7 @@ fn caches_of_before_are_dropped_by_whoever_comes_late() {
     caches.nothing_is_cached_until(since, 2000);
     caches.can_be_dropped();
     caches.are_dropped_at(since, 2000);
-    assert_eq!(caches.node.count("shared"), 0, "nobody else has come");
+    assert_eq!(caches.node.count("caches-dropped"), 0, "nobody else has come");
 }
 
 /// Situation: a request of before has no answer, was executed or not, and the session of the heir

@@ -255,7 +255,7 @@ fn a_connection_that_ends_loses_what_is_under_way() {
     let request = join(
         rpc::encode_request(RequestId(1), &Request::StatFs { ino: Ino::ROOT }).expect("encodes"),
     );
-    let unread = join(rpc::encode_error(RequestId::NONE, &RpcError::Overloaded).expect("encodes"));
+    let unread = join(rpc::encode_error(RequestId::NONE, &RpcError::Retry).expect("encodes"));
     let mut flipped =
         join(rpc::encode_reply(RequestId(2), &Reply::Done).expect("encodes")).to_vec();
     flipped[9] ^= 1;

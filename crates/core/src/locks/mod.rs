@@ -52,7 +52,7 @@ struct Held {
 struct Wait {
     party: Party,
     id: u64,
-    piece: LockPiece,
+    lock: RangeLock,
     keep: bool,
     pid: u32,
     detect: bool,
@@ -73,7 +73,7 @@ struct Session {
     slots: BTreeMap<u16, (u64, Result<LockAnswer, FsError>)>,
     /// By id: the file, and when it came.
     waits: BTreeMap<u64, (Ino, u64)>,
-    pieces: usize,
+    locks: usize,
 }
 
 impl LockTable {
@@ -111,16 +111,16 @@ impl LockTable {
             return Err(FsError::Invalid);
         }
         let Some(mode) = ask.mode else {
-            if self.session(party.0).pieces >= LOCKS_PER_SESSION && self.splits(ino, party, range) {
+            if self.session(party.0).locks >= LOCKS_PER_SESSION && self.splits(ino, party, range) {
                 return Err(FsError::NoLocks);
             }
             self.set(ino, party, range, None);
             self.settle(ino);
             return Ok(LockAnswer::Granted);
         };
-        let piece = LockPiece { range, mode };
+        let lock = RangeLock { range, mode };
         if let Some(wait) = wait
-            && let Some(arrival) = self.waiting(party, wait.id, ino, piece)?
+            && let Some(arrival) = self.waiting(party, wait.id, ino, lock)?
         {
             return self.conclude(ino, arrival);
         }
@@ -134,17 +134,17 @@ impl LockTable {
             // flock(2): what is held is given up before another mode is had, or waited for, or
             // refused.
             self.set(ino, party, range, None);
-        } else if self.session(party.0).pieces >= LOCKS_PER_SESSION {
+        } else if self.session(party.0).locks >= LOCKS_PER_SESSION {
             return Err(FsError::NoLocks);
         }
-        let is_free = self.blockers(ino, party, piece).next().is_none();
+        let is_free = self.blockers(ino, party, lock).next().is_none();
         let answer = match wait {
             _ if is_free => {
-                self.grant(ino, party, ask.pid, piece, ask.keep);
+                self.grant(ino, party, ask.pid, lock, ask.keep);
                 Ok(LockAnswer::Granted)
             }
             None => Err(FsError::WouldBlock),
-            Some(wait) => self.enqueue(ino, Wait::new(party, wait, piece, ask)),
+            Some(wait) => self.enqueue(ino, Wait::new(party, wait, lock, ask)),
         };
         // It may hold less now than it did, unless it holds what it held.
         if is_free || flock {
@@ -153,18 +153,18 @@ impl LockTable {
         answer
     }
 
-    /// F_GETLK: the first lock in the way of `piece`.
+    /// F_GETLK: the first lock in the way of `lock`.
     pub fn test(
         &self,
         session: SessionId,
         ino: Ino,
         owner: LockOwner,
-        piece: LockPiece,
+        lock: RangeLock,
     ) -> Option<LockConflict> {
-        let in_the_way = self.in_the_way(ino, (session, owner), piece);
+        let in_the_way = self.in_the_way(ino, (session, owner), lock);
         let first = in_the_way.min_by_key(|(_, _, held)| held.range.start());
-        first.map(|((holder, _), pid, piece)| LockConflict {
-            piece,
+        first.map(|((holder, _), pid, lock)| LockConflict {
+            lock,
             pid: if holder == session { pid } else { 0 },
         })
     }
@@ -177,18 +177,17 @@ impl LockTable {
         ino: Ino,
         owner: LockOwner,
         pid: u32,
-        pieces: &[LockPiece],
+        locks: &[RangeLock],
     ) -> Result<(), FsError> {
         let party = (session, owner);
-        if self.session(session).pieces + pieces.len() > LOCKS_PER_SESSION + LOCKS_RECLAIMED_AT_ONCE
-        {
+        if self.session(session).locks + locks.len() > LOCKS_PER_SESSION + LOCKS_RECLAIMED_AT_ONCE {
             return Err(FsError::NoLocks);
         }
-        if pieces.iter().any(|piece| self.blockers(ino, party, *piece).next().is_some()) {
+        if locks.iter().any(|lock| self.blockers(ino, party, *lock).next().is_some()) {
             return Err(FsError::WouldBlock);
         }
-        for piece in pieces {
-            self.grant(ino, party, pid, *piece, false);
+        for lock in locks {
+            self.grant(ino, party, pid, *lock, false);
         }
         Ok(())
     }
@@ -221,32 +220,32 @@ impl LockTable {
             let held = file
                 .held
                 .iter()
-                .flat_map(|(party, held)| held.ranges.iter().map(|piece| (*party, piece)));
+                .flat_map(|(party, held)| held.ranges.iter().map(|lock| (*party, lock)));
             let reserved = file
                 .waits
                 .values()
                 .filter(|wait| wait.standing == Standing::Reserved)
-                .map(|wait| (wait.party, wait.piece));
-            let all: Vec<(Party, LockPiece)> = held.chain(reserved).collect();
-            for (at, (party, piece)) in all.iter().enumerate() {
+                .map(|wait| (wait.party, wait.lock));
+            let all: Vec<(Party, RangeLock)> = held.chain(reserved).collect();
+            for (at, (party, lock)) in all.iter().enumerate() {
                 if let Some((other, with)) =
-                    all[at..].iter().find(|(other, with)| conflict(*party, *piece, *other, *with))
+                    all[at..].iter().find(|(other, with)| conflict(*party, *lock, *other, *with))
                 {
                     problems.push(format!(
-                        "{party:?} has {piece:?} of {ino}, and {other:?} has {with:?}"
+                        "{party:?} has {lock:?} of {ino}, and {other:?} has {with:?}"
                     ));
                 }
             }
         }
         for (id, session) in &self.sessions {
-            let pieces = self
+            let locks = self
                 .files
                 .values()
                 .flat_map(|file| &file.held)
                 .filter(|(party, _)| party.0 == *id)
                 .map(|(_, held)| held.ranges.len());
-            if pieces.sum::<usize>() != session.pieces {
-                problems.push(format!("{id:?} does not have {} pieces", session.pieces));
+            if locks.sum::<usize>() != session.locks {
+                problems.push(format!("{id:?} does not have {} pieces", session.locks));
             }
         }
         problems
@@ -263,7 +262,7 @@ impl LockTable {
     /// Unlocking the range leaves one piece more than there were.
     fn splits(&self, ino: Ino, party: Party, range: LockRange) -> bool {
         let reaches_out =
-            |held: LockPiece| held.range.start() < range.start() && held.range.end() > range.end();
+            |held: RangeLock| held.range.start() < range.start() && held.range.end() > range.end();
         self.held(ino, party).is_some_and(|held| held.ranges.overlapping(range).any(reaches_out))
     }
 
@@ -276,7 +275,7 @@ impl LockTable {
         ino: Ino,
         party: Party,
         pid: u32,
-        LockPiece { range, mode }: LockPiece,
+        RangeLock { range, mode }: RangeLock,
         keep: bool,
     ) {
         self.change(ino, party, Some(pid), |ranges| match keep {
@@ -303,37 +302,37 @@ impl LockTable {
         }
         self.forget_if_idle(ino);
         let session = self.session(party.0);
-        session.pieces = session.pieces + after - before;
+        session.locks = session.locks + after - before;
     }
 
-    /// Whoever has what keeps `party` from having `piece`; the same one may come several times.
-    fn blockers(&self, ino: Ino, party: Party, piece: LockPiece) -> impl Iterator<Item = Party> {
-        self.in_the_way(ino, party, piece).map(|(holder, _, _)| holder)
+    /// Whoever has what keeps `party` from having `lock`; the same one may come several times.
+    fn blockers(&self, ino: Ino, party: Party, lock: RangeLock) -> impl Iterator<Item = Party> {
+        self.in_the_way(ino, party, lock).map(|(holder, _, _)| holder)
     }
 
     fn in_the_way(
         &self,
         ino: Ino,
         party: Party,
-        piece: LockPiece,
-    ) -> impl Iterator<Item = (Party, u32, LockPiece)> {
+        lock: RangeLock,
+    ) -> impl Iterator<Item = (Party, u32, RangeLock)> {
         let (held, waits) = self.files.get(&ino).map(|file| (&file.held, &file.waits)).unzip();
         let held = held.into_iter().flatten().flat_map(move |(holder, held)| {
-            held.ranges.overlapping(piece.range).map(move |with| (*holder, held.pid, with))
+            held.ranges.overlapping(lock.range).map(move |with| (*holder, held.pid, with))
         });
         let waits = waits
             .into_iter()
             .flat_map(BTreeMap::values)
             .filter(|wait| wait.standing == Standing::Reserved);
-        let reserved = waits.map(|wait| (wait.party, wait.pid, wait.piece));
-        held.chain(reserved).filter(move |(holder, _, with)| conflict(party, piece, *holder, *with))
+        let reserved = waits.map(|wait| (wait.party, wait.pid, wait.lock));
+        held.chain(reserved).filter(move |(holder, _, with)| conflict(party, lock, *holder, *with))
     }
 }
 
-fn conflict(party: Party, piece: LockPiece, other: Party, with: LockPiece) -> bool {
+fn conflict(party: Party, lock: RangeLock, other: Party, with: RangeLock) -> bool {
     let one_kind = std::mem::discriminant(&party.1) == std::mem::discriminant(&other.1);
-    let excludes = piece.mode == LockMode::Exclusive || with.mode == LockMode::Exclusive;
-    party != other && one_kind && excludes && piece.range.overlaps(with.range)
+    let excludes = lock.mode == LockMode::Exclusive || with.mode == LockMode::Exclusive;
+    party != other && one_kind && excludes && lock.range.overlaps(with.range)
 }
 
 /// Pieces that one session may hold, give or take what it waits for: about 100 bytes each.

@@ -1,4 +1,4 @@
-use ebb_model::{LockMode, LockPiece, LockRange, MAX_LOCK_OFFSET};
+use ebb_model::{LockMode, LockRange, MAX_LOCK_OFFSET, RangeLock};
 use std::collections::BTreeMap;
 
 /// What one owner holds of one file.
@@ -7,51 +7,51 @@ use std::collections::BTreeMap;
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Ranges {
     /// By start: end and mode.
-    pieces: BTreeMap<u64, (u64, LockMode)>,
+    locks: BTreeMap<u64, (u64, LockMode)>,
 }
 
 impl Ranges {
     pub fn is_empty(&self) -> bool {
-        self.pieces.is_empty()
+        self.locks.is_empty()
     }
 
     /// Number of pieces.
     pub fn len(&self) -> usize {
-        self.pieces.len()
+        self.locks.len()
     }
 
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = LockPiece> {
-        self.pieces.iter().map(|(start, (end, mode))| piece(*start, *end, *mode))
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = RangeLock> {
+        self.locks.iter().map(|(start, (end, mode))| lock(*start, *end, *mode))
     }
 
     /// Pieces with a byte in `range`, whole, from the first.
-    pub fn overlapping(&self, range: LockRange) -> impl Iterator<Item = LockPiece> {
+    pub fn overlapping(&self, range: LockRange) -> impl Iterator<Item = RangeLock> {
         // Of those that begin before it only the last can reach into it.
         let before = self
-            .pieces
+            .locks
             .range(..range.start())
             .next_back()
             .filter(|(_, (end, _))| *end >= range.start());
-        let inside = self.pieces.range(range.start()..=range.end());
-        before.into_iter().chain(inside).map(|(start, (end, mode))| piece(*start, *end, *mode))
+        let inside = self.locks.range(range.start()..=range.end());
+        before.into_iter().chain(inside).map(|(start, (end, mode))| lock(*start, *end, *mode))
     }
 
     /// Makes one mode of all bytes of `range`, or none.
     pub fn set(&mut self, range: LockRange, mode: Option<LockMode>) {
-        let touched: Vec<LockPiece> = self.overlapping(range).collect();
+        let touched: Vec<RangeLock> = self.overlapping(range).collect();
         for old in touched {
-            self.pieces.remove(&old.range.start());
+            self.locks.remove(&old.range.start());
             if old.range.start() < range.start() {
-                self.pieces.insert(old.range.start(), (range.start() - 1, old.mode));
+                self.locks.insert(old.range.start(), (range.start() - 1, old.mode));
             }
             if old.range.end() > range.end() {
-                self.pieces.insert(range.end() + 1, (old.range.end(), old.mode));
+                self.locks.insert(range.end() + 1, (old.range.end(), old.mode));
             }
         }
         let Some(mode) = mode else { return };
         let (mut start, mut end) = (range.start(), range.end());
         if let Some((before, _)) = self
-            .pieces
+            .locks
             .range(..start)
             .next_back()
             .filter(|(_, (upto, held))| *upto + 1 == range.start() && *held == mode)
@@ -59,13 +59,13 @@ impl Ranges {
             start = *before;
         }
         if end < MAX_LOCK_OFFSET
-            && let Some((upto, _)) = self.pieces.get(&(end + 1)).filter(|(_, next)| *next == mode)
+            && let Some((upto, _)) = self.locks.get(&(end + 1)).filter(|(_, next)| *next == mode)
         {
             let next = end + 1;
             end = *upto;
-            self.pieces.remove(&next);
+            self.locks.remove(&next);
         }
-        self.pieces.insert(start, (end, mode));
+        self.locks.insert(start, (end, mode));
     }
 
     /// Leaves no byte of `range` a mode that is weaker than `mode`.
@@ -92,11 +92,11 @@ impl Ranges {
 
     /// Parts of `range` that are held exclusively.
     fn exclusive(&self, range: LockRange) -> Vec<LockRange> {
-        let pieces = self.overlapping(range).filter(|held| held.mode == LockMode::Exclusive);
-        pieces.filter_map(|held| held.range.within(range)).collect()
+        let locks = self.overlapping(range).filter(|held| held.mode == LockMode::Exclusive);
+        locks.filter_map(|held| held.range.within(range)).collect()
     }
 }
 
-fn piece(start: u64, end: u64, mode: LockMode) -> LockPiece {
-    LockPiece { range: LockRange::new(start, end).expect("only ranges are kept"), mode }
+fn lock(start: u64, end: u64, mode: LockMode) -> RangeLock {
+    RangeLock { range: LockRange::new(start, end).expect("only ranges are kept"), mode }
 }

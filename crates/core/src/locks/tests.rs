@@ -33,7 +33,7 @@ struct Waiting {
     ino: Ino,
     party: Party,
     id: u64,
-    piece: LockPiece,
+    lock: RangeLock,
     keep: bool,
     detect: bool,
     standing: Standing,
@@ -43,22 +43,22 @@ fn bytes(range: LockRange) -> std::ops::RangeInclusive<usize> {
     (range.start() as usize).min(BYTES - 1)..=(range.end() as usize).min(BYTES - 1)
 }
 
-fn painted(piece: LockPiece) -> Bytes {
+fn painted(lock: RangeLock) -> Bytes {
     let mut painted = Bytes::default();
-    bytes(piece.range).for_each(|byte| painted[byte] = Some(piece.mode));
+    bytes(lock.range).for_each(|byte| painted[byte] = Some(lock.mode));
     painted
 }
 
 impl Model {
-    fn in_the_way(&self, ino: Ino, party: Party, piece: LockPiece) -> BTreeSet<Party> {
+    fn in_the_way(&self, ino: Ino, party: Party, lock: RangeLock) -> BTreeSet<Party> {
         let reserved = self.waits.iter().filter(|wait| wait.standing == Standing::Reserved);
-        let reserved = reserved.map(|wait| (wait.ino, wait.party, painted(wait.piece)));
+        let reserved = reserved.map(|wait| (wait.ino, wait.party, painted(wait.lock)));
         let held = self.held.iter().map(|((ino, party), bytes)| (*ino, *party, *bytes));
         let same_kind = |other: &Party| {
             matches!(party.1, LockOwner::Flock(_)) == matches!(other.1, LockOwner::Flock(_))
         };
         let shuts_out = |bytes: &Bytes| {
-            painted(piece)
+            painted(lock)
                 .iter()
                 .zip(bytes)
                 .any(|pair| matches!(pair, (Some(a), Some(b)) if *a == LockMode::Exclusive || *b == LockMode::Exclusive))
@@ -69,15 +69,15 @@ impl Model {
         others.map(|(_, other, _)| other).collect()
     }
 
-    /// Everybody for whom `party`, wanting `piece`, would wait in the end.
-    fn waits_for(&self, ino: Ino, party: Party, piece: LockPiece) -> BTreeSet<Party> {
-        let mut reached = self.in_the_way(ino, party, piece);
+    /// Everybody for whom `party`, wanting `lock`, would wait in the end.
+    fn waits_for(&self, ino: Ino, party: Party, lock: RangeLock) -> BTreeSet<Party> {
+        let mut reached = self.in_the_way(ino, party, lock);
         loop {
             let queued = self.waits.iter().filter(|wait| {
                 wait.detect && wait.standing == Standing::Queued && reached.contains(&wait.party)
             });
             let further: BTreeSet<Party> =
-                queued.flat_map(|wait| self.in_the_way(wait.ino, wait.party, wait.piece)).collect();
+                queued.flat_map(|wait| self.in_the_way(wait.ino, wait.party, wait.lock)).collect();
             if further.is_subset(&reached) {
                 return reached;
             }
@@ -98,11 +98,11 @@ impl Model {
         }
     }
 
-    fn grant(&mut self, ino: Ino, party: Party, piece: LockPiece, keep: bool) {
+    fn grant(&mut self, ino: Ino, party: Party, lock: RangeLock, keep: bool) {
         let held = self.held.entry((ino, party)).or_default();
-        for byte in bytes(piece.range) {
+        for byte in bytes(lock.range) {
             if !(keep && held[byte] == Some(LockMode::Exclusive)) {
-                held[byte] = Some(piece.mode);
+                held[byte] = Some(lock.mode);
             }
         }
     }
@@ -118,7 +118,7 @@ impl Model {
             self.paint(ino, party, ask.range, None);
             return Ok(LockAnswer::Granted);
         };
-        let piece = LockPiece { range: ask.range, mode };
+        let lock = RangeLock { range: ask.range, mode };
         if let Some(at) = wait.and_then(|wait| {
             self.waits.iter().position(|known| (known.party.0, known.id) == (session, wait.id))
         }) {
@@ -130,7 +130,7 @@ impl Model {
                 Standing::Queued => Ok(LockAnswer::Waiting),
                 Standing::Circle => Err(FsError::Deadlock),
                 Standing::Reserved => {
-                    self.grant(ino, party, piece, keep);
+                    self.grant(ino, party, lock, keep);
                     Ok(LockAnswer::Granted)
                 }
             };
@@ -139,20 +139,20 @@ impl Model {
         if flock && self.held.get(&(ino, party)).is_some_and(|bytes| bytes[0] != Some(mode)) {
             self.paint(ino, party, LockRange::WHOLE, None);
         }
-        if self.in_the_way(ino, party, piece).is_empty() {
-            self.grant(ino, party, piece, ask.keep);
+        if self.in_the_way(ino, party, lock).is_empty() {
+            self.grant(ino, party, lock, ask.keep);
             return Ok(LockAnswer::Granted);
         }
         let Some(wait) = wait else { return Err(FsError::WouldBlock) };
         let detect = wait.detect && !flock;
-        if detect && self.waits_for(ino, party, piece).contains(&party) {
+        if detect && self.waits_for(ino, party, lock).contains(&party) {
             return Err(FsError::Deadlock);
         }
         self.waits.push(Waiting {
             ino,
             party,
             id: wait.id,
-            piece,
+            lock,
             keep: ask.keep,
             detect,
             standing: Standing::Queued,
@@ -164,14 +164,14 @@ impl Model {
     fn settle(&mut self, changed: Ino) -> Vec<(SessionId, u64)> {
         let mut ended = Vec::new();
         for at in 0..self.waits.len() {
-            let Waiting { ino, party, id, piece, detect, standing, .. } = self.waits[at];
+            let Waiting { ino, party, id, lock, detect, standing, .. } = self.waits[at];
             if ino != changed || standing != Standing::Queued {
                 continue;
             }
-            if self.in_the_way(ino, party, piece).is_empty() {
+            if self.in_the_way(ino, party, lock).is_empty() {
                 self.waits[at].standing = Standing::Reserved;
                 ended.push((party.0, id));
-            } else if detect && self.waits_for(ino, party, piece).contains(&party) {
+            } else if detect && self.waits_for(ino, party, lock).contains(&party) {
                 self.waits[at].standing = Standing::Circle;
                 ended.push((party.0, id));
             }
@@ -189,21 +189,21 @@ fn same(table: &LockTable, model: &Model, story: &str) {
         );
         for (party, of) in &file.held {
             let bytes = held.entry((*ino, *party)).or_default();
-            let mut last: Option<LockPiece> = None;
-            for piece in of.ranges.iter() {
+            let mut last: Option<RangeLock> = None;
+            for lock in of.ranges.iter() {
                 if let Some(last) = last {
-                    let gap = piece.range.start() - last.range.end();
+                    let gap = lock.range.start() - last.range.end();
                     assert!(
-                        gap > 1 || gap == 1 && piece.mode != last.mode,
-                        "{story}: {last:?} and {piece:?} are one"
+                        gap > 1 || gap == 1 && lock.mode != last.mode,
+                        "{story}: {last:?} and {lock:?} are one"
                     );
                 }
-                painted(piece)
+                painted(lock)
                     .iter()
                     .zip(bytes.iter_mut())
                     .filter(|(mode, _)| mode.is_some())
                     .for_each(|(mode, byte)| *byte = *mode);
-                last = Some(piece);
+                last = Some(lock);
             }
         }
     }
@@ -252,13 +252,13 @@ fn the_table_is_as_the_model() {
                 }
                 // A wait is asked for again.
                 1..4 if !model.waits.is_empty() => {
-                    let Waiting { ino, party, id, piece, keep, detect, .. } =
+                    let Waiting { ino, party, id, lock, keep, detect, .. } =
                         model.waits[random.below(model.waits.len() as u64) as usize];
                     let ask = LockAsk {
                         ino,
                         owner: party.1,
-                        range: piece.range,
-                        mode: Some(piece.mode),
+                        range: lock.range,
+                        mode: Some(lock.mode),
                         keep,
                         pid: 1,
                     };
@@ -266,7 +266,7 @@ fn the_table_is_as_the_model() {
                     let tx = TxId { session: party.0, ..tx };
                     changed = vec![ino];
                     story = format!(
-                        "seed {seed}, step {step}: {party:?} asks again for {piece:?} of {ino}"
+                        "seed {seed}, step {step}: {party:?} asks again for {lock:?} of {ino}"
                     );
                     let answer = table.ask(tx, &ask, wait);
                     assert_eq!(
@@ -286,11 +286,11 @@ fn the_table_is_as_the_model() {
                 }
                 _ => {
                     let expected = mode.and_then(|mode| {
-                        let piece = LockPiece { range, mode };
-                        (!model.in_the_way(ino, (session, owner), piece).is_empty()).then_some(())
+                        let lock = RangeLock { range, mode };
+                        (!model.in_the_way(ino, (session, owner), lock).is_empty()).then_some(())
                     });
                     if let Some(mode) = mode {
-                        let found = table.test(session, ino, owner, LockPiece { range, mode });
+                        let found = table.test(session, ino, owner, RangeLock { range, mode });
                         assert_eq!(found.map(|_| ()), expected, "{story}");
                     }
                     let answer = table.ask(tx, &ask, wait);
@@ -319,8 +319,8 @@ fn range(start: u64, end: u64) -> LockRange {
     LockRange::new(start, end).unwrap()
 }
 
-fn piece(start: u64, end: u64, mode: LockMode) -> LockPiece {
-    LockPiece { range: range(start, end), mode }
+fn lock(start: u64, end: u64, mode: LockMode) -> RangeLock {
+    RangeLock { range: range(start, end), mode }
 }
 
 struct Client(SessionId, u64);
@@ -399,8 +399,8 @@ fn a_reservation_is_as_good_as_a_lock() {
         Err(RpcError::Refused(FsError::WouldBlock))
     );
     let conflict =
-        table.test(SessionId(1), Ino(5), LockOwner::Fcntl(1), piece(0, 9, LockMode::Shared));
-    assert_eq!(conflict, Some(LockConflict { piece: piece(5, 20, LockMode::Exclusive), pid: 0 }));
+        table.test(SessionId(1), Ino(5), LockOwner::Fcntl(1), lock(0, 9, LockMode::Shared));
+    assert_eq!(conflict, Some(LockConflict { lock: lock(5, 20, LockMode::Exclusive), pid: 0 }));
     assert_eq!(holder.ask_waiting(&mut table, 1, (0, 9), exclusive, Some(4)), WAITING);
     table.end(SessionId(2));
     assert_eq!(table.take_ended(), [(SessionId(1), 4)]);
@@ -437,18 +437,18 @@ fn nobody_takes_all_there_is() {
 fn what_was_held_is_reclaimed() {
     let mut table = LockTable::default();
     let owner = LockOwner::Fcntl(1);
-    let held = [piece(0, 4, LockMode::Shared), piece(5, 9, LockMode::Exclusive)];
+    let held = [lock(0, 4, LockMode::Shared), lock(5, 9, LockMode::Exclusive)];
     assert_eq!(table.reclaim(SessionId(1), Ino(5), owner, 7, &held), Ok(()));
     assert_eq!(table.reclaim(SessionId(1), Ino(5), owner, 7, &held), Ok(()));
     assert_eq!(
-        table.reclaim(SessionId(2), Ino(5), owner, 7, &[piece(3, 4, LockMode::Shared)]),
+        table.reclaim(SessionId(2), Ino(5), owner, 7, &[lock(3, 4, LockMode::Shared)]),
         Ok(())
     );
     assert_eq!(
-        table.reclaim(SessionId(2), Ino(5), owner, 7, &[piece(0, 0, LockMode::Shared), held[1]]),
+        table.reclaim(SessionId(2), Ino(5), owner, 7, &[lock(0, 0, LockMode::Shared), held[1]]),
         Err(FsError::WouldBlock)
     );
-    let first = table.test(SessionId(3), Ino(5), owner, piece(0, 0, LockMode::Exclusive));
-    assert_eq!(first, Some(LockConflict { piece: held[0], pid: 0 }));
+    let first = table.test(SessionId(3), Ino(5), owner, lock(0, 0, LockMode::Exclusive));
+    assert_eq!(first, Some(LockConflict { lock: held[0], pid: 0 }));
     assert_eq!(table.check(), Vec::<String>::new());
 }

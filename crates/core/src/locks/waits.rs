@@ -4,13 +4,13 @@ use super::*;
 use std::collections::BTreeSet;
 
 impl Wait {
-    pub(super) fn new(party: Party, wait: LockWait, piece: LockPiece, ask: &LockAsk) -> Wait {
+    pub(super) fn new(party: Party, wait: LockWait, lock: RangeLock, ask: &LockAsk) -> Wait {
         // Locks of flock(2) are of no process that could be said to wait.
         let detect = wait.detect && matches!(party.1, LockOwner::Fcntl(_));
         Wait {
             party,
             id: wait.id,
-            piece,
+            lock,
             keep: ask.keep,
             pid: ask.pid,
             detect,
@@ -61,7 +61,7 @@ impl LockTable {
         party: Party,
         id: u64,
         ino: Ino,
-        piece: LockPiece,
+        lock: RangeLock,
     ) -> Result<Option<u64>, FsError> {
         let Some((of, arrival)) =
             self.sessions.get(&party.0).and_then(|session| session.waits.get(&id))
@@ -70,7 +70,7 @@ impl LockTable {
         };
         let wait = &self.files[of].waits[arrival];
         // One id is for one lock.
-        if (*of, wait.party, wait.piece) == (ino, party, piece) {
+        if (*of, wait.party, wait.lock) == (ino, party, lock) {
             Ok(Some(*arrival))
         } else {
             Err(FsError::Invalid)
@@ -93,7 +93,7 @@ impl LockTable {
 
     /// How a wait stands; if it has come to an end it is over with this answer.
     pub(super) fn conclude(&mut self, ino: Ino, arrival: u64) -> Result<LockAnswer, FsError> {
-        let Wait { party, piece, keep, pid, standing, .. } = self.files[&ino].waits[&arrival];
+        let Wait { party, lock, keep, pid, standing, .. } = self.files[&ino].waits[&arrival];
         match standing {
             Standing::Queued => Ok(LockAnswer::Waiting),
             Standing::Circle => {
@@ -102,7 +102,7 @@ impl LockTable {
             }
             Standing::Reserved => {
                 self.remove_wait(ino, arrival);
-                self.grant(ino, party, pid, piece, keep);
+                self.grant(ino, party, pid, lock, keep);
                 // It may hold less now than it did.
                 self.settle(ino);
                 Ok(LockAnswer::Granted)
@@ -121,7 +121,7 @@ impl LockTable {
             .collect();
         for arrival in queued {
             let wait = &self.files[&ino].waits[&arrival];
-            let standing = match self.blockers(ino, wait.party, wait.piece).next() {
+            let standing = match self.blockers(ino, wait.party, wait.lock).next() {
                 None => Standing::Reserved,
                 // Others are in the way now than when it began to wait.
                 Some(_) if wait.detect && self.is_circle(ino, wait) => Standing::Circle,
@@ -140,7 +140,7 @@ impl LockTable {
     /// Whether somebody in the way of `wait` waits, perhaps for somebody who waits in turn,
     /// for what its own party has.
     fn is_circle(&self, ino: Ino, wait: &Wait) -> bool {
-        let mut todo: Vec<Party> = self.blockers(ino, wait.party, wait.piece).collect();
+        let mut todo: Vec<Party> = self.blockers(ino, wait.party, wait.lock).collect();
         let mut seen = BTreeSet::new();
         while let Some(party) = todo.pop() {
             if party == wait.party {
@@ -154,7 +154,7 @@ impl LockTable {
             for (ino, arrival) in waits {
                 let wait = &self.files[ino].waits[arrival];
                 if wait.party == party && wait.detect && wait.standing == Standing::Queued {
-                    todo.extend(self.blockers(*ino, party, wait.piece));
+                    todo.extend(self.blockers(*ino, party, wait.lock));
                 }
             }
         }

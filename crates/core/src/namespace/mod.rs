@@ -264,7 +264,7 @@ pub struct Operation<'a> {
     pub caller: &'a Caller,
     pub stamp: Stamp,
     /// Where what loses its last name goes, if it is kept.
-    pub trash: Option<&'a TrashPlace>,
+    pub trash: Option<&'a TrashTarget>,
     pub changes: &'a mut Vec<Change>,
 }
 

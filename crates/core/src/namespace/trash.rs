@@ -131,7 +131,7 @@ impl Namespace {
         &mut self,
         lost: Named,
         path: Bytes,
-        place: &TrashPlace,
+        place: &TrashTarget,
         op: &mut Operation,
     ) {
         let Named { name, link, ino, kind } = lost;
@@ -156,7 +156,7 @@ impl Namespace {
     }
 
     /// Root's, and nobody else's to look into. To who sees `top` nothing changes.
-    fn make_trash(&mut self, place: &TrashPlace, op: &mut Operation) -> Ino {
+    fn make_trash(&mut self, place: &TrashTarget, op: &mut Operation) -> Ino {
         let (top, ino, time) = (place.top, place.ino, op.stamp.time);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
         let record = InstalledRecord {

@@ -206,7 +206,7 @@ impl World {
             let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
             let stamp = self.stamp();
             let (caller, mutation) = (Caller::ROOT, mutation.clone());
-            let trash = TrashPlace {
+            let trash = TrashTarget {
                 top: Ino::ROOT,
                 ino: self.partition.namespace().next_ino(Ino::ROOT),
                 keep_secs: 9,

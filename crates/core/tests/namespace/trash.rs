@@ -10,14 +10,14 @@ impl Volume {
     /// What a node asks for where `parent` keeps what is removed.
     fn discard(&mut self, mutation: Mutation) -> Result<Vec<Change>, FsError> {
         let trash =
-            TrashPlace { top: Ino::ROOT, ino: self.namespace.next_ino(Ino::ROOT), keep_secs: DAY };
+            TrashTarget { top: Ino::ROOT, ino: self.namespace.next_ino(Ino::ROOT), keep_secs: DAY };
         self.discard_to(mutation, trash)
     }
 
     fn discard_to(
         &mut self,
         mutation: Mutation,
-        trash: TrashPlace,
+        trash: TrashTarget,
     ) -> Result<Vec<Change>, FsError> {
         let stamp = self.stamp();
         let mut changes = Vec::new();
@@ -252,7 +252,7 @@ fn without_a_place_nothing_is_removed() {
         ((file, Ino(77)), NotDirectory),
         ((Ino(99), Ino(77)), Stale),
     ] {
-        let trash = TrashPlace { top: place.0, ino: place.1, keep_secs: DAY };
+        let trash = TrashTarget { top: place.0, ino: place.1, keep_secs: DAY };
         assert_eq!(volume.discard_to(unlink(), trash).unwrap_err(), refusal);
     }
     let what = InstalledKind::Object {

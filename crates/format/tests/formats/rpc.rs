@@ -145,7 +145,7 @@ fn impossible_messages_are_refused() {
         Err(FormatError::Invalid { offset: 1, .. })
     ));
 
-    let mut notice = frame(&Message::Notice(Notice::Share));
+    let mut notice = frame(&Message::Notice(Notice::DropCaches));
     notice[2] = 1;
     assert!(matches!(
         rpc::decode(resealed(notice).into()),

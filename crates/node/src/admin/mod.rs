@@ -39,9 +39,11 @@ impl Node {
             }
             AdminRequest::Fsck => self.fsck().await.map(AdminReply::Fsck),
             AdminRequest::FsckBucket { from } => {
-                Ok(AdminReply::FsckPart(Box::new(self.fsck_bucket(from).await?)))
+                Ok(AdminReply::FsckBatch(Box::new(self.fsck_bucket(from).await?)))
             }
-            AdminRequest::Mend { remedy } => self.mend(remedy).await.map(|()| AdminReply::Mended),
+            AdminRequest::Repair { remedy } => {
+                self.mend(remedy).await.map(|()| AdminReply::Repaired)
+            }
             AdminRequest::RollBack { path } => {
                 let ino = self.walk(&path).await?;
                 self.roll_back(ino).await

@@ -117,7 +117,7 @@ impl Node {
     /// in before waits for it, and if the log does not take the command it is tried again.
     async fn end_by(&self, session: Option<SessionId>, command: Command) -> Result<(), RpcError> {
         if !session.is_none_or(|session| self.attachments.begin_end(session)) {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         let ended = self.commit(command).await;
         if let Some(session) = session {
@@ -155,7 +155,7 @@ impl Node {
             );
             match self.close_session(session).await {
                 // Something of it is half done: it ends when that is over.
-                Ok(()) | Err(RpcError::Overloaded) => {}
+                Ok(()) | Err(RpcError::Retry) => {}
                 Err(error) => tracing::error!(%error, "an expired session could not be closed"),
             }
         }
@@ -193,12 +193,12 @@ impl Node {
         Ok(())
     }
 
-    /// See [`Request::TakeUp`].
+    /// See [`Request::ResumeSession`].
     pub(crate) fn take_up(&self, session: SessionId) -> Result<Reply, RpcError> {
         self.expect_attached(session)?;
         // It would open something, or write, behind the back of the process that comes now.
         if self.under_way.borrow().keys().any(|tx| tx.session == session) {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         let state = self.replica.view();
         let answers = state.sessions().get(session).into_iter().flat_map(Session::answers);
@@ -208,7 +208,7 @@ impl Node {
         Ok(Reply::Done)
     }
 
-    /// See [`Request::TakeUp`].
+    /// See [`Request::ResumeSession`].
     pub(crate) async fn close_untold(&self, session: SessionId) -> Result<(), RpcError> {
         let life = self.attachments.lives(session);
         while let Some(ino) = self.attachments.next_untold(session, life) {
@@ -217,7 +217,7 @@ impl Node {
         Ok(())
     }
 
-    /// See [`Request::Told`].
+    /// See [`Request::OpensDeclared`].
     pub(crate) async fn release_closed(&self, session: SessionId) -> Result<(), RpcError> {
         self.attachments.has_told(session);
         let held: Vec<Ino> = {

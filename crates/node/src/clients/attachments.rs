@@ -59,26 +59,26 @@ struct Mailbox {
     locks: BTreeSet<u64>,
     durable: Option<LogIndex>,
     /// The last one: the node waits for no other.
-    recall: Option<(u64, Vec<Ino>)>,
+    query: Option<(u64, Vec<Ino>)>,
     leaving: bool,
 }
 
 impl Mailbox {
     fn put(&mut self, notice: Notice) {
         match notice {
-            Notice::Share => self.share = true,
+            Notice::DropCaches => self.share = true,
             Notice::Invalidate { ino } => drop(self.invalid.insert(ino)),
             Notice::Relinked { dir, name } => drop(self.relinked.insert((dir, name))),
             Notice::Durable { durable } => self.durable = self.durable.max(Some(durable)),
             Notice::Leaving => self.leaving = true,
             Notice::Lock { wait } => drop(self.locks.insert(wait)),
-            Notice::Recall { recall, inos } => self.recall = Some((recall, inos)),
+            Notice::ReferenceQuery { query, inos } => self.query = Some((query, inos)),
         }
     }
 
     fn take(&mut self) -> Option<Notice> {
         if std::mem::take(&mut self.share) {
-            return Some(Notice::Share);
+            return Some(Notice::DropCaches);
         }
         if let Some(ino) = self.invalid.pop_first() {
             return Some(Notice::Invalidate { ino });
@@ -93,8 +93,8 @@ impl Mailbox {
         if let Some(durable) = self.durable.take() {
             return Some(Notice::Durable { durable });
         }
-        if let Some((recall, inos)) = self.recall.take() {
-            return Some(Notice::Recall { recall, inos });
+        if let Some((query, inos)) = self.query.take() {
+            return Some(Notice::ReferenceQuery { query, inos });
         }
         std::mem::take(&mut self.leaving).then_some(Notice::Leaving)
     }
@@ -353,7 +353,7 @@ impl Attachments {
             }
         }
         for session in unasked {
-            self.notify(session, Notice::Share);
+            self.notify(session, Notice::DropCaches);
         }
         any
     }

@@ -19,7 +19,7 @@ impl Node {
         // Giving up is possible always.
         if ask.mode.is_some() {
             if self.attachments.awaits_any() {
-                return Err(RpcError::Overloaded);
+                return Err(RpcError::Retry);
             }
             self.replica.view().namespace().attr(ask.ino)?;
         }
@@ -46,13 +46,13 @@ impl Node {
         session: SessionId,
         ino: Ino,
         owner: LockOwner,
-        piece: LockPiece,
+        lock: RangeLock,
     ) -> Result<Reply, RpcError> {
         self.expect_to_stay(session)?;
         if self.attachments.awaits_any() {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
-        Ok(Reply::Conflict(self.locks.borrow().test(session, ino, owner, piece)))
+        Ok(Reply::Conflict(self.locks.borrow().test(session, ino, owner, lock)))
     }
 
     pub(crate) fn reclaim(
@@ -61,17 +61,17 @@ impl Node {
         ino: Ino,
         owner: LockOwner,
         pid: u32,
-        pieces: &[LockPiece],
+        locks: &[RangeLock],
     ) -> Result<Reply, RpcError> {
         self.expect_to_stay(session)?;
         if !self.attachments.awaits(session) {
             return Err(FsError::Stale.into());
         }
-        if pieces.len() > LOCKS_RECLAIMED_AT_ONCE {
+        if locks.len() > LOCKS_RECLAIMED_AT_ONCE {
             return Err(FsError::Invalid.into());
         }
         self.replica.view().namespace().attr(ino)?;
-        self.locks.borrow_mut().reclaim(session, ino, owner, pid, pieces)?;
+        self.locks.borrow_mut().reclaim(session, ino, owner, pid, locks)?;
         Ok(Reply::Done)
     }
 
@@ -98,7 +98,7 @@ impl Node {
     /// What is given to a session that is about to end would be taken from it at once.
     fn expect_to_stay(&self, session: SessionId) -> Result<(), RpcError> {
         match self.attachments.contains(session) {
-            true if self.attachments.is_ending(session) => Err(RpcError::Overloaded),
+            true if self.attachments.is_ending(session) => Err(RpcError::Retry),
             true => Ok(()),
             false => Err(RpcError::SessionExpired),
         }

@@ -24,7 +24,7 @@ impl Node {
         let Mutate { tx, ref mutation, replay, .. } = *mutate;
         // It may be done while what follows from it is not, or is not safe yet.
         if self.under_way.borrow().contains_key(&tx) {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         let firm = self.is_firm(mutation);
         let verdict = self.replica.view().sessions().check(tx);
@@ -69,7 +69,7 @@ impl Node {
         self.expect_writable()?;
         // What was answered before a restart comes before what is new.
         if replay.is_none() && self.attachments.awaits_any() {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
             return Err(FsError::Invalid.into());
@@ -553,7 +553,7 @@ impl Node {
                 if !is_known
                     || state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy)
                 {
-                    return Err(RpcError::Overloaded);
+                    return Err(RpcError::Retry);
                 }
                 let (tx, caller, repeated) =
                     (order.tx, order.caller.clone(), order.replay.is_some());

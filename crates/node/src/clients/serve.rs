@@ -57,11 +57,11 @@ impl Node {
         );
         // What a client that is still to come back was answered is not there yet.
         if shows && self.attachments.awaits_any() {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         let answer = self.reply(request).await.map_err(|error| self.unless_failed(error));
         if answer.as_ref().is_ok_and(|reply| !self.forgetting.may_tell(reply)) {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         // Nobody acts on what another's power cut may take back, nor on a refusal
         // because of it. A client that is alone brings back what it has done, but not the ids of
@@ -102,20 +102,20 @@ impl Node {
                     Err(RpcError::SessionExpired)
                 }
             }
-            Request::TakeUp { session } => self.take_up(session),
-            Request::Told { session } => {
+            Request::ResumeSession { session } => self.take_up(session),
+            Request::OpensDeclared { session } => {
                 self.close_untold(session).await?;
                 self.release_closed(session).await?;
                 Ok(Reply::Done)
             }
-            Request::Shared { session } => {
+            Request::CachesDropped { session } => {
                 self.attachments.set_shares(session);
                 Ok(Reply::Done)
             }
 
-            Request::Recalled { session, recall, held } => {
+            Request::ReferenceQueryReply { session, query, referenced } => {
                 self.expect_attached(session)?;
-                self.forgetting.answered(session, recall, &held.into_iter().collect());
+                self.forgetting.answered(session, query, &referenced.into_iter().collect());
                 Ok(Reply::Done)
             }
 
@@ -202,11 +202,11 @@ impl Node {
 
             Request::Lock { tx, ask, wait } => self.lock(tx, &ask, wait),
             Request::EndWait { session, wait } => self.end_wait(session, wait),
-            Request::TestLock { session, ino, owner, piece } => {
-                self.test_lock(session, ino, owner, piece)
+            Request::TestLock { session, ino, owner, lock } => {
+                self.test_lock(session, ino, owner, lock)
             }
-            Request::Reclaim { session, ino, owner, pid, pieces } => {
-                self.reclaim(session, ino, owner, pid, &pieces)
+            Request::Reclaim { session, ino, owner, pid, locks } => {
+                self.reclaim(session, ino, owner, pid, &locks)
             }
         }
     }

@@ -181,7 +181,7 @@ impl Node {
         }
         // What was read past an earlier run comes before what is new.
         if self.is_stopping() || !resumes && self.attachments.awaits_any() {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         if borrow.begins() {
             self.walk_ahead(ino);
@@ -190,7 +190,7 @@ impl Node {
         if lent.is_some() && self.is_stopping() {
             // What would be stored from now on nobody here would send.
             self.take_back(ino);
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         Ok(lent)
     }

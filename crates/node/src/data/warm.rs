@@ -31,7 +31,7 @@ impl Node {
     ) -> Result<u64, RpcError> {
         // What a client that is still to come back has changed is not there yet.
         if self.attachments.awaits_any() {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         let wanted = offset..offset.saturating_add(len_bytes.min(CHUNK_BYTES));
         let mut fetched_bytes = 0;

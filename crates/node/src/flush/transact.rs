@@ -108,7 +108,7 @@ impl Node {
                         key: key.into(),
                         upload: None,
                     })),
-                    false => Err(RpcError::Overloaded),
+                    false => Err(RpcError::Retry),
                 }
             })
             .await;

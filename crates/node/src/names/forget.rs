@@ -44,13 +44,13 @@ pub struct Forgetting {
     used: RefCell<BTreeSet<Ino>>,
     /// The number of the directory that was looked at last.
     hand: Cell<u64>,
-    recall: RefCell<Option<Recall>>,
-    recalls: Cell<u64>,
+    query: RefCell<Option<ReferenceQuery>>,
+    queries: Cell<u64>,
     answered: Signal,
 }
 
 /// What clients have been asked for.
-struct Recall {
+struct ReferenceQuery {
     number: u64,
     /// Without those that are held.
     inos: BTreeSet<Ino>,
@@ -71,56 +71,55 @@ impl Forgetting {
     }
 
     pub fn answered(&self, session: SessionId, number: u64, held: &BTreeSet<Ino>) {
-        if let Some(recall) =
-            self.recall.borrow_mut().as_mut().filter(|recall| recall.number == number)
+        if let Some(query) = self.query.borrow_mut().as_mut().filter(|query| query.number == number)
         {
-            recall.inos.retain(|ino| !held.contains(ino));
-            recall.waiting.remove(&session);
+            query.inos.retain(|ino| !held.contains(ino));
+            query.waiting.remove(&session);
         }
         self.answered.raise();
     }
 
     /// Notes what an answer tells of. False if it may not be given: what it tells of goes.
     pub fn may_tell(&self, reply: &Reply) -> bool {
-        let mut recall = self.recall.borrow_mut();
-        let Some(recall) = &mut *recall else { return true };
+        let mut query = self.query.borrow_mut();
+        let Some(query) = &mut *query else { return true };
         let told: BTreeSet<Ino> = match reply {
             Reply::Attr(attr) => BTreeSet::from([attr.ino]),
             Reply::Directory { entries, .. } => entries.iter().map(|(_, attr)| attr.ino).collect(),
             _ => return true,
         };
-        if recall.is_over {
-            return !told.iter().any(|ino| recall.inos.contains(ino));
+        if query.is_over {
+            return !told.iter().any(|ino| query.inos.contains(ino));
         }
-        recall.inos.retain(|ino| !told.contains(ino));
+        query.inos.retain(|ino| !told.contains(ino));
         true
     }
 
     fn begin(&self, number: u64, inos: &[Ino], waiting: &[SessionId]) {
         let (inos, waiting) = (inos.iter().copied().collect(), waiting.iter().copied().collect());
-        *self.recall.borrow_mut() = Some(Recall { number, inos, waiting, is_over: false });
+        *self.query.borrow_mut() = Some(ReferenceQuery { number, inos, waiting, is_over: false });
     }
 
     fn end(&self) {
-        self.recall.take();
+        self.query.take();
     }
 
     /// Those that nobody is known to hold.
     fn free(&self) -> Vec<Ino> {
-        self.recall
+        self.query
             .borrow()
             .as_ref()
-            .map(|recall| recall.inos.iter().copied().collect())
+            .map(|query| query.inos.iter().copied().collect())
             .unwrap_or_default()
     }
 
     /// From now on no answer tells of those that are left.
     fn decide(&self, goes: impl Fn(&Ino) -> bool) -> Vec<Ino> {
-        let mut recall = self.recall.borrow_mut();
-        let Some(recall) = &mut *recall else { return Vec::new() };
-        recall.inos.retain(goes);
-        recall.is_over = true;
-        recall.inos.iter().copied().collect()
+        let mut query = self.query.borrow_mut();
+        let Some(query) = &mut *query else { return Vec::new() };
+        query.inos.retain(goes);
+        query.is_over = true;
+        query.inos.iter().copied().collect()
     }
 }
 
@@ -186,7 +185,8 @@ impl Node {
             };
             inos.retain(|ino| !self.attachments.is_open(*ino));
             if !inos.is_empty() {
-                let gone = if self.recall(&inos).await { self.forget(dir).await } else { Ok(0) };
+                let gone =
+                    if self.query_references(&inos).await { self.forget(dir).await } else { Ok(0) };
                 self.forgetting.end();
                 let gone = gone?;
                 all += gone;
@@ -205,19 +205,19 @@ impl Node {
     }
 
     /// Asks clients for inodes. False if not all of them have answered.
-    async fn recall(&self, inos: &[Ino]) -> bool {
+    async fn query_references(&self, inos: &[Ino]) -> bool {
         let number = self
             .run
-            .wrapping_add(self.forgetting.recalls.replace(self.forgetting.recalls.get() + 1));
+            .wrapping_add(self.forgetting.queries.replace(self.forgetting.queries.get() + 1));
         self.forgetting.begin(number, inos, &self.attachments.sessions());
         self.attachments
-            .notify_others(None, &Notice::Recall { recall: number, inos: inos.to_vec() });
+            .notify_others(None, &Notice::ReferenceQuery { query: number, inos: inos.to_vec() });
         let deadline = self.ports.clock.monotonic() + PATIENCE;
         loop {
             let answered = Box::pin(self.forgetting.answered.wait());
-            if let Some(recall) = &mut *self.forgetting.recall.borrow_mut() {
-                recall.waiting.retain(|session| self.attachments.contains(*session));
-                if recall.waiting.is_empty() {
+            if let Some(query) = &mut *self.forgetting.query.borrow_mut() {
+                query.waiting.retain(|session| self.attachments.contains(*session));
+                if query.waiting.is_empty() {
                     return true;
                 }
             }
@@ -253,13 +253,13 @@ impl Node {
             .replica
             .propose(|_| {
                 if self.attachments.is_open(dir) || !self.may_act_by_itself() {
-                    return Err(RpcError::Overloaded);
+                    return Err(RpcError::Retry);
                 }
                 going = self
                     .forgetting
                     .decide(|ino| free.contains(ino) && !self.attachments.is_open(*ino));
                 if going.is_empty() {
-                    Err(RpcError::Overloaded)
+                    Err(RpcError::Retry)
                 } else {
                     Ok(Command::Backing(BackingCommand::Forget { dir, inos: going.clone() }))
                 }
@@ -268,7 +268,7 @@ impl Node {
         self.forgetting.end();
         let applied = match proposed {
             Ok((_, applied)) => applied,
-            Err(RpcError::Overloaded) => return Ok(0),
+            Err(RpcError::Retry) => return Ok(0),
             Err(error) => return Err(error),
         };
         // What has changed since it was looked at stays.

@@ -63,7 +63,7 @@ impl Node {
         }
         if self.ports.clock.monotonic() >= self.metadata.not_before.get() {
             self.metadata.urged.raise();
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         self.tell_of_metadata();
         Err(FsError::NoMemory.into())

@@ -56,7 +56,7 @@ impl Node {
         dir: Ino,
         name: &Name,
         made: Option<Ino>,
-    ) -> Result<Option<TrashPlace>, RpcError> {
+    ) -> Result<Option<TrashTarget>, RpcError> {
         let namespace = state.namespace();
         let (Some(victim), Some((_, keep_secs))) =
             (namespace.dentry(dir, name), namespace.keep_of(dir))
@@ -74,7 +74,7 @@ impl Node {
                 .trash_of(top)
                 .is_some_and(|trash| !is_known(trash, &trashed_name(victim.ino)))
         {
-            return Err(RpcError::Overloaded);
+            return Err(RpcError::Retry);
         }
         // Seldom wanted, as it copies all counters.
         let another = || {
@@ -84,7 +84,7 @@ impl Node {
         };
         let ino =
             Some(namespace.next_ino(top)).filter(|ino| Some(*ino) != made).unwrap_or_else(another);
-        Ok(Some(TrashPlace { top, ino, keep_secs }))
+        Ok(Some(TrashTarget { top, ino, keep_secs }))
     }
 
     /// The directory that has the trash for what is removed from `dir`.
@@ -120,8 +120,8 @@ impl Node {
             below.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
         };
         let mut at = from;
-        while (at.side as usize) <= self.members.len() {
-            if let Some(top) = self.top(Side(at.side as usize)) {
+        while (at.bucket as usize) <= self.members.len() {
+            if let Some(top) = self.top(Side(at.bucket as usize)) {
                 self.load_trash(top).await?;
                 let state = self.replica.view();
                 for (cookie, entry) in state.namespace().trashed(top, Cookie(at.after)) {
@@ -133,7 +133,7 @@ impl Node {
                     found.extend(is_below(&entry).then_some(entry));
                 }
             }
-            at = TrashPoint { side: at.side + 1, after: 0 };
+            at = TrashPoint { bucket: at.bucket + 1, after: 0 };
         }
         Ok((found, None))
     }

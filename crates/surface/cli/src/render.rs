@@ -37,8 +37,8 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
             writeln!(out, "{} dropped from the cache", Bytes(*bytes))
         }
         AdminReply::Fsck(report) => fsck::write(&mut out, report),
-        AdminReply::FsckPart(part) => fsck::write(&mut out, &part.report),
-        AdminReply::Mended => writeln!(out, "repaired"),
+        AdminReply::FsckBatch(part) => fsck::write(&mut out, &part.report),
+        AdminReply::Repaired => writeln!(out, "repaired"),
         AdminReply::Snapshot { index, .. } => writeln!(out, "a snapshot of command {}", index.0),
         AdminReply::RolledBack { before_bytes, lost_bytes, bytes } => {
             let (before, lost, now) = (Bytes(*before_bytes), Bytes(*lost_bytes), Bytes(*bytes));
@@ -136,8 +136,8 @@ pub fn json(reply: &AdminReply) -> Value {
         AdminReply::Flushed { files, bytes } => json!({ "files": files, "bytes": bytes }),
         AdminReply::Evicted { bytes, .. } => json!({ "bytes": bytes }),
         AdminReply::Fsck(report) => fsck::json(report),
-        AdminReply::FsckPart(part) => fsck::json(&part.report),
-        AdminReply::Mended => json!({}),
+        AdminReply::FsckBatch(part) => fsck::json(&part.report),
+        AdminReply::Repaired => json!({}),
         AdminReply::Snapshot { index, .. } => json!({ "index": index.0 }),
         AdminReply::RolledBack { before_bytes, lost_bytes, bytes } => {
             json!({ "before_bytes": before_bytes, "lost_bytes": lost_bytes, "bytes": bytes })

@@ -74,7 +74,7 @@ impl From<RpcError> for Errno {
         match error {
             RpcError::Refused(error) => error.into(),
             RpcError::SessionExpired => Errno(libc::ESTALE),
-            RpcError::Overloaded => Errno(libc::EAGAIN),
+            RpcError::Retry => Errno(libc::EAGAIN),
             RpcError::NotServing(_) => Errno(libc::EHOSTDOWN),
             RpcError::Denied(_) => Errno(libc::EACCES),
             RpcError::Misordered | RpcError::Lost => Errno::IO,

@@ -234,11 +234,11 @@ pub(crate) fn flags_out(form: FlagForm, flags: InodeFlags) -> Vec<u8> {
 pub(crate) fn lk_out(conflict: Option<LockConflict>) -> abi::LkOut {
     let lk = match conflict {
         None => abi::FileLock { kind: libc::F_UNLCK as u32, ..Default::default() },
-        Some(LockConflict { piece, pid }) => {
-            let kind = if piece.mode == LockMode::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
+        Some(LockConflict { lock, pid }) => {
+            let kind = if lock.mode == LockMode::Shared { libc::F_RDLCK } else { libc::F_WRLCK };
             abi::FileLock {
-                start: piece.range.start(),
-                end: piece.range.end(),
+                start: lock.range.start(),
+                end: lock.range.end(),
                 kind: kind as u32,
                 pid,
             }

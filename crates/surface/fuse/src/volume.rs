@@ -15,7 +15,7 @@ use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags,
-    LockAsk, LockConflict, LockMode, LockOwner, LockPiece, LockRange, Make, Name, NewMode,
+    LockAsk, LockConflict, LockMode, LockOwner, LockRange, Make, Name, NewMode, RangeLock,
     RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use futures_util::future::join_all;
@@ -30,7 +30,7 @@ mod askers;
 mod caching;
 mod left;
 mod opening;
-mod recall;
+mod references;
 mod squash;
 mod thread;
 
@@ -128,7 +128,7 @@ impl Volume {
         let (held, pruning) = (known.clone(), notifier.clone());
         client.on_recall(move |inos| {
             let (known, notifier) = (held.clone(), pruning.clone());
-            Box::pin(async move { recall::give_up(inos, root, &known, &notifier).await })
+            Box::pin(async move { references::give_up(inos, root, &known, &notifier).await })
         });
         let life = client.estate().map_or(0, |estate| estate.life());
         let lockers = RefCell::new(Lockers::new(client.estate().cloned()));
@@ -761,7 +761,7 @@ impl Filesystem for Volume {
     ) -> Result<Option<LockConflict>, Errno> {
         let owner = LockOwner::Fcntl(owner);
         let found = match mode {
-            Some(mode) => self.client.test_lock(ino, owner, LockPiece { range, mode }).await,
+            Some(mode) => self.client.test_lock(ino, owner, RangeLock { range, mode }).await,
             None => self.client.own_lock(ino, owner, range).await,
         };
         Ok(found?)

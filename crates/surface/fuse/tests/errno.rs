@@ -49,7 +49,7 @@ fn no_error_switches_an_operation_off() {
     let errors = [
         RpcError::SessionExpired,
         RpcError::Misordered,
-        RpcError::Overloaded,
+        RpcError::Retry,
         RpcError::NotServing(words()),
         RpcError::Denied(words()),
         RpcError::Lost,

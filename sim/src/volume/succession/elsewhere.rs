@@ -11,7 +11,7 @@ use crate::volume::report::{Broken, Report, judge};
 use crate::volume::rig::{open_on, serve, walk};
 use crate::volume::workload::Known;
 use crate::{FaultPlan, Process, Rate, Rng, World};
-use ebb_model::{FsError, Ino, LockMode, LockOwner, LockPiece, LockRange};
+use ebb_model::{FsError, Ino, LockMode, LockOwner, LockRange, RangeLock};
 use ebb_node::Node;
 use futures_util::future::join;
 use std::cell::Cell;
@@ -357,7 +357,7 @@ impl Story<'_> {
     async fn settle(&mut self) -> Result<(), String> {
         let life = self.scene()?.life()?;
         let client = life.client.clone();
-        let whole = LockPiece { range: LockRange::WHOLE, mode: LockMode::Shared };
+        let whole = RangeLock { range: LockRange::WHOLE, mode: LockMode::Shared };
         let asked = life
             .process
             .call(async move { client.test_lock(Ino::ROOT, LockOwner::Fcntl(1), whole).await });

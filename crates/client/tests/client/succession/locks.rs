@@ -62,13 +62,13 @@ fn asks_of(owner: LockOwner) -> Vec<LockAsk> {
 
 fn stranger_has(node: &Node) {
     let mut locks = node.locks.borrow_mut();
-    let piece = |range, mode| [LockPiece { range, mode }];
+    let lock = |range, mode| [RangeLock { range, mode }];
     assert_eq!(
-        locks.reclaim(STRANGER, FILE, FCNTL, 9, &piece(range(30, 31), LockMode::Exclusive)),
+        locks.reclaim(STRANGER, FILE, FCNTL, 9, &lock(range(30, 31), LockMode::Exclusive)),
         Ok(())
     );
     assert_eq!(
-        locks.reclaim(STRANGER, FILE, FLOCK, 9, &piece(LockRange::WHOLE, LockMode::Shared)),
+        locks.reclaim(STRANGER, FILE, FLOCK, 9, &lock(LockRange::WHOLE, LockMode::Shared)),
         Ok(())
     );
 }
@@ -97,7 +97,7 @@ fn held_after(asks: &[LockAsk]) -> Ranges {
 }
 
 fn mode_at(held: &Ranges, byte: u64) -> Option<LockMode> {
-    held.overlapping(range(byte, byte)).next().map(|piece| piece.mode)
+    held.overlapping(range(byte, byte)).next().map(|lock| lock.mode)
 }
 
 /// What a byte is locked with by anybody but the stranger, as another one finds it.
@@ -106,7 +106,7 @@ fn node_has(node: &Node, owner: LockOwner, byte: u64) -> Option<LockMode> {
     let locks = node.locks.borrow();
     // The stranger itself is not in its own way.
     let is_in_the_way = |mode| {
-        locks.test(STRANGER, FILE, owner, LockPiece { range: range(byte, byte), mode }).is_some()
+        locks.test(STRANGER, FILE, owner, RangeLock { range: range(byte, byte), mode }).is_some()
     };
     modes.find(|mode| match mode {
         LockMode::Exclusive => is_in_the_way(LockMode::Shared),
@@ -276,9 +276,9 @@ fn a_wait_does_not_outlive_the_process() {
                 let world = World::new(12);
                 let (node, left) = (Node::new(&world), nothing_left());
                 let wanted = fcntl(0, 9, EXCLUSIVE);
-                let piece = LockPiece { range: wanted.range, mode: LockMode::Exclusive };
+                let lock = RangeLock { range: wanted.range, mode: LockMode::Exclusive };
                 assert_eq!(
-                    node.locks.borrow_mut().reclaim(STRANGER, FILE, FCNTL, 9, &[piece]),
+                    node.locks.borrow_mut().reclaim(STRANGER, FILE, FCNTL, 9, &[lock]),
                     Ok(())
                 );
                 let first = Process::on(&node, &left);
@@ -324,7 +324,7 @@ fn a_wait_does_not_outlive_the_process() {
                     "{case}"
                 );
                 assert_eq!(
-                    node.locks.borrow_mut().reclaim(PASSER_BY, FILE, FCNTL, 9, &[piece]),
+                    node.locks.borrow_mut().reclaim(PASSER_BY, FILE, FCNTL, 9, &[lock]),
                     Ok(()),
                     "{case}: it is free"
                 );
@@ -370,7 +370,7 @@ fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
                 restart(&node);
                 let dies = first.lives_until(death, || {
                     node.count("renew") > renewals
-                        && node.count("told") > 0
+                        && node.count("opens-declared") > 0
                         && client.cache_rule() == CacheRule::Sole
                 });
                 first.kill();

@@ -227,7 +227,7 @@ impl Draw {
         all.push(Command::Extent(ExtentCommand::Exposed { ino, exposed: false }));
         let mutation =
             Mutation::Unlink { parent: self.ino(), name: self.name(), holders: self.sessions() };
-        let trash = TrashPlace { top: self.ino(), ino: self.ino(), keep_secs: self.u64() };
+        let trash = TrashTarget { top: self.ino(), ino: self.ino(), keep_secs: self.u64() };
         let repeated = self.flag();
         all.push(Command::Discard {
             tx: self.tx(),

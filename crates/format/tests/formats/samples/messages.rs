@@ -107,10 +107,14 @@ impl Draw {
             },
             Request::Detach { session },
             Request::Renew { session },
-            Request::Shared { session },
-            Request::TakeUp { session },
-            Request::Told { session },
-            Request::Recalled { session, recall: self.u64(), held: self.list(Draw::ino) },
+            Request::CachesDropped { session },
+            Request::ResumeSession { session },
+            Request::OpensDeclared { session },
+            Request::ReferenceQueryReply {
+                session,
+                query: self.u64(),
+                referenced: self.list(Draw::ino),
+            },
             Request::Lookup { parent: ino, name: self.name() },
             Request::GetAttr { ino },
             Request::ReadLink { ino },
@@ -150,14 +154,14 @@ impl Draw {
                 session,
                 ino,
                 owner: LockOwner::Fcntl(self.u64()),
-                piece: self.lock_piece(),
+                lock: self.range_lock(),
             },
             Request::Reclaim {
                 session,
                 ino,
                 owner: LockOwner::Flock(self.u64()),
                 pid: self.u32(),
-                pieces: self.list(Draw::lock_piece),
+                locks: self.list(Draw::range_lock),
             },
         ];
         for mutation in self.client_mutations() {
@@ -179,7 +183,7 @@ impl Draw {
             Request::Admin(AdminRequest::FsckBucket {
                 from: FsckPoint::Reserved { after: self.text() },
             }),
-            Request::Admin(AdminRequest::Mend {
+            Request::Admin(AdminRequest::Repair {
                 remedy: Remedy::Refetch { ino, block: self.u64() },
             }),
             Request::Admin(AdminRequest::RollBack { path: self.list(Draw::name) }),
@@ -282,7 +286,7 @@ impl Draw {
     }
 
     fn trash_point(&mut self) -> TrashPoint {
-        TrashPoint { side: self.u32(), after: self.u64() }
+        TrashPoint { bucket: self.u32(), after: self.u64() }
     }
 
     fn trash_entry(&mut self) -> TrashEntry {
@@ -389,7 +393,7 @@ impl Draw {
             Reply::Lock(LockAnswer::Waiting),
             Reply::Opened { lends: self.flag() },
             Reply::Conflict(None),
-            Reply::Conflict(Some(LockConflict { piece: self.lock_piece(), pid: self.u32() })),
+            Reply::Conflict(Some(LockConflict { lock: self.range_lock(), pid: self.u32() })),
             Reply::Admin(AdminReply::Quotas(self.list(Draw::quota_status))),
             Reply::Admin(AdminReply::Stats(Box::new(NodeStats {
                 uptime_ms: self.u64(),
@@ -405,13 +409,13 @@ impl Draw {
             }))),
             Reply::Admin(AdminReply::Paths(vec![None, Some(self.bytes())])),
             Reply::Admin(AdminReply::Warmed { bytes: self.u64() }),
-            Reply::Admin(AdminReply::FsckPart(Box::new(FsckPart {
+            Reply::Admin(AdminReply::FsckBatch(Box::new(FsckBatch {
                 report: self.fsck_report(),
                 done: self.u64(),
                 total: self.u64(),
                 next: self.option(|draw| FsckPoint::Directories { from: draw.ino() }),
             }))),
-            Reply::Admin(AdminReply::Mended),
+            Reply::Admin(AdminReply::Repaired),
             Reply::Admin(AdminReply::RolledBack {
                 before_bytes: self.u64(),
                 lost_bytes: self.u64(),
@@ -511,7 +515,7 @@ impl Draw {
         all.extend([
             RpcError::SessionExpired,
             RpcError::Misordered,
-            RpcError::Overloaded,
+            RpcError::Retry,
             RpcError::Lost,
         ]);
         all.extend([RpcError::NotServing(self.text()), RpcError::Denied(self.text())]);
@@ -532,11 +536,11 @@ impl Draw {
         }
         let notices = [
             Notice::Durable { durable: self.index() },
-            Notice::Share,
+            Notice::DropCaches,
             Notice::Invalidate { ino: self.ino() },
             Notice::Leaving,
             Notice::Lock { wait: self.u64() },
-            Notice::Recall { recall: self.u64(), inos: self.list(Draw::ino) },
+            Notice::ReferenceQuery { query: self.u64(), inos: self.list(Draw::ino) },
             Notice::Relinked { dir: self.ino(), name: self.name() },
         ];
         all.extend(notices.map(Message::Notice));

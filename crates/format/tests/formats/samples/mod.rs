@@ -76,14 +76,14 @@ impl Draw {
         (0..self.below(4)).map(|_| value(self)).collect()
     }
 
-    fn lock_piece(&mut self) -> LockPiece {
+    fn range_lock(&mut self) -> RangeLock {
         let (start, len) = (self.u64() >> 2, self.u64() >> 2);
         let mode = if self.flag() { LockMode::Shared } else { LockMode::Exclusive };
-        LockPiece { range: LockRange::new(start, start + len).expect("it is a range"), mode }
+        RangeLock { range: LockRange::new(start, start + len).expect("it is a range"), mode }
     }
 
     fn lock_ask(&mut self, ino: Ino) -> LockAsk {
-        let LockPiece { range, mode } = self.lock_piece();
+        let RangeLock { range, mode } = self.range_lock();
         let (owner, mode) =
             (LockOwner::Fcntl(self.u64()), if self.flag() { Some(mode) } else { None });
         LockAsk { ino, owner, range, mode, keep: self.flag(), pid: self.u32() }

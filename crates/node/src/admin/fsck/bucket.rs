@@ -47,14 +47,14 @@ impl<'a> Comparison<'a> {
         (self.state)()
     }
 
-    pub async fn part(&self, from: FsckPoint) -> Result<FsckPart, BucketError> {
+    pub async fn part(&self, from: FsckPoint) -> Result<FsckBatch, BucketError> {
         match from {
             FsckPoint::Directories { from } => self.directories(from).await,
             FsckPoint::Reserved { after } => self.reserved(after).await,
         }
     }
 
-    async fn directories(&self, from: Ino) -> Result<FsckPart, BucketError> {
+    async fn directories(&self, from: Ino) -> Result<FsckBatch, BucketError> {
         let (dirs, done, total, mut report) = {
             let state = self.state();
             let dirs: Vec<Ino> = state.backing().directories(from).take(DIRECTORIES).collect();
@@ -81,7 +81,7 @@ impl<'a> Comparison<'a> {
                 FsckPoint::Reserved { after: String::new() }
             }
         };
-        Ok(FsckPart {
+        Ok(FsckBatch {
             report,
             done: (done + dirs.len()) as u64,
             total: total as u64,
@@ -307,7 +307,7 @@ impl<'a> Comparison<'a> {
         Ok(Ok(page))
     }
 
-    async fn reserved(&self, after: String) -> Result<FsckPart, BucketError> {
+    async fn reserved(&self, after: String) -> Result<FsckBatch, BucketError> {
         let total = self.state().backing().directory_count() as u64;
         let after = (!after.is_empty()).then_some(after);
         let page = self
@@ -341,7 +341,7 @@ impl<'a> Comparison<'a> {
         let parts =
             stream::iter(doubtful).map(|key| self.reserved_key(key)).buffered(OBJECTS_AT_ONCE);
         report.add(sum(parts).await?);
-        Ok(FsckPart { report, done: total, total, next })
+        Ok(FsckBatch { report, done: total, total, next })
     }
 
     async fn reserved_key(&self, key: String) -> Result<FsckReport, BucketError> {
@@ -357,7 +357,7 @@ impl<'a> Comparison<'a> {
             Reserved::Held => {}
             Reserved::Undecided => report.undecided += 1,
             Reserved::Unreferenced => {
-                report.mendable(
+                report.repairable(
                     format!("{shown} is in the bucket and nothing refers to it"),
                     Remedy::Delete { key, etag },
                 );

@@ -278,7 +278,7 @@ impl Node {
                 let claimed = state.backing().claimed(state.namespace(), ino);
                 // Written or moved meanwhile.
                 if claimed.is_none_or(|claimed| claimed.key != key || claimed.etag != etag.0) {
-                    return Err(RpcError::Overloaded);
+                    return Err(RpcError::Retry);
                 }
                 let modified =
                     object::modified(&meta.tags).unwrap_or(Time::from_secs(meta.modified_secs));
@@ -292,7 +292,7 @@ impl Node {
                 }))
             });
             match rolled_back.await {
-                Err(RpcError::Overloaded) => {
+                Err(RpcError::Retry) => {
                     backoff.wait(&self.ports, None).await;
                     continue;
                 }

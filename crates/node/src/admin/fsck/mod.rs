@@ -70,20 +70,20 @@ impl Node {
             ));
         }
         for path in self.strays().await? {
-            report.mendable(
+            report.repairable(
                 format!("{path} in the data directory is nobody's"),
                 Remedy::Remove { path },
             );
         }
         let damage = self.damage_of_log().await;
         if let Some(damage) = damage.snapshot {
-            report.mendable(
+            report.repairable(
                 format!("a snapshot is damaged, and the next start may not have another: {damage}"),
                 Remedy::Snapshot,
             );
         }
         if let Some(damage) = damage.segment {
-            report.mendable(
+            report.repairable(
                 format!(
                     "the log is damaged, and a start could not read what comes after: {damage}"
                 ),
@@ -102,7 +102,7 @@ impl Node {
     }
 
     /// Compares a part of what is known of the bucket with what is there.
-    pub(crate) async fn fsck_bucket(&self, from: FsckPoint) -> Result<FsckPart, RpcError> {
+    pub(crate) async fn fsck_bucket(&self, from: FsckPoint) -> Result<FsckBatch, RpcError> {
         if self.bucket.is_none() {
             return Err(RpcError::Denied("the volume has no bucket".into()));
         }
@@ -122,7 +122,7 @@ impl Node {
             .part(from)
             .await
             .map_err(|error| RpcError::Denied(error.to_string()))?;
-        Ok(FsckPart { report: bounded(part.report), ..part })
+        Ok(FsckBatch { report: bounded(part.report), ..part })
     }
 
     fn comparison<'a>(&'a self, state: &'a dyn Fn() -> Ref<'a, Partition>) -> Comparison<'a> {
@@ -312,7 +312,7 @@ async fn compare(
             Err(error) => format!("{file}: block {block} cannot be read: {error}"),
         };
         match known.dirty {
-            false => report.mendable(damage, Remedy::Refetch { ino: place.ino, block }),
+            false => report.repairable(damage, Remedy::Refetch { ino: place.ino, block }),
             true => {
                 let (start, end) =
                     (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(place.size_bytes));

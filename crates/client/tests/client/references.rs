@@ -7,18 +7,20 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-fn recall(node: &Node, recall: u64, inos: &[u64]) {
-    node.say(LinkEvent::Notice(Notice::Recall {
-        recall,
+fn query(node: &Node, query: u64, inos: &[u64]) {
+    node.say(LinkEvent::Notice(Notice::ReferenceQuery {
+        query,
         inos: inos.iter().copied().map(Ino).collect(),
     }));
 }
 
-/// What the node was told of each recall.
+/// What the node was told of each query.
 fn answers(node: &Node) -> Vec<(u64, Vec<Ino>)> {
     let seen = node.seen.borrow();
     let answers = seen.iter().filter_map(|request| match request {
-        Request::Recalled { recall, held, .. } => Some((*recall, held.clone())),
+        Request::ReferenceQueryReply { query, referenced, .. } => {
+            Some((*query, referenced.clone()))
+        }
         _ => None,
     });
     answers.collect()
@@ -45,7 +47,7 @@ fn what_is_on_its_way_is_waited_for() {
     });
     world.pass(Duration::from_millis(10));
     node.latency_ms.set(1);
-    recall(&node, 5, &[7, 8]);
+    query(&node, 5, &[7, 8]);
     world.pass(Duration::from_millis(100));
     assert_eq!(answers(&node), [], "the answer is under way");
     world.pass(Duration::from_millis(500));
@@ -60,7 +62,7 @@ fn who_does_not_say_holds_everything() {
     let world = World::new(2);
     let node = Node::new(&world);
     let client = node.attach();
-    recall(&node, 1, &[3, 4]);
+    query(&node, 1, &[3, 4]);
     world.pass(Duration::from_millis(100));
     assert_eq!(answers(&node), [(1, vec![Ino(3), Ino(4)])]);
 
@@ -70,7 +72,7 @@ fn who_does_not_say_holds_everything() {
     let _found = world.start(async move { asked.getattr(Ino(3)).await.map(drop) });
     world.pass(Duration::from_millis(10));
     node.latency_ms.set(1);
-    recall(&node, 2, &[4]);
+    query(&node, 2, &[4]);
     world.pass(Duration::from_secs(5));
     assert_eq!(answers(&node)[1..], [(2, vec![Ino(4)])]);
 }

@@ -2,8 +2,8 @@
 //! which it still holds.
 //!
 //! The user holds what an answer has told it of from the moment it has the answer. One that left
-//! the node before the node asked may be on its way still, and is waited for. What the node answers
-//! later it knows by itself.
+//! the node before the node asked may be on its way still, and is waited for. What the node
+//! answers later it knows by itself.
 
 use crate::client::Shared;
 use crate::gate::Gate;
@@ -16,35 +16,36 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Gives up what it can of these inodes. Completes with those that are held, as of that moment.
+/// Gives up what it can of these inodes. Completes with those that are referenced, as of that
+/// moment.
 pub(crate) type Handler = Rc<dyn Fn(Vec<Ino>) -> PortFuture<'static, Vec<Ino>>>;
 
 #[derive(Default)]
-pub(crate) struct Recalls {
+pub(crate) struct ReferenceQueries {
     /// The last one, with what it asks for. Earlier ones the node has given up.
-    asked: RefCell<Option<(u64, Vec<Ino>)>>,
+    latest: RefCell<Option<(u64, Vec<Ino>)>>,
     changed: Gate,
     handler: RefCell<Option<Handler>>,
-    findings: Findings,
+    pending: PendingAnswers,
 }
 
 /// Requests whose answers tell of inodes, by the order in which they were sent.
 #[derive(Default)]
-struct Findings {
+struct PendingAnswers {
     next: Cell<u64>,
     under_way: RefCell<BTreeSet<u64>>,
     ended: Gate,
 }
 
 /// One of them, until its user has the answer.
-pub(crate) struct Finding<'a> {
-    findings: &'a Findings,
+pub(crate) struct PendingAnswer<'a> {
+    pending: &'a PendingAnswers,
     number: u64,
 }
 
-impl Recalls {
-    pub(crate) fn ask(&self, recall: u64, inos: Vec<Ino>) {
-        *self.asked.borrow_mut() = Some((recall, inos));
+impl ReferenceQueries {
+    pub(crate) fn ask(&self, query: u64, inos: Vec<Ino>) {
+        *self.latest.borrow_mut() = Some((query, inos));
         self.changed.changed();
     }
 
@@ -54,53 +55,53 @@ impl Recalls {
 
     /// To be dropped in the turn in which the user gets the answer, which must count what it tells
     /// of before it waits for anything.
-    pub(crate) fn find(&self) -> Finding<'_> {
-        let number = self.findings.next.replace(self.findings.next.get() + 1);
-        self.findings.under_way.borrow_mut().insert(number);
-        Finding { findings: &self.findings, number }
+    pub(crate) fn awaiting_answer(&self) -> PendingAnswer<'_> {
+        let number = self.pending.next.replace(self.pending.next.get() + 1);
+        self.pending.under_way.borrow_mut().insert(number);
+        PendingAnswer { pending: &self.pending, number }
     }
 
     /// Waits for what was sent before.
     async fn found(&self) {
-        let mark = self.findings.next.get();
+        let mark = self.pending.next.get();
         let passed = || {
-            self.findings
-                .under_way
-                .borrow()
-                .first()
-                .is_none_or(|first| *first >= mark)
-                .then_some(())
+            self.pending.under_way.borrow().first().is_none_or(|first| *first >= mark).then_some(())
         };
-        self.findings.ended.until(passed).await;
+        self.pending.ended.until(passed).await;
     }
 }
 
-impl Drop for Finding<'_> {
+impl Drop for PendingAnswer<'_> {
     fn drop(&mut self) {
-        self.findings.under_way.borrow_mut().remove(&self.number);
-        self.findings.ended.changed();
+        self.pending.under_way.borrow_mut().remove(&self.number);
+        self.pending.ended.changed();
     }
 }
 
 /// Answers the node whenever it asks.
-pub(crate) async fn answer_recalls(shared: Rc<Shared>) {
+pub(crate) async fn answer_reference_queries(shared: Rc<Shared>) {
     loop {
-        let (recall, inos) = shared.recalls.changed.until(|| shared.recalls.asked.take()).await;
-        let held = shared.still_held(inos).await;
-        let request = |session| Request::Recalled { session, recall, held: held.clone() };
+        let (query, inos) =
+            shared.references.changed.until(|| shared.references.latest.take()).await;
+        let referenced = shared.still_held(inos).await;
+        let request = |session| Request::ReferenceQueryReply {
+            session,
+            query,
+            referenced: referenced.clone(),
+        };
         if let Err(error) =
             shared.ask_patiently(Some(shared.options.request_timeout), request).await
         {
-            tracing::debug!(%error, "the node does not take what is held");
+            tracing::debug!(%error, "the node does not take what is referenced");
         }
     }
 }
 
 impl Shared {
     async fn still_held(&self, inos: Vec<Ino>) -> Vec<Ino> {
-        let handler = self.recalls.handler.borrow().clone();
+        let handler = self.references.handler.borrow().clone();
         let Some(handler) = handler else { return inos };
-        match select(pin!(self.recalls.found()), self.ports.clock.sleep(PATIENCE)).await {
+        match select(pin!(self.references.found()), self.ports.clock.sleep(PATIENCE)).await {
             Either::Left(_) => handler(inos).await,
             Either::Right(_) => inos,
         }
