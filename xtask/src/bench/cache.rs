@@ -18,13 +18,11 @@ pub const SETUP: Setup = Setup {
     fill: 0,
     line: Some(Line { bytes_per_sec: 20_000_000, delay: Duration::ZERO }),
     flags: &["--cache-size", "64M", "--dirty-size", "32M", "--read-ahead", "8M"],
-    note: "The store is behind a line that carries 20 MB/s each way, all connections together; of \
-        the cache 64 MiB are allowed, \
-           of which 32 MiB may wait for the bucket (`--cache-size 64M --dirty-size 32M \
-        --read-ahead 8M`). Half the cache are 32 files \
-           of 1 MiB, twice the cache 128; what is read again is not in the kernel's memory. `curl` \
-        keeps nothing, \
-           so it does one pass over 32 MiB in each row: the line.",
+    note: "The store is behind a connection of 20 MB/s in each direction, shared by all requests; \
+        the cache is limited to 64 MiB, of which 32 MiB can be dirty (`--cache-size 64M \
+        --dirty-size 32M --read-ahead 8M`). Half the cache is 32 files of 1 MiB, twice the cache \
+        128; files that are read again are not in the page cache. `curl` discards the data, so \
+        one pass over 32 MiB shows the connection.",
 };
 
 /// Files that are half of the cache; the larger set is twice the cache.

@@ -89,20 +89,18 @@ impl Table {
         match self {
             Table::Far => Setup {
                 line: Some(Line { bytes_per_sec: 250_000_000, delay: Duration::from_millis(5) }),
-                note: "The store is behind a line that carries 250 MB/s each way, all connections \
-                    together, and takes 5 ms there and 5 ms \
-                       back. What is `bucket` otherwise.",
+                note: "The store is behind a connection of 250 MB/s in each direction, shared by \
+                    all requests, with 5 ms of latency each way. Otherwise as `bucket`.",
                 fill: bucket::LISTED,
                 ..Setup::default()
             },
             Table::Bucket => Setup { fill: bucket::LISTED, ..Setup::default() },
             Table::Cache => cache::SETUP,
             Table::Chunks => Setup {
-                note: "Each row is a size of requests. ebb has no setting for it: it is mounted \
-                    with a read-ahead of eight times as much, \
-                       and asks for an eighth of it, 8 MiB at most, once a reader has gone on for \
-                    long enough. `curl` asks for ranges of \
-                       that size, in 8 processes.",
+                note: "Each row is a request size. ebb has no setting for it: it is mounted with a \
+                    read-ahead of eight times as much, and requests 1/8 of it (at most 8 MiB) \
+                    after a reader has read enough in order. `curl` requests ranges of that size \
+                    in 8 processes.",
                 ..Setup::default()
             },
             _ => Setup::default(),
