@@ -1,8 +1,8 @@
 //! Memory and time per file of a partition: `cargo run --release -p ebb-core --example
 //! partition_size [FILES]`.
 //!
-//! Files are made as an application makes them, 1000 to a directory with names of 21
-//! characters and 4 KiB in each, then listed, looked up and removed in another order.
+//! Creates files like an application: 1000 per directory with names of 21 characters and 4 KiB
+//! each. Then lists, looks up and removes them in another order.
 
 use ebb_core::backing::{Interpreted, Listed, Listing, Scope};
 use ebb_core::partition::Partition;
@@ -17,7 +17,7 @@ struct Counting;
 
 static ALLOCATED_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: forwards every call unchanged to the system allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED_BYTES.fetch_add(layout.size(), Relaxed);
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Time is what the namespace does not know; the example asks the system.
+/// The core has no clock; the example asks the system.
 #[allow(clippy::disallowed_methods, reason = "an example measures")]
 fn now() -> std::time::Instant {
     std::time::Instant::now()
@@ -177,7 +177,7 @@ impl Volume {
     fn run(&mut self, mutation: Mutation) {
         self.sequence += 1;
         let tx = TxId { session: SESSION, slot: 0, sequence: self.sequence };
-        // As if 10,000 operations came in a second.
+        // As if 10,000 operations arrived per second.
         let time = Time {
             secs: 1_800_000_000 + (self.sequence / 10_000) as i64,
             nanos: (self.sequence % 10_000) as u32 * 100_003 % 1_000_000_000,
@@ -210,7 +210,7 @@ fn root_record() -> InstalledRecord {
     }
 }
 
-/// Scattered, as names are: a directory is not filled in order.
+/// Scattered like real names: a directory is not filled in order.
 fn name(number: u64) -> Name {
     Name::new(format!("{:016x}.file", number.wrapping_mul(0x9e37_79b9_7f4a_7c15)).as_bytes())
         .expect("a good name")

@@ -1,21 +1,20 @@
-//! The order of eviction: which chunks of which files go first when the disk budget is
-//! spent. S3-FIFO (Yang et al., SOSP '23) weighted by bytes: new chunks pass through a
-//! small queue, those used again there go on to the main queue, and a memory of those that
-//! left by the small queue lets them enter the main queue at once when they come back. A
-//! scan of a file larger than the cache therefore evicts itself and little else.
+//! The eviction order of chunks when the disk budget is exceeded: S3-FIFO (Yang et al., SOSP '23)
+//! weighted by bytes. New chunks enter a small queue; chunks used again there move to the main
+//! queue. A ghost queue records the chunks evicted from the small queue: if they return they enter
+//! the main queue at once. So a scan of a file larger than the cache evicts mostly itself.
 //!
-//! [`Eviction::Lru`] (H-30) has the main queue alone, in the order of use, and no such memory.
+//! [`Eviction::Lru`] (H-30) uses only the main queue, in order of last use, and no ghost.
 //!
-//! A chunk is read in many requests. Uses that follow each other while little else comes in
-//! are one use, or every scan would look like a working set. (LRU asks only for the last one.)
+//! A chunk is read by many requests. Uses count as one while few bytes are inserted between them;
+//! otherwise every scan would look like a working set. (LRU considers only the last use.)
 //!
 //! Laws:
-//! - An entry is in one queue.
+//! - An entry is in exactly one queue.
 //! - Bytes of the queues are the sums of their entries' weights.
-//! - The ghost remembers no more bytes than are in the cache, and no key that is in it.
+//! - The ghost records at most as many bytes as are in the cache, and no key that is in it.
 //!
-//! A step of [`Cache::victims`] evicts an entry, promotes it once, or uses up one of at
-//! most [`MAX_CREDITS`] that uses gave it: amortised O(1) steps, each O(log n).
+//! Each step of [`Cache::victims`] evicts an entry, promotes it once, or consumes one of at most
+//! [`MAX_CREDITS`] credits from uses: amortised O(1) steps, each O(log n).
 
 use ebb_model::Ino;
 use std::collections::BTreeMap;
@@ -23,36 +22,37 @@ use std::collections::BTreeMap;
 /// A chunk of a file.
 pub type Key = (Ino, u64);
 
-/// What decides who goes first.
+/// The eviction policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Eviction {
-    /// What was used again stays, whatever else is read once.
+    /// Chunks used repeatedly survive scans.
     #[default]
     S3Fifo,
-    /// What has not been used for longest goes.
+    /// Evicts the least recently used chunk.
     Lru,
 }
 
+/// The eviction order. It holds no data, and is rebuilt at every start.
 #[derive(Default)]
 pub struct Cache {
     eviction: Eviction,
-    /// What a reader reads ahead comes in between two uses of a chunk that are one.
+    /// Read-ahead inserts up to this many bytes between uses of a chunk that count as one.
     least_burst_bytes: u64,
     entries: BTreeMap<Key, Entry>,
     small: Queue,
     main: Queue,
     ghost: Ghost,
-    /// Turns are given out in order; a queue is sorted by them.
+    /// Turns ascend; each queue is sorted by them.
     last_turn: u64,
-    /// All bytes that ever came in: the clock that uses are told apart by.
+    /// Total of inserted bytes: the clock that separates uses.
     inserted_bytes: u64,
 }
 
 struct Entry {
     bytes: u64,
-    /// Uses since it was last considered.
+    /// Uses since its last consideration for eviction.
     credits: u8,
-    /// What `inserted_bytes` was when a use last counted.
+    /// Value of `inserted_bytes` at the last counted use.
     used_at: u64,
     promoted: bool,
     turn: u64,
@@ -74,19 +74,19 @@ struct Ghost {
 
 const MAX_CREDITS: u8 = 3;
 
-/// The small queue is 1 / this of all bytes.
+/// The small queue has 1 / this of all bytes.
 const SMALL_SHARE: u64 = 10;
 
-/// Uses within 1 / this of all bytes coming in are one use: a quarter of the small queue.
+/// Uses within the insertion of 1 / this of all bytes count as one: a quarter of the small queue.
 const BURST_SHARE: u64 = 40;
 
 impl Cache {
-    /// Uses within `least_burst_bytes` coming in are one, however small the cache is.
+    /// Uses within `least_burst_bytes` of insertions count as one, however small the cache is.
     pub fn new(eviction: Eviction, least_burst_bytes: u64) -> Cache {
         Cache { eviction, least_burst_bytes, ..Cache::default() }
     }
 
-    /// The chunk has `bytes` that could be evicted. An entry that is there takes the new weight.
+    /// The chunk has `bytes` evictable bytes. An existing entry gets the new weight.
     pub fn insert(&mut self, key: Key, bytes: u64) {
         if let Some(mut entry) = self.take(key) {
             self.inserted_bytes =
@@ -102,7 +102,7 @@ impl Cache {
         self.put_last(key, entry);
     }
 
-    /// The chunk was used. Chunks that are not in the cache are ignored.
+    /// The chunk was used. A chunk that is not in the cache is ignored.
     pub fn touch(&mut self, key: Key) {
         if self.eviction == Eviction::Lru {
             if let Some(entry) = self.take(key) {
@@ -120,8 +120,7 @@ impl Cache {
         }
     }
 
-    /// The chunk was asked for by name: it is kept as one that was used again, not as one that
-    /// was read by the way.
+    /// The chunk was requested explicitly (warm): it counts as used again, unlike one read once.
     pub fn prefer(&mut self, key: Key) {
         let Some(mut entry) = self.take(key) else { return };
         entry.promoted = true;
@@ -131,12 +130,12 @@ impl Cache {
         self.put_last(key, entry);
     }
 
-    /// The chunk has nothing left to evict.
+    /// The chunk has no evictable bytes any more.
     pub fn remove_chunk(&mut self, key: Key) {
         self.take(key);
     }
 
-    /// The file is gone, and is not remembered either.
+    /// The file is gone: removes its chunks also from the ghost.
     pub fn remove(&mut self, ino: Ino) {
         let chunks: Vec<Key> =
             self.entries.range((ino, 0)..=(ino, u64::MAX)).map(|(key, _)| *key).collect();
@@ -150,8 +149,8 @@ impl Cache {
         }
     }
 
-    /// Takes chunks of at least `bytes` out of the cache, or all. One that could not be evicted
-    /// after all is inserted again.
+    /// Removes chunks of at least `bytes` in total, or all, and returns them. The caller inserts a
+    /// chunk again that it could not evict.
     pub fn victims(&mut self, bytes: u64) -> Vec<Key> {
         let mut victims = Vec::new();
         let mut freed_bytes = 0u64;
@@ -161,7 +160,7 @@ impl Cache {
             let queue =
                 if from_small && !self.small.order.is_empty() { &self.small } else { &self.main };
             let Some((_, &key)) = queue.order.first_key_value() else { break };
-            let mut entry = self.take(key).expect("what is in a queue is in the cache");
+            let mut entry = self.take(key).expect("a queued chunk has an entry");
             if entry.credits == 0 {
                 freed_bytes += entry.bytes;
                 if !entry.promoted {
@@ -217,7 +216,7 @@ impl Cache {
         if entry.promoted { &mut self.main } else { &mut self.small }
     }
 
-    /// Broken laws, in words.
+    /// Descriptions of broken laws.
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let (mut small, mut main) = (0, 0);
@@ -226,17 +225,17 @@ impl Cache {
                 if entry.promoted { (&self.main, &mut main) } else { (&self.small, &mut small) };
             *sum += entry.bytes;
             if queue.order.get(&entry.turn) != Some(key) {
-                problems.push(format!("{key:?} is not where it belongs"));
+                problems.push(format!("{key:?} is not in its queue"));
             }
             if self.ghost.keys.contains_key(key) {
-                problems.push(format!("{key:?} is there and remembered"));
+                problems.push(format!("{key:?} is in the cache and in the ghost"));
             }
         }
         if (small, main) != (self.small.bytes, self.main.bytes) {
             problems.push("bytes of the queues are miscounted".into());
         }
         if self.small.order.len() + self.main.order.len() > self.entries.len() {
-            problems.push("a queue has more places than there are entries".into());
+            problems.push("the queues have more positions than entries".into());
         }
         if self.ghost.bytes != self.ghost.keys.values().map(|(_, bytes)| bytes).sum::<u64>()
             || self.ghost.order.len() != self.ghost.keys.len()
@@ -249,7 +248,7 @@ impl Cache {
 
 impl Ghost {
     fn add(&mut self, turn: u64, key: Key, bytes: u64) {
-        // A chunk of no weight would never be forgotten by weight.
+        // Otherwise a chunk of weight 0 would never leave the ghost.
         let bytes = bytes.max(1);
         self.order.insert(turn, key);
         self.keys.insert(key, (turn, bytes));

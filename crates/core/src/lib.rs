@@ -1,6 +1,11 @@
-//! The rules of ebb as deterministic state machines: no clock, no thread, no file, no
-//! socket, no randomness. A [`partition::Partition`] is what a log replicates; everything
-//! else here is a part of it or plans what a node does next.
+//! The rules of ebb as deterministic state machines.
+//!
+//! Laws:
+//! - No clock, thread, file, socket or randomness: time, ids and entropy arrive in commands.
+//! - A [`partition::Partition`] is the replicated state: the same log yields the same state
+//!   everywhere.
+//! - Every other module is a component of the partition, or a planner of the node's next action
+//!   ([`cache`], [`locks`]) without replicated state.
 
 pub mod backing;
 pub mod cache;

@@ -1,14 +1,15 @@
-//! A partition: the state machine behind one replicated log.
+//! A partition: the state machine behind one replicated log. It owns the namespace, the session
+//! table, the extents and the bucket index, and it decides the order in which they follow a
+//! command.
 //!
 //! Laws:
-//! - [`Partition::apply`] is the only way to change it, and depends on nothing but the
-//!   state and the command.
-//! - A command that is refused changes nothing but the session table (O-59).
-//! - `applied` is the index of the last command applied; indices have no gaps.
-//! - What a command changes of the namespace is there at once. The bucket's side may be behind it,
-//!   and what the node has of files that have gone, until [`Partition::catch_up`]: nobody asks for
-//!   either before.
-//! - Every version in the state is at most `version`.
+//! - [`Partition::apply`] is the only way to change it. The result depends on the state and the
+//!   command alone.
+//! - A refused command changes nothing but the session table (O-59).
+//! - `applied` is the index of the last command; indices have no gaps.
+//! - Every version in the state is `<= version`, and `version` never decreases.
+//! - A command takes effect on the namespace at once. Backing, and the extents of removed inodes,
+//!   follow in [`Partition::catch_up`]; reading the backing before that is a bug and asserts.
 
 mod rebuild;
 
@@ -23,6 +24,7 @@ use ebb_model::*;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
+/// The replicated state, changed by [`Partition::apply`] alone. A clone is O(1).
 #[derive(Clone)]
 pub struct Partition {
     namespace: Namespace,
@@ -31,11 +33,11 @@ pub struct Partition {
     backing: Backing,
     applied: LogIndex,
     version: Version,
-    /// What is to follow these does not yet.
+    /// Changes that backing and the extents of removed inodes have not followed yet.
     behind: Vec<Change>,
 }
 
-/// A part of a partition, as snapshots carry it.
+/// One item of a partition's snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SnapshotItem {
     Position { applied: LogIndex, version: Version },
@@ -45,34 +47,34 @@ pub enum SnapshotItem {
     Backing(BackingItem),
 }
 
-/// What a node does after a command has been applied. All of it can be repeated.
+/// Work for the node after a command. Every effect is idempotent.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// The inode is gone: remove its store file.
+    /// The inode was removed: delete its store file.
     Drop { ino: Ino },
-    /// The file was cut: bytes from `len_bytes` on are not to be seen again.
+    /// The file was truncated: bytes from `len_bytes` on must never be read again.
     Cut { ino: Ino, len_bytes: u64 },
-    /// These blocks have become holes: their space is to be given back.
+    /// These blocks became holes: deallocate their space.
     Punch { ino: Ino, blocks: Range<u64> },
-    /// No file is in this range of a pack file any more: its space is to be given back.
+    /// No file uses this range of a pack file any more: deallocate its space.
     Vacate { range: PackRange },
 }
 
 /// The outcome of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Applied {
-    /// The answer to what a client asked for; `None` for other commands.
+    /// The reply to a client's mutation; `None` for other commands.
     pub answer: Option<Result<Mutated, RpcError>>,
-    /// Inodes whose attributes, names or content changed, for the caches of other clients.
+    /// Inodes with changed attributes, names or data, to invalidate in other clients' caches.
     pub touched: Vec<Ino>,
-    /// Names, with their directories, that no client has given or taken away: each refers to
-    /// something else now.
+    /// Names, with their directories, that changed without a client's mutation: each now refers to
+    /// another inode or to none.
     pub names: Vec<(Ino, Name)>,
     pub effects: Vec<Effect>,
 }
 
 impl Partition {
-    /// An empty volume. `backed` says whether there is a bucket whose names are still unknown.
+    /// An empty volume. `backed`: a bucket exists, and its names are not loaded yet.
     pub fn new(incarnation: Incarnation, root: InstalledRecord, backed: bool) -> Partition {
         let namespace = Namespace::new(incarnation, root);
         let backing = Backing::new(backed);
@@ -87,8 +89,8 @@ impl Partition {
         }
     }
 
-    /// Everything, in an order that depends on nothing but the state. A clone of the
-    /// partition costs nothing and stays as it is while the partition goes on.
+    /// All items of a snapshot, in an order determined by the state. A clone of the partition is
+    /// O(1) and stays unchanged while the original applies further commands.
     pub fn items(&self) -> impl Iterator<Item = SnapshotItem> {
         let sessions = self
             .sessions
@@ -101,7 +103,7 @@ impl Partition {
             .chain(self.backing().items().map(SnapshotItem::Backing))
     }
 
-    /// What [`Partition::items`] gave.
+    /// Restores a partition from [`Partition::items`].
     pub fn from_items(
         items: impl IntoIterator<Item = SnapshotItem>,
     ) -> Result<Partition, Inconsistent> {
@@ -138,7 +140,7 @@ impl Partition {
         if problems.is_empty() { Ok(partition) } else { Err(Inconsistent { problems }) }
     }
 
-    /// Broken laws, in words; none unless there is a bug or a snapshot was tampered with.
+    /// Descriptions of broken laws. Empty unless there is a bug or the snapshot was modified.
     pub fn check(&self) -> Vec<String> {
         let mut problems = self.namespace.check();
         problems.extend(self.extents.check());
@@ -164,11 +166,11 @@ impl Partition {
     }
 
     pub fn backing(&self) -> &Backing {
-        assert!(!self.is_behind(), "the bucket's side is asked before it follows");
+        assert!(!self.is_behind(), "backing is read before catch_up");
         &self.backing
     }
 
-    /// How many bytes of what has these attributes are known to be in holes.
+    /// Bytes of the inode that are in holes for certain; 0 unless it is a regular file.
     pub fn hole_bytes(&self, attr: &Attr) -> u64 {
         if attr.kind == FileKind::Regular {
             self.extents.hole_bytes(attr.ino, attr.size_bytes)
@@ -177,13 +179,13 @@ impl Partition {
         }
     }
 
-    /// Dirty bytes of files without a name, which wait for nothing: they never go to the bucket.
+    /// Dirty bytes of orphan inodes. They never go to the bucket, so no flush waits for them.
     pub fn orphan_bytes(&self) -> u64 {
         self.namespace.orphans().map(|(ino, _)| self.extents.dirty_bytes_of(ino)).sum()
     }
 
-    /// What the trees take of the memory, which is nearly all that it takes. While a snapshot is
-    /// written, what changes is there twice.
+    /// Memory of the trees, nearly all of the partition's memory. While a snapshot is written,
+    /// changed nodes of the trees exist twice.
     pub fn memory_bytes(&self) -> u64 {
         (self.namespace.memory_bytes() + self.extents.memory_bytes() + self.backing.memory_bytes())
             as u64
@@ -193,12 +195,12 @@ impl Partition {
         self.applied
     }
 
-    /// That of the last stamp.
+    /// Version of the last stamp.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The version that the next command's stamp is to carry.
+    /// The version for the stamp of the next command.
     pub fn next_version(&self) -> Version {
         Version(self.version.0 + 1)
     }
@@ -213,7 +215,7 @@ impl Partition {
         !self.behind.is_empty()
     }
 
-    /// The rest of what [`Partition::apply_ahead`] has begun.
+    /// Lets backing and the extents of removed inodes follow the last command.
     pub fn catch_up(&mut self) {
         for change in std::mem::take(&mut self.behind) {
             self.backing.observe(&change, &self.namespace);
@@ -223,7 +225,8 @@ impl Partition {
         }
     }
 
-    /// As [`Partition::apply`], as far as an answer needs it.
+    /// Like [`Partition::apply`], but backing and the extents of removed inodes do not follow yet.
+    /// Use only between a command and its reply.
     pub fn apply_ahead(&mut self, index: LogIndex, command: &Command) -> Applied {
         self.catch_up();
         assert_eq!(index.0, self.applied.0 + 1, "log indices have no gaps");
@@ -292,7 +295,7 @@ impl Partition {
                 }
                 None
             }
-            // The inode may have gone while its bytes were on their way.
+            // The inode can be removed while its bytes are being written.
             Command::Extent(
                 ExtentCommand::Packed { ino, .. } | ExtentCommand::Exposed { ino, .. },
             ) if self.namespace.inode(*ino).is_none() => None,
@@ -318,7 +321,7 @@ impl Partition {
         let (touched, mut effects) = self.observe(&changes, stale);
         effects.extend(vacated);
         let names = if answer.is_none() { names_of(&changes) } else { Vec::new() };
-        // An answer that is given again says nothing of holes: there may be others by then.
+        // A repeated reply has no hole count: the holes can have changed since.
         if let Some(Ok(Mutated { attr: Some(attr), index: executed, .. })) = &mut answer
             && *executed == index
         {
@@ -360,7 +363,7 @@ impl Partition {
         answer
     }
 
-    /// Whether what is in the trash can be `name` in the directory `to`.
+    /// Whether an inode in the trash can be restored to `name` in the directory `to`.
     pub fn may_restore(&self, ino: Ino, to: Ino, name: &Name) -> Result<(), FsError> {
         let named = Mutation::Link { ino, parent: to, name: name.clone() };
         self.backing
@@ -368,8 +371,8 @@ impl Partition {
             .and_then(|()| self.namespace.may_restore(ino, to, name))
     }
 
-    /// What a file is about to vacate that gets another place: a range that grows where it is is
-    /// not.
+    /// The pack range that a file leaves when it gets another location. A range that grows in place
+    /// is not left.
     fn vacated(&self, ino: Ino, new: Option<PackRange>) -> Option<Effect> {
         let range = self.extents.packed(ino)?;
         let stays = new.is_some_and(|new| new.begins_as(&range));
@@ -387,8 +390,8 @@ impl Partition {
         }
     }
 
-    /// Lets extents of files that are there follow what happened in the namespace, in order.
-    /// `touched` are inodes that changed without the namespace having been asked to.
+    /// Lets the extents of existing files follow the namespace's changes, in order. `touched`:
+    /// inodes that changed without a change of the namespace.
     fn observe(&mut self, changes: &[Change], mut touched: Vec<Ino>) -> (Vec<Ino>, Vec<Effect>) {
         let mut effects = Vec::new();
         for change in changes {

@@ -1,22 +1,27 @@
-//! The session table: every mutation is executed exactly once (O-62, O-63).
+//! The session table: every mutation executes exactly once (O-62, O-63).
 //!
-//! As in NFSv4.1 a session has a bounded number of slots, each carrying one mutation at a
-//! time; the slot remembers the last sequence and its answer. A client that got no answer
-//! sends the same sequence again and is given the stored one.
+//! As in NFSv4.1 a session has a bounded number of slots, each with one outstanding mutation. A
+//! slot stores its last sequence and the reply. A client without a reply sends the same sequence
+//! again and gets the stored reply.
 //!
-//! Sequences only grow, but need not be dense as NFS has them: a client uses a slot again
-//! only once it knows the outcome, so a gap is a mutation that was never sent, or whose
-//! refusal the node has forgotten in a power cut and which is not to be repeated.
+//! Laws:
+//! - A sequence executes at most once; the sequences of a slot only grow.
+//! - Sequences can have gaps, unlike in NFS. A client reuses a slot only after it has the outcome
+//!   of the last mutation. So a gap is a mutation that was never sent, or a refusal that a power
+//!   cut lost and that must not be repeated.
+//! - Only the last reply of a slot exists: an earlier sequence is `Misordered`.
 
 use ebb_model::{LogIndex, Mutated, Preceding, RpcError, SESSION_SLOTS, SessionId, TxId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// All sessions of a partition. Commands alone change it.
 #[derive(Clone, Default, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sessions {
     table: BTreeMap<SessionId, Session>,
 }
 
+/// One client, from attach to detach or expiry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub client: String,
@@ -24,24 +29,26 @@ pub struct Session {
 }
 
 impl Session {
-    /// The last of each slot.
+    /// The last reply of each slot.
     pub fn answers(&self) -> impl Iterator<Item = &Result<Mutated, RpcError>> {
         self.slots.values().map(|slot| &slot.answer)
     }
 }
 
+/// The last executed mutation of a slot, and its reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Slot {
     sequence: u64,
     answer: Result<Mutated, RpcError>,
 }
 
+/// Result of checking a transaction id against its slot.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict {
     New,
-    /// Executed before, with this answer.
+    /// Executed before, with this reply.
     Done(Result<Mutated, RpcError>),
-    /// A sequence before the slot's last, or no such slot.
+    /// A sequence before the slot's last one, or a slot out of range.
     Misordered,
     Unknown,
 }
@@ -51,7 +58,7 @@ impl Sessions {
         self.table.insert(id, Session { client, slots: BTreeMap::new() });
     }
 
-    /// Takes a session of a snapshot.
+    /// Restores a session from a snapshot.
     pub fn restore(&mut self, id: SessionId, session: Session) {
         self.table.insert(id, session);
     }
@@ -68,7 +75,7 @@ impl Sessions {
         self.table.iter().map(|(id, session)| (*id, session))
     }
 
-    /// Sequences begin with 1.
+    /// Checks a transaction id against its slot. Sequences begin with 1.
     pub fn check(&self, tx: TxId) -> Verdict {
         let Some(session) = self.table.get(&tx.session) else { return Verdict::Unknown };
         if tx.slot >= SESSION_SLOTS {
@@ -83,8 +90,8 @@ impl Sessions {
         }
     }
 
-    /// What the session's slots have made last, as far as the log has it behind `durable` and
-    /// before `index`.
+    /// The last mutations of the session's slots with a log index in `durable < index < before`,
+    /// where `before` is the parameter `index`.
     pub fn preceding(
         &self,
         session: SessionId,
@@ -103,7 +110,7 @@ impl Sessions {
         made.filter(|made| durable < made.index && made.index < index).collect()
     }
 
-    /// Remembers the answer to a mutation that [`Sessions::check`] found new.
+    /// Stores the reply to a mutation for which [`Sessions::check`] returned `New`.
     pub fn record(&mut self, tx: TxId, answer: Result<Mutated, RpcError>) {
         if let Some(session) = self.table.get_mut(&tx.session) {
             session.slots.insert(tx.slot, Slot { sequence: tx.sequence, answer });
@@ -120,9 +127,8 @@ mod tests {
         TxId { session: SessionId(7), slot, sequence }
     }
 
-    /// A reply is lost and the client sends again: it gets the first answer; a sequence
-    /// from the past is refused, and so is an unknown session. The node has forgotten a
-    /// refusal: the sequence after it is new all the same.
+    /// A reply is lost and the client repeats the sequence: it gets the first reply. An earlier
+    /// sequence is refused, and so is an unknown session. A sequence after a lost refusal is new.
     #[test]
     fn a_slot_executes_each_sequence_once_and_never_goes_back() {
         let mut sessions = Sessions::default();
@@ -143,7 +149,7 @@ mod tests {
         assert_eq!(sessions.check(tx(0, 2)), Verdict::Unknown);
     }
 
-    /// What is durable, what came later, what was refused and what others did are not among it.
+    /// `preceding` excludes durable, later and refused mutations, and those of other sessions.
     #[test]
     fn what_a_mutation_stands_on() {
         let stamp = Stamp { time: Time { secs: 1, nanos: 0 }, version: Version(1) };

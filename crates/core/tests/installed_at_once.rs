@@ -1,4 +1,4 @@
-//! Names of a listing enter many at a time. What comes of it is what comes of them one by one.
+//! Installing many names at once equals installing them one by one.
 
 use ebb_core::partition::{Partition, SnapshotItem};
 use ebb_model::*;
@@ -46,7 +46,7 @@ impl Volume {
         }));
     }
 
-    /// Whether it is refused does not matter.
+    /// Success or failure does not matter.
     fn mutate(&mut self, mutation: Mutation) {
         self.sequence += 1;
         let (tx, stamp) =
@@ -95,7 +95,7 @@ fn name(number: u8) -> Name {
     Name::new(&bytes).unwrap()
 }
 
-/// What was in the directory before.
+/// State of the directory before the install.
 #[derive(Clone, Debug)]
 enum Before {
     Make(u8),
@@ -103,7 +103,7 @@ enum Before {
     Rename(u8, u8),
     Upload(u8, u8),
     Deleted(u8),
-    /// What was sent of a file that has gone meanwhile, and is to be deleted.
+    /// An upload of a file that was removed, with a pending delete.
     Left(u8),
     Quota,
     Complete,
@@ -123,7 +123,7 @@ fn before() -> impl Strategy<Value = Before> {
     ]
 }
 
-/// Mostly what a listing of others' objects says, in its order.
+/// Mostly a listing of other writers' objects, in order.
 fn entry() -> impl Strategy<Value = (u8, u8, bool, u16)> {
     (prop_oneof![20 => Just(0u8), 1 => 1..5u8], 0..16u8, prop::bool::weighted(0.1), 0..300u16)
 }
@@ -280,7 +280,7 @@ proptest! {
         let are_objects = entries.iter().all(|entry| matches!(entry.what, InstalledKind::Object { key: None, .. }));
         entries.into_iter().for_each(|entry| one_by_one.install(dir, vec![entry], stamp));
         prop_assert_eq!(at_once.items(), one_by_one.items());
-        // Counts and indices that no item has.
+        // Counts and indices that no item contains.
         let problems = at_once.partition.check();
         prop_assert_eq!(&problems, &one_by_one.partition.check());
         prop_assert!(problems.is_empty() || !are_possible || !are_objects, "{:?}", problems);

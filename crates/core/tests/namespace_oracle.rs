@@ -1,5 +1,5 @@
-//! Random operations by several callers, on the namespace and on the reference file system:
-//! both must answer, refuse, list and show alike after every one of them.
+//! Random operations by several callers, on the namespace and on the reference file system: after
+//! each both must have the same result, errors, listings and attributes.
 
 mod reference;
 
@@ -44,7 +44,7 @@ struct World {
     namespace: Namespace,
     reference: Reference,
     follower: Follower,
-    /// Everything that was ever made, the root first.
+    /// Every inode ever created, the root first.
     inos: Vec<Ino>,
     clock: u64,
 }
@@ -219,7 +219,7 @@ impl World {
         ])
     }
 
-    /// Mostly something that is a directory and has a name.
+    /// Mostly an existing named directory.
     fn dir(&self, dice: &mut Dice) -> Ino {
         let all = self.reference.all();
         let dirs: Vec<Ino> = all
@@ -231,7 +231,7 @@ impl World {
         if pick < 240 { dirs[pick % dirs.len()] } else { self.inos[pick % self.inos.len()] }
     }
 
-    /// Mostly something that exists, and then mostly not a directory.
+    /// Mostly an existing inode, and then mostly not a directory.
     fn any(&self, dice: &mut Dice) -> Ino {
         let all = self.reference.all();
         let files: Vec<Ino> = all
@@ -251,7 +251,7 @@ impl World {
         if dice.below(2) == 0 { self.dir(dice) } else { self.any(dice) }
     }
 
-    /// Mostly a name that is taken.
+    /// Mostly an existing name.
     fn entry(&self, dice: &mut Dice) -> (Ino, Name) {
         let pick = dice.below(256);
         match self.follower.names.keys().nth(pick % self.follower.names.len().max(1)) {
@@ -276,7 +276,7 @@ impl World {
         ) = (mutation, &mut found)
             && let Some(gone) = gone.take()
         {
-            // Those that have it open still have it as it is told.
+            // Sessions with the inode open still have it, with the reported attributes.
             let left = self.namespace.attr(gone.ino).map(unversioned);
             let is_told = left == Err(FsError::Stale) || left.as_ref() == Ok(&gone);
             assert!(
@@ -323,8 +323,8 @@ impl World {
         self.follower.follow(&changes, &self.namespace);
     }
 
-    /// Every inode that changed has the version of the change and is named by one, so that
-    /// no cache keeps what is stale.
+    /// Every changed inode has the version of the change and is listed in one, so that no cache
+    /// stays stale.
     fn compare_versions(&self, before: &Namespace, stamp: Stamp, changes: &[Change]) {
         let touched: BTreeSet<Ino> = changes.iter().flat_map(Change::inodes).collect();
         for ino in &self.inos {
@@ -409,7 +409,7 @@ impl World {
         }
     }
 
-    /// Read in steps of two, each from where the last one ended.
+    /// Reads in steps of two, each from the end of the last one.
     fn listing(&self, dir: Ino) -> Result<Vec<(Name, Ino)>, FsError> {
         let (mut names, mut after) = (Vec::new(), Cookie::START);
         loop {
@@ -435,7 +435,7 @@ fn name(dice: &mut Dice) -> Name {
     Name::new(dice.of(&[b"a", b"b", b"c"])).expect("a good name")
 }
 
-/// Mostly one that can be, of few people.
+/// Mostly a valid ACL, of few users.
 fn acl(dice: &mut Dice) -> Bytes {
     const TAGS: [u16; 6] = [1, 2, 4, 8, 16, 32];
     let shape = dice.below(8);
@@ -452,7 +452,7 @@ fn acl(dice: &mut Dice) -> Bytes {
         3 => &[1, 2, 2, 4, 16, 32],
         4 => &[1, 4, 8, 8, 16, 32],
         5 => &[1, 2, 4, 8, 16, 32],
-        // Without the mask that those named need.
+        // Without the mask that named entries need.
         6 => &[1, 2, 4, 32],
         _ => &TAGS[dice.below(6)..],
     };
@@ -493,7 +493,7 @@ fn set(dice: &mut Dice) -> SetAttr {
     set
 }
 
-/// Knows only the changes, as extents and bucket do.
+/// Derives the state from the changes alone, as extents and backing do.
 #[derive(Default)]
 struct Follower {
     names: BTreeMap<(Ino, Name), Ino>,
@@ -554,7 +554,7 @@ impl Follower {
         }
     }
 
-    /// The oldest of the other names is primary now, unless the change goes on to say which.
+    /// The oldest remaining name becomes primary, unless a later change names another one.
     fn promote(&mut self, ino: Ino, namespace: &Namespace, changes: &[Change]) {
         let renamed = changes
             .iter()

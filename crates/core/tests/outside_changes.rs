@@ -1,4 +1,4 @@
-//! What others do to the bucket, what is refused, and volumes without a bucket.
+//! Changes of other writers to the bucket, refused mutations, and volumes without a bucket.
 
 use ebb_core::backing::{BackingItem, FlushStep, PageStep};
 use ebb_core::extent::{Segment, Source};
@@ -54,7 +54,7 @@ impl Node {
         node
     }
 
-    /// The root has the file `f` of 10 bytes and the directory `d`; more may be in the bucket.
+    /// The root has the file `f` of 10 bytes and the directory `d`; the bucket can have more names.
     fn with_names() -> Node {
         let mut node = Node::new(true);
         let dir = InstalledKind::Directory { prefix: None, page: false };
@@ -138,8 +138,8 @@ impl Node {
     }
 }
 
-/// Somebody puts another object in the place of a file that is cached. Cached bytes of the
-/// old one must not be read again, and caches of clients must hear of it.
+/// Another writer replaces the object of a cached file. Cached bytes of the old one must not be
+/// read again, and client caches must be invalidated.
 #[test]
 fn a_replaced_object_is_what_the_file_holds() {
     let mut node = Node::with_names();
@@ -156,8 +156,7 @@ fn a_replaced_object_is_what_the_file_holds() {
     assert!(node.partition.backing().is_settled(), "nothing is to be written back");
 }
 
-/// The same while the file has been written here and not sent: what was written stays, and
-/// the next put replaces the object that is there now.
+/// The same with a dirty file: the local changes stay, and the next put replaces the new object.
 #[test]
 fn what_was_written_here_outlives_a_replaced_object() {
     let mut node = Node::with_names();
@@ -170,8 +169,8 @@ fn what_was_written_here_outlives_a_replaced_object() {
     assert_eq!(step, FlushStep::Put { key: "f".into(), replaces: Some("e2".into()) });
 }
 
-/// Somebody deletes the object of a file: the name goes, and no delete of ours may hit what
-/// is put there later. A file written here stays and is put anew.
+/// Another writer deletes the object of a file: the name is removed, and no delete of this node may
+/// hit a later object at the key. A dirty file stays and is uploaded again.
 #[test]
 fn a_vanished_object_takes_its_name_along() {
     let mut node = Node::with_names();
@@ -186,8 +185,8 @@ fn a_vanished_object_takes_its_name_along() {
     assert_eq!(step, FlushStep::Put { key: "f".into(), replaces: None });
 }
 
-/// A directory of which the bucket may hold more must not go, nor may the reserved name or
-/// one that stands for an impossible key be made.
+/// Refused: removing a directory of which the bucket can have more names, and creating the reserved
+/// name or one that encodes an impossible key.
 #[test]
 fn what_the_bucket_does_not_allow_is_refused() {
     let mut node = Node::with_names();
@@ -225,9 +224,8 @@ fn what_the_bucket_does_not_allow_is_refused() {
     assert_eq!(node.mutate(make(".ebb%other")), Ok(()));
 }
 
-/// A file has two names and only one has been looked up. Its records in both directories
-/// must change together, so nothing of it changes before the other name is known, or known
-/// to be lost.
+/// A file has two names and only one is loaded. Its records in both directories must change
+/// together, so nothing of it changes before the other name is loaded, or found missing.
 #[test]
 fn an_inode_waits_for_all_its_names() {
     let mut node = Node::with_names();
@@ -254,7 +252,7 @@ fn an_inode_waits_for_all_its_names() {
     assert_eq!(node.partition.namespace().attr(ino).unwrap().nlink, 1);
 }
 
-/// An answer of the bucket comes after the name was removed, or in an epoch that is over.
+/// A listing arrives after the name was removed, or in a later epoch.
 #[test]
 fn a_late_listing_brings_nothing_back() {
     let mut node = Node::with_names();
@@ -285,8 +283,8 @@ fn a_late_listing_brings_nothing_back() {
     assert!(!node.partition.backing().is_complete(Ino::ROOT));
 }
 
-/// The file goes while its bytes are on their way: the object that arrives is deleted, and
-/// not before the upload has ended.
+/// The file is removed during its upload: the resulting object is deleted, and only after the
+/// upload has ended.
 #[test]
 fn an_upload_outlived_by_nothing_leaves_no_object() {
     let mut node = Node::new(true);
@@ -314,8 +312,8 @@ fn an_upload_outlived_by_nothing_leaves_no_object() {
     );
 }
 
-/// A file is renamed back while its object is being copied to the new name's key. The copy
-/// becomes the home, which is now in the wrong place: it has to go back.
+/// A file is renamed back while its object is being copied to the new name's key. The copy becomes
+/// the backing object, at the wrong key: it has to move back.
 #[test]
 fn a_move_that_is_overtaken_goes_back() {
     let mut node = Node::with_names();
@@ -337,7 +335,7 @@ fn a_move_that_is_overtaken_goes_back() {
     assert_eq!(node.partition.backing().dirt().since, Some(Time::from_secs(9)));
 }
 
-/// Without a bucket nothing is to be flushed, nothing is reserved and every directory is known.
+/// Without a bucket nothing is dirty, no name is reserved and every directory is complete.
 #[test]
 fn a_volume_without_bucket_owes_it_nothing() {
     let mut node = Node::new(false);
@@ -364,7 +362,7 @@ fn a_volume_without_bucket_owes_it_nothing() {
         .unwrap();
 }
 
-/// A snapshot that was tampered with is refused, item by item.
+/// A modified snapshot is refused, item by item.
 #[test]
 fn a_snapshot_that_breaks_a_law_is_refused() {
     let mut node = Node::with_names();
@@ -390,10 +388,10 @@ fn a_snapshot_that_breaks_a_law_is_refused() {
     assert_eq!(refused, items.len() - 1);
 }
 
-/// Situation: a page in the bucket is younger than what is known here, which comes from a backup:
-/// the directory `d` has been renamed to `e` since. Danger: two directories have the same objects,
-/// or `d` is hidden from whoever has nothing but the bucket. Expectation: what is here stays, and
-/// the page's `e` is not taken over.
+/// Situation: a page in the bucket is newer than the state here, which comes from a backup:
+/// directory `d` has been renamed to `e`. Danger: two directories own the same objects, or `d` is
+/// hidden from a node that has only the bucket. Expectation: the local state stays, and the page's
+/// `e` is ignored.
 #[test]
 fn a_younger_page_does_not_take_the_prefix_of_what_is_here() {
     let mut node = Node::with_names();

@@ -1,4 +1,4 @@
-//! A first write says by itself where in a pack file its file is.
+//! A first write assigns the file's range in a pack file.
 
 use bytes::Bytes;
 use ebb_core::partition::{Applied, Effect, Partition};
@@ -50,7 +50,7 @@ impl Volume {
         applied
     }
 
-    /// The ranges that are vacated by it.
+    /// Returns the freed ranges.
     fn run(&mut self, mutation: Mutation) -> Result<Vec<PackRange>, RpcError> {
         let stamp = Stamp { time: Time::from_secs(2), version: self.partition.next_version() };
         let tx = TxId { session: SessionId(1), slot: 0, sequence: self.partition.applied().0 };
@@ -92,7 +92,7 @@ fn the_file_is_where_its_first_write_says() {
     assert_eq!(volume.partition.extents().block(volume.ino, 0).unwrap().sum, Some(1));
 }
 
-/// What was cut to nothing keeps its range until something is written once more.
+/// A file truncated to nothing keeps its range until the next write.
 #[test]
 fn another_first_write_vacates_the_range_of_before() {
     let mut volume = Volume::with_file();

@@ -1,3 +1,5 @@
+//! Attributes of inodes, and the requests that change or check them.
+
 use crate::{FsError, Ino, Time, Version};
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +14,10 @@ pub enum FileKind {
     Socket,
 }
 
-/// What `stat` shows.
+/// Attributes of an inode, as stat(2) reports them.
+///
+/// Law: `version` grows with every change; `ctime` changes with it, except for a read that updates
+/// `atime`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attr {
     pub ino: Ino,
@@ -25,8 +30,8 @@ pub struct Attr {
     /// Device number of a device node, as Linux encodes it; otherwise 0.
     pub rdev: u32,
     pub size_bytes: u64,
-    /// Of a file, in a node's answers: how many of its bytes are known to be in holes. The
-    /// namespace knows of none, so it is not in snapshots: only the wire has it (`shown`).
+    /// Bytes of the file that are in holes for certain. The node computes it for its replies; the
+    /// namespace does not store it, so it is on the wire (`shown`) and not in snapshots.
     #[serde(skip)]
     pub hole_bytes: u64,
     pub atime: Time,
@@ -37,7 +42,7 @@ pub struct Attr {
 }
 
 impl Attr {
-    /// The length of what has to be a regular file.
+    /// The length of a regular file; an error for every other kind.
     pub fn file_bytes(&self) -> Result<u64, FsError> {
         match self.kind {
             FileKind::Regular => Ok(self.size_bytes),
@@ -47,7 +52,7 @@ impl Attr {
     }
 }
 
-/// Attributes to change; `None` leaves one alone.
+/// Attributes to change; `None` leaves an attribute unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SetAttr {
     pub mode: Option<u16>,
@@ -56,29 +61,29 @@ pub struct SetAttr {
     pub size_bytes: Option<u64>,
     pub atime: Option<SetTime>,
     pub mtime: Option<SetTime>,
-    /// Drop set-uid and, where group execution is allowed, set-gid, as a write or a change
-    /// of owner by an ordinary user does.
+    /// Clears set-uid and, if group execution is allowed, set-gid, as a write or a chown(2) by an
+    /// unprivileged user does.
     pub drop_set_id: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SetTime {
-    /// The stamp of the operation.
+    /// The time of the operation's stamp.
     Now,
     To(Time),
-    /// The same as `Now`, because the inode was read. Only as `atime`, and with nothing else: it
-    /// changes no other time.
+    /// Like `Now`, caused by a read. Valid only for `atime` and as the only change: no other time
+    /// changes.
     Reading,
 }
 
-/// Who asks.
+/// The credentials of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Caller {
     pub uid: u32,
     pub gid: u32,
     pub groups: Vec<u32>,
-    /// The kernel has already checked permissions (`default_permissions`), with knowledge
-    /// that a request does not carry: capabilities and supplementary groups.
+    /// The kernel has already checked permissions (`default_permissions`). It knows capabilities
+    /// and supplementary groups, which the request does not carry.
     pub checked: bool,
 }
 
@@ -90,7 +95,7 @@ impl Caller {
     }
 }
 
-/// Rights asked of an inode, combined with `|`.
+/// Requested access rights, combined with `|`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Access(pub u8);
 
@@ -109,36 +114,36 @@ impl std::ops::BitOr for Access {
     }
 }
 
-/// `statfs` of a volume, or of what is below a quota root.
+/// Result of `statfs` for a volume, or for the subtree of a quota root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct VolumeStat {
     pub total_bytes: u64,
-    /// The total less what is used.
+    /// Total bytes minus used bytes.
     pub free_bytes: u64,
-    /// What can still be written: less than what is free where something further up is full.
+    /// Writable bytes: less than `free_bytes` if an outer quota root has less space.
     pub available_bytes: u64,
     pub files: u64,
     pub free_files: u64,
 }
 
-/// Whatever has this extended attribute stays in the cache, and all that is below it.
+/// Extended attribute that pins an inode and its whole subtree in the cache.
 pub const PIN: &[u8] = b"trusted.ebb.pin";
 
-/// How an extended attribute is to be set.
+/// Mode of setxattr(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum XattrMode {
     Set,
-    /// XATTR_CREATE: it must not exist.
+    /// XATTR_CREATE: the attribute must not exist.
     Create,
-    /// XATTR_REPLACE: it must exist.
+    /// XATTR_REPLACE: the attribute must exist.
     Replace,
 }
 
-/// Permission, set-id and sticky bits of what is to be made.
+/// Permission, set-id and sticky bits of a new inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct NewMode {
     pub mode: u16,
-    /// Bits that it does not get, unless its directory has a default ACL, which counts instead.
+    /// Bits to clear in `mode`; ignored if the parent has a default ACL, which takes precedence.
     pub umask: u16,
 }
 
@@ -148,22 +153,22 @@ impl From<u16> for NewMode {
     }
 }
 
-/// A POSIX access control list of an inode.
+/// The two POSIX access control lists of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AclClass {
-    /// Who may do what with the inode.
+    /// Access rights to the inode itself.
     Access,
-    /// Of a directory: the access ACL of what is made in it.
+    /// Default ACL of a directory: the access ACL of its new children.
     Default,
 }
 
 impl AclClass {
-    /// The ACL that an extended attribute is.
+    /// The class of the ACL in an extended attribute, if it holds one.
     pub fn of(name: &[u8]) -> Option<AclClass> {
         [AclClass::Access, AclClass::Default].into_iter().find(|class| class.name() == name)
     }
 
-    /// The extended attribute that the ACL is.
+    /// The extended attribute that holds the ACL.
     pub fn name(self) -> &'static [u8] {
         match self {
             AclClass::Access => b"system.posix_acl_access",
@@ -179,8 +184,8 @@ pub enum RenameMode {
     KeepTarget,
     /// RENAME_EXCHANGE
     Exchange,
-    /// RENAME_WHITEOUT: a whiteout is left under the old name. The leader chooses its inode id;
-    /// `keep_target` is RENAME_NOREPLACE beside it.
+    /// RENAME_WHITEOUT: leaves a whiteout under the old name. The leader chooses its inode id.
+    /// `keep_target` is RENAME_NOREPLACE in the same call.
     Whiteout {
         keep_target: bool,
         ino: Option<Ino>,
@@ -188,37 +193,37 @@ pub enum RenameMode {
 }
 
 impl RenameMode {
-    /// Whatever has the new name goes.
+    /// Whether the rename replaces an existing target.
     pub fn replaces(self) -> bool {
         matches!(self, RenameMode::Replace | RenameMode::Whiteout { keep_target: false, .. })
     }
 
-    /// Nothing may have the new name.
+    /// Whether an existing target is an error.
     pub fn keeps_target(self) -> bool {
         matches!(self, RenameMode::KeepTarget | RenameMode::Whiteout { keep_target: true, .. })
     }
 
-    /// An inode is made.
+    /// Whether the rename creates an inode.
     pub fn makes(self) -> bool {
         matches!(self, RenameMode::Whiteout { .. })
     }
 
-    /// Something has the old name afterwards.
+    /// Whether the old name exists after the rename.
     pub fn keeps_name(self) -> bool {
         matches!(self, RenameMode::Exchange | RenameMode::Whiteout { .. })
     }
 }
 
-/// What fallocate(2) does to a range of a file.
+/// Effect of fallocate(2) on a range of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Allocation {
-    /// Mode 0: there is to be room for it.
+    /// Mode 0: space is guaranteed for the range.
     Reserve,
-    /// FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE: zeros, which take no room.
+    /// FALLOC_FL_PUNCH_HOLE and FALLOC_FL_ZERO_RANGE: the range becomes a hole.
     Zero,
 }
 
-/// What lseek(2) looks for, besides offsets.
+/// Target of lseek(2) with SEEK_DATA or SEEK_HOLE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Seek {
     Data,

@@ -1,7 +1,14 @@
-//! Commands: the records of a partition's log. Applying the same commands to the same
-//! state gives the same state and the same answers on every replica and after every
-//! restart, so a command carries everything that is not in the state: time, identity, choice.
-//! The paper's prototype has 72 variants of them (O-66); `docs/format/log.md` numbers these.
+//! Commands: the records of a partition's log.
+//!
+//! Laws:
+//! - The same commands applied to the same state yield the same state and the same replies, on
+//!   every replica and after every restart. So a command carries all external input: time,
+//!   identity, choices of the leader.
+//! - Variant numbers and fields never change (`docs/format/log.md` numbers them); new variants are
+//!   appended.
+//! - A command that no longer applies to the state is ignored without an effect.
+//!
+//! The paper's prototype has 72 variants (O-66).
 
 use crate::{
     AclClass, Allocation, Caller, Cookie, FileKind, Ino, LogIndex, Name, PackRange, QuotaLimits,
@@ -10,35 +17,35 @@ use crate::{
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// One kind of transaction for all that changes: what clients ask for, what is cached, what is sent
-/// to the bucket (O-64). Of lists of nodes, and of data that moves between nodes, there is nothing
-/// to tell yet.
+/// One kind of transaction for all changes: mutations of clients, cached bytes, and the state of
+/// the bucket (O-64). Lists of nodes and transfers between nodes have no commands yet.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Command {
-    /// A client attaches. `replaces` is its session of before a restart, which ends.
+    /// A client attaches. `replaces` is its session from before a restart, which ends.
     SessionOpen { session: SessionId, client: String, replaces: Option<SessionId> },
-    /// A client detaches or has expired: its holds end, unlinked inodes held by nobody go.
+    /// A client detaches or expires: its open references end, and orphan inodes without a reference
+    /// are removed.
     SessionClose { session: SessionId },
     /// One mutation by a client, executed exactly once per `tx` (O-63).
     Client { tx: TxId, caller: Caller, stamp: Stamp, mutation: Mutation },
-    /// The last descriptor of `session` on an unlinked inode is closed.
+    /// `session` has closed its last descriptor of an unlinked inode.
     Release { session: SessionId, ino: Ino },
-    /// What is in the node's store files.
+    /// Changes of store files.
     Extent(ExtentCommand),
-    /// What is in the bucket.
+    /// Changes of the bucket.
     Backing(BackingCommand),
-    /// As `Client`, of a mutation that was answered before a power cut took it. What it grew was
-    /// within the quotas then and is not measured by them again: what made room for it may have
-    /// been nobody's mutation, which nobody repeats.
+    /// Like `Client`, for a mutation that was acknowledged before a power cut lost it. Quotas do
+    /// not limit it again: it was within them at the first execution. The space for it can come
+    /// from a lost change that no client repeats.
     Repeated { tx: TxId, caller: Caller, stamp: Stamp, mutation: Mutation },
-    /// A directory becomes a quota root, gets other limits, or is one no longer. Ignored where
-    /// it cannot be.
+    /// Makes a directory a quota root, changes its limits, or removes them. Ignored if the
+    /// directory cannot be a quota root.
     Quota { dir: Ino, limits: Option<QuotaLimits>, stamp: Stamp },
-    /// Blocks of an exposed file are found to hold other bytes than was known: `sums` are their
-    /// checksums, from block `first` on. Ignored where the file is gone.
+    /// Blocks of a file with writable mappings were found changed: `sums` are their new checksums,
+    /// from block `first` on. Ignored if the file is gone.
     Stored { ino: Ino, first: u64, sums: Vec<u32>, stamp: Stamp },
-    /// As `Client`, or as `Repeated`, of an unlink, rmdir or rename: what loses its last name by it
-    /// goes to the trash.
+    /// Like `Client` or `Repeated`, for an unlink, rmdir or rename: an inode that loses its last
+    /// name moves to the trash.
     Discard {
         tx: TxId,
         caller: Caller,
@@ -47,26 +54,26 @@ pub enum Command {
         trash: TrashTarget,
         repeated: bool,
     },
-    /// What is in the trash is `name` in the directory `to` from now on. Ignored where it cannot
-    /// be.
+    /// Moves an inode from the trash to `name` in the directory `to`. Ignored if it cannot be
+    /// moved.
     Restore { ino: Ino, to: Ino, name: Name, stamp: Stamp },
-    /// What is in the trash goes, once none of `holders` has it open any more. Ignored where it is
-    /// not there.
+    /// Removes an inode from the trash; it is freed after the last of `holders` closes it. Ignored
+    /// if it is not in the trash.
     Purge { ino: Ino, holders: Vec<SessionId>, stamp: Stamp },
 }
 
-/// Time and version of a mutation, chosen by the leader, kept by replay.
+/// Time and version of a mutation. The leader chooses both; replay keeps them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Stamp {
     pub time: Time,
     pub version: Version,
 }
 
-/// A change that a client asks for. Inode ids of new inodes are chosen by the leader.
+/// A change that a client requests. The leader chooses the inode ids of new inodes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Mutation {
-    /// `create`, `mkdir`, `mknod` and `symlink` differ only in what is made. `mode` has the
-    /// umask applied where it counts.
+    /// create(2), mkdir(2), mknod(2) and symlink(2), which differ only in `what`. The umask is
+    /// already applied to `mode` where it has an effect.
     Make {
         parent: Ino,
         name: Name,
@@ -113,7 +120,8 @@ pub enum Mutation {
         ino: Ino,
         name: Bytes,
     },
-    /// As `Write`, in logs of older versions: `sums` are of the blocks that are covered whole.
+    /// Like `Write`, in logs of older versions: `sums` are the checksums of fully covered blocks
+    /// only.
     WriteWhole {
         ino: Ino,
         offset: u64,
@@ -121,8 +129,8 @@ pub enum Mutation {
         sums: Vec<u32>,
         drop_set_id: bool,
     },
-    /// `edges`: blocks that are zeroed in part, and hold in the store file what they are to
-    /// hold. Blocks that are zeroed whole become holes.
+    /// `edges`: partly zeroed blocks, which already hold their new bytes in the store file. Fully
+    /// zeroed blocks become holes.
     Fallocate {
         ino: Ino,
         offset: u64,
@@ -132,23 +140,24 @@ pub enum Mutation {
         edges: Vec<u64>,
         drop_set_id: bool,
     },
-    /// A regular file without a name, which `holder` has open and may give one.
+    /// An unnamed regular file that `holder` has open and can link to a name.
     Tmpfile {
         parent: Ino,
         ino: Ino,
         mode: u16,
         holder: SessionId,
     },
-    /// `value` as system calls pass it; an empty one removes the ACL. `drop_set_gid`: an access
-    /// ACL takes set-gid away, as the caller is neither of the file's group nor privileged.
+    /// `value` in the format of the system calls; an empty value removes the ACL. `drop_set_gid`:
+    /// an access ACL clears set-gid, since the caller is neither privileged nor in the file's
+    /// group.
     SetAcl {
         ino: Ino,
         class: AclClass,
         value: Bytes,
         drop_set_gid: bool,
     },
-    /// Bytes that are in the store file already: the log has only their place (O-67). `sums`: the
-    /// checksums of the blocks that are touched, in order, of those that are known as a whole.
+    /// Bytes that are in the store file already: the log records only their range (O-67). `sums`:
+    /// checksums of the touched blocks in order, `None` for a block that is not completely cached.
     Write {
         ino: Ino,
         offset: u64,
@@ -156,8 +165,8 @@ pub enum Mutation {
         sums: Vec<Option<u32>>,
         drop_set_id: bool,
     },
-    /// As `Write`, of a file of which no block is here: from now on it is in `range` of a pack
-    /// file. A range that it had is vacated.
+    /// Like `Write`, for a file without cached blocks: its bytes move to `range` of a pack file. A
+    /// former range of the file is freed.
     WritePacked {
         ino: Ino,
         offset: u64,
@@ -169,7 +178,7 @@ pub enum Mutation {
 }
 
 impl Mutation {
-    /// Of a write the file, the offset and the number of bytes.
+    /// File, offset and length of a write.
     pub fn span(&self) -> Option<(Ino, u64, u64)> {
         match *self {
             Mutation::Write { ino, offset, len_bytes, .. }
@@ -181,7 +190,7 @@ impl Mutation {
         }
     }
 
-    /// What a client keeps so that it can ask for the very same again.
+    /// The leader's choices. A client keeps them to repeat the same mutation.
     pub fn replay(&self, stamp: Stamp) -> Replay {
         let ino = match *self {
             Mutation::Make { ino, .. } | Mutation::Tmpfile { ino, .. } => Some(ino),
@@ -219,18 +228,18 @@ impl Make {
     }
 }
 
-/// Which bytes are forced.
+/// The bytes that a sync makes durable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SyncScope {
     All,
     File(Ino),
-    /// Of all files what was written, which is nowhere else, but not what was fetched from the
+    /// Dirty bytes of all files, which exist nowhere else, without clean bytes fetched from the
     /// bucket.
     Written,
 }
 
 impl SyncScope {
-    /// The only file that it is about.
+    /// The file, if the scope is one file.
     pub fn only(self) -> Option<Ino> {
         match self {
             SyncScope::File(ino) => Some(ino),
@@ -239,37 +248,39 @@ impl SyncScope {
     }
 }
 
-/// Facts about store files. Each is logged after the bytes it speaks of were written, not
-/// after they were forced: what a power cut may take back is found at recovery as what no
-/// later `Synced` covers.
+/// Facts about store files.
+///
+/// Law: a command is logged after the bytes that it describes were written, not after they were
+/// forced. After a power cut recovery finds the lost bytes as those that no later `Synced` covers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExtentCommand {
-    /// Blocks `first..first + sums.len()` hold the content of the object `etag`.
+    /// Blocks `first..first + sums.len()` hold the body of the object `etag`.
     Present { ino: Ino, etag: String, first: u64, sums: Vec<u32> },
-    /// Clean blocks that are about to be punched; forced before they are.
+    /// Clean blocks that are about to be punched. The command is forced before the punch.
     Absent { ino: Ino, first: u64, count: u64 },
-    /// The bytes that records up to `upto` speak of are forced.
+    /// The bytes that records up to `upto` describe are durable.
     Synced { scope: SyncScope, upto: LogIndex },
-    /// Checksums of whole blocks that were void, computed while their content was at `version`.
+    /// Checksums of complete blocks that had none, computed from their bytes at `version`.
     Summed { ino: Ino, version: Version, sums: Vec<(u64, u32)> },
-    /// After a power cut: bytes of these blocks were written and not forced, so they may
-    /// hold anything. Clean ones become absent, dirty ones lose their checksum.
+    /// After a power cut: these blocks were written and not forced, so their bytes are undefined.
+    /// Clean blocks become absent, dirty ones lose their checksum.
     Unsynced { ino: Ino, first: u64, count: u64 },
-    /// The bytes of the file are in this range of a pack file; `None`: in a store file of its own.
-    /// Whatever blocks it has were copied there before.
+    /// The file's bytes are in this range of a pack file; `None`: in a store file of its own. All
+    /// cached blocks were copied there first.
     Packed { ino: Ino, range: Option<PackRange> },
-    /// From here on, or no longer, anybody may store into the store file past the node. Forced
-    /// before anybody can; logged after all bytes were forced and compared once nobody can any
-    /// more. All holes of before have been made and forced.
+    /// The file has writable mappings, or has them no longer: writes to its store file can bypass
+    /// the node. Set: forced before the first mapping exists, with all earlier holes made and
+    /// forced. Cleared: logged after the last mapping is gone and all bytes were forced and
+    /// compared.
     Exposed { ino: Ino, exposed: bool },
 }
 
 /// Facts about the bucket. Keys are relative to the volume's prefix.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BackingCommand {
-    /// One page of what the bucket holds of a directory.
-    /// Ignored if the directory's load epoch is no longer `epoch`.
-    /// `hidden` is what the directory's page hides, `owner` user and group of what has no record.
+    /// One batch of the names that the bucket holds for a directory. Ignored unless the directory's
+    /// load epoch is `epoch`. `hidden`: segments hidden by the directory's page; `owner`: user and
+    /// group of names without a record.
     Install {
         dir: Ino,
         epoch: u64,
@@ -279,53 +290,53 @@ pub enum BackingCommand {
         progress: LoadProgress,
         stamp: Stamp,
     },
-    /// An upload of `ino` to `key` begins; `upload` is set for multipart (O-75 step 3).
+    /// An upload of `ino` to `key` begins; `upload` is set for a multipart upload (O-75 step 3).
     UploadBegun { ino: Ino, key: String, upload: Option<String> },
-    /// The upload ended without an object: aborted, or nothing was sent.
+    /// The upload ended without an object: it was aborted, or no byte was sent.
     UploadAborted { ino: Ino },
-    /// `key` now holds the content of `ino` at `version`. Blocks changed since stay dirty.
+    /// `key` holds the bytes of `ino` at `version`. Blocks changed after that version stay dirty.
     Uploaded { ino: Ino, key: String, etag: String, len_bytes: u64, version: Version },
-    /// The object of `ino` was copied to `key`, which is its home from now on.
+    /// The object of `ino` was copied to `key`, which replaces its former key.
     Moved { ino: Ino, key: String, etag: String },
-    /// `key` has been deleted and is claimed no longer.
+    /// `key` was deleted and its claim ends.
     Deleted { key: String },
-    /// The directory's page in `.ebb/` says what the namespace said at `version`.
+    /// The directory's page in `.ebb/` matches the namespace at `version`.
     PageWritten { dir: Ino, version: Version, etag: String },
-    /// The directory gives up its redirect: its children are moved one by one.
+    /// The directory drops its redirect: its children move one by one.
     Unredirect { dir: Ino },
-    /// The bucket holds another object than `ino`'s home said (O-55): clean blocks are void.
+    /// The bucket holds another object than the one recorded for `ino` (O-55): clean blocks are
+    /// void.
     Replaced { ino: Ino, etag: String, len_bytes: u64, modified: Time, stamp: Stamp },
-    /// The object is gone from the bucket, by somebody else's hand.
+    /// Another writer removed the object from the bucket.
     Vanished { parent: Ino, name: Name, stamp: Stamp },
-    /// A directory whose names are all known is about to be listed again (O-55): until an
-    /// install completes it, names may be added.
+    /// A completely loaded directory is about to be listed again (O-55): names can be added until
+    /// an install completes it.
     Revalidating { dir: Ino },
-    /// The bucket no longer has the file's object, of which nothing is absent here, or the
-    /// directory's page: it is dirty again.
+    /// The bucket lost the file's object, of which every byte is cached, or the directory's page:
+    /// it becomes dirty again.
     SendAgain { ino: Ino, stamp: Stamp },
-    /// The file is what its object is: what was written since is lost (O-74).
+    /// The file is reset to its object: later writes are lost (O-74).
     RolledBack { ino: Ino, etag: String, len_bytes: u64, modified: Time, stamp: Stamp },
-    /// These children of the directory leave the memory, as far as the bucket says all of them; the
-    /// directory is to be loaded again. Nobody holds them.
+    /// Evicts these children of a directory from memory, if they are clean in the bucket and
+    /// unreferenced. The directory becomes incomplete and is loaded again on demand.
     Forget { dir: Ino, inos: Vec<Ino> },
-    /// The directory's page is in these pieces up to the name `end`, as somebody else has written
-    /// them; of more than one record can hold the first are told first. Ignored where the page has
-    /// been written here.
+    /// The directory's page consists of these pieces up to the name `end`, as another writer wrote
+    /// them. Several records carry them in order if one is too small. Ignored if this partition has
+    /// written the page.
     PiecesFound { dir: Ino, pieces: Vec<PagePiece>, end: Option<Name>, now: Time },
     /// Pieces with these ids are about to be written for the directory's page.
     PiecesBegun { dir: Ino, ids: Vec<u64> },
-    /// A head is in the bucket that has `pieces` in the place of those that began with `gone`. It
-    /// is told in the order of names, in several records where one cannot hold it all, and counts
-    /// when `PiecesWritten` follows.
+    /// The bucket holds a head in which `pieces` replace the pieces that began with `gone`. Several
+    /// records carry them in name order if one is too small. They take effect with `PiecesWritten`.
     PiecesReplaced { dir: Ino, gone: Vec<Name>, pieces: Vec<PagePiece> },
-    /// As `PageWritten`, of the head of a page in pieces.
+    /// Like `PageWritten`, for the head of a page in pieces.
     PiecesWritten { dir: Ino, version: Version, etag: String },
-    /// Whoever was writing the object of `ino` has ended and nothing of it is to be seen yet: it
-    /// may still come. What it brings makes nothing clean, for what is here has been read since: it
-    /// is sent once more (O-76).
+    /// The node that uploaded the object of `ino` has ended, and its object is not visible yet but
+    /// can still appear. It makes no block clean: the blocks here can differ. The file is sent
+    /// again (O-76).
     UploadLate { ino: Ino },
-    /// As `Unredirect`; where the directory's own place is another's, its children are moved to one
-    /// that nothing else is at, above or below.
+    /// Like `Unredirect`. If another inode claims the directory's own prefix, the children move to
+    /// a prefix with no key above or below it.
     MakeWay { dir: Ino },
 }
 
@@ -369,22 +380,22 @@ pub struct Installed {
     pub name: Name,
     pub ino: Ino,
     pub what: InstalledKind,
-    /// From the directory's page; `None` where only the object or prefix is known.
+    /// From the directory's page; `None` if only the object or prefix exists.
     pub record: Option<InstalledRecord>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum InstalledKind {
-    /// `key` is set where the object is not at the path's own key, as for all but one of
-    /// the names of an inode.
+    /// `key` is set if the object is not at the key of this path, as for all but one name of an
+    /// inode.
     Object { key: Option<String>, etag: String, len_bytes: u64, modified: Time },
-    /// `prefix` is set where the directory's objects are not below the path's own key.
+    /// `prefix` is set if the directory's objects are not below the key of its path.
     Directory { prefix: Option<String>, page: bool },
     /// Kinds without an object: symbolic links, special files.
     Recorded(Make),
 }
 
-/// Attributes that objects cannot say, as the directory's page has them.
+/// Attributes that an object cannot represent, from the directory's page.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InstalledRecord {
     pub mode: u16,
@@ -396,27 +407,28 @@ pub struct InstalledRecord {
     pub ctime: Time,
     pub btime: Time,
     pub xattrs: Vec<(Bytes, Bytes)>,
-    /// Every name of an inode that has several (directory and name), primary first; empty
-    /// for an inode with one. An inode is changed only when all its names are known.
+    /// All names (directory and name) of an inode with several, primary first; empty for a single
+    /// name. An inode can change only after all its names are loaded.
     pub links: Vec<(Ino, Name)>,
 }
 
-/// What objects cannot say about a directory and the names in it, stored as `.ebb/d/<inode>`.
+/// A directory page: the attributes and names that objects cannot represent, at `.ebb/d/<inode>`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DirectoryPage {
     pub dir: Ino,
-    /// Where the directory is, so that it can be found from its inode id; `None` for the root.
+    /// Parent and name of the directory, so its path follows from its inode id; `None` for the
+    /// root.
     pub parent: Option<(Ino, Name)>,
-    /// Of the directory itself.
+    /// Attributes of the directory itself.
     pub record: InstalledRecord,
-    /// Segments below the directory's prefix that are another directory's redirect.
+    /// Segments below the directory's prefix that belong to another directory's redirect.
     pub hidden: Vec<String>,
-    /// Sorted by name, no name twice.
+    /// Sorted by name; each name occurs once.
     pub entries: Vec<Installed>,
 }
 
-/// One range of a page's entries in an object of its own, `.ebb/e/<inode>-<id>`: names from `first`
-/// to that of the next piece.
+/// One range of a page's entries in an object of its own, `.ebb/e/<inode>-<id>`: the names from
+/// `first` up to the `first` of the next piece.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PagePiece {
     pub first: Name,
@@ -424,14 +436,14 @@ pub struct PagePiece {
     pub entries: u32,
 }
 
-/// The object at a page's key. Without pieces it has all entries, else none.
+/// The object at a page's key. It holds all entries, or pieces and no entries.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PageHead {
     pub page: DirectoryPage,
-    /// In the order of names; the first one begins with the least name that there can be.
+    /// Sorted by `first`; the first piece starts at the lowest possible name.
     pub pieces: Vec<PagePiece>,
-    /// Of a page in pieces: names in order whose objects have not followed them to their own keys.
-    /// They are to be known before any other name is.
+    /// For a page in pieces: sorted names of files with objects that are not at the key of their
+    /// path. They are loaded before any other name.
     pub moved: Vec<Name>,
 }
 
@@ -442,27 +454,27 @@ impl From<DirectoryPage> for PageHead {
 }
 
 impl PageHead {
-    /// In which of its pieces a name is.
+    /// The piece that covers a name.
     pub fn piece_of(&self, name: &Name) -> Option<&PagePiece> {
         self.pieces[..self.pieces.partition_point(|piece| piece.first <= *name)].last()
     }
 }
 
-/// What is in the object of a piece.
+/// The entries in the object of a piece.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PieceBody {
     pub dir: Ino,
     pub id: u64,
-    /// Sorted by name, no name twice.
+    /// Sorted by name; each name occurs once.
     pub entries: Vec<Installed>,
 }
 
-/// How much of a directory's names the namespace holds after an install.
+/// The share of a directory's names that the namespace holds after an install.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LoadProgress {
-    /// As before: single names were looked up.
+    /// Unchanged: single names were looked up.
     Unchanged,
-    /// All keys up to and with this one.
+    /// All keys up to and including this one.
     UpTo(String),
     Complete,
 }

@@ -1,8 +1,10 @@
+//! Errors of file system operations and of requests.
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Why a file system operation was refused, as its caller can act upon it. The FUSE
-/// surface holds the one table that turns it into an errno.
+/// A rejected file system operation. The variant decides the caller's remedy. The FUSE surface has
+/// the only table that maps it to an errno.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Error, Serialize, Deserialize,
 )]
@@ -41,65 +43,64 @@ pub enum FsError {
     ReadOnly,
     #[error("operation not supported")]
     NotSupported,
-    #[error("crosses a border that it must not cross")]
+    #[error("invalid cross-device link")]
     CrossDevice,
     #[error("resource busy")]
     Busy,
-    /// The inode id was valid once and is no longer.
+    /// The inode id was valid once and is not any more.
     #[error("stale file handle")]
     Stale,
-    /// Storage failed: the node's disk or the bucket. Logs and `ebb status` say which.
+    /// Storage failed: the node's disk or the bucket. Logs and `ebb status` name it.
     #[error("input/output error")]
     Io,
-    /// The bucket or node cannot be reached and the stated wait is over.
+    /// The bucket or node is unreachable and the configured wait is over.
     #[error("timed out")]
     TimedOut,
-    /// There is nothing of what lseek(2) looks for.
+    /// lseek(2) found neither data nor hole at or behind the offset.
     #[error("no such data or hole")]
     NoData,
-    /// A lock that somebody else holds.
+    /// Another owner holds the lock.
     #[error("resource temporarily unavailable")]
     WouldBlock,
-    /// Whoever waits for this lock would wait for itself.
+    /// Waiting for this lock would complete a cycle of waiting owners.
     #[error("resource deadlock avoided")]
     Deadlock,
     #[error("no locks available")]
     NoLocks,
-    /// A signal ended a wait.
+    /// A signal interrupted the wait.
     #[error("interrupted")]
     Interrupted,
-    /// The limit of a quota root.
+    /// The limit of a quota root is reached.
     #[error("disk quota exceeded")]
     QuotaExceeded,
-    /// The node may take no more memory for names from the bucket.
+    /// The node's memory limit for names loaded from the bucket is reached.
     #[error("out of memory")]
     NoMemory,
 }
 
-/// Why a request got no answer from the file system. The client library acts upon it;
-/// only [`RpcError::Refused`] reaches an application as it stands.
+/// A request without a result of the file system. The client library handles it; only
+/// [`RpcError::Refused`] reaches an application unchanged.
 #[derive(Clone, PartialEq, Eq, Debug, Error, Serialize, Deserialize)]
 pub enum RpcError {
     #[error("{0}")]
     Refused(FsError),
-    /// The session is unknown or has expired. Nothing was executed; attach again.
+    /// The session does not exist or has expired. Nothing was executed; attach again.
     #[error("session expired")]
     SessionExpired,
-    /// A sequence number before the last of its slot: executed, and its answer is forgotten.
+    /// The sequence number is below the last one of its slot: executed, and the reply is gone.
     #[error("session slot out of sequence")]
     Misordered,
-    /// The state changed meanwhile, or too much is under way: send the request again. Nothing was
-    /// executed.
+    /// The state changed during the request, or a queue is full. Nothing was executed; retry.
     #[error("request must be sent again")]
     Retry,
-    /// The node has lost the volume to another, or stops. Nothing was executed.
+    /// The node has lost the volume to another node, or stops. Nothing was executed.
     #[error("node does not serve the volume: {0}")]
     NotServing(String),
-    /// The node refuses this client, and will again.
+    /// The node rejects this client permanently.
     #[error("{0}")]
     Denied(String),
-    /// The connection broke, or the node's disk failed: the request may have been executed. Send
-    /// it again as it was.
+    /// The connection broke, or the node's disk failed: the request may have been executed. Send it
+    /// again unchanged.
     #[error("connection lost")]
     Lost,
 }

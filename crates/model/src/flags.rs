@@ -1,3 +1,5 @@
+//! Inode flags of chattr(1).
+
 use crate::FsError;
 use bytes::Bytes;
 
@@ -6,15 +8,14 @@ use bytes::Bytes;
 pub struct InodeFlags(u32);
 
 impl InodeFlags {
-    /// `i`: nothing changes it, no name of it comes or goes, and none in it if it is a directory.
+    /// `i`: neither the inode nor its names can change; in a directory no name can come or go.
     pub const IMMUTABLE: InodeFlags = InodeFlags(0x10);
-    /// `a`: bytes are only appended; a directory gets names and loses none.
+    /// `a`: bytes can only be appended; a directory gains names and loses none.
     pub const APPEND: InodeFlags = InodeFlags(0x20);
-    /// `d`: backups leave it out. What is made in such a directory has it too.
+    /// `d`: backups skip it. New children of the directory inherit it.
     pub const NO_DUMP: InodeFlags = InodeFlags(0x40);
 
-    /// The extended attribute that holds them where there are any. It is neither listed nor
-    /// given to applications.
+    /// Extended attribute that stores non-zero flags. Applications can neither list nor read it.
     pub const ATTRIBUTE: &'static [u8] = b"system.ebb.flags";
 
     pub fn new(bits: u32) -> Result<InodeFlags, FsError> {
@@ -34,7 +35,7 @@ impl InodeFlags {
         InodeFlags(self.0 & flags.0)
     }
 
-    /// Those that keep even root from changes.
+    /// The flags that restrict changes even by root.
     pub fn guards(self) -> InodeFlags {
         InodeFlags(self.0 & (InodeFlags::IMMUTABLE.0 | InodeFlags::APPEND.0))
     }
@@ -43,7 +44,7 @@ impl InodeFlags {
         InodeFlags::new(u32::from_le_bytes(value.try_into().map_err(|_| FsError::Invalid)?))
     }
 
-    /// As the attribute has them.
+    /// Encodes the flags for the attribute.
     pub fn value(self) -> Bytes {
         Bytes::copy_from_slice(&self.0.to_le_bytes())
     }

@@ -1,57 +1,56 @@
-//! What a check of a volume has come to (`ebb fsck`).
+//! Results of `ebb fsck`.
 
 use crate::Ino;
 use serde::{Deserialize, Serialize};
 
-/// Of a whole check, or of one part of it.
+/// Result of a whole check or of one batch of it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FsckReport {
     pub inodes: u64,
     pub blocks: u64,
-    /// Files' objects that the bucket has as the node knows them, and pages of directories.
+    /// Objects of files and pages of directories that match the node's record of them.
     pub objects: u64,
     pub pages: u64,
-    /// What the bucket does not have yet: files, pages and deletes.
+    /// Files, pages and deletes that the bucket does not have yet.
     pub waiting: u64,
-    /// Keys below `.ebb/` of which only directories that are not loaded can tell whose they are.
+    /// Keys below `.ebb/` that only an unloaded directory could refer to.
     pub undecided: u64,
     pub problems: Vec<Problem>,
-    /// What others have done to the bucket, in words: it is no damage.
+    /// Descriptions of changes by other writers to the bucket, which are not damage.
     pub others: Vec<String>,
 }
 
-/// A broken invariant, or bytes that are not what was written.
+/// A broken invariant, or bytes that differ from those written.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Problem {
-    /// In words.
+    /// Description for operators.
     pub what: String,
-    /// Where one thing is right to do.
+    /// The repair, if exactly one is correct.
     pub remedy: Option<Remedy>,
 }
 
-/// What puts a problem right. Whoever carries it out looks again whether it is still due.
+/// A repair. Its executor first checks that the problem still exists.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Remedy {
-    /// A damaged block that the bucket has is dropped, fetched and compared.
+    /// Drops a damaged block that the bucket holds, fetches it again and verifies it.
     Refetch { ino: Ino, block: u64 },
-    /// A file whose object is gone, or a directory whose page is not what was written, is written
-    /// to the bucket again.
+    /// Writes a file whose object is gone, or a directory whose page is wrong, to the bucket again.
     SendAgain { ino: Ino },
-    /// An object below `.ebb/` that nobody refers to is deleted, if it is still this one.
+    /// Deletes an unreferenced object below `.ebb/` if its tag is still `etag`.
     Delete { key: String, etag: String },
-    /// A file of the data directory that nobody refers to is removed.
+    /// Removes an unreferenced file of the data directory.
     Remove { path: String },
-    /// A snapshot is written in the place of a damaged one, or of a log that is damaged and goes on
-    /// in a new segment.
+    /// Writes a snapshot that replaces a damaged one, or a damaged log, which continues in a new
+    /// segment.
     Snapshot,
 }
 
-/// Where the comparison with the bucket goes on.
+/// Position of the comparison with the bucket.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum FsckPoint {
-    /// With this directory, and those with greater ids.
+    /// At this directory; directories with greater ids follow.
     Directories { from: Ino },
-    /// With the keys below `.ebb/` that are greater.
+    /// At the keys below `.ebb/` greater than `after`.
     Reserved { after: String },
 }
 
@@ -59,14 +58,14 @@ impl FsckPoint {
     pub const START: FsckPoint = FsckPoint::Directories { from: Ino(0) };
 }
 
-/// What one part of the comparison with the bucket has come to.
+/// Result of one batch of the comparison with the bucket.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct FsckBatch {
     pub report: FsckReport,
-    /// Directories that are done, and all there are.
+    /// Count of compared directories, and of all.
     pub done: u64,
     pub total: u64,
-    /// `None` at the end.
+    /// Position of the next batch; `None` at the end.
     pub next: Option<FsckPoint>,
 }
 
@@ -84,7 +83,7 @@ impl FsckReport {
         self.others.extend(others);
     }
 
-    /// A problem that only people can decide about.
+    /// Adds a problem without an automatic repair.
     pub fn problem(&mut self, what: impl Into<String>) {
         self.problems.push(Problem { what: what.into(), remedy: None });
     }

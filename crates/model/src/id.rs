@@ -1,26 +1,29 @@
+//! Ids, versions and positions, each a type of its own.
+
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How often the volume has been taken over. Grows with every take-over of
-/// `.ebb/head`; inode ids of different incarnations never meet.
+/// Number of take-overs of the volume. It grows with every take-over of `.ebb/head`, so inode ids
+/// of different incarnations never collide.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Incarnation(pub u16);
 
 impl Incarnation {
-    /// Of a node that only reads, and has nothing of a node that has taken the volume over.
+    /// Incarnation of a read-only node without state from an earlier take-over.
     pub const NONE: Incarnation = Incarnation(u16::MAX);
 }
 
-/// One of the 65,536 virtual slots of a volume, the unit in which metadata is placed.
+/// One of the 65,536 slots of a volume's namespace, the unit of metadata placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Slot(pub u16);
 
-/// An inode id: `incarnation (16 bits) | slot (16 bits) | counter (32 bits)`, never reused.
+/// An inode id: `incarnation (16 bits) | slot (16 bits) | counter (32 bits)`. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ino(pub u64);
 
 impl Ino {
-    /// The root directory of every volume: incarnation 0, slot 0, counter 1. FUSE calls it 1 too.
+    /// The root directory of every volume: incarnation 0, slot 0, counter 1. FUSE also numbers it
+    /// 1.
     pub const ROOT: Ino = Ino(1);
 
     pub const fn new(incarnation: Incarnation, slot: Slot, counter: u32) -> Ino {
@@ -52,11 +55,11 @@ impl fmt::Display for Ino {
     }
 }
 
-/// A pack file of a node's data directory, never reused.
+/// A pack file of a node's data directory. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PackId(pub u64);
 
-/// Where in a pack file the bytes of a small file are (C-22): byte 0 of the file at `start`.
+/// The bytes of a small file in a pack file (C-22); byte 0 of the file is at `start`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PackRange {
     pub pack: PackId,
@@ -69,18 +72,18 @@ impl PackRange {
         self.start.saturating_add(self.len_bytes)
     }
 
-    /// Both begin at one place.
+    /// Whether both ranges start at the same position.
     pub fn begins_as(&self, other: &PackRange) -> bool {
         (self.pack, self.start) == (other.pack, other.start)
     }
 }
 
-/// A client of a volume, from attach to detach or expiry. Drawn at random by the node, never 0.
+/// A client of a volume, from attach to detach or expiry. The node draws it at random, never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SessionId(pub u64);
 
-/// Identifies one mutation of one client for ever (O-62). A slot of the session table
-/// carries one mutation at a time; `sequence` grows by one with each.
+/// Identifies one mutation of one client for ever (O-62). A slot of the session table carries one
+/// mutation at a time; `sequence` grows by 1 with each.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct TxId {
     pub session: SessionId,
@@ -88,25 +91,25 @@ pub struct TxId {
     pub sequence: u64,
 }
 
-/// Mutations that one session may have under way at once (NFSv4.1 has the same table).
+/// Maximum concurrent mutations of one session (NFSv4.1 has the same table).
 pub const SESSION_SLOTS: u16 = 64;
 
-/// Position of a record in a partition's log, from 1.
+/// Position of a command in a partition's log, from 1.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 pub struct LogIndex(pub u64);
 
-/// Content and attribute version of an inode: grows with every change, compared for
-/// coherence where times cannot be trusted. Unique within a partition.
+/// Version of an inode's data and attributes: grows with every change, and unique within a
+/// partition. Caches compare it where times are unreliable.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 pub struct Version(pub u64);
 
-/// A position in a directory stream. Entries are numbered in the order in which they
-/// came into the directory, so a position stays valid whatever is added or removed.
-/// 0 is the beginning; an entry's own cookie means "after this entry".
+/// A position in a directory stream. Entries are numbered in the order of their creation, so a
+/// position stays valid across additions and removals. 0 is the beginning; the cookie of an entry
+/// means "after this entry".
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
@@ -116,8 +119,8 @@ impl Cookie {
     pub const START: Cookie = Cookie(0);
 }
 
-/// Which volume it is, whatever it is called: drawn at random when it is first served. Written
-/// as a UUID is.
+/// Identity of a volume, independent of its name: drawn at random when it is first served. Written
+/// as a UUID.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct ClusterId(pub u128);
 
@@ -137,7 +140,7 @@ impl fmt::Display for ClusterId {
 }
 
 impl ClusterId {
-    /// Reads what `Display` writes, and nothing else.
+    /// Parses exactly the output of `Display`.
     pub fn parse(text: &str) -> Option<ClusterId> {
         let digits: String = text.split('-').collect();
         let id = ClusterId(u128::from_str_radix(&digits, 16).ok()?);

@@ -1,5 +1,9 @@
-//! Plain data of ebb: what crosses the borders between crates, machines and restarts.
-//! No logic beyond what keeps a value from being wrong, and no I/O.
+//! Plain data of ebb: the types that cross crates, machines and restarts.
+//!
+//! Laws:
+//! - A value that can be constructed is valid; constructors and decoders reject invalid input.
+//! - No I/O, and no rule about the relation of several values: rules are `ebb_core`'s.
+//! - Wire and log numbers of variants never change; new variants and fields are appended.
 
 mod attr;
 mod command;

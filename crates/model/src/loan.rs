@@ -1,21 +1,23 @@
-/// What an open is to the loan of a file: to its store file being read past the node.
+//! Passthrough of store files to the kernel.
+
+/// Relation of an open to a file's passthrough grant, by which the kernel reads the store file
+/// directly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Borrow {
-    /// It reads, and may be the first.
+    /// Reads, and can create the grant.
     Begin,
-    /// As `Begin`, while others write who do not go through the kernel's pages: no file is too
-    /// small for it.
+    /// Like `Begin`, while writers bypass the page cache: no minimum file size applies.
     Follow,
-    /// It reads or writes through the node, and joins those that have the file.
+    /// Reads or writes through the node, and joins an existing grant.
     Join,
-    /// As `Join`; besides, it can be mapped, and what is then stored reaches the store file alone.
+    /// Like `Join`, and can be mapped writable: stores to the mapping reach only the store file.
     Expose,
-    /// An earlier run of the node has lent the file, and the kernel has it still.
+    /// An earlier run of the node granted the file, and the kernel still uses the grant.
     Resume,
 }
 
 impl Borrow {
-    /// It reads, and is not there only for what others have.
+    /// Whether the open itself reads, instead of only joining an existing grant.
     pub fn begins(self) -> bool {
         matches!(self, Borrow::Begin | Borrow::Follow)
     }

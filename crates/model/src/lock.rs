@@ -1,9 +1,14 @@
 //! Advisory locks: fcntl(2) and flock(2).
+//!
+//! Laws:
+//! - Shared locks of different owners can overlap; an exclusive lock overlaps no lock of another
+//!   owner.
+//! - Locks of the two kinds never conflict with each other, as on a local file system.
 
 use crate::{FsError, Ino, SESSION_SLOTS};
 use serde::{Deserialize, Serialize};
 
-/// How a lock shuts others out: shared locks get along with each other.
+/// Lock mode: only shared locks are compatible with each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum LockMode {
     /// F_RDLCK, LOCK_SH
@@ -12,18 +17,17 @@ pub enum LockMode {
     Exclusive,
 }
 
-/// Whom locks belong to, within one session. Ids are the client's choice. The two kinds do not
-/// see each other, as on a local file system.
+/// Owner of locks within one session. The client chooses the ids.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum LockOwner {
-    /// Of fcntl(2): a process, or an open file description (OFD). Its locks are on ranges,
+    /// Owner of fcntl(2) locks: a process, or an open file description (OFD). They cover ranges,
     /// which split and merge.
     Fcntl(u64),
-    /// Of flock(2): an open file description. It has one lock on the whole file.
+    /// Owner of a flock(2) lock: an open file description. It has one lock on the whole file.
     Flock(u64),
 }
 
-/// Bytes of a file, both ends included, neither beyond [`MAX_LOCK_OFFSET`].
+/// Bytes of a file, both ends inclusive and `<=` [`MAX_LOCK_OFFSET`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "(u64, u64)", into = "(u64, u64)")]
 pub struct LockRange {
@@ -31,8 +35,7 @@ pub struct LockRange {
     end: u64,
 }
 
-/// The last byte that a lock can be on, and the end of locks that reach behind every end of the
-/// file.
+/// The last lockable byte, and the end of locks that extend to the end of the file.
 pub const MAX_LOCK_OFFSET: u64 = i64::MAX as u64;
 
 impl LockRange {
@@ -58,7 +61,7 @@ impl LockRange {
         self.start <= other.end && other.start <= self.end
     }
 
-    /// The part of it that lies in another one.
+    /// The intersection with another range.
     pub fn within(self, other: LockRange) -> Option<LockRange> {
         let (start, end) = (self.start.max(other.start), self.end.min(other.end));
         (start <= end).then_some(LockRange { start, end })
@@ -79,7 +82,7 @@ impl From<LockRange> for (u64, u64) {
     }
 }
 
-/// A lock that is asked for, or given up.
+/// A request to lock or unlock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockAsk {
     pub ino: Ino,
@@ -88,49 +91,48 @@ pub struct LockAsk {
     pub range: LockRange,
     /// `None` unlocks.
     pub mode: Option<LockMode>,
-    /// Bytes of which the owner has an exclusive lock stay as they are: nothing is given up.
+    /// Bytes on which the owner has an exclusive lock keep it: no downgrade.
     pub keep: bool,
-    /// The process that asks, for F_GETLK.
+    /// The requesting process, for F_GETLK.
     pub pid: u32,
 }
 
-/// How a lock that cannot be had at once is waited for.
+/// A wait for a lock that conflicts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockWait {
-    /// Names the wait within its session, for ever.
+    /// Identifies the wait within its session for ever.
     pub id: u64,
-    /// Owners that wait for each other in a circle are told so (EDEADLK), as for locks of
-    /// processes.
+    /// Report a cycle of waiting owners as EDEADLK, as for locks of processes.
     pub detect: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LockAnswer {
     Granted,
-    /// It is waited for: [`crate::Notice::Lock`] says when to ask again.
+    /// The wait is queued: [`crate::Notice::Lock`] reports when to retry.
     Waiting,
 }
 
-/// A part of what an owner holds.
+/// A range that an owner has locked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RangeLock {
     pub range: LockRange,
     pub mode: LockMode,
 }
 
-/// A lock that is in the way.
+/// A conflicting lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LockConflict {
     pub lock: RangeLock,
-    /// 0 if the holder is another client's: its number would be somebody else's here.
+    /// 0 if another client holds the lock: its process ids mean nothing on this machine.
     pub pid: u32,
 }
 
-/// Lock requests that one session may have under way at once. Waiting is not being under way.
+/// Maximum concurrent lock requests of one session. A queued wait does not count.
 pub const LOCK_SLOTS: u16 = SESSION_SLOTS;
 
-/// Locks that one session may wait for at once.
+/// Maximum queued waits of one session.
 pub const LOCK_WAITS: usize = 1024;
 
-/// Pieces that one request reclaims at most.
+/// Maximum locks in one reclaim request.
 pub const LOCKS_RECLAIMED_AT_ONCE: usize = 1024;

@@ -1,9 +1,11 @@
+//! Directories of member buckets.
+
 use crate::{Name, TRASH};
 use std::fmt;
 use thiserror::Error;
 
-/// The directory of a volume's root at which a member bucket is (O-24): UTF-8, for it is
-/// the first segment of keys, and nothing that `docs/format/names.md` reserves.
+/// Directory of a member bucket at a volume's root (O-24). UTF-8, since it is the first segment of
+/// keys, and not a name that `docs/format/names.md` reserves.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct MemberDir {
     text: String,

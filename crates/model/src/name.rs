@@ -1,11 +1,13 @@
+//! File names, and text for terminals.
+
 use crate::FsError;
 use serde::{Deserialize, Serialize};
 use std::borrow::Borrow;
 use std::fmt;
 use std::sync::Arc;
 
-/// A file name that can be one: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`.
-/// Cloning shares the bytes: the namespace holds each name several times.
+/// A valid file name: 1 to 255 bytes, no `/`, no NUL, neither `.` nor `..`. Clones share the bytes,
+/// since the namespace stores each name several times.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub struct Name(Arc<[u8]>);
@@ -64,8 +66,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// A path for people: letters of any alphabet are as they are; what is no text, and what a terminal
-/// would obey or a reader take for the end of a line, is escaped as in a name.
+/// Formats a path for terminals and logs. Letters of any alphabet are unchanged; invalid UTF-8,
+/// control characters and line ends are escaped as in a name.
 pub fn shown_path(path: &[u8]) -> String {
     let mut out = String::new();
     for chunk in path.utf8_chunks() {
@@ -75,7 +77,7 @@ pub fn shown_path(path: &[u8]) -> String {
     out
 }
 
-/// A number of bytes for people, in powers of 1024: `512 B`, `20 GiB`, `1.5 TiB`.
+/// Formats a number of bytes in powers of 1024: `512 B`, `20 GiB`, `1.5 TiB`.
 pub fn shown_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
@@ -91,8 +93,8 @@ pub fn shown_bytes(bytes: u64) -> String {
     }
 }
 
-/// A text for people in one line: what a terminal would obey is escaped as in a path. A `\` may
-/// stand before what was escaped already.
+/// Formats text in one line: escapes control characters as in a path. A `\` stays unchanged, since
+/// the text can be escaped already.
 pub fn shown_text(text: &str) -> String {
     let mut out = String::new();
     for letter in text.chars() {

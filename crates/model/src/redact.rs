@@ -1,5 +1,6 @@
-/// An address as messages show it: without the password and the query that somebody may have put
-/// there.
+//! URLs without credentials.
+
+/// A URL for messages, without a password or query, which can contain credentials.
 pub fn redacted(address: &str) -> String {
     let (scheme, rest) =
         address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
@@ -7,7 +8,7 @@ pub fn redacted(address: &str) -> String {
         return HIDDEN.into();
     }
     let (rest, query) = rest.split_at(rest.find(['?', '#']).unwrap_or(rest.len()));
-    // A password can have slashes in it.
+    // A password can contain slashes.
     let (user, host) = rest.rsplit_once('@').map_or(("", rest), |(user, host)| (user, host));
     let shown = match user.split_once(':') {
         _ if user.is_empty() => String::new(),

@@ -1,5 +1,10 @@
-//! Requests of clients and their replies: the same types in one process and over the
-//! wire (`docs/protocol/rpc.md`).
+//! Requests of clients and their replies: the same types within a process and over the wire
+//! (`docs/protocol/rpc.md`).
+//!
+//! Laws:
+//! - A mutation executes once per `tx`, however often the client sends it.
+//! - A reply to a mutation survives the death of the process; it survives a power cut of the node
+//!   once its log index is `<= durable`.
 
 use crate::*;
 use bytes::Bytes;
@@ -13,8 +18,8 @@ pub enum Request {
         client: String,
         previous: Option<SessionId>,
         read_only: bool,
-        /// The volume that is meant, for a name and an address say less: those that another
-        /// node had may be its own by now. `None` takes what is there.
+        /// The expected volume: name and address alone are ambiguous after a change of nodes.
+        /// `None` accepts any volume.
         cluster: Option<ClusterId>,
     },
     Detach {
@@ -24,7 +29,7 @@ pub enum Request {
     Renew {
         session: SessionId,
     },
-    /// Ends the client's right to cache after it has dropped what it had (see
+    /// Gives up the right to cache, after the client has dropped its caches (see
     /// [`Notice::DropCaches`]).
     CachesDropped {
         session: SessionId,
@@ -57,17 +62,17 @@ pub enum Request {
         ino: Ino,
         access: Access,
     },
-    /// Of the volume, or of the quota root that the inode is at or below.
+    /// Reports the volume, or the quota root at or above the inode.
     StatFs {
         ino: Ino,
     },
 
-    /// Declares that the session has the inode open, so that it outlives its last name.
+    /// Declares that the session has the inode open, so the inode outlives its last name.
     Open {
         session: SessionId,
         ino: Ino,
     },
-    /// Takes back as many opens; more than there are take all.
+    /// Undoes `count` opens; a larger count than there are undoes all.
     Close {
         session: SessionId,
         ino: Ino,
@@ -80,12 +85,12 @@ pub enum Request {
     },
 
     Mutate(Box<Mutate>),
-    /// Forces the inode's data and every operation of the session.
+    /// Makes the inode's data and every operation of the session durable.
     Fsync {
         session: SessionId,
         ino: Ino,
     },
-    /// Forces everything.
+    /// Makes everything durable.
     SyncFs {
         session: SessionId,
     },
@@ -99,28 +104,28 @@ pub enum Request {
         to: Seek,
     },
 
-    /// A lock is asked for or given up, once per `tx`, whose slots are a table of their own
-    /// ([`LOCK_SLOTS`]). With `wait` it is waited for where it cannot be had at once; asking
-    /// again with the same wait asks how that stands.
+    /// Locks or unlocks, once per `tx`; its slots are a table of their own ([`LOCK_SLOTS`]). With
+    /// `wait` a conflicting request is queued. A repeated request with the same wait reports its
+    /// progress.
     Lock {
         tx: TxId,
         ask: LockAsk,
         wait: Option<LockWait>,
     },
-    /// Ends a wait, if there is such a one.
+    /// Ends a wait if it exists.
     EndWait {
         session: SessionId,
         wait: u64,
     },
-    /// F_GETLK: the first lock in the way of one that is not taken.
+    /// F_GETLK: the first lock that conflicts, without locking.
     TestLock {
         session: SessionId,
         ino: Ino,
         owner: LockOwner,
         lock: RangeLock,
     },
-    /// What an owner held when a node started anew, which forgets locks. Only of a session that
-    /// is awaited; of at most [`LOCKS_RECLAIMED_AT_ONCE`] pieces.
+    /// Reclaims the locks of an owner after a node restart, which loses locks. Valid only for a
+    /// session that the node expects back, with at most [`LOCKS_RECLAIMED_AT_ONCE`] ranges.
     Reclaim {
         session: SessionId,
         ino: Ino,
@@ -128,27 +133,27 @@ pub enum Request {
         pid: u32,
         locks: Vec<RangeLock>,
     },
-    /// The client has told all that it has open. Of everything else the close was under way when
-    /// the node, or the process before the client, died.
+    /// The client has declared every open. Any other open of the session was being closed when the
+    /// node, or the client's former process, died.
     OpensDeclared {
         session: SessionId,
     },
-    /// The answer to [`Notice::ReferenceQuery`]: of the inodes asked for, these are held as before.
+    /// The reply to [`Notice::ReferenceQuery`]: of the queried inodes, the client still references
+    /// these.
     ReferenceQueryReply {
         session: SessionId,
         query: u64,
         referenced: Vec<Ino>,
     },
-    /// Another process has the session, for the one that had it has died. What that waited for is
-    /// over, and of what it had open only that counts which is opened again before
-    /// [`Request::OpensDeclared`].
+    /// A successor process takes over the session of a dead one. Waits of the dead process end. Of
+    /// its opens only those count that the successor declares before [`Request::OpensDeclared`].
     ResumeSession {
         session: SessionId,
     },
 }
 
 impl Request {
-    /// The session that it is made for. An attach only begins one.
+    /// The session of the request. An attach only begins one.
     pub fn session(&self) -> Option<SessionId> {
         match *self {
             Request::Detach { session }
@@ -170,7 +175,7 @@ impl Request {
         }
     }
 
-    /// By which it is counted.
+    /// Name in statistics.
     pub fn name(&self) -> &'static str {
         match self {
             Request::Attach { .. } => "attach",
@@ -203,7 +208,7 @@ impl Request {
         }
     }
 
-    /// The inode that it is about, or the directory whose names.
+    /// The inode that the request concerns, or the directory of its names.
     pub fn subject(&self) -> Option<Ino> {
         match *self {
             Request::Lookup { parent: ino, .. }
@@ -238,29 +243,30 @@ impl Request {
         }
     }
 
-    /// Its answer tells of inodes that the client need not have known.
+    /// Whether the reply can name inodes that the client has not seen yet.
     pub fn finds(&self) -> bool {
         matches!(self, Request::Lookup { .. } | Request::GetAttr { .. } | Request::ReadDir { .. })
     }
 
-    /// Bytes of files that it carries.
+    /// Bytes of file data in the request.
     pub fn data_bytes(&self) -> u64 {
         let Request::Mutate(mutate) = self else { return 0 };
         mutate.mutation.data().map_or(0, |data| data.len() as u64)
     }
 }
 
-/// A mutation as it is asked for.
+/// A mutation request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Mutate {
     pub tx: TxId,
     pub caller: Caller,
     pub mutation: ClientMutation,
-    /// The client sends again what a node had answered and may have lost in a power cut.
+    /// Set if the client repeats a mutation that a node acknowledged and may have lost in a power
+    /// cut.
     pub replay: Option<Replay>,
 }
 
-/// What [`Mutation`] is before the leader has chosen ids and holders.
+/// A [`Mutation`] before the leader has chosen ids and holders.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ClientMutation {
     Make {
@@ -310,7 +316,7 @@ pub enum ClientMutation {
         data: Bytes,
         drop_set_id: bool,
     },
-    /// Writes at the end of the file, wherever that is by then (O_APPEND).
+    /// Writes at the end of the file as of its execution (O_APPEND).
     Append {
         ino: Ino,
         data: Bytes,
@@ -324,9 +330,9 @@ pub enum ClientMutation {
         keep_size: bool,
         drop_set_id: bool,
     },
-    /// copy_file_range(2): at most [`MAX_IO_BYTES`], and no more than `from` has. The bytes
-    /// survive a power cut when it is answered over the wire, for what was copied cannot be
-    /// told from what was written to `from` since, and so is never asked for again.
+    /// copy_file_range(2): at most [`MAX_IO_BYTES`], cut at the end of `from`. Over the wire the
+    /// reply follows only after the bytes are durable: later writes to `from` make the copy
+    /// unrepeatable, so clients never replay it.
     Copy {
         from: Ino,
         from_offset: u64,
@@ -335,7 +341,7 @@ pub enum ClientMutation {
         len_bytes: u64,
         drop_set_id: bool,
     },
-    /// A regular file without a name, open by the session (O_TMPFILE).
+    /// An unnamed regular file, opened by the session (O_TMPFILE).
     Tmpfile {
         parent: Ino,
         mode: NewMode,
@@ -349,7 +355,7 @@ pub enum ClientMutation {
 }
 
 impl ClientMutation {
-    /// By which it is counted.
+    /// Name in statistics.
     pub fn name(&self) -> &'static str {
         match self {
             ClientMutation::Make { .. } => "make",
@@ -369,12 +375,12 @@ impl ClientMutation {
         }
     }
 
-    /// What it makes is open as by [`Request::Open`].
+    /// Whether it opens the created inode like [`Request::Open`].
     pub fn opens(&self) -> bool {
         matches!(self, ClientMutation::Make { open: true, .. } | ClientMutation::Tmpfile { .. })
     }
 
-    /// It makes an inode, or a name of one, and its answer tells of it.
+    /// Whether it creates an inode or a name, so that its reply describes the inode.
     pub fn names(&self) -> bool {
         matches!(
             self,
@@ -384,7 +390,7 @@ impl ClientMutation {
         )
     }
 
-    /// The inode that it changes by its id: not one that it finds or makes under a name.
+    /// The inode that it changes by id, not one that it finds or creates under a name.
     pub fn inode(&self) -> Option<Ino> {
         match *self {
             ClientMutation::Link { ino, .. }
@@ -404,7 +410,7 @@ impl ClientMutation {
         }
     }
 
-    /// The directories whose names it is about.
+    /// The directories of the names that it changes.
     pub fn directories(&self) -> impl Iterator<Item = Ino> + use<> {
         let (first, second) = match *self {
             ClientMutation::Make { parent, .. }
@@ -418,7 +424,7 @@ impl ClientMutation {
         first.into_iter().chain(second)
     }
 
-    /// Bytes of a file that it carries.
+    /// File data in the mutation.
     pub fn data(&self) -> Option<&Bytes> {
         match self {
             ClientMutation::Write { data, .. } | ClientMutation::Append { data, .. } => Some(data),
@@ -433,13 +439,13 @@ impl ClientMutation {
         }
     }
 
-    /// The node may have to make room for it, which can take long.
+    /// Whether the node may have to free cache space first, which can take long.
     pub fn brings_bytes(&self) -> bool {
         use ClientMutation::*;
         matches!(self, Write { .. } | Append { .. } | Fallocate { .. } | Copy { .. })
     }
 
-    /// The file whose bytes or length it changes.
+    /// The file with changed bytes or length.
     pub fn rewrites(&self) -> Option<Ino> {
         match *self {
             ClientMutation::Write { ino, .. }
@@ -454,15 +460,15 @@ impl ClientMutation {
     }
 }
 
-/// What the node had chosen for an operation that it answered.
+/// The choices of the node for an acknowledged operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Replay {
     pub stamp: Stamp,
-    /// Of the inode made.
+    /// Id of the created inode.
     pub ino: Option<Ino>,
-    /// Where the bytes of an append went.
+    /// Offset of an append.
     pub offset: Option<u64>,
-    /// How many bytes were written, which can be fewer than asked.
+    /// Number of bytes written; a short write has fewer than requested.
     pub len_bytes: Option<u64>,
 }
 
@@ -481,7 +487,7 @@ pub enum Reply {
     Xattrs(Vec<Bytes>),
     Stat(VolumeStat),
     Data(Bytes),
-    /// With what it shows, and a power cut can take with it.
+    /// With the mutations that the result depends on and that a power cut could take with it.
     Mutated(#[serde(with = "shown::mutated")] Box<Mutated>, Vec<Preceding>),
     /// All operations up to `durable` survive a power cut of the node.
     Forced {
@@ -492,7 +498,7 @@ pub enum Reply {
     Lock(LockAnswer),
     Conflict(Option<LockConflict>),
     Opened {
-        /// A client on the node's machine may be lent its store file.
+        /// Whether a client on the node's machine can get a passthrough grant for the file.
         lends: bool,
     },
 }
@@ -500,45 +506,43 @@ pub enum Reply {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attached {
     pub session: SessionId,
-    /// Of the volume: what the client comes back with.
+    /// Id of the volume, for the client's next attach.
     pub cluster: ClusterId,
     pub incarnation: Incarnation,
-    /// Drawn at random when the node started. If it is not the one that the client knows,
-    /// everything that it was answered and that was not durable may be lost, and is to be
-    /// replayed under its transaction ids: the session table tells what is lost. What the
-    /// node was told of opens is to be told again, before replay and after it, and locks are to be
-    /// reclaimed.
+    /// Random id of the node's start. If it changed, replies that were not durable may be lost. The
+    /// client then declares its opens, replays its mutations under their transaction ids (the
+    /// session table detects executed ones), declares its opens again, and reclaims its locks.
     pub start: u64,
-    /// The session is a new one: `previous` was unknown or has expired, its holds are gone.
+    /// The session is new: `previous` did not exist or has expired, and its references are gone.
     pub fresh: bool,
-    /// Last index of the node's log when it started, before it wrote anything. What an
-    /// earlier start answered with a later index is lost for certain, and may be replayed
-    /// even under a fresh session.
+    /// Last index of the node's log at its start, before any write of this run. Replies of an
+    /// earlier run with a later index are lost for certain, and clients can replay them even under
+    /// a fresh session.
     pub recovered: LogIndex,
-    /// No other client is attached: names, attributes and pages may be cached without term
-    /// until [`Notice::DropCaches`].
+    /// No other client is attached: names, attributes and data can be cached without a term until
+    /// [`Notice::DropCaches`].
     pub sole: bool,
-    /// Who is alone asks again for names and attributes after this time, since others may
-    /// change the bucket (O-55); 0: not before it is told to.
+    /// A sole client revalidates names and attributes after this time, since other writers can
+    /// change the bucket (O-55); 0: only when the node requests it.
     pub cache_term_ms: u32,
     pub read_only: bool,
     pub session_term_ms: u32,
 }
 
-/// The answer to a mutation.
+/// The reply to a mutation.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Mutated {
-    /// Of the inode made, linked, changed or written; of unlink, rmdir and rename that of what is
-    /// no more, if anything is.
+    /// Attributes of the inode created, linked, changed or written; for unlink, rmdir and rename of
+    /// the inode that lost its last name, if any.
     pub attr: Option<Attr>,
-    /// Where the log has it; a later one where bytes had to be repeated after a restart, which
-    /// the client keeps until that one is durable.
+    /// Log index of the mutation. It is later if bytes were written again after a restart; the
+    /// client keeps the mutation until this index is durable.
     pub index: LogIndex,
     pub replay: Replay,
 }
 
-/// A mutation of the same session that was made before the one that is answered, and is not
-/// durable. A client that has no answer to it yet repeats it all the same before the answered one.
+/// An earlier, not yet durable mutation of the same session. A client repeats it before the
+/// answered one after a power cut, even if its own reply was lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Preceding {
     pub tx: TxId,
@@ -546,33 +550,32 @@ pub struct Preceding {
     pub replay: Replay,
 }
 
-/// What a node tells a client unasked.
+/// A message of a node without a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Notice {
     /// All operations up to `durable` survive a power cut of the node.
     Durable { durable: LogIndex },
-    /// Another client wants to attach. Drop every cached name, attribute and page, cache
-    /// nothing from now on, and answer with [`Request::CachesDropped`].
+    /// Another client wants to attach. Drop every cached name, attribute and page, stop caching,
+    /// and reply with [`Request::CachesDropped`].
     DropCaches,
-    /// The content or attributes of the inode changed by another hand; drop what is cached.
+    /// Another client or writer changed the inode's data or attributes; drop its cache.
     Invalidate { ino: Ino },
-    /// The node stops serving: finish, then attach again.
+    /// The node stops: finish, then attach again.
     Leaving,
-    /// A wait for a lock has come to an end: ask again how it stands.
+    /// A wait for a lock has ended: repeat the lock request.
     Lock { wait: u64 },
-    /// The node wants to forget these inodes. Give them up, and say with
-    /// [`Request::ReferenceQueryReply`] which are held all the same.
+    /// The node wants to evict these inodes. Drop their caches, and reply with
+    /// [`Request::ReferenceQueryReply`] with those still referenced.
     ReferenceQuery { query: u64, inos: Vec<Ino> },
-    /// By no client's hand the name refers to something else now, or to nothing; drop what is
-    /// cached of it.
+    /// The name refers to another inode or to none, without a change by a client; drop its cache.
     Relinked { dir: Ino, name: Name },
 }
 
-/// What `ebb status` and its siblings ask.
+/// Requests of `ebb status` and the other administrative commands.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdminRequest {
     Status,
-    /// Dirty files and directories, oldest first, from behind this one on.
+    /// Dirty files and directories, oldest first, after the position `after`.
     ListDirty {
         limit: u32,
         after: Option<DirtyPoint>,
@@ -581,88 +584,87 @@ pub enum AdminRequest {
     Flush {
         path: Vec<Name>,
     },
-    /// Drops clean cached bytes at or below `path`, in the order of files and their chunks: from
-    /// this chunk of this file on, until at least `limit_bytes` are free or much has been passed.
+    /// Evicts clean cached bytes at or below `path`, in order of inode and chunk from `from` on,
+    /// until at least `limit_bytes` are free or the batch is full.
     Evict {
         path: Vec<Name>,
         from: (Ino, u64),
         limit_bytes: u64,
     },
-    /// Checks every invariant of namespace, extents and claims, and reads every cached
-    /// block against its checksum.
+    /// Checks every invariant of namespace, extents and claims, and verifies every cached block
+    /// against its checksum.
     Fsck,
-    /// Where the bytes of the inode at `path` are, and what survives which failure.
+    /// Location of the bytes of the inode at `path`, and the failures that they survive.
     Explain {
         path: Vec<Name>,
     },
-    /// Makes the directory at `path` a quota root, gives it other limits, or ends its quota. It
-    /// survives a power cut when it is answered, with the quota as it is then.
+    /// Makes the directory at `path` a quota root, changes its limits, or removes its quota. The
+    /// reply follows only after the change and the counted usage are durable.
     SetQuota {
         path: Vec<Name>,
         limits: Option<QuotaLimits>,
     },
-    /// The quotas that hold for `path`, the innermost first.
+    /// The quotas that apply to `path`, innermost first.
     Quotas {
         path: Vec<Name>,
     },
-    /// The quotas at and below `path`, of directories that have been looked up.
+    /// The quotas at and below `path` of loaded directories.
     ListQuotas {
         path: Vec<Name>,
     },
-    /// What the node has counted since it started.
+    /// Counters of the node since its start.
     Stats,
     /// The first names of inodes, at most [`MAX_PATHS`].
     Paths {
         inos: Vec<Ino>,
     },
-    /// Brings in what of a range of a file is only in the bucket. Of more than [`CHUNK_BYTES`]
-    /// only the first are.
+    /// Fetches the absent bytes of a range of a file; at most [`CHUNK_BYTES`] per request.
     Warm {
         ino: Ino,
         offset: u64,
         len_bytes: u64,
     },
-    /// Compares a part of what the node knows with what the bucket has, from here on.
+    /// Compares one batch of the node's state with the bucket, from this position on.
     FsckBucket {
         from: FsckPoint,
     },
-    /// Puts right what a check has found. What is no longer wrong is left as it is.
+    /// Repairs a problem that a check has found; a problem that no longer exists is skipped.
     Repair {
         remedy: Remedy,
     },
-    /// Makes the file at `path` what its object is: what was written to it since is lost (O-74).
+    /// Resets the file at `path` to its object: later writes are lost (O-74).
     RollBack {
         path: Vec<Name>,
     },
-    /// What is in the trash that was at or below `path`, from here on.
+    /// Entries of the trash that were at or below `path`, from this position on.
     ListTrash {
         path: Vec<Name>,
         from: TrashPoint,
     },
-    /// Takes an inode out of the trash, to a path at which there is nothing, in a directory. It
-    /// survives a power cut when it is answered.
+    /// Moves an inode from the trash to a free path in an existing directory. The reply follows
+    /// only after the change is durable.
     Restore {
         ino: Ino,
         to: Vec<Name>,
     },
-    /// Removes what is in the trash that was at or below `path` and was removed up to `until`, from
-    /// here on.
+    /// Removes trash entries that were at or below `path` and were removed until `until`, from this
+    /// position on.
     EmptyTrash {
         path: Vec<Name>,
         until: Time,
         from: TrashPoint,
     },
-    /// Writes the state as a snapshot, in the data directory, for a backup.
+    /// Writes the state as a snapshot to the data directory, for a backup.
     Snapshot,
 }
 
-/// Of [`AdminRequest::Paths`]: so many of the longest paths that programs can use fit a frame.
+/// Limit of [`AdminRequest::Paths`]: as many paths of the maximum length (PATH_MAX) fit a frame.
 pub const MAX_PATHS: usize = 128;
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum AdminReply {
     Status(Box<Status>),
-    /// `left_out`: how many there are behind these; `next`: behind which they are, `None` at the
+    /// `left_out`: number of items after these; `next`: position after the last item, `None` at the
     /// end.
     Dirty {
         items: Vec<DirtyItem>,
@@ -673,7 +675,7 @@ pub enum AdminReply {
         files: u64,
         bytes: u64,
     },
-    /// `next`: where to go on; `None` at the end.
+    /// `next`: position of the next batch; `None` at the end.
     Evicted {
         bytes: u64,
         next: Option<(Ino, u64)>,
@@ -682,23 +684,23 @@ pub enum AdminReply {
     Explained(Box<Explained>),
     Quotas(Vec<QuotaStatus>),
     Stats(Box<NodeStats>),
-    /// From the root of the volume, in the order asked; `None` of what has no name or is not known.
+    /// Paths from the root of the volume, in the requested order; `None` for an inode without a
+    /// name or not loaded.
     Paths(Vec<Option<Bytes>>),
-    /// How many bytes came in for that.
+    /// Number of fetched bytes.
     Warmed {
         bytes: u64,
     },
     FsckBatch(Box<FsckBatch>),
-    /// Nothing is left of the problem.
+    /// The problem no longer exists.
     Repaired,
-    /// Bytes that the file had, those of them that the bucket did not have, and bytes that it has
-    /// now.
+    /// Former length of the file, bytes of it that the bucket did not have, and new length.
     RolledBack {
         before_bytes: u64,
         lost_bytes: u64,
         bytes: u64,
     },
-    /// `next`: where to go on; `None` at the end.
+    /// `next`: position of the next batch; `None` at the end.
     Trash {
         entries: Vec<TrashEntry>,
         next: Option<TrashPoint>,
@@ -709,12 +711,12 @@ pub enum AdminReply {
         bytes: u64,
         next: Option<TrashPoint>,
     },
-    /// What there is now a snapshot of, up to this command or a later one.
+    /// A snapshot that includes the command `index` is in the data directory.
     Snapshot {
         cluster: ClusterId,
         incarnation: Incarnation,
         index: LogIndex,
-        /// Directories that are not in it with all their names: the bucket has them.
+        /// Number of directories without all their names in the snapshot: the bucket has these.
         unloaded: u64,
     },
 }
@@ -730,7 +732,7 @@ pub struct Status {
     pub inodes: u64,
     pub log_index: LogIndex,
     pub durable_index: LogIndex,
-    /// Of the node's memory.
+    /// Memory of the node for metadata.
     pub metadata_bytes: u64,
     pub metadata_limit_bytes: u64,
     pub cached_bytes: u64,
@@ -738,40 +740,41 @@ pub struct Status {
     pub dirty_bytes: u64,
     pub dirty_files: u64,
     pub dirty_since: Option<Time>,
-    /// The bucket has these bytes in parts of files that are being sent; they count as dirty until
-    /// all is there.
+    /// Bytes of files under upload that the bucket holds already as parts; they count as dirty
+    /// until the upload ends.
     pub sent_bytes: u64,
     pub pending_deletes: u64,
-    /// How fast the buckets may be used; `None`: as fast as it goes.
+    /// Rate limits of the buckets; `None` is no limit.
     pub download_bytes_per_sec: Option<u64>,
     pub upload_bytes_per_sec: Option<u64>,
     pub packs: PackStatus,
     pub scrub: ScrubStatus,
-    /// What is on the node's disk.
+    /// Whether the data directory is encrypted.
     pub encrypted: bool,
-    /// What is wrong now, in words, with the time since when.
+    /// Current problems and the time since when each exists.
     pub troubles: Vec<Trouble>,
 }
 
-/// The files that small files share.
+/// Pack files, which small files share.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PackStatus {
     pub packs: u64,
-    /// Small files in them, and the bytes that these take.
+    /// Number of small files in packs, and their bytes.
     pub files: u64,
     pub used_bytes: u64,
 }
 
-/// What comparing cached blocks with their checksums has come to, since the node started.
+/// Progress of the scrub, which compares cached blocks with their checksums, since the node's
+/// start.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ScrubStatus {
-    /// Read.
+    /// Blocks read.
     pub blocks: u64,
-    /// Damaged, and dropped because the bucket has them.
+    /// Damaged blocks that were dropped, since the bucket has them.
     pub dropped: u64,
-    /// Damaged or unreadable, and nowhere else.
+    /// Damaged or unreadable blocks that exist nowhere else.
     pub damaged: u64,
-    /// When everything had last been read.
+    /// Time at which the last complete pass ended.
     pub round_ended: Option<Time>,
 }
 
@@ -788,7 +791,7 @@ pub struct Trouble {
     pub what: String,
 }
 
-/// One file or directory in the order in which they became dirty.
+/// Position of a file or directory in the order of becoming dirty.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DirtyPoint {
     pub since: Time,
@@ -805,7 +808,7 @@ pub struct DirtyItem {
     pub dirty_bytes: u64,
 }
 
-/// What a node knows of one inode.
+/// State of one inode in a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Explained {
     /// Its first name, from the root of the volume.
@@ -813,93 +816,90 @@ pub struct Explained {
     pub ino: Ino,
     pub kind: FileKind,
     pub size_bytes: u64,
-    /// In the node's data directory, and where in it the file begins. `None` if no bytes of it are
-    /// there.
+    /// File in the node's data directory and the offset of byte 0 in it. `None` without cached
+    /// bytes.
     pub store_file: Option<(String, u64)>,
-    /// What the store file has, and what of it the bucket does not have.
+    /// Bytes in the store file, and those of them that the bucket does not have.
     pub cached_bytes: u64,
     pub dirty_bytes: u64,
-    /// Where the dirty bytes are, as offset and length: the first runs of them.
+    /// The first runs of dirty bytes, as offset and length.
     pub dirty_runs: Vec<(u64, u64)>,
-    /// Those of them that are known to be damaged, and so nowhere.
+    /// Damaged runs among them: these bytes exist nowhere.
     pub damaged_runs: Vec<(u64, u64)>,
-    /// Since when the bucket lacks bytes of it, or has them at another place.
+    /// Time since when the bucket lacks bytes of the file, or holds them at another key.
     pub dirty_since: Option<Time>,
-    /// How many bytes of it the bucket has taken by now, while it is being sent.
+    /// Bytes that the bucket has received in the current upload.
     pub sent_bytes: Option<u64>,
-    /// Since when the page of its directory, which records its names and attributes in the
-    /// bucket, is to be written.
+    /// Time since when the page of its directory, which records its names and attributes, is dirty.
     pub page_since: Option<Time>,
-    /// The pages of its directories, and, of a directory, its own behind them: the first of them.
+    /// The first of the pages of its parent directories; for a directory its own page follows.
     pub pages: Vec<ExplainedPage>,
-    /// In the node's data directory: names, attributes, and which bytes are where.
+    /// In the node's data directory: names, attributes and extents.
     pub log: String,
-    /// Its bytes are forced to the node's disk.
+    /// Whether its bytes are durable on the node's disk.
     pub forced: bool,
-    /// Why they could not be, the last time.
+    /// Error of the last failed sync.
     pub force_failed: Option<String>,
-    /// Operations on the volume that a power cut of the node may still take.
+    /// Operations on the volume that a power cut of the node would lose.
     pub unforced_operations: u64,
-    /// The bucket that its path leads to. `None` for a volume without one.
+    /// The bucket of its path. `None` for a volume without one.
     pub bucket: Option<String>,
     pub object: Option<ExplainedObject>,
-    /// Why there is no such object, as far as is known.
+    /// Reason for a missing object, if recorded.
     pub missing: Option<MissingObject>,
-    /// Somebody has it open: what a kernel has of it and has not written back yet is not known
-    /// here.
+    /// A client has it open: its kernel can hold dirty data that the node has not received.
     pub open: bool,
-    /// The innermost that it counts in.
+    /// The innermost quota that counts it.
     pub quota: Option<QuotaStatus>,
-    /// The nearest that keeps it in the cache, itself or a directory that it is below, from the
-    /// root of the volume.
+    /// The nearest inode on its path with a pin, itself included, from the root of the volume.
     pub pinned_by: Option<Bytes>,
-    /// Somebody has it in a way to store into it past the node, or had and the node has not looked
-    /// since: what of it is dirty is found at intervals.
+    /// Writable mappings exist, or existed since the node's last scan: the node detects dirty
+    /// blocks at intervals.
     pub exposed: bool,
-    /// For how many seconds it is kept in the trash once it is removed, and the directory that says
-    /// so, from the root of the volume.
+    /// Seconds that the trash keeps the inode after its removal, and the directory that sets it,
+    /// from the root of the volume.
     pub kept: Option<(Bytes, u64)>,
 }
 
-/// How it stands with one quota.
+/// Limits and usage of one quota.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct QuotaStatus {
-    /// Of its root, from the root of the volume.
+    /// Path of the quota root, from the root of the volume.
     pub path: Bytes,
     pub ino: Ino,
     pub limits: QuotaLimits,
     pub used: Usage,
-    /// Everything below is known. Until then more is being loaded from the bucket, and counted
-    /// as it comes.
+    /// Whether the whole subtree is loaded. Until then the node loads more of it from the bucket
+    /// and the usage grows.
     pub counted: bool,
 }
 
-/// What the bucket has of names and attributes in one directory.
+/// State of one directory page in the bucket.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ExplainedPage {
     pub key: String,
-    /// The bucket may have it.
+    /// Whether the bucket can have the page.
     pub there: bool,
-    /// Of the one that was written last, or read.
+    /// Tag of the page that was last written or read.
     pub etag: Option<String>,
-    /// Since when it is to be written.
+    /// Time since when the page is dirty.
     pub since: Option<Time>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MissingObject {
-    /// Others have removed it.
+    /// Another writer removed it.
     Removed,
-    /// A node was lost with all that it should have.
+    /// A node was lost before it wrote the object.
     Lost,
 }
 
-/// The object that has a file's clean bytes.
+/// The object that holds a file's clean bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ExplainedObject {
     pub key: String,
     pub etag: String,
-    /// Of the object.
+    /// Length of the object.
     pub len_bytes: u64,
 }
 
@@ -907,8 +907,8 @@ pub struct ExplainedObject {
 mod tests {
     use super::*;
 
-    /// They are moved from layer to layer. Up to so many bytes that needs no call of a function;
-    /// what is larger is in a box.
+    /// Requests and replies move from layer to layer. Up to this size a move needs no call of
+    /// memcpy; larger fields are boxed.
     #[test]
     fn requests_and_replies_are_small() {
         const MOVED_AT_ONCE_BYTES: usize = 128;

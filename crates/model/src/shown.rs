@@ -1,5 +1,5 @@
-//! Attributes as they go over the wire: with the holes of a file, which what is stored of it does
-//! not have. For `#[serde(with = "...")]`.
+//! Attributes on the wire, which include `hole_bytes`; stored attributes do not. For `#[serde(with
+//! = "...")]`.
 
 use crate::{Attr, DirEntry, Mutated};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};

@@ -1,4 +1,4 @@
-//! What is counted, as it is told: of one operation how often, how many bytes, how long.
+//! Counters of operations: how many, how many bytes, how long.
 
 use crate::Ino;
 use serde::{Deserialize, Serialize};
@@ -6,10 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long something took, each time. Times are put into buckets whose bounds are an eighth of a
-/// power of two apart, so what is read from it is at most an eighth too long, and it has one size
-/// whatever it has counted. Bucket `n` holds what took longer than [`Histogram::bound`] of `n - 1`
-/// and no longer than that of `n`.
+/// Distribution of durations. Bucket `n` counts durations `> bound(n - 1)` and `<= bound(n)`; eight
+/// buckets cover a power of two, so a quantile is at most an eighth too long. The size is constant.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(into = "Sparse", try_from = "Sparse")]
 pub struct Histogram {
@@ -18,11 +16,11 @@ pub struct Histogram {
     most_ns: u64,
 }
 
-/// Buckets of a power of two.
+/// Buckets per power of two.
 const STEPS: u64 = 8;
 const STEP_BITS: u32 = STEPS.trailing_zeros();
 
-/// The last one takes all that is longer than 2^40 ns, which is 18 minutes.
+/// The last bucket counts all durations above 2^40 ns (18 minutes).
 const BUCKETS: usize = (((40 - STEP_BITS) as u64 * STEPS) + STEPS + 1) as usize;
 
 impl Default for Histogram {
@@ -48,8 +46,8 @@ impl Histogram {
         self.most_ns = self.most_ns.max(other.most_ns);
     }
 
-    /// What was counted after `before`, an earlier state of the same histogram. The longest of it
-    /// is known as well as any other time: by its bucket.
+    /// The durations recorded after `before`, an earlier copy of the same histogram. The maximum is
+    /// exact only to its bucket.
     pub fn since(&self, before: &Histogram) -> Histogram {
         let mut buckets = self.buckets.clone();
         for (now, then) in buckets.iter_mut().zip(before.buckets.iter()) {
@@ -75,7 +73,7 @@ impl Histogram {
         Duration::from_nanos(self.most_ns)
     }
 
-    /// The time within which this part of all was done, from 0 to 1; zero of nothing.
+    /// The duration that the fraction `part` of all did not exceed, from 0 to 1; zero if empty.
     pub fn quantile(&self, part: f64) -> Duration {
         let rank = (self.count() as f64 * part.clamp(0.0, 1.0)).ceil().max(1.0);
         let mut seen = 0u64;
@@ -88,7 +86,7 @@ impl Histogram {
         self.most()
     }
 
-    /// How many took no longer than `2^power` ns; exact, as these are bounds of buckets.
+    /// The number of durations `<= 2^power` ns. Exact, since these are bounds of buckets.
     pub fn within(&self, power: u32) -> u64 {
         let last = index(1u64.checked_shl(power).unwrap_or(u64::MAX));
         self.buckets[..=last].iter().fold(0, |sum, count| sum.saturating_add(*count))
@@ -99,9 +97,9 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The bucket of a time. Below [`STEPS`] each nanosecond has its own.
+/// Bucket of a duration. Below [`STEPS`] ns each nanosecond has its own.
 fn index(ns: u64) -> usize {
-    // Bounds belong to the bucket below them.
+    // A bound belongs to the bucket below it.
     let below = ns.saturating_sub(1);
     let power = below.checked_ilog2().unwrap_or(0);
     let index = match power < STEP_BITS {
@@ -111,7 +109,7 @@ fn index(ns: u64) -> usize {
     (index as usize).min(BUCKETS - 1)
 }
 
-/// The longest time of a bucket; of the last one there is none.
+/// The upper bound of a bucket; the last one has none.
 fn bound_ns(index: usize) -> u64 {
     let index = index as u64;
     match index {
@@ -121,7 +119,7 @@ fn bound_ns(index: usize) -> u64 {
     }
 }
 
-/// A histogram as it travels: the buckets that are not empty.
+/// A histogram on the wire: its non-empty buckets.
 #[derive(Clone, Serialize, Deserialize)]
 struct Sparse {
     sum_ns: u64,
@@ -158,14 +156,14 @@ impl TryFrom<Sparse> for Histogram {
     }
 }
 
-/// What is counted of requests of one kind.
+/// Counters of requests of one kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// How long each took until it was answered; how many there were.
+    /// Durations of the requests, and so their count.
     pub time: Histogram,
-    /// Of those, the ones that were answered with an error.
+    /// Requests among them that failed.
     pub errors: u64,
-    /// Content that was carried: of files, or of objects.
+    /// Transferred bytes of files or objects.
     pub bytes: u64,
 }
 
@@ -185,14 +183,14 @@ impl Tally {
     }
 }
 
-/// A [`Tally`] under the name of what was counted.
+/// A [`Tally`] with the name of its kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counted {
     pub name: String,
     pub tally: Tally,
 }
 
-/// Tallies of several kinds of requests. Only the first of a kind allocates.
+/// Tallies of several kinds of requests. Only the first request of a kind allocates.
 #[derive(Default, Debug)]
 pub struct Tallies(BTreeMap<&'static str, Tally>);
 
@@ -209,7 +207,7 @@ impl Tallies {
     }
 }
 
-/// What each was after `before`; what had nothing since is left out.
+/// Differences of `now` and `before`; kinds without a new request are omitted.
 pub fn counted_since(now: &[Counted], before: &[Counted]) -> Vec<Counted> {
     let then = |name: &str| before.iter().find(|other| other.name == name);
     let since = now.iter().map(|counted| match then(&counted.name) {
@@ -221,42 +219,42 @@ pub fn counted_since(now: &[Counted], before: &[Counted]) -> Vec<Counted> {
     since.filter(|counted| counted.tally.time.count() > 0).collect()
 }
 
-/// What a mount has counted.
+/// Counters of a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MountStats {
-    /// For how long.
+    /// Time since the start.
     pub uptime_ms: u64,
-    /// Requests of the kernel by operation, under the kernel's names: what it answered from its own
-    /// caches never came.
+    /// Requests of the kernel by its names of the operations; answers from the kernel's own caches
+    /// do not count.
     pub operations: Vec<Counted>,
 }
 
-/// What a node has counted.
+/// Counters of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeStats {
-    /// For how long.
+    /// Time since the start.
     pub uptime_ms: u64,
-    /// Requests of all its clients.
+    /// Requests of all clients.
     pub requests: Vec<Counted>,
     pub reads: ReadStats,
-    /// Requests to the bucket, or to all of them if the volume has several. That an object is not
-    /// there or not the one that was meant is an answer, not an error.
+    /// Requests to all buckets of the volume. A missing object and a failed condition are replies,
+    /// not errors.
     pub bucket: Vec<Counted>,
 }
 
-/// What a mount's requests came to from one moment to another.
+/// Requests of a mount within one interval.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Profile {
     pub took_ms: u64,
     pub lines: Vec<Profiled>,
-    /// Requests about more inodes than are told apart.
+    /// Requests about inodes beyond the limit of distinct inodes.
     pub left_out: u64,
 }
 
-/// Requests of one kind about one inode: for names about their directory.
+/// Requests of one kind about one inode; requests about names count for their directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Profiled {
-    /// As the kernel calls it: what is mounted is [`Ino::ROOT`] there.
+    /// Inode id of the kernel, where the root of the mount is [`Ino::ROOT`].
     pub ino: Ino,
     pub operation: String,
     pub count: u64,
@@ -266,16 +264,16 @@ pub struct Profiled {
     pub most_us: u64,
 }
 
-/// Where the bytes that clients read were when they were asked for.
+/// Sources of the bytes that clients read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReadStats {
-    /// Reads that nothing had to be fetched for.
+    /// Reads without a fetch.
     pub from_cache: u64,
     /// Reads that waited for the bucket.
     pub from_bucket: u64,
     pub cache_bytes: u64,
     pub bucket_bytes: u64,
-    /// Of holes.
+    /// Bytes of holes.
     pub zero_bytes: u64,
 }
 
@@ -311,7 +309,7 @@ impl NodeStats {
     }
 }
 
-/// Keeps what may happen all the time from filling a log: so many lines in a while, then none.
+/// Rate limit of repeated log lines: a fixed number per interval.
 #[derive(Default, Debug)]
 pub struct LogBudget {
     since: Duration,
@@ -323,8 +321,8 @@ impl LogBudget {
     const LINES: u32 = 10;
     const WHILE: Duration = Duration::from_secs(10);
 
-    /// Whether there is room for a line at `now`, a time that never goes back; then also how many
-    /// had none since the last one.
+    /// Whether a line can be logged at `now`, a time that never decreases; if so, returns the
+    /// number of lines suppressed since the last one.
     pub fn take(&mut self, now: Duration) -> Option<u64> {
         if now.saturating_sub(self.since) >= LogBudget::WHILE {
             (self.since, self.told) = (now, 0);

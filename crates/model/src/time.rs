@@ -1,6 +1,8 @@
+//! Wall-clock time.
+
 use serde::{Deserialize, Serialize};
 
-/// A wall-clock instant: seconds since the epoch and nanoseconds below one second.
+/// A wall-clock instant: seconds since the Unix epoch and nanoseconds below one second.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

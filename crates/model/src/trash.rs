@@ -1,44 +1,46 @@
+//! Retention of removed inodes.
+
 use crate::{FileKind, Ino, Time};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// For how many seconds what is removed at or below the directory with this extended attribute is
-/// kept, in decimal digits; 0 for not at all, whatever directories above say.
+/// Extended attribute of a directory: seconds that the trash keeps inodes removed from its subtree,
+/// in decimal digits. 0 disables the trash, whatever directories above set.
 pub const KEEP: &[u8] = b"trusted.ebb.trash";
 
-/// The directory at the root of each bucket of a volume in which what was removed is kept. No
-/// directory shows this name, and nobody can make, remove or rename it.
+/// Directory of the trash at the root of each bucket of a volume. No listing shows this name, and
+/// no client can create, remove or rename it.
 pub const TRASH: &[u8] = b".ebb.trash";
 
-/// Reads what [`KEEP`] is set to.
+/// Parses the value of [`KEEP`].
 pub fn parse_keep(value: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(value).ok()?;
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Where what a removal removes goes, and for how long.
+/// Destination of removed inodes, and their retention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TrashTarget {
-    /// The directory that has the trash, or gets it.
+    /// The directory in which the trash is, or is created.
     pub top: Ino,
-    /// What the trash is to be if it has to be made, chosen by the leader.
+    /// Inode id for a trash directory that does not exist yet, chosen by the leader.
     pub ino: Ino,
     pub keep_secs: u64,
 }
 
-/// How something came into the trash.
+/// Origin of an inode in the trash.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Trashed {
-    /// Where it was, from the root of the volume.
+    /// Its path at the removal, from the root of the volume.
     pub path: Bytes,
     pub at: Time,
-    /// The second from which on it is no longer kept.
+    /// Unix time in seconds at which its retention ends.
     pub until_secs: i64,
-    /// Who removed it.
+    /// User id of the caller that removed it.
     pub uid: u32,
 }
 
-/// What is in the trash.
+/// An inode in the trash.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TrashEntry {
     pub ino: Ino,
@@ -47,12 +49,12 @@ pub struct TrashEntry {
     pub trashed: Trashed,
 }
 
-/// How far the trash of a volume has been gone through.
+/// Position in the trash of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct TrashPoint {
-    /// Which bucket's.
+    /// Index of the bucket.
     pub bucket: u32,
-    /// Behind the entry with this cookie.
+    /// Cookie of the entry before the position.
     pub after: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What the log says about the bucket.
+//! Applies commands of the log to the backing.
 
 use super::install::Found;
 use super::*;
@@ -6,8 +6,7 @@ use crate::extent::Extents;
 use crate::namespace::Change;
 
 impl Backing {
-    /// Answers with the inodes whose content or attributes are no longer what caches hold.
-    /// `now` is the last version.
+    /// Returns the inodes with stale caches. `now` is the partition's last version.
     pub fn apply(
         &mut self,
         now: Version,
@@ -141,7 +140,7 @@ impl Backing {
         let marker = self.marker(namespace, ino);
         let from =
             self.home(namespace, ino).filter(|(home, _)| home != key).map(|(_, home)| home.etag);
-        // What has begun and gets the id of an upload began when it did.
+        // An upload that gets its id later keeps its first version.
         let since = self.uploads.get(&ino).map_or(now, |begun| begun.since);
         self.uploads.insert(
             ino,
@@ -167,8 +166,8 @@ impl Backing {
         });
     }
 
-    /// The object of `ino` is at `key` now, with content up to `version` unless it was only
-    /// moved. False if the file has gone, and the object is not wanted.
+    /// The object of `ino` is at `key`, with bytes up to `version`, or only moved if `None`.
+    /// Returns false if the file was removed, so the object is deleted.
     fn settle(
         &mut self,
         namespace: &Namespace,
@@ -189,17 +188,16 @@ impl Backing {
         {
             self.deletes.insert(&old, &Some(old_home.etag));
         }
-        // The file may have been written to or renamed while the object was on its way: then that
-        // was its last change.
+        // If the file changed during the upload, the last change is the age of the remaining dirt.
         let changed = namespace.inode(ino).map_or(Time::default(), |inode| inode.attr.ctime);
-        // The explicit key is kept for `rehome`, which takes it out of the index.
+        // `rehome` needs the explicit key to remove it from the index.
         self.change_file(ino, |file| {
             let key = file.home.take().and_then(|home| home.key);
             file.home = Some(Home { key, ..home });
             if let (Some(dirty), Some(version)) = (&mut file.dirty, version) {
                 match dirty.content <= Some(version) {
                     true => dirty.content = None,
-                    // All before is there.
+                    // All changes up to `version` are in the object.
                     false => dirty.since = changed,
                 }
             }
@@ -211,7 +209,7 @@ impl Backing {
         true
     }
 
-    /// `in_any_case`: a place of its own, where the path's is taken.
+    /// `in_any_case`: use a private prefix if the path's is in use.
     pub(super) fn give_up_redirect(&mut self, namespace: &Namespace, dir: Ino, in_any_case: bool) {
         let Some((prefix, is_taken)) = self.redirect_to_give_up(namespace, dir) else { return };
         if is_taken && !in_any_case {
@@ -261,7 +259,7 @@ impl Backing {
     ) -> Vec<Ino> {
         let Some(file) = self.files.get(&ino) else { return Vec::new() };
         let changed_here = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
-        // What is being sent is of the object that was there; its end says what stands then.
+        // An upload in progress is based on the former object; its end determines the result.
         if file.home.is_none() || self.uploads.contains_key(&ino) {
             return Vec::new();
         }
@@ -297,7 +295,7 @@ impl Backing {
             for ino in told {
                 self.name_lost(namespace, ino, parent, name, changes);
             }
-            // Whoever has the name by now is another inode, of which nothing was said.
+            // The name now belongs to another inode, which the command does not concern.
             return;
         }
         let Some(dentry) = namespace.dentry(parent, name) else { return };
@@ -319,7 +317,7 @@ impl Backing {
         });
         extents.forget_home(dentry.ino);
         self.change_dir(dentry.ino, |dir| dir.marked = false);
-        // What was written here and not sent yet outlives the object.
+        // Bytes written here and not sent yet outlive the object.
         if !changed_here {
             namespace.remove_installed(parent, name, stamp, changes);
         }

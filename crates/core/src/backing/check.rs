@@ -1,4 +1,4 @@
-//! Proof of the laws, for fsck, snapshots, simulation and tests.
+//! Invariant check of the backing, for fsck, snapshots, simulation and tests.
 
 use super::*;
 use crate::extent::Extents;
@@ -7,7 +7,7 @@ use crate::tree::remembered_wrongly;
 use std::collections::BTreeMap;
 
 impl Backing {
-    /// Broken laws, in words.
+    /// Descriptions of broken laws.
     pub fn check(&self, namespace: &Namespace, extents: &Extents) -> Vec<String> {
         let mut problems = remembered_wrongly([
             ("backed files", self.files.is_recent_so()),
@@ -22,7 +22,7 @@ impl Backing {
         ]);
         if !self.backed {
             if self.items().count() > 1 {
-                problems.push("something is kept of a bucket that there is not".into());
+                problems.push("the volume has no bucket, and backing is not empty".into());
             }
             return problems;
         }
@@ -39,10 +39,10 @@ impl Backing {
         for (ino, _) in self.files.iter() {
             if let Some(key) = self.home_key(namespace, ino) {
                 if let Some(other) = owners.insert(key.clone(), ino) {
-                    problems.push(format!("{key} is the home of {other} and of {ino}"));
+                    problems.push(format!("{key} is the object of {other} and of {ino}"));
                 }
                 if self.deletes.contains_key(&key) {
-                    problems.push(format!("{key} is to be deleted and the home of {ino}"));
+                    problems.push(format!("{key} is pending deletion and the object of {ino}"));
                 }
             }
         }
@@ -53,14 +53,16 @@ impl Backing {
                 let at_home = self.home_key(namespace, ino).as_ref() == Some(&upload.key);
                 if at_home {
                     problems.push(format!(
-                        "{} is to be deleted and being written for {ino}",
+                        "{} is pending deletion and being written for {ino}",
                         upload.key
                     ));
                 }
             }
             if owners.get(&upload.key).is_some_and(|owner| *owner != ino) {
-                problems
-                    .push(format!("{} is being written for {ino} and another's home", upload.key));
+                problems.push(format!(
+                    "{} is being written for {ino} and backs another file",
+                    upload.key
+                ));
             }
         }
         let mut prefixes = BTreeMap::new();
@@ -73,12 +75,12 @@ impl Backing {
                 problems.push(format!("{prefix} is the prefix of {other} and of {dir}"));
             }
             if state.prefix.is_some() && self.own_prefix(namespace, dir) == state.prefix {
-                problems.push(format!("directory {dir} is redirected to where it is"));
+                problems.push(format!("directory {dir} has a redirect to the prefix of its path"));
             }
         }
         let explicit = self.files.iter().filter_map(|(ino, file)| Some((file.home?.key?, ino)));
         if !explicit.collect::<BTreeMap<_, _>>().into_iter().eq(self.homes.iter()) {
-            problems.push("the index of homes is wrong".into());
+            problems.push("the index of explicit keys is wrong".into());
         }
         let redirects = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.prefix?, ino)));
         if !redirects.collect::<BTreeMap<_, _>>().into_iter().eq(self.redirects.iter()) {
@@ -90,14 +92,14 @@ impl Backing {
         let mut turns: Vec<Turn> = files.chain(pages).collect();
         turns.sort_unstable();
         if !turns.into_iter().eq(self.queue.iter().map(|(turn, ())| turn)) {
-            problems.push("the order of what is dirty is wrong".into());
+            problems.push("the queue of dirty files and pages is wrong".into());
         }
     }
 
     fn check_files(&self, namespace: &Namespace, extents: &Extents, problems: &mut Vec<String>) {
         for (ino, file) in self.files.iter() {
             let Some(inode) = namespace.inode(ino) else {
-                problems.push(format!("file {ino} is kept and gone"));
+                problems.push(format!("file {ino} is in backing and does not exist"));
                 continue;
             };
             if inode.attr.kind != FileKind::Regular {
@@ -105,22 +107,22 @@ impl Backing {
             }
             let etag = file.home.as_ref().map(|home| &home.etag);
             if etag != extents.home(ino).map(|home| home.etag).as_ref() {
-                problems.push(format!("file {ino}: home and extents speak of different objects"));
+                problems.push(format!("file {ino}: backing and extents record different objects"));
             }
             if extents.home(ino).is_some_and(|home| home.valid_bytes > inode.attr.size_bytes) {
-                problems.push(format!("file {ino}: more of the home is valid than the file has"));
+                problems.push(format!("file {ino}: the valid part of its object exceeds its size"));
             }
             let named = inode.first.is_some();
             let content = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
             if named && !content && (extents.dirty_bytes_of(ino) > 0 || file.home.is_none()) {
-                problems.push(format!("file {ino} has bytes that nobody will send"));
+                problems.push(format!("file {ino} has dirty bytes and is not queued"));
             }
             if !named && file.dirty.is_some() {
-                problems.push(format!("file {ino} has no name and is to be sent"));
+                problems.push(format!("file {ino} has no name and is queued"));
             }
             let explicit = file.home.as_ref().is_some_and(|home| home.key.is_some());
             if explicit && self.key_of(namespace, ino) == self.home_key(namespace, ino) {
-                problems.push(format!("file {ino} has an explicit home where it belongs"));
+                problems.push(format!("file {ino} has an explicit key equal to that of its path"));
             }
             if file.dirty.as_ref().is_some_and(|dirty| {
                 dirty.moving && !explicit || !dirty.moving && dirty.content.is_none()
@@ -137,9 +139,7 @@ impl Backing {
                 _ => (true, ""),
             };
             if !known {
-                problems.push(format!(
-                    "{what} {ino}: the bucket's side does not know what the namespace does"
-                ));
+                problems.push(format!("{what} {ino} is in the namespace and not in backing"));
             }
         }
     }
@@ -153,7 +153,7 @@ impl Backing {
                     .get(&parent)
                     .is_some_and(|parent| parent.recorded && parent.has_page())
             {
-                problems.push(format!("directory {ino} is recorded and {parent} above it is not"));
+                problems.push(format!("directory {ino} is recorded, its parent {parent} is not"));
             }
             if dir.has_page() && !dir.recorded {
                 problems.push(format!("directory {ino} has a page and no record"));
@@ -161,17 +161,17 @@ impl Backing {
         }
         for ((dir, name), ()) in self.removed.iter() {
             if !self.is_open(dir) {
-                problems.push(format!("{name} is kept out of {dir} for no reason"));
+                problems.push(format!("{name} is kept as removed from the complete {dir}"));
             }
         }
         for ((dir, segment), ()) in self.former.iter() {
             if !self.is_open(dir) || self.hidden.contains_key(&(dir, segment.clone())) {
-                problems.push(format!("{segment} is kept out of {dir} for no reason"));
+                problems.push(format!("{segment} is kept as formerly hidden in {dir}"));
             }
         }
         for ino in self.unseen.inodes() {
             if namespace.inode(ino).is_none_or(|inode| inode.names == 0) {
-                problems.push(format!("names of {ino} are awaited for no reason"));
+                problems.push(format!("{ino} has unresolved links and no name"));
             }
         }
     }

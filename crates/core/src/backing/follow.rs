@@ -1,11 +1,11 @@
-//! How the bucket's side follows the namespace.
+//! Applies changes of the namespace to the backing.
 
 use super::*;
 use crate::namespace::Change;
 use crate::tree::Key;
 
 impl Backing {
-    /// Changes come in order after all of them have happened, so `namespace` shows the end.
+    /// Changes are in order, and all of them have already happened: `namespace` is the final state.
     pub(crate) fn observe(&mut self, change: &Change, namespace: &Namespace) {
         if !self.backed {
             return;
@@ -43,7 +43,7 @@ impl Backing {
                     .get(&ino)
                     .is_some_and(|file| file.home.is_none() && file.dirty.is_none())
                 {
-                    // Made without a name: from now on it has a key.
+                    // Created without a name: it has a key from its first name on.
                     self.content_changed(namespace, ino, stamp);
                 }
             }
@@ -54,7 +54,7 @@ impl Backing {
                     content: Some(stamp.version),
                     moving: false,
                 });
-                // The page that the file is recorded in is to be written, below.
+                // The page that records the file becomes dirty below.
                 self.new_file(ino, &FileBacking { home: None, dirty, recorded: true });
             }
             _ => {}
@@ -63,8 +63,8 @@ impl Backing {
         self.directory_changed(namespace, parent, stamp.time);
     }
 
-    /// An explicit home that may have become the path's own. One that is `None` stays where
-    /// the primary name is, which a further name does not change.
+    /// An explicit key that can have become the path's own. The key `None` follows the primary
+    /// name, which a further name does not change.
     pub(super) fn home_before(&self, ino: Ino) -> Option<String> {
         self.files.look(&ino, |file| file?.home.as_ref()?.key.clone())
     }
@@ -86,7 +86,7 @@ impl Backing {
                 {
                     self.unredirect(namespace, dir, &prefix, stamp.time);
                 }
-                // The page says where the directory is.
+                // The page records the directory's parent.
                 if self.dirs.get(&dir).is_some_and(|dir| dir.has_page()) {
                     self.page_changed(namespace, dir, stamp.time);
                 }
@@ -149,15 +149,15 @@ impl Backing {
         let Some(file) = self.files.get(&ino) else { return };
         self.change_file(ino, |file| file.dirty = None);
         self.files.remove(&ino);
-        // An unlinked file's home has become explicit when it lost its last name.
+        // The object of an unlinked file got an explicit key with the loss of the last name.
         if let Some(Home { key: Some(key), etag, .. }) = file.home {
             self.homes.remove(&key);
             self.deletes.insert(&key, &Some(etag));
         }
     }
 
-    /// A removed directory is empty for good: what the bucket holds of it can go, and its
-    /// prefix is free even while somebody has it open.
+    /// A removed directory stays empty: its objects can be deleted, and its prefix is free, even
+    /// while a client has it open.
     fn directory_removed(&mut self, namespace: &Namespace, dir: Ino, prefix: &str, now: Time) {
         self.change_dir(dir, |dir| dir.dirty = None);
         let Some(state) = self.dirs.remove(&dir) else { return };
@@ -178,7 +178,7 @@ impl Backing {
         self.leave_prefix(namespace, dir, prefix, now);
     }
 
-    /// The directory has nothing below `prefix` any more; others may have.
+    /// The directory has no object below `prefix` any more; other directories can.
     pub(super) fn leave_prefix(
         &mut self,
         namespace: &Namespace,
@@ -198,8 +198,8 @@ impl Backing {
         }
     }
 
-    /// The file's object is at `key`. `since`: it got there by a change that the object has
-    /// not followed yet.
+    /// The file's object is at `key`. `since`: time of the change that the object has not followed
+    /// yet.
     pub(super) fn rehome(
         &mut self,
         namespace: &Namespace,
@@ -230,7 +230,7 @@ impl Backing {
         });
     }
 
-    /// Attributes or place of the inode changed: the pages that speak of it are no longer true.
+    /// The inode's attributes or names changed: all pages that record it become dirty.
     pub(super) fn record(&mut self, namespace: &Namespace, ino: Ino, now: Time) {
         if self.files.look(&ino, |file| file.is_some_and(|file| !file.recorded)) {
             self.change_file(ino, |file| file.recorded = true);
@@ -255,7 +255,7 @@ impl Backing {
         self.record(namespace, dir, now);
     }
 
-    /// The directory's page is to be written; the parent must then know that it is there.
+    /// Marks the directory's page as dirty. A new page must be recorded in the parent.
     pub(super) fn page_changed(&mut self, namespace: &Namespace, dir: Ino, now: Time) {
         let mut at = dir;
         loop {
@@ -301,7 +301,7 @@ impl Backing {
         self.unhide(namespace, prefix, now);
     }
 
-    /// Whether a directory may not have `prefix`: another's objects are below it.
+    /// Whether a directory must not use `prefix`, since objects of another one are below it.
     pub(super) fn is_taken(&self, namespace: &Namespace, prefix: &str) -> bool {
         let (parent, segment) = keys::split(prefix);
         let hidden = self
@@ -310,10 +310,10 @@ impl Backing {
         hidden || self.redirects.contains_key(&prefix.to_string())
     }
 
-    /// From now on `prefix` is not a directory of its path: the nearest directory above it
-    /// whose listing shows it must say so, for a node that has nothing but the bucket. Where
-    /// the way down is not known yet, a page in the bucket says so already: `prefix` was
-    /// below a redirect before, and what hid that stays.
+    /// `prefix` no longer belongs to the directory of its path. The nearest loaded directory above
+    /// it that lists it must record that in its page, for a node that has only the bucket. If the
+    /// path to it is not loaded, a page in the bucket already hides it: `prefix` was below a
+    /// redirect before.
     pub(super) fn hide(&mut self, namespace: &Namespace, prefix: &str, now: Time) {
         let mut shown = prefix;
         let (dir, segment) = loop {
@@ -336,7 +336,7 @@ impl Backing {
         self.page_changed(namespace, dir, now);
     }
 
-    /// `prefix` is nobody's redirect any more. What is still to be moved or deleted below it
+    /// `prefix` is no longer a redirect. Objects below it that still have to be moved or deleted
     /// must not look like a directory of that name.
     pub(super) fn unhide(&mut self, namespace: &Namespace, prefix: &str, now: Time) {
         let (parent, segment) = keys::split(prefix);
@@ -349,14 +349,14 @@ impl Backing {
         }
     }
 
-    /// Whether what is below the segment is not the directory's.
+    /// Whether the objects below the segment belong to another directory.
     pub(super) fn is_hidden(&self, dir: Ino, segment: &str) -> bool {
         let key = (dir, segment.to_string());
         self.hidden.contains_key(&key) || self.former.contains_key(&key)
     }
 }
 
-/// Keys of a tree whose first part is `dir`; `first` sorts before every second part.
+/// Keys of a tree with the first part `dir`; `first` sorts before every second part.
 pub(super) fn below<K: Key>(tree: &Tree<(Ino, K), ()>, dir: Ino, first: K) -> Vec<(Ino, K)> {
     tree.range((dir, first)..).map(|(key, ())| key).take_while(|key| key.0 == dir).collect()
 }

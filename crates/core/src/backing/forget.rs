@@ -1,24 +1,24 @@
-//! Names of which the bucket says all need not be known here: they leave the memory, and are loaded
-//! again when they are asked for.
+//! Eviction of names from memory: names that the bucket represents completely are dropped and
+//! loaded again on demand.
 //!
-//! What an object or a prefix says by itself has another inode id then. So nobody may hold the old
-//! one: that is for the node to know.
+//! A reloaded object or prefix without a record gets another inode id. So no client may hold a
+//! reference to the old one: the node ensures that.
 
 use super::*;
 use crate::extent::Extents;
 use crate::namespace::{Change, Inode};
 
-/// Names of a directory that may be forgotten.
+/// Names of a directory that can be evicted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Forgettable {
     pub inos: Vec<Ino>,
-    /// Where to look on; `None` at the end of the directory.
+    /// Position of the next batch; `None` at the end of the directory.
     pub next: Option<Cookie>,
 }
 
 impl Backing {
-    /// Looks at `count` names behind `after`. Of files that have clean bytes here these are to be
-    /// evicted first.
+    /// Examines `count` names after `after`. Files with clean cached bytes are included; the node
+    /// must evict those bytes first.
     pub fn forgettable(
         &self,
         namespace: &Namespace,
@@ -40,7 +40,8 @@ impl Backing {
         found
     }
 
-    /// Those of the inodes that may be go, with their only names, which are in the directory.
+    /// Evicts those of the inodes that still can be, with their only names, which are in the
+    /// directory.
     pub(super) fn forget(
         &mut self,
         namespace: &mut Namespace,
@@ -70,7 +71,7 @@ impl Backing {
             dir.epoch += 1;
         });
         for (name, child) in going {
-            // It was removed once, and what has come in its place since is to be found again.
+            // Clear an earlier removal of the name, or the listing would not restore it.
             self.removed.remove(&(dir, name.clone()));
             self.files.remove(&child.ino);
             self.dirs.remove(&child.ino);
@@ -81,14 +82,13 @@ impl Backing {
         true
     }
 
-    /// The directory's prefix, if listing and page together say all about what is clean in it.
+    /// The directory's prefix, if listing and page together represent every clean name in it.
     fn forgettable_below(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         let state = self.dirs.get(&dir)?;
         let is_told = state.dirty.is_none()
             && !self.uploads.contains_key(&dir)
             && (state.stored || !state.recorded);
-        // What is below a quota root has been counted, and what is in the trash is to be found
-        // there.
+        // The usage of a quota root stays counted, and the trash stays loaded.
         let is_bound = namespace.quota_root(dir).is_some()
             || namespace.pin_of(dir).is_some()
             || namespace.is_trash(dir);
@@ -131,7 +131,7 @@ impl Backing {
         inode.attr.nlink == 1 && is_told && is_whole
     }
 
-    /// A directory that has nothing in it that is known here, and below which nothing is under way.
+    /// Whether no name of the directory is loaded and no work is pending below it.
     fn may_forget_directory(
         &self,
         namespace: &Namespace,

@@ -1,4 +1,4 @@
-//! What the bucket was found to have enters the namespace.
+//! Installs names from the bucket into the namespace.
 
 use super::follow::{below, first_name};
 use super::page::names_told;
@@ -6,7 +6,7 @@ use super::*;
 use crate::extent::Extents;
 use crate::namespace::Change;
 
-/// What the bucket holds of a directory, or some of it.
+/// Names of a directory found in the bucket.
 pub(super) struct Found<'a> {
     pub dir: Ino,
     pub prefix: String,
@@ -17,7 +17,7 @@ pub(super) struct Found<'a> {
 }
 
 impl Backing {
-    /// Where the names of the directory are, if what was asked for in this epoch still counts.
+    /// The directory's prefix, if the directory can take names and its epoch is unchanged.
     pub(super) fn prefix_to_load(
         &self,
         namespace: &Namespace,
@@ -53,13 +53,13 @@ impl Backing {
             missing |= !self.install_entry(namespace, extents, found, entry, &told);
         }
         self.install_plain(namespace, extents, found, plain);
-        // Whoever has listed a complete directory is told that there is more.
+        // Clients that have listed a complete directory must see the new names.
         let grown = self.is_complete(dir) && namespace.last_cookie(dir) != names_before;
         if grown {
             namespace.listing_changed(dir, stamp);
         }
         for segment in hidden {
-            // A page that was written after a backup may hide what is here.
+            // A page written after a backup can hide a segment that exists here.
             let child = keys::name_of(segment).and_then(|name| namespace.dentry(dir, &name));
             let is_here = child
                 .and_then(|child| self.prefix_of(namespace, child.ino))
@@ -69,7 +69,7 @@ impl Backing {
             }
         }
         match progress {
-            // A name that could not be installed is not known: the directory stays open for it.
+            // A name that was not installed may be missing: the directory stays open.
             _ if missing => {}
             LoadProgress::Unchanged => {}
             LoadProgress::UpTo(last) => self.change_dir(dir, |dir| match &mut dir.load {
@@ -98,7 +98,7 @@ impl Backing {
         }
     }
 
-    /// A record tells of a name that is not there.
+    /// A record lists a name that does not exist.
     pub(super) fn name_lost(
         &mut self,
         namespace: &mut Namespace,
@@ -112,8 +112,7 @@ impl Backing {
         }
     }
 
-    /// Whether nothing at all is known of the name, the object and the inode, but that others have
-    /// put the object there.
+    /// Whether name, object and inode are all new, and another writer created the object.
     fn is_plain(
         &self,
         namespace: &Namespace,
@@ -143,7 +142,7 @@ impl Backing {
             && !is_claimed()
     }
 
-    /// As [`Backing::install_entry`] of each, in order, of what is [plain](Backing::is_plain).
+    /// Equivalent to [`Backing::install_entry`] of each [plain](Backing::is_plain) entry in order.
     fn install_plain(
         &mut self,
         namespace: &mut Namespace,
@@ -168,7 +167,7 @@ impl Backing {
         }));
     }
 
-    /// False if the name is neither there now nor known to be of no account.
+    /// Returns false if the name is neither present nor obsolete, so it can still be missing.
     fn install_entry(
         &mut self,
         namespace: &mut Namespace,
@@ -185,7 +184,7 @@ impl Backing {
         {
             return true;
         }
-        // An inode that is here has this name only if its record said so.
+        // A loaded inode gets a further name only if its record lists that name.
         if namespace.inode(*ino).is_some() && !self.awaits(*ino, dir, name) {
             return true;
         }
@@ -206,7 +205,7 @@ impl Backing {
             InstalledKind::Object { key, .. } => {
                 let owner = match key {
                     Some(_) => self.owner(namespace, &place),
-                    // Nobody has the name.
+                    // The namespace does not have the name.
                     None => self.homes.get(&place),
                 };
                 let elsewhere = owner.is_some_and(|owner| owner != *ino);
@@ -244,7 +243,8 @@ impl Backing {
                     );
                     extents.set_home(*ino, etag, *len_bytes);
                 }
-                // What nothing is told of has no other name, and its object is where this one says.
+                // A file without a record has no other name, and its object is at the key of this
+                // one.
                 if is_new && record.is_none() && keys::own_key(prefix, name, *ino) == place {
                     debug_assert_eq!(self.key_of(namespace, *ino).as_ref(), Some(&place));
                 } else {
@@ -273,7 +273,7 @@ impl Backing {
         true
     }
 
-    /// `seen` is one of all `names` of the inode.
+    /// `names` are all names of the inode; `seen` is the one being installed.
     fn note_names(
         &mut self,
         namespace: &Namespace,

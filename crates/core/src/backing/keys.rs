@@ -1,36 +1,39 @@
-//! Names and key segments (`docs/format/names.md`): a bijection, so that every object has
-//! at most one name in its directory and every name one place in the bucket.
+//! Names and key segments (`docs/format/names.md`).
+//!
+//! Law: the mapping is a bijection. An object has at most one name in its directory, and a name has
+//! one key.
 
 use ebb_model::{Ino, MAX_NAME_BYTES, Name};
 
-/// Everything below it in the bucket is ebb's own.
+/// Reserved segment at the root of the bucket; ebb owns every key below it.
 pub const RESERVED: &str = ".ebb";
 
-/// What the keys of parts begin with that are sent before their files are. Nothing tells of them.
+/// Prefix of early parts, which are uploaded while their file still grows. No record refers to
+/// them.
 pub const EARLY: &str = ".ebb/early/";
 
-/// Of no inode, but of the volume itself.
+/// Whether the key belongs to the volume itself and to no inode.
 pub(crate) fn is_of_the_volume(key: &str) -> bool {
     [".ebb/head", ".ebb/probe"].contains(&key)
         || [".ebb/uploads/", EARLY].iter().any(|own| key.starts_with(own))
 }
 
-/// Begins every name and every segment that stands for another.
+/// Prefix of every name and segment that encodes another one.
 const ESCAPE: &str = ".ebb%";
 
-/// An object whose key is also a prefix shows under its name with this behind it.
+/// Suffix of the name of an object whose key is also a prefix.
 const OBJECT_SUFFIX: &[u8] = b".ebb%object";
 
 /// S3's limit of a key.
 pub const MAX_KEY_BYTES: usize = 1024;
 
-/// Longest segment: what a POSIX directory as bucket can hold, and what a name can show.
+/// Longest segment: the limit of a POSIX directory as bucket, and of a file name.
 pub const MAX_SEGMENT_BYTES: usize = 255;
 
-/// Longest prefix that a directory gets from its path: room for one longest segment below it.
+/// Longest prefix from a path: leaves space for one segment of maximum length.
 const MAX_PREFIX_BYTES: usize = MAX_KEY_BYTES - MAX_SEGMENT_BYTES - 1;
 
-/// The segment of a name. It may be longer than [`MAX_SEGMENT_BYTES`].
+/// The segment of a name. It can exceed [`MAX_SEGMENT_BYTES`].
 pub(super) fn segment_of(name: &Name) -> String {
     let bytes = name.as_bytes();
     match std::str::from_utf8(bytes) {
@@ -44,7 +47,7 @@ pub(super) fn segment_of(name: &Name) -> String {
     }
 }
 
-/// The name of a segment; `None` for those that are too long to be shown.
+/// The name of a segment; `None` if the segment is too long.
 pub fn name_of(segment: &str) -> Option<Name> {
     if segment.len() > MAX_SEGMENT_BYTES {
         return None;
@@ -58,14 +61,14 @@ pub fn name_of(segment: &str) -> Option<Name> {
     Name::new(segment.as_bytes()).ok()
 }
 
-/// True for names that stand for segments which cannot be names. Such names are found in
-/// a bucket, never made.
+/// Whether the name encodes a segment that cannot be a name. Listings yield such names; clients
+/// cannot create them.
 pub(super) fn is_borrowed(name: &Name) -> bool {
     let text = std::str::from_utf8(name.as_bytes()).ok();
     text.and_then(|text| text.strip_prefix(ESCAPE)).and_then(shown_segment).is_some()
 }
 
-/// The name of an object whose own name is its directory's. `None` if that is too long.
+/// The name of an object beside a directory of the same name. `None` if that is too long.
 pub(super) fn name_of_shadowed(name: &Name) -> Option<Name> {
     Name::new(&[name.as_bytes(), OBJECT_SUFFIX].concat()).ok()
 }
@@ -75,8 +78,8 @@ pub(super) fn shadowing(name: &Name) -> Option<Name> {
     Name::new(name.as_bytes().strip_suffix(OBJECT_SUFFIX)?).ok()
 }
 
-/// Where the object of `name` belongs, in a directory whose objects are below `prefix`. A key that
-/// is too long, or would be the directory's own marker, is replaced by one from the inode id.
+/// The key of `name` in a directory with this prefix. A key that is too long, or equal to the
+/// directory's marker, is replaced by one from the inode id.
 pub fn own_key(prefix: &str, name: &Name, ino: Ino) -> String {
     let segment = segment_of(name);
     if segment.is_empty()
@@ -101,8 +104,8 @@ fn of_inode(digits: &str, is_it: impl Fn(Ino) -> bool) -> Option<Ino> {
     Some(Ino(u64::from_str_radix(digits, 16).ok()?)).filter(|ino| is_it(*ino))
 }
 
-/// The prefix of the objects in the directory `name`. Long ones are cut short, which leaves
-/// room for everything below.
+/// The prefix of the directory `name`. A long one is replaced by one from the inode id, so there is
+/// always space for keys below it.
 pub fn own_prefix(parent: &str, name: &Name, dir: Ino) -> String {
     let segment = segment_of(name);
     if segment.len() > MAX_SEGMENT_BYTES || parent.len() + segment.len() > MAX_PREFIX_BYTES {
@@ -111,7 +114,7 @@ pub fn own_prefix(parent: &str, name: &Name, dir: Ino) -> String {
     format!("{parent}{segment}/")
 }
 
-/// The prefix of a directory whose own is taken.
+/// The prefix of a directory whose path's prefix is in use.
 pub(super) fn private_prefix(dir: Ino) -> String {
     format!("{RESERVED}/p/{:x}/", dir.0)
 }
@@ -127,17 +130,17 @@ pub fn page_key(dir: Ino) -> String {
     format!("{}{:x}", pages_prefix(), dir.0)
 }
 
-/// What the keys of all directories' pages begin with.
+/// Prefix of the keys of all directory pages.
 pub fn pages_prefix() -> String {
     format!("{RESERVED}/d/")
 }
 
-/// A piece of the page of a large directory.
+/// Key of a piece of a large directory's page.
 pub fn piece_key(dir: Ino, id: u64) -> String {
     format!("{}{id:016x}", pieces_prefix(dir))
 }
 
-/// What the keys of all pieces of a directory's page begin with.
+/// Prefix of the keys of all pieces of a directory's page.
 pub(super) fn pieces_prefix(dir: Ino) -> String {
     format!("{RESERVED}/e/{:x}-", dir.0)
 }
@@ -149,13 +152,12 @@ pub fn piece_of(key: &str) -> Option<(Ino, u64)> {
     (piece_key(dir, id) == key).then_some((dir, id))
 }
 
-/// Where an object waits while another takes its place.
+/// Temporary key of an object while another one takes its key.
 pub(super) fn waiting_key(ino: Ino) -> String {
     format!("{RESERVED}/tmp/{:x}", ino.0)
 }
 
-/// Where another's object is kept whose place is taken: what else stands beside it, and can be the
-/// name of a file.
+/// Key for a foreign object whose key is needed: beside the original, and valid as a file name.
 pub fn aside(key: &str, tag: u32, number: u32) -> String {
     let number = if number > 1 { format!("-{number}") } else { String::new() };
     let suffix = format!(".ebb-conflict-{tag:08x}{number}");
@@ -166,20 +168,20 @@ pub fn aside(key: &str, tag: u32, number: u32) -> String {
     format!("{prefix}{}{suffix}", &segment[..segment.floor_char_boundary(most)])
 }
 
-/// A key or prefix as the prefix of its directory and its last segment.
+/// Splits a key or prefix into the prefix of its directory and its last segment.
 pub fn split(key: &str) -> (&str, &str) {
     let path = key.strip_suffix('/').unwrap_or(key);
     path.rfind('/').map_or(("", path), |at| path.split_at(at + 1))
 }
 
-/// The segment that a name after [`ESCAPE`] stands for, if it stands for one.
+/// The segment that a name encodes, given its part after [`ESCAPE`].
 fn shown_segment(rest: &str) -> Option<String> {
     let segment = String::from_utf8(from_hex(rest)?).ok()?;
     (!segment.contains('/') && is_nameless(&segment)).then_some(segment)
 }
 
-/// Whether no name is its own segment here: it cannot be a name, or looks like an escape
-/// that ebb would not write.
+/// Whether the segment is not its own name: it cannot be a name, or looks like an escape that ebb
+/// does not write.
 fn is_nameless(segment: &str) -> bool {
     let escape = segment.starts_with(ESCAPE);
     if escape {
@@ -189,8 +191,8 @@ fn is_nameless(segment: &str) -> bool {
     }
 }
 
-/// The name that a segment hides because the name cannot be a segment. Every other spelling
-/// of the same name is refused; the recursion ends because each level is shorter.
+/// The name that a segment encodes since the name cannot be a segment. Any other spelling of the
+/// name is rejected. The recursion ends: each level is shorter.
 fn hidden_name(segment: &str) -> Option<Name> {
     let bytes = from_hex(segment.strip_prefix(ESCAPE)?.strip_prefix('x')?)?;
     let name = Name::new(&bytes).ok()?;
@@ -201,7 +203,7 @@ fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Lower case only: there is one spelling.
+/// Lower case only, so each value has one spelling.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     if !text.len().is_multiple_of(2)
         || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))

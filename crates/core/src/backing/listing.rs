@@ -1,4 +1,4 @@
-//! From what the bucket lists and what the directory's page says to names.
+//! Combines a bucket's listing with the directory's page into names to install.
 
 use super::page::{names_told, telling};
 use super::pieces::ends;
@@ -32,48 +32,48 @@ impl Listed {
 pub struct Listing<'a> {
     pub dir: Ino,
     pub entries: &'a [Listed],
-    /// Of a page in pieces those entries that are of [these](pieces_of_listing) names.
+    /// For a page in pieces: only the entries of [these](pieces_of_listing) pieces.
     pub page: Option<&'a PageHead>,
     pub scope: Scope<'a>,
     /// Names up to this one have been installed.
     pub after: Option<&'a Name>,
 }
 
-/// How far the entries say all.
+/// The range in which the entries are complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope<'a> {
-    /// From the beginning: what only the page knows is installed with it.
+    /// From the beginning: names that only the page has are installed, too.
     First,
     Next,
-    /// What [`LookupPlan`] asks for.
+    /// The keys requested by [`LookupPlan`].
     Name(&'a Name),
 }
 
-/// What [`BackingCommand::Install`] is to carry.
+/// Contents of [`BackingCommand::Install`].
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Interpreted {
     pub entries: Vec<Installed>,
     pub hidden: Vec<String>,
-    /// Keys that no name can be given to.
+    /// Number of keys that no name can represent.
     pub not_shown: u64,
 }
 
-/// What one question brings of a listing.
+/// One batch of a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Part {
     pub entries: Vec<Listed>,
-    /// The key behind which the next part begins. `None`: there is none.
+    /// The key after which the next batch begins. `None`: the listing is complete.
     pub last: Option<String>,
-    /// An object that the next part begins with: whether there is a prefix of its name, that one
-    /// says.
+    /// An object deferred to the next batch, since only that shows whether a prefix of its name
+    /// exists.
     pub left: Option<Listed>,
-    /// Prefixes that may be there behind the end and would then have the name of an object in the
-    /// part (`a`, then `a!`, and `a/` behind them). They are to be looked for and added.
+    /// Prefixes that can exist beyond the end of the batch and would share the name of an object in
+    /// it (`a`, then `a!`, then `a/`). The caller probes them and adds those that exist.
     pub to_probe: Vec<String>,
 }
 
 impl Part {
-    /// `more`: others follow these entries.
+    /// `more`: entries follow these.
     pub fn of(mut entries: Vec<Listed>, more: bool) -> Part {
         let Some(end) = entries.last().filter(|_| more).map(|last| last.key().to_owned()) else {
             return Part { entries, last: None, left: None, to_probe: Vec::new() };
@@ -86,8 +86,7 @@ impl Part {
         Part { last: entries.last().map(|last| last.key().to_owned()), entries, left, to_probe }
     }
 
-    /// Leaves what is behind a key to the next part, but for prefixes that have the name of an
-    /// object up to it.
+    /// Ends the batch at a key, except for prefixes that share the name of an object up to it.
     pub fn end_at(&mut self, end: String) {
         self.entries
             .retain(|entry| entry.key().strip_suffix('/').unwrap_or(entry.key()) <= end.as_str());
@@ -97,10 +96,9 @@ impl Part {
     }
 }
 
-/// Those pieces of a page in which there can be anything of what was listed behind `after` and up
-/// to `last` (`None`: to the end), or that stands between in the order of names. The first part has
-/// all that are moved, too: were a name removed whose key has the object of another one, that would
-/// seem to be removed with it.
+/// The pieces of a page that can contain names listed in `after < key <= last` (`None`: to the
+/// end), or names between these. The first batch includes the pieces of all moved names: if a name
+/// whose key holds another name's object were removed, the object would seem to be removed with it.
 pub fn pieces_of_listing(
     head: &PageHead,
     prefix: &str,
@@ -124,7 +122,7 @@ pub fn pieces_of_listing(
     needed.into_values().collect()
 }
 
-/// In the order of names.
+/// Pieces in name order.
 fn pieces_within<'a>(
     head: &'a PageHead,
     prefix: &'a str,
@@ -142,9 +140,8 @@ fn pieces_within<'a>(
     within.map(|(piece, _)| piece)
 }
 
-/// Whether page and listing, which were asked for at one time, speak of the very same files and
-/// directories: then it does not matter which is older. Of some that are not easily compared it
-/// says no.
+/// Whether page and listing, requested at one time, contain exactly the same files and directories,
+/// so their relative age does not matter. Returns false for cases that are hard to compare.
 pub fn are_agreed(head: &PageHead, prefix: &str, entries: &[Listed], more: bool) -> bool {
     let recorded = head.page.entries.iter().filter_map(|entry| match &entry.what {
         InstalledKind::Object { key: None, etag, .. } => {
@@ -168,8 +165,8 @@ pub fn are_agreed(head: &PageHead, prefix: &str, entries: &[Listed], more: bool)
     !more && head.pieces.is_empty() && listed == recorded.collect()
 }
 
-/// Up to which key what was listed is to be taken, so that it is about so many pieces: there may be
-/// far more of them than the listing has keys. `None`: up to its end.
+/// The key at which to end a batch so that it needs at most `most` pieces: a page can have far more
+/// pieces than the listing has keys. `None`: the end of the batch.
 pub fn end_of_part(
     head: &PageHead,
     prefix: &str,
@@ -179,11 +176,11 @@ pub fn end_of_part(
 ) -> Option<String> {
     let beyond = pieces_within(head, prefix, after, last).nth(most)?;
     let text = beyond.first.as_bytes().utf8_chunks().next().map_or("", |chunk| chunk.valid());
-    // With names that are no text there may be no key between them.
+    // Between names that are not UTF-8 there may be no valid key.
     Some(format!("{prefix}{text}")).filter(|end| end.as_str() > after.unwrap_or(prefix))
 }
 
-/// Those pieces of a page in which there can be anything of what [`LookupPlan`] asks for.
+/// The pieces of a page that can contain the names requested by [`LookupPlan`].
 pub fn pieces_of_name(head: &PageHead, name: &Name) -> Vec<PagePiece> {
     let names = [Some(name.clone()), keys::shadowing(name), keys::name_of_shadowed(name)];
     let needed: BTreeMap<&Name, &PagePiece> = names
@@ -196,13 +193,13 @@ pub fn pieces_of_name(head: &PageHead, name: &Name) -> Vec<PagePiece> {
 }
 
 impl Backing {
-    /// `draw` gives ids to what has none on record.
+    /// `draw` assigns ids to names without a recorded inode.
     ///
-    /// - An object as its record knows it has the record's attributes; one that has changed
-    ///   since has its own size and time, and the others of the record.
-    /// - A file on record whose key should be here and is not, is gone.
-    /// - Where page and listing disagree on what a name is, the page is right, but for a
-    ///   prefix that has appeared beside an object.
+    /// - An object that matches its record has the record's attributes. A changed object has its
+    ///   own size and times and the record's other attributes.
+    /// - A recorded file whose key should be in the listing and is not there was removed.
+    /// - Where page and listing disagree on the kind of a name, the page wins, except for a new
+    ///   prefix beside an object.
     pub fn interpret(
         &self,
         namespace: &Namespace,
@@ -254,8 +251,8 @@ impl Backing {
             }
         }
         if let Scope::Name(asked) = listing.scope {
-            // The object beside a directory comes with it: were the directory moved away, its
-            // name would seem to be free, and the object's key with it.
+            // Installs the object beside a directory together with the directory. Otherwise a
+            // rename of the directory would make its name and the object's key seem free.
             let beside = keys::name_of_shadowed(asked);
             names.found.retain(|name, _| name == asked || Some(name) == beside.as_ref());
             names.not_shown = 0;
@@ -273,7 +270,7 @@ impl Backing {
                 Identity::New => draw(),
                 Identity::Claimed => continue,
             };
-            // Of one that is here the names have been told.
+            // The names of a loaded inode are known already.
             let is_first = drawn.insert(ino);
             let names = told.get(&entry.ino).filter(|_| is_first && namespace.inode(ino).is_none());
             entries.push(Installed { ino, ..telling(entry, names) });
@@ -285,8 +282,8 @@ impl Backing {
         Interpreted { entries, hidden, not_shown: names.not_shown }
     }
 
-    /// Who the entry is: an inode that is here already only if this is one of its names that
-    /// have not been seen yet.
+    /// The identity of an entry: a loaded inode only if the entry is one of its names not loaded
+    /// yet.
     fn identity(
         &self,
         namespace: &Namespace,
@@ -331,7 +328,7 @@ enum Identity {
     Claimed,
 }
 
-/// Of what has no id yet.
+/// Placeholder before an id is drawn.
 const NO_INO: Ino = Ino(0);
 
 struct Names {
@@ -339,10 +336,10 @@ struct Names {
     not_shown: u64,
 }
 
-/// What a page says.
+/// Entries of a page, by name and by key.
 struct Records<'a> {
     by_name: BTreeMap<&'a Name, &'a Installed>,
-    /// Entries whose objects are at other keys than their own.
+    /// Entries with objects at keys other than their own.
     by_key: BTreeMap<&'a str, &'a Installed>,
 }
 
@@ -364,8 +361,8 @@ impl<'a> Records<'a> {
     }
 }
 
-/// Whether there can be such a thing without an object, if it has none. Nobody answers for what a
-/// page says.
+/// Whether such an inode can exist without an object, if it has none. Contents of a page are not
+/// trusted.
 fn is_possible(what: &InstalledKind) -> bool {
     match what {
         InstalledKind::Object { .. } | InstalledKind::Directory { .. } => true,
@@ -463,7 +460,7 @@ impl Names {
         self.found.insert(name, entry);
     }
 
-    /// Whether the object of a record is there already, under whatever name.
+    /// Whether the record's object is installed already, under any name.
     fn has(&self, name: &Name, what: &InstalledKind) -> bool {
         self.found.get(name).is_some_and(|found| {
             std::mem::discriminant(&found.what) == std::mem::discriminant(what)

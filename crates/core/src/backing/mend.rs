@@ -1,11 +1,11 @@
-//! What people decide about damage: to send again what the bucket has lost, or to give up what the
-//! bucket never got.
+//! Repairs that an operator requests: send objects again that the bucket lost, or give up changes
+//! that the bucket never received.
 
 use super::*;
 use crate::extent::{Extents, Source};
 
 impl Backing {
-    /// Whether all of a file that has an object is here, and can be sent without it.
+    /// Whether every byte of a file with an object is cached, so it can be sent without the object.
     pub fn is_whole(&self, namespace: &Namespace, extents: &Extents, ino: Ino) -> bool {
         let Ok(attr) = namespace.attr(ino) else { return false };
         let plan = extents.plan_read(ino, 0..attr.size_bytes, attr.size_bytes);
@@ -26,7 +26,7 @@ impl Backing {
             self.all_entries_changed(ino);
             self.page_changed(namespace, ino, stamp.time);
         } else if self.is_whole(namespace, extents, ino) {
-            // Dirty to the last block, or what is not sent yet could be evicted.
+            // Every block becomes dirty: a clean one could be evicted before it is sent.
             extents.send_again(ino, stamp.version);
             self.change_file(ino, |file| {
                 let dirty = file.dirty.get_or_insert(Dirty {
@@ -39,7 +39,7 @@ impl Backing {
         }
     }
 
-    /// Answers with the file, if it is one that has an object and is not being written.
+    /// Returns the file if it has an object and no upload.
     pub(super) fn rolled_back(
         &mut self,
         namespace: &mut Namespace,
@@ -57,7 +57,7 @@ impl Backing {
                 home.etag = etag.into();
                 home.len_bytes = len_bytes;
             }
-            // It may still have to be moved.
+            // A pending move of the object remains.
             file.dirty = file
                 .dirty
                 .take()

@@ -1,27 +1,27 @@
-//! Backing: what the bucket holds of the namespace, and what must still be done to it.
+//! Backing: the state of the bucket as far as the partition records it, and the outstanding work on
+//! it.
 //!
-//! Every key has one owner at a time. A file's object is at its *home*: the path's own key,
-//! or an explicit one for as long as the object has not followed its file (`homes`). A
-//! directory's objects are below its *prefix*: the path's own, or an explicit one after a
-//! rename (`redirects`), so that renaming a directory touches no object. What is to be
-//! deleted waits in `deletes` (O-83), what is being written in `uploads`. Together these are the
-//! claim table.
+//! Every key has one owner at a time. The backing object of a file is at the key of its path, or at
+//! an explicit key until it has been moved there (`homes`). The objects of a directory are below
+//! its prefix: that of its path, or an explicit one after a rename (`redirects`), so a rename of a
+//! directory touches no object. `deletes` are the pending deletes (O-83), `uploads` the writes in
+//! progress. Together these are the claim table.
 //!
 //! Laws:
 //! - [`Backing::observe`] and [`Backing::apply`] alone change it.
-//! - Nothing is put to a key that another file's home, a pending delete or another upload
-//!   claims; nothing is deleted that is a home or is being uploaded.
-//! - `homes` and `redirects` are exactly the explicit homes and prefixes; none of them is
-//!   what the path says anyway.
-//! - `queue` is exactly the files and pages that are dirty, by the time since when. Content is
-//!   dirty with its file, attributes with the page that they are in (O-37).
-//! - An object is always known: from before its first byte is sent (`uploads`), as a home,
-//!   or in `deletes`. A crash at any point leaks none.
-//! - A name that was removed from a directory that a listing may add names to stays in
-//!   `removed`, so that none brings it back, however old.
-//! - What is said in a piece of a page changes with the mark of that piece (`pieces`).
-//! - A directory of which anything is recorded is recorded in its parent, up to the root.
-//! - Files without a bucket: nothing of this is kept, every directory is complete.
+//! - No object is written to a key that another file's object, a pending delete or another upload
+//!   claims. No object is deleted that backs a file or is being uploaded.
+//! - `homes` and `redirects` are exactly the explicit keys and prefixes; none of them equals that
+//!   of the path.
+//! - `queue` is exactly the dirty files and pages, ordered by the time since when. Bytes are dirty
+//!   with their file, attributes with the page that records them (O-37).
+//! - Every object is recorded from before its first byte is sent until it is deleted: in `uploads`,
+//!   as a backing object, or in `deletes`. No crash leaks an object.
+//! - A name removed from a directory to which a listing can add names stays in `removed`, so no
+//!   listing, however old, restores it.
+//! - A change of an entry in a piece of a page marks that piece (`pieces`).
+//! - A directory with a record of anything is recorded in its parent, up to the root.
+//! - Without a bucket it is empty and every directory is complete.
 
 mod apply;
 mod check;
@@ -65,110 +65,116 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use unseen::Unseen;
 
+/// The recorded state of the bucket. Laws in the module header.
 #[derive(Clone)]
 pub struct Backing {
     backed: bool,
     files: Tree<Ino, FileBacking>,
     dirs: Tree<Ino, DirBacking>,
-    /// Also of inodes that have gone meanwhile.
+    /// Includes inodes that were removed during the upload.
     uploads: BTreeMap<Ino, Upload>,
-    /// Key to the tag of the object that is to go; `None` deletes whatever is there.
+    /// Key to the tag of the object to delete; `None` deletes any object.
     deletes: Tree<String, Option<String>>,
     homes: Tree<String, Ino>,
     redirects: Tree<String, Ino>,
-    /// Segments below a directory's prefix that belong to another's redirect.
+    /// Segments below a directory's prefix that belong to another directory's redirect.
     hidden: Tree<(Ino, String), ()>,
-    /// Segments that were hidden and are nobody's any more, until the directory is complete.
+    /// Segments that were hidden and belong to no directory any more, kept until the directory is
+    /// complete.
     former: Tree<(Ino, String), ()>,
-    /// Names that directories had and lost before they were complete.
+    /// Names removed from directories that are not complete.
     removed: Tree<(Ino, Name), ()>,
     unseen: Unseen,
     pieces: AllPieces,
-    /// Inodes with many names, all of which are marked in `pieces`: only for speed.
+    /// Inodes with many names, all marked in `pieces`: avoids repeated walks over their names.
     marked: BTreeSet<Ino>,
     queue: Tree<Turn, ()>,
 }
 
-/// Oldest first, files before directories: a page is written after what it speaks of.
+/// Oldest first, files before directories: a page is written after the objects that it describes.
 type Turn = (Time, bool, Ino);
 
+/// Bucket state of a regular file.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FileBacking {
     home: Option<Home>,
     dirty: Option<Dirty>,
-    /// The directory's page has or is to get an entry.
+    /// The directory's page has an entry for it, or must get one.
     recorded: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Home {
-    /// `None`: the path's own key.
+    /// `None`: the key of the path.
     pub key: Option<String>,
     pub etag: String,
     pub len_bytes: u64,
 }
 
+/// Changes of a file that the bucket does not have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Dirty {
     pub since: Time,
-    /// Version of the last change of content that the home does not have.
+    /// Version of the last change of bytes that the backing object does not contain.
     pub content: Option<Version>,
-    /// The home is not where the path says.
+    /// The object is not at the key of the path.
     pub moving: bool,
 }
 
+/// Bucket state of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DirBacking {
     load: Load,
-    /// An answer to a question asked in another epoch is not installed.
+    /// A listing requested in another epoch is not installed.
     epoch: u64,
     prefix: Option<String>,
     recorded: bool,
-    /// The bucket may hold a page.
+    /// The bucket can hold a page.
     stored: bool,
-    /// The bucket may hold an object at the prefix itself.
+    /// The bucket can hold an object at the prefix itself.
     marked: bool,
     /// Tag of the page that was written last.
     page: Option<String>,
     dirty: Option<PageDirty>,
 }
 
-/// How much of a directory the namespace has.
+/// The loaded share of a directory's names.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Load {
-    /// Made here: there is nothing in the bucket that the namespace does not have.
+    /// Created here: the bucket holds no name that the namespace does not have.
     Native,
     Unknown,
-    /// All keys up to and with this one.
+    /// All keys up to and including this one.
     UpTo(String),
     Complete,
-    /// Complete as of an earlier listing. A newer one may add names.
+    /// Complete as of an earlier listing. The listing in progress can add names.
     Revalidating,
 }
 
 values!(FileBacking, DirBacking);
 
+/// A page with changes that the bucket does not have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PageDirty {
     pub since: Time,
-    /// Changed again since the write under way began.
+    /// Changed again after the write in progress began.
     again: bool,
 }
 
-/// A write to the bucket that has begun, of a file's object or a directory's page.
+/// A write to the bucket in progress: of a file's object or a directory's page.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Upload {
     pub key: String,
     pub upload: Option<String>,
-    /// What is sent is what the file is then, or later. A value of its own in snapshots, behind the
+    /// Lower bound of the uploaded version of the file. A separate item in snapshots, after the
     /// upload.
     #[serde(skip)]
     pub since: Version,
-    /// Of a directory: its marker, which is written with the page.
+    /// For a directory: its marker, which is written together with the page.
     pub marker: Option<String>,
-    /// Tag of the file's object at another key, of which it may be a copy.
+    /// Tag of the file's object at another key, which this upload can be a copy of.
     pub from: Option<String>,
-    /// A run of before has begun it, and it was not to be seen by the next one's start.
+    /// An earlier run of the node began it, and its object was not visible when this run started.
     pub late: bool,
 }
 
@@ -187,7 +193,7 @@ impl Upload {
 }
 
 impl Backing {
-    /// `backed`: there is a bucket, whose names are still unknown.
+    /// `backed`: there is a bucket, with names that are not loaded yet.
     pub fn new(backed: bool) -> Backing {
         let mut backing = Backing {
             backed,
@@ -228,7 +234,7 @@ impl Backing {
         inodes + keys + names + self.pieces_bytes()
     }
 
-    /// Below what key the directory's objects are. `None` for one that is not in the tree.
+    /// The prefix of the directory's objects. `None` for a directory that is not in the tree.
     pub fn prefix_of(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         self.dirs.get(&dir)?;
         let mut below = Vec::new();
@@ -250,19 +256,19 @@ impl Backing {
         Some(prefix)
     }
 
-    /// The prefix that the path gives the directory.
+    /// The prefix of the directory's path.
     fn own_prefix(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         let (parent, name) = namespace.primary_name(dir)?;
         Some(keys::own_prefix(&self.prefix_of(namespace, parent)?, &name, dir))
     }
 
-    /// The key that the path gives the file: that of its primary name. `None` without a name.
+    /// The key of the file's path, by its primary name. `None` without a name.
     fn key_of(&self, namespace: &Namespace, ino: Ino) -> Option<String> {
         let (parent, name) = namespace.primary_name(ino)?;
         Some(keys::own_key(&self.prefix_of(namespace, parent)?, &name, ino))
     }
 
-    /// The key and tag of the object that holds the file's clean bytes.
+    /// Key and tag of the object with the file's clean bytes.
     pub fn home(&self, namespace: &Namespace, ino: Ino) -> Option<(String, Home)> {
         let home = self.files.get(&ino)?.home?;
         let key = home.key.clone().or_else(|| self.key_of(namespace, ino))?;
@@ -273,7 +279,7 @@ impl Backing {
         self.home(namespace, ino).map(|(key, _)| key)
     }
 
-    /// The file whose home is at `key`.
+    /// The file with its object at `key`.
     pub fn owner(&self, namespace: &Namespace, key: &str) -> Option<Ino> {
         let (prefix, segment) = keys::split(key);
         let by_path = || {
@@ -285,7 +291,7 @@ impl Backing {
         self.homes.get(&key.to_string()).or_else(by_path).or_else(by_inode)
     }
 
-    /// The same of the key that a name of the directory has.
+    /// Like [`Backing::owner`], for the key of a name in the directory.
     fn owner_of(&self, namespace: &Namespace, dir: Ino, name: &Name, key: &str) -> Option<Ino> {
         self.homes.get(&key.to_string()).or_else(|| self.owner_in(namespace, dir, name, key))
     }
@@ -295,7 +301,7 @@ impl Backing {
         (self.home_key(namespace, ino).as_deref() == Some(key)).then_some(ino)
     }
 
-    /// The directory whose objects are below `prefix`, if it is known.
+    /// The loaded directory with its objects below `prefix`.
     fn dir_at(&self, namespace: &Namespace, prefix: &str) -> Option<Ino> {
         if prefix.is_empty() {
             return Some(Ino::ROOT);
@@ -319,7 +325,7 @@ impl Backing {
         self.files.iter().map(|(ino, _)| ino)
     }
 
-    /// What of a file the bucket does not have.
+    /// Dirty state of a file; `None` if it is clean.
     pub fn dirty(&self, ino: Ino) -> Option<Dirty> {
         self.files.get(&ino)?.dirty
     }
@@ -330,24 +336,24 @@ impl Backing {
         })
     }
 
-    /// Whether a listing may add names to the directory.
+    /// Whether a listing can add names to the directory.
     fn is_open(&self, dir: Ino) -> bool {
         self.dirs.get(&dir).is_some_and(|dir| !matches!(dir.load, Load::Native | Load::Complete))
     }
 
-    /// Whether the bucket has told all names of the directory.
+    /// Whether a listing has returned all names of the directory.
     pub fn is_listed(&self, dir: Ino) -> bool {
         self.dirs
             .get(&dir)
             .is_some_and(|dir| matches!(dir.load, Load::Complete | Load::Revalidating))
     }
 
-    /// Whether nothing of the directory has been listed yet.
+    /// Whether no part of the directory has been listed.
     pub fn is_untouched(&self, dir: Ino) -> bool {
         self.dirs.get(&dir).is_some_and(|dir| dir.load == Load::Unknown)
     }
 
-    /// Whether a name that the namespace does not have is in the bucket neither.
+    /// Whether the bucket does not have a name that the namespace does not have.
     pub fn knows_absent(&self, namespace: &Namespace, dir: Ino, name: &Name) -> bool {
         if self.is_complete(dir)
             || is_reserved(dir, name)
@@ -358,16 +364,16 @@ impl Backing {
         let Some(Load::UpTo(last)) = self.dirs.get(&dir).map(|dir| dir.load) else { return false };
         let Some(prefix) = self.prefix_of(namespace, dir) else { return false };
         let listed = |name: &Name| format!("{prefix}{}/", keys::segment_of(name)) <= last;
-        // What only a page in pieces knows comes in the order of names, which is another one where
-        // a segment stands for a name.
+        // Names that only a page in pieces has are loaded in name order, which differs from key
+        // order where a segment encodes a name.
         if last.strip_prefix(&prefix).is_some_and(|last| name.as_bytes() > last.as_bytes()) {
             return false;
         }
         listed(name) && keys::shadowing(name).is_none_or(|shadowing| listed(&shadowing))
     }
 
-    /// Names of the inode that must be looked up before it can be changed, as directory and
-    /// name. A directory that is not in the namespace is found by the parents that pages tell.
+    /// Names of the inode (directory, name) that must be loaded before it can change. The node
+    /// finds a directory outside of the namespace through the parents in pages.
     pub fn unseen_names(&self, ino: Ino) -> Vec<(Ino, Name)> {
         self.unseen.of(ino)
     }
@@ -376,8 +382,8 @@ impl Backing {
         self.unseen.contains(ino, dir, name)
     }
 
-    /// Refuses what the bucket does not allow, or not yet: [`FsError::Busy`] asks the node to
-    /// complete a directory or to look up all names of an inode first.
+    /// Refuses a mutation that the bucket forbids. [`FsError::Busy`]: the node must first complete
+    /// a directory or load all names of an inode.
     pub fn admit(&self, mutation: &Mutation, namespace: &Namespace) -> Result<(), FsError> {
         if !self.backed {
             return Ok(());
@@ -418,7 +424,7 @@ impl Backing {
         }
     }
 
-    /// The records of an inode in all its directories must change together.
+    /// All records of an inode, in each of its directories, must change together.
     fn admit_change(&self, ino: Ino) -> Result<(), FsError> {
         if self.unseen.has(ino) { Err(FsError::Busy) } else { Ok(()) }
     }
@@ -427,7 +433,7 @@ impl Backing {
         if self.is_complete(ino) { self.admit_change(ino) } else { Err(FsError::Busy) }
     }
 
-    /// Of one that nothing is known of.
+    /// Adds a new file.
     fn new_file(&mut self, ino: Ino, file: &FileBacking) {
         self.requeue(false, ino, None, file.dirty.as_ref().map(|dirty| dirty.since));
         self.files.insert(&ino, file);

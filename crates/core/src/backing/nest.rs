@@ -1,16 +1,17 @@
-//! Stores in which a key and the keys below it exclude each other, as file and directory do.
+//! Key conflicts in stores where a key and the keys below it exclude each other, like file and
+//! directory.
 //!
-//! Names exclude each other too, so what is in the way is on its way elsewhere: it waits to be
-//! deleted, has not followed its file, or is below the prefix that a directory has kept. Files that
-//! change places wait for each other in a circle unless one of them goes aside.
+//! Names exclude each other, too. So a conflicting object is always on its way elsewhere: it is
+//! about to be deleted, has not followed its file yet, or is below a redirect. Files that exchange
+//! names would wait for each other in a cycle, unless one moves to a temporary key.
 
 use super::*;
 use crate::tree::Value;
 use std::ops::Bound;
 
 impl Backing {
-    /// What must happen before anything can be put to `key` for `ino`, where the store has refused
-    /// that because of what is above or below it. `None`: nothing of this volume's is.
+    /// The step required before an object is written to `key` for `ino`, after the store refused
+    /// the key because of a key above or below it. `None`: no object of this volume conflicts.
     pub fn way_to(&self, namespace: &Namespace, ino: Ino, key: &str) -> Option<FlushStep> {
         let above = || key.match_indices('/').map(|(at, _)| &key[..at]);
         let below = (!key.ends_with('/')).then(|| format!("{key}/"));
@@ -31,8 +32,8 @@ impl Backing {
             return self.aside(occupant, from);
         }
         if let Some((from, occupant)) = first_below(&self.homes, below.as_ref()) {
-            // Whoever is refused goes aside first: what is in its way may wait for that, and else
-            // goes by itself.
+            // The refused file moves aside first: the conflicting one may wait for that, and
+            // otherwise moves by itself.
             return match self.home_before(ino).filter(|home| *home != keys::waiting_key(ino)) {
                 Some(own) => self.aside(ino, &own),
                 None => self.aside(occupant, &from),
@@ -44,7 +45,7 @@ impl Backing {
         if let Some((_, dir)) = first_below(&self.redirects, below.as_ref()) {
             return Some(FlushStep::MakeWay { dir });
         }
-        // A file whose name a directory had, below whose redirect the key is.
+        // A file whose name became a directory's, with a redirect that contains the key.
         let file = above().find(|above| self.owner(namespace, above).is_some())?;
         let mut below_it = above().filter(|above| above.len() >= file.len());
         below_it
@@ -52,14 +53,14 @@ impl Backing {
             .map(|dir| FlushStep::MakeWay { dir })
     }
 
-    /// Something below the prefix is to be deleted as well.
+    /// Whether a delete below the prefix is pending.
     pub fn has_deletes_below(&self, prefix: &str) -> bool {
         let next =
             self.deletes.range((Bound::Excluded(prefix.to_owned()), Bound::Unbounded)).next();
         next.is_some_and(|(key, _)| key.starts_with(prefix))
     }
 
-    /// Copies an object out of the way.
+    /// Copies an object to its temporary key.
     fn aside(&self, occupant: Ino, from: &str) -> Option<FlushStep> {
         self.evict(occupant, from, keys::waiting_key(occupant))
     }

@@ -1,9 +1,9 @@
-//! How far a listing comes through the keys with each part, if they go on as they have: where the
-//! parts to come are likely to begin. Nobody relies on it.
+//! Predicts the keys at which the next batches of a listing begin, from the progress of the
+//! previous batches. Only an optimisation: a wrong prediction costs a request.
 
 use super::Listed;
 
-/// What names count in, are drawn from or are hashes in, the smallest first.
+/// Alphabets of counters, random ids and hashes in names, smallest first.
 const ALPHABETS: [&[u8]; 7] = [
     b"0123456789",
     b"0123456789ABCDEF",
@@ -14,23 +14,23 @@ const ALPHABETS: [&[u8]; 7] = [
     b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz",
 ];
 
-/// Digits that are looked at from the first one on that differs, and before it, which may change by
-/// a carry. As numbers they are below 2^108.
+/// Digits considered from the first differing one on, and before it, which a carry can change. As
+/// numbers they are below 2^108.
 const MOST_BEHIND: usize = 12;
 const MOST_BEFORE: usize = 6;
 
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// What keys begin with before their digits.
+    /// Common prefix of the keys before their digits.
     head: String,
     alphabet: &'static [u8],
     digits: usize,
-    /// By how much the number grows from one part to the next.
+    /// Growth of the number per batch.
     stride: u128,
 }
 
 impl Pace {
-    /// Of a part that was listed behind `after`. `None` where nothing in the keys counts.
+    /// Derives it from a batch listed after `after`. `None` if the keys contain no counter.
     pub fn of(prefix: &str, after: &str, entries: &[Listed]) -> Option<Pace> {
         let last = entries.last()?.key();
         let same = after.bytes().zip(last.bytes()).take_while(|(one, other)| one == other).count();
@@ -78,14 +78,14 @@ impl Pace {
         Some(pace)
     }
 
-    /// Whether it counts what the other one does, about as fast.
+    /// Whether both count the same digits at about the same rate.
     pub fn is_like(&self, other: &Pace) -> bool {
         let counts = |pace: &Pace| (pace.head.clone(), pace.alphabet, pace.digits);
         counts(self) == counts(other) && self.stride.abs_diff(other.stride) <= other.stride / 64
     }
 
-    /// Where the part ends, about, that begins behind `key`. Rather too early, and more so if keys
-    /// go on unsteadily: nothing is missing where one part overlaps the other.
+    /// The approximate end of the batch that begins after `key`. It errs on the early side, more so
+    /// for unsteady keys: overlapping batches miss nothing.
     pub fn end_behind(&self, key: &str, is_steady: bool) -> Option<String> {
         let overlap = self.stride / if is_steady { 32 } else { 8 };
         let mut number = self.number(key)? + self.stride - overlap;
@@ -96,12 +96,12 @@ impl Pace {
             number /= base;
         }
         let end = self.head.clone() + std::str::from_utf8(&digits).expect("digits are ASCII");
-        // Otherwise it would be beyond the last one with this beginning, or something that is no
-        // digit is above all digits.
+        // Otherwise it is beyond the last number with this prefix, or a non-digit sorts above all
+        // digits.
         Some(end).filter(|end| number == 0 && end.as_str() > key)
     }
 
-    /// What a key has for a number. Digits that it has not are the lowest ones.
+    /// The number in a key. Missing digits count as the lowest one.
     fn number(&self, key: &str) -> Option<u128> {
         let digits = key
             .as_bytes()
@@ -171,8 +171,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2000) })]
 
-        /// Whatever keys there are: what is foretold is behind them, below the prefix, and no
-        /// prefix of its own.
+        /// For any keys, the prediction is after them, below the prefix, and not a prefix itself.
         #[test]
         fn foretold_keys_are_behind(mut keys in prop::collection::btree_set("[0-2a-cZ.~é/-]{0,30}", 2..20), is_steady in any::<bool>()) {
             let prefix = "p/";

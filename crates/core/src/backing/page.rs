@@ -1,4 +1,4 @@
-//! Pages: what is written of a directory and the names in it because no object can say it.
+//! Directory pages: writes the names and attributes of a directory that objects cannot represent.
 
 use super::follow::{below, first_name};
 use super::pieces::{PieceChange, ends};
@@ -6,42 +6,42 @@ use super::*;
 use crate::namespace::Link;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A page while it is put together, step by step and all of one state: the ranges of names that are
-/// written anew, one after the other. A page that is small is one range, and one object.
+/// A page under construction, built in steps from one snapshot of the state. It consists of the
+/// ranges of names that are written again, in order. A small page is one range and one object.
 pub struct PageDraft {
     dir: Ino,
     prefix: String,
-    /// Most of one piece.
+    /// Maximum entries of one piece.
     piece_entries: usize,
     runs: Vec<Run>,
-    /// The run under way.
+    /// Index of the current run.
     at: usize,
-    /// Behind which child the search for names of the runs goes on, until it is over.
+    /// Cookie after which the search for names continues; `None` when it is complete.
     search: Option<Cookie>,
-    /// The search found more than it may keep: the names behind these are still to be found.
+    /// The search exceeded its limit: further names follow the found ones.
     is_cut: bool,
-    /// Names up to this one have been found.
+    /// Names up to this one have been processed.
     upto: Option<Name>,
     found: BTreeMap<Name, Dentry>,
-    /// What the page that is there says of names that have not been seen yet.
+    /// Entries of the existing page for names that are not loaded.
     unseen: BTreeMap<Name, Installed>,
-    /// All names of those of them that have several.
+    /// All names of those among them with several.
     names: BTreeMap<Ino, Vec<(Ino, Name)>>,
-    /// Of the piece under way.
+    /// Entries of the current piece.
     entries: Vec<(Source, Installed)>,
-    /// Inodes of which an entry of the piece under way tells all names.
+    /// Inodes whose complete list of names is in an entry of the current piece.
     told: BTreeSet<Ino>,
-    /// The last name of the piece before.
+    /// The last name of the previous piece.
     last: Option<Name>,
     parts: PageParts,
     whole: Vec<Installed>,
 }
 
-/// Names from `first` to `end`.
+/// Names in `first <= name < end`.
 struct Run {
     first: Name,
     end: Option<Name>,
-    /// A piece of it has been cut off.
+    /// A piece of it has been completed.
     is_begun: bool,
 }
 
@@ -57,30 +57,30 @@ impl Run {
 
 enum Source {
     Here(Dentry),
-    /// As the page that is there has it.
+    /// The entry of the existing page.
     There(Installed),
 }
 
-/// What a step has brought.
+/// Result of a step.
 #[derive(Debug)]
 pub enum Drafted {
     More,
-    /// A piece with names from this one on is to be written, and [told](PageDraft::wrote).
+    /// Write a piece that starts at this name, then report it with [`PageDraft::wrote`].
     Piece(Name, Vec<Installed>),
     All,
 }
 
-/// How the pieces of a page change.
+/// Changes of a page's pieces.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PageParts {
-    /// First names of the pieces that are no longer of it.
+    /// First names of the pieces that the page loses.
     pub gone: Vec<Name>,
     pub written: Vec<PagePiece>,
     kept: Vec<PagePiece>,
 }
 
 impl PageParts {
-    /// What is to be told of them, in the order of names and at most so many in one record.
+    /// Commands that record the changes, in name order and at most `most` per command.
     pub fn replaced(self, dir: Ino, most: usize) -> Vec<BackingCommand> {
         let mut told: BTreeMap<Name, (bool, Option<PagePiece>)> = BTreeMap::new();
         for first in self.gone {
@@ -104,11 +104,11 @@ impl PageParts {
     }
 }
 
-/// Names of so many pieces are collected at one time; those of more are searched for again.
+/// Names for this many pieces are collected at a time; more need another search.
 const FOUND_PIECES: usize = 128;
 
 impl PageDraft {
-    /// Pieces of the page that is there in which there may be something of what is written anew.
+    /// The existing pieces that can contain names of the rewritten ranges.
     pub fn needs<'a>(&self, there: &'a PageHead) -> Vec<&'a PagePiece> {
         let overlaps = |piece: &PagePiece, end: Option<&Name>| {
             let beside = |run: &Run| {
@@ -147,7 +147,7 @@ impl PageDraft {
         }
     }
 
-    /// The next name of the run under way; nothing at its end, or where a search must be first.
+    /// The next name of the current run. `None` at its end, or if a search must come first.
     fn next(&mut self) -> Option<(Name, Source)> {
         let found = self.found.first_key_value().map(|(name, _)| name);
         if found.is_none() && self.is_cut {
@@ -168,7 +168,7 @@ impl PageDraft {
         Some((next, source))
     }
 
-    /// The first entries become a piece, the others begin the next one.
+    /// Completes a piece with the first entries; the other entries begin the next one.
     fn cut(&mut self, entries: usize) -> Drafted {
         for (source, entry) in self.entries.split_off(entries) {
             match source {
@@ -204,7 +204,7 @@ impl PageDraft {
     }
 }
 
-/// The shortest name behind `last` that `next` begins with.
+/// The shortest prefix of `next` that sorts after `last`.
 fn between(last: &Name, next: &Name) -> Name {
     let bytes = next.as_bytes();
     let starts = (1..bytes.len()).filter_map(|len| Name::new(&bytes[..len]).ok());
@@ -212,8 +212,8 @@ fn between(last: &Name, next: &Name) -> Name {
 }
 
 impl Backing {
-    /// The page of all names, as one object. `old` is the page in the bucket where
-    /// [`PageStep::Write`] asks for it: what it says of names that have not been seen yet stays.
+    /// The page of all names as one object. `old` is the existing page, required if
+    /// [`PageStep::Write`] requests it: its entries for names that are not loaded are kept.
     pub fn page(
         &self,
         namespace: &Namespace,
@@ -229,7 +229,7 @@ impl Backing {
         Some(self.finish_page(namespace, draft, old.as_ref())?.0.page)
     }
 
-    /// A page of which nothing is written yet; `None` for a directory that is not in the tree.
+    /// An empty draft; `None` for a directory that is not in the tree.
     pub fn draft_page(
         &self,
         namespace: &Namespace,
@@ -259,12 +259,12 @@ impl Backing {
                 None => draft.runs.push(Run { first: (*first).clone(), end, is_begun: false }),
             }
             draft.parts.gone.push((*first).clone());
-            // One that has little in it takes in the next one.
+            // A piece with few entries absorbs its successor.
             is_joined = is_changed && (piece.entries as usize) < piece_entries / 4;
         }
         let kept: usize = draft.parts.kept.iter().map(|piece| piece.entries as usize).sum();
         if kept * 4 <= piece_entries {
-            // Perhaps it is a small page by now.
+            // The page can fit one object now.
             draft.parts.gone = pieces.iter().map(|(first, _)| (*first).clone()).collect();
             draft.parts.kept.clear();
             draft.runs = vec![Run { first: first_name(), end: None, is_begun: false }];
@@ -273,7 +273,7 @@ impl Backing {
         Some(draft)
     }
 
-    /// With one run of all names.
+    /// One run with all names.
     fn draft(&self, namespace: &Namespace, dir: Ino, piece_entries: usize) -> Option<PageDraft> {
         Some(PageDraft {
             dir,
@@ -295,7 +295,7 @@ impl Backing {
         })
     }
 
-    /// `old` are entries of the page that is there, all of a piece that the draft
+    /// `old` are entries of the existing page, with complete pieces that the draft
     /// [needs](PageDraft::needs).
     pub fn keep_unseen(&self, namespace: &Namespace, draft: &mut PageDraft, old: &[Installed]) {
         let names = names_told(old);
@@ -311,7 +311,7 @@ impl Backing {
         }
     }
 
-    /// Looks at the next `most` names, on the state that the draft was begun of.
+    /// Processes the next `most` names, on the state for which the draft was created.
     pub fn draft_on(&self, namespace: &Namespace, draft: &mut PageDraft, most: usize) -> Drafted {
         if let Some(after) = draft.search {
             let mut looked = 0;
@@ -354,7 +354,7 @@ impl Backing {
         Drafted::More
     }
 
-    /// The object for the page's key, of a draft that is [all there](Drafted::All).
+    /// The object for the page's key, of a [complete](Drafted::All) draft.
     pub fn finish_page(
         &self,
         namespace: &Namespace,
@@ -389,8 +389,7 @@ impl Backing {
         Some((PageHead { page, pieces, moved }, parts))
     }
 
-    /// Names in the directory whose objects are neither at their own keys nor at those of other
-    /// names.
+    /// Names in the directory with objects at neither their own keys nor those of other names.
     fn moved(&self, namespace: &Namespace, dir: Ino, old: Option<&PageHead>) -> Vec<Name> {
         let inodes = self.homes.iter().filter_map(|(_, ino)| namespace.inode(ino));
         let links = inodes.flat_map(|inode| {
@@ -405,14 +404,14 @@ impl Backing {
         here.chain(old).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Whether only the page that is there says anything of a name, if anybody does.
+    /// Whether at most the existing page has an entry for the name.
     fn is_unseen(&self, namespace: &Namespace, dir: Ino, name: &Name) -> bool {
         !self.is_complete(dir)
             && namespace.dentry(dir, name).is_none()
             && !self.removed.contains_key(&(dir, name.clone()))
     }
 
-    /// `None` for what an object or prefix says well enough, or will say once it is there.
+    /// `None` if the object or prefix represents the name completely, or will after its upload.
     fn entry(
         &self,
         namespace: &Namespace,
@@ -481,7 +480,7 @@ impl Backing {
         let seen = namespace
             .links(&inode)
             .filter_map(|link| Some((link.parent, namespace.name_at(link)?)));
-        // Of names that are not all known the primary one is at the home, not here.
+        // If not all names are loaded, the primary name is the one at the backing object's key.
         let unseen = self.unseen_names(attr.ino);
         let has_several = unseen.len() + inode.names as usize > 1;
         let links = unseen
@@ -505,9 +504,8 @@ impl Backing {
     }
 }
 
-/// All names of the inodes that have several, as one entry of each tells them: were they in every
-/// entry, a page would have as many of them as the square of what it is about. The other entries
-/// have the primary name alone.
+/// The names of inodes with several, each listed in one entry. With the list in every entry a page
+/// would grow with the square of the number of names. The other entries hold only the primary name.
 pub(super) fn names_told(entries: &[Installed]) -> BTreeMap<Ino, &[(Ino, Name)]> {
     let mut told = BTreeMap::new();
     for entry in entries {
@@ -518,7 +516,7 @@ pub(super) fn names_told(entries: &[Installed]) -> BTreeMap<Ino, &[(Ino, Name)]>
     told
 }
 
-/// The entry of an inode with several names gets all of them, or is left with the primary one.
+/// Sets the names of an inode with several: all of them, or only the primary one.
 pub(super) fn telling(mut entry: Installed, names: Option<&&[(Ino, Name)]>) -> Installed {
     if let Some(record) = entry.record.as_mut().filter(|record| !record.links.is_empty()) {
         match names {

@@ -1,23 +1,23 @@
-//! The pieces of large directories' pages (decision 15): which there are, and which of them no
-//! longer say what is so.
+//! The pieces of large directories' pages (decision 15): the list of them, and the changes since
+//! each was written.
 
 use super::follow::{below, first_name};
 use super::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Of each directory whose page is in pieces, or is becoming so.
+/// For each directory with a page in pieces, or with one being written.
 pub(super) type AllPieces = BTreeMap<Ino, Arc<Pieces>>;
 
 /// Laws:
-/// - `live` are those of the head that is in the bucket, or in some ranges of names those of the
-///   one before it, where not all has been told of its write; the first of them begins with the
-///   least name.
-/// - `left` are all others that may be there. They are deleted when the next head is known to be
-///   there, and not before: the head may be theirs.
+/// - `live` are the pieces of the head in the bucket. While the records of a new head are
+///   incomplete, some ranges have the pieces of the previous one. The first piece starts at the
+///   lowest name.
+/// - `left` are all other pieces that can exist. They are deleted only after a later head is
+///   confirmed: the head in the bucket can refer to them.
 #[derive(Clone, Default)]
 pub(super) struct Pieces {
-    /// By their first names.
+    /// Keyed by their first names.
     live: BTreeMap<Name, Piece>,
     left: BTreeSet<u64>,
 }
@@ -29,21 +29,21 @@ pub struct Piece {
     pub(super) change: PieceChange,
 }
 
-/// What entries in the range of a piece have gone through since it was written.
+/// The changes of entries in a piece's range since it was written.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub(super) enum PieceChange {
     None,
-    /// All of it before the write under way began, or the last one that was broken off. Whatever is
-    /// so is written anew.
+    /// All changes happened before the write in progress, or an aborted one, began. Such a piece is
+    /// written again.
     Sent,
     Changed,
 }
 
-/// Names of an inode that are walked through at each change of it. Those of one with more are all
-/// marked once, until any of the marks may have gone.
+/// Names of an inode that every change walks over. With more names all pieces are marked once,
+/// until a mark can have been cleared.
 const FEW_NAMES: u32 = 16;
 
-/// What a piece takes of the memory, about.
+/// Approximate memory of a piece.
 const PIECE_BYTES: usize = 100;
 
 impl Pieces {
@@ -51,14 +51,14 @@ impl Pieces {
         self.live.range_mut::<Name, _>(..=name).next_back().map(|(_, piece)| piece)
     }
 
-    /// What the piece has gone through, if it is the one of this range.
+    /// The change state of the piece with exactly this range and id.
     fn change_of(&self, first: &Name, id: u64, end: Option<&Name>) -> Option<PieceChange> {
         let mut from = self.live.range::<Name, _>(first..);
         let (_, piece) = from.next().filter(|(at, piece)| *at == first && piece.id == id)?;
         (from.next().map(|(next, _)| next) == end).then_some(piece.change)
     }
 
-    /// Whether a piece with names in this range is so.
+    /// Whether the change state of any piece with names in this range satisfies `is_so`.
     fn has_in(
         &self,
         first: &Name,
@@ -101,8 +101,7 @@ impl Pieces {
             self.left.remove(&piece.id);
             self.live.insert(first, piece);
         }
-        // A range that has no piece now has fallen to the one before, with what has come there
-        // since.
+        // A range without a piece of its own now belongs to the piece before it, with its changes.
         for (first, change) in fallen {
             if let Some(piece) = self.containing(first) {
                 piece.change = piece.change.max(change);
@@ -111,7 +110,7 @@ impl Pieces {
     }
 }
 
-/// Where the ranges of pieces end of which the last one ends at `last`.
+/// The end of each piece's range; the last one ends at `last`.
 pub(super) fn ends<'a>(
     pieces: &'a [PagePiece],
     last: Option<&'a Name>,
@@ -119,7 +118,7 @@ pub(super) fn ends<'a>(
     pieces.iter().skip(1).map(|piece| Some(&piece.first)).chain([last])
 }
 
-/// What is to be told of the pieces of a head that is there, at most so many in one record.
+/// Commands that record the pieces of an existing head, at most `most` per command.
 pub fn found_pieces(dir: Ino, pieces: &[PagePiece], most: usize, now: Time) -> Vec<BackingCommand> {
     let parts: Vec<&[PagePiece]> = match pieces {
         [] => vec![pieces],
@@ -145,7 +144,7 @@ impl Backing {
             .sum()
     }
 
-    /// What is said of a name in a directory is no longer true. Its page is to be written besides.
+    /// The recorded entry of a name is stale. The caller also marks the page as dirty.
     pub(super) fn entry_changed(&mut self, dir: Ino, name: &Name) {
         if let Some(pieces) = self.pieces.get_mut(&dir)
             && let Some(piece) = Arc::make_mut(pieces).containing(name)
@@ -154,7 +153,7 @@ impl Backing {
         }
     }
 
-    /// As [`Backing::entry_changed`], of all names of the inode.
+    /// Like [`Backing::entry_changed`], for all names of the inode.
     pub(super) fn entries_changed(&mut self, namespace: &Namespace, inode: &Inode) {
         let has_pieces = |parent| self.pieces.contains_key(&parent);
         if self.pieces.is_empty()
@@ -186,7 +185,7 @@ impl Backing {
         }
     }
 
-    /// Of the pieces of a head that is there, those up to `end`.
+    /// Records the pieces of an existing head up to `end`.
     pub(super) fn pieces_found(
         &mut self,
         namespace: &Namespace,
@@ -200,7 +199,7 @@ impl Backing {
         if before.live.is_empty() && found.first().is_none_or(|piece| piece.first != first_name()) {
             return;
         }
-        // What names are known here may be from another head, in which they were in other ranges.
+        // The loaded names can come from another head with other ranges.
         let is_touched = state.load != Load::Unknown
             || namespace.has_more_names_than(dir, 0)
             || !below(&self.removed, dir, first_name()).is_empty();
@@ -208,8 +207,8 @@ impl Backing {
             found.iter().zip(ends(found, end)).map(|(PagePiece { first, id, entries }, end)| {
                 let change = match before.change_of(first, *id, end) {
                     Some(change) => change,
-                    // One of a write that was broken off here says no less than the list from
-                    // before, which has the marks.
+                    // A piece of an aborted write of this node is no newer than the list before,
+                    // which has the marks.
                     None if is_touched && (before.live.is_empty() || !before.left.contains(id)) => {
                         PieceChange::Changed
                     }
@@ -226,8 +225,8 @@ impl Backing {
         };
         let (displaced, others): (Vec<_>, Vec<_>) =
             before.live.iter().partition(|(first, _)| is_told(first));
-        // Nobody gives an id twice: what says so is believed nothing of pieces, or one that is
-        // there might be deleted.
+        // Ids are unique. A head with a repeated id is ignored: with it a live piece could be
+        // deleted.
         let ids: BTreeSet<u64> = found.iter().map(|piece| piece.id).collect();
         if ids.len() < found.len() || others.iter().any(|(_, piece)| ids.contains(&piece.id)) {
             return;
@@ -247,7 +246,7 @@ impl Backing {
         if !live.is_empty() || !left.is_empty() {
             self.pieces.insert(dir, Arc::new(Pieces { live, left }));
         }
-        // What was made of another head is not installed any more.
+        // Entries that were interpreted with another head must not be installed.
         self.change_dir(dir, |dir| dir.epoch += 1);
         if is_due {
             self.page_changed(namespace, dir, now);
@@ -260,7 +259,7 @@ impl Backing {
         }
     }
 
-    /// The write of a page has begun: what changes from now on it may lack.
+    /// The write of a page begins: it may lack later changes.
     pub(super) fn pieces_sent(&mut self, dir: Ino) {
         self.marked.clear();
         let Some(pieces) = self.pieces.get_mut(&dir) else { return };
@@ -273,8 +272,8 @@ impl Backing {
         }
     }
 
-    /// A head is in the bucket that has `pieces` in the place of those that began with `gone`.
-    /// Until all of it has been told they count as to be written.
+    /// The head in the bucket has `pieces` in place of those that began with `gone`. Until the last
+    /// record of it they count as changed.
     pub(super) fn pieces_replaced(&mut self, dir: Ino, gone: &[Name], pieces: &[PagePiece]) {
         self.marked.clear();
         if let Some(state) = self.dirs.get(&dir)
@@ -285,7 +284,7 @@ impl Backing {
         }
     }
 
-    /// All of the head that is in the bucket has been told.
+    /// The records of the head in the bucket are complete.
     pub(super) fn pieces_written(&mut self, dir: Ino) {
         if let Some(pieces) = self.pieces.get_mut(&dir) {
             for piece in Arc::make_mut(pieces)
@@ -299,7 +298,7 @@ impl Backing {
         self.delete_left(dir);
     }
 
-    /// As [`Backing::pieces_written`], of a head that has all entries itself.
+    /// Like [`Backing::pieces_written`], for a page that is one object.
     pub(super) fn whole_page_written(&mut self, dir: Ino) {
         let gone: Vec<Name> =
             self.pieces.get(&dir).iter().flat_map(|pieces| pieces.live.keys().cloned()).collect();
@@ -307,20 +306,20 @@ impl Backing {
         self.pieces_written(dir);
     }
 
-    /// The write of a page has been broken off, perhaps of a directory that has gone meanwhile.
+    /// The write of a page was aborted, possibly of a directory that was removed during it.
     pub(super) fn pieces_aborted(&mut self, dir: Ino) {
         if !self.dirs.contains_key(&dir) {
             self.delete_left(dir);
         }
     }
 
-    /// The directory has been removed.
+    /// The directory was removed.
     pub(super) fn pieces_removed(&mut self, dir: Ino) {
         let Some(pieces) = self.pieces.get_mut(&dir) else { return };
         let pieces = Arc::make_mut(pieces);
         let live = std::mem::take(&mut pieces.live);
         pieces.left.extend(live.into_values().map(|piece| piece.id));
-        // Some may still be on their way.
+        // Pieces of an upload in progress can still arrive.
         if !self.uploads.contains_key(&dir) {
             self.delete_left(dir);
         }
@@ -337,8 +336,7 @@ impl Backing {
         }
     }
 
-    /// Nothing is known of the pieces of a page that somebody else has written, but what is in the
-    /// bucket.
+    /// Forgets the pieces of a page of another writer, except the objects in the bucket.
     pub(super) fn rebuild_pieces(&mut self, dir: Ino, there: impl Iterator<Item = u64>) {
         self.marked.clear();
         self.pieces.remove(&dir);
@@ -348,13 +346,12 @@ impl Backing {
         }
     }
 
-    /// Whether the object of a piece is not to be deleted yet: without its pieces a page cannot be
-    /// read.
+    /// Whether the delete of a piece must wait: without its pieces a page is unreadable.
     pub fn awaits_head(&self, key: &str) -> bool {
         keys::piece_of(key).is_some_and(|(dir, _)| self.deletes.contains_key(&keys::page_key(dir)))
     }
 
-    /// Keys of pieces that may be in the bucket and are of no head that is known to be there.
+    /// Keys of pieces that can exist and belong to no confirmed head.
     pub fn pieces_left(&self) -> impl Iterator<Item = String> {
         self.pieces
             .iter()
@@ -365,13 +362,12 @@ impl Backing {
         self.pieces.get(&dir).into_iter().flat_map(|pieces| &pieces.live)
     }
 
-    /// Whether no pieces are in use but those that are known. Of a page of another's hand a later
-    /// one may still come.
+    /// Whether all pieces in use are recorded. A later page of another writer can have others.
     pub(super) fn knows_pieces(&self, dir: Ino) -> bool {
         self.dirs.get(&dir).is_some_and(|state| !state.stored || state.page.is_some())
     }
 
-    /// The pieces of the page that is in the bucket, for all that is known.
+    /// The recorded pieces of the page in the bucket.
     pub fn pieces_of(&self, dir: Ino) -> Vec<PagePiece> {
         let piece = |(first, piece): (&Name, &Piece)| PagePiece {
             first: first.clone(),
@@ -381,8 +377,8 @@ impl Backing {
         self.live_pieces(dir).map(piece).collect()
     }
 
-    /// Whether the list of pieces in the head that is there is to be told, as soon as that has been
-    /// read: it is not the one that is known, and of another's hand.
+    /// Whether a head just read has another list of pieces than the recorded one, and is of another
+    /// writer, so it must be recorded.
     pub fn wants_pieces(&self, dir: Ino, there: &[PagePiece]) -> bool {
         let live = self.live_pieces(dir).map(|(first, piece)| (first, piece.id));
         self.takes_pieces(dir) && !live.eq(there.iter().map(|piece| (&piece.first, piece.id)))
@@ -426,23 +422,24 @@ impl Backing {
             let is_changed = pieces.live.values().any(|piece| piece.change != PieceChange::None);
             if (is_changed || !pieces.left.is_empty()) && !is_dirty {
                 problems.push(format!(
-                    "pieces of {dir} are to be written, or deleted, and its page is not"
+                    "pieces of {dir} are dirty or pending deletion, and its page is clean"
                 ));
             }
             if !pieces.live.is_empty() && !self.dirs.get(&dir).is_some_and(|dir| dir.stored) {
-                problems.push(format!("the page of {dir} is in pieces and is not there"));
+                problems.push(format!("the page of {dir} in pieces is not stored"));
             }
             if pieces.live.is_empty() && pieces.left.is_empty() {
-                problems.push(format!("an empty list of the pieces of {dir} is kept"));
+                problems.push(format!("the list of pieces of {dir} is empty and not removed"));
             }
             if pieces.live.keys().next().is_some_and(|first| *first != first_name()) {
-                problems.push(format!("names of {dir} are in front of its first piece"));
+                problems.push(format!("the first piece of {dir} starts too late"));
             }
             let mut ids = pieces.left.clone();
             for id in pieces.live.values().map(|piece| piece.id) {
                 if !ids.insert(id) || self.deletes.contains_key(&keys::piece_key(dir, id)) {
-                    problems
-                        .push(format!("piece {id:x} of {dir} is there twice, or to be deleted"));
+                    problems.push(format!(
+                        "piece {id:x} of {dir} is listed twice, or pending deletion"
+                    ));
                 }
             }
         }

@@ -1,23 +1,23 @@
-//! What the node is to do next. Nothing here changes anything.
+//! Plans the node's next work on the bucket. Read-only.
 
 use super::*;
 use std::ops::Bound;
 
-/// Something that the bucket does not have yet.
+/// A file or page that the bucket does not have yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirtyWork {
     File(Ino),
     Page(Ino),
 }
 
-/// What the bucket has of a directory's page.
+/// State of a directory's page.
 pub struct PageState {
     pub dir: Ino,
-    /// The bucket may have one.
+    /// The bucket can have one.
     pub stored: bool,
-    /// Of the one that was written last, or read.
+    /// Tag of the page that was written last or read.
     pub etag: Option<String>,
-    /// Since when it is to be written.
+    /// Time since when the page is dirty.
     pub since: Option<Time>,
 }
 
@@ -26,26 +26,26 @@ pub struct Dirt {
     pub files: u64,
     pub pages: u64,
     pub deletes: u64,
-    /// Of the oldest file or page.
+    /// Age of the oldest file or page.
     pub since: Option<Time>,
 }
 
-/// What brings a file's object nearer to where and what it is to be. Before anything is sent
-/// to a key, [`BackingCommand::UploadBegun`] is logged and checked in [`Backing::uploads`].
+/// The next step that brings a file's object to its key and bytes. Before anything is sent to a
+/// key, [`BackingCommand::UploadBegun`] is logged and checked in [`Backing::uploads`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FlushStep {
-    /// Put the content to `key`. `replaces` is the tag of the object there; `None`: there is none.
+    /// Upload the bytes to `key`. `replaces` is the tag of the object there; `None`: there is none.
     Put {
         key: String,
         replaces: Option<String>,
     },
-    /// Copy the object that has this tag.
+    /// Copy the object with this tag.
     Move {
         from: String,
         to: String,
         etag: String,
     },
-    /// First copy `occupant`, whose only object is where this file's is to be.
+    /// First copy `occupant`, whose only object is at this file's key.
     Evict {
         occupant: Ino,
         from: String,
@@ -56,11 +56,11 @@ pub enum FlushStep {
     AwaitDelete {
         key: String,
     },
-    /// First let the upload of this inode end.
+    /// First wait for the end of this inode's upload.
     AwaitUpload {
         ino: Ino,
     },
-    /// First have what this directory has below its redirect go elsewhere.
+    /// First move the objects below this directory's redirect.
     MakeWay {
         dir: Ino,
     },
@@ -69,8 +69,8 @@ pub enum FlushStep {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PageStep {
-    /// Put an empty object to `marker`, then the page to `key`. `merge`: the page that is
-    /// there has entries that the namespace has not, and is an input of [`Backing::page`].
+    /// Write an empty object to `marker`, then the page to `key`. `merge`: the existing page has
+    /// entries that are not loaded, and is an input of [`Backing::page`].
     Write {
         key: String,
         marker: Option<String>,
@@ -83,30 +83,30 @@ pub enum PageStep {
     Nothing,
 }
 
-/// How the next part of a directory is listed.
+/// Request for the next batch of a directory's listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadPlan {
     pub prefix: String,
     /// Only keys and common prefixes above this one.
     pub after: Option<String>,
-    /// The directory's page, to be read too.
+    /// The directory's page, to be read as well.
     pub page_key: Option<String>,
     pub epoch: u64,
 }
 
-/// What is asked of the bucket to find one name.
+/// Requests that find one name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LookupPlan {
-    /// Objects to be looked for.
+    /// Keys of possible objects.
     pub objects: Vec<String>,
-    /// Prefixes below which anything may be.
+    /// Prefixes of possible directories.
     pub prefixes: Vec<String>,
     pub page_key: Option<String>,
     pub epoch: u64,
 }
 
 impl Backing {
-    /// How much the bucket does not have yet.
+    /// Amount of outstanding work.
     pub fn dirt(&self) -> Dirt {
         let pages = self.queue.iter().filter(|((_, is_dir, _), ())| *is_dir).count() as u64;
         let since = self.queue.first().map(|((since, ..), ())| since);
@@ -114,7 +114,7 @@ impl Backing {
         Dirt { files: self.queue.len() as u64 - pages, pages, deletes, since }
     }
 
-    /// Keys that are being written for what is gone or elsewhere by now: what comes there is to be
+    /// Keys being written for inodes that were removed or moved: the resulting object will be
     /// deleted.
     pub fn unwanted(&self) -> impl Iterator<Item = &str> {
         self.uploads
@@ -123,8 +123,8 @@ impl Backing {
             .map(|(_, upload)| upload.key.as_str())
     }
 
-    /// Since when pages are to be written that tell of an inode: those of the directories of
-    /// its names and, of a directory, its own.
+    /// Time since when a page that records the inode is dirty: the pages of the directories of its
+    /// names and a directory's own page.
     pub fn page_since(&self, namespace: &Namespace, ino: Ino) -> Option<Time> {
         let inode = namespace.inode(ino);
         let parents = inode.iter().flat_map(|inode| namespace.parents(inode));
@@ -132,8 +132,7 @@ impl Backing {
         dirty.map(|page| page.since).min()
     }
 
-    /// The pages that tell of an inode: of the directories of its names, and, of a directory, its
-    /// own.
+    /// The pages that record an inode: those of the directories of its names and a directory's own.
     pub fn pages_of(&self, namespace: &Namespace, ino: Ino) -> Vec<PageState> {
         let inode = namespace.inode(ino);
         let is_recorded = self.files.get(&ino).is_none_or(|file| file.recorded)
@@ -160,7 +159,7 @@ impl Backing {
         self.dirty_after(None).map(|DirtyPoint { since, ino, .. }| (since, ino))
     }
 
-    /// The same, from behind this one on.
+    /// The same, after this position.
     pub fn dirty_after(&self, after: Option<DirtyPoint>) -> impl Iterator<Item = DirtyPoint> {
         let from = after.map_or(Bound::Unbounded, |DirtyPoint { since, is_dir, ino }| {
             Bound::Excluded((since, is_dir, ino))
@@ -179,7 +178,7 @@ impl Backing {
         })
     }
 
-    /// The bucket lacks something of the file, or of the directory's page.
+    /// Whether the bucket lacks changes of the file or of the directory's page.
     pub fn is_dirty(&self, ino: Ino) -> bool {
         let file = self.files.get(&ino).is_some_and(|file| file.dirty.is_some());
         file || self.dirs.get(&ino).is_some_and(|dir| dir.dirty.is_some())
@@ -189,19 +188,19 @@ impl Backing {
         self.deletes.contains_key(&key.to_owned())
     }
 
-    /// Nothing is to be done to the bucket and nothing is under way.
+    /// Whether no work on the bucket is outstanding or in progress.
     pub fn is_settled(&self) -> bool {
         self.queue.is_empty() && self.deletes.is_empty() && self.uploads.is_empty()
     }
 
-    /// The key of an object that is to be deleted, by its tag.
+    /// The key of a pending delete with this tag.
     pub fn deleted_with(&self, tag: &str) -> Option<String> {
         self.deletes.iter().find(|(_, deleted)| deleted.as_deref() == Some(tag)).map(|(key, _)| key)
     }
 
-    /// Objects to be deleted, with the tag that guards against another's hand. Those that a write
-    /// under way may still bring back wait for its end, and so do those that a copy may be known by
-    /// whose file is gone.
+    /// Pending deletes, with the tag that guards against changes of other writers. Excluded are
+    /// keys that an upload in progress can write again, and objects that identify an upload's copy
+    /// of a removed file.
     pub fn deletes(&self) -> impl Iterator<Item = (String, Option<String>)> {
         let is_kept = |key: &str, tag: &Option<String>| {
             let may_be_of = |ino: &Ino, upload: &Upload| {
@@ -212,8 +211,8 @@ impl Backing {
         self.deletes.iter().filter(move |(key, tag)| !is_kept(key, tag))
     }
 
-    /// Writes that had begun. A node that has just started finds out how each one ended
-    /// before it does anything else to their keys.
+    /// Writes in progress. A restarted node determines the outcome of each before it changes their
+    /// keys.
     pub fn uploads(&self) -> impl Iterator<Item = (Ino, &Upload)> {
         self.uploads.iter().map(|(ino, upload)| (*ino, upload))
     }
@@ -222,18 +221,18 @@ impl Backing {
         self.uploads.get(&ino)
     }
 
-    /// Directories whose objects are not below their path.
+    /// Directories with a prefix other than that of their path.
     pub fn redirects(&self) -> impl Iterator<Item = Ino> {
         self.redirects.iter().map(|(_, dir)| dir)
     }
 
-    /// The directory has a redirect, and what is in it is known and can be where its path says.
+    /// Whether the directory has a redirect, is completely loaded, and the prefix of its path is
+    /// free.
     pub fn can_unredirect(&self, namespace: &Namespace, dir: Ino) -> bool {
         self.redirect_to_give_up(namespace, dir).is_some_and(|(_, is_taken)| !is_taken)
     }
 
-    /// The redirect of a directory that is known, and whether something else is where its path
-    /// says.
+    /// The redirect of a complete directory, and whether the prefix of its path is in use.
     pub(super) fn redirect_to_give_up(
         &self,
         namespace: &Namespace,
@@ -250,7 +249,7 @@ impl Backing {
         let Some(dirty) = self.files.get(&ino).and_then(|file| file.dirty) else {
             return FlushStep::Nothing;
         };
-        // An inode whose names are not all known stays where it is.
+        // An inode with names that are not loaded keeps its key.
         let own = if self.unseen.has(ino) {
             self.home_key(namespace, ino)
         } else {
@@ -272,7 +271,7 @@ impl Backing {
         }
     }
 
-    /// What must happen before anything is put to `key` for `ino`.
+    /// The step required before an object is written to `key` for `ino`.
     fn obstacle(&self, namespace: &Namespace, ino: Ino, key: &str) -> Option<FlushStep> {
         if self.deletes.contains_key(&key.to_string()) {
             return Some(FlushStep::AwaitDelete { key: key.into() });
@@ -326,10 +325,11 @@ impl Backing {
         self.dirs.get(&dir)?.page
     }
 
-    /// The object that shows a directory which ebb has made to those who see only keys.
+    /// The marker object, which makes a directory created by ebb visible to tools that see only
+    /// keys.
     pub(super) fn marker(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         let state = self.dirs.get(&dir)?;
-        // One that was made here has its marker for certain once its page is there.
+        // A directory created here has a marker for certain once its page exists.
         let is_there = state.marked && (state.load != Load::Native || state.page.is_some());
         if is_there || state.prefix.is_some() {
             return None;
@@ -337,7 +337,7 @@ impl Backing {
         self.prefix_of(namespace, dir).filter(|prefix| !prefix.starts_with(".ebb/"))
     }
 
-    /// `None` for a directory that is complete.
+    /// `None` for a complete directory.
     pub fn load_plan(&self, namespace: &Namespace, dir: Ino) -> Option<LoadPlan> {
         let state = self.dirs.get(&dir)?;
         let after = match state.load {
@@ -354,7 +354,7 @@ impl Backing {
         })
     }
 
-    /// `None` if nothing in the bucket can have the name.
+    /// `None` if the bucket cannot have the name.
     pub fn lookup_plan(&self, namespace: &Namespace, dir: Ino, name: &Name) -> Option<LookupPlan> {
         let state = self.dirs.get(&dir)?;
         let settled = match state.load {
@@ -379,7 +379,7 @@ impl Backing {
             prefixes.push(format!("{prefix}/"));
         }
         prefixes.retain(|prefix| prefix.len() <= keys::MAX_KEY_BYTES);
-        // Of a directory that was complete the page knows nothing that the namespace does not.
+        // The page of a once complete directory has no name that the namespace does not have.
         let page_key = (state.stored && !self.is_complete(dir)).then(|| keys::page_key(dir));
         Some(LookupPlan { objects, prefixes, page_key, epoch: state.epoch })
     }

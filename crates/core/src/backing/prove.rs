@@ -1,12 +1,12 @@
-//! What the bucket must hold if nobody but this volume has changed it: what `ebb fsck --bucket`
-//! compares with what is there.
+//! The expected contents of the bucket, if no other writer has changed it: `ebb fsck --bucket`
+//! compares them with the bucket.
 
 use super::page::names_told;
 use super::*;
 use crate::namespace::Link;
 use std::collections::BTreeSet;
 
-/// The object that a file's clean bytes are in.
+/// The object with a file's clean bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Claimed {
     pub ino: Ino,
@@ -18,40 +18,40 @@ pub struct Claimed {
 /// The page of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClaimedPage {
-    /// Of the page that was written last; `None` where others wrote it, in which case there need
-    /// not be one.
+    /// Tag of the page that was written last. `None` if another writer wrote it; then it need not
+    /// exist.
     pub etag: Option<String>,
-    /// It is to be written anew: what is there is not what the directory is.
+    /// The page is dirty, so the one in the bucket is outdated.
     pub is_dirty: bool,
 }
 
-/// Whose a key is.
+/// Owner of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
-    /// The home of this file.
+    /// The backing object of this file.
     File(Ino),
-    /// To be deleted, or being written.
+    /// A delete or an upload of the key is pending.
     Waiting,
-    /// No name stands for such a key.
+    /// No name can have such a key.
     Unnameable,
     Nobody,
 }
 
-/// Whose a key of the reserved area is.
+/// Owner of a key in the reserved area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reserved {
-    /// Somebody's, or of the volume itself.
+    /// In use by an inode or by the volume itself.
     Held,
-    /// Nobody refers to it.
+    /// Unreferenced.
     Unreferenced,
-    /// A directory that is not loaded may refer to it.
+    /// An unloaded directory can refer to it.
     Undecided,
-    /// ebb writes no such key.
+    /// Not a key that ebb writes.
     Foreign,
 }
 
 impl Backing {
-    /// Directories from this one on, in the order of their ids.
+    /// Directories in order of their ids, from this one on.
     pub fn directories(&self, from: Ino) -> impl Iterator<Item = Ino> {
         self.dirs.range(from..).map(|(dir, _)| dir)
     }
@@ -60,19 +60,19 @@ impl Backing {
         self.dirs.len()
     }
 
-    /// Below what key a listing must have what the names of the directory stand for, and nothing
-    /// else. `None` where not all of its names are known.
+    /// The prefix below which a listing must contain exactly the directory's names. `None` for an
+    /// incomplete directory.
     pub fn listed_below(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         self.prefix_of(namespace, dir).filter(|_| self.is_complete(dir))
     }
 
-    /// `None` of what has no object, or whose object is being written.
+    /// `None` for an inode without an object, or with an upload in progress.
     pub fn claimed(&self, namespace: &Namespace, ino: Ino) -> Option<Claimed> {
         let (key, Home { etag, len_bytes, .. }) = self.home(namespace, ino)?;
         (!self.uploads.contains_key(&ino)).then_some(Claimed { ino, key, etag, len_bytes })
     }
 
-    /// The objects of the files whose first name is in the directory, but for what is `proved`.
+    /// The objects of files with their primary name in the directory, except those in `proved`.
     pub fn claimed_in(
         &self,
         namespace: &Namespace,
@@ -86,12 +86,12 @@ impl Backing {
         first_names.filter_map(|ino| self.claimed(namespace, ino)).collect()
     }
 
-    /// The objects of files that have no name and are open.
+    /// The objects of open files without a name.
     pub fn claimed_without_name(&self, namespace: &Namespace) -> Vec<Claimed> {
         namespace.orphans.keys().filter_map(|ino| self.claimed(namespace, *ino)).collect()
     }
 
-    /// Whose a key is that was listed for the directory.
+    /// Owner of a key that was listed for the directory.
     pub fn owner_listed(&self, namespace: &Namespace, dir: Ino, key: &str) -> Owner {
         if self.deletes.contains_key(&key.to_owned())
             || self.uploads.values().any(|upload| upload.claims(key))
@@ -109,16 +109,16 @@ impl Backing {
         }
     }
 
-    /// `None` where the bucket need not have one, or it is being written.
+    /// `None` if the bucket need not have a page, or it is being written.
     pub fn claimed_page(&self, dir: Ino) -> Option<ClaimedPage> {
         let state =
             self.dirs.get(&dir).filter(|state| state.stored && !self.uploads.contains_key(&dir))?;
         Some(ClaimedPage { etag: state.page, is_dirty: state.dirty.is_some() })
     }
 
-    /// What a page in the bucket says otherwise than the namespace: of a directory all of whose
-    /// names are known, and whose page does not wait to be written. What it says of the directory
-    /// itself counts of the root alone; of others their parent's page says it.
+    /// The first difference between a page in the bucket and the namespace, for a complete
+    /// directory with a clean page. Attributes of the directory itself are compared only for the
+    /// root; the parent's page records those of others.
     pub fn page_differs(
         &self,
         namespace: &Namespace,
@@ -130,10 +130,10 @@ impl Backing {
             page.entries.binary_search_by(|entry| entry.name.cmp(name)).is_ok()
         };
         if let Some(entry) = here.entries.iter().find(|entry| !of(there, &entry.name)) {
-            return Some(format!("says nothing of {}", entry.name));
+            return Some(format!("lacks {}", entry.name));
         }
         if let Some(entry) = there.entries.iter().find(|entry| !of(&here, &entry.name)) {
-            return Some(format!("tells of {}, which is not there", entry.name));
+            return Some(format!("lists {}, which does not exist", entry.name));
         }
         let (told_here, told_there) = (told_in_order(&here), told_in_order(there));
         let differ = |here: &Installed, there: &Installed| {
@@ -143,25 +143,24 @@ impl Backing {
         if let Some((entry, _)) =
             here.entries.iter().zip(&there.entries).find(|(here, there)| differ(here, there))
         {
-            return Some(format!("tells something else of {}", entry.name));
+            return Some(format!("differs in {}", entry.name));
         }
         let is_same =
             (&here.dir, &here.parent, &here.hidden) == (&there.dir, &there.parent, &there.hidden);
         let record = |page: &DirectoryPage| without_count(page.record.clone());
         let is_told_elsewhere = dir != Ino::ROOT || record(&here) == record(there);
-        (!is_same || !is_told_elsewhere)
-            .then(|| "tells something else of the directory itself".into())
+        (!is_same || !is_told_elsewhere).then(|| "differs in the directory itself".into())
     }
 
-    /// All names of the volume are known.
+    /// Whether every directory is complete.
     pub fn is_loaded(&self) -> bool {
         self.dirs.iter().all(|(dir, _)| self.is_complete(dir))
     }
 
-    /// Whose a key below `.ebb/` is. `is_loaded`: [`Backing::is_loaded`].
+    /// Owner of a key below `.ebb/`. `is_loaded`: result of [`Backing::is_loaded`].
     ///
-    /// What is not known may be in a directory that is not loaded, or was forgotten, and a page
-    /// that tells of it in the bucket.
+    /// An id that is not loaded can be in an unloaded or evicted directory, with a page in the
+    /// bucket that refers to it.
     pub fn reserved(&self, namespace: &Namespace, key: &str, is_loaded: bool) -> Reserved {
         if keys::is_of_the_volume(key) {
             return Reserved::Held;
@@ -198,22 +197,21 @@ impl Backing {
         }
         let is_held = match (what, self.dirs.get(&ino)) {
             ("d", Some(dir)) => dir.has_page(),
-            // What others put there, or what was not loaded yet.
+            // Keys of other writers, or not loaded yet.
             ("p", Some(_)) => true,
             _ => false,
         };
         if is_held { Reserved::Held } else { self.unreferenced(namespace, ino, is_loaded) }
     }
 
-    /// Nothing known refers to a key of the inode.
+    /// No loaded state refers to a key of the inode.
     fn unreferenced(&self, namespace: &Namespace, ino: Ino, is_loaded: bool) -> Reserved {
         let is_known = is_loaded || namespace.inode(ino).is_some();
         if is_known { Reserved::Unreferenced } else { Reserved::Undecided }
     }
 }
 
-/// All names of inodes that have several: which entry tells them, and in what order, is of no
-/// account.
+/// All names of inodes with several. The entry that lists them and their order do not matter.
 fn told_in_order(page: &DirectoryPage) -> BTreeMap<Ino, BTreeSet<&(Ino, Name)>> {
     names_told(&page.entries)
         .into_iter()
@@ -232,7 +230,7 @@ fn without_links(entry: &Installed) -> Installed {
     entry
 }
 
-/// The record of a directory, which counts subdirectories as far as they are loaded.
+/// A directory's record without `nlink`, which counts only loaded subdirectories.
 fn without_count(record: InstalledRecord) -> InstalledRecord {
     InstalledRecord { nlink: 0, ..record }
 }

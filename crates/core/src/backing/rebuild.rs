@@ -1,6 +1,5 @@
-//! What a backup says of the bucket, where nothing else is left of a node and the bucket has gone
-//! on since (decision 14): no file has bytes here, and each has the object that holds its content,
-//! or none.
+//! Combines the backing of a backup with the current bucket, after the loss of a node (decision
+//! 14). No file has cached bytes; each gets the object with its bytes, or none.
 
 use super::*;
 use crate::extent::Extents;
@@ -14,29 +13,29 @@ pub struct Object {
     pub modified: Time,
 }
 
-/// What of a file's content can be had, where that is not all of it.
+/// The recoverable bytes of a file that are not its last ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Loss {
-    /// The object of its last upload: what was written since was on the node alone.
+    /// The object of its last upload: later writes existed only on the lost node.
     Older,
-    /// What the object has become since the backup.
+    /// The object changed after the backup.
     Changed,
-    /// Nothing.
+    /// No bytes.
     Lost,
 }
 
-/// Tag of the object of a file that has none. No store gives it: in conditions of Google's it means
-/// that there is no object.
+/// Tag of the object of a file without one. No store assigns it: in conditions of Google Cloud
+/// Storage it means that the object does not exist.
 const NO_OBJECT: &str = "0";
 
 impl Backing {
-    /// A node was lost with the file's content, and the bucket has nothing of it.
+    /// Whether the file's bytes were lost with a node: the bucket has none of them.
     pub fn is_lost(&self, ino: Ino) -> bool {
         self.files.get(&ino).and_then(|file| file.home).is_some_and(|home| home.etag == NO_OBJECT)
     }
 
-    /// What is to be deleted is deleted only if it is still what it was. The marker of a directory
-    /// is not if there is something in that by now.
+    /// Keeps a pending delete only if its object is unchanged. The delete of a directory's marker
+    /// is dropped if the directory has keys again.
     pub(crate) fn keep_deletes(&mut self, objects: &BTreeMap<String, Object>) {
         let deletes: Vec<(String, Option<String>)> = self.deletes.iter().collect();
         for (key, tag) in deletes {
@@ -56,9 +55,9 @@ impl Backing {
         }
     }
 
-    /// Gives each file its object: the one that it had; or what is at its key; or one that is
-    /// `moved`, for it says whose content it is. Answers with those whose content is not what it
-    /// was.
+    /// Assigns each file its object: the recorded one if unchanged, or the one at its key, or a
+    /// `moved` one, whose tag names the file. Returns the files with other bytes than in the
+    /// backup.
     pub(crate) fn rebuild_files(
         &mut self,
         namespace: &mut Namespace,
@@ -76,7 +75,7 @@ impl Backing {
             .filter_map(|ino| Some((*ino, self.home(namespace, *ino).filter(is_same)?.0)))
             .collect();
         let mut taken: BTreeSet<String> = kept.values().cloned().collect();
-        // Where the others' objects were, those of other files may be by now.
+        // The former keys of the remaining files can hold other files' objects now.
         for ino in files.iter().filter(|ino| !kept.contains_key(ino)) {
             if let Some(key) = self.home_before(*ino) {
                 self.homes.remove(&key);
@@ -118,7 +117,7 @@ impl Backing {
         losses
     }
 
-    /// The file's object is another, or elsewhere.
+    /// Sets a changed or moved object of a file.
     fn settle_at(
         &mut self,
         namespace: &Namespace,
@@ -174,7 +173,7 @@ impl Backing {
             });
             return None;
         }
-        // Where nothing is ever put for another file: who reads it finds no object.
+        // Use a key at which no other file's object is ever written, so a read finds no object.
         extents.rolled_back(ino, NO_OBJECT, size_bytes);
         self.change_file(ino, |file| {
             file.home = Some(Home { key: None, etag: NO_OBJECT.into(), len_bytes: size_bytes });
@@ -185,7 +184,7 @@ impl Backing {
         Some(Loss::Lost)
     }
 
-    /// Directories whose objects have followed them since the backup are where their paths say.
+    /// Directories whose objects were moved after the backup get the prefix of their path.
     pub(crate) fn follow_prefixes(
         &mut self,
         namespace: &Namespace,
@@ -209,15 +208,15 @@ impl Backing {
             if !is_used(&prefix) {
                 self.unredirect(namespace, dir, &prefix, now);
             } else if is_used(&own) {
-                // Some have, and some have not.
+                // Some objects were moved and others were not.
                 self.give_up_redirect(namespace, dir, false);
                 todo.extend(namespace.children(dir).map(|(_, child)| child.ino));
             }
         }
     }
 
-    /// Directories go on from what the bucket has of them, and their pages are written where these
-    /// are not what was written last.
+    /// Resumes each directory from the bucket's state, and marks a page as dirty unless the last
+    /// written one is still there.
     pub(crate) fn rebuild_directories(
         &mut self,
         namespace: &Namespace,
@@ -259,8 +258,8 @@ impl Backing {
         self.pieces.retain(|dir, _| self.dirs.contains_key(dir));
     }
 
-    /// Lets a listing of the whole directory add names: objects that are claimed add none, and of
-    /// directories nor do those of which nothing is left but a marker that is to be deleted.
+    /// Lets a complete listing add names to the directory. It excludes claimed objects, and
+    /// directories of which only a marker with a pending delete is left.
     pub(crate) fn begin_listing(
         &mut self,
         namespace: &Namespace,
@@ -286,7 +285,7 @@ impl Backing {
         Some((prefix, self.dirs.get(&dir)?.epoch))
     }
 
-    /// Names that were removed before the backup, and that somebody has made again since.
+    /// Names that were removed before the backup and exist again in the bucket.
     fn let_in_again(&mut self, dir: Ino, prefix: &str, objects: &BTreeMap<String, Object>) {
         for (dir, name) in follow::below(&self.removed, dir, follow::first_name()) {
             let key = format!("{prefix}{}", keys::segment_of(&name));

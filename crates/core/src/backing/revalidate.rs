@@ -1,19 +1,19 @@
-//! Listing a directory again that has all its names: what others have done to its objects (O-55).
+//! Revalidation: lists a complete directory again to find changes of other writers (O-55).
 //!
-//! New names come by [`BackingCommand::Install`], as with the first listing. An object that is
-//! another or gone is first asked for by itself, as a listing may be older than what was done
-//! here since: [`Backing::contradicted`] says which.
+//! New names arrive by [`BackingCommand::Install`], as from the first listing. An object that
+//! changed or disappeared is first requested on its own, since a listing can be older than changes
+//! made here: [`Backing::contradicted`] returns such names.
 
 use super::*;
 use crate::tree::Value;
 use std::collections::BTreeSet;
 
-/// What the bucket must have of a name, if nobody else has changed it.
+/// The object or prefix that the bucket must hold for a name, unless another writer changed it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Standing {
-    /// Nothing of the file waits to be sent or is under way.
+    /// The file has no outstanding change and no upload.
     Object { ino: Ino, key: String, etag: String },
-    /// Others have made the directory, and nothing about it is on record.
+    /// Another writer created the directory, and no record of it exists.
     Prefix { dir: Ino, prefix: String },
 }
 
@@ -27,7 +27,7 @@ impl Standing {
 
 impl Backing {
     pub(super) fn revalidating(&mut self, namespace: &Namespace, dir: Ino) {
-        // Where a listing may add names already, removals are noted since it began.
+        // If a listing can add names already, removals have been recorded since it began.
         let Some(prefix) = self.prefix_of(namespace, dir).filter(|_| !self.is_open(dir)) else {
             return;
         };
@@ -38,8 +38,9 @@ impl Backing {
         self.keep_out_claimed(dir, &prefix);
     }
 
-    /// A listing is about to be asked for that may add names to a directory which had all of them.
-    /// What is on its way out may be in it, and claimed no longer when it is here.
+    /// Call before a listing that can add names to a complete directory. It can contain objects
+    /// that are being moved or deleted now, with claims that end before the listing arrives: mark
+    /// their names as removed.
     pub(super) fn keep_out_claimed(&mut self, dir: Ino, prefix: &str) {
         let uploads = self
             .uploads
@@ -61,19 +62,19 @@ impl Backing {
         }
     }
 
-    /// The prefix that is to be listed, and the epoch that the answer belongs to. `None` unless
-    /// the directory is being revalidated.
+    /// The prefix to list, and the epoch of the listing. `None` unless the directory is being
+    /// revalidated.
     pub fn revalidation_plan(&self, namespace: &Namespace, dir: Ino) -> Option<(String, u64)> {
         let state = self.dirs.get(&dir).filter(|dir| dir.load == Load::Revalidating)?;
         Some((self.prefix_of(namespace, dir)?, state.epoch))
     }
 
-    /// An answer of another epoch says nothing about the directory.
+    /// A listing requested in another epoch is ignored.
     pub fn load_epoch(&self, dir: Ino) -> Option<u64> {
         self.dirs.get(&dir).map(|dir| dir.epoch)
     }
 
-    /// Which inode an entry of a listing stands for, if it is as the namespace has it.
+    /// The inode of a listing's entry, if the entry matches the namespace.
     pub fn agrees(&self, namespace: &Namespace, listed: &Listed) -> Option<Ino> {
         match listed {
             Listed::Prefix { key } => self.dir_at(namespace, key),
@@ -84,8 +85,8 @@ impl Backing {
         }
     }
 
-    /// Names of the directory whose objects are not as the namespace has them, or not there:
-    /// `agreed` are the inodes that the whole of a listing [agrees](Backing::agrees) on.
+    /// Names of the directory with objects that differ from the namespace or are missing. `agreed`:
+    /// inodes that the complete listing [agrees](Backing::agrees) on.
     pub fn contradicted(
         &self,
         namespace: &Namespace,
@@ -100,8 +101,8 @@ impl Backing {
         names.filter(doubtful).collect()
     }
 
-    /// `None` where the listing of the directory need not have anything: what it has waits to be
-    /// changed, is elsewhere, or is on record besides.
+    /// `None` if the listing need not contain the name: its object is about to change, is
+    /// elsewhere, or has a record.
     pub fn standing(&self, namespace: &Namespace, dir: Ino, name: &Name) -> Option<Standing> {
         let ino = namespace.dentry(dir, name)?.ino;
         if self.uploads.contains_key(&ino) {
@@ -112,14 +113,14 @@ impl Backing {
             return found
                 .then_some(Standing::Prefix { dir: ino, prefix: self.prefix_of(namespace, ino)? });
         }
-        // What has several names is kept as long as any of them.
+        // An inode with several names exists as long as one of them.
         let file = self.files.get(&ino).filter(|file| file.dirty.is_none())?;
         let home = file.home.filter(|home| home.key.is_none())?;
         let only = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink == 1);
         only.then_some(Standing::Object { ino, key: self.key_of(namespace, ino)?, etag: home.etag })
     }
 
-    /// Whether a directory that was found at `prefix` has nothing in it any more.
+    /// Whether a directory found at `prefix` has no names any more.
     pub fn is_deserted(&self, namespace: &Namespace, dir: Ino, name: &Name, prefix: &str) -> bool {
         let Some(Dentry { ino, .. }) = namespace.dentry(dir, name) else { return false };
         let here = self.dirs.contains_key(&ino)

@@ -1,4 +1,4 @@
-//! The bucket's side as a stream of values.
+//! The backing as a sequence of items, for snapshots.
 
 use super::pieces::Piece;
 use super::*;
@@ -53,7 +53,8 @@ impl Backing {
             )
     }
 
-    /// Takes one value of a snapshot. Indices are made anew; [`Backing::check`] at the end.
+    /// Restores one item of a snapshot. Indices are rebuilt; [`Backing::check`] verifies the
+    /// result.
     pub(crate) fn restore(&mut self, item: BackingItem) {
         match item {
             BackingItem::Backed(backed) => self.backed = backed,

@@ -26,8 +26,8 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every name has a segment that leads back to it, unless that is longer than any
-    /// listing shows.
+    /// Every name has a segment that decodes to it, unless the segment is longer than any listing
+    /// shows.
     #[test]
     fn a_name_comes_back_from_its_segment(bytes in bytes()) {
         let Ok(name) = Name::new(&bytes) else { return Ok(()) };
@@ -38,8 +38,8 @@ proptest! {
         }
     }
 
-    /// Every segment that a bucket may have, of whatever origin, has a name that leads back
-    /// to it: no two segments share a name.
+    /// Every possible segment, of any origin, has a name that encodes to it: no two segments share
+    /// a name.
     #[test]
     fn a_segment_comes_back_from_its_name(bytes in bytes()) {
         let Ok(segment) = String::from_utf8(bytes) else { return Ok(()) };
@@ -92,7 +92,7 @@ fn long_and_impossible_keys_come_from_the_inode_id() {
     assert_eq!(split("a"), ("", "a"));
 }
 
-/// Keys that ebb makes for itself do not meet.
+/// Keys that ebb generates never collide.
 #[test]
 fn reserved_keys_differ() {
     let keys = [
@@ -112,8 +112,7 @@ fn prefix(key: &str) -> Listed {
     Listed::Prefix { key: key.into() }
 }
 
-/// A page and a listing that were asked for at one time are taken together only where neither knows
-/// more than the other one.
+/// Page and listing of one time are combined only if neither has more names than the other.
 #[test]
 fn page_and_listing_agree_where_neither_knows_more() {
     let time = Time::default();
@@ -194,8 +193,7 @@ fn page_and_listing_agree_where_neither_knows_more() {
     assert!(!are_agreed(&head, "p/", &[object("p/a"), prefix("p/d/")], true), "there is more");
 }
 
-/// What says whether an object has the name of a directory may come with the next part, and then
-/// behind other objects.
+/// A prefix with the name of an object can come in the next batch, after other objects.
 #[test]
 fn a_part_says_what_it_does_not_know() {
     let entries = |keys: &[&str]| {

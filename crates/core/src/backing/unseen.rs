@@ -1,10 +1,10 @@
-//! Names of inodes that records told of and that have not been seen.
+//! Unresolved links: names of inodes that records list and that are not loaded.
 
 use super::follow::first_name;
 use crate::tree::Tree;
 use ebb_model::{Ino, Name};
 
-/// Inode, directory and name, and in what order the inode's record tells of it.
+/// Inode, directory and name, with the position in the inode's record.
 #[derive(Clone, Default)]
 pub(super) struct Unseen(Tree<(Ino, Ino, Name), u32>);
 
@@ -17,7 +17,7 @@ impl Unseen {
         self.range(ino).next().is_some()
     }
 
-    /// As the record tells of them.
+    /// In the order of the record.
     pub fn of(&self, ino: Ino) -> Vec<(Ino, Name)> {
         let mut names: Vec<_> =
             self.range(ino).map(|((_, dir, name), order)| (order, (dir, name))).collect();
@@ -35,7 +35,7 @@ impl Unseen {
         }
     }
 
-    /// False if it was not there.
+    /// Returns false if it did not exist.
     pub fn remove(&mut self, ino: Ino, dir: Ino, name: &Name) -> bool {
         self.0.remove(&(ino, dir, name.clone())).is_some()
     }
@@ -50,7 +50,7 @@ impl Unseen {
         self.0.iter().map(|(key, _)| key)
     }
 
-    /// Each that has any.
+    /// Each inode with unresolved links.
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
         let mut last = None;
         self.iter().filter_map(move |(ino, ..)| (last.replace(ino) != Some(ino)).then_some(ino))

@@ -3,9 +3,9 @@ use proptest::prelude::*;
 
 const KEY: fn(u64) -> Key = |chunk| (Ino(1), chunk);
 
-/// A working set is used, and then a file ten times as large as the cache is read once, in many
-/// requests per chunk, while the working set is used now and then. Returns how many of its 50
-/// chunks are still there.
+/// A working set is used; then a file of ten times the cache is read once, in many requests per
+/// chunk, with occasional uses of the working set. Returns the number of its 50 chunks that
+/// survive.
 fn kept_by_a_scan(eviction: Eviction) -> usize {
     let mut cache = Cache::new(eviction, 0);
     for chunk in 0..500 {
@@ -28,16 +28,15 @@ fn kept_by_a_scan(eviction: Eviction) -> usize {
     (0..50).filter(|&chunk| cache.entries.contains_key(&KEY(chunk))).count()
 }
 
-/// The scan must not evict the working set. That is what S3-FIFO is for: LRU keeps nothing of it.
+/// The scan must not evict the working set. This is the purpose of S3-FIFO: LRU keeps none of it.
 #[test]
 fn a_scan_evicts_itself() {
     assert_eq!(kept_by_a_scan(Eviction::S3Fifo), 50);
     assert_eq!(kept_by_a_scan(Eviction::Lru), 0);
 }
 
-/// A cache of a few chunks, one of which is used again and again: each chunk of a scan comes in by
-/// pieces and is read for as long as the next one is read ahead. Danger: its own reader seems to
-/// use it again.
+/// A cache of a few chunks, one of which is used repeatedly. Each chunk of a scan arrives in parts
+/// and is read while the next one is read ahead. Danger: its own reader seems to use it again.
 #[test]
 fn a_scan_of_a_small_cache_evicts_itself() {
     let mut cache = Cache::new(Eviction::S3Fifo, 32);
@@ -54,7 +53,7 @@ fn a_scan_of_a_small_cache_evicts_itself() {
     assert!(cache.entries.contains_key(&KEY(0)));
 }
 
-/// Uses decide under LRU, and nothing else.
+/// Under LRU only the last use counts.
 #[test]
 fn what_was_used_last_goes_last() {
     let mut cache = Cache::new(Eviction::Lru, 0);
@@ -68,8 +67,8 @@ fn what_was_used_last_goes_last() {
     assert_eq!(cache.victims(u64::MAX), [2, 4, 0, 3, 1].map(KEY));
 }
 
-/// The cache is full of what was read once, also of what was asked for by name before and is not
-/// used. What is asked for by name has to stay when it has come, and when the next scan goes by.
+/// The cache is full of chunks that were read once, or warmed and not used. A warmed chunk must
+/// survive its arrival and the next scan.
 #[test]
 fn what_was_asked_for_by_name_stays() {
     for eviction in [Eviction::S3Fifo, Eviction::Lru] {
@@ -104,7 +103,7 @@ fn what_was_asked_for_by_name_stays() {
     }
 }
 
-/// A chunk that was evicted comes back soon: it is not new, and outlives what is.
+/// An evicted chunk that returns soon outlives new chunks.
 #[test]
 fn what_comes_back_is_kept() {
     let mut cache = Cache::default();
@@ -141,8 +140,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Under either policy beside the cache goes a plain map of weights: victims are what is in it,
-    /// they are as many bytes as were asked for unless nothing is left, and nothing else leaves.
+    /// Both policies compared with a map of weights. Victims are chunks of the cache with at least
+    /// the requested bytes, unless nothing is left, and no other chunk leaves.
     #[test]
     fn victims_are_what_may_go(lru: bool, steps in prop::collection::vec(step(), 1..80)) {
         let mut cache = Cache::new(if lru { Eviction::Lru } else { Eviction::S3Fifo }, 0);

@@ -1,5 +1,4 @@
-//! Changes of one file, with what is known of it as a whole in hand: that is stored once, however
-//! many of its blocks change.
+//! Changes of one file. The file's state is stored once, however many of its blocks change.
 
 use super::{Block, Extents, FileMap, Home};
 use ebb_model::{Ino, PackRange};
@@ -12,7 +11,7 @@ pub(super) struct Edit<'a> {
 }
 
 impl Extents {
-    /// Lets `change` loose on the file.
+    /// Applies `change` to the file and stores its state.
     pub(super) fn edit(&mut self, ino: Ino, change: impl FnOnce(&mut Edit)) {
         let file = self.files.get(&ino).unwrap_or_default();
         let mut edit = Edit { extents: self, ino, file };
@@ -38,7 +37,7 @@ impl Edit<'_> {
         self.extents.holes.contains(self.ino, block)
     }
 
-    /// Those that are there: a new file has none, and is not searched for them.
+    /// Present blocks. A new file has none and needs no search.
     pub fn list(&self, blocks: Range<u64>) -> Vec<(u64, Block)> {
         if self.file.resident == 0 { Vec::new() } else { self.extents.list(self.ino, blocks) }
     }
@@ -61,7 +60,7 @@ impl Edit<'_> {
         }
     }
 
-    /// Another object counts for what is absent, or none.
+    /// Replaces or removes the backing object for absent blocks.
     pub fn rehome(&mut self, home: Option<Home>) {
         let (before, after) = (self.file.home_blocks(), home.as_ref().map_or(0, Home::blocks));
         self.fill(after..u64::MAX);
@@ -72,8 +71,8 @@ impl Edit<'_> {
             if before < after { self.file.data + absent } else { self.file.data - absent };
     }
 
-    /// A new home begins to count for what is absent. What it did not count for before, from
-    /// block `from` on, was zeros and stays so, whatever the object has there.
+    /// Makes holes of absent blocks from block `from` on that a new object covers: they were zeros
+    /// and stay zeros.
     pub fn keep_zeros(&mut self, from: u64) {
         let end = self.file.home_blocks();
         let mut at = from;
@@ -84,12 +83,12 @@ impl Edit<'_> {
         self.dig(at..end);
     }
 
-    /// Makes holes of absent blocks that the home counts for.
+    /// Makes holes of absent blocks that the object covers.
     pub fn dig(&mut self, blocks: Range<u64>) {
         self.file.data -= self.extents.holes.insert(self.ino, blocks);
     }
 
-    /// The home counts for these blocks again.
+    /// The object counts for these blocks again.
     pub fn fill(&mut self, blocks: Range<u64>) {
         self.file.data += self.extents.holes.remove(self.ino, blocks);
     }

@@ -1,24 +1,24 @@
-//! Extents: which bytes of each file the node has, and which of them nobody else has.
+//! Extents: the cached bytes of each file, and the dirty ones among them, which exist nowhere else.
 //!
-//! A file's store file is sparse, at natural offsets, in blocks of [`BLOCK_BYTES`]. A block
-//! is absent from this map (whatever the store file holds there is not to be read), clean
-//! (the home object has it too) or dirty. What an absent block holds is said by the file's
-//! home: bytes below [`Home::valid_bytes`] are the object's, all others are zeros, and so are
-//! blocks that are holes.
+//! A store file is sparse, with bytes at their own offsets, in blocks of [`BLOCK_BYTES`]. A block
+//! is absent (the store file's bytes there must not be read), clean (the backing object has it) or
+//! dirty. The bytes of an absent block follow from the backing object: below [`Home::valid_bytes`]
+//! they are the object's, all others are zeros. Blocks of holes are zeros.
 //!
 //! Laws:
-//! - The block map changes only by [`Extents::apply`], [`Extents::observe`] and what the
-//!   bucket's records say ([`Extents::uploaded`] and its neighbours).
-//! - A checksum is over the whole of a block's 64 KiB, bytes behind the end of the file
-//!   counting as zeros. A file may therefore grow without any block changing, and only
-//!   writes, cuts and power failures make a checksum void.
-//! - `valid_bytes` never grows but with a new object, so bytes that were once cut off or
-//!   overwritten never come back from an old one.
-//! - A file that is packed has no block that begins behind its range, and no byte behind it that is
-//!   not zero. Ranges do not overlap.
-//! - What is known of an exposed file's blocks may be out of date: their checksums prove nothing,
-//!   and a hole may have bytes. So none of them is let go for what a checksum or a lost sync says.
-//! - A file that nothing is known of has no entry; counters are the sums of what is there.
+//! - The block map changes only by [`Extents::apply`], [`Extents::observe`] and the records of the
+//!   bucket ([`Extents::uploaded`] and its neighbours).
+//! - A checksum covers all 64 KiB of a block; bytes behind the end of the file count as zeros. So a
+//!   file can grow without a change of any block. Only writes, truncations and power failures void
+//!   a checksum.
+//! - `valid_bytes` grows only with a new object, so truncated or overwritten bytes never reappear
+//!   from an old one.
+//! - A packed file has no block that begins behind its pack range, and no non-zero byte behind it.
+//!   Pack ranges do not overlap.
+//! - While a file has writable mappings its block states can be outdated: a checksum proves
+//!   nothing, and a hole can have bytes. So no block is dropped because of a checksum or a lost
+//!   sync.
+//! - A file without any state has no entry. Counters equal the sums of the entries.
 
 mod edit;
 mod packs;
@@ -44,43 +44,44 @@ use std::collections::BTreeMap;
 use std::iter::repeat;
 use std::ops::Range;
 
+/// Extents of all files, with totals in bytes. Laws in the module header.
 #[derive(Clone, Default)]
 pub struct Extents {
     blocks: Tree<(Ino, u64), Block>,
     files: Tree<Ino, FileMap>,
-    /// Absent blocks that are zeros although the home object may have bytes there. No run goes
-    /// beyond the end of what the home has: behind it all that is absent is zeros.
+    /// Absent blocks that are zeros although the object can have bytes there. Holes end with the
+    /// valid part of the object: all absent blocks behind it are zeros anyway.
     holes: BlockRuns,
     packs: Packs,
-    /// Files into whose store file anybody may store past the node.
+    /// Files with writable mappings, through which stores bypass the node.
     exposed: Tree<Ino, ()>,
     resident_bytes: u64,
     dirty_bytes: u64,
 }
 
-/// A block that is in the store file: what the paper's chunk record says (O-35), without a list of
-/// writes, which are made in place, and without a deleted flag: what is cut off is absent.
+/// A present block. It corresponds to the paper's chunk record (O-35), without a list of writes,
+/// which happen in place, and without a deleted flag: truncated blocks are absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Block {
-    /// Of the last write into it; 0 if it came from the bucket.
+    /// Version of the last write to it; 0 if it came from the bucket.
     pub version: Version,
-    /// Block by block, and apart from the page that has the file's attributes (O-37).
+    /// Per block, and independent of the directory page with the file's attributes (O-37).
     pub dirty: bool,
-    /// CRC-32C, or void.
+    /// CRC-32C; `None` is void.
     pub sum: Option<u32>,
 }
 
-/// What is known of a file as a whole.
+/// State of a file as a whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FileMap {
     home: Option<Home>,
-    /// While an upload is under way: how short the file has been since, as (version, length)
-    /// with both strictly increasing. A later and shorter cut makes the ones before it moot.
+    /// During an upload: its truncations as (version, length), both strictly increasing. A later,
+    /// shorter truncation replaces the longer ones before it.
     cuts: Option<Vec<(Version, u64)>>,
     resident: u64,
     dirty: u64,
-    /// Blocks that are not known to be zeros: they are there, or the home has bytes of them.
-    /// Counted anew where a snapshot is read.
+    /// Number of blocks that can be non-zero: present, or with valid bytes of the object.
+    /// Recomputed when a snapshot is read.
     #[serde(skip)]
     data: u64,
     /// Restored from an item of its own.
@@ -118,17 +119,17 @@ impl Value<(Ino, u64)> for Block {
 }
 
 impl FileMap {
-    /// How many leading bytes of absent blocks are the object's.
+    /// Leading bytes that absent blocks have from the object.
     fn valid_bytes(&self) -> u64 {
         self.home.as_ref().map_or(0, |home| home.valid_bytes)
     }
 
-    /// How many blocks the home counts for, if they are absent and no holes.
+    /// Number of blocks with valid bytes of the object, if they are absent and not holes.
     fn home_blocks(&self) -> u64 {
         self.home.as_ref().map_or(0, Home::blocks)
     }
 
-    /// What a block takes of the node's disk. In a pack file that is what lies in its range.
+    /// Disk space of a block. In a pack file only its bytes within the range count.
     fn block_bytes(&self, block: u64) -> u64 {
         let in_range = |range: PackRange| {
             range.len_bytes.saturating_sub(block.saturating_mul(BLOCK_BYTES)).min(BLOCK_BYTES)
@@ -137,22 +138,22 @@ impl FileMap {
     }
 }
 
-/// The object that absent blocks are read from (O-36).
+/// The backing object, from which absent blocks are read (O-36).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Home {
     pub etag: String,
-    /// How many leading bytes of the object are still the file's.
+    /// Leading bytes of the object that are still the file's.
     pub valid_bytes: u64,
 }
 
 impl Home {
-    /// How many blocks it has bytes of.
+    /// Number of blocks with valid bytes.
     fn blocks(&self) -> u64 {
         self.valid_bytes.div_ceil(BLOCK_BYTES)
     }
 }
 
-/// What there is of one file, counted anew.
+/// Recomputed counts of one file.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     resident: u64,
@@ -171,7 +172,7 @@ impl Extents {
             + self.exposed.bytes()
     }
 
-    /// The bucket has all bytes of a file of this length, and all that is known of them.
+    /// Whether the bucket has all bytes of a file of this length, and no other state exists.
     pub fn is_clean(&self, ino: Ino, len_bytes: u64) -> bool {
         let is_whole = |home: &Home| home.valid_bytes == len_bytes;
         self.look(ino, |file| {
@@ -180,7 +181,7 @@ impl Extents {
             && self.holes.next(ino, 0).is_none()
     }
 
-    /// Something of the file is on the node's disk, or has a place there.
+    /// Whether a byte of the file is on the node's disk, or space for it is allocated.
     pub fn is_stored(&self, ino: Ino) -> bool {
         self.look(ino, |file| file.resident > 0 || file.packed.is_some())
     }
@@ -211,7 +212,7 @@ impl Extents {
                     }
                 }
             }),
-            // Recovery reads it from the log; the map does not depend on it.
+            // Only recovery uses it, from the log.
             ExtentCommand::Synced { .. } => {}
             ExtentCommand::Summed { ino, version, ref sums } => self.edit(ino, |edit| {
                 for &(block, sum) in sums {
@@ -238,7 +239,7 @@ impl Extents {
         }
     }
 
-    /// Follows the namespace.
+    /// Applies a change of the namespace.
     pub(crate) fn observe(&mut self, change: &Change) {
         match *change {
             Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => {
@@ -249,8 +250,8 @@ impl Extents {
                     for (block, sum) in touched_blocks(offset, len_bytes)
                         .zip(sums.iter().copied().chain(repeat(None)))
                     {
-                        // A dirty block that has lost its checksum gets one when it is uploaded,
-                        // so that its checksum has to be made void only once until then.
+                        // A dirty block with a void checksum gets one at its upload. So rewrites
+                        // until then need no further command that voids it.
                         let rewritten = edit
                             .block(block)
                             .is_some_and(|block| block.dirty && block.sum.is_none());
@@ -294,7 +295,7 @@ impl Extents {
         });
     }
 
-    /// What is cut off is absent from here on, and the home does not count for it: no flag is
+    /// Truncated blocks become absent, and the object no longer counts for them: no deleted flag is
     /// needed (O-83).
     fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
         self.edit(ino, |edit| {
@@ -313,7 +314,7 @@ impl Extents {
         });
     }
 
-    /// The file's content is the object's, which has just become known.
+    /// Sets the backing object of a newly loaded file.
     pub(crate) fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
         self.edit(ino, |edit| {
             edit.fill(0..u64::MAX);
@@ -321,8 +322,8 @@ impl Extents {
         });
     }
 
-    /// As [`Extents::set_home`] of each, of files of which nothing is known: inode, tag and length
-    /// of the object.
+    /// Equivalent to [`Extents::set_home`] of each file without any state: inode, tag and length of
+    /// the object.
     pub(crate) fn set_homes<'a>(&mut self, homes: impl Iterator<Item = (Ino, &'a str, u64)>) {
         self.files.extend(homes.map(|(ino, etag, len_bytes)| {
             let home = Home { etag: etag.into(), valid_bytes: len_bytes };
@@ -330,9 +331,9 @@ impl Extents {
         }));
     }
 
-    /// From here on, after `version`, it is remembered how far the file is cut while its
-    /// content is sent. How far it was cut before counts for content older than that. What
-    /// has begun and gets the id of an upload began when it did.
+    /// From `version` on truncations are recorded until the upload ends. An earlier truncation
+    /// applies to an upload of older bytes. A multipart upload that gets its id later keeps its
+    /// first version.
     pub(crate) fn upload_begun(&mut self, ino: Ino, version: Version) {
         self.edit(ino, |Edit { file, .. }| {
             let home = file.home.as_ref();
@@ -346,14 +347,14 @@ impl Extents {
         self.edit(ino, |edit| edit.file.cuts = None);
     }
 
-    /// The object is gone; what was not fetched of it reads as zeros.
+    /// The object is gone; absent blocks become zeros.
     pub(crate) fn forget_home(&mut self, ino: Ino) {
         self.edit(ino, |edit| edit.rehome(None));
     }
 
-    /// The object `etag` holds the `len_bytes` that the file had at `version`. That may be
-    /// older than [`Extents::upload_begun`]: a copy of the home, or the home itself, found
-    /// by a node that did not get to send anything.
+    /// The object `etag` holds the `len_bytes` bytes of the file at `version`. This version can
+    /// precede [`Extents::upload_begun`]: a recovered node finds a copy of the object, or the
+    /// object itself, without having sent a byte.
     pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
         let is_exposed = self.is_exposed(ino);
         self.edit(ino, |edit| {
@@ -368,15 +369,16 @@ impl Extents {
                     _ if !state.dirty || state.version > version => {}
                     Some(_) => edit.put(block, Block { dirty: false, ..state }),
                     None if is_exposed => {}
-                    // What was sent had one. Since then a write was about to replace it, or the
-                    // power failed: nobody knows what is here, but the object has it.
+                    // The uploaded block had a checksum. A later write was about to replace it, or
+                    // the power failed: the local bytes are undefined, and the object has the
+                    // uploaded ones.
                     None => edit.take(block),
                 }
             }
         });
     }
 
-    /// The home object was copied: the same bytes under another tag.
+    /// The object was copied: the same bytes under another tag.
     pub fn moved(&mut self, ino: Ino, etag: &str) {
         self.edit(ino, |edit| {
             if let Some(home) = &mut edit.file.home {
@@ -385,8 +387,8 @@ impl Extents {
         });
     }
 
-    /// Somebody else replaced the home object. Dirty blocks stay, and so does what the file
-    /// was cut to: `keep_length` says that the file's own length stands.
+    /// Another writer replaced the object. Dirty blocks and truncations stay. `keep_length`: the
+    /// file's own length takes precedence.
     pub fn replaced(&mut self, ino: Ino, etag: &str, len_bytes: u64, keep_length: bool) {
         self.edit(ino, |edit| {
             for (block, state) in edit.list(0..u64::MAX) {
@@ -402,7 +404,7 @@ impl Extents {
         });
     }
 
-    /// The home object is gone, and all of the file is here: it is to be sent whole.
+    /// The object is gone and every block is present: all of them become dirty.
     pub fn send_again(&mut self, ino: Ino, version: Version) {
         self.edit(ino, |edit| {
             for (block, state) in edit.list(0..u64::MAX) {
@@ -411,13 +413,13 @@ impl Extents {
         });
     }
 
-    /// Nothing counts but the object.
+    /// Drops all local state in favour of the object.
     pub fn rolled_back(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
         self.edit(ino, |edit| edit.drop_blocks(0));
         self.set_home(ino, etag, len_bytes);
     }
 
-    /// Nothing of the file is on the node any more.
+    /// All local bytes of the file were lost.
     pub(crate) fn bytes_lost(&mut self, ino: Ino) {
         self.exposed.remove(&ino);
         self.edit(ino, |edit| {
@@ -426,12 +428,12 @@ impl Extents {
         });
     }
 
-    /// The node has, or may have, bytes of the file that nobody else has.
+    /// Whether the node has, or can have, dirty bytes.
     pub(crate) fn has_unsent(&self, ino: Ino) -> bool {
         self.is_exposed(ino) || self.look(ino, |file| file.dirty > 0)
     }
 
-    /// Nothing but zeros, without a byte of an object or of the node.
+    /// Whether the file is all zeros without bytes of an object or the node.
     pub(crate) fn is_zero_without_home(&self, ino: Ino, size_bytes: u64) -> bool {
         let is_zero = !self.is_exposed(ino) && self.look(ino, |file| file.data == 0);
         size_bytes == 0 || is_zero
@@ -445,7 +447,7 @@ impl Extents {
         self.blocks.get(&(ino, block))
     }
 
-    /// Anybody may store into its store file past the node.
+    /// Whether the file has writable mappings.
     pub fn is_exposed(&self, ino: Ino) -> bool {
         self.exposed.contains_key(&ino)
     }
@@ -474,32 +476,32 @@ impl Extents {
         whole.unwrap_or_else(|| self.sum_bytes(ino, |_| true))
     }
 
-    /// Block by block: for small files, whose blocks are not all of one size.
+    /// Sums block by block: blocks of small files differ in size.
     fn sum_bytes(&self, ino: Ino, counts: impl Fn(&Block) -> bool) -> u64 {
         let blocks = self.list(ino, 0..u64::MAX).into_iter().filter(|(_, state)| counts(state));
         blocks.map(|(block, _)| self.block_bytes(ino, block)).sum()
     }
 
-    /// How many bytes of a file are known to be in holes, in whole blocks up to its end.
+    /// Bytes of a file that are in holes for certain, in whole blocks up to its end.
     pub fn hole_bytes(&self, ino: Ino, size_bytes: u64) -> u64 {
         if size_bytes == 0 {
             return 0;
         }
         let data = self.look(ino, |file| file.data);
         let last = (size_bytes - 1) / BLOCK_BYTES;
-        // It need not be a whole one.
+        // The last block can be partial.
         match self.is_zero(ino, last) {
             true => size_bytes.saturating_sub(data.saturating_mul(BLOCK_BYTES)),
             false => (last + 1).saturating_sub(data).saturating_mul(BLOCK_BYTES),
         }
     }
 
-    /// Every file of which anything is known.
+    /// Every file with any state.
     pub fn files(&self) -> impl Iterator<Item = (Ino, FileMap)> {
         self.files.iter()
     }
 
-    /// Broken laws, in words.
+    /// Descriptions of broken laws.
     pub fn check(&self) -> Vec<String> {
         let mut problems = remembered_wrongly([
             ("blocks", self.blocks.is_recent_so()),
@@ -537,7 +539,7 @@ impl Extents {
                 ));
             }
             if file == FileMap::default() {
-                problems.push(format!("inode {ino}: an empty extent map is kept"));
+                problems.push(format!("inode {ino}: its extent map is empty and not removed"));
             }
         }
         problems
@@ -554,20 +556,20 @@ impl Extents {
         let mut before = None;
         for (ino, run) in self.holes.iter() {
             if run.is_empty() || run.end > self.home_blocks(ino) {
-                problems.push(format!("inode {ino}: the hole {run:?} needs not be remembered"));
+                problems.push(format!("inode {ino}: hole {run:?} is empty or beyond the object"));
             }
             if before.is_some_and(|(other, end)| other == ino && end >= run.start) {
                 problems.push(format!("inode {ino}: the hole {run:?} begins in another"));
             }
             if self.blocks.range((ino, run.start)..(ino, run.end.max(run.start))).next().is_some() {
-                problems.push(format!("inode {ino}: a block in the hole {run:?} is there"));
+                problems.push(format!("inode {ino}: a block in the hole {run:?} is present"));
             }
             before = Some((ino, run.end));
         }
         problems
     }
 
-    /// What is known of a file as a whole, or of one that nothing is known of.
+    /// State of a file; the default for a file without any.
     fn look<T>(&self, ino: Ino, at: impl FnOnce(&FileMap) -> T) -> T {
         self.files.look(&ino, |file| match file {
             Some(file) => at(file),

@@ -1,4 +1,4 @@
-//! Which small files share which pack files, and where in them (C-19, C-22).
+//! Ranges of small files in pack files (C-19, C-22).
 
 use super::Extents;
 use crate::tree::Tree;
@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Default)]
 pub(super) struct Packs {
-    /// Ranges in use, by pack file and start, each with its length and whose it is.
+    /// Used ranges by pack file and start, each with its length and inode.
     ranges: Tree<(PackId, u64), (u64, Ino)>,
-    /// Bytes in use, by pack file.
+    /// Used bytes, by pack file.
     bytes: Tree<PackId, u64>,
 }
 
@@ -38,17 +38,17 @@ impl Packs {
 }
 
 impl Extents {
-    /// Where the bytes of the file are, if not in a store file of its own.
+    /// The pack range of a file; `None` if it has a store file of its own.
     pub fn packed(&self, ino: Ino) -> Option<PackRange> {
         self.look(ino, |file| file.packed)
     }
 
-    /// Pack files that are in use, each with how many bytes of it are.
+    /// Pack files in use, each with its used bytes.
     pub fn packs(&self) -> impl Iterator<Item = (PackId, u64)> {
         self.packs.bytes.iter()
     }
 
-    /// Ranges in use, in order of pack files and starts.
+    /// Used ranges, ordered by pack file and start.
     pub(super) fn packed_files(&self) -> impl Iterator<Item = (PackRange, Ino)> {
         self.packs.ranges.iter().map(used_range)
     }
@@ -57,17 +57,17 @@ impl Extents {
         self.packs.ranges.len() as u64
     }
 
-    /// Ranges in use of one pack file, in order.
+    /// Used ranges of one pack file, in order.
     pub fn packed_in(&self, pack: PackId) -> impl Iterator<Item = (PackRange, Ino)> {
         self.packs.ranges.range((pack, 0)..=(pack, u64::MAX)).map(used_range)
     }
 
-    /// What a block takes of the node's disk. In a pack file that is what lies in its range.
+    /// Disk space of a block. In a pack file only its bytes within the range count.
     pub fn block_bytes(&self, ino: Ino, block: u64) -> u64 {
         self.look(ino, |file| file.block_bytes(block))
     }
 
-    /// Takes a range from a snapshot, before the file's blocks.
+    /// Restores a range from a snapshot, before the file's blocks.
     pub(super) fn restore_packed(&mut self, ino: Ino, range: PackRange) {
         self.packs.insert(ino, range);
         self.files.change(&ino, |file| file.packed = Some(range));
@@ -80,7 +80,7 @@ impl Extents {
         for (range, ino) in self.packed_files() {
             let PackRange { pack, start, len_bytes } = range;
             if self.packed(ino) != Some(range) {
-                problems.push(format!("inode {ino}: it is not where pack file {} has it", pack.0));
+                problems.push(format!("inode {ino}: not at its range of pack file {}", pack.0));
             }
             let is_possible = len_bytes > 0
                 && len_bytes <= PACKED_BYTES
@@ -122,7 +122,7 @@ impl Extents {
                 .packed
                 .is_some_and(|range| !self.packs.ranges.contains_key(&(range.pack, range.start)))
             {
-                problems.push(format!("inode {ino}: no pack file has it where it is"));
+                problems.push(format!("inode {ino}: no pack file lists its range"));
             }
         }
         problems

@@ -1,12 +1,12 @@
-//! Questions of the node: where bytes are to be read from, what a write needs first, what
-//! can be evicted.
+//! Read-only plans for the node: sources of a read, preparations of a write, candidates of
+//! eviction.
 
 use super::{Block, Extents, FileMap};
 use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
 use std::ops::Range;
 
-/// Blocks that a write covers in full. The last block of a file is covered only if all of its 64
-/// KiB are.
+/// Blocks that a write covers completely. The last block of a file counts only with all of its 64
+/// KiB.
 pub fn whole_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
     let first = offset.div_ceil(BLOCK_BYTES);
     let end = offset.saturating_add(len_bytes) / BLOCK_BYTES;
@@ -21,8 +21,7 @@ pub fn touched_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
     offset / BLOCK_BYTES..offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES)
 }
 
-/// Of the blocks that a write touches the checksums, where there are only those of the blocks that
-/// it covers in full.
+/// Checksums of the touched blocks, from those of the fully covered ones.
 pub(crate) fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec<Option<u32>> {
     let is_whole = whole_blocks(offset, len_bytes);
     let of = |block: u64| {
@@ -34,14 +33,14 @@ pub(crate) fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec
     touched_blocks(offset, len_bytes).map(of).collect()
 }
 
-/// Where a run of bytes is.
+/// The source of a range of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
     /// In the store file.
     Local,
-    /// In the home object, at the same offset; its blocks are to be filled first.
+    /// In the backing object, at the same offset; its blocks must be filled first.
     Remote,
-    /// Nowhere: zeros.
+    /// A hole: zeros.
     Zero,
 }
 
@@ -51,8 +50,8 @@ pub struct Segment {
     pub range: Range<u64>,
 }
 
-/// How an absent block is made present: its first `home_bytes` are the object's at the same
-/// offset, the rest of the block is zeros. The store file may hold anything there before.
+/// Makes an absent block present: its first `home_bytes` are the object's at the same offset, the
+/// rest is zeros. The store file's former bytes there are undefined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
     pub block: u64,
@@ -66,20 +65,20 @@ impl Fill {
     }
 }
 
-/// A block of which a part is to become zeros.
+/// A block that is zeroed in part.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Edge {
-    /// These bytes of it are to be overwritten.
+    /// These present bytes are to be overwritten.
     Present { bytes: Range<u64>, dirty: bool },
-    /// It has bytes of the object there, and is to be filled first.
+    /// The object has bytes there: the block must be filled first.
     Missing(Fill),
 }
 
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
 impl Extents {
-    /// `range` of a file of `size_bytes`, in order and without gaps; cut at the end of the file.
-    /// What was written lies over what the object has (O-81).
+    /// Segments of `range` in a file of `size_bytes`, in order and without gaps, cut at the end of
+    /// the file. Written bytes take precedence over the object's (O-81).
     pub fn plan_read(&self, ino: Ino, range: Range<u64>, size_bytes: u64) -> Vec<Segment> {
         let end = range.end.min(size_bytes);
         let valid_bytes = self.valid_bytes(ino);
@@ -106,16 +105,15 @@ impl Extents {
         segments
     }
 
-    /// How the absent ones of `blocks` are filled.
+    /// The fills of the absent blocks among `blocks`.
     pub fn fills(&self, ino: Ino, blocks: Range<u64>) -> Vec<Fill> {
         let absent = blocks.filter(|block| !self.blocks.contains_key(&(ino, *block)));
         absent.map(|block| Fill { block, home_bytes: self.home_bytes(ino, block) }).collect()
     }
 
-    /// Absent blocks that the write covers in part, at most two, to be filled before it: bytes may
-    /// be written anywhere (O-40). The paper notes what is written beside the object and merges
-    /// (O-81); here it is written in place. No bytes are asked of the object that the write
-    /// replaces anyway.
+    /// Partly covered absent blocks, at most two, to be filled before the write: writes can start
+    /// anywhere (O-40). The paper records writes beside the object and merges them (O-81); here
+    /// writes happen in place. Bytes that the write replaces are not fetched.
     pub fn missing_for_write(&self, ino: Ino, offset: u64, len_bytes: u64) -> Vec<Fill> {
         let touched = touched_blocks(offset, len_bytes);
         let whole = whole_blocks(offset, len_bytes);
@@ -136,7 +134,7 @@ impl Extents {
         partial.into_iter().map(fill).collect()
     }
 
-    /// The blocks of a range that are to be zeroed in part, at most two: those that need it.
+    /// The blocks that zeroing a range changes in part, at most two.
     pub fn edges(&self, ino: Ino, range: &Range<u64>) -> Vec<Edge> {
         let mut blocks = vec![range.start / BLOCK_BYTES, range.end / BLOCK_BYTES];
         blocks.dedup();
@@ -160,8 +158,8 @@ impl Extents {
         runs(self.list(ino, blocks).into_iter().map(|(block, _)| block))
     }
 
-    /// The first present block at or behind this one, of its file or a later one, with those that
-    /// follow it, at most `limit`.
+    /// The first present block at or after `from`, in its file or a later one, with the contiguous
+    /// ones after it, at most `limit`.
     pub fn next_resident(&self, from: (Ino, u64), limit: u64) -> Option<(Ino, Range<u64>)> {
         let mut blocks = self.blocks.range(from..).map(|(at, _)| at);
         let (ino, first) = blocks.next()?;
@@ -172,7 +170,7 @@ impl Extents {
         Some((ino, first..first + 1 + more as u64))
     }
 
-    /// Runs of blocks that are present and nowhere else.
+    /// Runs of dirty blocks.
     pub fn dirty_runs(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
         runs(
             self.list(ino, blocks)
@@ -182,8 +180,8 @@ impl Extents {
         )
     }
 
-    /// The home object has these bytes at the same offset, whether they are here as well or not. Of
-    /// blocks without a checksum nobody knows what they are here.
+    /// Whether the object has exactly these bytes at the same offset, cached or not. A block with a
+    /// void checksum can differ.
     pub fn is_as_in_home(&self, ino: Ino, range: Range<u64>) -> bool {
         let blocks = touched_blocks(range.start, range.end - range.start);
         range.end <= self.valid_bytes(ino)
@@ -195,7 +193,7 @@ impl Extents {
                 .all(|(_, state)| !state.dirty && state.sum.is_some())
     }
 
-    /// Blocks without a checksum, in order: they may be overwritten without a word in the log.
+    /// Blocks with a void checksum, in order: they can be overwritten without a command.
     pub fn void_blocks(&self) -> impl Iterator<Item = (Ino, u64)> {
         self.blocks.iter().filter(|(_, state)| state.sum.is_none()).map(|(at, _)| at)
     }
@@ -205,12 +203,12 @@ impl Extents {
         !self.blocks.contains_key(&(ino, block)) && self.home_bytes(ino, block) == 0
     }
 
-    /// Whether the block is absent and zeros, whatever the object has there.
+    /// Whether the block is in a hole: absent and zeros, whatever the object has there.
     pub fn is_hole(&self, ino: Ino, block: u64) -> bool {
         self.holes.contains(ino, block)
     }
 
-    /// Blocks of one chunk that are present, for verification.
+    /// Present blocks of one chunk, for verification.
     pub fn chunk_blocks(&self, ino: Ino, chunk: u64) -> impl Iterator<Item = (u64, Block)> {
         let first = chunk.saturating_mul(BLOCKS_PER_CHUNK);
         self.blocks
@@ -218,15 +216,15 @@ impl Extents {
             .map(|((_, block), state)| (block, state))
     }
 
-    /// Runs of clean blocks of one chunk: what evicting it makes absent.
+    /// Runs of clean blocks of one chunk: its eviction makes them absent.
     pub fn clean_runs(&self, ino: Ino, chunk: u64) -> Vec<Range<u64>> {
         runs(
             self.chunk_blocks(ino, chunk).filter(|(_, state)| !state.dirty).map(|(block, _)| block),
         )
     }
 
-    /// Chunks that have any block, with their resident and dirty bytes, in order: what a
-    /// node that has just started fills its eviction order from.
+    /// Chunks with present blocks, with their resident and dirty bytes, in order. A restarted node
+    /// builds its eviction order from them.
     pub fn chunks(&self) -> impl Iterator<Item = ResidentChunk> {
         let mut blocks = self.blocks.iter().peekable();
         std::iter::from_fn(move || {
@@ -252,7 +250,7 @@ impl Extents {
         self.look(ino, FileMap::valid_bytes)
     }
 
-    /// How many leading bytes of an absent block are the object's.
+    /// Leading bytes that an absent block has from the object.
     pub(super) fn home_bytes(&self, ino: Ino, block: u64) -> u64 {
         let home_bytes = self
             .valid_bytes(ino)
@@ -262,7 +260,7 @@ impl Extents {
     }
 }
 
-/// Runs of numbers that come in order.
+/// Groups ascending numbers into runs.
 pub fn runs(blocks: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     let mut runs = Vec::<Range<u64>>::new();
     for block in blocks {

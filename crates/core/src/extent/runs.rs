@@ -1,4 +1,4 @@
-//! Sets of blocks of files, as runs of them.
+//! Sets of blocks of files, stored as runs.
 //!
 //! Law: runs of a file neither overlap nor touch, and none is empty.
 
@@ -6,7 +6,8 @@ use crate::tree::Tree;
 use ebb_model::Ino;
 use std::ops::Range;
 
-/// By inode and end, so that the run a block is in is the first one behind it: to its first block.
+/// Maps inode and end to the first block. The run of a block is the first one with an end behind
+/// it.
 #[derive(Clone, Default)]
 pub struct BlockRuns(Tree<(Ino, u64), u64>);
 
@@ -30,14 +31,14 @@ impl BlockRuns {
         self.0.iter().map(|((ino, end), first)| (ino, first..end))
     }
 
-    /// How many of the blocks were in no run before.
+    /// Returns the number of newly added blocks.
     pub fn insert(&mut self, ino: Ino, blocks: Range<u64>) -> u64 {
         if blocks.is_empty() {
             return 0;
         }
         let Range { mut start, mut end } = blocks;
         let mut there = 0;
-        // Runs that touch it at either side become one with it.
+        // Runs that touch it on either end merge with it.
         while let Some(run) = self.next(ino, start.saturating_sub(1)).filter(|run| run.start <= end)
         {
             self.0.remove(&(ino, run.end));
@@ -48,7 +49,7 @@ impl BlockRuns {
         end - start - there
     }
 
-    /// How many of the blocks were in a run before.
+    /// Returns the number of removed blocks.
     pub fn remove(&mut self, ino: Ino, blocks: Range<u64>) -> u64 {
         let mut there = 0;
         if blocks.is_empty() {

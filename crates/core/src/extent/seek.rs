@@ -1,11 +1,10 @@
-//! SEEK_DATA and SEEK_HOLE: what is in the store file or in the bucket is data, what is
-//! known to be zeros is a hole.
+//! SEEK_DATA and SEEK_HOLE: bytes in the store file or in the object are data, zeros are holes.
 
 use super::Extents;
 use ebb_model::{BLOCK_BYTES, Ino};
 
 impl Extents {
-    /// The first byte of data at `offset` or behind it; `None` if none is left.
+    /// The first byte of data at `offset` or behind it; `None` if there is none.
     pub fn seek_data(&self, ino: Ino, offset: u64, size_bytes: u64) -> Option<u64> {
         let mut at = offset;
         while at < size_bytes {
@@ -17,7 +16,7 @@ impl Extents {
             if at < zeros_from {
                 return Some(at);
             }
-            // Behind the hole or what the home counts for, only blocks that are there are data.
+            // Behind a hole, or behind the valid part of the object, only present blocks are data.
             let next = match self.holes.next(ino, block).filter(|run| run.contains(&block)) {
                 Some(run) if run.end < self.home_blocks(ino) => run.end,
                 _ => self
@@ -31,8 +30,8 @@ impl Extents {
         None
     }
 
-    /// The first byte of a hole at `offset` or behind it; the end of the file is one. `None`
-    /// if `offset` is there or behind.
+    /// The first byte of a hole at `offset` or behind it; the end of the file counts as one. `None`
+    /// if `offset` is at the end or behind it.
     pub fn seek_hole(&self, ino: Ino, offset: u64, size_bytes: u64) -> Option<u64> {
         let mut at = offset;
         if at >= size_bytes {
@@ -49,7 +48,7 @@ impl Extents {
             if at >= zeros_from {
                 return Some(at);
             }
-            // All of the home is data up to the next hole in it, or to its last block.
+            // The object's bytes are data up to the next hole, or to its last block.
             let border =
                 self.holes.next(ino, block).map_or(u64::MAX, |run| run.start).min(home_blocks - 1);
             at = if border > block { border * BLOCK_BYTES } else { zeros_from };

@@ -1,4 +1,4 @@
-//! Extents as a stream of values.
+//! Extents as a sequence of items, for snapshots.
 
 use super::{Block, Extents, FileMap, Home};
 use ebb_model::{Ino, PackRange};
@@ -6,12 +6,12 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExtentItem {
-    /// Comes before its blocks.
+    /// Precedes the file's blocks.
     File {
         ino: Ino,
         map: FileMap,
     },
-    /// Blocks without a gap.
+    /// Consecutive blocks.
     Run {
         ino: Ino,
         first: u64,
@@ -22,7 +22,7 @@ pub enum ExtentItem {
         first: u64,
         end: u64,
     },
-    /// Comes before the file's blocks.
+    /// Precedes the file's blocks.
     Packed {
         ino: Ino,
         range: PackRange,
@@ -32,7 +32,7 @@ pub enum ExtentItem {
     },
 }
 
-/// Longest run in one item: a chunk's worth.
+/// Longest run in one item: the blocks of one chunk.
 const RUN_BLOCKS: usize = 256;
 
 impl Extents {
@@ -60,8 +60,8 @@ impl Extents {
         files.chain(packed).chain(runs).chain(holes).chain(exposed)
     }
 
-    /// Takes one value of a snapshot. Counters in it are taken as they are: [`Extents::check`] at
-    /// the end.
+    /// Restores one item of a snapshot. Counters are trusted here; [`Extents::check`] verifies the
+    /// result.
     pub fn restore(&mut self, item: ExtentItem) {
         match item {
             ExtentItem::File { ino, mut map } => {

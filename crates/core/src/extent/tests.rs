@@ -1,5 +1,5 @@
-//! Beside the map goes a naive model that says of every quarter of a block what a reader
-//! must see, what the store file holds, and what the object holds.
+//! Extents compared with a naive model, which records for every quarter of a block the bytes that a
+//! reader must see, those of the store file and those of the object.
 
 use super::*;
 use crate::namespace::zero_span;
@@ -12,7 +12,7 @@ const CELLS: usize = 24;
 const CELLS_PER_BLOCK: usize = 4;
 const BLOCKS: u64 = (CELLS / CELLS_PER_BLOCK) as u64;
 
-/// What a cell holds: 0 for zeros, else the version that wrote it.
+/// Contents of the cells: 0 for zeros, else the version that wrote them.
 type Cells = [u64; CELLS];
 
 struct World {
@@ -22,9 +22,9 @@ struct World {
     truth: Cells,
     store: Cells,
     object: Option<(String, Cells, usize)>,
-    /// Whose content the object is.
+    /// Version of the file in the object.
     object_version: u64,
-    /// Content, length and version when the upload under way began to read.
+    /// Contents, length and version of the file when the current upload began to read it.
     upload: Option<(Cells, usize, u64)>,
 }
 
@@ -64,20 +64,20 @@ enum Step {
         len: usize,
     },
     Fetch(usize),
-    /// So many blocks.
+    /// This number of blocks.
     Evict(usize, u64),
     Sum(usize),
     PowerCut(usize, u64),
     UploadBegin,
     UploadEnd,
     UploadAbort,
-    /// A node that has started finds the object of before at the key of an upload.
+    /// A restarted node finds the former object at the key of an upload.
     UploadFound,
     Move,
     Replace(usize),
-    /// To a range of so many units, if the file fits there; to a store file of its own with 0.
+    /// To a pack range of this many units, if the file fits; 0: to a store file of its own.
     Pack(u64),
-    /// The node has lost its disk, and nothing that only it had.
+    /// The node loses its disk, but no dirty bytes.
     LoseBytes,
     RollBack,
 }
@@ -131,14 +131,14 @@ impl World {
         Stamp { time: Time::from_secs(0), version: Version(self.version) }
     }
 
-    /// As the node does before it writes.
+    /// Like the node before a write.
     fn make_room(&mut self, end: u64) {
         if self.extents.packed(INO).is_some_and(|range| range.len_bytes < end) {
             self.extents.apply(&ExtentCommand::Packed { ino: INO, range: None });
         }
     }
 
-    /// Of every other small file that has nothing yet the write itself says where it is.
+    /// For half of the small files without blocks the first write itself assigns the pack range.
     fn first_room(&self, end: u64) -> Option<PackRange> {
         let is_first = self.extents.resident_bytes_of(INO) == 0
             && end <= PACKED_BYTES
@@ -151,7 +151,7 @@ impl World {
         })
     }
 
-    /// All of a block is known once this is written.
+    /// Whether the whole block is defined after this write.
     fn is_known_with(&self, offset: u64, len_bytes: u64, block: u64) -> bool {
         let appends = offset.max(block * BLOCK_BYTES) >= self.size as u64 * CELL;
         let has_sum = |state: Block| appends && state.sum.is_some();
@@ -159,7 +159,7 @@ impl World {
             || self.extents.block(INO, block).is_none_or(has_sum)
     }
 
-    /// The object's cells where it has any, zeros behind: what a fetch brings.
+    /// The result of a fetch: the object's cells, then zeros.
     fn fill(&mut self, fill: Fill) {
         let from_home = (fill.home_bytes / CELL) as usize;
         assert_eq!(fill.home_bytes % CELL, 0);
@@ -256,7 +256,7 @@ impl World {
                 let stamp = self.stamp();
                 let whole = whole_blocks(span.start, span.end - span.start);
                 for block in whole.clone() {
-                    // What is punched later, or never if the node dies before.
+                    // Punched later, or never if the node dies first.
                     self.store[cells_of(block)].fill(u64::MAX);
                 }
                 self.extents.observe(&Change::Zeroed { ino: INO, range: span, edges, stamp });
@@ -266,7 +266,7 @@ impl World {
                 let Some((etag, ..)) = self.object.clone() else { return };
                 let block = block as u64;
                 if self.extents.is_zero(INO, block) {
-                    // Nobody fetches a hole, and an answer that was on its way is not taken.
+                    // A hole is never fetched, and a late reply is ignored.
                     if self
                         .extents
                         .home(INO)
@@ -286,7 +286,7 @@ impl World {
                     self.fill(fill);
                 }
                 self.make_room((block + 1) * BLOCK_BYTES);
-                // A late answer about an object that is the home no longer changes nothing.
+                // A late reply for an object that was replaced changes nothing.
                 let sums = vec![sum_of(&self.store[cells_of(block)])];
                 self.extents.apply(&ExtentCommand::Present {
                     ino: INO,
@@ -308,7 +308,7 @@ impl World {
             Step::Sum(block) => {
                 let sum = sum_of(&self.store[cells_of(block as u64)]);
                 let sums = vec![(block as u64, sum)];
-                // Computed before the last write: must not be believed.
+                // Computed before the last write: must be rejected.
                 let before = Version(self.version.saturating_sub(1));
                 if self.extents.block(INO, block as u64).is_some_and(|state| state.version > before)
                 {
@@ -388,7 +388,7 @@ impl World {
                 }
             }
             Step::Replace(len) => {
-                // Only a file that is as its home says follows an outside change in length.
+                // A file follows an outside change in length only if it equals its object.
                 if self.object.is_none()
                     || self.upload.is_some()
                     || self.extents.dirty_bytes_of(INO) > 0
@@ -479,7 +479,7 @@ impl World {
 }
 
 impl World {
-    /// Block by block: neither is it in the store file nor has the home any byte of it.
+    /// Checks every block: a hole is neither in the store file nor has valid bytes of the object.
     fn check_holes(&self) {
         let size_bytes = self.size as u64 * CELL;
         let blocks =
@@ -489,8 +489,7 @@ impl World {
         assert_eq!(self.extents.hole_bytes(INO, size_bytes), holes.sum::<u64>());
     }
 
-    /// What is said to be as in the home is what the object has, now and when the upload under way
-    /// began.
+    /// Bytes reported as equal to the object's equal them, now and when the current upload began.
     fn check_home(&self) {
         for (start, end) in
             (0..self.size).flat_map(|start| (start + 1..=self.size).map(move |end| (start, end)))
@@ -510,7 +509,7 @@ impl World {
         }
     }
 
-    /// Cell by cell, from where reads come.
+    /// Checks every cell against the source of reads.
     fn check_seeks(&self) {
         let size_bytes = self.size as u64 * CELL;
         let plan = self.extents.plan_read(INO, 0..u64::MAX, size_bytes);
@@ -542,9 +541,9 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever is written, cut, fetched, evicted, lost in a power cut, uploaded while it
-    /// changes, moved or replaced by others: a reader sees what was written, no checksum is
-    /// of other content, and what is clean can be had again from the object.
+    /// After any sequence of writes, truncations, fetches, evictions, power cuts, uploads of a
+    /// changing file, moves and outside changes: a reader sees the written bytes, every checksum
+    /// matches, and clean blocks can be fetched again from the object.
     #[test]
     fn readers_see_what_was_written(steps in prop::collection::vec(step(), 1..60)) {
         let mut world = World::new();
@@ -586,7 +585,7 @@ fn what_was_sent_is_as_in_the_home_until_it_changes() {
     assert!(!world.extents.is_as_in_home(INO, range(0..1)), "anybody may have written");
 }
 
-/// The log may hold anything: numbers at the edge of their types are refused or cut.
+/// The log can contain anything: extreme numbers are rejected or cut.
 #[test]
 fn absurd_numbers_do_no_harm() {
     let mut extents = Extents::default();
@@ -659,9 +658,9 @@ fn a_scrub_walks_over_everything_that_is_there() {
     assert_eq!(extents.next_resident((Ino(9), u64::MAX), 3), None);
 }
 
-/// Situation: a file is exposed, has clean and dirty blocks and one without a checksum. Danger: a
-/// checksum, an unclean end or an upload says that what is there is not it. Expectation: nothing is
-/// let go, a snapshot tells of it, and what is found stored is dirty.
+/// Situation: a file with writable mappings has clean and dirty blocks and one with a void
+/// checksum. Danger: a checksum, an unclean stop or an upload drops a block. Expectation: no block
+/// is dropped, a snapshot records the mappings, and stored blocks are dirty.
 #[test]
 fn of_an_exposed_file_nothing_is_let_go() {
     let mut extents = Extents::default();

@@ -1,9 +1,8 @@
-//! Which change last wrote each byte that a power cut may have taken.
+//! The last writer of each byte that a power cut could lose.
 //!
 //! Laws:
-//! - A byte is in it from the command that wrote it until a sync covers that command.
-//! - Each byte has one last writer: what an earlier one wrote there is of no use any more,
-//!   whoever brings it.
+//! - A byte is recorded from the command that wrote it until a sync covers that command.
+//! - Each byte has one last writer: bytes of an earlier one are obsolete.
 
 use ebb_model::{Ino, LogIndex, Version};
 use std::collections::BTreeMap;
@@ -33,7 +32,7 @@ impl Unforced {
         }
     }
 
-    /// The bytes are somebody's who still has them, or nobody's.
+    /// These bytes need no replay any more: they were replaced or are available elsewhere.
     pub fn superseded(&mut self, ino: Ino, bytes: Range<u64>) {
         let Some(pieces) = self.files.get_mut(&ino) else { return };
         let before = pieces.range(..bytes.start).next_back().map(|(start, piece)| (*start, *piece));
@@ -51,7 +50,7 @@ impl Unforced {
         }
     }
 
-    /// Commands up to `upto` are synced, of one file or of all.
+    /// A sync covers the commands `<= upto`, for one file or all.
     pub fn synced(&mut self, only: Option<Ino>, upto: LogIndex) {
         for (_, pieces) in
             self.files.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino))
@@ -69,7 +68,7 @@ impl Unforced {
         self.files.clear();
     }
 
-    /// The bytes of a file that the change of this version was the last to write.
+    /// The bytes of a file whose last writer is the change of this version.
     pub fn last_written(&self, ino: Ino, version: Version) -> impl Iterator<Item = Range<u64>> {
         let pieces = self.files.get(&ino).into_iter().flatten();
         pieces
@@ -103,7 +102,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside it goes the last writer of every single byte.
+        /// Compared with an array of the last writer of every byte.
         #[test]
         fn every_byte_has_its_last_writer(steps in prop::collection::vec(step(), 0..60)) {
             let mut unforced = Unforced::default();

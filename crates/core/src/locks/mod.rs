@@ -1,17 +1,17 @@
-//! Advisory locks of all sessions: who holds what, who waits for what.
+//! Advisory locks of all sessions, and the queue of waits for them.
 //!
 //! Laws:
-//! - No two parties hold, or have reserved, conflicting locks on one byte of a file.
-//! - What a party holds changes only by its own requests, and by the end of its session. A
-//!   lock that was waited for is *reserved* for whoever waited, which keeps others out, until
-//!   it asks again and has it; so a client always knows what its owners hold.
-//! - Among those who wait and can be served the first come is served first. As in the kernel,
-//!   nobody is held back for the sake of somebody who waits.
-//! - A request is executed once per transaction id, as in [`crate::session`].
+//! - No two parties hold or have reserved conflicting locks on one byte of a file.
+//! - The locks of a party change only by its own requests and by the end of its session. A lock
+//!   granted to a wait is *reserved*: it excludes other parties, and the party gets it with its
+//!   next request. So a client always has the exact locks of its owners.
+//! - Waits that can be granted are granted in order of arrival. As in the kernel, a queued wait
+//!   never blocks a request that does not conflict with a held lock.
+//! - A request executes once per transaction id, as in [`crate::session`].
 //!
-//! It is not in the log: a node that starts anew begins with an empty table, and clients
-//! reclaim what they hold before anybody is served (docs/decisions/0006-locks.md). Leases will
-//! stand beside it: they too conflict, are waited for and are reclaimed.
+//! The table is not in the log: a restarted node begins with an empty table, and clients reclaim
+//! their locks before any request is served (docs/decisions/0006-locks.md). Leases will follow the
+//! same rules of conflict, waiting and reclaim.
 
 mod ranges;
 #[cfg(test)]
@@ -23,6 +23,7 @@ pub use ranges::Ranges;
 use ebb_model::*;
 use std::collections::BTreeMap;
 
+/// Locks and waits of all sessions. Laws in the module header.
 #[derive(Default, Debug)]
 pub struct LockTable {
     files: BTreeMap<Ino, File>,
@@ -31,13 +32,13 @@ pub struct LockTable {
     ended: Vec<(SessionId, u64)>,
 }
 
-/// Who holds locks that do not conflict with each other.
+/// An owner in a session. Locks of one party never conflict with each other.
 type Party = (SessionId, LockOwner);
 
 #[derive(Default, Debug)]
 struct File {
     held: BTreeMap<Party, Held>,
-    /// In the order of arrival.
+    /// In order of arrival.
     waits: BTreeMap<u64, Wait>,
 }
 
@@ -63,15 +64,15 @@ struct Wait {
 enum Standing {
     Queued,
     Reserved,
-    /// It would wait for itself.
+    /// Its wait would complete a cycle.
     Circle,
 }
 
 #[derive(Default, Debug)]
 struct Session {
-    /// Last sequence and its answer.
+    /// Last sequence and its reply.
     slots: BTreeMap<u16, (u64, Result<LockAnswer, FsError>)>,
-    /// By id: the file, and when it came.
+    /// By id: the file and the arrival number.
     waits: BTreeMap<u64, (Ino, u64)>,
     locks: usize,
 }
@@ -131,7 +132,7 @@ impl LockTable {
             {
                 return Ok(LockAnswer::Granted);
             }
-            // flock(2): what is held is given up before another mode is had, or waited for, or
+            // flock(2): the held lock is released before the new mode is granted, queued or
             // refused.
             self.set(ino, party, range, None);
         } else if self.session(party.0).locks >= LOCKS_PER_SESSION {
@@ -146,14 +147,14 @@ impl LockTable {
             None => Err(FsError::WouldBlock),
             Some(wait) => self.enqueue(ino, Wait::new(party, wait, lock, ask)),
         };
-        // It may hold less now than it did, unless it holds what it held.
+        // The party can hold less than before, unless nothing changed.
         if is_free || flock {
             self.settle(ino);
         }
         answer
     }
 
-    /// F_GETLK: the first lock in the way of `lock`.
+    /// F_GETLK: the first lock that conflicts with `lock`.
     pub fn test(
         &self,
         session: SessionId,
@@ -169,8 +170,8 @@ impl LockTable {
         })
     }
 
-    /// Gives an owner what it held when the table was lost, or nothing if that conflicts with
-    /// what others hold.
+    /// Restores the locks of an owner after the table was lost; all of them, or none if one
+    /// conflicts with another party's.
     pub fn reclaim(
         &mut self,
         session: SessionId,
@@ -192,12 +193,12 @@ impl LockTable {
         Ok(())
     }
 
-    /// The session has asked for something.
+    /// Whether the session has made a request.
     pub fn knows(&self, session: SessionId) -> bool {
         self.sessions.contains_key(&session)
     }
 
-    /// The session has ended, and with it what it holds and waits for.
+    /// The session has ended: removes its locks and waits.
     pub fn end(&mut self, session: SessionId) {
         self.sessions.remove(&session);
         self.ended.retain(|(of, _)| *of != session);
@@ -213,7 +214,7 @@ impl LockTable {
         freed.into_iter().for_each(|ino| self.settle(ino));
     }
 
-    /// Broken laws, in words; none unless there is a bug.
+    /// Descriptions of broken laws; empty unless there is a bug.
     pub fn check(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (ino, file) in &self.files {
@@ -259,7 +260,7 @@ impl LockTable {
         self.files.get(&ino)?.held.get(&party)
     }
 
-    /// Unlocking the range leaves one piece more than there were.
+    /// Whether unlocking the range would split a lock in two.
     fn splits(&self, ino: Ino, party: Party, range: LockRange) -> bool {
         let reaches_out =
             |held: RangeLock| held.range.start() < range.start() && held.range.end() > range.end();
@@ -305,7 +306,7 @@ impl LockTable {
         session.locks = session.locks + after - before;
     }
 
-    /// Whoever has what keeps `party` from having `lock`; the same one may come several times.
+    /// Parties that block `party` from `lock`; a party can occur several times.
     fn blockers(&self, ino: Ino, party: Party, lock: RangeLock) -> impl Iterator<Item = Party> {
         self.in_the_way(ino, party, lock).map(|(holder, _, _)| holder)
     }
@@ -335,5 +336,5 @@ fn conflict(party: Party, lock: RangeLock, other: Party, with: RangeLock) -> boo
     party != other && one_kind && excludes && lock.range.overlaps(with.range)
 }
 
-/// Pieces that one session may hold, give or take what it waits for: about 100 bytes each.
+/// Maximum locks of one session, not counting granted waits: about 100 bytes each.
 pub const LOCKS_PER_SESSION: usize = 1 << 18;

@@ -1,9 +1,11 @@
+//! Locked byte ranges of one owner.
+
 use ebb_model::{LockMode, LockRange, MAX_LOCK_OFFSET, RangeLock};
 use std::collections::BTreeMap;
 
-/// What one owner holds of one file.
+/// The locked ranges of one owner in one file.
 ///
-/// Laws: pieces do not overlap, and neighbours of one mode are one piece.
+/// Laws: ranges do not overlap, and adjacent ranges of one mode are merged.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Ranges {
     /// By start: end and mode.
@@ -15,7 +17,7 @@ impl Ranges {
         self.locks.is_empty()
     }
 
-    /// Number of pieces.
+    /// Number of ranges.
     pub fn len(&self) -> usize {
         self.locks.len()
     }
@@ -24,9 +26,9 @@ impl Ranges {
         self.locks.iter().map(|(start, (end, mode))| lock(*start, *end, *mode))
     }
 
-    /// Pieces with a byte in `range`, whole, from the first.
+    /// Complete ranges that overlap `range`, in order.
     pub fn overlapping(&self, range: LockRange) -> impl Iterator<Item = RangeLock> {
-        // Of those that begin before it only the last can reach into it.
+        // Of the ranges that start before it only the last can overlap it.
         let before = self
             .locks
             .range(..range.start())
@@ -36,7 +38,7 @@ impl Ranges {
         before.into_iter().chain(inside).map(|(start, (end, mode))| lock(*start, *end, *mode))
     }
 
-    /// Makes one mode of all bytes of `range`, or none.
+    /// Sets the mode of all bytes of `range`; `None` unlocks.
     pub fn set(&mut self, range: LockRange, mode: Option<LockMode>) {
         let touched: Vec<RangeLock> = self.overlapping(range).collect();
         for old in touched {
@@ -68,7 +70,7 @@ impl Ranges {
         self.locks.insert(start, (end, mode));
     }
 
-    /// Leaves no byte of `range` a mode that is weaker than `mode`.
+    /// Raises the mode of all bytes of `range` to at least `mode`.
     pub fn strengthen(&mut self, range: LockRange, mode: LockMode) {
         let exclusive = self.exclusive(range);
         self.set(range, Some(mode));
@@ -77,7 +79,7 @@ impl Ranges {
         }
     }
 
-    /// Leaves no byte of `range` a mode that is stronger than `mode`.
+    /// Lowers the mode of all bytes of `range` to at most `mode`.
     pub fn weaken(&mut self, range: LockRange, mode: Option<LockMode>) {
         match mode {
             None => self.set(range, None),
@@ -90,7 +92,7 @@ impl Ranges {
         }
     }
 
-    /// Parts of `range` that are held exclusively.
+    /// Parts of `range` that are locked exclusively.
     fn exclusive(&self, range: LockRange) -> Vec<LockRange> {
         let locks = self.overlapping(range).filter(|held| held.mode == LockMode::Exclusive);
         locks.filter_map(|held| held.range.within(range)).collect()
@@ -98,5 +100,5 @@ impl Ranges {
 }
 
 fn lock(start: u64, end: u64, mode: LockMode) -> RangeLock {
-    RangeLock { range: LockRange::new(start, end).expect("only ranges are kept"), mode }
+    RangeLock { range: LockRange::new(start, end).expect("stored ranges are valid"), mode }
 }

@@ -1,9 +1,9 @@
-//! The table beside a naive model, which knows bytes and nothing else.
+//! The table compared with a naive model of single bytes.
 
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Bytes of a file that the model tells apart; the last stands for all that follow.
+/// Bytes of a file that the model distinguishes; the last stands for all that follow.
 const BYTES: usize = 12;
 const SEEDS: u64 = 300;
 const STEPS: u64 = 300;
@@ -69,7 +69,7 @@ impl Model {
         others.map(|(_, other, _)| other).collect()
     }
 
-    /// Everybody for whom `party`, wanting `lock`, would wait in the end.
+    /// Every party that `party` would wait for, directly or through others.
     fn waits_for(&self, ino: Ino, party: Party, lock: RangeLock) -> BTreeSet<Party> {
         let mut reached = self.in_the_way(ino, party, lock);
         loop {
@@ -160,7 +160,7 @@ impl Model {
         Ok(LockAnswer::Waiting)
     }
 
-    /// Gives the waits for a file that end, in the order in which they came.
+    /// Returns the waits for a file that end, in order of arrival.
     fn settle(&mut self, changed: Ino) -> Vec<(SessionId, u64)> {
         let mut ended = Vec::new();
         for at in 0..self.waits.len() {
@@ -211,8 +211,8 @@ fn same(table: &LockTable, model: &Model, story: &str) {
     assert_eq!(table.check(), Vec::<String>::new(), "{story}");
 }
 
-/// Random requests of three sessions with two owners of each kind: every answer, every lock and
-/// every end of a wait is as the model has it; a request that comes again changes nothing.
+/// Random requests of three sessions with two owners of each kind: every reply, every lock and
+/// every end of a wait matches the model; a repeated request changes nothing.
 #[test]
 fn the_table_is_as_the_model() {
     for seed in 0..SEEDS {
@@ -250,7 +250,7 @@ fn the_table_is_as_the_model() {
                     model.waits.retain(|wait| wait.party.0 != session);
                     None
                 }
-                // A wait is asked for again.
+                // A wait is repeated.
                 1..4 if !model.waits.is_empty() => {
                     let Waiting { ino, party, id, lock, keep, detect, .. } =
                         model.waits[random.below(model.waits.len() as u64) as usize];
@@ -362,8 +362,8 @@ impl Client {
 const GRANTED: Result<LockAnswer, RpcError> = Ok(LockAnswer::Granted);
 const WAITING: Result<LockAnswer, RpcError> = Ok(LockAnswer::Waiting);
 
-/// Three processes wait for each other in a circle, the last of them on another machine: it is
-/// told so, and when it gives up what it has the others go on, in turn.
+/// Three processes wait for each other in a cycle, the last of them on another machine: it gets
+/// EDEADLK, and after its unlock the others proceed in turn.
 #[test]
 fn a_circle_is_found_across_sessions() {
     let mut table = LockTable::default();
@@ -384,7 +384,7 @@ fn a_circle_is_found_across_sessions() {
     assert_eq!(here.ask_waiting(&mut table, 2, (3, 3), exclusive, Some(2)), GRANTED);
 }
 
-/// What is reserved for one who waited keeps others out until it asks, or is gone.
+/// A reserved lock excludes other owners until its owner requests it again or is gone.
 #[test]
 fn a_reservation_is_as_good_as_a_lock() {
     let mut table = LockTable::default();
@@ -406,7 +406,7 @@ fn a_reservation_is_as_good_as_a_lock() {
     assert_eq!(table.take_ended(), [(SessionId(1), 4)]);
 }
 
-/// A session has only so many locks and waits; what it may always do is give them up.
+/// Locks and waits per session are limited; unlocking always succeeds.
 #[test]
 fn nobody_takes_all_there_is() {
     let mut table = LockTable::default();
@@ -432,7 +432,7 @@ fn nobody_takes_all_there_is() {
     assert_eq!(table.take_ended(), [(SessionId(2), 0)]);
 }
 
-/// After a restart each has again what it held, and who never held it does not get in between.
+/// After a restart every owner gets its locks again, and no other owner gets one in between.
 #[test]
 fn what_was_held_is_reclaimed() {
     let mut table = LockTable::default();

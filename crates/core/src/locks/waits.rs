@@ -1,11 +1,11 @@
-//! Waiting: in line, in a circle, and its end.
+//! Waits for locks: queueing, detection of cycles, completion.
 
 use super::*;
 use std::collections::BTreeSet;
 
 impl Wait {
     pub(super) fn new(party: Party, wait: LockWait, lock: RangeLock, ask: &LockAsk) -> Wait {
-        // Locks of flock(2) are of no process that could be said to wait.
+        // A flock(2) lock belongs to no process that could wait, so cycles are not detected.
         let detect = wait.detect && matches!(party.1, LockOwner::Fcntl(_));
         Wait {
             party,
@@ -20,12 +20,12 @@ impl Wait {
 }
 
 impl LockTable {
-    /// Waits that have come to an end, each told once: whoever waits is to ask again.
+    /// Waits that have ended since the last call: the client must repeat each request.
     pub fn take_ended(&mut self) -> Vec<(SessionId, u64)> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Waits of a session that have come to an end and are not asked about yet.
+    /// Ended waits of a session whose requests were not repeated yet.
     pub fn ended_waits(&self, session: SessionId) -> Vec<u64> {
         let waits = self.sessions.get(&session).into_iter().flat_map(|session| &session.waits);
         let ended = |(ino, arrival): &(Ino, u64)| {
@@ -34,7 +34,7 @@ impl LockTable {
         waits.filter(|(_, at)| ended(at)).map(|(id, _)| *id).collect()
     }
 
-    /// Whoever waited does so no longer.
+    /// Removes a wait.
     pub fn end_wait(&mut self, session: SessionId, wait: u64) {
         let known =
             self.sessions.get(&session).and_then(|session| session.waits.get(&wait)).copied();
@@ -44,7 +44,7 @@ impl LockTable {
         }
     }
 
-    /// Nobody of the session waits any more.
+    /// Removes all waits of a session.
     pub fn end_waits(&mut self, session: SessionId) {
         let waits: Vec<u64> = self
             .sessions
@@ -55,7 +55,7 @@ impl LockTable {
         waits.into_iter().for_each(|wait| self.end_wait(session, wait));
     }
 
-    /// When a wait that is asked for again came.
+    /// Arrival number of a repeated wait.
     pub(super) fn waiting(
         &self,
         party: Party,
@@ -69,7 +69,7 @@ impl LockTable {
             return Ok(None);
         };
         let wait = &self.files[of].waits[arrival];
-        // One id is for one lock.
+        // A wait id belongs to one lock.
         if (*of, wait.party, wait.lock) == (ino, party, lock) {
             Ok(Some(*arrival))
         } else {
@@ -91,7 +91,7 @@ impl LockTable {
         Ok(LockAnswer::Waiting)
     }
 
-    /// How a wait stands; if it has come to an end it is over with this answer.
+    /// Progress of a wait; an ended wait is removed and its result returned.
     pub(super) fn conclude(&mut self, ino: Ino, arrival: u64) -> Result<LockAnswer, FsError> {
         let Wait { party, lock, keep, pid, standing, .. } = self.files[&ino].waits[&arrival];
         match standing {
@@ -103,14 +103,14 @@ impl LockTable {
             Standing::Reserved => {
                 self.remove_wait(ino, arrival);
                 self.grant(ino, party, pid, lock, keep);
-                // It may hold less now than it did.
+                // The party can hold less than before.
                 self.settle(ino);
                 Ok(LockAnswer::Granted)
             }
         }
     }
 
-    /// Serves those who wait for locks of a file, after something of it may have become free.
+    /// Grants waits for locks of a file, after some of it can have become free.
     pub(super) fn settle(&mut self, ino: Ino) {
         let Some(file) = self.files.get(&ino) else { return };
         let queued: Vec<u64> = file
@@ -123,7 +123,7 @@ impl LockTable {
             let wait = &self.files[&ino].waits[&arrival];
             let standing = match self.blockers(ino, wait.party, wait.lock).next() {
                 None => Standing::Reserved,
-                // Others are in the way now than when it began to wait.
+                // Other parties can block it now than at its arrival.
                 Some(_) if wait.detect && self.is_circle(ino, wait) => Standing::Circle,
                 Some(_) => continue,
             };
@@ -137,8 +137,8 @@ impl LockTable {
         self.forget_if_idle(ino);
     }
 
-    /// Whether somebody in the way of `wait` waits, perhaps for somebody who waits in turn,
-    /// for what its own party has.
+    /// Whether a party that blocks `wait` waits, directly or through others, for a lock of its
+    /// party.
     fn is_circle(&self, ino: Ino, wait: &Wait) -> bool {
         let mut todo: Vec<Party> = self.blockers(ino, wait.party, wait.lock).collect();
         let mut seen = BTreeSet::new();

@@ -1,5 +1,4 @@
-//! Permission checks of POSIX, ACLs among them, for callers that the kernel has not checked
-//! already.
+//! POSIX permission checks, including ACLs, for callers that the kernel has not checked.
 
 use super::flags::require_unguarded;
 use super::{Inode, Namespace};
@@ -13,14 +12,14 @@ pub(super) const GROUP_ALL: u16 = 0o0070;
 const ANY_EXECUTE: u16 = 0o0111;
 
 impl Namespace {
-    /// `access(2)`: evaluates mode and ACL whether or not the kernel has done so.
+    /// access(2): evaluates mode and ACL even if the kernel has checked the caller.
     pub fn access(&self, caller: &Caller, ino: Ino, access: Access) -> Result<(), FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
         if allows(&inode, caller, access) { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 }
 
-/// Refuses a caller whose rights to the inode are not `access`. Nobody writes what is immutable.
+/// Fails unless the caller has `access` to the inode. An immutable inode is never writable.
 pub(super) fn require(caller: &Caller, inode: &Inode, access: Access) -> Result<(), FsError> {
     if access.0 & Access::WRITE.0 != 0 && inode.flags().has(InodeFlags::IMMUTABLE) {
         return Err(FsError::NotPermitted);
@@ -32,7 +31,7 @@ pub(super) fn require(caller: &Caller, inode: &Inode, access: Access) -> Result<
     }
 }
 
-/// Refuses a caller who is neither the owner of the inode nor root.
+/// Fails unless the caller owns the inode or is root.
 pub(super) fn require_owner(caller: &Caller, inode: &Inode) -> Result<(), FsError> {
     if is_privileged(caller) || caller.uid == inode.attr.uid {
         Ok(())
@@ -41,7 +40,7 @@ pub(super) fn require_owner(caller: &Caller, inode: &Inode) -> Result<(), FsErro
     }
 }
 
-/// Refuses a caller who may not remove or rename `victim` in `dir`.
+/// Fails unless the caller can remove or rename `victim` in `dir`.
 pub(super) fn require_removable(
     caller: &Caller,
     dir: &Inode,
@@ -58,7 +57,7 @@ pub(super) fn require_removable(
     Ok(())
 }
 
-/// Nothing is left to be checked: the kernel has, or the caller is root.
+/// Whether no check is needed: the kernel has made it, or the caller is root.
 pub(super) fn is_privileged(caller: &Caller) -> bool {
     caller.checked || caller.uid == 0
 }
@@ -69,7 +68,7 @@ fn allows(inode: &Inode, caller: &Caller, access: Access) -> bool {
         let executable = attr.kind == FileKind::Directory || attr.mode & ANY_EXECUTE != 0;
         return executable || asked & Access::EXECUTE.0 == 0;
     }
-    // Linux looks at an ACL only where its mask lets anything through, and so does this.
+    // Like Linux, consult the ACL only if its mask grants anything.
     if caller.uid != attr.uid
         && attr.mode & GROUP_ALL != 0
         && let Some(acl) = inode.acl(AclClass::Access)

@@ -1,11 +1,11 @@
-//! POSIX access control lists as Linux has them (acl(5), `fs/posix_acl.c`). They are extended
-//! attributes, in the very form in which system calls pass them, and so are wherever those are:
-//! in the log, in snapshots, in the pages of the bucket.
+//! POSIX access control lists with the semantics of Linux (acl(5), `fs/posix_acl.c`). An ACL is an
+//! extended attribute in the encoding of the system calls. So it is part of the log, of snapshots
+//! and of directory pages like every extended attribute.
 //!
 //! Laws:
-//! - Only a directory has a default ACL, and no symbolic link has any.
-//! - A stored access ACL says something that the mode does not, and where both speak they
-//!   agree: owner, mask and others are the permission bits.
+//! - Only a directory has a default ACL; a symbolic link has none.
+//! - A stored access ACL is not minimal: it contains more than the mode.
+//! - Owner, mask and others of a stored access ACL equal the permission bits of the mode.
 
 use super::access::{GROUP_ALL, SET_GID, is_privileged, require_owner};
 use super::flags::require_unguarded;
@@ -14,12 +14,11 @@ use super::{Inode, Namespace, Operation};
 use bytes::Bytes;
 use ebb_model::*;
 
-/// A valid list: whoever is named is named together with a mask. Permissions are the three
-/// bits of [`Access`].
+/// A valid ACL: named entries require a mask. Permissions are the three bits of [`Access`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Acl {
     owner: u8,
-    /// In the order in which they were given: the first one that matches counts.
+    /// In the given order: the first match decides.
     users: Vec<(u32, u8)>,
     group: u8,
     groups: Vec<(u32, u8)>,
@@ -28,7 +27,7 @@ pub(super) struct Acl {
 }
 
 impl Acl {
-    /// `None`: no ACL, which is how one is removed.
+    /// Decodes an ACL; `None` is an empty one, which removes the ACL.
     fn parse(value: &[u8]) -> Result<Option<Acl>, FsError> {
         if value.is_empty() {
             return Ok(None);
@@ -47,7 +46,7 @@ impl Acl {
         Acl::of_entries(entries).map(Some).ok_or(FsError::Invalid)
     }
 
-    /// The entries stand in the order of their tags, those that are not names once.
+    /// Entries must be in the order of their tags; tags without a name occur once.
     fn of_entries(entries: &[[u8; 8]]) -> Option<Acl> {
         let mut entries = entries
             .iter()
@@ -89,32 +88,31 @@ impl Acl {
         value.into()
     }
 
-    /// The permission bits of a file with this ACL. For its group they show the most that
-    /// anybody named may do.
+    /// The permission bits of a file with this ACL. The group bits are the mask.
     fn bits(&self) -> u16 {
         u16::from(self.owner) << 6
             | u16::from(self.mask.unwrap_or(self.group)) << 3
             | u16::from(self.others)
     }
 
-    /// The bits say all of it.
+    /// Whether the permission bits represent the ACL completely.
     fn is_minimal(&self) -> bool {
         self.mask.is_none()
     }
 
-    /// What chmod(2) does to it.
+    /// Applies chmod(2).
     fn follow(&mut self, mode: u16) {
         let [owner, group, others] = [mode >> 6, mode >> 3, mode].map(|bits| (bits & 7) as u8);
         (self.owner, self.others) = (owner, others);
         *self.mask.as_mut().unwrap_or(&mut self.group) = group;
     }
 
-    /// What a default ACL is to what is made with `mode`.
+    /// Applies the mode of a new inode to an inherited ACL.
     fn restrict(&mut self, mode: u16) {
         self.follow(self.bits() & mode);
     }
 
-    /// Whether it gives `access` to a caller who does not own the inode.
+    /// Whether it grants `access` to a caller that does not own the inode.
     pub(super) fn allows(&self, gid: u32, caller: &Caller, access: Access) -> bool {
         let Access(asked) = access;
         let grants = |permissions: u8| permissions & asked == asked;
@@ -122,7 +120,7 @@ impl Acl {
         if let Some((_, permissions)) = self.users.iter().find(|(uid, _)| *uid == caller.uid) {
             return masked(*permissions);
         }
-        // Of the groups that the caller is in the first one that grants it all counts.
+        // One matching group entry must grant the whole access.
         let own = std::iter::once((gid, self.group))
             .chain(self.groups.iter().copied())
             .filter(|(gid, _)| caller.in_group(*gid));
@@ -131,7 +129,7 @@ impl Acl {
     }
 }
 
-/// Nobody's id, and that of entries that name nobody.
+/// The id of entries without a name. Not a valid user or group.
 const NO_ID: u32 = u32::MAX;
 
 const VERSION: u32 = 2;
@@ -142,22 +140,21 @@ const NAMED_GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHERS: u16 = 0x20;
 
-/// Id and permissions of an entry whose permissions can be.
+/// Id and permissions of an entry with valid permissions.
 fn permissions((_, permissions, id): (u16, u16, u32)) -> Option<(u32, u8)> {
     (permissions <= 7).then_some((id, permissions as u8))
 }
 
 impl Namespace {
-    /// What of `mode` counts for what is made in `parent`: the umask does not where there is a
-    /// default ACL.
+    /// The mode of a new inode in `parent`: a default ACL replaces the umask.
     pub fn made_mode(&self, parent: Ino, mode: NewMode) -> u16 {
         let has_default =
             self.inode(parent).is_some_and(|dir| dir.xattrs.contains_key(AclClass::Default.name()));
         if has_default { mode.mode } else { mode.mode & !(mode.umask & 0o777) }
     }
 
-    /// Sets an ACL, or removes it where `value` is none. An access ACL that the mode can say
-    /// becomes the mode. Removing one leaves the mode as it is, also where there was none.
+    /// Sets or removes an ACL. A minimal access ACL becomes the mode. Removing an access ACL leaves
+    /// the mode unchanged, even if there was no ACL.
     pub(super) fn set_acl(
         &mut self,
         ino: Ino,
@@ -208,11 +205,11 @@ impl Namespace {
 
 impl Inode {
     pub(super) fn acl(&self, class: AclClass) -> Option<Acl> {
-        // What is stored has been parsed before.
+        // Stored values were validated on entry.
         self.xattrs.get(class.name()).and_then(|value| Acl::parse(value).ok().flatten())
     }
 
-    /// The mode was set: the access ACL agrees with it again.
+    /// Restores the law between mode and access ACL after a change of the mode.
     pub(super) fn acl_follows_mode(&mut self) {
         if let Some(mut acl) = self.acl(AclClass::Access) {
             acl.follow(self.attr.mode);
@@ -220,7 +217,7 @@ impl Inode {
         }
     }
 
-    /// The mode and ACLs of what is made in this directory with `mode`.
+    /// The mode and ACLs that a new inode of this directory inherits.
     pub(super) fn bequeath(&self, kind: FileKind, mode: u16) -> (u16, Vec<(Bytes, Bytes)>) {
         let default = self.acl(AclClass::Default).filter(|_| kind != FileKind::Symlink);
         let Some(default) = default else { return (mode, Vec::new()) };
@@ -236,9 +233,8 @@ impl Inode {
         (mode & !0o777 | access.bits(), acls)
     }
 
-    /// Brings what a page of the bucket says in line with the laws. The mode counts; of an
-    /// access ACL that cannot be read nobody knows whom the bits of the group let in, so
-    /// they let in nobody.
+    /// Enforces the laws on attributes from a directory page. The mode takes precedence. An
+    /// undecodable access ACL clears the group bits: the ids that the mask admitted are unknown.
     pub(super) fn settle_acls(&mut self) {
         let unreadable = self.xattrs.contains_key(AclClass::Access.name())
             && self.acl(AclClass::Access).is_none();
@@ -254,7 +250,7 @@ impl Inode {
         self.acl_follows_mode();
     }
 
-    /// The laws hold.
+    /// Whether the laws hold.
     pub(super) fn acls_are_sound(&self) -> bool {
         let mut settled = Inode {
             attr: self.attr.clone(),

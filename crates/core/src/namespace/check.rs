@@ -1,15 +1,15 @@
-//! Proof of the laws of a namespace, for fsck, snapshots, simulation and tests.
+//! Invariant check of a namespace, for fsck, snapshots, simulation and tests.
 
 use super::{Entry, FIRST_COOKIE, Link, Namespace};
 use crate::tree::remembered_wrongly;
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Broken laws that are reported; a wrong rule breaks them for every file.
+/// Limit of reported problems; a bug in one rule breaks its law for every file.
 const MAX_PROBLEMS: usize = 100;
 
 impl Namespace {
-    /// Broken laws, in words; none unless there is a bug or a snapshot was tampered with.
+    /// Descriptions of broken laws. Empty unless there is a bug or the snapshot was modified.
     pub fn check(&self) -> Vec<String> {
         let mut problems = remembered_wrongly([
             ("inodes", self.inodes.is_recent_so()),
@@ -27,7 +27,7 @@ impl Namespace {
             .chain(self.check_links())
             .chain(self.check_orphans());
         problems.extend(broken.take(MAX_PROBLEMS));
-        // In what is no tree the way up may have no end.
+        // In a graph with cycles the walk to the root may not end.
         if problems.is_empty() {
             problems.extend(self.check_quotas().take(MAX_PROBLEMS));
         }
@@ -36,26 +36,25 @@ impl Namespace {
 
     fn check_names(&self) -> impl Iterator<Item = String> {
         let hashed: usize = self.hashes.iter().map(|(_, cookies)| cookies.len()).sum();
-        let hashes = (hashed != self.dentries.len()).then(|| {
-            format!("{} dentries are found by {hashed} hashes of names", self.dentries.len())
-        });
+        let hashes = (hashed != self.dentries.len())
+            .then(|| format!("{} dentries have {hashed} hashed names", self.dentries.len()));
         let dentries = self.dentries.iter().filter_map(
             move |((parent, cookie), Entry { name, ino, kind })| {
                 let link = Link { parent, cookie };
                 let dir = self.inode(parent).filter(|dir| dir.attr.kind == FileKind::Directory);
                 let problem =
                     if self.dentry(parent, &name).is_none_or(|dentry| dentry.cookie != cookie) {
-                        "is not what its name leads to"
+                        "is not the one that its name leads to"
                     } else if dir.is_none() {
                         "is in no directory"
                     } else if dir
                         .is_some_and(|dir| cookie > dir.last_cookie || cookie < FIRST_COOKIE)
                     {
-                        "has a cookie that its directory has not given out"
+                        "has a cookie that its directory has not assigned"
                     } else if self.inode(ino).is_none_or(|inode| {
                         inode.attr.kind != kind || !self.knows_link(&inode, link)
                     }) {
-                        "refers to an inode that does not know of it"
+                        "refers to an inode without that link"
                     } else {
                         return None;
                     };
@@ -77,20 +76,20 @@ impl Namespace {
             };
             expect(
                 self.may_be_made(ino) && self.is_counted(ino),
-                "has an id that may be given out again",
+                "has an id that can be assigned again",
             );
             let links: BTreeSet<Link> = self.links(&inode).collect();
             expect(
                 links.iter().all(|link| self.refers(*link, ino)),
-                "knows of a dentry that does not refer to it",
+                "has a link to a dentry that does not refer to it",
             );
             expect(
                 links.len() == inode.names as usize,
-                "knows of a dentry twice, or miscounts them",
+                "has a repeated link, or miscounts its links",
             );
             expect(
                 (inode.attr.kind == FileKind::Symlink) != inode.target.is_empty(),
-                "a symbolic link and nothing else has a target",
+                "exactly the symbolic links must have a target",
             );
             let size = inode.attr.size_bytes;
             expect(
@@ -99,11 +98,11 @@ impl Namespace {
             );
             let is_kept =
                 inode.first.is_some_and(|link| self.is_trash(link.parent)) && inode.names == 1;
-            expect(is_kept || !inode.is_trashed(), "is said to be in the trash, and is not");
+            expect(is_kept || !inode.is_trashed(), "is marked as in the trash, and is not there");
             expect(inode.acls_are_sound(), "has an ACL that its kind or mode does not allow");
             expect(
                 self.orphans.contains_key(&ino) == (inode.attr.nlink == 0),
-                "an inode without a name and nothing else is an orphan",
+                "exactly the inodes without a name must be orphans",
             );
             if inode.attr.kind == FileKind::Directory {
                 let loaded = subdirectories.get(&ino).copied().unwrap_or(0);
@@ -142,13 +141,13 @@ impl Namespace {
         let linkable = self.linkable.iter().filter_map(|ino| {
             let file = self.inode(*ino).is_some_and(|inode| inode.attr.kind == FileKind::Regular);
             (!file || !self.orphans.contains_key(ino))
-                .then(|| format!("{ino} may get a name and is no file without one"))
+                .then(|| format!("{ino} is linkable and not an unnamed file"))
         });
         let orphans = self.orphans.iter().filter_map(|(ino, holders)| {
             if self.inode(*ino).is_none_or(|inode| inode.attr.nlink != 0) {
                 Some(format!("orphan {ino} is not an inode without a name"))
             } else if holders.is_empty() {
-                Some(format!("orphan {ino} is held by nobody"))
+                Some(format!("orphan {ino} has no holder"))
             } else {
                 None
             }
@@ -175,7 +174,7 @@ impl Namespace {
         counts
     }
 
-    /// Whether the way up ends at the root; `rooted` are directories of which that is known.
+    /// Whether the parents of `dir` end at the root; `rooted` caches directories for which they do.
     fn is_rooted(&self, dir: Ino, rooted: &mut BTreeSet<Ino>) -> bool {
         let mut way = BTreeSet::new();
         let mut at = dir;

@@ -1,5 +1,6 @@
-//! Dentries and what they do to the inodes on both sides: the parts that the operations on
-//! names are made of. None of them checks anything.
+//! Dentries and their effect on directory and inode: the primitives of all operations on names.
+//!
+//! Law: nothing here checks a precondition. The operations validate everything first, then change.
 
 use super::access::require;
 use super::{Change, Dentry, Entry, Inode, Link, Named, Namespace, Operation};
@@ -8,8 +9,8 @@ use std::hash::{DefaultHasher, Hasher};
 use std::ops::Bound;
 
 impl Namespace {
-    /// A directory that names can be looked up in. One that was removed, and is held open or in the
-    /// trash, has no names, and gets none.
+    /// A directory in which names can be looked up. A removed directory, orphan or in the trash,
+    /// has no names and gets none.
     pub(super) fn directory(&self, ino: Ino) -> Result<Inode, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
         if inode.attr.kind != FileKind::Directory {
@@ -21,7 +22,7 @@ impl Namespace {
         Ok(inode)
     }
 
-    /// A directory that `caller` may look names up in.
+    /// A directory in which `caller` can look up names.
     pub(super) fn searchable(&self, caller: &Caller, ino: Ino) -> Result<Inode, FsError> {
         let dir = self.directory(ino)?;
         require(caller, &dir, Access::EXECUTE)?;
@@ -46,7 +47,7 @@ impl Namespace {
         self.dentries.get(&(parent, cookie))
     }
 
-    /// The name at a place in the directory.
+    /// The name at a position of a directory stream.
     pub(crate) fn name_at(&self, link: Link) -> Option<Name> {
         self.entry(link.parent, link.cookie).map(|entry| entry.name)
     }
@@ -57,7 +58,7 @@ impl Namespace {
         self.dentries.range(range).map(|((_, cookie), entry)| (cookie, entry))
     }
 
-    /// The directory stream before a position, the last one first.
+    /// The directory stream before a position, in reverse.
     pub(super) fn stream_back(
         &self,
         dir: Ino,
@@ -69,7 +70,7 @@ impl Namespace {
             .map(|((_, cookie), entry)| (cookie, entry))
     }
 
-    /// The names in a directory as far as they are loaded, oldest first.
+    /// The loaded names of a directory, oldest first.
     pub(crate) fn children(&self, dir: Ino) -> impl Iterator<Item = (Name, Dentry)> {
         self.children_after(dir, Cookie::START)
     }
@@ -85,12 +86,12 @@ impl Namespace {
         })
     }
 
-    /// Changes the inode that a dentry or an operation has found to exist.
+    /// Changes an inode that exists, since a dentry or an operation refers to it.
     pub(super) fn change_inode<T>(&mut self, ino: Ino, change: impl FnOnce(&mut Inode) -> T) -> T {
         self.inodes.change(&ino, change).expect("a dentry refers to an inode that exists")
     }
 
-    /// Puts back an inode that was changed.
+    /// Stores a changed inode.
     pub(super) fn put_inode(&mut self, inode: &Inode) {
         self.inodes.insert(&inode.attr.ino, inode);
     }
@@ -99,13 +100,14 @@ impl Namespace {
         self.stream(dir, Cookie::START).next().is_none()
     }
 
-    /// Enters a name at the end of the directory, which is as it was before otherwise.
+    /// Inserts a dentry at the end of the directory, without a change of the directory's
+    /// attributes.
     pub(super) fn enter(&mut self, parent: Ino, name: &Name, ino: Ino, kind: FileKind) -> Link {
         let cookie = self.change_inode(parent, Inode::draw_cookie);
         self.enter_at(name, Link { parent, cookie }, ino, kind)
     }
 
-    /// Enters a name at the end of the directory, which changes by that.
+    /// Inserts a dentry at the end of the directory and updates the directory's attributes.
     pub(super) fn add(
         &mut self,
         parent: Ino,
@@ -122,13 +124,13 @@ impl Namespace {
         self.enter_at(name, Link { parent, cookie }, ino, kind)
     }
 
-    /// Enters a name at a place that no name has.
+    /// Inserts a dentry at a free position.
     pub(super) fn enter_at(&mut self, name: &Name, link: Link, ino: Ino, kind: FileKind) -> Link {
         self.put_entry(link, &Entry { name: name.clone(), ino, kind });
         link
     }
 
-    /// False if there is a name at this place already.
+    /// Returns false if the position is taken.
     pub(super) fn put_entry(&mut self, Link { parent, cookie }: Link, entry: &Entry) -> bool {
         let key = (parent, hash_of(&entry.name));
         let mut cookies = self.hashes.get(&key).unwrap_or_default();
@@ -139,7 +141,7 @@ impl Namespace {
         self.dentries.insert(&(parent, cookie), entry)
     }
 
-    /// Removes a name from the directory.
+    /// Removes a dentry from its directory.
     pub(super) fn strike(&mut self, parent: Ino, name: &Name) {
         if let Some(dentry) = self.dentry(parent, name) {
             self.dentries.remove(&(parent, dentry.cookie));
@@ -152,7 +154,8 @@ impl Namespace {
         }
     }
 
-    /// A name came into the directory or left it; `subdirectories` says how many more it has.
+    /// Updates a directory after a name was added or removed; `subdirectories` is the change of
+    /// their count.
     pub(super) fn dir_changed(&mut self, dir: Ino, stamp: Stamp, subdirectories: i32) {
         self.change_inode(dir, |inode| {
             inode.attr.nlink = inode.attr.nlink.wrapping_add_signed(subdirectories);
@@ -160,8 +163,8 @@ impl Namespace {
         });
     }
 
-    /// An inode is known by one name less. Without any it goes to the trash, or for good, or waits
-    /// for its `holders`.
+    /// Removes one name of an inode. Without another name the inode moves to the trash, becomes an
+    /// orphan of its `holders`, or is removed.
     pub(super) fn lose_name(&mut self, lost: Named, holders: &[SessionId], op: &mut Operation) {
         if let Some(trash) = op.trash
             && let Some(path) = self.path_to_keep(lost)
@@ -201,20 +204,20 @@ pub(super) fn hash_of(name: &Name) -> u32 {
 }
 
 impl Inode {
-    /// Of a directory: where the next name is.
+    /// The cookie of a directory's next name.
     fn draw_cookie(&mut self) -> Cookie {
         self.last_cookie.0 += 1;
         self.last_cookie
     }
 
-    /// Something of the inode changed, its content did not. A replayed operation carries
-    /// its original stamp, so that the version may be there already.
+    /// Updates an inode after a change of its attributes. A replayed operation has its original
+    /// stamp, so the inode can have that version already.
     pub(super) fn changed(&mut self, stamp: Stamp) {
         self.attr.ctime = stamp.time;
         self.attr.version = self.attr.version.max(stamp.version);
     }
 
-    /// The content of the file or directory changed.
+    /// Updates an inode after a change of its data or names.
     pub(super) fn modified(&mut self, stamp: Stamp) {
         self.attr.mtime = stamp.time;
         self.changed(stamp);

@@ -1,4 +1,4 @@
-//! fallocate: room for a range of a file, or zeros in its place.
+//! fallocate(2): reserves a range of a file, or zeros it.
 
 use super::access::is_privileged;
 use super::{Change, Namespace, Operation};
@@ -6,8 +6,8 @@ use ebb_model::*;
 use std::ops::Range;
 
 impl Namespace {
-    /// Rights are those of the descriptor, as with a write. `span` is offset and length, `how`
-    /// what is done and whether the size stays.
+    /// Needs no permission check: the descriptor was checked at open, as for a write. `span` is
+    /// offset and length, `how` is the operation and whether the size stays.
     pub(super) fn fallocate(
         &mut self,
         ino: Ino,
@@ -57,8 +57,8 @@ impl Namespace {
     }
 }
 
-/// The bytes that are to become zeros. Behind the end of a file there are zeros already, so a
-/// range up to there ends with the file's last block.
+/// The range that becomes zeros. Bytes behind the end are zeros already, so a range that reaches
+/// the end of the file is extended to the end of its last block.
 pub fn zero_span(offset: u64, len_bytes: u64, size_bytes: u64) -> Range<u64> {
     let end = offset.saturating_add(len_bytes);
     let end = if end < size_bytes { end } else { size_bytes.next_multiple_of(BLOCK_BYTES) };

@@ -1,5 +1,5 @@
-//! Flags of chattr(1): what even root has to undo before an inode can be changed. They are kept
-//! as an extended attribute that no list shows, so that they are wherever those are.
+//! Flags of chattr(1), which restrict changes even by root. They are stored as an extended
+//! attribute that no listing shows, so they are in the log, in snapshots and in directory pages.
 
 use super::access::{is_privileged, require_owner};
 use super::xattr::require_room;
@@ -41,7 +41,8 @@ impl Namespace {
 }
 
 impl Inode {
-    /// What is stored was parsed before; what a page says wrongly says nothing.
+    /// Stored values were validated on entry; an invalid value from a directory page counts as no
+    /// flags.
     pub(super) fn flags(&self) -> InodeFlags {
         self.xattrs
             .get(InodeFlags::ATTRIBUTE)
@@ -49,13 +50,13 @@ impl Inode {
             .unwrap_or_default()
     }
 
-    /// Neither names nor attributes may change.
+    /// Whether names and attributes are frozen (immutable or append-only).
     pub(super) fn is_guarded(&self) -> bool {
         self.flags().guards() != InodeFlags::default()
     }
 }
 
-/// Refuses to change attributes, or to give another name.
+/// Fails if the flags forbid a change of attributes or a new name.
 pub(super) fn require_unguarded(inode: &Inode) -> Result<(), FsError> {
     if inode.is_guarded() { Err(FsError::NotPermitted) } else { Ok(()) }
 }

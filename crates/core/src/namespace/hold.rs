@@ -1,12 +1,12 @@
-//! Open-but-unlinked inodes live as long as a session holds them, and go with the last that does:
-//! none is left for an administrator to free (C-16).
+//! Orphan inodes: unlinked inodes exist as long as a session has them open, and are removed with
+//! the last close. None remains for an administrator to clean up (C-16).
 
 use super::{Change, Namespace};
 use ebb_model::*;
 
 impl Namespace {
-    /// The session has no descriptor on the inode any more. Of an inode that has a name, or
-    /// that the session does not hold, this says nothing new.
+    /// The session has closed its last descriptor of the inode. No effect on an inode with a name,
+    /// or one that the session does not hold.
     pub fn release(&mut self, session: SessionId, ino: Ino, changes: &mut Vec<Change>) {
         let Some(holders) = self.orphans.get_mut(&ino) else { return };
         holders.remove(&session);
@@ -21,7 +21,7 @@ impl Namespace {
         }
     }
 
-    /// The session has ended.
+    /// Ends every hold of a session.
     pub fn release_all(&mut self, session: SessionId, changes: &mut Vec<Change>) {
         let held: Vec<Ino> = self
             .orphans
@@ -34,12 +34,12 @@ impl Namespace {
         }
     }
 
-    /// The sessions that hold an inode without a name; none hold one that has a name.
+    /// The sessions that hold an orphan inode; none for an inode with a name.
     pub fn holders(&self, ino: Ino) -> impl Iterator<Item = SessionId> {
         self.orphans.get(&ino).into_iter().flatten().copied()
     }
 
-    /// Inodes without a name, with the sessions that hold them.
+    /// Orphan inodes, with the sessions that hold them.
     pub fn orphans(&self) -> impl Iterator<Item = (Ino, impl Iterator<Item = SessionId>)> {
         self.orphans.iter().map(|(ino, holders)| (*ino, holders.iter().copied()))
     }

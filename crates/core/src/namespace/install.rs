@@ -1,5 +1,5 @@
-//! Names and content that come from the bucket. Nobody has changed anything by them: they
-//! were there and have now been seen.
+//! Names and data from the bucket. An install records names that existed before; it is not a
+//! mutation of a client.
 
 use super::entry::hash_of;
 use super::trash::TRASHED;
@@ -7,8 +7,8 @@ use super::{Change, Dentry, Entry, Inode, Link, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    /// Adds a name found in the bucket, and its inode unless another name has brought it
-    /// already. A name that exists stays what it is: it is newer. False if nothing was added.
+    /// Adds a name from the bucket, and its inode unless another name has added it already. An
+    /// existing name is newer and stays. Returns false if nothing was added.
     pub fn install(
         &mut self,
         parent: Ino,
@@ -74,14 +74,14 @@ impl Namespace {
 
     /// Whether a new inode can be installed under a new name, as a file.
     pub fn is_vacant(&self, parent: Ino, name: &Name, ino: Ino) -> bool {
-        // No other name has its hash either.
+        // Also requires that no other name has the same hash.
         self.may_be_made(ino)
             && self.inode(ino).is_none()
             && !self.hashes.contains_key(&(parent, hash_of(name)))
     }
 
-    /// As [`Namespace::install`] of each, in order, of files of which nothing is told: all are
-    /// [vacant](Namespace::is_vacant), and each name and inode is there once.
+    /// Equivalent to [`Namespace::install`] of each file in order, for files without a record. All
+    /// must be [vacant](Namespace::is_vacant), with distinct names and inode ids.
     pub fn install_files(
         &mut self,
         parent: Ino,
@@ -124,7 +124,7 @@ impl Namespace {
         self.directory(dir).is_ok()
     }
 
-    /// The reverse of [`Namespace::install`], of an inode that has just this name.
+    /// Evicts an inode with exactly this name: the inverse of [`Namespace::install`].
     pub(crate) fn forget(&mut self, parent: Ino, name: &Name, child: Dentry) {
         let counted_in = self.counts_in(child.ino);
         self.strike(parent, name);
@@ -140,18 +140,17 @@ impl Namespace {
         self.stream(dir, Cookie::START).nth(count).is_some()
     }
 
-    /// Of the name that was entered last.
+    /// Cookie of the newest name.
     pub fn last_cookie(&self, dir: Ino) -> Cookie {
         self.inode(dir).map_or(Cookie::START, |inode| inode.last_cookie)
     }
 
-    /// Somebody else has added names to a directory that had all of them.
+    /// Another writer added names to a completely loaded directory.
     pub(crate) fn listing_changed(&mut self, dir: Ino, stamp: Stamp) {
         self.inodes.change(&dir, |inode| inode.modified(stamp));
     }
 
-    /// Somebody else has put other content under the file's key (O-55). Nothing if it is not
-    /// a regular file.
+    /// Another writer replaced the object of a file (O-55). No effect on other kinds.
     pub fn replace_content(&mut self, ino: Ino, len_bytes: u64, modified: Time, stamp: Stamp) {
         if let Some(mut inode) =
             self.inode(ino).filter(|inode| inode.attr.kind == FileKind::Regular)
@@ -164,8 +163,8 @@ impl Namespace {
         }
     }
 
-    /// Somebody else has deleted the object of this name. False if there is no such name, or
-    /// it is a directory that has names in it. Who has the inode open finds it stale.
+    /// Another writer deleted the object of this name. Returns false if the name does not exist or
+    /// is a directory with names. Clients with the inode open get ESTALE.
     pub fn remove_installed(
         &mut self,
         parent: Ino,
@@ -185,8 +184,8 @@ impl Namespace {
         true
     }
 
-    /// A name of the inode that has never been looked up turns out not to be there. If it
-    /// was the last one the inode goes.
+    /// A name of the inode that was never loaded does not exist in the bucket. The inode is removed
+    /// with its last name.
     pub fn lose_unseen_name(&mut self, ino: Ino, changes: &mut Vec<Change>) {
         let Some(mut inode) = self.inode(ino) else { return };
         if inode.attr.kind == FileKind::Directory || inode.attr.nlink <= inode.names {
@@ -203,7 +202,7 @@ impl Namespace {
 }
 
 impl Inode {
-    /// Of a file: nothing is known of it but what the bucket's listing says.
+    /// Whether a file has no attributes beyond those that a listing of the bucket provides.
     pub(crate) fn is_as_found(&self) -> bool {
         let Attr { mode, uid, gid, atime, mtime, ctime, btime, .. } = self.attr;
         let found = default_record(FileKind::Regular, (uid, gid), mtime);
@@ -231,7 +230,7 @@ fn installed_inode(
     inode
 }
 
-/// Attributes of what others have put into the bucket.
+/// Attributes of names that other writers put into the bucket.
 fn default_record(kind: FileKind, (uid, gid): (u32, u32), modified: Time) -> InstalledRecord {
     let mode = match kind {
         FileKind::Directory => 0o755,

@@ -31,12 +31,12 @@ pub enum NamespaceItem {
     Linkable {
         ino: Ino,
     },
-    /// What counts in a quota root.
+    /// Count of a quota root.
     Quota {
         root: Ino,
         count: Count,
     },
-    /// An inode without a loaded name counts in this root and those above it.
+    /// An inode without a loaded name that counts in this root and those above it.
     Stray {
         ino: Ino,
         root: Ino,
@@ -47,18 +47,18 @@ pub enum NamespaceItem {
 pub struct InodeItem {
     pub attr: Attr,
     pub xattrs: BTreeMap<Bytes, Bytes>,
-    /// Of a symbolic link.
+    /// Target of a symbolic link.
     pub target: Bytes,
-    /// Where the inode's names are, oldest first.
+    /// The inode's names, oldest first.
     pub links: Vec<Link>,
-    /// Of a directory: the last cookie given out.
+    /// Last assigned cookie of a directory.
     pub last_cookie: Cookie,
 }
 
-/// Items that no namespace has: the snapshot is not what was written, or a rule is wrong.
+/// Items that violate the laws: the snapshot was modified, or a rule has a bug.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inconsistent {
-    /// Each a broken law, in words; never empty.
+    /// Descriptions of broken laws; never empty.
     pub problems: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Inconsistent {
 impl std::error::Error for Inconsistent {}
 
 impl Namespace {
-    /// Everything, in an order that depends on nothing but the state.
+    /// All items, in an order determined by the state.
     pub fn items(&self) -> impl Iterator<Item = NamespaceItem> {
         let counters = self
             .counters
@@ -100,7 +100,7 @@ impl Namespace {
             .chain(self.quota_items())
     }
 
-    /// What [`Namespace::items`] gave, in any order.
+    /// Restores a namespace from [`Namespace::items`], in any order.
     pub fn from_items(
         items: impl IntoIterator<Item = NamespaceItem>,
     ) -> Result<Namespace, Inconsistent> {
@@ -128,10 +128,7 @@ impl Namespace {
                 }
                 NamespaceItem::Inode(inode) if inode.attr.mode & !MODE != 0 => {
                     return Err(Inconsistent {
-                        problems: vec![format!(
-                            "inode {}: has a mode that there is not",
-                            inode.attr.ino
-                        )],
+                        problems: vec![format!("inode {}: has an invalid mode", inode.attr.ino)],
                     });
                 }
                 NamespaceItem::Inode(inode) => !namespace.restore_inode(*inode),
@@ -148,7 +145,7 @@ impl Namespace {
                 NamespaceItem::Stray { ino, root } => namespace.quotas.restore_stray(ino, root),
             };
             if repeats {
-                return Err(Inconsistent { problems: vec!["an item is there twice".into()] });
+                return Err(Inconsistent { problems: vec!["an item is repeated".into()] });
             }
         }
         namespace.quotas.restore_volume(&namespace.inodes);
@@ -159,7 +156,7 @@ impl Namespace {
         if problems.is_empty() { Ok(namespace) } else { Err(Inconsistent { problems }) }
     }
 
-    /// False if there is one of this id.
+    /// Returns false if the id exists already.
     fn restore_inode(
         &mut self,
         InodeItem { attr, xattrs, target, links, last_cookie }: InodeItem,

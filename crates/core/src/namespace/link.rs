@@ -1,4 +1,4 @@
-//! link: another name for an inode, or the first one for a file that was made without.
+//! link(2): adds a name to an inode, or the first name to an unnamed file (O_TMPFILE).
 
 use super::access::require;
 use super::flags::require_unguarded;

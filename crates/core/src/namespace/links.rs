@@ -1,12 +1,13 @@
-//! Where the names of an inode are, oldest first. The first one is primary: it decides the key of
-//! the object. An inode has its first link itself; those that have more are few, and their further
-//! ones are here.
+//! The names of an inode, oldest first. The first one is primary: it determines the key of the
+//! object. An inode stores its first link itself; the further links of the few inodes with several
+//! are here.
 
 use super::{Inode, Link, Namespace};
 use crate::tree::{Tree, values};
 use ebb_model::*;
 
-/// Laws: both have the same links, each of an inode that has more than one, and none its first.
+/// Laws: `by_age` and `ages` hold the same links; they hold every link of an inode except its
+/// first.
 #[derive(Clone, Default)]
 pub(crate) struct Links {
     by_age: Tree<(Ino, u64), Link>,
@@ -15,7 +16,8 @@ pub(crate) struct Links {
 
 values!(Link);
 
-/// Of the first link that is not an inode's only one: in the middle, since older ones may turn up.
+/// Age of the first link added here: in the middle of the range, since older links can be added
+/// later.
 const MIDDLE_AGE: u64 = 1 << 63;
 
 impl Links {
@@ -34,7 +36,7 @@ impl Links {
         self.by_age.range((ino, 0)..=(ino, u64::MAX)).map(|((_, age), link)| (age, link))
     }
 
-    /// The first directory from this one on that has one of the inode's links.
+    /// The first directory `>= from` that has one of the inode's further links.
     fn parent_from(&self, ino: Ino, from: Ino) -> Option<Ino> {
         let mut links =
             self.ages.range((ino, from, Cookie::START)..=(ino, Ino(u64::MAX), Cookie(u64::MAX)));
@@ -65,7 +67,7 @@ impl Namespace {
         inode.first.into_iter().chain(further.into_iter().flatten().map(|(_, link)| link))
     }
 
-    /// The directories that names of the inode are in.
+    /// The directories of the inode's names.
     pub fn parents(&self, inode: &Inode) -> impl Iterator<Item = Ino> {
         let ino = inode.attr.ino;
         let first = inode.first.map(|link| link.parent);
@@ -80,7 +82,7 @@ impl Namespace {
         inode.first == Some(link) || inode.names > 1 && self.links.knows(inode.attr.ino, link)
     }
 
-    /// Adds a link, as the youngest one or as the primary one.
+    /// Adds a link, as the youngest or as the primary one.
     pub(super) fn add_link(&mut self, inode: &mut Inode, link: Link, primary: bool) {
         let ino = inode.attr.ino;
         inode.names += 1;
@@ -98,7 +100,7 @@ impl Namespace {
         }
     }
 
-    /// True if the link was the primary one.
+    /// Removes a link. Returns whether it was the primary one.
     pub(super) fn drop_link(&mut self, inode: &mut Inode, link: Link) -> bool {
         let ino = inode.attr.ino;
         inode.names -= 1;
@@ -115,7 +117,7 @@ impl Namespace {
         primary
     }
 
-    /// Replaces a link and leaves it as old as it was. True if it is the primary one.
+    /// Replaces a link and keeps its age. Returns whether it is the primary one.
     pub(super) fn move_link(&mut self, inode: &mut Inode, from: Link, to: Link) -> bool {
         let primary = inode.first == Some(from);
         if primary {

@@ -1,12 +1,12 @@
-//! What can be asked of one inode or name.
+//! Lookups of one inode or name.
 
 use super::{Inode, Link, Namespace};
 use bytes::Bytes;
 use ebb_model::*;
 
 impl Namespace {
-    /// The inode that `name` refers to. A directory that is not loaded whole may still hold
-    /// the name in the bucket: that is for the caller to know.
+    /// The inode that `name` refers to. A directory that is not completely loaded can have the name
+    /// in the bucket: the caller must load it first.
     pub fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr, FsError> {
         self.directory(parent)?;
         let dentry = self.dentry(parent, name).ok_or(FsError::NotFound)?;
@@ -22,8 +22,7 @@ impl Namespace {
         if inode.attr.kind == FileKind::Symlink { Ok(inode.target) } else { Err(FsError::Invalid) }
     }
 
-    /// The inode was made by this incarnation and has been removed: there never is one of that id
-    /// again.
+    /// Whether this incarnation created the inode and it was removed. Its id is never used again.
     pub fn is_over(&self, ino: Ino) -> bool {
         let was_drawn = self.counters.get(&ino.slot()).is_some_and(|next| ino.counter() < *next);
         ino.incarnation() == self.incarnation && was_drawn && self.inode(ino).is_none()
@@ -33,7 +32,7 @@ impl Namespace {
         self.inodes.get(&ino)
     }
 
-    /// How many inodes there are.
+    /// Number of inodes.
     pub fn len(&self) -> usize {
         self.inodes.len()
     }
@@ -45,13 +44,13 @@ impl Namespace {
             + self.hashes.bytes()
     }
 
-    /// Never: there is a root.
+    /// Always false: a root exists.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty()
     }
 
-    /// The directory that `dir` is in, for `..`; the root is in itself. `None` for what is
-    /// not a directory or has been removed.
+    /// The parent of a directory, for `..`; the root is its own parent. `None` for other kinds and
+    /// for removed directories.
     pub fn parent_of(&self, dir: Ino) -> Option<Ino> {
         if dir == Ino::ROOT {
             return Some(dir);
@@ -63,18 +62,18 @@ impl Namespace {
         inode.first.map(|link| link.parent)
     }
 
-    /// The directory and the name there that the inode is told by.
+    /// Directory and name of the inode's primary name.
     pub fn primary_name(&self, ino: Ino) -> Option<(Ino, Name)> {
         let link = self.primary_link(ino)?;
         Some((link.parent, self.name_at(link)?))
     }
 
-    /// Where the name is that the inode is told by.
+    /// Position of the inode's primary name.
     pub fn primary_link(&self, ino: Ino) -> Option<Link> {
         self.inode(ino)?.first
     }
 
-    /// From the root to the inode by its primary name; `None` if it has none.
+    /// Path from the root by primary names; `None` for an inode without a name.
     pub fn path_of(&self, ino: Ino) -> Option<Vec<Name>> {
         let mut path = Vec::new();
         let mut at = ino;

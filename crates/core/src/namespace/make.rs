@@ -8,17 +8,17 @@ use bytes::Bytes;
 use ebb_model::*;
 use std::collections::BTreeMap;
 
-/// What `stat` says of a directory's size; ext4 starts with the same.
+/// `st_size` of a directory, as in an empty directory of ext4.
 const DIRECTORY_BYTES: u64 = 4096;
 
 impl Namespace {
-    /// The id for an inode that is made in `parent`: the smallest counter never used in the
-    /// directory's slot (C-17), or in the next slot that has one left.
+    /// The id for a new inode in `parent`: the lowest unused counter in the directory's slot
+    /// (C-17), or in the next slot with one.
     pub fn next_ino(&self, parent: Ino) -> Ino {
         free_ino(self.incarnation, &self.counters, parent.slot())
     }
 
-    /// The ids for several inodes that are made in `parent` by one command.
+    /// Ids for several inodes that one command creates in `parent`.
     pub fn next_inos(&self, parent: Ino) -> impl FnMut() -> Ino + use<> {
         let (incarnation, mut counters) = (self.incarnation, self.counters.clone());
         move || {
@@ -55,13 +55,13 @@ impl Namespace {
         Ok(attr)
     }
 
-    /// Adds an inode whose id was chosen elsewhere; the id is not chosen again.
+    /// Adds an inode with a given id and marks the id as used.
     pub(super) fn add_inode(&mut self, inode: &Inode) {
         self.note_drawn(inode.attr.ino);
         self.put_inode(inode);
     }
 
-    /// No other inode gets this id.
+    /// Marks an id as used.
     pub(super) fn note_drawn(&mut self, ino: Ino) {
         if ino.incarnation() == self.incarnation {
             let next = self.counters.entry(ino.slot()).or_insert(FIRST_COUNTER);
@@ -69,7 +69,7 @@ impl Namespace {
         }
     }
 
-    /// Refuses an id that no new inode can have.
+    /// Fails unless a new inode can have this id.
     pub(super) fn require_unused(&self, ino: Ino) -> Result<(), FsError> {
         match self.inode(ino) {
             Some(_) => Err(FsError::Exists),
@@ -78,15 +78,15 @@ impl Namespace {
         }
     }
 
-    /// Whether an inode may get this id. A replay brings ids from before a restart, below
-    /// the next counter or of an earlier incarnation.
+    /// Whether an inode can have this id. A replay brings ids from before a restart: below the next
+    /// counter, or of an earlier incarnation.
     pub(super) fn may_be_made(&self, ino: Ino) -> bool {
         ino.incarnation() <= self.incarnation && (FIRST_COUNTER..FULL_SLOT).contains(&ino.counter())
     }
 }
 
 impl Inode {
-    /// An inode that is made in `dir`, with no names yet.
+    /// A new inode of `dir`, without a name yet.
     pub(super) fn new(op: &Operation, dir: &Inode, ino: Ino, mode: u16, what: &Make) -> Inode {
         let (kind, Stamp { time, version }) = (what.kind(), op.stamp);
         let mode = inherited_mode(op.caller, &dir.attr, kind, mode);
@@ -113,8 +113,8 @@ impl Inode {
         inode
     }
 
-    /// An inode with the attributes of `record` and no names yet. Of a directory `nlink` is
-    /// what it is without subdirectories, whatever the record says.
+    /// An inode with the attributes of `record`, without a name yet. `nlink` of a directory is 2,
+    /// as without subdirectories, whatever the record contains.
     pub(super) fn recorded(
         ino: Ino,
         what: &Make,
@@ -183,8 +183,8 @@ fn validate(caller: &Caller, what: &Make) -> Result<(), FsError> {
     }
 }
 
-/// As Linux does: a directory inherits set-gid; an executable file does not get set-gid of
-/// a group that its maker is not in.
+/// As in Linux: a directory inherits set-gid; an executable file does not get set-gid of a group
+/// that its creator is not in.
 fn inherited_mode(caller: &Caller, dir: &Attr, kind: FileKind, mode: u16) -> u16 {
     let inherits = dir.mode & SET_GID != 0;
     match kind {
@@ -200,7 +200,7 @@ fn inherited_mode(caller: &Caller, dir: &Attr, kind: FileKind, mode: u16) -> u16
 
 const FIRST_COUNTER: u32 = 1;
 
-/// Never given out, so that the next counter fits its type.
+/// Never assigned, so the next counter fits its type.
 const FULL_SLOT: u32 = u32::MAX;
 
 fn free_ino(incarnation: Incarnation, counters: &BTreeMap<Slot, u32>, home: Slot) -> Ino {

@@ -1,26 +1,28 @@
-//! The namespace: inodes and dentries of a partition (C-9, C-10), POSIX to the letter and
-//! ignorant of bytes and buckets. Each operation has a file of its own.
+//! The namespace: inodes and dentries of a partition (C-9, C-10) with POSIX semantics. It has no
+//! knowledge of bytes or buckets. Each operation has a file of its own.
 //!
 //! Laws:
-//! - A dentry refers to an inode that exists (C-14), and every inode other than the root
-//!   has a dentry, or names that are not loaded yet, or is an orphan: `nlink` 0, empty if it
-//!   is a directory, held open by a session.
-//! - An orphan gets a name again only if it never had one.
-//! - The links of an inode are the dentries that refer to it. For what is not a directory, `nlink`
-//!   is at least their number (names that are not loaded yet count); a directory has one,
-//!   and `nlink` 2 plus its loaded subdirectories, the trash not among them.
+//! - A dentry refers to an existing inode (C-14). Every inode except the root has a dentry, or
+//!   unloaded names, or is an orphan: `nlink` 0, empty if it is a directory, held open by a
+//!   session.
+//! - An orphan can get a name only if it never had one.
+//! - The links of an inode are exactly the dentries that refer to it. For a non-directory `nlink`
+//!   is `>=` their number (unloaded names count). A directory has one link; its `nlink` is 2 plus
+//!   its loaded subdirectories, without the trash.
 //! - Every directory is below the root.
 //! - `hashes` leads to every name in `dentries`, and to nothing else.
-//! - Cookies that a directory gives out grow, and a name keeps its own when a rename makes it
-//!   refer to another inode, since a directory stream in progress is to show it once. Only a
-//!   name that a rename makes within the directory has the cookie of another, which it
-//!   replaces: were it at the end, who renames all that a stream shows would never come there.
-//! - What is in the trash has one name, there, and is empty if it is a directory. Only such has the
-//!   attribute [`TRASHED`].
+//! - The cookies of a directory grow. A rename over a name keeps the target's cookie, so a
+//!   directory stream in progress shows the name once. A rename within a directory to a new name
+//!   keeps the source's cookie: with a new one, a program that renames every name it reads would
+//!   never reach the end.
+//! - An inode in the trash has one name, in the trash, and a directory there is empty. Exactly
+//!   these inodes have the attribute [`TRASHED`].
 //! - An inode id is never reused.
-//! - An operation that is refused has changed nothing: it validates all before it changes.
+//! - A refused operation changes nothing: it validates everything before the first change.
 //!
-//! [`Namespace::check`] proves all of them that can be seen in one state.
+//! Only commands change it, through [`crate::partition::Partition::apply`]. A change raises the
+//! version of the inode to at least that of its stamp; versions never decrease.
+//! [`Namespace::check`] verifies all laws that one state can show.
 
 mod access;
 mod acl;
@@ -65,46 +67,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use trash::require_no_trash;
 
+/// Inodes and dentries, with their indices. Laws in the module header.
 #[derive(Clone)]
 pub struct Namespace {
     pub(crate) inodes: Tree<Ino, Inode>,
-    /// By directory and cookie: the directory stream.
+    /// By directory and cookie: the directory streams.
     pub(crate) dentries: Tree<(Ino, Cookie), Entry>,
     pub(crate) links: Links,
-    /// Where names of this hash are in the directory.
+    /// Cookies of the names with this hash, by directory and hash.
     pub(crate) hashes: Tree<(Ino, u32), Vec<Cookie>>,
-    /// Inodes without a name, with the sessions that hold them.
+    /// Orphan inodes, with the sessions that hold them.
     pub(crate) orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
-    /// Orphans that were made without a name and may still get one.
+    /// Orphans that were created without a name and can get one.
     pub(crate) linkable: BTreeSet<Ino>,
     pub(crate) incarnation: Incarnation,
-    /// The next counter of an inode id in each slot that has any.
+    /// Next counter of inode ids, for each used slot.
     pub(crate) counters: BTreeMap<Slot, u32>,
     pub(crate) quotas: Quotas,
 }
 
+/// An inode, and the position of its primary name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
     pub attr: Attr,
     pub xattrs: BTreeMap<Bytes, Bytes>,
-    /// Of a symbolic link.
+    /// Target of a symbolic link.
     pub target: Bytes,
-    /// Where the oldest of the inode's names is.
+    /// The inode's oldest name, which is primary.
     pub first: Option<Link>,
-    /// How many of them are known.
+    /// Number of loaded names.
     pub names: u32,
-    /// Of the youngest of several names; otherwise 0.
+    /// Age of the youngest of several names; otherwise 0.
     pub(crate) last_age: u64,
-    /// Of a directory: the last cookie given out.
+    /// Last assigned cookie of a directory.
     pub last_cookie: Cookie,
 }
 
+/// Position of a dentry in its directory's stream.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct Link {
     pub parent: Ino,
     pub cookie: Cookie,
 }
 
+/// The inode that a name refers to, and the name's position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Dentry {
     pub ino: Ino,
@@ -112,7 +118,7 @@ pub struct Dentry {
     pub cookie: Cookie,
 }
 
-/// A dentry at its place in the directory stream.
+/// A dentry, keyed by its position in the directory stream.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub name: Name,
@@ -120,7 +126,7 @@ pub(crate) struct Entry {
     pub kind: FileKind,
 }
 
-/// A name that is in a directory: where, and what it refers to.
+/// An existing name: its position, and the inode that it refers to.
 #[derive(Clone, Copy)]
 struct Named<'a> {
     name: &'a Name,
@@ -155,8 +161,8 @@ impl Namespace {
         }
     }
 
-    /// Carries out what a client asks for, or refuses it and changes nothing. Answers with
-    /// the attributes of the inode made, linked, changed or written.
+    /// Executes a client's mutation, or refuses it without a change. Returns the attributes of the
+    /// inode created, linked, changed or written.
     pub fn mutate(
         &mut self,
         mutation: &Mutation,
@@ -165,7 +171,8 @@ impl Namespace {
         self.may_discard(op)?;
         match self.within_quotas(mutation) {
             Ok(()) => self.carry_out(mutation, op),
-            // Whatever else is wrong with it is said first.
+            // A quota error has the lowest precedence: run the mutation on a copy for any other
+            // error.
             Err(refusal) => {
                 let mut tried = Operation { trash: None, changes: &mut Vec::new(), ..*op };
                 self.clone().carry_out(mutation, &mut tried).and(Err(refusal))
@@ -173,8 +180,8 @@ impl Namespace {
         }
     }
 
-    /// As [`Namespace::mutate`], of what was carried out before and lost since: no quota refuses
-    /// it.
+    /// Like [`Namespace::mutate`], for a mutation that was acknowledged and lost in a power cut:
+    /// quotas do not refuse it.
     pub fn repeat(
         &mut self,
         mutation: &Mutation,
@@ -247,7 +254,7 @@ impl Namespace {
         }
     }
 
-    /// What a removal has left no name of, as it is, or was at the end.
+    /// Last attributes of the inode that lost its last name.
     fn parted(&self, op: &Operation) -> Option<Attr> {
         op.changes.iter().find_map(|change| match change {
             Change::Gone { attr, .. } => Some(attr.clone()),
@@ -259,11 +266,11 @@ impl Namespace {
     }
 }
 
-/// What an operation is carried out for, and what comes of it.
+/// Context of a mutation, and the changes that it causes.
 pub struct Operation<'a> {
     pub caller: &'a Caller,
     pub stamp: Stamp,
-    /// Where what loses its last name goes, if it is kept.
+    /// Destination of inodes that lose their last name, if the trash keeps them.
     pub trash: Option<&'a TrashTarget>,
     pub changes: &'a mut Vec<Change>,
 }
@@ -294,20 +301,20 @@ impl Operation<'_> {
     }
 }
 
-/// A fact about the namespace that extents, bucket and caches follow.
+/// A change of the namespace that extents, backing and caches follow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// A file was made that has no name yet.
+    /// A file was created without a name.
     Made { ino: Ino },
-    /// `name` now refers to `ino`. `primary`: it is the inode's first name.
+    /// `name` refers to `ino`. `primary`: it is the inode's primary name.
     Linked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
-    /// `name` no longer refers to `ino`. `primary`: it was the inode's first name; if others
-    /// are left, the oldest of them is now.
+    /// `name` no longer refers to `ino`. `primary`: it was the primary name; the oldest remaining
+    /// name replaces it.
     Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
     /// Attributes or extended attributes other than the size changed.
     Touched { ino: Ino, stamp: Stamp },
-    /// Bytes were written; they are in the store file, or in the range of a pack file that the file
-    /// got for them. `sums` are of the blocks that were touched.
+    /// Bytes were written: to the store file, or to the pack range `packed` that the file got for
+    /// them. `sums` are the checksums of the touched blocks.
     Written {
         ino: Ino,
         offset: u64,
@@ -316,20 +323,20 @@ pub enum Change {
         packed: Option<PackRange>,
         stamp: Stamp,
     },
-    /// A range became zeros: `edges` are blocks that the store file has so, whole blocks of
-    /// the range become holes. One that reaches the end of the file takes all of its last
-    /// block along.
+    /// A range became zeros. `edges` are partly zeroed blocks, already written to the store file;
+    /// whole blocks of the range become holes. A range that reaches the end of the file includes
+    /// its last block.
     Zeroed { ino: Ino, range: Range<u64>, edges: Vec<u64>, stamp: Stamp },
     /// The size was set.
     Resized { ino: Ino, old_bytes: u64, new_bytes: u64, stamp: Stamp },
-    /// The inode has neither name nor holder and has been removed. `attr`: as it was at the end.
+    /// The inode has neither name nor holder and was removed. `attr`: its last attributes.
     Gone { ino: Ino, attr: Attr },
-    /// The bucket says all about the inode, which is known here no longer.
+    /// The inode was evicted; it is clean in the bucket.
     Forgotten { ino: Ino },
 }
 
 impl Change {
-    /// The inodes of which a cache may hold something that the change made stale.
+    /// The inodes whose cached attributes or names the change made stale.
     pub fn inodes(&self) -> impl Iterator<Item = Ino> {
         let (first, second) = match *self {
             Change::Linked { parent, ino, .. } | Change::Unlinked { parent, ino, .. } => {

@@ -1,4 +1,4 @@
-//! How inodes and dentries are held in memory: what most have alike takes no room.
+//! Encoding of inodes and dentries in memory. Common values take no space.
 
 use super::readdir::FIRST_COOKIE;
 use super::{Entry, Inode, Link};
@@ -7,12 +7,11 @@ use bytes::Bytes;
 use ebb_model::*;
 use std::collections::BTreeMap;
 
-/// What an inode has that most have not. Each says that a part follows.
+/// Optional parts of an inode. A set bit means that the part follows.
 const DEVICE: u8 = 1;
 const XATTRS: u8 = 1 << 1;
 const TARGET: u8 = 1 << 2;
-/// A time that is not the one before it: access and modification follow birth, change
-/// follows modification.
+/// Times that differ from their base: atime and mtime from btime, ctime from mtime.
 const ATIME: u8 = 1 << 3;
 const MTIME: u8 = 1 << 4;
 const CTIME: u8 = 1 << 5;
@@ -20,7 +19,7 @@ const CTIME: u8 = 1 << 5;
 const LINKS: u8 = 1 << 6;
 const LAST_COOKIE: u8 = 1 << 7;
 
-/// The bits of a mode, above which is the number of the kind.
+/// Bits of the mode; the number of the kind is above them.
 pub(super) const MODE: u16 = (1 << MODE_BITS) - 1;
 const MODE_BITS: u16 = 12;
 
@@ -34,7 +33,7 @@ const KINDS: [FileKind; 7] = [
     FileKind::Socket,
 ];
 
-/// Of a directory that has given out none.
+/// A directory without an assigned cookie.
 const NO_COOKIE: Cookie = Cookie(FIRST_COOKIE.0 - 1);
 
 impl Value<Ino> for Inode {
@@ -69,7 +68,7 @@ impl Value<Ino> for Inode {
         let has =
             parts.iter().filter(|(_, is_there)| *is_there).fold(0, |has, (part, _)| has | part);
         let kind =
-            KINDS.iter().position(|other| *other == kind).expect("all kinds are there") as u16;
+            KINDS.iter().position(|other| *other == kind).expect("every kind has a number") as u16;
         pack(&(has, kind << MODE_BITS | mode, uid, gid, size_bytes, btime, version), out);
         match only {
             Some(link) => pack(&(distance(*ino, link.parent), link.cookie), out),
@@ -161,11 +160,11 @@ impl Value<(Ino, Cookie)> for Entry {
 
     fn unpack((dir, _): &(Ino, Cookie), mut bytes: &[u8]) -> Entry {
         let (ino, kind) = take(&mut bytes);
-        Entry { name: Name::new(bytes).expect("it was a name"), ino: at_distance(*dir, ino), kind }
+        Entry { name: Name::new(bytes).expect("a valid name"), ino: at_distance(*dir, ino), kind }
     }
 }
 
-/// The places of the names of one hash: nearly always one.
+/// Cookies of the names of one hash: nearly always one.
 impl Value<(Ino, u32)> for Vec<Cookie> {
     fn pack(&self, _: &(Ino, u32), out: &mut Vec<u8>) {
         self.iter().for_each(|cookie| pack(cookie, out));
@@ -176,7 +175,7 @@ impl Value<(Ino, u32)> for Vec<Cookie> {
     }
 }
 
-/// A small number: inodes get ids of the slot that their directory has.
+/// Usually a small number: new inodes get ids in the slot of their directory.
 fn distance(from: Ino, to: Ino) -> i64 {
     to.0.wrapping_sub(from.0) as i64
 }

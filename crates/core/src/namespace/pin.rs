@@ -1,11 +1,10 @@
-//! What is to stay in the cache: an inode that has the attribute [`PIN`], and all that is below it
-//! by its oldest name.
+//! Pins: an inode with the attribute [`PIN`], and its subtree by primary names, stays in the cache.
 
 use super::Namespace;
 use ebb_model::{Ino, PIN};
 
 impl Namespace {
-    /// The nearest inode that pins this one: itself, or a directory that it is below.
+    /// The nearest inode that pins this one: itself or a directory above it.
     pub fn pin_of(&self, ino: Ino) -> Option<Ino> {
         let mut at = ino;
         loop {

@@ -1,20 +1,19 @@
-//! Quotas: a directory with limits is a quota root, counts what is below it, and refuses what
-//! would go beyond. Every rule about them is here; the other operations only say what came,
-//! went, changed its length or its place.
+//! Quotas: a directory with limits is a quota root. It counts its subtree and refuses growth beyond
+//! the limits. All quota rules are here; other operations only report additions, removals, resizes
+//! and moves.
 //!
 //! Laws:
-//! - The roots are the directories with a name that have the attribute [`QUOTA`]. The limits are
-//!   nowhere else, and so in the log, in snapshots and in the pages of the bucket.
-//! - What is below a root counts in it and in every root above it; a root counts in those above
-//!   it only. Of a file its length counts, holes included, as `du` shows it on ebb.
-//! - An inode counts once, where its first name is. One whose names have gone, or are not loaded
-//!   yet, counts where it did before (`strays`): in a root at that time or, if that was removed,
-//!   in the next one above it.
-//! - rename and link never lead from one innermost root to another, so no count ever moves with
-//!   a subtree. A name that had been beyond the border before it was drawn may stay there, and
-//!   takes its inode along when it becomes the first.
-//! - Limits are asked when something is to grow, and only of what is to grow: a count may be
-//!   above its limit because that was set lower, or because more was found in the bucket.
+//! - The roots are exactly the named directories with the attribute [`QUOTA`], which alone stores
+//!   the limits. So they are in the log, in snapshots and in directory pages.
+//! - An inode below a root counts in it and in every root above; a root counts only in those above
+//!   it. A file counts with its length, holes included, as `du` shows it on ebb.
+//! - An inode counts once, at its primary name. An inode without a loaded name counts where it did
+//!   last (`strays`): in the root of that time or, if that ended, in the next one above.
+//! - rename and link never cross the border of an innermost root, so a subtree never changes its
+//!   root. A name that was outside before the border was drawn can stay there; if it becomes
+//!   primary the inode's count follows it.
+//! - Limits apply only to growth. A count can exceed its limit if the limit was lowered, or if the
+//!   bucket held more than was loaded.
 
 use super::xattr::require_room;
 use super::{Change, Inode, Link, Namespace, NamespaceItem};
@@ -24,24 +23,23 @@ use ebb_model::*;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The attribute that makes a directory a quota root. It is not shown as an extended attribute
-/// and cannot be set as one. Its value is `version u8 = 1 | bytes u64 | inodes u64`, little
-/// endian; the largest number is no limit.
+/// The attribute of a quota root, hidden from applications. Its value is `version u8 = 1 | bytes
+/// u64 | inodes u64`, little endian; the maximum number is no limit.
 pub const QUOTA: &[u8] = b"ebb.quota";
 const VERSION: u8 = 1;
 const NO_LIMIT: u64 = u64::MAX;
 
 #[derive(Clone, Default)]
 pub(crate) struct Quotas {
-    /// What is below each root.
+    /// Count of the subtree of each root.
     roots: BTreeMap<Ino, Count>,
     /// The innermost root in which an inode without a loaded name counts.
     strays: BTreeMap<Ino, Ino>,
-    /// Of everything but the root directory of the volume.
+    /// Count of everything but the volume's root directory.
     volume: Count,
 }
 
-/// More than [`Usage`] can say: a million of the longest files have 2^64 bytes.
+/// Wider than [`Usage`]: a million files of maximum length have 2^64 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Count {
     bytes: u128,
@@ -69,9 +67,9 @@ impl Count {
     }
 }
 
-/// What is asked and shown.
+/// Queries.
 impl Namespace {
-    /// The innermost quota root that the directory is, or is below.
+    /// The innermost quota root at or above the directory.
     pub fn quota_root(&self, dir: Ino) -> Option<Ino> {
         if self.quotas.roots.is_empty() {
             return None;
@@ -83,7 +81,7 @@ impl Namespace {
         Some(at)
     }
 
-    /// The innermost quota root in which the inode counts; of a root the one above it.
+    /// The innermost quota root in which the inode counts; for a root the next one above.
     pub fn counts_in(&self, ino: Ino) -> Option<Ino> {
         if self.quotas.roots.is_empty() {
             return None;
@@ -94,7 +92,7 @@ impl Namespace {
         }
     }
 
-    /// The root, if there is one, and all that are above it.
+    /// The root, if there is one, and all roots above it.
     pub fn quota_chain(&self, innermost: Option<Ino>) -> impl Iterator<Item = Ino> {
         std::iter::successors(innermost, |root| self.counts_in(*root))
     }
@@ -103,18 +101,18 @@ impl Namespace {
         self.quotas.roots.keys().copied()
     }
 
-    /// Limits and count of a quota root.
+    /// Limits and usage of a quota root.
     pub fn quota(&self, root: Ino) -> Option<(QuotaLimits, Usage)> {
         Some((self.limits(root), self.quotas.roots.get(&root)?.usage()))
     }
 
-    /// What is known of the volume, without its root directory.
+    /// Usage of the loaded part of the volume, without its root directory.
     pub fn usage(&self) -> Usage {
         self.quotas.volume.usage()
     }
 
-    /// By how many bytes a file may grow that counts in `innermost`, where others are about to
-    /// grow by what `reserved` says of each root. `None`: nothing limits it.
+    /// Bytes by which a file that counts in `innermost` can grow; `reserved` are the outstanding
+    /// reservations of each root. `None`: no limit.
     pub fn quota_room(&self, innermost: Option<Ino>, reserved: impl Fn(Ino) -> u64) -> Option<u64> {
         let room = |root: Ino| {
             let taken = self.quotas.roots.get(&root)?.bytes.saturating_add(reserved(root).into());
@@ -123,7 +121,7 @@ impl Namespace {
         self.quota_chain(innermost).filter_map(room).min()
     }
 
-    /// Of how many more inodes there is room in `innermost`.
+    /// Number of inodes that can be added to `innermost`.
     fn quota_inode_room(&self, innermost: Option<Ino>) -> Option<u64> {
         let room = |root: Ino| {
             Some(self.limits(root).inodes?.saturating_sub(self.quotas.roots.get(&root)?.inodes))
@@ -136,10 +134,10 @@ impl Namespace {
     }
 }
 
-/// What is allowed.
+/// Checks.
 impl Namespace {
-    /// Refuses what would go beyond a limit, or across the border of a root. Says nothing of
-    /// what is wrong for other reasons.
+    /// Fails if the mutation would exceed a limit or cross the border of a root. Other errors are
+    /// not checked here.
     pub(super) fn within_quotas(&self, mutation: &Mutation) -> Result<(), FsError> {
         if self.quotas.roots.is_empty() {
             return Ok(());
@@ -187,8 +185,7 @@ impl Namespace {
         )
     }
 
-    /// Refuses an inode that is to count in `innermost` from now on, and for which there is no
-    /// room.
+    /// Fails if `innermost` has no space for an inode that is about to count in it.
     pub(super) fn may_count_in(&self, ino: Ino, innermost: Option<Ino>) -> Result<(), FsError> {
         let count = self.inode(ino).map_or(Count::default(), |inode| Count::of(&inode));
         let counted: BTreeSet<Ino> = self.quota_chain(self.counts_in(ino)).collect();
@@ -206,7 +203,7 @@ impl Namespace {
         if a == b { Ok(()) } else { Err(FsError::CrossDevice) }
     }
 
-    /// Whether the directory can get these limits, or lose those that it has.
+    /// Whether the directory can get these limits, or lose its own.
     pub fn may_have_quota(&self, dir: Ino, limits: Option<QuotaLimits>) -> Result<(), FsError> {
         self.directory(dir)?;
         match limits {
@@ -221,8 +218,8 @@ impl Namespace {
         }
     }
 
-    /// Makes the directory a root, changes its limits or ends its quota. All that is below it is
-    /// counted here and now. What was removed from there before and is still open is not.
+    /// Makes the directory a root, changes its limits or removes its quota. Counts the subtree now.
+    /// Orphans that were removed from the subtree before do not count.
     pub fn set_quota(
         &mut self,
         dir: Ino,
@@ -252,9 +249,9 @@ impl Namespace {
     }
 }
 
-/// What is counted.
+/// Counting.
 impl Namespace {
-    /// An inode was made or found, with its name.
+    /// An inode was created or loaded, with its name.
     pub(super) fn count_in(&mut self, ino: Ino) {
         let Some(inode) = self.inode(ino) else { return };
         let (count, is_root) = (Count::of(&inode), inode.quota().is_some());
@@ -264,26 +261,26 @@ impl Namespace {
         }
     }
 
-    /// As [`Namespace::count_in`] of each, of files that are new in `dir`.
+    /// Equivalent to [`Namespace::count_in`] of each, for new files in `dir`.
     pub(super) fn count_in_at_once(&mut self, dir: Ino, files: &[Inode]) {
         self.count(self.quota_root(dir), |sum| {
             files.iter().for_each(|file| sum.add(Count::of(file)))
         });
     }
 
-    /// An inode has gone that counted in `innermost`.
+    /// An inode that counted in `innermost` was removed.
     pub(super) fn count_out(&mut self, innermost: Option<Ino>, inode: &Inode) {
         let count = Count::of(inode);
         self.count(innermost, |sum| sum.take(count));
     }
 
-    /// An inode without a name has gone.
+    /// An inode without a name was removed.
     pub(super) fn count_out_stray(&mut self, inode: &Inode) {
         let innermost = self.quotas.strays.remove(&inode.attr.ino);
         self.count_out(innermost, inode);
     }
 
-    /// A file was made without a name in `dir`, or has never been seen elsewhere.
+    /// A file was created without a name in `dir`, or its names are not loaded.
     pub(super) fn count_in_stray(&mut self, ino: Ino, dir: Ino) {
         if let Some(root) = self.quota_root(dir) {
             self.quotas.strays.insert(ino, root);
@@ -291,7 +288,7 @@ impl Namespace {
         self.count_in(ino);
     }
 
-    /// A file has another length than `old_bytes`.
+    /// A file changed its length from `old_bytes`.
     pub(super) fn count_resized(&mut self, ino: Ino, old_bytes: u64) {
         let new_bytes = self.inode(ino).map_or(0, |inode| inode.attr.size_bytes);
         if new_bytes != old_bytes {
@@ -301,7 +298,7 @@ impl Namespace {
         }
     }
 
-    /// An inode that counted in `before` has got a name or lost one.
+    /// An inode that counted in `before` got or lost a name.
     pub(super) fn count_renamed(&mut self, ino: Ino, before: Option<Ino>) {
         let Some(inode) = self.inode(ino) else { return };
         let count = Count::of(&inode);
@@ -319,7 +316,7 @@ impl Namespace {
         }
     }
 
-    /// `dir` is no quota root any more. What counted in it without a name counts in `outer`.
+    /// `dir` is not a quota root any more. Its strays count in `outer`.
     pub(super) fn end_root(&mut self, dir: Ino, outer: Option<Ino>) {
         if self.quotas.roots.remove(&dir).is_none() {
             return;
@@ -333,7 +330,7 @@ impl Namespace {
         }
     }
 
-    /// Something was moved across the border of a root.
+    /// Recounts all roots after a move across the border of a root.
     pub(super) fn count_anew(&mut self) {
         let roots: Vec<Ino> = self.quota_roots().collect();
         for root in roots {
@@ -389,7 +386,7 @@ impl Namespace {
     }
 }
 
-/// Snapshots and proof.
+/// Snapshots and invariant check.
 impl Namespace {
     pub(super) fn quota_items(&self) -> impl Iterator<Item = NamespaceItem> {
         let roots = self
@@ -405,25 +402,25 @@ impl Namespace {
         )
     }
 
-    /// Broken laws, in words, of a namespace in which the others hold.
+    /// Descriptions of broken laws, given that the other laws of the namespace hold.
     pub(super) fn check_quotas(&self) -> impl Iterator<Item = String> {
         let volume = (self.quotas.volume != Quotas::volume_of(&self.inodes))
-            .then(|| "what is on the volume is counted wrongly".into());
+            .then(|| "the usage of the volume is miscounted".into());
         let attributes = self.inodes.iter().filter_map(|(ino, inode)| {
             let has_quota = inode.quota().is_some();
             if inode.xattrs.contains_key(QUOTA) != has_quota {
                 return Some(format!(
-                    "inode {ino}: has a quota that cannot be read, or is no directory"
+                    "inode {ino}: its quota is undecodable, or it is not a directory"
                 ));
             }
             let is_root = has_quota && inode.attr.nlink > 0;
             (is_root != self.quotas.roots.contains_key(&ino))
-                .then(|| format!("inode {ino}: has a quota and does not count, or the reverse"))
+                .then(|| format!("inode {ino}: its quota attribute and the set of roots disagree"))
         });
         let strays = self.quotas.strays.iter().filter_map(|(ino, root)| {
             let nameless = self.inode(*ino).is_some_and(|inode| inode.first.is_none());
             (!nameless || !self.quotas.roots.contains_key(root))
-                .then(|| format!("inode {ino} counts without a name in {root}, wrongly"))
+                .then(|| format!("inode {ino} counts as a stray of {root} without a reason"))
         });
         let roots = self.quotas.roots.iter().filter_map(|(root, count)| {
             let found = self.inode(*root).map(|_| self.count_below(*root));
@@ -443,12 +440,12 @@ impl Quotas {
         self.strays.insert(ino, root).is_some()
     }
 
-    /// To be called once all inodes are there.
+    /// Call after all inodes are restored.
     pub(super) fn restore_volume(&mut self, inodes: &Tree<Ino, Inode>) {
         self.volume = Quotas::volume_of(inodes);
     }
 
-    /// Of a volume with nothing but its root directory.
+    /// Counts of a volume with only its root directory.
     pub(super) fn new(root: &Inode) -> Quotas {
         let mut quotas = Quotas::default();
         if root.quota().is_some() {
@@ -468,7 +465,7 @@ impl Quotas {
 }
 
 impl Inode {
-    /// The limits of a directory that has a quota.
+    /// The limits of a directory with a quota.
     fn quota(&self) -> Option<QuotaLimits> {
         let value = self.xattrs.get(QUOTA).filter(|_| self.attr.kind == FileKind::Directory)?;
         Inode::quota_of(value)
@@ -482,7 +479,7 @@ impl Inode {
         (limits != QuotaLimits::default()).then_some(limits)
     }
 
-    /// Drops what a page says of a quota that there cannot be.
+    /// Removes an invalid quota from a directory page.
     pub(super) fn settle_quota(&mut self) {
         if self.quota().is_none() {
             self.xattrs.remove(QUOTA);

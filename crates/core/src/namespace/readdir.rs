@@ -3,15 +3,18 @@
 use super::{Entry, Namespace};
 use ebb_model::*;
 
-/// No entry has a lower cookie, so that a surface can give 1 and 2 to the `.` and `..`
-/// that it makes itself.
+/// The lowest cookie of an entry. A surface uses 1 and 2 for the `.` and `..` that it adds.
 pub const FIRST_COOKIE: Cookie = Cookie(3);
 
 impl Namespace {
     /// Up to `limit` entries after a position, with attributes, and whether the stream ends with
-    /// them. Every name that is there all the time is shown exactly once, whatever comes and goes
-    /// between two calls; no place in the directory is shown twice, and no rename within it makes a
-    /// new one, but for one that leaves a whiteout, whose new name comes last.
+    /// them.
+    ///
+    /// Laws:
+    /// - A name that exists during the whole stream appears exactly once, whatever other names come
+    ///   and go.
+    /// - No position appears twice. A rename within the directory adds no position, except one that
+    ///   leaves a whiteout: its new name comes last.
     pub fn read_dir(
         &self,
         dir: Ino,
@@ -32,7 +35,7 @@ impl Namespace {
         Ok((entries, rest.next().is_none()))
     }
 
-    /// What a directory stream has after a position, as far as it is loaded.
+    /// The loaded entries after a position.
     pub fn entries_after(
         &self,
         dir: Ino,
@@ -41,7 +44,7 @@ impl Namespace {
         self.stream(dir, after).filter_map(shown)
     }
 
-    /// What it has before a position, the last one first.
+    /// The loaded entries before a position, in reverse.
     pub fn entries_before(
         &self,
         dir: Ino,

@@ -1,5 +1,5 @@
-//! rename: moves a name, over another one or in exchange for it, or leaves a whiteout. Refusals
-//! come in the order in which Linux finds them.
+//! rename(2): moves a name, replaces or exchanges the target, or leaves a whiteout. Errors have the
+//! precedence of Linux.
 
 use super::access::{require, require_removable};
 use super::{Entry, Inode, Link, Named, Namespace, Operation};
@@ -49,8 +49,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// What overlays take for a removed name: a device 0:0, which nobody can open, of whoever moves
-    /// the name away.
+    /// A whiteout, the mark of overlay file systems for a removed name: a device 0:0, owned by the
+    /// caller. Opening it fails.
     fn whiteout(&self, dir: Ino, ino: Option<Ino>, op: &Operation) -> Result<Inode, FsError> {
         let ino = ino.ok_or(FsError::Invalid)?;
         self.require_unused(ino)?;
@@ -61,7 +61,7 @@ impl Namespace {
         Ok(Inode::new(op, &self.directory(dir)?, ino, 0, &what))
     }
 
-    /// Refuses to move a directory below itself, or over a directory that it is in.
+    /// Fails if a directory would move below itself, or would replace a directory above it.
     fn require_no_loop(
         &self,
         source: Named,
@@ -91,8 +91,8 @@ impl Namespace {
         }
     }
 
-    /// Refuses a caller who may not take the name out of its directory; a directory that gets
-    /// another `..` must be writable itself.
+    /// Fails unless the caller can remove the name from its directory. A directory that gets
+    /// another `..` must itself be writable.
     fn require_movable(&self, caller: &Caller, named: Named, to: Ino) -> Result<(), FsError> {
         let inode = self.inode(named.ino).ok_or(FsError::Stale)?;
         require_removable(caller, &self.directory(named.link.parent)?, &inode)?;
@@ -154,7 +154,7 @@ impl Namespace {
         }
     }
 
-    /// Makes the inode, at the place of what has the name so far.
+    /// Inserts the whiteout at the position of the moved name.
     fn leave(&mut self, place: Named, mut inode: Inode) {
         let ino = inode.attr.ino;
         self.redirect(place, ino, inode.attr.kind);
@@ -179,12 +179,12 @@ impl Namespace {
         op.linked(from, source.name, target.ino, target_primary);
     }
 
-    /// Makes the name refer to another inode, at the place that it has in its directory.
+    /// Makes the dentry refer to another inode and keeps its position.
     fn redirect(&mut self, Named { name, link, .. }: Named, ino: Ino, kind: FileKind) {
         self.dentries.insert(&(link.parent, link.cookie), &Entry { name: name.clone(), ino, kind });
     }
 
-    /// What has `named` is at `to` now. True if that was its primary name.
+    /// Moves the link of an inode from `named` to `to`. Returns whether it is the primary one.
     fn name_moved(&mut self, named: Named, to: Link, stamp: Stamp) -> bool {
         let mut inode = self.inode(named.ino).expect("a dentry refers to an inode that exists");
         inode.changed(stamp);

@@ -1,11 +1,11 @@
-//! rmdir: removes an empty directory.
+//! rmdir(2): removes an empty directory.
 
 use super::{Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    /// Names that are still only in the bucket count as much as loaded ones: the caller has
-    /// made sure that the directory is loaded whole.
+    /// Names that exist only in the bucket count, too: the caller has loaded the directory
+    /// completely.
     pub(super) fn rmdir(
         &mut self,
         parent: Ino,

@@ -7,7 +7,7 @@ use super::{Change, Inode, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    /// All that is asked for, or nothing. An empty request changes nothing, not even ctime.
+    /// Applies all requested changes or none. An empty request changes nothing, not even ctime.
     pub(super) fn set_attr(
         &mut self,
         ino: Ino,
@@ -18,8 +18,8 @@ impl Namespace {
         validate(&inode, set)?;
         require_rights(op.caller, &inode, set)?;
         let old = inode.attr.clone();
-        // The kernel asks nobody for his rights to this: it can be chown(2) of nothing, or be for a
-        // write, which asks once more.
+        // The kernel checks no permission for this request: it comes from a chown(2) without ids,
+        // or precedes a write that asks again.
         let is_nothing = *set == DROP_SET_ID
             && (![0, old.uid].contains(&op.caller.uid)
                 || inode.without_set_id(op.caller) == old.mode);
@@ -72,9 +72,9 @@ impl Namespace {
 }
 
 impl Inode {
-    /// The mode after a write, truncation or change of owner: no set-uid, and set-gid only where it
-    /// cannot mean the group of a running program, and the caller is in that group or root, whoever
-    /// has checked the rest. Set-gid of a directory is no privilege.
+    /// The mode after a write, truncation or change of owner. It clears set-uid. Set-gid stays only
+    /// without group execution, if the caller is in the group or root, even if the kernel has
+    /// checked the caller. Set-gid of a directory is not a privilege and stays.
     pub(super) fn without_set_id(&self, caller: &Caller) -> u16 {
         let Attr { mode, gid, kind, .. } = self.attr;
         if kind == FileKind::Directory {
@@ -84,8 +84,8 @@ impl Inode {
         mode & !SET_UID & if keeps_set_gid { !0 } else { !SET_GID }
     }
 
-    /// File capabilities go whenever content or owner change, whoever does it. What a directory has
-    /// under that name means nothing.
+    /// Removes file capabilities, as every change of data or owner does. A directory keeps the
+    /// attribute, which means nothing there.
     pub(super) fn drop_capability(&mut self) {
         if self.attr.kind != FileKind::Directory {
             self.xattrs.remove(CAPABILITY);
@@ -97,7 +97,7 @@ fn is_chown(set: &SetAttr) -> bool {
     set.uid.is_some() || set.gid.is_some()
 }
 
-/// Refuses what makes no sense of this inode, whoever asks.
+/// Fails if a change is invalid for this inode, regardless of permissions.
 fn validate(inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
     if set.mode.is_some() && inode.attr.kind == FileKind::Symlink {
         return Err(FsError::NotSupported);
@@ -118,7 +118,7 @@ fn validate(inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
 
 fn require_rights(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<(), FsError> {
     let attr = &inode.attr;
-    // `touch` is like a write: what is only appended to takes it.
+    // `touch` counts as a write: it is allowed on an append-only file.
     let guarded = match *set {
         TOUCH => inode.flags().has(InodeFlags::IMMUTABLE),
         READING => false,
@@ -150,7 +150,7 @@ fn require_rights(caller: &Caller, inode: &Inode, set: &SetAttr) -> Result<(), F
     match (set.atime, set.mtime) {
         (None, None) => Ok(()),
         (Some(SetTime::Reading), _) => require(caller, inode, Access::READ),
-        // `touch`: whoever may write may set both times to now.
+        // `touch`: a caller with write permission can set both times to now.
         (Some(SetTime::Now), Some(SetTime::Now)) if caller.uid != attr.uid => {
             require(caller, inode, Access::WRITE)
         }
@@ -192,5 +192,5 @@ const DROP_SET_ID: SetAttr = SetAttr { drop_set_id: true, ..NOTHING };
 const READING: SetAttr = SetAttr { atime: Some(SetTime::Reading), ..NOTHING };
 const TOUCH: SetAttr = SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..NOTHING };
 
-/// `(uid_t)-1` names nobody: to `chown` it means "leave it".
+/// `(uid_t)-1` in chown(2) means "unchanged" and is not a user.
 const NOBODY: u32 = u32::MAX;

@@ -1,5 +1,5 @@
-//! O_TMPFILE: a file without a name, which may get one later and goes with its last holder
-//! if it does not.
+//! O_TMPFILE: an unnamed file. It can get a name later; without one it is removed with its last
+//! holder.
 
 use super::access::require;
 use super::{Change, Inode, Namespace, Operation};
@@ -7,8 +7,8 @@ use ebb_model::*;
 use std::collections::BTreeSet;
 
 impl Namespace {
-    /// `parent` says who may make it and what it inherits, and does not change: nobody but
-    /// `holder` knows of the file.
+    /// `parent` provides permissions and inherited attributes and does not change: only `holder`
+    /// can reach the file.
     pub(super) fn tmpfile(
         &mut self,
         parent: Ino,

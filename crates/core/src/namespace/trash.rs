@@ -1,38 +1,38 @@
-//! The trash: what loses its last name where removed things are kept is moved to a directory that
-//! nobody sees, and can be restored from there until its time has come.
+//! The trash: an inode that loses its last name moves to a hidden directory, if retention is set,
+//! and can be restored until its time ends.
 //!
-//! - Whether something is kept, where and for how long stands in the command, which has it from
-//!   [`Namespace::keep_of`] as it was then.
-//! - What is kept says so itself ([`TRASHED`]), and so in the log, in snapshots and in the pages of
-//!   the bucket.
-//! - To those who have it open a file stays what it is, but for its link count. A directory is
-//!   empty, and nothing is made in it.
+//! Laws:
+//! - The command decides whether, where and how long an inode is kept, from [`Namespace::keep_of`]
+//!   at the time of the request.
+//! - The attribute [`TRASHED`] of a kept inode records its origin. So it is in the log, in
+//!   snapshots and in directory pages.
+//! - A file stays usable through open descriptors; only its link count changes. A directory is
+//!   empty and gets no names.
 
 use super::access::require;
 use super::{Change, FIRST_COOKIE, Inode, Named, Namespace, Operation, QUOTA};
 use bytes::Bytes;
 use ebb_model::*;
 
-/// The attribute of what is in the trash. It is not shown as an extended attribute and cannot be
-/// set as one. Its value is `version u8 = 1 | at i64 | at u32 | until i64 | uid u32 | path`, little
-/// endian.
+/// The attribute of an inode in the trash, hidden from applications. Its value is `version u8 = 1 |
+/// at i64 | at u32 | until i64 | uid u32 | path`, little endian.
 pub const TRASHED: &[u8] = b"ebb.trashed";
 const VERSION: u8 = 1;
 
-/// What has a longer path than programs can use is not kept.
+/// Longest path (PATH_MAX - 1) of an inode that is kept.
 const MAX_PATH_BYTES: usize = 4095;
 
-/// What the name of the trash is in its directory.
+/// Name of the trash in its directory.
 pub fn trash_name() -> Name {
     Name::new(TRASH).expect("it is a name")
 }
 
-/// What something is called in the trash.
+/// Name of an inode in the trash.
 pub fn trashed_name(ino: Ino) -> Name {
     Name::new(format!("{:x}", ino.0).as_bytes()).expect("digits are a name")
 }
 
-/// The names of the trash are nobody's to use.
+/// Fails if a mutation uses the reserved name of the trash.
 pub(super) fn require_no_trash(mutation: &Mutation) -> Result<(), FsError> {
     let (first, second) = match mutation {
         Mutation::Make { name, .. }
@@ -46,10 +46,10 @@ pub(super) fn require_no_trash(mutation: &Mutation) -> Result<(), FsError> {
     if is_used { Err(FsError::AccessDenied) } else { Ok(()) }
 }
 
-/// What is asked and shown.
+/// Queries.
 impl Namespace {
-    /// For how many seconds what is removed from the directory is kept, and the directory that says
-    /// so: the nearest that says anything.
+    /// Retention in seconds of inodes removed from the directory, and the directory that sets it:
+    /// the nearest one with the attribute.
     pub fn keep_of(&self, dir: Ino) -> Option<(Ino, u64)> {
         let mut at = dir;
         loop {
@@ -61,7 +61,7 @@ impl Namespace {
         }
     }
 
-    /// The trash that `top` has.
+    /// The trash directory of `top`.
     pub fn trash_of(&self, top: Ino) -> Option<Ino> {
         self.dentry(top, &trash_name())
             .filter(|dentry| dentry.kind == FileKind::Directory)
@@ -72,7 +72,7 @@ impl Namespace {
         self.primary_name(dir).is_some_and(|(_, name)| name.as_bytes() == TRASH)
     }
 
-    /// What is known to be in the trash of `top`, with its cookie, behind a position.
+    /// The loaded entries in the trash of `top` after a position, with their cookies.
     pub fn trashed(&self, top: Ino, after: Cookie) -> impl Iterator<Item = (Cookie, TrashEntry)> {
         let stream = self
             .trash_of(top)
@@ -92,29 +92,30 @@ impl Namespace {
         })
     }
 
-    /// How it came into the trash; `None` of what is not in it.
+    /// Origin of an inode in the trash; `None` for other inodes.
     pub fn trashed_inode(&self, ino: Ino) -> Option<Trashed> {
         self.inode(ino)?.trashed()
     }
 }
 
-/// What comes into the trash.
+/// Moves to the trash.
 impl Namespace {
-    /// Refuses what is to go where there is no trash, and none can be.
+    /// Fails if the mutation needs a trash that does not exist and cannot be created.
     pub(super) fn may_discard(&self, op: &Operation) -> Result<(), FsError> {
         let Some(place) = op.trash else { return Ok(()) };
         self.directory(place.top)?;
         match self.dentry(place.top, &trash_name()) {
             Some(dentry) if dentry.kind == FileKind::Directory => Ok(()),
-            // Of what others have put there nothing is to be lost, nor of what is to be kept.
+            // Fail instead of discarding: neither the foreign file under the name nor the removed
+            // inode may be lost.
             Some(_) => Err(FsError::Exists),
             None if self.inode(place.ino).is_none() && self.may_be_made(place.ino) => Ok(()),
             None => Err(FsError::Invalid),
         }
     }
 
-    /// Where an inode was that is to be kept once it has lost this name. `None`: it has others, or
-    /// goes.
+    /// The path to record for an inode that loses this name. `None`: it has other names, or is not
+    /// kept.
     pub(super) fn path_to_keep(&self, lost: Named) -> Option<Bytes> {
         let inode = self.inode(lost.ino)?;
         if inode.attr.kind != FileKind::Directory && inode.attr.nlink > 1 {
@@ -126,7 +127,7 @@ impl Namespace {
         (path.len() <= MAX_PATH_BYTES).then(|| path.into())
     }
 
-    /// Moves what has lost its last name to the trash. A quota ends with the path of its root.
+    /// Moves an inode that lost its last name to the trash. The quota of a root ends with its path.
     pub(super) fn keep(
         &mut self,
         lost: Named,
@@ -155,7 +156,7 @@ impl Namespace {
         op.linked(trash, &kept_name, ino, primary);
     }
 
-    /// Root's, and nobody else's to look into. To who sees `top` nothing changes.
+    /// Creates the trash, accessible by root only. The attributes of `top` do not change.
     fn make_trash(&mut self, place: &TrashTarget, op: &mut Operation) -> Ino {
         let (top, ino, time) = (place.top, place.ino, op.stamp.time);
         let (atime, mtime, ctime, btime) = (time, time, time, time);
@@ -182,9 +183,9 @@ impl Namespace {
     }
 }
 
-/// What leaves the trash.
+/// Moves out of the trash.
 impl Namespace {
-    /// Whether what is in the trash can be `name` in the directory `to`.
+    /// Whether an inode in the trash can be restored to `name` in the directory `to`.
     pub fn may_restore(&self, ino: Ino, to: Ino, name: &Name) -> Result<(), FsError> {
         if !self.inode(ino).is_some_and(|inode| inode.is_trashed()) {
             return Err(FsError::NotFound);
@@ -200,7 +201,7 @@ impl Namespace {
         self.may_count_in(ino, self.quota_root(to))
     }
 
-    /// To be asked [`Namespace::may_restore`] before.
+    /// Requires a successful [`Namespace::may_restore`].
     pub fn restore(
         &mut self,
         ino: Ino,
@@ -211,9 +212,9 @@ impl Namespace {
     ) {
         let counted_in = self.counts_in(ino);
         let (trash, kept_name) =
-            self.primary_name(ino).expect("what is in the trash has a name there");
-        let from = self.primary_link(ino).expect("what has a name has a link");
-        let mut inode = self.inode(ino).expect("it is in the trash");
+            self.primary_name(ino).expect("an inode in the trash has a name there");
+        let from = self.primary_link(ino).expect("a named inode has a link");
+        let mut inode = self.inode(ino).expect("the inode is in the trash");
         let kind = inode.attr.kind;
         self.strike(trash, &kept_name);
         self.dir_changed(trash, stamp, -i32::from(kind == FileKind::Directory));
@@ -227,7 +228,7 @@ impl Namespace {
         changes.push(Change::Linked { parent: to, name: name.clone(), ino, primary, stamp });
     }
 
-    /// Removes what is in the trash for good. False if it is not there.
+    /// Removes an inode from the trash permanently. Returns false if it is not there.
     pub fn purge(
         &mut self,
         ino: Ino,
@@ -239,7 +240,7 @@ impl Namespace {
             return false;
         }
         let (trash, kept_name) =
-            self.primary_name(ino).expect("what is in the trash has a name there");
+            self.primary_name(ino).expect("an inode in the trash has a name there");
         let lost = self.named(trash, &kept_name).expect("a link leads to a dentry");
         self.change_inode(ino, |inode| drop(inode.xattrs.remove(TRASHED)));
         self.remove(

@@ -1,4 +1,4 @@
-//! unlink: removes a name of what is not a directory.
+//! unlink(2): removes a name of a non-directory.
 
 use super::access::require_removable;
 use super::{Named, Namespace, Operation};
@@ -20,7 +20,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// What `name` refers to, if `caller` may remove it.
+    /// The dentry of `name`, if `caller` can remove it.
     pub(super) fn removable<'a>(
         &self,
         caller: &Caller,
@@ -34,7 +34,7 @@ impl Namespace {
         Ok(named)
     }
 
-    /// `holders` have it open.
+    /// `holders`: sessions with the inode open.
     pub(super) fn remove(&mut self, lost: Named, holders: &[SessionId], op: &mut Operation) {
         self.strike(lost.link.parent, lost.name);
         let subdirectory = lost.kind == FileKind::Directory && lost.name.as_bytes() != TRASH;

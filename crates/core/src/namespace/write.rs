@@ -1,22 +1,22 @@
-//! write: bytes have reached the store file; what `stat` says of them follows, and by the same
-//! command which blocks have them, at which version (O-68).
+//! write: the bytes are in the store file already. One command updates the attributes and records
+//! the written blocks with their version (O-68).
 
 use super::access::is_privileged;
 use super::{Change, Namespace, Operation};
 use ebb_model::*;
 
 impl Namespace {
-    /// Refuses what the flags of a file forbid to do with its bytes. Who overwrites them in place
-    /// asks before. `zeroes`: they are to become zeros.
+    /// Fails if the flags of a file forbid a change of its bytes. The caller checks before it
+    /// overwrites bytes in place. `zeroes`: the bytes become zeros.
     pub fn permit_bytes(&self, ino: Ino, zeroes: bool) -> Result<(), FsError> {
         let flags = self.inode(ino).ok_or(FsError::Stale)?.flags();
         let forbidden = flags.has(InodeFlags::IMMUTABLE) || zeroes && flags.has(InodeFlags::APPEND);
         if forbidden { Err(FsError::NotPermitted) } else { Ok(()) }
     }
 
-    /// Rights are those of the descriptor and were checked when it was opened: a file may be
-    /// written by who has it open, whatever its mode is now. `span` is offset and length; to
-    /// write nothing changes nothing. `packed`: where the file is from now on.
+    /// Needs no permission check: the descriptor was checked at open, and later changes of the mode
+    /// do not matter. `span` is offset and length; an empty write changes nothing. `packed`: the
+    /// new location of the file.
     pub(super) fn write(
         &mut self,
         ino: Ino,
@@ -61,8 +61,8 @@ impl Namespace {
         Ok(inode.attr)
     }
 
-    /// Whole blocks were stored past everything: nobody's rights are asked, and nothing but times
-    /// changes. False if the file is gone.
+    /// Whole blocks were stored through a mapping: no permission check, and only times change.
+    /// Returns false if the file is gone.
     pub(crate) fn stored(
         &mut self,
         ino: Ino,

@@ -1,5 +1,4 @@
-//! Extended attributes. Those that are ACLs are set by rules and operations of
-//! their own ([`super::acl`]).
+//! Extended attributes. ACLs have rules and operations of their own ([`super::acl`]).
 
 use super::access::{STICKY, is_privileged, require, require_owner};
 use super::flags::require_unguarded;
@@ -78,7 +77,7 @@ impl Namespace {
     }
 }
 
-/// Refuses an attribute for which the inode has no room.
+/// Fails if the attribute exceeds the inode's limits.
 pub(super) fn require_room(inode: &Inode, name: &[u8], value: &[u8]) -> Result<(), FsError> {
     let others = || inode.xattrs.iter().filter(|(other, _)| *other != name);
     let listed_bytes: usize = others().map(|(other, _)| other.len() + 1).sum();
@@ -90,7 +89,8 @@ pub(super) fn require_room(inode: &Inode, name: &[u8], value: &[u8]) -> Result<(
 
 enum Prefix {
     User,
-    /// Of the administrator: `trusted.` and, without a security module to ask, `security.`
+    /// Reserved for the administrator: `trusted.` and, since no security module is consulted,
+    /// `security.`.
     Privileged,
 }
 

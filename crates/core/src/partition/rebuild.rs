@@ -1,38 +1,43 @@
-//! A partition of which a backup is left, and the bucket as it is by now (decision 14).
+//! Rebuilds a partition from a backup and the current contents of the bucket (decision 14).
+//!
+//! Laws:
+//! - Names and attributes come from the backup; bytes come from the bucket.
+//! - Every file whose bytes differ from the backup's is reported as a loss.
+//! - Inode ids of the node since the backup are never reused: the incarnation is higher.
 
 use super::{Inconsistent, Partition};
 use crate::backing::{Listed, Listing, Loss, Object, Scope, keys};
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What there is besides the backup.
+/// Input besides the backup.
 pub struct Remains<'a> {
-    /// Everything in the bucket, by key.
+    /// All objects in the bucket, by key.
     pub objects: &'a BTreeMap<String, Object>,
-    /// Objects that have another key than the backup's, of files that they are the content of.
+    /// Objects that hold a file's bytes under another key than in the backup.
     pub moved: &'a BTreeMap<Ino, String>,
-    /// Of the one who has taken over the volume: higher than the backup's.
+    /// Incarnation of the new owner of the volume, higher than the backup's.
     pub incarnation: Incarnation,
-    /// Whose what others have put into the bucket is.
+    /// User and group of names that other writers put into the bucket.
     pub owner: (u32, u32),
     pub now: Time,
 }
 
 pub struct Rebuilt {
     pub partition: Partition,
-    /// Keys of objects that no file of the backup has.
+    /// Keys of objects that belong to no file of the backup.
     pub others: Vec<String>,
-    /// Files whose content is not as it was.
+    /// Files whose bytes differ from the backup's.
     pub losses: BTreeMap<Ino, Loss>,
 }
 
 impl Partition {
-    /// Names and attributes as they were, content as the bucket has it, and names that the bucket
-    /// has got since. Nothing of it is in a log: the commands behind it begin anew.
+    /// Restores names and attributes from the backup, bytes from the bucket, and adds names that
+    /// the bucket gained since. The log starts empty: `applied` becomes 0.
     ///
-    /// What was open is closed, and clients do not come back.
+    /// All sessions end; clients cannot resume them.
     pub fn rebuilt(mut self, remains: &Remains) -> Result<Rebuilt, Inconsistent> {
-        // Ids that the node has given out since the backup are not given out again.
+        // Ids that the node assigned after the backup must not be assigned again.
         self.namespace.incarnation = remains.incarnation;
         let sessions: Vec<SessionId> = self.sessions.iter().map(|(session, _)| session).collect();
         sessions.into_iter().for_each(|session| self.follow(Command::SessionClose { session }));
@@ -78,12 +83,12 @@ impl Partition {
     }
 
     fn follow(&mut self, command: Command) {
-        // No bytes are here that effects could be for.
+        // Effects are dropped: no store file exists.
         self.apply(LogIndex(self.applied.0 + 1), &command);
     }
 
-    /// What is in the bucket of directories all of whose names were known comes in, and all that is
-    /// below it.
+    /// Installs new names of the bucket in directories that were completely loaded, and the
+    /// subtrees of new directories.
     fn find_names(&mut self, remains: &Remains) {
         let mut todo: Vec<Ino> =
             self.backing.directories(Ino(0)).filter(|dir| self.backing.is_complete(*dir)).collect();
@@ -113,7 +118,7 @@ impl Partition {
     }
 }
 
-/// As a bucket lists by directory.
+/// Groups keys like a bucket's listing by directory.
 fn listed_below(prefix: &str, objects: &BTreeMap<String, Object>) -> Vec<Listed> {
     let mut listed = Vec::new();
     let mut from = prefix.to_owned();
@@ -124,7 +129,7 @@ fn listed_below(prefix: &str, objects: &BTreeMap<String, Object>) -> Vec<Listed>
             Some(at) => {
                 let below = &key[..prefix.len() + at];
                 listed.push(Listed::Prefix { key: format!("{below}/") });
-                // The first key that is not below it: what follows `/` is `0`.
+                // The first key after the prefix `below/`: `0` is the character after `/`.
                 from = format!("{below}0");
             }
             None => {

@@ -1,30 +1,30 @@
-//! A leaf: entries in the order of their keys, in one piece of memory. In front are their heads,
-//! then their keys, then their values, so that a search reads heads and little more.
+//! A leaf: entries in key order in one allocation. Heads come first, then keys, then values, so a
+//! search reads little more than heads.
 //!
-//! Of each key there are the bytes that it does not share with the key before it. Its head says how
-//! many it shares, how many there are, and how many its value has; what is too many for its part of
-//! the head goes on in a number in front of the bytes. The first key shares nothing, so a leaf can
-//! be read without any other.
+//! Keys are prefix-compressed. A head holds three lengths: of the prefix shared with the previous
+//! key, of the rest of the key, and of the value. A length that exceeds its field continues in a
+//! number in front of the key's bytes. The first key shares nothing, so a leaf is readable on its
+//! own.
 
 use super::Run;
 use std::cmp::Ordering;
 use std::iter::from_fn;
 use std::ops::Range;
 
-/// More entries than this make a leaf too large, since a search reads half of their keys.
+/// Maximum entries: a search reads half of the keys.
 pub(super) const MAX_ENTRIES: usize = 64;
 
-/// More bytes than this do too, if they are not of a single entry: a change moves half of them.
+/// Maximum bytes, unless of a single entry: a change moves half of them.
 pub(super) const MAX_BYTES: usize = 4096;
 
-/// Room is made for so many bytes at a time: leaves hold nearly all of the memory.
+/// Growth of the allocation: leaves hold nearly all of the memory.
 const GROWTH_BYTES: usize = 64;
 
-/// What a head can say by itself is below this: of the bytes of keys, and of those of values.
+/// Field limits of a head for the lengths of keys and values.
 const MOST_OF_KEY: usize = (1 << KEY_BITS) - 1;
 const MOST_OF_VALUE: usize = (1 << (16 - 2 * KEY_BITS)) - 1;
 
-/// Of a head, for how many bytes are shared and for how many are not.
+/// Bits of each key length in a head.
 const KEY_BITS: u32 = 5;
 
 const HEAD_BYTES: usize = size_of::<u16>();
@@ -32,48 +32,48 @@ const HEAD_BYTES: usize = size_of::<u16>();
 #[derive(Clone, Default)]
 pub(super) struct Leaf {
     bytes: Vec<u8>,
-    /// Where values begin.
+    /// Offset of the values.
     border: u32,
-    /// How many entries there are.
+    /// Number of entries.
     len: u32,
 }
 
-/// Where a value has come to stand.
+/// Outcome of an insert.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inserted {
-    /// Of the one that the key had.
+    /// Replaced the value of an existing key.
     InPlace,
-    /// Of no other: the entry is new.
+    /// A new entry before another one.
     Between,
     AtEnd,
 }
 
-/// An entry, by positions in the bytes.
+/// An entry, by offsets in the bytes.
 #[derive(Clone)]
 struct Entry {
     index: usize,
-    /// How many bytes its key has in common with the one before.
+    /// Length of the prefix that its key shares with the previous one.
     shared: usize,
-    /// Where its part of the keys begins, with numbers if there are any.
+    /// Offset of its part of the keys, including length numbers.
     start: usize,
     suffix: Range<usize>,
     value: Range<usize>,
 }
 
-/// What some entries have of each part of a leaf.
+/// The heads, keys and values of a range of entries.
 struct Parts {
-    /// By their numbers.
+    /// Indices of the entries.
     heads: Range<usize>,
     keys: Range<usize>,
     values: Range<usize>,
 }
 
-/// Where a key is or would be.
+/// The position of a key, present or not.
 struct Place {
-    /// The entry there, or the one that the key would stand before.
+    /// The entry of the key, or the one before which the key belongs.
     entry: Option<Entry>,
     is_there: bool,
-    /// How many bytes the key has in common with the one before, and with the one of `entry`.
+    /// Lengths of the prefixes that the key shares with the previous key and with that of `entry`.
     shared: usize,
     shared_with_next: usize,
 }
@@ -84,7 +84,7 @@ impl Leaf {
         self.len as usize
     }
 
-    /// Of the memory beside itself.
+    /// Heap memory in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.capacity()
     }
@@ -97,7 +97,7 @@ impl Leaf {
         self.len as usize > MAX_ENTRIES || self.len > 1 && self.bytes.len() > MAX_BYTES
     }
 
-    /// Keys and values below `end`, in order.
+    /// Keys and values `< end`, in order.
     pub fn below(&self, end: &[u8]) -> Vec<(Vec<u8>, &[u8])> {
         let mut cursor = Cursor::default();
         let entries = from_fn(|| cursor.advance(self).map(|value| (cursor.key.clone(), value)));
@@ -109,7 +109,7 @@ impl Leaf {
         place.entry.filter(|_| place.is_there).map(|entry| &self.bytes[entry.value])
     }
 
-    /// As [`Leaf::merge`].
+    /// Like [`Leaf::merge`].
     pub fn insert_all(&mut self, run: Run) -> (usize, Vec<(Vec<u8>, Leaf)>) {
         let [(key, value)] = run else { return self.merge(run) };
         let inserted = self.insert(key, value);
@@ -140,7 +140,8 @@ impl Leaf {
             Some(next) => {
                 let mut with = Vec::with_capacity(key.len() + 8 + next.suffix.len());
                 let head = put_key(&mut with, place.shared, &key[place.shared..], value.len());
-                // It shares more with its new neighbour than with the one before.
+                // The next entry shares a longer prefix with the new key than with the previous
+                // one.
                 let suffix =
                     &self.bytes[next.suffix.clone()][place.shared_with_next - next.shared..];
                 let next_head =
@@ -157,7 +158,7 @@ impl Leaf {
         }
     }
 
-    /// Passes the value that the key had to `old`, if it was there.
+    /// Removes an entry and passes its value to `old`.
     pub fn remove<T>(&mut self, key: &[u8], old: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let place = self.place(key);
         let entry = place.entry.filter(|_| place.is_there)?;
@@ -170,8 +171,7 @@ impl Leaf {
         };
         let next = self.entry(entry.index + 1, entry.suffix.end, entry.value.end);
         let next_head = next.map(|next| {
-            // What it shared with the removed one and that did not with the one before it has
-            // itself now.
+            // The next entry stores the prefix that it shared only with the removed key.
             let kept = next.shared.saturating_sub(entry.shared);
             let mut suffix = self.bytes[entry.suffix.start..entry.suffix.start + kept].to_vec();
             suffix.extend_from_slice(&self.bytes[next.suffix.clone()]);
@@ -182,8 +182,8 @@ impl Leaf {
         Some(old)
     }
 
-    /// Gives away the upper half, or the last entry alone, and a key that parts the two. Neither
-    /// has more than [`MAX_ENTRIES`] if there are not twice as many.
+    /// Splits off the upper half, or the last entry alone, with a separator. Neither part exceeds
+    /// [`MAX_ENTRIES`] if the leaf has at most twice as many.
     pub fn split(&mut self, last_alone: bool) -> (Vec<u8>, Leaf) {
         let mut cursor = Cursor::default();
         let len = self.len as usize;
@@ -191,19 +191,19 @@ impl Leaf {
         let last = if last_alone { len - 1 } else { MAX_ENTRIES.min(len - 1) };
         let mut read = 0;
         for index in 0..=last {
-            let entry = cursor.advance_entry(self).expect("there are as many entries");
+            let entry = cursor.advance_entry(self).expect("the leaf has this many entries");
             read += HEAD_BYTES + entry.suffix.end - entry.start + entry.value.len();
             if index == last || index >= first && read > self.bytes.len() / 2 {
                 let right = self.split_at(&entry, &cursor.key);
-                // No more of the key than it takes to be above the one before it.
+                // The shortest prefix that is above the previous key.
                 cursor.key.truncate(entry.shared + 1);
                 return (cursor.key, right);
             }
         }
-        unreachable!("a leaf that is split has two entries")
+        unreachable!("a split leaf has at least two entries")
     }
 
-    /// Gives away the entries from this one on.
+    /// Splits off the entries from `first` on.
     fn split_at(&mut self, first: &Entry, key: &[u8]) -> Leaf {
         let (len, border) = (self.len as usize, self.border());
         let mut keys = Vec::with_capacity(border - first.start + key.len());
@@ -235,8 +235,8 @@ impl Leaf {
         right
     }
 
-    /// Takes in entries that come in the order of their keys, and says how many of these are new.
-    /// What is too much for it fills others, each with a key that parts it from the one before.
+    /// Merges sorted entries and returns the number of new keys. Surplus entries fill further
+    /// leaves, each with its separator.
     fn merge(&mut self, run: Run) -> (usize, Vec<(Vec<u8>, Leaf)>) {
         let (mut filling, mut new) =
             (Filling { most: self.most_of_each(run), ..Filling::default() }, 0);
@@ -262,8 +262,8 @@ impl Leaf {
         (new, filled.collect())
     }
 
-    /// How many entries each leaf gets when it is merged with the run. What comes in order fills
-    /// leaves; what comes in between leaves room in all of them, for there will be more.
+    /// Entries per leaf for a merge. A run behind the last key fills leaves completely. A run in
+    /// between leaves space in every leaf, since more entries are likely.
     fn most_of_each(&self, run: Run) -> usize {
         if run.first().is_none_or(|(first, _)| self.place(first).entry.is_none()) {
             return MAX_ENTRIES;
@@ -275,7 +275,7 @@ impl Leaf {
         entries.div_ceil(leaves)
     }
 
-    /// Takes in all entries of the leaf to the right.
+    /// Appends all entries of the leaf to the right.
     pub fn append(&mut self, right: &Leaf) {
         let Some(first) = right.entry(0, right.keys_at(), right.border()) else { return };
         let mut cursor = Cursor::default();
@@ -289,13 +289,13 @@ impl Leaf {
         self.splice(self.end(), &heads, &keys, &right.bytes[right.border()..]);
     }
 
-    /// What is behind the last entry.
+    /// The empty range behind the last entry.
     fn end(&self) -> Parts {
         let (len, border, end) = (self.len as usize, self.border(), self.bytes.len());
         Parts { heads: len..len, keys: border..border, values: end..end }
     }
 
-    /// Puts heads, keys and values in the place of others.
+    /// Replaces a range of entries.
     fn splice(&mut self, its: Parts, heads: &[Head], keys: &[u8], values: &[u8]) {
         self.splice_bytes(its.values, values);
         self.border = (self.border() + keys.len() + size_of_val(heads)
@@ -325,7 +325,7 @@ impl Leaf {
         self.bytes[range.start..end].copy_from_slice(with);
     }
 
-    /// Where keys begin.
+    /// Offset of the keys.
     fn keys_at(&self) -> usize {
         self.len as usize * HEAD_BYTES
     }
@@ -338,12 +338,12 @@ impl Leaf {
         self.bytes[..self.keys_at()].as_chunks().0
     }
 
-    /// The entry of which the key is at `start` and the value at `value`.
+    /// The entry with its key at `start` and its value at `value`.
     fn entry(&self, index: usize, start: usize, value: usize) -> Option<Entry> {
         Some(self.entry_of(*self.heads().get(index)?, index, start, value))
     }
 
-    /// In line: a search comes to many.
+    /// Inlined: a search calls it often.
     #[inline(always)]
     fn entry_of(&self, head: Head, index: usize, start: usize, value: usize) -> Entry {
         let (shared, suffix, len) = numbers_of(head);
@@ -358,13 +358,12 @@ impl Leaf {
     }
 
     fn place(&self, key: &[u8]) -> Place {
-        // How many bytes of `key` the last entry has that was found to be below it, and the one
-        // that is next.
+        // The prefix of `key` shared with the last smaller entry, and the byte after it.
         let mut shared = 0;
         let mut next = key.first();
         let (mut at, mut value) = (self.keys_at(), self.border());
         for (index, head) in self.heads().iter().enumerate() {
-            // Most are passed for what their heads say, or for the first byte of their suffix.
+            // Most entries are skipped by their head or the first byte of their suffix.
             let (its_shared, suffix, len) = numbers_of(*head);
             let says_all = its_shared < MOST_OF_KEY && suffix < MOST_OF_KEY && len < MOST_OF_VALUE;
             if says_all
@@ -379,9 +378,10 @@ impl Leaf {
             let entry = self.entry_of(*head, index, at, value);
             (at, value) = (entry.suffix.end, entry.value.end);
             match entry.shared.cmp(&shared) {
-                // It is like the one before where that differs from `key`.
+                // It agrees with the previous entry beyond the first difference from `key`: still
+                // smaller.
                 Ordering::Greater => {}
-                // It is above the one before where that is like `key`.
+                // It differs from the previous entry within the prefix shared with `key`: larger.
                 Ordering::Less => {
                     let shared_with_next = entry.shared;
                     return Place { entry: Some(entry), is_there: false, shared, shared_with_next };
@@ -413,14 +413,14 @@ impl Leaf {
     }
 }
 
-/// Leaves that are filled one after the other, in the order of keys.
+/// Fills consecutive leaves in key order.
 #[derive(Default)]
 struct Filling {
-    /// Entries of each.
+    /// Entries per leaf.
     most: usize,
-    /// Those that are full, each with a key that parts it from the one before.
+    /// Full leaves, each with its separator from the previous one.
     full: Vec<(Vec<u8>, Leaf)>,
-    /// What parts this one from the last of these.
+    /// Separator between the last full leaf and the current one.
     between: Vec<u8>,
     heads: Vec<Head>,
     keys: Vec<u8>,
@@ -447,7 +447,7 @@ impl Filling {
         self.last.extend_from_slice(&key[shared..]);
     }
 
-    /// Begins another leaf.
+    /// Begins the next leaf.
     fn next(&mut self, between: Vec<u8>) {
         let heads = std::mem::take(&mut self.heads);
         let bytes = [heads.as_flattened(), &self.keys, &self.values].concat();
@@ -467,10 +467,10 @@ impl Filling {
     }
 }
 
-/// A way through a leaf, and the key that it has come to.
+/// A position in a leaf, with the current key.
 #[derive(Default)]
 pub(super) struct Cursor {
-    /// How many entries are behind it, and bytes of their keys and values.
+    /// Number of passed entries, and bytes of their keys and values.
     index: usize,
     keys: usize,
     values: usize,
@@ -495,12 +495,12 @@ impl Cursor {
         Some(entry)
     }
 
-    /// Before the first entry that is not below `key`.
+    /// Before the first entry `>= key`.
     pub fn before(leaf: &Leaf, key: &[u8]) -> Cursor {
         Cursor::to(&leaf.place(key), leaf, key)
     }
 
-    /// Before the first entry that is above `key`.
+    /// Before the first entry `> key`.
     pub fn after(leaf: &Leaf, key: &[u8]) -> Cursor {
         let place = leaf.place(key);
         let mut cursor = Cursor::to(&place, leaf, key);
@@ -516,7 +516,7 @@ impl Cursor {
                 index: entry.index,
                 keys: entry.start - leaf.keys_at(),
                 values: entry.value.start - leaf.border(),
-                // What it shares with the one before it, it shares with `key`.
+                // A prefix shared with the previous entry is also shared with `key`.
                 key: key[..entry.shared].to_vec(),
             },
             None => Cursor { index: leaf.len as usize, ..Cursor::default() },
@@ -548,15 +548,15 @@ fn put_numbers(out: &mut Vec<u8>, shared: usize, suffix: usize, value: usize) ->
     (shared | suffix << KEY_BITS | value << (2 * KEY_BITS)).to_le_bytes()
 }
 
-/// What a head says: how many bytes of its key are shared, how many are not, and how many its value
-/// has. The most that there can be says that more follow.
+/// Decodes a head: lengths of the shared prefix, of the suffix and of the value. The maximum means
+/// that a number follows.
 #[inline(always)]
 fn numbers_of(head: Head) -> (usize, usize, usize) {
     let head = usize::from(u16::from_le_bytes(head));
     (head & MOST_OF_KEY, head >> KEY_BITS & MOST_OF_KEY, head >> (2 * KEY_BITS))
 }
 
-/// Seven bits to a byte, the lowest first; the eighth says that more follow.
+/// A varint: seven bits per byte, lowest first; the eighth bit marks a continuation.
 fn put_number(out: &mut Vec<u8>, mut number: usize) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);

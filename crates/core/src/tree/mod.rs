@@ -1,17 +1,18 @@
-//! An ordered map that takes little memory, and whose clone is O(1) and unaffected by later writes:
-//! this is how a partition is snapshotted while it goes on (C-12).
+//! An ordered map with low memory use and O(1) clones, which later writes do not affect: a
+//! partition is snapshotted while it applies further commands (C-12).
 //!
-//! A B+tree of shared nodes; a write copies those nodes on its path that a clone still
-//! shares. Keys and values are packed into the bytes of leaves, and what is asked for is unpacked;
-//! what was asked for last is kept as it is ([`Recent`]). Laws:
+//! A copy-on-write B+tree: a write copies the nodes of its path that a clone shares. Leaves store
+//! packed keys and values, which are unpacked on access. [`Recent`] caches the last accessed
+//! entries unpacked.
+//!
+//! Laws:
 //! - All leaves are at the same depth; no node but the root is empty.
-//! - `Branch::keys[i]` is above every key in `children[i]` and not above any in
-//!   `children[i + 1]`.
+//! - `Branch::keys[i]` is `>` every key in `children[i]` and `<=` every key in `children[i + 1]`.
 //! - `bytes` is the sum of [`Node::bytes`].
-//! - `recent` is what a search would find.
-//! - No branch has more than [`FANOUT`] children, nor fewer than two, and below the root
-//!   [`SPARSE`]. Leaves have no lower limit, so that filling in order leaves full
-//!   leaves behind; a removal refills what it made sparse.
+//! - `recent` agrees with a search.
+//! - A branch has at most [`FANOUT`] children and at least two; below the root at least [`SPARSE`].
+//!   Leaves have no lower limit, so sequential inserts leave full leaves; a removal refills a
+//!   sparse node.
 
 mod leaf;
 mod packed;
@@ -32,12 +33,13 @@ use std::ops::{Bound, RangeBounds};
 use std::slice::Iter;
 use std::sync::Arc;
 
-/// Children of a branch.
+/// Maximum children of a branch.
 const FANOUT: usize = 32;
 
-/// A branch left with fewer children by a removal is merged with or filled from a neighbour.
+/// A removal merges a branch with fewer children with a neighbour, or refills it from one.
 const SPARSE: usize = FANOUT / 4;
 
+/// A copy-on-write B+tree. Laws in the module header.
 pub struct Tree<K, V> {
     root: Arc<Node>,
     len: usize,
@@ -49,7 +51,7 @@ pub struct Tree<K, V> {
 #[derive(Clone)]
 enum Node {
     Leaf(Leaf),
-    /// Rare, and larger than the other.
+    /// Boxed: branches are rare and larger than leaves.
     Branch(Box<Branch>),
 }
 
@@ -59,13 +61,13 @@ struct Branch {
     children: Vec<Arc<Node>>,
 }
 
-/// The right part of a node that was split, and a key that parts it from the left one.
+/// The right part of a split node, and the separator between the two.
 struct Split {
     key: Vec<u8>,
     right: Node,
 }
 
-/// Entries in the order of their keys.
+/// Entries in key order.
 type Run<'a> = &'a [(&'a [u8], &'a [u8])];
 
 impl<K, V> Clone for Tree<K, V> {
@@ -106,7 +108,7 @@ impl<K, V> Tree<K, V> {
         self.len == 0
     }
 
-    /// What it takes of the memory. What it shares with clones counts in each of them.
+    /// Memory in bytes. Nodes shared with clones count in each of them.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -121,7 +123,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         self.look(key, |value| value.is_some())
     }
 
-    /// As [`Tree::get`], of what one wants to know of it. `at` cannot ask the same tree.
+    /// Like [`Tree::get`], without a clone of the value. `at` must not access the same tree.
     pub fn look<T>(&self, key: &K, at: impl FnOnce(Option<&V>) -> T) -> T {
         let mut recent = self.recent.borrow_mut();
         if let Some(value) = recent.get(key) {
@@ -135,7 +137,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         outcome
     }
 
-    /// Whether what is kept of what was looked for last is what a search finds.
+    /// Whether the cached entries agree with a search.
     pub fn is_recent_so(&self) -> bool {
         let is_so = |(key, value): &(K, Option<V>)| {
             self.find(&packed(key)).map(|bytes| V::unpack(key, bytes)) == *value
@@ -153,13 +155,13 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         }
     }
 
-    /// True if the key had no value before.
+    /// Returns whether the key is new.
     pub fn insert(&mut self, key: &K, value: &V) -> bool {
         self.put(key, value.clone())
     }
 
-    /// As [`Tree::insert`] of each, in any order, but at a fraction of its cost where many of them
-    /// are neighbours. No key is there twice.
+    /// Inserts each entry, in any order, at a fraction of the cost if many are neighbours. Keys
+    /// must be distinct.
     pub fn extend(&mut self, entries: impl IntoIterator<Item = (K, V)>) {
         let (mut bytes, mut parts) = (Vec::new(), Vec::new());
         for (key, value) in entries {
@@ -175,7 +177,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
             return;
         }
         run.sort_unstable();
-        assert!(run.is_sorted_by(|(one, _), (next, _)| one < next), "no key is there twice");
+        assert!(run.is_sorted_by(|(one, _), (next, _)| one < next), "keys are distinct");
         *self.recent.get_mut() = Recent::default();
         self.put_all(&run);
     }
@@ -183,12 +185,12 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     fn put(&mut self, key: &K, value: V) -> bool {
         let (place, mut bytes) = (packed(key), Vec::with_capacity(64));
         value.pack(key, &mut bytes);
-        debug_assert!(V::unpack(key, &bytes) == value, "a value is all that it is packed as");
+        debug_assert!(V::unpack(key, &bytes) == value, "unpacking yields the packed value");
         self.recent.get_mut().note(key, Some(value), place.len().max(bytes.len()));
         self.put_all(&[(&place, &bytes)]) > 0
     }
 
-    /// How many keys had no value before.
+    /// Returns the number of new keys.
     fn put_all(&mut self, run: Run) -> usize {
         let (new, mut splits) = Node::insert(&mut self.root, run, &mut self.bytes);
         while !splits.is_empty() {
@@ -204,7 +206,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         new
     }
 
-    /// Lets `change` loose on the value of the key, if there is one.
+    /// Applies `change` to the value of the key, if it exists.
     pub fn change<T>(&mut self, key: &K, change: impl FnOnce(&mut V) -> T) -> Option<T> {
         let (outcome, changed) = self.look(key, |found| {
             let found = found?;
@@ -254,7 +256,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         self.range(..)
     }
 
-    /// In the order of the keys. Bounds that contain nothing give nothing.
+    /// In key order. Bounds without content yield an empty range.
     pub fn range(&self, bounds: impl RangeBounds<K>) -> Range<'_, K, V> {
         let (ahead, end) = (Vec::new(), bounds.end_bound().map(packed));
         let mut range =
@@ -263,7 +265,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         range
     }
 
-    /// Those below `end`, the last one first.
+    /// The entries below `end`, in reverse.
     pub fn below(&self, end: K) -> impl Iterator<Item = (K, V)> {
         let (mut end, mut left) = (packed(&end).to_vec(), Vec::new());
         from_fn(move || {
@@ -276,13 +278,11 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
     }
 }
 
-/// Of trees by their names, whether [`Tree::is_recent_so`]: what is wrong, in words.
+/// Descriptions of the named trees for which [`Tree::is_recent_so`] is false.
 pub fn remembered_wrongly(trees: impl IntoIterator<Item = (&'static str, bool)>) -> Vec<String> {
     let wrong = trees.into_iter().filter(|(_, is_so)| !is_so);
     wrong
-        .map(|(tree, _)| {
-            format!("what was looked for last in the tree of {tree} is not what is there")
-        })
+        .map(|(tree, _)| format!("the cached entries of the tree of {tree} differ from a search"))
         .collect()
 }
 
@@ -299,7 +299,7 @@ fn packed(key: &impl Key) -> KeyBytes {
 }
 
 impl Node {
-    /// What it takes of the memory, without its children.
+    /// Memory without its children.
     fn bytes(&self) -> usize {
         let counts = 2 * size_of::<usize>();
         let beside = match self {
@@ -313,7 +313,7 @@ impl Node {
         counts + size_of::<Node>() + beside
     }
 
-    /// The last leaf's keys and values below `end` of those that have any.
+    /// Keys and values `< end` of the last leaf that has any.
     fn below(&self, end: &[u8]) -> Vec<(Vec<u8>, &[u8])> {
         match self {
             Node::Leaf(leaf) => leaf.below(end),
@@ -327,8 +327,8 @@ impl Node {
         }
     }
 
-    /// How many of the keys are new, and what has to be put beside the node. `bytes` are those of
-    /// all nodes.
+    /// Returns the number of new keys, and the nodes to insert beside this one. `bytes` are those
+    /// of all nodes.
     fn insert(node: &mut Arc<Node>, run: Run, bytes: &mut usize) -> (usize, Vec<Split>) {
         *bytes -= node.bytes();
         let node = Arc::make_mut(node);
@@ -347,15 +347,15 @@ impl Node {
 }
 
 impl Branch {
-    /// The position of the child that holds `key` if any does.
+    /// Index of the child that can hold `key`.
     fn child_of(&self, key: &[u8]) -> usize {
         self.keys.up_to(key)
     }
 
-    /// How many of the keys are new. It may have too many children then.
+    /// Returns the number of new keys. Afterwards the branch can have too many children.
     fn insert(&mut self, mut run: Run, bytes: &mut usize) -> usize {
         let mut new = 0;
-        // The last ones first: those before stay where they are.
+        // Backwards, so the positions of the remaining ones stay valid.
         while let Some((key, _)) = run.last() {
             let at = self.child_of(key);
             let others = &run[..run.len() - 1];
@@ -371,7 +371,7 @@ impl Branch {
         new
     }
 
-    /// Takes in what the child at `at` has given away.
+    /// Inserts the parts that the child at `at` split off.
     fn add(&mut self, at: usize, splits: Vec<Split>) {
         let (keys, children): (Vec<_>, Vec<_>) =
             splits.into_iter().map(|Split { key, right }| (key, Arc::new(right))).unzip();
@@ -381,7 +381,7 @@ impl Branch {
         self.children.splice(at + 1..at + 1, children);
     }
 
-    /// Gives away what is too much for one node, in parts of about the same size.
+    /// Splits off surplus children, in nodes of about equal size.
     fn split(&mut self) -> Vec<Split> {
         if self.children.len() <= FANOUT {
             return Vec::new();
@@ -394,7 +394,7 @@ impl Branch {
         splits
     }
 
-    /// Gives away the children from this one on.
+    /// Splits off the children from `cut` on.
     fn split_at(&mut self, cut: usize) -> Split {
         let children = self.children.split_off(cut);
         let keys = self.keys.split_off(cut);
@@ -403,9 +403,9 @@ impl Branch {
     }
 }
 
-/// Iterator over a part of a [`Tree`], in the order of the keys.
+/// Iterator over a range of a [`Tree`], in key order.
 pub struct Range<'a, K, V> {
-    /// Children to come, of each branch on the path from the root.
+    /// Remaining children of each branch on the path from the root.
     ahead: Vec<Iter<'a, Arc<Node>>>,
     leaf: Option<&'a Leaf>,
     cursor: Cursor,
@@ -414,7 +414,7 @@ pub struct Range<'a, K, V> {
 }
 
 impl<'a, K: Key, V: Value<K>> Range<'a, K, V> {
-    /// Goes to the first entry at or below `node` that is not before `start`.
+    /// Positions at the first entry at or below `node` that is `>= start`.
     fn descend(&mut self, mut node: &'a Arc<Node>, start: Bound<KeyBytes>) {
         loop {
             match &**node {

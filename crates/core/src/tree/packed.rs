@@ -1,51 +1,51 @@
-//! Keys and values as the bytes that leaves hold.
+//! Encoding of keys and values in leaves.
 
 use ebb_model::{Cookie, Ino, Name, PackId, Time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use smallvec::SmallVec;
 
-const PACKED_HERE: &str = "a tree reads what it has written itself";
+const PACKED_HERE: &str = "a tree decodes only its own encoding";
 
-/// Those of a key, most often without memory of their own: a change asks for a hundred.
+/// A packed key, mostly without a heap allocation: one change packs about a hundred.
 pub type KeyBytes = SmallVec<[u8; 36]>;
 
-/// What entries are ordered by: the bytes are ordered as the keys are.
+/// A key. Law: packed keys sort like the keys.
 pub trait Key: Clone + PartialEq {
     fn pack(&self, out: &mut KeyBytes);
     fn unpack(bytes: &[u8]) -> Self;
 }
 
-/// A key that has as many bytes as any other of its kind, and may stand before another one.
+/// A key with a packed length common to its type, so it can be the first part of a tuple.
 pub trait FixedKey: Key {
     const BYTES: usize;
 }
 
-/// What a key leads to. It need not say again what the key says, and is unpacked as it was packed:
-/// what cannot be packed is not put in.
+/// A value. Its encoding can omit anything that the key implies. Law: unpacking yields the packed
+/// value; a value without an encoding is never inserted.
 pub trait Value<K>: Clone + PartialEq {
     fn pack(&self, key: &K, out: &mut Vec<u8>);
     fn unpack(key: &K, bytes: &[u8]) -> Self;
 }
 
-/// Appends `what` as serde sees it.
+/// Appends the serde encoding of `what`.
 pub fn pack<T: Serialize>(what: &T, out: &mut Vec<u8>) {
-    postcard::to_io(what, out).expect("what trees hold can be written to memory");
+    postcard::to_io(what, out).expect("encoding to memory cannot fail");
 }
 
-/// What [`pack`] has written.
+/// Decodes the output of [`pack`].
 pub fn unpack<T: DeserializeOwned>(bytes: &[u8]) -> T {
     postcard::from_bytes(bytes).expect(PACKED_HERE)
 }
 
-/// The next that [`pack`] has written, of several.
+/// Decodes the next value of several written by [`pack`].
 pub fn take<T: DeserializeOwned>(bytes: &mut &[u8]) -> T {
     let (next, rest) = postcard::take_from_bytes(bytes).expect(PACKED_HERE);
     *bytes = rest;
     next
 }
 
-/// For values that are held as serde sees them.
+/// Implements [`Value`] by the serde encoding.
 macro_rules! values {
     ($($value:ty),+ $(,)?) => {$(
         impl<K> $crate::tree::Value<K> for $value {
@@ -63,7 +63,7 @@ pub(crate) use values;
 
 values!((), u32, u64, Ino, (u64, Ino), Option<String>);
 
-/// For keys that are numbers.
+/// Implements [`Key`] for numbers.
 macro_rules! numbers {
     ($($key:ty: $number:ty, $to:expr, $from:expr;)+) => {$(
         impl Key for $key {
@@ -92,8 +92,7 @@ numbers! {
     PackId: u64, |pack| pack.0, PackId;
 }
 
-/// Small numbers are short: those that count things most often are. How many bytes it has comes
-/// first.
+/// Variable length, led by the number of bytes: counters are mostly small.
 impl Key for u64 {
     fn pack(&self, out: &mut KeyBytes) {
         let zeros = self.leading_zeros() as usize / 8;
@@ -106,7 +105,7 @@ impl Key for u64 {
     }
 }
 
-/// Seconds before the epoch come first.
+/// Makes seconds before the epoch sort first.
 const SIGN: u64 = 1 << 63;
 
 impl Key for Time {

@@ -1,16 +1,16 @@
-//! What was looked for last. A request asks for the same few keys again and again, and to compare
-//! with them costs a fraction of a search through a leaf.
+//! The last accessed entries of a tree, unpacked. A request accesses the same few keys repeatedly,
+//! and a comparison costs a fraction of a search through a leaf.
 
-/// How many keys: a file, its directory, and what else a rename or a link concerns.
+/// Entries: a file, its directory, and the other inodes of a rename or link.
 const KEPT: usize = 4;
 
-/// What is longer is looked for each time.
+/// Longer entries are not cached.
 const MOST_BYTES: usize = 128;
 
 pub(super) struct Recent<K, V> {
-    /// `None` where the tree has no value.
+    /// `None` caches the absence of a value.
     kept: [Option<(K, Option<V>)>; KEPT],
-    /// The one that goes next.
+    /// Index of the next entry to replace.
     oldest: usize,
 }
 
@@ -21,7 +21,7 @@ impl<K, V> Default for Recent<K, V> {
 }
 
 impl<K: Clone + PartialEq, V> Recent<K, V> {
-    /// What the tree has for the key, if that is known here.
+    /// The cached result for the key.
     pub fn get(&self, key: &K) -> Option<Option<&V>> {
         let (_, value) = self.kept.iter().flatten().find(|(known, _)| known == key)?;
         Some(value.as_ref())
@@ -31,7 +31,8 @@ impl<K: Clone + PartialEq, V> Recent<K, V> {
         self.kept.iter().flatten()
     }
 
-    /// What the tree has for the key from now on. The longer of the two has so many bytes.
+    /// Caches the tree's new result for the key. `bytes` is the length of the longer of key and
+    /// value.
     pub fn note(&mut self, key: &K, value: Option<V>, bytes: usize) {
         let at = self
             .kept

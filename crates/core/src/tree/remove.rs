@@ -1,11 +1,11 @@
-//! Removal, and how a node that has become sparse is refilled.
+//! Removal, and refilling of sparse nodes.
 
 use super::separators::Separators;
 use super::{Branch, Node, SPARSE, Split};
 use std::sync::Arc;
 
 impl Node {
-    /// Passes the value that the key had to `old`, if it was there. `bytes` are those of all nodes.
+    /// Removes a key and passes its value to `old`. `bytes` are those of all nodes.
     pub(super) fn remove<T>(
         node: &mut Arc<Node>,
         key: &[u8],
@@ -38,7 +38,7 @@ impl Node {
 }
 
 impl Branch {
-    /// Merges the child at `at` with a neighbour, or shares entries with it, if it is sparse.
+    /// Merges a sparse child at `at` with a neighbour, or balances the two.
     fn refill(&mut self, at: usize, bytes: &mut usize) {
         if !self.children[at].is_sparse() {
             return;
@@ -58,8 +58,8 @@ impl Branch {
 }
 
 impl Node {
-    /// Takes in all entries of the node to the right; `between` is the key that parted them. Gives
-    /// the upper half away, and the key that parts the two, if that is too much.
+    /// Appends all entries of the node to the right; `between` is their separator. Splits the
+    /// result if it is too large.
     fn append(&mut self, between: &[u8], right: Node) -> Option<Split> {
         match (self, right) {
             (Node::Leaf(leaf), Node::Leaf(right)) => {

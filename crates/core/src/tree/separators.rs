@@ -1,12 +1,11 @@
-//! The keys between the children of a branch, one behind the other: a search goes to memory for few
-//! of them.
+//! The separators of a branch in one allocation: a search touches little memory.
 
 use std::ops::Range;
 
 #[derive(Clone, Default)]
 pub(super) struct Separators {
     bytes: Vec<u8>,
-    /// Where each ends.
+    /// End offset of each.
     ends: Vec<u32>,
 }
 
@@ -22,7 +21,7 @@ impl Separators {
         self.ends.len()
     }
 
-    /// Of the memory beside itself.
+    /// Heap memory in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.capacity() + self.ends.capacity() * size_of::<u32>()
     }
@@ -31,7 +30,7 @@ impl Separators {
         &self.bytes[self.range(at)]
     }
 
-    /// How many are not above `key`.
+    /// Number of separators `<= key`.
     pub fn up_to(&self, key: &[u8]) -> usize {
         let (mut low, mut high) = (0, self.ends.len());
         while low < high {
@@ -60,7 +59,7 @@ impl Separators {
         key
     }
 
-    /// Gives away those from `at` on.
+    /// Splits off the separators from `at` on.
     pub fn split_off(&mut self, at: usize) -> Separators {
         let start = self.range(at).start;
         let bytes = self.bytes.split_off(start);

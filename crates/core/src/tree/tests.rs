@@ -23,7 +23,7 @@ fn bytes_below(node: &Node) -> usize {
     }
 }
 
-/// Checks the laws at and below `node`, whose keys are in `low..high`, and returns its depth.
+/// Checks the laws at and below `node`, with keys in `low..high`, and returns its depth.
 fn check_node(node: &Node, low: Option<&[u8]>, high: Option<&[u8]>, root: bool) -> usize {
     match node {
         Node::Leaf(leaf) => {
@@ -57,18 +57,18 @@ fn check_node(node: &Node, low: Option<&[u8]>, high: Option<&[u8]>, root: bool) 
     }
 }
 
-/// Keys of which some begin with others, and values of all sizes.
+/// Keys with common prefixes, and values of all sizes.
 type Entries = (Tree<String, Option<String>>, BTreeMap<String, Option<String>>);
 
 #[derive(Clone, Debug)]
 enum Op {
     Insert(u16, usize),
-    /// So many keys in order from this one.
+    /// This many consecutive keys from this one on.
     Fill(u16, u16, usize),
-    /// The same of so many at once, with so much between two.
+    /// The same number at once, with this distance between two.
     Extend(u16, u16, u16, usize),
     Remove(u16),
-    /// So many keys in order from this one.
+    /// This many consecutive keys from this one on.
     Clear(u16, u16),
     Change(u16, usize),
     Get(u16),
@@ -78,7 +78,7 @@ enum Op {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    // Some of them again and again.
+    // Some keys are drawn repeatedly.
     let key = prop_oneof![2 => 0..2000u16, 1 => 7..11u16].boxed();
     let bound = prop_oneof![
         key.clone().prop_map(Bound::Included),
@@ -100,7 +100,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// "" and "1" begin "11"; every seventh is long.
+/// "" and "1" are prefixes of "11"; every seventh key is long.
 fn key(number: u16) -> String {
     match number % 7 {
         0 => format!("{}/{number}", "long ".repeat(usize::from(number % 50))),
@@ -112,7 +112,7 @@ fn value(size: usize) -> Option<String> {
     (size > 0).then(|| "v".repeat(size))
 }
 
-/// What BTreeMap would panic at is an empty range here.
+/// Ranges at which BTreeMap panics are empty here.
 fn range(
     map: &BTreeMap<String, Option<String>>,
     bounds: (Bound<String>, Bound<String>),
@@ -130,8 +130,7 @@ fn own<K: Clone, V: Clone>(entry: Option<(&K, &V)>) -> Option<(K, V)> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
 
-    /// Whatever is done to a tree and its clones, each shows what a BTreeMap with the same
-    /// history shows.
+    /// After any operations on a tree and its clones, each equals a BTreeMap with the same history.
     #[test]
     fn a_tree_and_its_clones_are_maps(ops in prop::collection::vec(op(), 1..60)) {
         let (mut tree, mut map): Entries = Default::default();
@@ -190,7 +189,7 @@ proptest! {
         }
     }
 
-    /// The bytes of keys are ordered as the keys are, and are the keys.
+    /// Packed keys sort like the keys and unpack to them.
     #[test]
     fn packed_keys_have_the_order_of_keys(
         one in (any::<i64>(), 0..1_000_000_000u32, any::<bool>(), any::<u64>(), 0..64),
@@ -207,8 +206,7 @@ proptest! {
     }
 }
 
-/// A tree that was filled in order, as inode ids and directory streams are, does not
-/// leave half-empty leaves behind.
+/// A tree filled in order, like inode ids and directory streams, has no half-empty leaves.
 #[test]
 fn filling_in_order_fills_leaves() {
     let mut tree = Tree::new();
@@ -226,8 +224,8 @@ fn filling_in_order_fills_leaves() {
     assert_eq!(leaves(&at_once.root), 100);
 }
 
-/// A tree that gets what lies anywhere, as hashes of names do, many at a time, has leaves that are
-/// full enough.
+/// A tree filled in batches of scattered keys, like hashes of names, has leaves that are full
+/// enough.
 #[test]
 fn what_comes_in_between_leaves_room() {
     let mut tree = Tree::new();
@@ -242,7 +240,7 @@ fn what_comes_in_between_leaves_room() {
     assert!(leaves * MAX_ENTRIES * 6 / 10 <= entries, "{entries} in {leaves}");
 }
 
-/// As many as a directory can have, at once.
+/// As many keys as a directory can have, at once.
 #[test]
 fn many_at_once_are_spread_over_branches() {
     let mut tree: Tree<Ino, ()> =

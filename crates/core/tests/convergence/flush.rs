@@ -1,13 +1,13 @@
-//! Bringing the bucket up to date, step by step.
+//! Flushes to the bucket, step by step.
 
 use super::world::{Dice, Flight, SESSION, Stored, Tag, World};
 use ebb_core::backing::{DirtyWork, Drafted, FlushStep, PageStep, keys};
 use ebb_model::*;
 use std::collections::{BTreeSet, VecDeque};
 
-/// So few that directories with some names have pages in pieces.
+/// Low, so directories with a few names have pages in pieces.
 const PIECE_ENTRIES: usize = 2;
-/// So few that these are told of in several records.
+/// Low, so several records carry the pieces.
 pub const RECORD_PIECES: usize = 2;
 
 impl World {
@@ -70,7 +70,7 @@ impl World {
         !self.nests && self.bucket.keys().any(is_below)
     }
 
-    /// The bucket has refused what was to be put to `key`.
+    /// The bucket has rejected a put to `key`.
     fn make_way(&mut self, ino: Ino, key: &str) {
         self.log(BackingCommand::UploadAborted { ino });
         self.attempts += 1;
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// One at a time for each key.
+    /// At most one delete per key at a time.
     pub fn delete(&mut self, key: &str) {
         let under_way = self
             .flights
@@ -289,7 +289,7 @@ impl World {
         );
     }
 
-    /// Every object is a file's, a directory's marker or its page with its pieces.
+    /// Every object backs a file, or is a directory's marker, its page or a piece of it.
     pub fn check_no_leak(&self) {
         let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
         let mut owned = BTreeSet::new();

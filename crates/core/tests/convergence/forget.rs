@@ -1,12 +1,12 @@
-//! What the bucket says all of leaves the memory.
+//! Eviction of names that the bucket represents completely.
 
 use super::world::{Dice, World};
 use ebb_model::*;
 use std::collections::BTreeMap;
 
 impl World {
-    /// Some of what may be forgotten is, and comes back as it was, for good or for the comparison
-    /// alone.
+    /// Evicts some names that can be, and checks that they come back unchanged, for good or only
+    /// for the comparison.
     pub fn forget(&mut self, dice: &mut Dice) {
         let dir = dice.of(&self.directories()).unwrap();
         let (namespace, extents) = (self.partition.namespace(), self.partition.extents());
@@ -74,7 +74,7 @@ impl World {
         assert!(self.mutate(Mutation::Unlink { parent, name: name(text), holders: vec![] }));
     }
 
-    /// Everything is sent, and what is to be deleted waits.
+    /// Uploads everything; deletes stay pending.
     fn send(&mut self) {
         while let Some((_, work)) = { self.partition.backing().dirty_work().next() } {
             self.begin(work);
@@ -106,9 +106,8 @@ impl World {
     }
 }
 
-/// Situation: the object of a removed file is still to be deleted when its directory forgets the
-/// others. Danger: a listing that was asked for before the deletion, and comes after it, brings the
-/// file back.
+/// Situation: the delete of a removed file's object is pending when its directory evicts the other
+/// names. Danger: a listing requested before the delete, and received after it, restores the file.
 #[test]
 fn what_is_to_be_deleted_does_not_come_back() {
     let mut world = World::new(false);
@@ -135,8 +134,8 @@ fn what_is_to_be_deleted_does_not_come_back() {
     assert_eq!(names, [name("c")]);
 }
 
-/// Situation: a listing is under way when one of its files is changed, sent and forgotten. Danger:
-/// the answer brings the file back as it was.
+/// Situation: a file changes, is uploaded and evicted during a listing. Danger: the listing
+/// restores its old state.
 #[test]
 fn an_older_listing_says_nothing() {
     let mut world = World::new(true);
@@ -155,8 +154,8 @@ fn an_older_listing_says_nothing() {
     assert_eq!(world.dump_in(dir).get(&b"/x"[..]), before.get(&b"/x"[..]));
 }
 
-/// Situation: a directory is empty because all in it was removed, and objects of that are still to
-/// be deleted. Danger: it is forgotten, and who finds it again finds them in it.
+/// Situation: a directory is empty after removals, and deletes below it are pending. Danger: it is
+/// evicted, and when it is loaded again the deleted objects are found in it.
 #[test]
 fn a_directory_with_something_to_be_deleted_stays() {
     let mut world = World::new(false);
@@ -172,7 +171,7 @@ fn a_directory_with_something_to_be_deleted_stays() {
     assert_eq!(world.may_go(dir), [below]);
 }
 
-/// What has not reached the bucket as it is, or is more than the bucket says, stays.
+/// A name with changes that the bucket does not have, or cannot represent, is not evicted.
 #[test]
 fn what_the_bucket_does_not_say_stays() {
     let mut world = World::new(false);

@@ -1,4 +1,4 @@
-//! Learning names from the bucket.
+//! Loads names from the bucket.
 
 use super::flush::RECORD_PIECES;
 use super::world::{Dice, Flight, Stored, World, names};
@@ -54,8 +54,8 @@ impl World {
         self.flights.push(Flight::ListedAgain { dir, epoch, entries });
     }
 
-    /// Nobody else has changed anything, so a listing, however old, brings no name, and what it
-    /// contradicts is as the namespace has it.
+    /// No other writer has changed anything. So a listing, however old, adds no name, and each name
+    /// that it contradicts matches the namespace.
     pub fn revalidate(&mut self, dir: Ino, epoch: u64, entries: &[Listed]) {
         let names = |world: &World| {
             world
@@ -219,7 +219,7 @@ impl World {
         Some(postcard::from_bytes(&object.body).expect("a page is a page"))
     }
 
-    /// The page with what is in those pieces that are needed, which must be there.
+    /// The page with the entries of the needed pieces, which must exist.
     pub fn page_at(
         &self,
         dir: Ino,
@@ -245,7 +245,7 @@ impl World {
         entries
     }
 
-    /// Whoever is the first to read a page says what pieces it is in.
+    /// The first reader of a page records its pieces.
     pub fn tell_pieces(&mut self, dir: Ino) {
         let wanted = self
             .head_at(dir)

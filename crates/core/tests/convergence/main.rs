@@ -1,10 +1,13 @@
-//! A bucket in memory and the steps of a node that drives a partition over it, in random
-//! order: mutations, loads that answer late, uploads, moves, deletes and pages that take
-//! their time, crashes at any point, and cold starts from the bucket alone.
+//! A bucket in memory and the steps of a node that drives a partition over it, in random order:
+//! mutations, late listings, slow uploads, moves, deletes and pages, crashes at any point, and cold
+//! starts from the bucket alone.
 //!
-//! What must hold: every law at every step; nothing is overwritten or deleted that is
-//! somebody's; every file reads as it was written; once all is flushed the bucket holds
-//! nothing that nobody owns, and a node that has nothing but the bucket shows the same tree.
+//! Checked properties:
+//! - Every law holds after every step.
+//! - No claimed object is overwritten or deleted.
+//! - Every file reads as it was written.
+//! - After a complete flush the bucket has no unclaimed object, and a node with nothing but the
+//!   bucket has the same tree.
 
 mod flush;
 mod forget;

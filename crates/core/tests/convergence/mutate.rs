@@ -1,4 +1,4 @@
-//! What clients ask for, and what it takes of the node before.
+//! Mutations of clients, and their preparation by the node.
 
 use super::world::{Dice, SESSION, Stored, World, names};
 use bytes::Bytes;
@@ -94,7 +94,7 @@ impl World {
                         (Bytes::from_static(b"user.k"), Bytes::from(vec![dice.below(256) as u8]));
                     Mutation::SetXattr { ino: entry.ino, name, value, mode: XattrMode::Set }
                 }
-                // What is made in it from now on has an ACL.
+                // New children of the directory get an ACL.
                 None => {
                     let entries = [[1, 0, 7], [2, 0, 7], [4, 0, 5], [16, 0, 7], [32, 0, 0]];
                     let entries = entries
@@ -140,7 +140,7 @@ impl World {
         };
     }
 
-    /// As [`World::mutate`], of a removal where what is removed is kept.
+    /// Like [`World::mutate`], for a removal with retention.
     fn discard(&mut self, mutation: Mutation) -> bool {
         let (dir, name) = match &mutation {
             Mutation::Unlink { parent, name, .. } | Mutation::Rmdir { parent, name, .. } => {
@@ -158,7 +158,7 @@ impl World {
         self.mutate_to(mutation, true)
     }
 
-    /// What is in the trash is restored, or goes.
+    /// Restores or purges an inode in the trash.
     pub fn empty_trash(&mut self, dice: &mut Dice) {
         let Some(entry) = dice.of(&self.trashed()) else { return };
         let (to, name) = (dice.of(&self.directories()).unwrap(), dice.of(&names()).unwrap());
@@ -188,7 +188,7 @@ impl World {
         self.partition.namespace().orphans().map(|(ino, _)| ino).collect()
     }
 
-    /// Looks names up first and completes what must be complete, as a node does.
+    /// First loads the names and completes the directories that the mutation needs, as a node does.
     pub fn mutate(&mut self, mutation: Mutation) -> bool {
         self.mutate_to(mutation, false)
     }
@@ -272,7 +272,7 @@ impl World {
         }
     }
 
-    /// Looks up a directory of which only the inode id is known.
+    /// Loads a directory from its inode id alone.
     pub fn reach(&mut self, dir: Ino) {
         if self.partition.namespace().inode(dir).is_none() {
             let (parent, name) =
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// Zeros to the end of the file are a hole, others are written into its only block.
+    /// Zeros to the end of the file are a hole; others are written into its only block.
     pub fn zero(&mut self, ino: Ino, offset: usize, len: usize) {
         let size = self.partition.namespace().inode(ino).map_or(0, |inode| inode.attr.size_bytes);
         let span = zero_span(offset as u64, len as u64, size);

@@ -136,11 +136,11 @@ pub struct Seen {
     xattrs: Vec<(Bytes, Bytes)>,
     target: Bytes,
     content: Vec<u8>,
-    /// The first path of the inode: tells which names are links of each other.
+    /// The first path of the inode, which identifies hard links of each other.
     group: Vec<u8>,
 }
 
-/// Without what a node that starts anew may give anew.
+/// Without the fields that a cold start can assign anew.
 fn comparable(attr: Attr) -> Attr {
     Attr { ino: Ino(0), version: Version(0), ..attr }
 }

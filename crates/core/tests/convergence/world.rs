@@ -34,15 +34,15 @@ pub struct Stored {
     pub tag: Option<Tag>,
 }
 
-/// Which write an object came from, as the tags of real objects say it.
+/// The write that an object came from, as in the tags of real objects.
 #[derive(Clone, Debug)]
 pub struct Tag {
     pub attempt: u64,
-    /// Of the content; `None` for a copy.
+    /// Version of the bytes; `None` for a copy.
     pub version: Option<Version>,
 }
 
-/// Something that the node has asked of the bucket, step by step.
+/// A request of the node to the bucket, in steps.
 #[derive(Clone, Debug)]
 pub enum Flight {
     Put {
@@ -101,7 +101,7 @@ pub enum Flight {
 }
 
 pub struct World {
-    /// The bucket has a place for an object at a key and one below it.
+    /// Whether the bucket can hold an object at a key and another one below it.
     pub nests: bool,
     pub partition: Partition,
     pub incarnation: u16,
@@ -112,7 +112,7 @@ pub struct World {
     pub stores: BTreeMap<Ino, Vec<u8>>,
     pub truth: BTreeMap<Ino, Vec<u8>>,
     pub flights: Vec<Flight>,
-    /// Attempt that the log has for each upload under way.
+    /// The logged attempt of each upload in progress.
     pub begun: BTreeMap<Ino, u64>,
     pub attempts: u64,
 }
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// Everything is flushed and the cache is lost: what the bucket alone gives must be the same.
+    /// Flushes everything and drops the cache: the bucket alone must yield the same tree.
     pub fn restart_from_bucket(&mut self) {
         self.load_all();
         let before = self.dump();
@@ -252,7 +252,7 @@ impl World {
             );
         }
         assert!(self.partition.backing().is_settled(), "loading makes nothing dirty");
-        // The next life begins with nothing loaded.
+        // The next run begins with nothing loaded.
         self.partition = cold;
         self.truth = truth;
     }
@@ -288,7 +288,7 @@ impl World {
         Stamp { time: Time::from_secs(self.time), version: self.partition.next_version() }
     }
 
-    /// Clean blocks leave the store file, which then holds anything there.
+    /// Evicts clean blocks; the store file's bytes there become undefined.
     pub fn evict(&mut self, dice: &mut Dice) {
         let files: Vec<Ino> = self.stores.keys().copied().collect();
         let Some(ino) = dice.of(&files) else { return };
@@ -298,7 +298,7 @@ impl World {
         }
     }
 
-    /// Small ones, so that something is refused, and one that limits little.
+    /// Low limits, so some mutations are refused, and one high limit.
     pub fn set_quota(&mut self, dice: &mut Dice) {
         let dir = dice.of(&self.directories()).unwrap();
         let bytes = [None, Some(0), Some(40), Some(1 << 40)][dice.below(4)];
@@ -307,9 +307,9 @@ impl World {
         self.apply(Command::Quota { dir, limits, stamp: self.stamp() });
     }
 
-    /// What every quota says, by path. `None` while something counts that has no name, which a
-    /// restart forgets, or has names on both sides of a border, of which another may be the first
-    /// then.
+    /// Usage of every quota, by path. `None` while an orphan counts, which a restart forgets, or
+    /// while an inode has names on both sides of a border, since a restart can make another one
+    /// primary.
     pub fn counted(&self) -> Option<BTreeMap<Vec<Name>, (QuotaLimits, Usage)>> {
         let namespace = self.partition.namespace();
         let quota = |root| Some((namespace.path_of(root)?, namespace.quota(root)?));
@@ -327,8 +327,8 @@ impl World {
         }
     }
 
-    /// The process dies: what was asked of the bucket may or may not have happened, and
-    /// nothing but the log is left to know it.
+    /// The process dies: requests in progress may or may not take effect, and only the log
+    /// survives.
     pub fn crash(&mut self) {
         self.flights.clear();
         let restored =

@@ -1,5 +1,5 @@
-//! ACLs: what can be one, what it does to the mode, who inherits it, and whom it lets in.
-//! Random ones are the oracle's.
+//! ACLs: validity, effect on the mode, inheritance, and granted access. Random ACLs are tested with
+//! the oracle.
 
 use crate::volume::*;
 use FsError::*;
@@ -9,7 +9,7 @@ use ebb_model::*;
 
 const CAROL: Caller = Caller { uid: 1002, gid: 1002, groups: Vec::new(), checked: false };
 
-/// `u::7 u:1000:6 g::5 m::7 o::0`: tag, permissions, and who is named.
+/// `u::7 u:1000:6 g::5 m::7 o::0`: tag, id and permissions.
 fn acl(text: &str) -> Bytes {
     let mut value = vec![2, 0, 0, 0];
     for entry in text.split_whitespace() {
@@ -90,13 +90,13 @@ fn what_is_no_acl_is_refused() {
         "there is none to remove"
     );
     assert_eq!(set(&mut volume, &ALICE, file, AccessAcl, &fine), Err(NotPermitted));
-    // As an attribute like any other it is none.
+    // It cannot be set as an ordinary attribute.
     let name = Bytes::from_static(AccessAcl.name());
     let attribute = Mutation::SetXattr { ino: file, name, value: fine, mode: XattrMode::Set };
     assert_eq!(volume.run(&Caller::ROOT, attribute), Err(NotSupported));
 }
 
-/// Mode and ACL say the same, whichever of them is set.
+/// Mode and ACL agree, whichever of them is set.
 #[test]
 fn the_mode_and_an_acl_agree() {
     let mut volume = Volume::new();
@@ -110,12 +110,12 @@ fn the_mode_and_an_acl_agree() {
     volume.chmod(file, 0o760);
     assert_eq!(get(&volume, file, AccessAcl), Ok(acl("u::7 u:1001:7 g::5 g:7:1 m::6 o::0")));
     assert_eq!(volume.namespace.list_xattr(file), Ok(vec![Bytes::from_static(AccessAcl.name())]));
-    // Removing it leaves the mode, and what the mask was is the group's.
+    // Removing it leaves the mode, and the former mask becomes the group's bits.
     assert_eq!(set(&mut volume, &ALICE, file, AccessAcl, &Bytes::new()), Ok(0o760));
     let before = volume.attr(file);
     assert_eq!(set(&mut volume, &ALICE, file, AccessAcl, &Bytes::new()), Ok(0o760));
     assert_eq!(volume.attr(file), before, "nothing has changed, not even ctime");
-    // A mask alone is more than a mode says.
+    // A mask alone is more than a mode can represent.
     assert_eq!(root_set(&mut volume, file, AccessAcl, "u::7 g::7 m::5 o::5"), 0o755);
     assert!(get(&volume, file, AccessAcl).is_ok());
 }
@@ -160,7 +160,7 @@ fn a_default_acl_is_inherited() {
     );
     let link = volume.symlink(dir, "l");
     assert_eq!((volume.attr(link).mode, volume.namespace.list_xattr(link)), (0o777, Ok(vec![])));
-    // One that a mode can say leaves nothing but the mode.
+    // A minimal ACL leaves only the mode.
     root_set(&mut volume, dir, DefaultAcl, "u::7 g::4 o::0");
     let plain = volume.make(&Caller::ROOT, dir, "p", 0o666, Make::Regular).unwrap();
     assert_eq!((volume.attr(plain).mode, volume.namespace.list_xattr(plain)), (0o640, Ok(vec![])));
@@ -172,7 +172,7 @@ fn an_acl_says_who_may() {
     let file = volume.make(&ALICE, Ino::ROOT, "f", 0o644, Make::Regular).unwrap();
     let in_groups = |groups: &[u32]| Caller { groups: groups.to_vec(), ..CAROL };
     let (none, r, w, rw) = (0, Access::READ.0, Access::WRITE.0, (Access::READ | Access::WRITE).0);
-    // The list, the caller, and what of reading and writing is granted.
+    // The ACL, the caller, and the granted ones of read and write.
     let table = [
         ("u::6 u:1001:6 g::0 m::6 o::0", BOB, rw),
         ("u::6 u:1001:6 g::0 m::4 o::0", BOB, r),
@@ -183,7 +183,7 @@ fn an_acl_says_who_may() {
         ("u::6 g::0 g:7:6 m::2 o::6", in_groups(&[7]), w),
         ("u::6 g::4 g:7:2 m::6 o::6", in_groups(&[1000, 7]), r | w),
         ("u::6 g::0 g:7:0 m::6 o::6", in_groups(&[1000, 7]), none),
-        // Linux asks no list whose mask is empty.
+        // Linux does not consult an ACL with an empty mask.
         ("u::6 u:1001:6 g::6 m::0 o::4", BOB, r),
         ("u::0 u:0:0 g::0 m::6 o::0", Caller { checked: false, ..Caller::ROOT }, rw),
     ];
@@ -198,7 +198,7 @@ fn an_acl_says_who_may() {
             );
         }
     }
-    // No single entry of a group grants both.
+    // No single group entry grants both.
     root_set(&mut volume, file, AccessAcl, "u::6 g::4 g:7:2 m::6 o::6");
     assert_eq!(
         volume.namespace.access(&in_groups(&[1000, 7]), file, Access::READ | Access::WRITE),
@@ -206,8 +206,8 @@ fn an_acl_says_who_may() {
     );
 }
 
-/// Situation: the page of a directory says what no namespace says, by somebody's hand or a
-/// bug. Danger: the group's bits, which were a mask, let the whole group in.
+/// Situation: a directory page contains an ACL that no namespace can have, by another writer or a
+/// bug. Danger: the group bits, which were a mask, admit the whole group.
 #[test]
 fn what_a_page_says_wrongly_lets_nobody_in() {
     let time = Time::from_secs(1);

@@ -15,8 +15,8 @@ fn fallocate(ino: Ino, offset: u64, len_bytes: u64, what: Allocation, keep_size:
     }
 }
 
-/// The size grows only where it is asked to; zeros are told of only as far as the file goes,
-/// and the last block goes whole, for behind the end there is nothing else in it.
+/// The size grows only on request. Reported zeros end with the file's last block, which is included
+/// whole, since the bytes behind the end are zeros anyway.
 #[test]
 fn sizes_and_zeros() {
     let mut volume = Volume::new();
@@ -62,7 +62,7 @@ fn sizes_and_zeros() {
     assert!(matches!(&changes[..], [Change::Touched { .. }]));
 }
 
-/// EFBIG comes before anything is promised, also where offset and length overflow.
+/// EFBIG has precedence, also if offset and length overflow.
 #[test]
 fn limits_and_kinds() {
     let mut volume = Volume::new();
@@ -85,7 +85,7 @@ fn limits_and_kinds() {
     );
 }
 
-/// As with a write, a program that is changed by an ordinary user is privileged no longer.
+/// Like a write, a change by an unprivileged user clears a program's set-id bits.
 #[test]
 fn privileges_go() {
     let mut volume = Volume::new();

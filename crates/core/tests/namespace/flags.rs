@@ -18,8 +18,9 @@ fn flag(
 
 const NONE: InodeFlags = InodeFlags::IMMUTABLE.and(InodeFlags::APPEND);
 
-/// Owners say what is not to be dumped, root what is not to be changed, and nobody more of what
-/// has no flags. It is a change of the inode like any other, and no attribute.
+/// The owner can set nodump, only root the flags that restrict changes, and no caller flags of
+/// other kinds of inodes. Setting one is an ordinary change of the inode, and not visible as an
+/// attribute.
 #[test]
 fn who_may_set_which() {
     let mut volume = Volume::new();
@@ -64,7 +65,7 @@ fn who_may_set_which() {
     assert_eq!(flag(&mut volume, &Caller::ROOT, Ino(99), InodeFlags::NO_DUMP), Err(Stale));
 }
 
-/// Also through descriptors that were open before, which the kernel lets through.
+/// Also through descriptors that were open before, which the kernel does not check.
 #[test]
 fn what_is_immutable_is_not_written() {
     let mut volume = Volume::new();
@@ -101,7 +102,7 @@ fn what_is_immutable_is_not_written() {
     assert!(volume.set(&Caller::ROOT, file, SetAttr::default()).is_ok());
 }
 
-/// Names neither come nor go, except that what is appended to gets new ones.
+/// Names neither come nor go, except that an append-only directory gains names.
 #[test]
 fn names_of_and_in_what_is_guarded() {
     let mut volume = Volume::new();
@@ -148,7 +149,7 @@ fn names_of_and_in_what_is_guarded() {
     }
 }
 
-/// A backup that leaves out a directory leaves out what is made in it.
+/// A backup that skips a directory skips its new children.
 #[test]
 fn what_is_not_dumped_is_inherited() {
     let mut volume = Volume::new();

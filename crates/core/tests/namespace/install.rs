@@ -20,7 +20,7 @@ fn record(nlink: u32, links: &[(Ino, &str)]) -> Option<InstalledRecord> {
     Some(InstalledRecord { mode: 0o600, nlink, uid: 5, gid: 6, links, ..root_record() })
 }
 
-/// Whom belongs what has no record, whoever has the root.
+/// Owner of names without a record, independent of the owner of the root.
 const OWNER: (u32, u32) = (7, 8);
 
 impl Volume {
@@ -48,7 +48,7 @@ impl Volume {
     }
 }
 
-/// What others put into the bucket belongs to who owns the volume.
+/// Objects of other writers belong to the owner of the volume.
 #[test]
 fn objects_without_a_record_get_default_attributes() {
     let mut volume = Volume::new();
@@ -90,8 +90,8 @@ fn a_record_says_what_objects_cannot() {
     );
 }
 
-/// A file with three names of which one is loaded: removing that one leaves the inode to
-/// the others, which are its names when they are seen.
+/// A file with three names of which one is loaded: removing that one leaves the inode with the
+/// others, which become its names when they are loaded.
 #[test]
 fn names_that_are_not_loaded_keep_an_inode() {
     let mut volume = Volume::new();
@@ -110,7 +110,7 @@ fn names_that_are_not_loaded_keep_an_inode() {
     assert!(matches!(&changes[..], [Change::Unlinked { .. }, Change::Gone { .. }]));
 }
 
-/// What is known is newer than the bucket; what contradicts it is left out.
+/// Loaded state is newer than the bucket; contradicting entries are skipped.
 #[test]
 fn what_is_there_is_not_overwritten() {
     let mut volume = Volume::new();
@@ -143,7 +143,7 @@ fn what_is_there_is_not_overwritten() {
     assert_eq!(volume.next(), fresh);
 }
 
-/// Somebody else writes and deletes in the bucket.
+/// Another writer changes and deletes objects in the bucket.
 #[test]
 fn outside_changes_are_followed() {
     let mut volume = Volume::new();
@@ -171,8 +171,8 @@ fn outside_changes_are_followed() {
     assert_eq!(volume.namespace.check(), Vec::<String>::new());
 }
 
-/// A record tells of a second name, the first is removed by another hand, and the second
-/// turns out not to be there: the inode has no name left and goes.
+/// A record lists a second name, another writer removes the first one, and the second one does not
+/// exist: the inode has no name left and is removed.
 #[test]
 fn the_loss_of_the_last_unseen_name_takes_the_inode_along() {
     let mut volume = Volume::new();

@@ -2,7 +2,7 @@ use crate::volume::*;
 use ebb_core::namespace::Change;
 use ebb_model::*;
 
-/// A second name counts, touches ctime and the directory, and is not the primary one.
+/// A second name increments `nlink`, changes ctime and the directory, and is not primary.
 #[test]
 fn a_link_is_another_name() {
     let mut volume = Volume::new();

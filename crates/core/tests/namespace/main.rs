@@ -1,5 +1,5 @@
-//! Corners of the namespace operations, one file per operation as in the source. The
-//! breadth is in `namespace_oracle.rs`; what is here has a name so that it stays.
+//! Corner cases of the namespace operations, one file per operation as in the source. Broad
+//! coverage is in `namespace_oracle.rs`; cases here have a name so that they stay.
 
 mod acl;
 mod fallocate;

@@ -2,7 +2,7 @@ use crate::volume::*;
 use bytes::Bytes;
 use ebb_model::*;
 
-/// Ids are drawn in order and never twice, also when the inode is gone (C-17).
+/// Ids are drawn in order and never twice, also after a removal (C-17).
 #[test]
 fn ids_are_the_smallest_unused_and_never_reused() {
     let mut volume = Volume::new();
@@ -12,7 +12,7 @@ fn ids_are_the_smallest_unused_and_never_reused() {
     assert_eq!(volume.file(Ino::ROOT, "a"), Ino::new(Incarnation(1), Slot(0), 3));
 }
 
-/// A slot whose counters are used up passes on to the next one that has any.
+/// A slot without unused counters falls back to the next one.
 #[test]
 fn a_full_slot_passes_on_to_the_next() {
     let mut volume = Volume::new();
@@ -26,9 +26,8 @@ fn a_full_slot_passes_on_to_the_next() {
     );
 }
 
-/// After a restart a client sends again what it had been answered, with the ids of then:
-/// in any order, also below the next counter and of the run before. What no node ever
-/// gave out is refused.
+/// After a restart a client repeats acknowledged mutations with their ids: in any order, also below
+/// the next counter and of an earlier incarnation. An id that no node can have assigned is refused.
 #[test]
 fn a_replay_keeps_its_id() {
     let mut volume = Volume::new();
@@ -46,8 +45,8 @@ fn a_replay_keeps_its_id() {
     }
 }
 
-/// Set-gid on a directory: what is made in it gets its group, directories also the bit. A
-/// program does not become set-gid of a group that its maker is not in.
+/// A set-gid directory passes on its group, and to directories also the bit. A program does not
+/// become set-gid of a group that its creator is not in.
 #[test]
 fn set_gid_directories_hand_down_their_group() {
     let mut volume = Volume::new();
@@ -65,7 +64,7 @@ fn set_gid_directories_hand_down_their_group() {
     assert_eq!(volume.attr(trusted).mode, 0o2755);
 }
 
-/// mkdir updates the parent's times and links; the new directory is empty and linked twice.
+/// mkdir updates the parent's times and link count; the new directory is empty and has two links.
 #[test]
 fn mkdir_counts_in_its_parent() {
     let mut volume = Volume::new();
@@ -81,8 +80,7 @@ fn mkdir_counts_in_its_parent() {
     );
 }
 
-/// A process still has its working directory when that has been removed, and can make
-/// nothing in it.
+/// A process keeps its removed working directory and can create nothing in it.
 #[test]
 fn nothing_is_made_in_a_removed_directory() {
     let mut volume = Volume::new();
@@ -94,8 +92,8 @@ fn nothing_is_made_in_a_removed_directory() {
     assert_eq!(volume.attr(dir).nlink, 0);
 }
 
-/// What cannot be made is refused: device nodes by ordinary users, kinds that are not
-/// special, targets that are none.
+/// Invalid requests are refused: device nodes by unprivileged users, kinds that are not special,
+/// invalid symlink targets.
 #[test]
 fn odd_inodes_are_refused() {
     let mut volume = Volume::new();
@@ -120,8 +118,8 @@ fn odd_inodes_are_refused() {
     );
 }
 
-/// A name that is taken is reported to who may search but not write; who may not even
-/// search learns nothing.
+/// EEXIST has precedence for a caller that can search and not write; a caller that cannot search
+/// gets EACCES.
 #[test]
 fn existence_is_told_before_lack_of_write_permission() {
     let mut volume = Volume::new();

@@ -38,7 +38,7 @@ impl Volume {
     }
 }
 
-/// Lengths count, to the byte; what is there is overwritten at no charge, what is cut makes room.
+/// Lengths count, to the byte. Overwriting is free, truncation frees space.
 #[test]
 fn bytes_are_lengths() {
     let mut volume = Volume::new();
@@ -68,8 +68,8 @@ fn bytes_are_lengths() {
     assert_eq!(volume.used(dir), (700, 2));
 }
 
-/// Everything counts once. What is wrong with an operation for other reasons is said first, as
-/// `mkdir -p` in a full directory expects.
+/// Each inode counts once. Other errors have precedence over EDQUOT, as `mkdir -p` in a full
+/// directory expects.
 #[test]
 fn inodes_are_whatever_there_is() {
     let mut volume = Volume::new();
@@ -97,7 +97,7 @@ fn inodes_are_whatever_there_is() {
     volume.file(dir, "more");
 }
 
-/// An inner quota counts in the outer one, and each refuses for itself.
+/// An inner quota counts in the outer one, and each refuses on its own.
 #[test]
 fn quotas_in_each_other() {
     let mut volume = Volume::new();
@@ -130,8 +130,8 @@ fn quotas_in_each_other() {
     );
 }
 
-/// A rename or link from one root to another would move what counts: it is refused, as between
-/// file systems, and programs copy. Within one root it is free, and a root itself can move there.
+/// A rename or link between roots would move counts: it is refused, as between file systems, and
+/// programs copy instead. Within one root it is allowed, and a root itself can move there.
 #[test]
 fn nothing_leads_across() {
     let mut volume = Volume::new();
@@ -161,8 +161,7 @@ fn nothing_leads_across() {
     assert_eq!(volume.used(a), (0, 3));
 }
 
-/// What was removed while it is open takes room until it is closed, also once the root that it
-/// counted in has gone: then in the one above.
+/// An orphan counts until it is closed, also after its root ended: then in the next one above.
 #[test]
 fn open_files_count_without_a_name() {
     let mut volume = Volume::new();
@@ -185,8 +184,8 @@ fn open_files_count_without_a_name() {
     assert_eq!((volume.used(outer), volume.namespace.check()), ((0, 0), vec![]));
 }
 
-/// A file with names on both sides of a border that was drawn later counts where its oldest name
-/// is, and moves over when that goes.
+/// A file with names on both sides of a later border counts at its oldest name, and moves when that
+/// is removed.
 #[test]
 fn the_oldest_name_counts() {
     let mut volume = Volume::new();
@@ -211,8 +210,8 @@ fn the_oldest_name_counts() {
     assert_eq!(volume.write(file, 0, 100), Ok(100));
 }
 
-/// A limit below what is used is taken, and then only growth is refused; no limit at all, one for
-/// what is no directory, and the end of what there is not are refused.
+/// A limit below the usage is accepted and refuses only growth. Refused are: no limits, limits of a
+/// non-directory, removal of a missing quota.
 #[test]
 fn what_can_be_set() {
     let mut volume = Volume::new();
@@ -240,8 +239,8 @@ fn what_can_be_set() {
     assert_eq!(volume.limit(dir, None), Err(NoAttribute));
 }
 
-/// The attribute that has the limits is nobody's to see or to set, and its bytes are as the page
-/// of the format says.
+/// Applications can neither see nor set the attribute of the limits; its bytes match the format
+/// page.
 #[test]
 fn the_attribute() {
     let mut volume = Volume::new();
@@ -260,8 +259,8 @@ fn the_attribute() {
     );
 }
 
-/// What comes from the bucket counts as it comes, above the limit too. A quota comes with its
-/// directory; one that cannot be read, or is on what is no directory, does not.
+/// Loaded inodes count, also above the limit. A quota is loaded with its directory; an undecodable
+/// one, or one on a non-directory, is dropped.
 #[test]
 fn what_is_found_counts() {
     let mut volume = Volume::new();
@@ -303,9 +302,9 @@ fn what_is_found_counts() {
     assert_eq!((volume.used(dir), volume.namespace.check()), ((10, 1), vec![]));
 }
 
-/// Situation: a client brings back what a power cut took. Danger: its room was made by something
-/// that nobody repeats, or a border that it crossed is back, and what was acknowledged is lost.
-/// Expectation: it is carried out, and the counts say what there is.
+/// Situation: a client repeats a mutation that a power cut lost. Danger: the space for it came from
+/// a change that no client repeats, or a border that it crossed exists again, and an acknowledged
+/// change is lost. Expectation: it is executed, and the counts are correct.
 #[test]
 fn what_is_repeated_is_not_refused() {
     let mut volume = Volume::new();
@@ -344,7 +343,7 @@ fn what_is_repeated_is_not_refused() {
     assert_eq!((volume.used(a), volume.used(b)), ((0, 0), (500, 2)));
 }
 
-/// Counts that are not what there is are refused with the law that they break.
+/// Wrong counts are detected, with the broken law.
 #[test]
 fn wrong_counts_are_found() {
     use ebb_core::namespace::NamespaceItem;
@@ -357,7 +356,7 @@ fn wrong_counts_are_found() {
         Namespace::from_items(items).err().expect("the items are inconsistent").to_string()
     };
     let lost = broken(&|item| (!matches!(item, NamespaceItem::Quota { .. })).then_some(item));
-    assert!(lost.contains("has a quota and does not count"), "{lost}");
+    assert!(lost.contains("its quota attribute and the set of roots disagree"), "{lost}");
     let longer = broken(&|item| match item {
         NamespaceItem::Inode(mut inode) if inode.attr.ino == file => {
             inode.attr.size_bytes = 7;
@@ -370,10 +369,10 @@ fn wrong_counts_are_found() {
         NamespaceItem::Quota { count, .. } => Some(NamespaceItem::Quota { root: Ino::ROOT, count }),
         other => Some(other),
     });
-    assert!(moved.contains("has a quota and does not count"), "{moved}");
+    assert!(moved.contains("its quota attribute and the set of roots disagree"), "{moved}");
 }
 
-/// Nothing but the directory changes, and whoever caches it is told.
+/// Only the directory changes, and its caches are invalidated.
 #[test]
 fn a_quota_is_told_of() {
     let mut volume = Volume::new();

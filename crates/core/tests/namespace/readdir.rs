@@ -4,8 +4,8 @@ use ebb_model::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Between two calls names before and after the position go, others come, one is replaced:
-/// what was there all the time is shown once, nothing twice.
+/// Between two calls names before and after the position are removed, added and replaced: a name
+/// that exists throughout is listed once, no name twice.
 #[test]
 fn a_stream_survives_changes() {
     let mut volume = Volume::new();
@@ -52,9 +52,9 @@ fn limits_and_ends_are_exact() {
     assert_eq!(read(Ino(77), Cookie::START, 2), Err(FsError::Stale));
 }
 
-/// Situation: a program renames each file that a directory's stream shows it, as soon as it is
-/// shown. Danger: the new name is further on in the stream, which never ends. Expectation: each
-/// file is shown once, by its old name.
+/// Situation: a program renames each file as soon as the stream of a directory lists it. Danger:
+/// the new name is further on in the stream, which never ends. Expectation: each file is listed
+/// once, by its old name.
 #[test]
 fn who_renames_what_is_shown_comes_to_the_end() {
     let mut volume = Volume::new();
@@ -88,7 +88,7 @@ enum Step {
     Make(&'static str),
     Unlink(&'static str),
     Rename(&'static str, &'static str, RenameMode),
-    /// In from another directory, over what has the name.
+    /// Moves a file in from another directory, over the target.
     MoveIn(&'static str),
     MoveOut(&'static str),
 }
@@ -112,17 +112,16 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One who reads a directory, and what has been shown to whom since when.
+/// A reader of a directory, and the names that it has seen.
 struct Reader {
     volume: Volume,
     dir: Ino,
     after: Cookie,
     ended: bool,
-    /// Each name there is: whether it was there from the beginning, and how often it was shown
-    /// since it is there.
+    /// Each existing name: whether it existed from the beginning, and how often it was listed.
     names: BTreeMap<String, (bool, usize)>,
     shown: usize,
-    /// What was there, was made or came from elsewhere.
+    /// Entries that existed, were created or were moved in.
     entries: usize,
 }
 
@@ -204,9 +203,9 @@ impl Reader {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happens to names between two calls: one that is there all the time is shown exactly
-    /// once, none twice while it is there, and no rename makes the stream longer but one that
-    /// leaves a whiteout.
+    /// For any changes between two calls: a name that exists throughout is listed exactly once,
+    /// none twice while it exists, and no rename makes the stream longer, except one that leaves a
+    /// whiteout.
     #[test]
     fn streams_show_what_stays_once_and_end(present in 0..7usize, steps in prop::collection::vec(step(), 0..40)) {
         let mut volume = Volume::new();

@@ -9,7 +9,7 @@ fn whiteout(volume: &Volume, from: Ino, keep_target: bool) -> RenameMode {
     Whiteout { keep_target, ino: Some(volume.namespace.next_ino(from)) }
 }
 
-/// Every kind over every kind, in every mode; `None` where the rename is done.
+/// Every kind over every kind, in every mode; `None` for success.
 #[test]
 fn the_matrix() {
     const SOURCES: [&str; 5] = ["file", "link", "fifo", "empty", "full"];
@@ -102,7 +102,7 @@ fn populate(volume: &mut Volume, parent: Ino, name: &str, kind: &str) -> Ino {
     }
 }
 
-/// A directory does not move below itself, nor over one that it is in.
+/// A directory moves neither below itself nor over a directory above it.
 #[test]
 fn a_directory_does_not_leave_the_tree() {
     let mut volume = Volume::new();
@@ -120,7 +120,7 @@ fn a_directory_does_not_leave_the_tree() {
     assert_eq!(volume.rename((a, "b"), (a, "b"), Replace), Ok(vec![]));
 }
 
-/// Two names of one inode: rename over each other does nothing and removes neither.
+/// A rename between two names of one inode does nothing and removes neither.
 #[test]
 fn names_of_one_inode_stay() {
     let mut volume = Volume::new();
@@ -134,7 +134,7 @@ fn names_of_one_inode_stay() {
     assert_eq!(volume.attr(file), before);
 }
 
-/// Links of directories follow their `..`.
+/// Link counts of directories follow `..`.
 #[test]
 fn moved_directories_count_in_their_new_parent() {
     let mut volume = Volume::new();
@@ -153,8 +153,8 @@ fn moved_directories_count_in_their_new_parent() {
     assert_eq!(volume.namespace.attr(dir), Err(Stale));
 }
 
-/// The order of changes: what is replaced goes, then the old name, then the new one is
-/// there. A renamed primary name stays primary.
+/// Order of the changes: the target is removed, then the old name, then the new one is added. A
+/// renamed primary name stays primary.
 #[test]
 fn changes_come_in_order() {
     let mut volume = Volume::new();
@@ -174,7 +174,7 @@ fn changes_come_in_order() {
     assert_eq!(volume.path(source).unwrap(), "/t");
 }
 
-/// A replaced file that is open goes when it is closed; so does a replaced directory.
+/// A replaced open file is removed with its last close; so is a replaced directory.
 #[test]
 fn what_is_replaced_outlives_its_name_while_open() {
     let mut volume = Volume::new();
@@ -215,7 +215,8 @@ fn a_directory_that_is_not_writable_keeps_its_parent() {
     assert!(volume.rename_by(&ALICE, (b, "f"), (a, "e"), Exchange).is_ok());
 }
 
-/// A device 0:0 without permissions, of who moved the name, where the name stood in the listing.
+/// The whiteout is a device 0:0 without permissions, owned by the caller, at the old position in
+/// the listing.
 #[test]
 fn a_whiteout_stands_where_the_name_was() {
     let mut volume = Volume::new();
@@ -233,7 +234,7 @@ fn a_whiteout_stands_where_the_name_was() {
     assert_eq!((attr.uid, attr.gid, attr.mtime), (ALICE.uid, ALICE.gid, volume.now()));
     let made = |change: &&Change| matches!(change, Change::Linked { ino, primary: true, .. } if *ino == left);
     assert_eq!(changes.iter().filter(made).count(), 1);
-    // Over itself by another name nothing happens, and nothing is left.
+    // A rename over another name of the same inode does nothing and leaves no whiteout.
     volume.link(a, dir, "other").unwrap();
     let mode = whiteout(&volume, dir, false);
     assert_eq!(volume.rename((dir, "moved"), (dir, "other"), mode), Ok(vec![]));

@@ -18,8 +18,7 @@ const NOTHING: SetAttr = SetAttr {
     drop_set_id: false,
 };
 
-/// Truncation to the size that the file has changes its times, as on Linux; nobody's bytes
-/// are cut.
+/// Truncation to the current size changes the times, as on Linux, and no bytes.
 #[test]
 fn truncating_to_the_same_size_touches_the_times() {
     let mut volume = Volume::new();
@@ -57,7 +56,7 @@ fn only_regular_files_have_a_size_to_set() {
     assert_eq!(volume.set(&ALICE, file, size(MAX_FILE_BYTES)).unwrap().size_bytes, MAX_FILE_BYTES);
 }
 
-/// Nothing asked, nothing changed; an owner set to what it is counts as a change.
+/// An empty request changes nothing; setting the owner to its current value counts as a change.
 #[test]
 fn ctime_changes_when_a_field_is_given() {
     let mut volume = Volume::new();
@@ -76,8 +75,8 @@ fn ctime_changes_when_a_field_is_given() {
     assert_eq!((owned.ctime, owned.mtime), (volume.now(), before.mtime));
 }
 
-/// A change of owner takes set-uid away, and set-gid from what can be executed; not from
-/// directories, whose set-gid is no privilege.
+/// A change of owner clears set-uid, and set-gid of an executable file; not set-gid of a directory,
+/// which is not a privilege.
 #[test]
 fn a_change_of_owner_drops_privileges() {
     let mut volume = Volume::new();
@@ -123,7 +122,7 @@ fn owners_change_groups_and_only_root_gives_away() {
     assert_eq!(volume.set(&Caller::ROOT, file, uid(BOB.uid)).unwrap().uid, BOB.uid);
 }
 
-/// chmod is for owners; set-gid of a group that the owner is not in is dropped silently.
+/// Only owners can chmod; set-gid of a group that the owner is not in is dropped silently.
 #[test]
 fn chmod_is_for_owners() {
     let mut volume = Volume::new();
@@ -141,7 +140,7 @@ fn chmod_is_for_owners() {
     assert_eq!(volume.set(&Caller::ROOT, link, mode(0o600)), Err(NotSupported));
 }
 
-/// Whoever may write may `touch`; only the owner sets times of its choice.
+/// A writer can `touch`; only the owner can set arbitrary times.
 #[test]
 fn times_are_set_by_owners_and_touched_by_writers() {
     let mut volume = Volume::new();
@@ -164,7 +163,7 @@ fn times_are_set_by_owners_and_touched_by_writers() {
     assert_eq!(volume.set(&ALICE, file, times(impossible, None)), Err(Invalid));
 }
 
-/// One part of a request is refused: nothing of it is done.
+/// If one change of a request is refused, none is applied.
 #[test]
 fn a_request_is_done_whole_or_not_at_all() {
     let mut volume = Volume::new();
@@ -176,7 +175,8 @@ fn a_request_is_done_whole_or_not_at_all() {
     assert_eq!(volume.set(&BOB, Ino(99), set), Err(Stale));
 }
 
-/// Reading is anybody's who may read, and changes the one time; it comes with nothing else.
+/// A caller with read permission can update atime by reading; that changes no other time and
+/// combines with no other change.
 #[test]
 fn reading_changes_the_access_time_alone() {
     let mut volume = Volume::new();

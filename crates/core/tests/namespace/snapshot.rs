@@ -16,8 +16,8 @@ fn busy_volume() -> Volume {
     volume
 }
 
-/// A snapshot gives back the same namespace, also by way of bytes, and while the one that
-/// it was taken of has gone on.
+/// A snapshot restores the same namespace, also through its encoding, and after the original has
+/// changed.
 #[test]
 fn a_snapshot_gives_back_the_namespace() {
     let mut volume = busy_volume();
@@ -33,7 +33,7 @@ fn a_snapshot_gives_back_the_namespace() {
     assert_eq!(restored.next_ino(Ino::ROOT), volume.namespace.next_ino(Ino::ROOT));
 }
 
-/// Whatever single item is missing or there twice, it is noticed.
+/// Any single missing or repeated item is detected.
 #[test]
 fn no_item_can_be_lost_or_doubled() {
     let items: Vec<NamespaceItem> = busy_volume().namespace.items().collect();
@@ -52,7 +52,7 @@ fn no_item_can_be_lost_or_doubled() {
     }
 }
 
-/// Items that contradict each other are refused with the law that they break.
+/// Contradicting items are refused, with the broken law.
 #[test]
 fn contradictions_are_refused() {
     let broken = |breaking: fn(&mut NamespaceItem)| {
@@ -71,35 +71,35 @@ fn contradictions_are_refused() {
             dentry.kind = FileKind::Socket;
         }
     });
-    assert!(kind.contains("refers to an inode that does not know of it"), "{kind}");
+    assert!(kind.contains("refers to an inode without that link"), "{kind}");
     let counter = broken(|item| {
         if let NamespaceItem::Counter { next, .. } = item {
             *next = 2;
         }
     });
-    assert!(counter.contains("may be given out again"), "{counter}");
+    assert!(counter.contains("can be assigned again"), "{counter}");
     let cookie = broken(|item| {
         if let NamespaceItem::Inode(inode) = item {
             inode.last_cookie = Cookie(0);
         }
     });
-    assert!(cookie.contains("has not given out"), "{cookie}");
+    assert!(cookie.contains("has not assigned"), "{cookie}");
     let mode = broken(|item| {
         if let NamespaceItem::Inode(inode) = item {
             inode.attr.mode = u16::MAX;
         }
     });
-    assert!(mode.contains("has a mode that there is not"), "{mode}");
+    assert!(mode.contains("has an invalid mode"), "{mode}");
     let twice = broken(|item| {
         if let NamespaceItem::Inode(inode) = item {
             let again = inode.links.clone();
             inode.links.extend(again);
         }
     });
-    assert!(twice.contains("knows of a dentry twice"), "{twice}");
+    assert!(twice.contains("has a repeated link"), "{twice}");
 }
 
-/// Two directories that are in each other are in no tree.
+/// Two directories that contain each other are not in the tree.
 #[test]
 fn cycles_are_found() {
     let mut volume = Volume::new();

@@ -7,7 +7,7 @@ fn tmpfile(volume: &mut Volume, caller: &Caller, parent: Ino, mode: u16) -> Resu
     volume.run(caller, Mutation::Tmpfile { parent, ino, mode, holder: SESSION }).map(|_| ino)
 }
 
-/// Nobody sees it, nothing of the directory changes, and with its holder it goes.
+/// It is not visible, does not change the directory, and is removed with its holder.
 #[test]
 fn a_file_without_a_name_goes_with_its_holder() {
     let mut volume = Volume::new();
@@ -31,8 +31,8 @@ fn a_file_without_a_name_goes_with_its_holder() {
     assert!(volume.namespace.check().is_empty());
 }
 
-/// With its first name it is a file like any other, which its holder does not keep; without
-/// it again it gets none any more.
+/// With its first name it is an ordinary file, which its holder does not keep. Without that name it
+/// cannot get another one.
 #[test]
 fn it_gets_a_name_once() {
     let mut volume = Volume::new();
@@ -52,7 +52,7 @@ fn it_gets_a_name_once() {
     assert!(volume.namespace.check().is_empty());
 }
 
-/// It inherits what a file with a name inherits.
+/// It inherits like a named file.
 #[test]
 fn the_directory_gives_its_group() {
     let mut volume = Volume::new();

@@ -7,7 +7,7 @@ use ebb_model::*;
 const DAY: u64 = 86_400;
 
 impl Volume {
-    /// What a node asks for where `parent` keeps what is removed.
+    /// Like a node's request with retention at `parent`.
     fn discard(&mut self, mutation: Mutation) -> Result<Vec<Change>, FsError> {
         let trash =
             TrashTarget { top: Ino::ROOT, ino: self.namespace.next_ino(Ino::ROOT), keep_secs: DAY };
@@ -64,11 +64,11 @@ impl Volume {
     }
 }
 
-/// Root's rights and Alice's name.
+/// Root's rights with Alice's user id.
 const ALICE_ALL: Caller = Caller { uid: 1000, gid: 1000, groups: Vec::new(), checked: true };
 
-/// The last name gone, the inode is in the trash with where, when and by whom; nobody sees the
-/// trash, and others are told of what it was as of any removal.
+/// After the loss of its last name the inode is in the trash with path, time and user. The trash is
+/// hidden, and other clients see an ordinary removal.
 #[test]
 fn what_loses_its_last_name_is_kept() {
     let mut volume = Volume::new();
@@ -115,7 +115,7 @@ fn what_loses_its_last_name_is_kept() {
     );
     assert_eq!(volume.namespace.holders(file).count(), 0);
 
-    // The trash is made once.
+    // The trash is created once.
     for child in ["l", "p"] {
         if child == "l" {
             volume.symlink(dir, child)
@@ -129,8 +129,7 @@ fn what_loses_its_last_name_is_kept() {
     assert_eq!(volume.namespace.trash_of(Ino::ROOT), Some(trash));
 }
 
-/// A directory goes as empty as it is, nothing is made in it there, and what it was comes back with
-/// it.
+/// A directory is kept empty, gets no names in the trash, and is restored with its attributes.
 #[test]
 fn a_directory_is_kept_empty() {
     let mut volume = Volume::new();
@@ -150,7 +149,7 @@ fn a_directory_is_kept_empty() {
     volume.file(dir, "new");
 }
 
-/// What a rename replaces is kept; what it moves or exchanges is not there to be kept.
+/// The target of a rename is kept; a moved or exchanged inode is not removed at all.
 #[test]
 fn what_is_renamed_over_is_kept() {
     let mut volume = Volume::new();
@@ -180,7 +179,7 @@ fn what_is_renamed_over_is_kept() {
     assert!(names.len() == 4 && expected.iter().all(|entry| names.contains(entry)), "{names:?}");
 }
 
-/// Nothing that is there is replaced, and nothing comes back where it would not be allowed.
+/// A restore replaces nothing, and obeys permissions and quotas.
 #[test]
 fn restoring_takes_nothing_away() {
     let mut volume = Volume::new();
@@ -198,7 +197,7 @@ fn restoring_takes_nothing_away() {
     assert_eq!(volume.restored(file, dir, "twice"), Err(NotFound));
 }
 
-/// For good is as an unlink: at once, or with its last holder.
+/// A purge acts like an unlink: at once, or with the last holder.
 #[test]
 fn what_is_purged_is_gone() {
     let mut volume = Volume::new();
@@ -213,7 +212,7 @@ fn what_is_purged_is_gone() {
     assert_eq!((volume.namespace.inode(b), volume.kept()), (None, vec![]));
 }
 
-/// The name of the trash is nobody's, in no directory, whether there is one or not.
+/// The name of the trash is reserved in every directory, whether a trash exists or not.
 #[test]
 fn the_name_of_the_trash_is_reserved() {
     let mut volume = Volume::new();
@@ -240,8 +239,8 @@ fn the_name_of_the_trash_is_reserved() {
     );
 }
 
-/// What is in the way of a trash, or of its id, refuses the removal: nothing goes for good by
-/// accident.
+/// If a file is in the way of a trash, or its id is in use, the removal is refused: nothing is lost
+/// by accident.
 #[test]
 fn without_a_place_nothing_is_removed() {
     let mut volume = Volume::new();
@@ -273,7 +272,7 @@ fn without_a_place_nothing_is_removed() {
     assert_eq!(volume.names(Ino::ROOT).len(), 2);
 }
 
-/// The nearest directory that says anything decides, and only directories can say something.
+/// The nearest directory with the attribute decides, and only directories can have it.
 #[test]
 fn the_nearest_directory_says_for_how_long() {
     let mut volume = Volume::new();
@@ -302,8 +301,8 @@ fn the_nearest_directory_says_for_how_long() {
     assert_eq!(say(&mut volume, file, b"60"), Err(Invalid));
 }
 
-/// The trash counts where it is: what is removed leaves the quota it was in, and comes back only if
-/// there is room. A quota ends with its directory, and what was open in it counts further up.
+/// The trash counts at its own location: a removed inode leaves its former quota and returns only
+/// if there is space. A quota ends with its directory; its orphans count in the next root above.
 #[test]
 fn quotas_count_where_things_are() {
     let mut volume = Volume::new();
@@ -366,7 +365,7 @@ fn quotas_count_where_things_are() {
     );
 }
 
-/// Of what a page tells, only what is in the trash says that it is.
+/// Of the entries of a page only those in the trash keep the attribute.
 #[test]
 fn the_trash_comes_back_from_the_bucket() {
     let mut volume = Volume::new();
@@ -409,7 +408,7 @@ fn the_trash_comes_back_from_the_bucket() {
     assert_eq!(cold.namespace.trashed_inode(other), None);
 }
 
-/// Deeper than programs can say is not kept: nobody could ask for it.
+/// An inode with a path longer than PATH_MAX is not kept: no request could name it.
 #[test]
 fn what_no_path_leads_to_is_not_kept() {
     let mut volume = Volume::new();

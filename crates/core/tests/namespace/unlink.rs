@@ -2,7 +2,7 @@ use crate::volume::*;
 use ebb_core::namespace::Change;
 use ebb_model::*;
 
-/// The last name and no holder: the inode goes with it.
+/// Last name, no holder: the inode is removed with it.
 #[test]
 fn the_last_name_takes_the_inode_along() {
     let mut volume = Volume::new();
@@ -17,7 +17,7 @@ fn the_last_name_takes_the_inode_along() {
     assert_eq!(volume.namespace.attr(file), Err(FsError::Stale));
 }
 
-/// When the first of two names goes, the second decides the object's key.
+/// When the first of two names is removed, the second one determines the object's key.
 #[test]
 fn the_next_name_becomes_primary() {
     let mut volume = Volume::new();
@@ -29,7 +29,7 @@ fn the_next_name_becomes_primary() {
     assert_eq!((volume.attr(file).nlink, volume.attr(file).ctime), (1, volume.now()));
 }
 
-/// A file that two sessions have open when it is unlinked works until both have closed it.
+/// An unlinked file that two sessions have open is usable until both have closed it.
 #[test]
 fn an_open_file_outlives_its_name() {
     let mut volume = Volume::new();
@@ -65,7 +65,7 @@ fn kinds_are_not_mixed_up() {
     assert_eq!(volume.unlink(&Caller::ROOT, Ino(77), "f", &[]), Err(FsError::Stale));
 }
 
-/// In a sticky directory a file is removed by its owner, by the directory's, and by root.
+/// In a sticky directory a file can be removed by its owner, by the directory's owner and by root.
 #[test]
 fn sticky_directories_protect_what_belongs_to_others() {
     let mut volume = Volume::new();
@@ -93,8 +93,8 @@ fn sticky_directories_protect_what_belongs_to_others() {
     assert!(volume.unlink(&Caller { checked: true, ..carol }, dir, "d", &[]).is_ok());
 }
 
-/// Without write permission on the directory nothing is removed; without search permission
-/// nothing is even found.
+/// Without write permission on the directory nothing is removed; without search permission lookups
+/// fail.
 #[test]
 fn removal_asks_the_directory() {
     let mut volume = Volume::new();

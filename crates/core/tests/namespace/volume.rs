@@ -2,7 +2,7 @@ use bytes::Bytes;
 use ebb_core::namespace::{Change, Namespace, Operation};
 use ebb_model::*;
 
-/// A namespace with a clock; every operation is one second after the last.
+/// A namespace with a clock; operations are one second apart.
 pub struct Volume {
     pub namespace: Namespace,
     pub clock: u64,
@@ -44,7 +44,7 @@ impl Volume {
         Stamp { time: self.now(), version: Version(self.clock) }
     }
 
-    /// When the last operation was.
+    /// Time of the last operation.
     pub fn now(&self) -> Time {
         Time::from_secs(self.clock as i64)
     }

@@ -25,7 +25,7 @@ fn a_write_extends_and_touches() {
     assert_eq!(volume.run(&Caller::ROOT, write(file, 500, 0, true)), Ok((Some(before), vec![])));
 }
 
-/// What nobody can hold is refused, also where offset and length overflow.
+/// Impossible writes are refused, also if offset and length overflow.
 #[test]
 fn writes_stay_within_limits_and_kinds() {
     let mut volume = Volume::new();
@@ -43,8 +43,8 @@ fn writes_stay_within_limits_and_kinds() {
     assert!(volume.run(&Caller::ROOT, write(file, MAX_FILE_BYTES - 1, 1, false)).is_ok());
 }
 
-/// A program that is overwritten loses its privileges: set-id when an ordinary user writes,
-/// capabilities whoever does. The mode does not stop who has the file open.
+/// Overwriting a program drops privileges: set-id if the writer is unprivileged, capabilities
+/// always. The mode does not restrict an open descriptor.
 #[test]
 fn a_write_drops_privileges() {
     let mut volume = Volume::new();
@@ -64,8 +64,8 @@ fn a_write_drops_privileges() {
     volume.chmod(file, 0o6555);
     let (attr, _) = volume.run(&Caller::ROOT, write(file, 0, 1, true)).unwrap();
     assert_eq!(attr.unwrap().mode, 0o555);
-    // Set-gid of what cannot be executed is no privilege of a program, and stays if its group
-    // writes.
+    // Set-gid of a file that is not executable is not a privilege, and stays if a member of its
+    // group writes.
     for (caller, mode) in [
         (ALICE, 0o2666),
         (Caller { checked: true, ..ALICE }, 0o2666),

@@ -47,8 +47,8 @@ fn an_attribute_is_created_replaced_and_removed() {
     assert_eq!(remove(&mut volume, &root, file, b"user.a"), Err(NoAttribute));
 }
 
-/// Ordinary users have `user.` on files and directories that they may write, and on sticky
-/// directories only if they own them.
+/// Unprivileged users can set `user.` on files and directories that they can write, and on sticky
+/// directories only as their owners.
 #[test]
 fn classes_have_owners() {
     let mut volume = Volume::new();
@@ -79,7 +79,7 @@ fn classes_have_owners() {
     }
 }
 
-/// Names, values and the list of names end at the limits of Linux.
+/// Names, values and the list of names have the limits of Linux.
 #[test]
 fn attributes_are_bounded() {
     let mut volume = Volume::new();

@@ -1,11 +1,10 @@
-//! Heads of pages in pieces that others have written, or that come late.
+//! Heads of pages in pieces by other writers, or that arrive late.
 
 use crate::volume::*;
 use ebb_core::backing::{Listed, found_pieces, piece_key};
 use ebb_model::*;
 
-/// A page of forty names, its entries piece by piece, and a later one in which the first two pieces
-/// are others.
+/// A page of forty names with its entries by piece, and a later page with other first two pieces.
 fn two_heads() -> (PageHead, Vec<Vec<Installed>>, PageHead) {
     let mut made = Volume::new();
     for number in 1..=40 {
@@ -17,11 +16,11 @@ fn two_heads() -> (PageHead, Vec<Vec<Installed>>, PageHead) {
     (first, entries, late)
 }
 
-/// Situation: the head of a node that is no more arrives after the one before it has been read, and
-/// after a write here was broken off. Danger: what is written next names pieces of the older one;
-/// or a name that is known here from the older one is in no piece; or pieces stay for ever.
-/// Expectation: the list is the one of the head that is there, ranges in which it differs are
-/// written anew, and what is of neither goes then.
+/// Situation: the head of a lost node arrives after the one before it has been read, and after an
+/// aborted write here. Danger: the next page refers to pieces of the older head; or a name loaded
+/// from the older head is in no piece; or pieces leak. Expectation: the recorded list is that of
+/// the head in the bucket, differing ranges are written again, and pieces of neither are deleted
+/// then.
 #[test]
 fn a_head_that_comes_late_brings_its_own_list() {
     let (first, entries, late) = two_heads();
@@ -45,8 +44,8 @@ fn a_head_that_comes_late_brings_its_own_list() {
     assert_eq!(cold.partition.check(), Vec::<String>::new());
 }
 
-/// Situation: a write was broken off here, and its head is there after all. Danger: all of a large
-/// directory is written again. Expectation: only what that write was about is.
+/// Situation: a write was aborted here, and its head exists after all. Danger: the whole large
+/// directory is written again. Expectation: only the ranges of that write are.
 #[test]
 fn a_head_that_was_written_here_brings_its_own_list() {
     let (first, entries, _) = two_heads();
@@ -65,9 +64,9 @@ fn a_head_that_was_written_here_brings_its_own_list() {
     assert_eq!(cold.partition.check(), Vec::<String>::new());
 }
 
-/// Situation: the head of a node that is no more arrives late, and nothing was changed here.
-/// Danger: what it knows from the older head is not in the later one, and gone when it is
-/// forgotten. Expectation: it is written.
+/// Situation: the head of a lost node arrives late, and nothing changed here. Danger: names loaded
+/// from the older head are not in the later one, and lost with their eviction. Expectation: they
+/// are written.
 #[test]
 fn what_is_known_from_an_older_head_is_written() {
     let (first, entries, late) = two_heads();
@@ -84,9 +83,9 @@ fn what_is_known_from_an_older_head_is_written() {
     }
 }
 
-/// Situation: a later head is told of in several records, and between them a listing ends that was
-/// made with the older one. Danger: the directory counts as complete with names of both, and the
-/// rest is told of in vain. Expectation: what was listed before is void.
+/// Situation: several records carry a later head, and between them a listing ends that used the
+/// older one. Danger: the directory counts as complete with names of both, and the remaining
+/// records have no effect. Expectation: the older listing is void.
 #[test]
 fn a_listing_of_an_older_head_is_void() {
     let (first, entries, late) = two_heads();
@@ -104,8 +103,8 @@ fn a_listing_of_an_older_head_is_void() {
     assert_eq!(cold.partition.check(), Vec::<String>::new());
 }
 
-/// Situation: all known names of an inode with many are marked, and then more of them come to be
-/// known. Danger: it counts as marked, and what becomes of it next is not written at the others.
+/// Situation: all loaded names of an inode with many are marked, and then more of them are loaded.
+/// Danger: the inode counts as marked, and its next change is not written at the other names.
 /// Expectation: the pieces of all its names are.
 #[test]
 fn names_that_come_later_are_marked_too() {
@@ -135,7 +134,7 @@ fn names_that_come_later_are_marked_too() {
     let (early, late) = entries.split_at(entries.len() - 1);
     cold.install(&head, &objects, early.concat(), cold.epoch(), LoadProgress::Unchanged);
     assert!(cold.partition.namespace().inode(ino).is_some_and(|inode| inode.names > 16));
-    // Its object is told of once more: a change of it that no client has made.
+    // Its object is recorded again: a change without a client.
     for command in sent(cold.partition.next_version()) {
         cold.apply(&Command::Backing(command));
     }

@@ -1,4 +1,4 @@
-//! Pages and pieces of which nothing here tells.
+//! Pages and pieces to which no loaded state refers.
 
 use crate::volume::*;
 use ebb_core::backing::{Object, Reserved, page_key, piece_key};
@@ -6,9 +6,8 @@ use ebb_core::partition::Remains;
 use ebb_model::*;
 use std::collections::BTreeMap;
 
-/// Situation: a directory was made by this node, and forgotten with its names. Danger: nothing
-/// known refers to its page, which is taken for left over and deleted. Expectation: nobody can tell
-/// whose it is.
+/// Situation: a directory was created by this node, and evicted with its names. Danger: its page
+/// counts as unreferenced and is deleted. Expectation: its owner is undecided.
 #[test]
 fn the_page_of_what_was_forgotten_is_not_left_over() {
     let mut volume = Volume::new();
@@ -31,10 +30,9 @@ fn the_page_of_what_was_forgotten_is_not_left_over() {
     }
 }
 
-/// Situation: a backup knows a directory that others have made, of which nothing was on record, and
-/// which has got a page in pieces since. Danger: the backup cannot be restored; or the pieces stay
-/// in the bucket for ever, or are taken for files' objects. Expectation: the page is written anew,
-/// and the pieces go then.
+/// Situation: a backup contains a directory of another writer without a record, which has got a
+/// page in pieces since. Danger: the backup cannot be restored; or the pieces leak, or count as
+/// files' objects. Expectation: the page is written again, and the pieces are deleted then.
 #[test]
 fn a_backup_of_before_the_pieces_is_restored() {
     let mut volume = Volume::new();

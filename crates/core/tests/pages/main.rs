@@ -1,5 +1,5 @@
-//! Pages of directories: what they tell of many names, and how the pieces of large ones are
-//! written, read and given up (decision 15).
+//! Directory pages: names of inodes with many, and pieces of large pages: writing, reading,
+//! deletion (decision 15).
 
 mod heads;
 mod left;

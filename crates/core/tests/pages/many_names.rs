@@ -1,5 +1,5 @@
-//! As many names as a file can have, in one directory over a bucket. What one of them costs does
-//! not grow with how many there are, or this takes minutes.
+//! As many names as a file can have, in one directory over a bucket. The cost per name must not
+//! grow with their number, or this test takes minutes.
 
 use crate::volume::*;
 use ebb_core::backing::{Listing, Scope};
@@ -22,9 +22,9 @@ fn no_name_costs_as_much_as_all_before() {
     assert_eq!(volume.partition.check(), Vec::<String>::new());
 }
 
-/// Situation: a node that has nothing but the bucket loads many names of one inode, in pieces.
-/// Danger: the page is as long as the square of what it is about. Expectation: it tells all names
-/// once, and all of them are found.
+/// Situation: a node with only the bucket loads many names of one inode, in pieces. Danger: the
+/// page grows with the square of the names. Expectation: it lists all names once, and all of them
+/// are loaded.
 #[test]
 fn a_page_tells_all_names_once() {
     const NAMES: u32 = 10_000;
@@ -79,7 +79,7 @@ fn a_page_tells_all_names_once() {
         if !more {
             break;
         }
-        // Nobody changes the inode before all its names are here.
+        // The inode must not change before all its names are loaded.
         assert!(!cold.partition.backing().unseen_names(ino).is_empty());
     }
     let (backing, namespace) = (cold.partition.backing(), cold.partition.namespace());

@@ -59,7 +59,7 @@ impl Volume {
         ino
     }
 
-    /// The page of the root is there, in pieces.
+    /// The page of the root was written, in pieces.
     pub fn pieces_written(&mut self, version: Version, etag: &str, parts: &PageParts) {
         let (dir, etag) = (Ino::ROOT, etag.to_owned());
         for command in parts
@@ -78,7 +78,7 @@ impl Volume {
         }
     }
 
-    /// Installs these entries of a page in pieces, as they were found in this epoch.
+    /// Installs these entries of a page in pieces, as listed in this epoch.
     pub fn install(
         &mut self,
         head: &PageHead,
@@ -109,7 +109,7 @@ impl Volume {
         inos
     }
 
-    /// Makes a name, and breaks the write of the page with it off once a piece was begun.
+    /// Creates a name, and aborts the write of its page after a piece was begun.
     pub fn break_off(&mut self, piece: u64) {
         self.make(
             Ino::ROOT,
@@ -143,7 +143,7 @@ pub fn name(number: u32) -> Name {
     Name::new(format!("name-{number}").as_bytes()).expect("a good name")
 }
 
-/// Puts the page of the root together a few names at a time, and says that it was written.
+/// Builds the page of the root a few names at a time, and records it as written.
 pub fn write_page(
     volume: &mut Volume,
     piece_entries: usize,

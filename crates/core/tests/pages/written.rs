@@ -1,15 +1,14 @@
-//! What of a page in pieces is written, and written again.
+//! Which pieces of a page are written, and written again.
 
 use crate::volume::*;
 use ebb_core::backing::{Drafted, page_key};
 use ebb_model::*;
 use std::collections::BTreeMap;
 
-/// Situation: a page is cut into more pieces than names are collected for at one time, and then
-/// entries change and most of them go. Danger: names are left out or told twice where the search
-/// begins anew; what has not changed is written, or what has is not; a page of little is in many
-/// pieces. Expectation: all entries once, then the pieces in which something has changed, then one
-/// object.
+/// Situation: a page is cut into more pieces than the search collects names for at one time; then
+/// entries change and most of them are removed. Danger: names are lost or repeated where the search
+/// restarts; an unchanged piece is written, or a changed one is not; a small page has many pieces.
+/// Expectation: all entries once, then only the changed pieces, then one object.
 #[test]
 fn a_page_is_cut_into_pieces() {
     const NAMES: u32 = 1000;
@@ -53,9 +52,8 @@ fn a_page_is_cut_into_pieces() {
     );
 }
 
-/// Situation: entries change while their page is on its way. Danger: what came too late for the
-/// pieces that were written is taken for written. Expectation: just the pieces that it belongs to
-/// are written again.
+/// Situation: entries change while their page is being written. Danger: a change that missed its
+/// piece counts as written. Expectation: exactly the pieces of these changes are written again.
 #[test]
 fn what_changes_while_a_page_is_written_is_written_again() {
     let mut volume = Volume::new();
@@ -97,9 +95,9 @@ fn what_changes_while_a_page_is_written_is_written_again() {
     assert!(!written.iter().flatten().any(|entry| entry.ino == inos[10]));
 }
 
-/// Situation: all names of one range go, and while the page without them is on its way a new one
-/// comes there. Danger: the range has no piece any more, and with it the mark of what came too
-/// late. Expectation: the next page has the name.
+/// Situation: all names of one range are removed, and while the page without them is being written
+/// a new one is created there. Danger: the range has no piece any more, and the mark of the new
+/// name is lost with it. Expectation: the next page has the name.
 #[test]
 fn what_comes_into_a_range_that_was_emptied_is_written() {
     let mut volume = Volume::new();
@@ -149,9 +147,9 @@ fn what_comes_into_a_range_that_was_emptied_is_written() {
     assert!(written.iter().flatten().any(|entry| entry.ino == late));
 }
 
-/// Situation: what has become of a page takes several records, and the log ends behind any of them.
-/// Danger: a name counts as told in a piece that does not have it. Expectation: the next page has
-/// every name, in the piece of its range.
+/// Situation: several records carry the changes of a page, and the log ends after any of them.
+/// Danger: a name counts as recorded in a piece that does not have it. Expectation: the next page
+/// has every name, in the piece of its range.
 #[test]
 fn what_is_told_in_part_is_written_again() {
     let mut volume = Volume::new();
@@ -207,9 +205,9 @@ fn what_is_told_in_part_is_written_again() {
     }
 }
 
-/// Situation: a file has left a directory below for a large one, and its object has not followed.
-/// Danger: whoever has nothing but the bucket sees the object where it is, as a file of that name.
-/// Expectation: the head says of what names that may be, wherever the object is.
+/// Situation: a file was moved from a subdirectory to a large directory, and its object was not.
+/// Danger: a node with only the bucket sees the object at its key, as a file of that name.
+/// Expectation: the head lists these names, wherever the objects are.
 #[test]
 fn a_head_tells_of_objects_that_are_elsewhere() {
     let mut volume = Volume::new();

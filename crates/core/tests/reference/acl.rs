@@ -1,4 +1,4 @@
-//! ACLs as acl(5) tells of them: flat lists of entries, looked through from the start.
+//! ACLs as in acl(5): flat lists of entries, searched from the start.
 
 use super::{Node, Outcome, Reference};
 use ebb_model::*;
@@ -69,7 +69,7 @@ fn find(list: &mut List, tag: u16) -> Option<&mut Entry> {
     list.iter_mut().find(|entry| entry.tag == tag)
 }
 
-/// The entry that the group bits of the mode stand for.
+/// The entry of the mode's group bits.
 fn middle(list: &mut List) -> &mut Entry {
     let tag = if list.iter().any(|entry| entry.tag == MASK) { MASK } else { GROUP_OBJ };
     find(list, tag).expect("a valid list has one")
@@ -142,7 +142,7 @@ pub fn chmod(node: &mut Node) {
     store(node, ACCESS, Some(list));
 }
 
-/// `node` has just been made in `dir`.
+/// `node` was just created in `dir`.
 pub fn inherit(dir: &Node, node: &mut Node) {
     let Some(value) = dir.xattrs.get(DEFAULT) else { return };
     if node.kind == FileKind::Symlink {
@@ -161,8 +161,8 @@ pub fn inherit(dir: &Node, node: &mut Node) {
     }
 }
 
-/// What the ACL gives to somebody who is not the owner. Linux does not look at one that its
-/// mask closes.
+/// Rights that the ACL grants to a caller other than the owner. Linux does not consult one with an
+/// empty mask.
 pub fn rights(caller: &Caller, node: &Node, asked: u16) -> Option<u16> {
     let list = read(node.xattrs.get(ACCESS)?).expect("what is stored is valid");
     if node.mode & 0o070 == 0 {

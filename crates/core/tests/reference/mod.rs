@@ -1,6 +1,5 @@
-//! A file system as POSIX and the Linux manual describe it, as naive as can be: nodes that
-//! hold their entries, found by walking the whole tree. It is the oracle of the namespace,
-//! and shares neither code nor structure with it.
+//! A naive file system after POSIX and the Linux manual: nodes hold their entries, and lookups walk
+//! the whole tree. It is the oracle of the namespace and shares neither code nor structure with it.
 
 mod acl;
 mod quota;
@@ -24,12 +23,12 @@ pub struct Node {
     pub target: Vec<u8>,
     pub times: Times,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// In the order in which a listing shows them.
+    /// In the order of a listing.
     pub entries: Vec<(Name, NodeRef)>,
-    /// Where it is, the oldest first.
+    /// Its names, oldest first.
     pub names: Vec<(Ino, Name)>,
     pub quota: Option<QuotaLimits>,
-    /// Without a name: the innermost quota root in which it counts.
+    /// For a node without a name: the innermost quota root in which it counts.
     pub stray: Option<Ino>,
 }
 
@@ -43,7 +42,7 @@ pub struct Times {
 
 pub struct Reference {
     root: NodeRef,
-    /// Nodes without a name, with those who have them open.
+    /// Nodes without a name, with the sessions that have them open.
     nameless: Vec<(NodeRef, BTreeSet<SessionId>)>,
     /// Those of them that never had one.
     unnamed: BTreeSet<Ino>,
@@ -65,7 +64,7 @@ impl Reference {
         }
     }
 
-    /// Every node that exists, with its number of links.
+    /// Every existing node, with its number of links.
     pub fn all(&self) -> BTreeMap<Ino, (NodeRef, u32)> {
         let mut found: BTreeMap<Ino, (NodeRef, u32)> = BTreeMap::new();
         let mut todo = vec![Rc::clone(&self.root)];
@@ -517,14 +516,14 @@ impl Reference {
                 return Err(FsError::TooLarge);
             }
         }
-        // Only root gives a file away; its owner may name itself.
+        // Only root can give a file away; its owner can set itself.
         if let Some(uid) = set.uid
             && !root
             && !(caller.uid == node.borrow().uid && uid == node.borrow().uid)
         {
             return Err(FsError::NotPermitted);
         }
-        // An owner may give a file to a group of its own.
+        // An owner can set a group of its own.
         if let Some(gid) = set.gid
             && !(root || owner && (gid == node.borrow().gid || caller.in_group(gid)))
         {
@@ -555,7 +554,7 @@ impl Reference {
         let old_mode = node.mode;
         let chown = set.uid.is_some() || set.gid.is_some();
         let asked = SetAttr { drop_set_id: false, ..*set } != SetAttr::default();
-        // On its own that is nobody else's to do than the owner's and root's.
+        // On its own, only the owner and root can do this.
         let drops = set.drop_set_id && (asked || [0, node.uid].contains(&caller.uid));
         if chown || drops || set.size_bytes.is_some() && !root {
             node.kill_set_id(caller);
@@ -744,7 +743,7 @@ impl Reference {
         Ok(node)
     }
 
-    /// An entry that the caller may remove.
+    /// An entry that the caller can remove.
     fn doomed(&self, caller: &Caller, parent: Ino, name: &Name) -> Outcome<(NodeRef, NodeRef)> {
         let dir = self.dir(parent)?;
         may(caller, &dir, SEARCH)?;
@@ -753,7 +752,7 @@ impl Reference {
         Ok((dir, node))
     }
 
-    /// A name of the node has been removed from the tree.
+    /// A name of the node was removed from the tree.
     fn nameless(
         &mut self,
         node: NodeRef,
@@ -850,13 +849,13 @@ fn child(dir: &NodeRef, name: &Name) -> Option<NodeRef> {
     dir.iter().find(|(other, _)| other == name).map(|(_, node)| Rc::clone(node))
 }
 
-/// Whether `inner` is `outer` or somewhere below it.
+/// Whether `inner` is `outer` or below it.
 fn contains(outer: &NodeRef, inner: &NodeRef) -> bool {
     Rc::ptr_eq(outer, inner)
         || outer.borrow().entries.iter().any(|(_, child)| contains(child, inner))
 }
 
-/// The rights that mode and ACL give, of which `asked` are of interest.
+/// The rights of mode and ACL, of which `asked` are relevant.
 fn bits(caller: &Caller, node: &Node, asked: u16) -> u16 {
     if caller.uid == 0 {
         let search = node.kind == FileKind::Directory || node.mode & 0o111 != 0;
@@ -881,7 +880,7 @@ fn may(caller: &Caller, node: &NodeRef, right: u16) -> Outcome {
     }
 }
 
-/// In a sticky directory only the owner of the directory or of what is in it removes it.
+/// In a sticky directory only the owner of the directory or of the entry removes it.
 fn may_remove(caller: &Caller, dir: &NodeRef, node: &NodeRef) -> Outcome {
     may(caller, dir, WRITE)?;
     let sticky = dir.borrow().mode & 0o1000 != 0;

@@ -1,4 +1,4 @@
-//! Quotas as `docs/semantics.md` has them: every question is answered by looking at everything.
+//! Quotas as in `docs/semantics.md`: every query examines the whole tree.
 
 use super::{NodeRef, Outcome, Reference};
 use ebb_model::*;
@@ -18,7 +18,7 @@ impl Reference {
         roots
     }
 
-    /// Where the node counts, innermost first.
+    /// The roots in which the node counts, innermost first.
     pub fn roots_of(&self, node: &NodeRef) -> Vec<Ino> {
         let node = node.borrow();
         let above = node.names.first().map(|(parent, _)| *parent).or(node.stray);
@@ -89,7 +89,7 @@ impl Reference {
         Ok(())
     }
 
-    /// What counted in a root and has no name counts in the next one.
+    /// Nodes without a name that counted in an ended root count in the next one.
     pub fn end_quota(&mut self, ended: Ino, outer: Option<Ino>) {
         for (node, _) in &self.nameless {
             let mut node = node.borrow_mut();

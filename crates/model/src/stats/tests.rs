@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Times of every magnitude.
+/// Durations of every magnitude.
 fn times() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec((0u32..64, any::<u64>()).prop_map(|(shift, bits)| bits >> shift), 0..200)
 }
@@ -30,7 +30,7 @@ fn buckets_follow_each_other_and_are_an_eighth_wide() {
 }
 
 proptest! {
-    /// Beside all times in order.
+    /// Compares with the sorted durations.
     #[test]
     fn quantiles_are_right_to_an_eighth(mut times in times(), part in 0.0..=1.0f64) {
         let histogram = of(&times);
