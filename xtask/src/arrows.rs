@@ -86,9 +86,10 @@ const RULES: &[Rule] = &[
         tests: &[],
     },
     Rule { name: "ebb-s3-server", uses: &["ebb-bucket", "ebb-ports"], tests: &[] },
+    Rule { name: "ebb-rig", uses: &["ebb-bench", "ebb-cli", "ebb-fuse"], tests: &[] },
     Rule {
         name: "xtask",
-        uses: &["ebb-bench", "ebb-cli", "ebb-fuse", "ebb-fuzz", "ebb-model", "ebb-sim"],
+        uses: &["ebb-bench", "ebb-cli", "ebb-fuse", "ebb-fuzz", "ebb-model", "ebb-rig", "ebb-sim"],
         tests: &[],
     },
 ];

@@ -6,35 +6,26 @@ mod bans;
 mod bench;
 mod conformance;
 mod crash;
-mod demo;
-mod finding;
 mod fuzz;
-mod guard;
 mod licences;
 mod memory;
-mod mounts;
 mod powercut;
 mod recoveries;
-mod rig;
-mod rng;
 mod rounds;
 mod scale;
-mod scratch;
 mod sim;
 mod store_faults;
-mod tool;
 mod workload;
-mod xattr;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use ebb_rig::{
+    Outcome, finding, guard, mounts, name_of, rig, rng, scratch, tool, tree, work, xattr,
+};
 use rounds::Rounds;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use store_faults::Fault;
-
-/// Whatever went wrong, for the developer to read.
-type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer commands of ebb")]
@@ -56,15 +47,6 @@ enum Command {
         /// Write advisories.toml anew from this checkout of the RustSec database.
         #[arg(long, value_name = "DIR")]
         database: Option<PathBuf>,
-    },
-    /// Run the main job end to end on a real mount, and verify every byte of it.
-    Demo {
-        /// Leave the mount and its server running.
-        #[arg(long)]
-        keep: bool,
-        /// Build with optimisations first.
-        #[arg(long)]
-        release: bool,
     },
     /// Run programs of others against real mounts.
     Conformance {
@@ -154,7 +136,6 @@ fn perform(command: Command) -> Outcome<()> {
         Command::Bans => bans::run(),
         Command::Licences => licences::run(),
         Command::Advisories { database } => advisories::run(database),
-        Command::Demo { keep, release } => demo::run(keep, release),
         Command::Conformance { suite } => conformance::run(suite),
         Command::Sim { seed: Some(seed), .. } => sim::one(seed),
         Command::Sim { seeds, minutes, from, only, .. } => {
@@ -171,9 +152,4 @@ fn perform(command: Command) -> Outcome<()> {
         Command::Powercut(rounds) => powercut::run(&rounds),
         Command::Crash(rounds) => crash::run(&rounds),
     }
-}
-
-/// What a value is called on the command line.
-fn name_of(value: impl ValueEnum) -> String {
-    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }

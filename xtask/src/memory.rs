@@ -1,8 +1,8 @@
 //! What daemon and supervisor of an embedded mount hold in memory, together (PSS): idle, and at
 //! most under work. More than they may is an error.
 
-use crate::demo::work::{archives, unpack};
 use crate::rig::{Rig, Shape};
+use crate::work::{archives, unpack};
 use crate::{Outcome, tool};
 use std::ffi::CString;
 use std::fs::{self, File};

@@ -2,8 +2,8 @@
 //! and Azure blobs, and servers of S3, in pinned versions. Each passes the clauses of the port, and
 //! a real mount over it brings every byte back.
 
-use crate::demo::tree;
 use crate::rig::{Rig, Shape, Store};
+use crate::tree;
 use crate::{Outcome, name_of, tool};
 use std::fs::{self, File};
 use std::io::Write;

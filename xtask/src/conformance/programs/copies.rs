@@ -2,8 +2,8 @@
 //! each of them, and from there back to the disk.
 
 use super::shell;
-use crate::demo::tree;
 use crate::rng::Rng;
+use crate::tree;
 use crate::{Outcome, tool};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

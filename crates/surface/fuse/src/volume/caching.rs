@@ -56,9 +56,11 @@ impl Volume {
         let mut set_id = self.set_id.borrow_mut();
         match attr.mode & SET_ID {
             bits if bits != 0 && attr.kind == FileKind::Regular => {
-                drop(set_id.insert(attr.ino, bits))
+                set_id.insert(attr.ino, bits);
             }
-            _ => drop(set_id.remove(&attr.ino)),
+            _ => {
+                set_id.remove(&attr.ino);
+            }
         }
     }
 

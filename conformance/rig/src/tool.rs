@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 /// The root of the workspace.
 pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().map(PathBuf::from).unwrap_or_default()
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).map(PathBuf::from).unwrap_or_default()
 }
 
 pub fn target() -> PathBuf {

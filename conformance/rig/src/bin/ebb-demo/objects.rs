@@ -1,8 +1,8 @@
 //! The objects behind the mount, read by a client that knows nothing of ebb.
 
-use super::work::files;
-use crate::rig::Rig;
-use crate::{Outcome, tool};
+use ebb_rig::rig::Rig;
+use ebb_rig::work::files;
+use ebb_rig::{Outcome, tool};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
