@@ -59,7 +59,7 @@ pub fn run(bytes: &[u8]) {
     assert!(inode.is_none_or(|place| inodes.iter().any(|(at, ..)| *at == place)));
     let life = estate.life();
     let Ok(next) = Estate::take(memory) else {
-        return assert_eq!(life, u64::MAX, "what was taken over can be taken over once more");
+        return assert_eq!(life, u64::MAX, "a state is taken over repeatedly");
     };
     let mut left = next.opens();
     opens.sort_by_key(|open| open.handle);

@@ -43,7 +43,7 @@ fn read_record(bytes: &[u8]) {
         assert!(record.consumed <= bytes.len(), "more was read than there is");
         let mut again = Vec::new();
         record::encode(&record.header, &record.payload, &mut again)
-            .expect("what was read can be written");
+            .expect("a decoded value encodes");
         assert_eq!(
             record::decode(&again),
             Decoded::Record(Box::new(Record { consumed: again.len(), ..*record.clone() }))
@@ -102,7 +102,7 @@ fn read_snapshot<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<String>, bo
 pub fn page(bytes: &[u8]) {
     with_right_checksums(bytes, fuzz::page, |bytes| {
         if let Ok(page) = page::decode(bytes) {
-            let again = page::encode(&page).expect("what was read can be written");
+            let again = page::encode(&page).expect("a decoded value encodes");
             assert_eq!(page::decode(&again), Ok(page));
         }
     });
@@ -111,7 +111,7 @@ pub fn page(bytes: &[u8]) {
 pub fn page_piece(bytes: &[u8]) {
     with_right_checksums(bytes, fuzz::page, |bytes| {
         if let Ok(piece) = page::decode_piece(bytes) {
-            let again = page::encode_piece(&piece).expect("what was read can be written");
+            let again = page::encode_piece(&piece).expect("a decoded value encodes");
             assert_eq!(page::decode_piece(&again), Ok(piece));
         }
     });
@@ -182,7 +182,7 @@ fn read_message(bytes: &[u8]) {
             rpc::Message::Error { id, error } => rpc::encode_error(*id, error),
             rpc::Message::Notice(notice) => rpc::encode_notice(notice),
         };
-        let again = Bytes::from(parts.expect("what was read can be written").concat());
+        let again = Bytes::from(parts.expect("a decoded value encodes").concat());
         assert_eq!(rpc::decode(again), Ok(message));
     }
 }
@@ -193,7 +193,7 @@ pub fn message(bytes: &[u8]) {
         bytes: &[u8],
     ) {
         if let Ok(value) = postcard::from_bytes::<T>(bytes) {
-            let again = postcard::to_stdvec(&value).expect("what was read can be written");
+            let again = postcard::to_stdvec(&value).expect("a decoded value encodes");
             assert_eq!(postcard::from_bytes::<T>(&again), Ok(value));
         }
     }

@@ -110,13 +110,13 @@ async fn use_all(client: &Client) {
     let copied = client.copy(&caller, (ino, 0), (Ino(3), 0), 9, false).await;
     assert!(
         copied.is_err() || copied.is_ok_and(|copied| copied.len_bytes <= 9),
-        "more was copied than was asked for"
+        "more was copied than requested"
     );
     for len_bytes in [9, 2 * MAX_IO_BYTES] {
         let read = client.read(ino, 1, len_bytes).await;
         assert!(
             read.is_err() || read.is_ok_and(|read| read.len() <= len_bytes),
-            "more was read than was asked for"
+            "more was read than requested"
         );
     }
     let range = LockRange::new(0, 9).expect("a range");

@@ -229,7 +229,7 @@ pub fn machine() -> Vec<Vec<u8>> {
     let record = r#"{"mountpoint":"/mnt","source":"s3://b","daemon":{"pid":1,"started":2},"supervisor":{"pid":3,"started":4},
         "control":"unix:/run/x","subdirectory":"","root":1,"embedded":true,"data_dir":"/var",
         "left":{"files":1,"bytes":2,"deletes":3,"why":"w"}}"#;
-    let json = |told: serde_json::Result<String>| told.expect("what is counted has an encoding");
+    let json = |told: serde_json::Result<String>| told.expect("counters encode");
     let counted = MountStats { uptime_ms: 9, operations: vec![] };
     let line = Profiled {
         ino: Ino(1),

@@ -152,8 +152,8 @@ pub fn machine(bytes: &[u8]) {
 /// JSON that one process of ebb leaves for another.
 fn read_again<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let told: T = serde_json::from_slice(bytes).ok()?;
-    let again = serde_json::to_vec(&told).expect("what was read can be written");
-    serde_json::from_slice::<T>(&again).expect("what was written can be read");
+    let again = serde_json::to_vec(&told).expect("a decoded value encodes");
+    serde_json::from_slice::<T>(&again).expect("the encoding decodes");
     Some(told)
 }
 

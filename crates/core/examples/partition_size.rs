@@ -104,7 +104,7 @@ fn main() {
 
     let mut volume = Volume::of_a_bucket();
     let parts: Vec<_> = (0..files.div_ceil(KEYS_PER_PART)).map(listed).collect();
-    report("interpret and install what a bucket lists", files, || {
+    report("interpret and install a listing", files, || {
         parts.iter().for_each(|part| volume.install(part))
     });
     assert_eq!(volume.partition.namespace().len() as u64, parts.len() as u64 * KEYS_PER_PART + 1);

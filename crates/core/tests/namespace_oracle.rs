@@ -346,7 +346,7 @@ impl World {
                 assert_eq!(old.map(|old| old.version), Ok(new.version));
             } else {
                 assert_eq!(new.version, stamp.version);
-                assert!(touched.contains(ino), "{ino} changed and no change says so: {changes:?}");
+                assert!(touched.contains(ino), "{ino} changed without a change: {changes:?}");
             }
         }
     }

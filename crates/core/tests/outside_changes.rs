@@ -378,7 +378,7 @@ fn a_snapshot_that_breaks_a_law_is_refused() {
             .map(|(_, item)| item.clone());
         match (&items[at], Partition::from_items(rest)) {
             (SnapshotItem::Session { .. }, Ok(_)) => {}
-            (item, Ok(_)) => panic!("nobody misses {item:?}"),
+            (item, Ok(_)) => panic!("the loss of {item:?} is not detected"),
             (_, Err(error)) => {
                 assert!(!error.problems.is_empty());
                 refused += 1;

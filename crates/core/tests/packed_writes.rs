@@ -87,7 +87,7 @@ fn the_file_is_where_its_first_write_says() {
     assert_eq!(
         volume.partition.extents().resident_bytes(),
         PACK_UNIT_BYTES,
-        "it takes what its range takes"
+        "its disk usage is its range's"
     );
     assert_eq!(volume.partition.extents().block(volume.ino, 0).unwrap().sum, Some(1));
 }

@@ -173,7 +173,8 @@ pub(crate) const fn record_bytes(payload_bytes: usize) -> usize {
 }
 
 /// Alignment and unit of records. Processors and devices move memory in units of this size. So a
-/// page under writeback, into which the next record is copied, reaches the medium in whole lines.
+/// cached page under writeback, into which the next record is copied, reaches the medium in whole
+/// lines.
 pub const LINE_BYTES: usize = 64;
 
 /// Longest payload: a batch of installed names, or one command's attributes, fits with room to

@@ -28,7 +28,7 @@ impl fmt::Display for VolumeId {
     }
 }
 
-/// Records begin here. One page, so no write of a record touches the header's page.
+/// Records begin here, 4 KiB on, so no write of a record shares a block with the header.
 pub const SEGMENT_HEADER_BYTES: usize = 4096;
 
 pub fn encode(header: &SegmentHeader) -> Vec<u8> {

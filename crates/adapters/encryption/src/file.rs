@@ -22,7 +22,7 @@ use futures_util::lock::Mutex;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Offset of the contents. One page, so blocks of the file system stay blocks of the contents.
+/// Offset of the contents, 4 KiB, so blocks of the file system stay blocks of the contents.
 pub const CONTENTS_AT: u64 = 4096;
 
 /// Two copies of the header in two sectors of 512 bytes: without a header all contents are lost.

@@ -22,7 +22,7 @@ pub fn frames(stream: &[u8], piece: usize) {
         let Poll::Ready(received) =
             pin!(receiver.receive()).poll(&mut Context::from_waker(Waker::noop()))
         else {
-            panic!("what is there is waited for");
+            panic!("a complete frame is pending");
         };
         let len = rest.first_chunk().map(|length| u32::from_le_bytes(*length) as usize);
         match (received, len) {

@@ -270,7 +270,7 @@ impl Backing {
                 Identity::New => draw(),
                 Identity::Claimed => continue,
             };
-            // The names of a loaded inode are known already.
+            // A loaded inode has its list of names already.
             let is_first = drawn.insert(ino);
             let names = told.get(&entry.ino).filter(|_| is_first && namespace.inode(ino).is_none());
             entries.push(Installed { ino, ..telling(entry, names) });

@@ -207,8 +207,8 @@ impl Backing {
             found.iter().zip(ends(found, end)).map(|(PagePiece { first, id, entries }, end)| {
                 let change = match before.change_of(first, *id, end) {
                     Some(change) => change,
-                    // A piece of an aborted write of this node is no newer than the list before,
-                    // which has the marks.
+                    // A piece of a write that was aborted here is at least as new as the list before
+                    // it, which has the marks.
                     None if is_touched && (before.live.is_empty() || !before.left.contains(id)) => {
                         PieceChange::Changed
                     }

@@ -175,7 +175,7 @@ fn page_and_listing_agree_where_neither_knows_more() {
         ),
         ("an object and a prefix of one name", vec![object("p/a"), prefix("p/a/"), prefix("p/d/")]),
         (
-            "what has been replaced",
+            "a replaced file",
             vec![
                 Listed::Object {
                     key: "p/a".into(),
@@ -186,7 +186,7 @@ fn page_and_listing_agree_where_neither_knows_more() {
                 prefix("p/d/"),
             ],
         ),
-        ("what has moved", vec![object("p/a"), prefix("p/d/"), object("p/was")]),
+        ("a moved file", vec![object("p/a"), prefix("p/d/"), object("p/was")]),
     ] {
         assert!(!agreed("p/", &listed), "{why}");
     }

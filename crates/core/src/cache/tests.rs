@@ -167,7 +167,7 @@ proptest! {
                 Step::Victims(bytes) => {
                     let mut freed = 0;
                     for key in cache.victims(bytes) {
-                        prop_assert!(freed < bytes, "more than asked for");
+                        prop_assert!(freed < bytes, "more than requested");
                         freed += model.remove(&key).expect("a victim is in the cache");
                     }
                     prop_assert!(freed >= bytes || model.is_empty());

@@ -166,8 +166,8 @@ impl World {
         for (at, cell) in cells_of(fill.block).enumerate() {
             self.store[cell] = if at < from_home {
                 let (_, cells, len) =
-                    self.object.as_ref().expect("bytes are asked of an object that is there");
-                assert!(cell < *len, "bytes are asked of the object that it does not have");
+                    self.object.as_ref().expect("reads come from an existing object");
+                assert!(cell < *len, "reads stay within the object");
                 cells[cell]
             } else {
                 0
@@ -425,7 +425,7 @@ impl World {
                     assert_eq!(
                         self.extents.resident_bytes(),
                         bytes,
-                        "it takes what it has of its range"
+                        "used bytes are those of its range"
                     );
                 }
             }
@@ -463,7 +463,7 @@ impl World {
                     let held = if (cell as u64) < home { cells[cell] } else { 0 };
                     assert_eq!(
                         held, self.truth[cell],
-                        "cell {cell} is clean and nobody else has it"
+                        "cell {cell} is clean and not in the object"
                     );
                 }
             }
@@ -502,7 +502,7 @@ impl World {
                     assert_eq!(
                         object[start..end],
                         sent[start..end],
-                        "cells {start}..{end} of what is sent"
+                        "cells {start}..{end} of the upload"
                     );
                 }
             }
@@ -582,7 +582,7 @@ fn what_was_sent_is_as_in_the_home_until_it_changes() {
     let mut world = sent();
     assert!(!world.extents.is_as_in_home(INO, range(0..BLOCKS + 1)), "the object ends before");
     world.extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
-    assert!(!world.extents.is_as_in_home(INO, range(0..1)), "anybody may have written");
+    assert!(!world.extents.is_as_in_home(INO, range(0..1)), "a mapping can have changed it");
 }
 
 /// The log can contain anything: extreme numbers are rejected or cut.

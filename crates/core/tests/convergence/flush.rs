@@ -137,7 +137,7 @@ impl World {
                 assert_eq!(
                     replaces.as_ref(),
                     self.bucket.get(&key).map(|object| &object.etag),
-                    "what a put to {key} replaces"
+                    "the object that a put to {key} replaces"
                 );
                 let version = Version(self.partition.next_version().0 - 1);
                 let done = self.store(&key, body, Some(Tag { attempt, version: Some(version) }));
@@ -310,6 +310,6 @@ impl World {
             );
         }
         let leaked: Vec<_> = self.bucket.keys().filter(|key| !owned.contains(*key)).collect();
-        assert!(leaked.is_empty(), "nobody's: {leaked:?}");
+        assert!(leaked.is_empty(), "unclaimed: {leaked:?}");
     }
 }

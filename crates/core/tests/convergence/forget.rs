@@ -36,7 +36,7 @@ impl World {
         self.log(BackingCommand::Forget { dir, inos: inos.clone() });
         assert!(
             inos.iter().all(|ino| self.partition.namespace().inode(*ino).is_none()),
-            "what may be forgotten is"
+            "every evictable name is evicted"
         );
         let (forgotten, truth) = (self.partition.clone(), self.truth.clone());
         for name in &names {

@@ -66,7 +66,7 @@ impl World {
         };
         let before = names(self);
         self.install_found(dir, epoch, entries, None, Scope::Next, LoadProgress::Complete);
-        assert_eq!(names(self), before, "a listing of what was there already");
+        assert_eq!(names(self), before, "a listing of existing names");
         let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
         let agreed = entries.iter().filter_map(|entry| backing.agrees(namespace, entry)).collect();
         for name in backing.contradicted(namespace, dir, &agreed) {

@@ -208,7 +208,7 @@ impl World {
         let before = self.dump();
         let counted = self.counted();
         self.drain();
-        assert_eq!(before, self.dump(), "flushing changed what is seen");
+        assert_eq!(before, self.dump(), "flushing changed the tree");
         self.check_no_leak();
         let root = match self.head_at(Ino::ROOT) {
             Some(head) => head.page.record,
@@ -245,11 +245,7 @@ impl World {
             assert_eq!(Some(entry), after.get(path), "at {}", path.escape_ascii());
         }
         if let Some(counted) = counted {
-            assert_eq!(
-                Some(counted),
-                self.counted(),
-                "quotas count what is there, however it got there"
-            );
+            assert_eq!(Some(counted), self.counted(), "quotas count the loaded tree");
         }
         assert!(self.partition.backing().is_settled(), "loading makes nothing dirty");
         // The next run begins with nothing loaded.

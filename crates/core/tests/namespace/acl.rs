@@ -102,7 +102,7 @@ fn the_mode_and_an_acl_agree() {
     let mut volume = Volume::new();
     let file = volume.make(&ALICE, Ino::ROOT, "f", 0o4640, Make::Regular).unwrap();
     assert_eq!(root_set(&mut volume, file, AccessAcl, "u::7 g::5 o::4"), 0o4754);
-    assert_eq!(get(&volume, file, AccessAcl), Err(NoAttribute), "the mode says all of it");
+    assert_eq!(get(&volume, file, AccessAcl), Err(NoAttribute), "the mode represents it");
     assert_eq!(
         root_set(&mut volume, file, AccessAcl, "u::6 u:1001:7 g::5 g:7:1 m::3 o::1"),
         0o4631

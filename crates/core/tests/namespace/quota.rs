@@ -200,11 +200,7 @@ fn the_oldest_name_counts() {
     assert_eq!(volume.link(file, b, "third"), Err(CrossDevice));
     volume.unlink(&Caller::ROOT, a, "first", &[]).unwrap();
     assert_eq!((volume.used(a), volume.used(b)), ((0, 0), (500, 1)));
-    assert_eq!(
-        volume.write(file, 500, 1),
-        Err(QuotaExceeded),
-        "what is above its limit does not grow"
-    );
+    assert_eq!(volume.write(file, 500, 1), Err(QuotaExceeded), "no growth above the limit");
     volume.write(file, 0, 500).unwrap();
     volume.truncate(file, 10).unwrap();
     assert_eq!(volume.write(file, 0, 100), Ok(100));

@@ -14,7 +14,7 @@ fn a_file_without_a_name_goes_with_its_holder() {
     let dir = volume.dir(Ino::ROOT, "d");
     let before = volume.attr(dir);
     let ino = tmpfile(&mut volume, &ALICE, dir, 0o640).unwrap_err();
-    assert_eq!(ino, FsError::AccessDenied, "as with any other file the directory says who may");
+    assert_eq!(ino, FsError::AccessDenied, "the directory's permissions decide");
     let ino = tmpfile(&mut volume, &Caller::ROOT, dir, 0o640).unwrap();
     let attr = volume.attr(ino);
     assert_eq!(

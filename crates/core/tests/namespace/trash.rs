@@ -111,7 +111,7 @@ fn what_loses_its_last_name_is_kept() {
     assert_eq!(
         volume.link(file, dir, "again").unwrap_err(),
         NotFound,
-        "who has it open gives it no name"
+        "an open trashed file gets no name"
     );
     assert_eq!(volume.namespace.holders(file).count(), 0);
 
@@ -339,7 +339,7 @@ fn quotas_count_where_things_are() {
     assert_eq!(
         (used(&volume, outer), used(&volume, inner)),
         (Some((10, 1)), None),
-        "what is open without a name counts further up"
+        "an orphan counts in the root above"
     );
     assert!(!volume.namespace.inode(inner).unwrap().xattrs.contains_key(QUOTA));
     assert_eq!(

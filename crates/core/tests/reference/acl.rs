@@ -135,7 +135,7 @@ impl Reference {
 /// After a chmod.
 pub fn chmod(node: &mut Node) {
     let Some(value) = node.xattrs.get(ACCESS) else { return };
-    let mut list = read(value).expect("what is stored is valid");
+    let mut list = read(value).expect("stored ACLs are valid");
     find(&mut list, USER_OBJ).expect("a valid list has one").perm = node.mode / 64 % 8;
     middle(&mut list).perm = node.mode / 8 % 8;
     find(&mut list, OTHER).expect("a valid list has one").perm = node.mode % 8;
@@ -148,7 +148,7 @@ pub fn inherit(dir: &Node, node: &mut Node) {
     if node.kind == FileKind::Symlink {
         return;
     }
-    let default = read(value).expect("what is stored is valid");
+    let default = read(value).expect("stored ACLs are valid");
     let mut list = default.clone();
     find(&mut list, USER_OBJ).expect("a valid list has one").perm &= node.mode / 64 % 8;
     middle(&mut list).perm &= node.mode / 8 % 8;
@@ -164,7 +164,7 @@ pub fn inherit(dir: &Node, node: &mut Node) {
 /// Rights that the ACL grants to a caller other than the owner. Linux does not consult one with an
 /// empty mask.
 pub fn rights(caller: &Caller, node: &Node, asked: u16) -> Option<u16> {
-    let list = read(node.xattrs.get(ACCESS)?).expect("what is stored is valid");
+    let list = read(node.xattrs.get(ACCESS)?).expect("stored ACLs are valid");
     if node.mode & 0o070 == 0 {
         return None;
     }
@@ -187,5 +187,5 @@ pub fn rights(caller: &Caller, node: &Node, asked: u16) -> Option<u16> {
             _ => {}
         }
     }
-    unreachable!("a valid list ends with what others may do")
+    unreachable!("a valid list ends with the others")
 }

@@ -94,7 +94,7 @@ fn check(format: &str, samples: Vec<(String, Vec<u8>)>, reread: Reread) {
             regenerate || kept.contains_key(name.as_str()),
             "{format}: {name} has no golden line"
         );
-        let (meaning, again) = reread(&bytes).expect("what was just written can be read");
+        let (meaning, again) = reread(&bytes).expect("the encoding decodes");
         assert_eq!(again, bytes, "{format}: {name}");
         let line = kept
             .remove(name.as_str())

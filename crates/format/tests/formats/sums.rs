@@ -145,7 +145,7 @@ fn damage_is_found_in_whole_blocks() {
 }
 
 proptest! {
-    /// Whatever is written there, reading it is a value or nothing.
+    /// Any value of the tag decodes to checksums or to none.
     #[test]
     fn hostile_values_are_no_checksums(value in "\\PC*", len in 0u64..1 << 40) {
         Sums::decode(&[(TAG.into(), value)], len);

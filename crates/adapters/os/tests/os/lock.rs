@@ -12,7 +12,7 @@ const DIRECTORY: &str = "EBB_TEST_LOCK_DIRECTORY";
 fn holder() {
     let Some(dir) = std::env::var_os(DIRECTORY) else { return };
     let disk = OsDisk::open(Path::new(&dir)).expect("it opens");
-    disk.lock().expect("nobody else has it");
+    disk.lock().expect("the lock is free");
     println!("\nlocked");
     // Ends when the parent ends, however that happens.
     std::io::stdin().read_to_end(&mut Vec::new()).expect("stdin is a pipe");
@@ -57,6 +57,6 @@ fn one_process_has_the_directory() {
 fn the_lock_is_not_listed() {
     let dir = temporary();
     let disk = disk(&dir);
-    disk.lock().expect("nobody has it");
+    disk.lock().expect("the lock is free");
     assert_eq!(run(disk.list("")), Ok(vec![]));
 }

@@ -147,7 +147,7 @@ fn what_cannot_be_reached_is_named() {
         let addresses =
             [taken.as_str(), "no-such-host.invalid:1", "127.0.0.1", "", "127.0.0.1:99999"];
         for address in addresses {
-            let error = net.connect(address).await.map(|_| ()).expect_err("nobody is there");
+            let error = net.connect(address).await.map(|_| ()).expect_err("no listener");
             assert!(
                 matches!(&error, NetError::Unreachable { address: named, .. } if named == address),
                 "{error}"
@@ -166,7 +166,7 @@ fn a_local_socket_is_its_owners() {
         let path = dir.path().join("node.sock");
         let address = format!("unix:{}", path.display());
         std::fs::write(&path, "left by a crash").unwrap();
-        let mut listener = net.listen(&address).await.expect("what is in the way is replaced");
+        let mut listener = net.listen(&address).await.expect("a stale socket is replaced");
         assert_eq!(listener.address(), address);
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let (ours, theirs) = tokio::join!(net.connect(&address), listener.accept());
@@ -183,7 +183,7 @@ fn a_local_socket_is_its_owners() {
         }
         drop(listener);
         assert!(!path.exists(), "it goes with its listener");
-        let error = net.connect(&address).await.map(|_| ()).expect_err("nobody is there");
+        let error = net.connect(&address).await.map(|_| ()).expect_err("no listener");
         assert!(
             matches!(&error, NetError::Unreachable { address: named, .. } if *named == address),
             "{error}"
