@@ -1,4 +1,4 @@
-//! Work with what is in the bucket, beside `curl` at the same server.
+//! Workloads on objects in the bucket, beside `curl` at the same server.
 
 use super::curl::{self, AT_ONCE, Request};
 use super::data::{self, LARGE_BYTES};
@@ -16,32 +16,32 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Files of which the beginning is read.
+/// Files whose first 128 KiB are read.
 const FILES: usize = 200;
 const FILE_BYTES: usize = 1 << 20;
 
-/// What is looked for in them.
+/// Directories of the tree that is listed and read.
 const DIRECTORIES: usize = 200;
 const FILES_EACH: usize = 5;
 const CONTENT: &str = "what each of them has";
 
-/// Objects that the store was filled with, in one directory.
+/// Objects in one directory that the store was filled with.
 pub const LISTED: u64 = 100_000;
 
-/// As many keys as a store lists at one time.
+/// Keys in one answer to a listing request.
 const PART: u64 = 1000;
 
-/// Reads anywhere.
+/// Reads at random offsets.
 const READS: u64 = 1024;
 
-/// One object from the beginning to the end, with nothing of it on the node: MB/s.
+/// Sequential read of one object with a cold cache: MB/s.
 pub fn sequential(places: &mut Places, column: Column) -> Outcome<f64> {
     sequential_with(places, column, &[], |key| {
         curl::ranges(key, LARGE_BYTES, LARGE_BYTES / AT_ONCE)
     })
 }
 
-/// With these flags of `ebb mount`, and these requests of `curl`.
+/// As [`sequential`], with these flags of `ebb mount` and these requests of `curl`.
 pub fn sequential_with(
     places: &mut Places,
     column: Column,
@@ -56,7 +56,7 @@ pub fn sequential_with(
     Ok(LARGE_BYTES as f64 / 1e6 / took)
 }
 
-/// The first 128 KiB of files whose names are known, one after the other: files a second.
+/// The first 128 KiB of each of many files, one after the other, with cached names: files/s.
 pub fn beginnings(places: &mut Places, column: Column) -> Outcome<f64> {
     let root = places.root(column.owner())?;
     let paths: Vec<PathBuf> = (0..FILES).map(|at| root.join(format!("begins-{at}"))).collect();
@@ -72,7 +72,7 @@ pub fn beginnings(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(FILES as f64 / took)
 }
 
-/// 128 KiB anywhere in one object, eight at one time: reads a second.
+/// Reads of 128 KiB at random offsets of one object, eight in parallel: reads/s.
 pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
     let path = data::large(places, column.owner())?;
     let mut rng = Rng(128);
@@ -90,7 +90,7 @@ pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
         };
         std::thread::scope(|scope| {
             let readers: Vec<_> = lists.iter().map(|list| scope.spawn(|| read(list))).collect();
-            // All are waited for, whichever fails.
+            // Join all readers before the first error is returned.
             let ends: Vec<io::Result<()>> = readers
                 .into_iter()
                 .map(|reader| reader.join().expect("a reader does not panic"))
@@ -101,15 +101,14 @@ pub fn anywhere(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(READS as f64 / took)
 }
 
-/// What the node gets from the bucket for each byte that is read so.
+/// Bytes downloaded per byte read by [`anywhere`].
 pub fn amplification(places: &mut Places, column: Column) -> Outcome<f64> {
     anywhere(places, column)?;
     let bytes = places.moved_bytes(&["get"])?;
     Ok(bytes as f64 / (READS * READ_BYTES as u64) as f64)
 }
 
-/// Names and attributes of the objects that the bucket was filled with: thousands a second. `curl`
-/// lists their keys.
+/// readdir and lstat of objects that another client put: thousand/s. `curl` lists their keys.
 pub fn list(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = places.root(column.owner())?.join("d00");
     let first = |part: u64| Some(format!("d00/f{:05}", (part * PART).checked_sub(1)?));
@@ -118,14 +117,14 @@ pub fn list(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(LISTED as f64 / 1e3 / took)
 }
 
-/// The same of files that ebb has put there.
+/// As [`list`], for files that ebb wrote.
 pub fn list_own(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = names::entries(places, column)?;
     let took = cold(places, column, &[], vec![], || names::list(&directory, names::ENTRIES))?;
     Ok(names::ENTRIES as f64 / 1e3 / took)
 }
 
-/// All names of a tree of many directories, with nothing but the root's on the node: seconds.
+/// All names of a tree of many directories, with only the root cached: s.
 pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     cold(places, column, &[], vec![], || {
@@ -135,7 +134,7 @@ pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
     })
 }
 
-/// All files of it, in the order in which tar comes to them: seconds.
+/// All files of the tree in tar order: s.
 pub fn read_tree(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     cold(places, column, &[], vec![], || {
@@ -147,8 +146,8 @@ pub fn read_tree(places: &mut Places, column: Column) -> Outcome<f64> {
     })
 }
 
-/// All files of it by two threads that take what is to be looked into from one stack, as ripgrep
-/// does: seconds.
+/// All files of the tree, read by two threads that pop directories from one stack, as ripgrep does:
+/// s.
 pub fn read_last_first(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     cold(places, column, &[], vec![], || {
@@ -177,7 +176,7 @@ pub fn read_last_first(places: &mut Places, column: Column) -> Outcome<f64> {
             while files.load(Ordering::Relaxed) > 0 {
                 let next = stack.lock().expect("no reader panics").pop();
                 match next {
-                    // Whoever fails keeps nobody waiting.
+                    // An error in one thread must not leave the other one waiting.
                     Some((path, is_directory)) => look_into(&path, is_directory)
                         .inspect_err(|_| files.store(0, Ordering::Relaxed))?,
                     None => std::thread::sleep(Duration::from_micros(100)),
@@ -194,7 +193,7 @@ pub fn read_last_first(places: &mut Places, column: Column) -> Outcome<f64> {
     })
 }
 
-/// Made once in each place.
+/// The tree, made once per place.
 fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     let tree = places.root(column)?.join("tree");
     if !tree.exists() {
@@ -207,8 +206,8 @@ fn tree(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     Ok(tree)
 }
 
-/// What is dirty and forced, until the bucket has it: MB/s. It is written over in place, of which
-/// nothing is sent before.
+/// Flush of a dirty file that is already forced: MB/s. The file is overwritten in place, so that no
+/// part of it was uploaded early.
 pub fn drain(places: &mut Places, column: Column) -> Outcome<f64> {
     if column == Column::Curl {
         return parts_by_curl(places);
@@ -226,7 +225,7 @@ pub fn drain(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(LARGE_BYTES as f64 / 1e6 / took)
 }
 
-/// A new large file, until the bucket has it: MB/s.
+/// A new large file, from the first write until it is in the bucket: MB/s.
 pub fn write_back(places: &mut Places, column: Column) -> Outcome<f64> {
     if column == Column::Curl {
         return parts_by_curl(places);
@@ -240,8 +239,8 @@ pub fn write_back(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(LARGE_BYTES as f64 / 1e6 / took)
 }
 
-/// As many objects as there are processes, from files that are there, as large together as the
-/// large file: MB/s.
+/// As many uploads in parallel as there are processes, from existing files that together have the
+/// size of the large file: MB/s.
 fn parts_by_curl(places: &mut Places) -> Outcome<f64> {
     let scratch = places.scratch("parts")?;
     let part = (LARGE_BYTES / AT_ONCE) as usize;
@@ -256,8 +255,8 @@ fn parts_by_curl(places: &mut Places) -> Outcome<f64> {
     Ok(LARGE_BYTES as f64 / 1e6 / seconds(|| curl::run(places, sent))?)
 }
 
-/// How long it takes with nothing on the node, where ebb is mounted with these flags: `curl` makes
-/// the requests, others do `read`.
+/// Duration with a cold cache: `curl` runs the requests, ebb is mounted with these flags and runs
+/// `read`.
 fn cold(
     places: &mut Places,
     column: Column,

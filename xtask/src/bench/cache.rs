@@ -1,5 +1,5 @@
-//! Sets of files that the cache has room for and others that it has not, over a store that is far
-//! slower (evaluated in the HyCache+ paper).
+//! File sets smaller and larger than the cache, over a store that is far slower than the disk
+//! (evaluated in the HyCache+ paper).
 
 use super::curl::{self, AT_ONCE, Request};
 use super::line::Line;
@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What is not as in the other tables.
+/// The settings that differ from the other tables.
 pub const SETUP: Setup = Setup {
     fill: 0,
     line: Some(Line { bytes_per_sec: 20_000_000, delay: Duration::ZERO }),
@@ -25,23 +25,22 @@ pub const SETUP: Setup = Setup {
         one pass over 32 MiB shows the connection.",
 };
 
-/// Files that are half of the cache; the larger set is twice the cache.
+/// Files in half a cache; the larger set is twice the cache.
 const HALF: usize = 32;
 const TWICE: usize = 128;
 const FILE_BYTES: usize = 1 << 20;
 
-/// Requests that take files to the bucket.
+/// Request kinds that upload file data.
 const SENDS: &[&str] = &["put", "upload-part"];
 
-/// How often one file is overwritten, as in the paper.
+/// Overwrites of one file, as in the paper.
 const PASSES: usize = 63;
 const OVERWRITTEN_BYTES: u64 = 16 << 20;
 
-/// Reads of whole files, four fifths of them of a fifth of the files.
+/// Reads of whole files; four fifths of the reads go to one fifth of the files.
 const SKEWED_READS: usize = 128;
 
-/// One file that the cache has room for, written from its beginning to its end again and again:
-/// MB/s.
+/// One file that fits into the cache, overwritten from start to end again and again: MB/s.
 pub fn overwrite(places: &mut Places, column: Column) -> Outcome<f64> {
     if column == Column::Curl {
         return put(places);
@@ -61,7 +60,7 @@ pub fn overwrite(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(PASSES as f64 * OVERWRITTEN_BYTES as f64 / 1e6 / took)
 }
 
-/// A new file of twice the cache, until the bucket has it: MB/s.
+/// A new file of twice the cache size, until it is in the bucket: MB/s.
 pub fn write_twice(places: &mut Places, column: Column) -> Outcome<f64> {
     if column == Column::Curl {
         return put(places);
@@ -75,7 +74,7 @@ pub fn write_twice(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(len_bytes as f64 / 1e6 / took)
 }
 
-/// What the node sends to the bucket for each byte of such a file.
+/// Bytes uploaded per byte written by [`write_twice`].
 pub fn sent(places: &mut Places, column: Column) -> Outcome<f64> {
     places.root(column)?;
     let before = places.moved_bytes(SENDS)?;
@@ -83,19 +82,19 @@ pub fn sent(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok((places.moved_bytes(SENDS)? - before) as f64 / (TWICE * FILE_BYTES) as f64)
 }
 
-/// Half the cache, a second time: MB/s.
+/// Second read of a set of half the cache size: MB/s.
 pub fn read_half(places: &mut Places, column: Column) -> Outcome<f64> {
     let in_order: Vec<usize> = (0..HALF).collect();
     read_again(places, column, &in_order, &in_order)
 }
 
-/// Twice the cache in order, a second time: MB/s.
+/// Second sequential read of a set of twice the cache size: MB/s.
 pub fn read_twice(places: &mut Places, column: Column) -> Outcome<f64> {
     let in_order: Vec<usize> = (0..TWICE).collect();
     read_again(places, column, &in_order, &in_order)
 }
 
-/// Twice the cache, most of it seldom, after as many such reads before: MB/s.
+/// Skewed reads of a set of twice the cache size, after a warm-up of as many reads: MB/s.
 pub fn read_skewed(places: &mut Places, column: Column) -> Outcome<f64> {
     let mut rng = Rng(80);
     let [before, measured] = [(); 2].map(|()| skewed(&mut rng));
@@ -113,7 +112,7 @@ fn skewed(rng: &mut Rng) -> Vec<usize> {
     (0..SKEWED_READS).map(|_| draw(rng)).collect()
 }
 
-/// With nothing on the node at first.
+/// Starts with a cold cache.
 fn read_again(
     places: &mut Places,
     column: Column,
@@ -141,7 +140,7 @@ fn read_again(
     Ok(rate(measured.len(), seconds(|| read(measured))?))
 }
 
-/// Made once.
+/// The file set, made once.
 fn files(places: &mut Places) -> Outcome<Vec<PathBuf>> {
     let root = places.root(Column::Ebb)?;
     let directory = root.join("set");
@@ -159,7 +158,7 @@ fn key(file: usize) -> String {
     format!("set/{file:03}")
 }
 
-/// Half the cache, sent to the bucket: MB/s.
+/// Uploads half a cache: MB/s.
 fn put(places: &mut Places) -> Outcome<f64> {
     let file = places.scratch("sent")?;
     if !file.exists() {

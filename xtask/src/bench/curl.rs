@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Requests at one time, where there are several.
+/// Parallel requests of a parallel workload.
 pub const AT_ONCE: u64 = 8;
 
 pub struct Request {
@@ -20,7 +20,7 @@ enum What {
         offset: u64,
         len_bytes: u64,
     },
-    /// The keys below the request's, behind this one if there is one.
+    /// Keys below the prefix of the request, after this key if one is given.
     List {
         after: Option<String>,
     },
@@ -29,27 +29,27 @@ enum What {
 }
 
 impl Request {
-    /// A range of an object, which is thrown away.
+    /// Downloads a range of an object and discards it.
     pub fn get(key: &str, offset: u64, len_bytes: u64) -> Request {
         Request { key: key.into(), what: What::Get { offset, len_bytes } }
     }
 
-    /// A thousand keys of a directory, which are thrown away.
+    /// Lists a thousand keys of a directory and discards them.
     pub fn list(prefix: &str, after: Option<String>) -> Request {
         Request { key: prefix.into(), what: What::List { after } }
     }
 
-    /// A whole object into a file.
+    /// Downloads an object to a file.
     pub fn save(key: &str, path: &Path) -> Request {
         Request { key: key.into(), what: What::Save(path.into()) }
     }
 
-    /// A file to a whole object.
+    /// Uploads a file as an object.
     pub fn put(key: &str, path: &Path) -> Request {
         Request { key: key.into(), what: What::Put(path.into()) }
     }
 
-    /// `below`: a prefix in the bucket, which all keys are below.
+    /// `below`: a prefix in the bucket above all keys.
     fn config(&self, bucket: &str, below: &str, user: &str) -> String {
         let Request { key, what } = self;
         let nowhere = Path::new("/dev/null");
@@ -60,7 +60,7 @@ impl Request {
             }
             What::List { after } => {
                 let encoded = |key: &str| format!("{below}/{key}").replace('/', "%2F");
-                // In the order in which they are signed.
+                // In the order of the signature.
                 let after = after
                     .as_ref()
                     .map_or_else(String::new, |after| format!("&start-after={}", encoded(after)));
@@ -82,8 +82,7 @@ impl Request {
     }
 }
 
-/// One range after the other, from the beginning of an object to its end, in eight lists of as
-/// many.
+/// All ranges of an object in order, split into eight lists of equal length.
 pub fn ranges(key: &str, len_bytes: u64, range_bytes: u64) -> Vec<Vec<Request>> {
     let part = len_bytes.div_ceil(AT_ONCE).next_multiple_of(range_bytes);
     let starts = (0..len_bytes).step_by(part as usize);
@@ -97,13 +96,13 @@ pub fn ranges(key: &str, len_bytes: u64, range_bytes: u64) -> Vec<Vec<Request>> 
     starts.map(list).collect()
 }
 
-/// A process for each list of requests, which makes them one after the other.
+/// Starts one process per list; each runs its requests one after the other.
 pub fn run(places: &mut Places, lists: Vec<Vec<Request>>) -> Outcome<()> {
     let store = &places.rig()?.store;
     run_below(store, &store.url, lists)
 }
 
-/// With keys below another URL of the store.
+/// As [`run`], with keys below another URL of the store.
 pub fn run_below(store: &Store, url: &str, lists: Vec<Vec<Request>>) -> Outcome<()> {
     let user = store
         .variable("AWS_ACCESS_KEY_ID")

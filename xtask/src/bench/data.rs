@@ -1,5 +1,5 @@
-//! Work with the bytes of files. Every file is in the root of its place: that is all the bare
-//! servers have.
+//! Workloads on file data. Every file is in the root of its place, since the bare servers have no
+//! directories.
 
 use super::place::{Column, Places};
 use super::put_aside;
@@ -12,23 +12,23 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Larger than what processors cache, small enough for the memory of ordinary machines.
+/// Larger than processor caches, smaller than the memory of ordinary machines.
 pub const LARGE_BYTES: u64 = 512 << 20;
 pub const SMALL_FILES: usize = 1000;
 /// Files that each thread creates.
 pub const CREATES: usize = 4000;
 const APPENDS: usize = 4000;
 const RECORD_BYTES: usize = 300;
-/// What is repeated is repeated for at least this long.
+/// Minimum duration of a repeated workload.
 const SPAN: Duration = Duration::from_secs(1);
 
-/// 128 KiB after 128 KiB, bytes in the page cache: MB/s.
+/// Sequential reads of 128 KiB from the page cache: MB/s.
 pub fn read_sequential(places: &mut Places, column: Column) -> Outcome<f64> {
     let (file, mut buffer) = (warm(places, column)?, vec![0; READ_BYTES]);
     repeat(|| Ok(read_all(&file, &mut buffer)? as f64 / 1e6))
 }
 
-/// 4 KiB anywhere, in the page cache: thousands a second.
+/// Random reads of 4 KiB from the page cache: thousand/s.
 pub fn read_random(places: &mut Places, column: Column) -> Outcome<f64> {
     const AT_ONCE: usize = 1000;
     let (file, mut rng) = (warm(places, column)?, Rng(4096));
@@ -38,11 +38,11 @@ pub fn read_random(places: &mut Places, column: Column) -> Outcome<f64> {
     })
 }
 
-/// Every page of a new mapping is touched once, in order: million pages a second.
+/// One access to every page of a new mapping, in order: million pages/s.
 pub fn read_mapped(places: &mut Places, column: Column) -> Outcome<f64> {
     let (file, len) = (warm(places, column)?, LARGE_BYTES as usize);
     repeat(|| {
-        // SAFETY: a new mapping of a whole file that nobody cuts meanwhile.
+        // SAFETY: a new mapping of a whole file that no process truncates during the run.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -57,10 +57,10 @@ pub fn read_mapped(places: &mut Places, column: Column) -> Outcome<f64> {
             return Err(std::io::Error::last_os_error().into());
         }
         for page in 0..len / PAGE_BYTES {
-            // SAFETY: within the mapping, which nobody writes to.
+            // SAFETY: within the mapping, which no thread writes to.
             unsafe { at.cast::<u8>().add(page * PAGE_BYTES).read_volatile() };
         }
-        // SAFETY: the mapping from above; nothing points into it any more.
+        // SAFETY: the mapping from above; no reference into it is left.
         match unsafe { libc::munmap(at, len) } {
             0 => Ok((len / PAGE_BYTES) as f64 / 1e6),
             _ => Err(std::io::Error::last_os_error().into()),
@@ -78,8 +78,7 @@ pub fn write_stream(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(rate)
 }
 
-/// Records behind all others, each forced before the next one, as a log is written: thousands a
-/// second.
+/// Appended records, each followed by fdatasync, as a log is written: thousand/s.
 pub fn append(places: &mut Places, column: Column) -> Outcome<f64> {
     let (path, records) = (places.root(column)?.join("log"), column.share(APPENDS));
     let mut file = File::options().create(true).append(true).open(&path)?;
@@ -102,10 +101,10 @@ pub fn create_four(places: &mut Places, column: Column) -> Outcome<f64> {
     create(places, column, 4)
 }
 
-/// Create, write 4 KiB, close, all in one directory: thousands a second.
+/// Create, write 4 KiB, close, all in one directory: thousand/s.
 fn create(places: &mut Places, column: Column, threads: usize) -> Outcome<f64> {
     let (root, each, stop) = (places.root(column)?, column.share(CREATES), Stop::default());
-    // Those of native make way as a cache does, for the same reason.
+    // The files of the native column are moved aside like a cache (see `put_aside`).
     let aside = (column == Column::Native).then(|| root.join("created"));
     aside.iter().try_for_each(fs::create_dir)?;
     let dir = aside.as_ref().unwrap_or(&root);
@@ -120,7 +119,7 @@ fn create(places: &mut Places, column: Column, threads: usize) -> Outcome<f64> {
     Ok(rate)
 }
 
-/// stat(2) of names and attributes that the kernel knows: thousands a second.
+/// stat(2) of names and attributes that the kernel has cached: thousand/s.
 pub fn stat(places: &mut Places, column: Column) -> Outcome<f64> {
     let paths = small(places, column)?;
     let work = || {
@@ -131,7 +130,7 @@ pub fn stat(places: &mut Places, column: Column) -> Outcome<f64> {
     repeat(work)
 }
 
-/// Open, read, close of small files whose bytes the kernel has: thousands a second.
+/// Open, read, close of small files in the page cache: thousand/s.
 pub fn open_read(places: &mut Places, column: Column) -> Outcome<f64> {
     let paths = small(places, column)?;
     let work = || {
@@ -152,7 +151,7 @@ pub fn large(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     Ok(path)
 }
 
-/// The large file with all its bytes in the page cache.
+/// The large file with all of its bytes in the page cache.
 fn warm(places: &mut Places, column: Column) -> Outcome<File> {
     let file = File::open(large(places, column)?)?;
     read_all(&file, &mut vec![0; WRITE_BYTES])?;
@@ -181,7 +180,7 @@ pub fn read_all(file: &File, buffer: &mut [u8]) -> Outcome<u64> {
     }
 }
 
-/// How much of it is done in a second.
+/// Repeats `work` for [`SPAN`]; returns the amount of work per second.
 fn repeat(mut work: impl FnMut() -> Outcome<f64>) -> Outcome<f64> {
     let began = Instant::now();
     let mut done = 0.0;

@@ -1,5 +1,5 @@
-//! A line to the store: carries so many bytes a second each way, of all connections together, and
-//! takes its time for each.
+//! A simulated network between ebb and the store: one bandwidth per direction, shared by all
+//! connections, and a fixed delay.
 
 use crate::Outcome;
 use std::io::{self, Read, Write};
@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What is carried at one time.
+/// Bytes forwarded at a time.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// A line that was late by less makes up for it.
+/// The shaper catches up on delays shorter than this.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// Pieces of one connection that are on their way at one time.
+/// Chunks of one connection that can be in flight.
 const MOST_PIECES: usize = 256;
 
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub struct Line {
     pub delay: Duration,
 }
 
-/// Gives the endpoint to use instead of `endpoint`, which is there until this process ends.
+/// Returns the endpoint to use in place of `endpoint`; it exists until this process ends.
 pub fn before(endpoint: &str, line: Line) -> Outcome<String> {
     let server = endpoint.strip_prefix("http://").ok_or("the endpoint is not HTTP")?.to_owned();
     let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -32,7 +32,7 @@ pub fn before(endpoint: &str, line: Line) -> Outcome<String> {
     let [there, back] = [(); 2].map(|()| Arc::new(Way::new(line)));
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
-            // Who asks sees a connection that ends, as it does where the server does not listen.
+            // The client sees a connection that ends, as if the server did not listen.
             let Ok(server) = TcpStream::connect(&server) else { continue };
             join(&client, &server, &there);
             join(&server, &client, &back);
@@ -41,12 +41,12 @@ pub fn before(endpoint: &str, line: Line) -> Outcome<String> {
     Ok(address)
 }
 
-/// Carries what comes from the one to the other, until either ends.
+/// Forwards one direction until either end closes.
 fn join(from: &TcpStream, to: &TcpStream, way: &Arc<Way>) {
     let (Ok(from), Ok(to), way) = (from.try_clone(), to.try_clone(), way.clone()) else { return };
     thread::spawn(move || {
         let how = if way.carry(&from, &to).is_ok() { Shutdown::Write } else { Shutdown::Both };
-        // It may be gone already.
+        // The peer may have closed already.
         to.shutdown(how).ok();
     });
 }
@@ -54,7 +54,7 @@ fn join(from: &TcpStream, to: &TcpStream, way: &Arc<Way>) {
 /// One direction.
 struct Way {
     line: Line,
-    /// When all that was let through is over.
+    /// When everything that was admitted has been sent.
     free_at: Mutex<Instant>,
 }
 
@@ -94,7 +94,7 @@ impl Way {
         })
     }
 
-    /// When bytes that are there now have passed.
+    /// When bytes that arrive now will have been sent.
     fn taken(&self, len: usize, now: Instant) -> Instant {
         let mut free_at = self.free_at.lock().unwrap_or_else(PoisonError::into_inner);
         let begins = now.checked_sub(SLACK).map_or(now, |earliest| free_at.max(earliest));
@@ -114,12 +114,12 @@ mod tests {
         let ends = |len, after_ms: u64| {
             way.taken(len, began + Duration::from_millis(after_ms)).saturating_duration_since(began)
         };
-        // From 10 ms before, one after the other.
+        // Back to back, starting at most 10 ms in the past.
         assert_eq!(
             [ends(500, 0), ends(500, 0), ends(100, 900)].map(|end| end.as_millis()),
             [490, 990, 1090]
         );
-        // What was not used is lost.
+        // Unused bandwidth is lost.
         assert_eq!(ends(500, 5000).as_millis(), 5490);
     }
 

@@ -1,5 +1,5 @@
-//! The operations of mdtest (evaluated in the CFS paper), on empty files and directories: threads
-//! at one time, each in a directory of its own. A tree is made and removed by one thread.
+//! The operations of mdtest (evaluated in the CFS paper) on empty files and directories: parallel
+//! threads, each in a directory of its own. One thread makes and removes the tree.
 
 use super::place::{Column, Places};
 use super::seconds;
@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 const THREADS: usize = 4;
 const EACH: usize = 1000;
 
-/// Directories in each directory of the tree, and how deep it is: 1,110 in all, or 110 for those
-/// that are given less to do.
+/// Subdirectories per directory of the tree, and its depth: 1,110 directories, or 110 in the short
+/// variant.
 const BRANCHES: usize = 10;
 const DEPTH: u32 = 3;
 
@@ -70,7 +70,7 @@ pub fn remove_files(places: &mut Places, column: Column) -> Outcome<f64> {
     remove(places, column, Item::File)
 }
 
-/// Directories of a tree, parents first: thousands a second.
+/// Creates the directories of a tree, parents first: thousand/s.
 pub fn create_tree(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     if tree[0].exists() {
@@ -80,7 +80,7 @@ pub fn create_tree(places: &mut Places, column: Column) -> Outcome<f64> {
     rate(tree.len(), || forward(&tree))
 }
 
-/// The same, children first.
+/// Removes them, children first: thousand/s.
 pub fn remove_tree(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     if !tree[0].exists() {
@@ -123,7 +123,7 @@ fn remove(places: &mut Places, column: Column, item: Item) -> Outcome<f64> {
     })
 }
 
-/// The items of every thread, which are there.
+/// The items of every thread, created if they do not exist.
 fn created(places: &mut Places, column: Column, item: Item) -> Outcome<Vec<Vec<PathBuf>>> {
     let lists = lists(places, column, item)?;
     if !lists[0][0].exists() {
@@ -133,7 +133,7 @@ fn created(places: &mut Places, column: Column, item: Item) -> Outcome<Vec<Vec<P
     Ok(lists)
 }
 
-/// The items of every thread, which may be there.
+/// The paths of the items of every thread.
 fn lists(places: &mut Places, column: Column, item: Item) -> Outcome<Vec<Vec<PathBuf>>> {
     let root = places.root(column)?;
     let list = |thread: usize| {
@@ -152,7 +152,7 @@ fn tree(places: &mut Places, column: Column) -> Outcome<Vec<PathBuf>> {
     Ok(below(&root, if column.share(BRANCHES) == BRANCHES { DEPTH } else { DEPTH - 1 }))
 }
 
-/// Parents first.
+/// All directories below `directory`, parents first.
 fn below(directory: &Path, depth: u32) -> Vec<PathBuf> {
     let branches =
         (0..if depth > 0 { BRANCHES } else { 0 }).map(|branch| directory.join(branch.to_string()));
@@ -167,7 +167,7 @@ fn at_once(
 ) -> Outcome<()> {
     std::thread::scope(|scope| {
         let threads: Vec<_> = lists.iter().map(|list| scope.spawn(|| work(list))).collect();
-        // All are waited for, whichever fails.
+        // Join all threads before the first error is returned.
         let ends: Vec<io::Result<()>> = threads
             .into_iter()
             .map(|thread| thread.join().expect("a thread does not panic"))
@@ -176,7 +176,7 @@ fn at_once(
     })
 }
 
-/// Thousands a second.
+/// Thousand/s.
 fn rate(count: usize, work: impl FnOnce() -> Outcome<()>) -> Outcome<f64> {
     Ok(count as f64 / 1e3 / seconds(work)?)
 }

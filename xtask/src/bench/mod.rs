@@ -1,8 +1,8 @@
-//! How fast ebb is, beside what the machine and its kernel can do: `docs/benchmarks.md`.
+//! Benchmarks of ebb beside the machine, its kernel and other file systems: `docs/benchmarks.md`.
 //!
-//! Each row of a table is one piece of work, each column a place to do it in. Every place is
-//! there from the beginning to the end of a run, and each round does every row in every place,
-//! so that what else happens on the machine falls on all columns alike.
+//! A row of a table is a workload, a column a place to run it in. Every place exists for the whole
+//! run, and each round runs every row in every place, so that noise of the machine affects all
+//! columns alike.
 
 mod bucket;
 mod cache;
@@ -36,16 +36,16 @@ use tables::Table;
 pub struct Wanted {
     #[arg(value_enum)]
     table: Table,
-    /// Every row is measured this often in every column.
+    /// Measurements of each row in each column.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Only rows whose names contain this.
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
-    /// Write everything that was measured to this file.
+    /// Write all measurements to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Put the table into this page, in place of an older one, and its plot beside it.
+    /// Replace the table in this page, and its plot beside it.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
     /// Also measure other file systems, whose programs are in `bin` of this directory or installed.
@@ -53,7 +53,7 @@ pub struct Wanted {
     peers: Option<PathBuf>,
 }
 
-/// The peers of a table: versions of those that are mounted, and why others are not.
+/// The peers of a table: versions of those that were mounted, and reasons for those that were not.
 #[derive(Default)]
 struct Peers {
     there: Vec<(Column, String)>,
@@ -87,7 +87,7 @@ pub fn run(wanted: Wanted) -> Outcome<()> {
             .map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if let Some(path) = &wanted.markdown {
-        // What a busy machine gives is no figure of ebb's.
+        // Figures of a busy machine are not published.
         if busy.is_busy() {
             return Err(format!(
                 "others had {:.0} % of the machine: {} stays as it is",
@@ -113,7 +113,7 @@ fn start_peers(places: &mut Places, rows: &[&tables::Row]) -> Peers {
     peers
 }
 
-/// Every row in every round. Says how busy the machine was before each round and after the last.
+/// Every row in every round. Returns the load of the machine before each round and after the last.
 fn measure(places: &mut Places, taken: &mut [Taken], rounds: u16) -> Outcome<Busy> {
     let mut busy = Busy::default();
     for round in 1..=rounds {
@@ -142,7 +142,7 @@ fn measure(places: &mut Places, taken: &mut [Taken], rounds: u16) -> Outcome<Bus
     Ok(busy)
 }
 
-/// The commit that is measured; `+` if there are changes on top of it.
+/// The measured commit, followed by `+` if the tree has uncommitted changes.
 fn commit(root: &Path) -> Outcome<String> {
     let hash =
         tool::output(Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(root))?;
@@ -160,19 +160,19 @@ fn seconds(work: impl FnOnce() -> Outcome<()>) -> Outcome<f64> {
     Ok(began.elapsed().as_secs_f64())
 }
 
-/// What the kernel is to drop, as in proc_sys_vm(5).
+/// The kernel cache to drop, by proc_sys_vm(5): dentries and inodes.
 const NAMES: &str = "2";
 const PAGES_AND_NAMES: &str = "3";
 
-/// Of the whole machine: the kernel knows nothing finer. Pages that are still to be written stay.
+/// For the whole machine, since the kernel offers nothing finer. Dirty pages stay.
 fn drop_caches(what: &str) -> Outcome<()> {
     std::fs::write("/proc/sys/vm/drop_caches", what)
         .map_err(|error| format!("/proc/sys/vm/drop_caches: {error}").into())
 }
 
-/// Takes a cache away, by another name and with nothing in its files. If they were removed, those
-/// that are made next would pay for it: ext4 looks at each inode that was given up in the last
-/// minute before it takes another one.
+/// Renames a cache directory and truncates its files. Removing them would slow down the files that
+/// are created next: ext4 scans inodes that were freed within the last minute before it allocates
+/// one.
 fn put_aside(cache: &Path) -> Outcome<()> {
     let name = cache.file_name().unwrap_or_default().to_string_lossy();
     let aside = (1..)

@@ -1,5 +1,5 @@
-//! A service that reads its model when it starts (evaluated in the Objcache paper): 464 files, each
-//! read whole into memory, one after the other.
+//! Start-up of a model service (evaluated in the Objcache paper): 464 files, each read whole into
+//! memory, one after the other.
 
 use super::curl::{self, AT_ONCE, Request};
 use super::place::{Column, Places};
@@ -9,13 +9,13 @@ use ebb_bench::Rng;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// As many as the paper's model has, of a hundredth of its size.
+/// The number of files of the paper's model, at a hundredth of its size.
 const FILES: usize = 464;
 
-/// Of one file after the other, in turn: small vectors and large matrices, 457 MB in all.
+/// File sizes in rotation: small vectors and large matrices, 457 MB in all.
 const SIZES: [usize; 4] = [4 << 10, 256 << 10, 1 << 20, 5 << 19];
 
-/// With nothing on the node: seconds until the model is in memory.
+/// With a cold cache: s until the model is in memory.
 pub fn first(places: &mut Places, column: Column) -> Outcome<f64> {
     make(places, column.owner())?;
     if column == column.owner() {
@@ -40,7 +40,7 @@ pub fn first(places: &mut Places, column: Column) -> Outcome<f64> {
     })
 }
 
-/// The same when `ebb warmup` brings it to the node before.
+/// As [`first`], after `ebb warmup`.
 pub fn warmed_up(places: &mut Places, column: Column) -> Outcome<f64> {
     if column != Column::Ebb {
         return first(places, column);
@@ -55,14 +55,14 @@ pub fn warmed_up(places: &mut Places, column: Column) -> Outcome<f64> {
     })
 }
 
-/// All of it is on the node's disk and nothing in the kernel's memory: seconds.
+/// Cached on the node's disk, with an empty page cache: s.
 pub fn from_disk(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = loaded(places, column)?;
     drop_caches(PAGES_AND_NAMES)?;
     seconds(|| load(&directory))
 }
 
-/// The kernel has all of it: seconds.
+/// From the page cache: s.
 pub fn from_memory(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = loaded(places, column)?;
     seconds(|| load(&directory))
@@ -75,7 +75,7 @@ fn load(directory: &Path) -> Outcome<()> {
     })
 }
 
-/// The model of a place after it was loaded once.
+/// The model of a place after one load.
 fn loaded(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     make(places, column)?;
     places.settle(column)?;
@@ -84,7 +84,7 @@ fn loaded(places: &mut Places, column: Column) -> Outcome<PathBuf> {
     Ok(directory)
 }
 
-/// Made once in each place.
+/// Makes the model, once per place.
 fn make(places: &mut Places, column: Column) -> Outcome<()> {
     let directory = directory(places, column)?;
     if directory.exists() {
