@@ -1,8 +1,8 @@
-//! Security advisories: no package of `Cargo.lock` is at a version that one speaks of.
+//! Security advisories: no package of `Cargo.lock` has a version that an advisory affects.
 //!
-//! The RustSec database cannot be had everywhere that this runs, so what it says of our
-//! packages is written down in `advisories.toml`, and a package that has not been looked up
-//! is an error. `--database DIR`, a checkout of it, writes the file anew.
+//! CI machines may not reach the RustSec database, so its verdict on our packages is recorded in
+//! `advisories.toml`; a package without a record is an error. `--database DIR`, a checkout of the
+//! database, writes the file anew.
 
 use crate::{Outcome, tool};
 use semver::{Version, VersionReq};
@@ -14,15 +14,15 @@ use std::process::Command;
 
 #[derive(Serialize, Deserialize)]
 struct Known {
-    /// When the database was last changed.
+    /// Date of the database's last change.
     database: String,
-    /// Packages of which it says nothing.
+    /// Packages without advisories.
     silent: BTreeSet<String>,
-    /// By package, then by the advisory's name.
+    /// By package, then by advisory id.
     advisories: BTreeMap<String, BTreeMap<String, Affects>>,
 }
 
-/// Versions that an advisory does not speak of.
+/// Versions that an advisory excludes.
 #[derive(Serialize, Deserialize)]
 struct Affects {
     #[serde(default)]
@@ -77,7 +77,7 @@ pub fn run(database: Option<PathBuf>) -> Outcome<()> {
     Err(wrong.join("\n").into())
 }
 
-/// What is wrong with a package, if anything is.
+/// The reason to refuse a package, if there is one.
 fn verdict(package: &Package, known: &Known) -> Option<String> {
     let Package { name, version, .. } = package;
     let Some(advisories) = known.advisories.get(name) else {
@@ -133,7 +133,7 @@ fn look_up(packages: &[Package], database: &Path) -> Outcome<Known> {
     Ok(known)
 }
 
-/// An advisory is prose with a heading in TOML.
+/// An advisory is Markdown with a TOML header.
 fn parse(text: &str) -> Outcome<Entry> {
     let heading = text
         .split("```toml")

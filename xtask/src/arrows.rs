@@ -1,12 +1,11 @@
-//! Who may depend on whom (ARCHITECTURE.md): `ebb -> surface, node, client, adapters`;
-//! `surface -> client`; `node, client -> core, ports, format`; `adapters -> ports -> model`;
-//! `core -> model`; `sim` stands where the adapters stand.
+//! Allowed dependencies between crates (ARCHITECTURE.md): `ebb -> surface, node, client,
+//! adapters`; `surface -> client`; `node, client -> core, ports, format`;
+//! `adapters -> ports -> model`; `core -> model`; `sim` replaces the adapters.
 
 use crate::{Outcome, tool};
 use std::collections::BTreeMap;
 
-/// Beside each crate what it may depend on in a build; tests may go further in what
-/// follows `tests`.
+/// A crate's allowed dependencies: `uses` for the product, additionally `tests` for its tests.
 struct Rule {
     name: &'static str,
     uses: &'static [&'static str],

@@ -1,5 +1,4 @@
-//! SIGKILL under load, on real processes: whatever an application was told has happened
-//! is there after the restart.
+//! SIGKILL under load, on real processes: every acknowledged change is present after the restart.
 
 use crate::Outcome;
 use crate::finding::at;
@@ -30,9 +29,9 @@ pub fn run(rounds: &Rounds) -> Outcome<()> {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
-    /// With its node, if that is the same process.
+    /// Kills the mount, with its node if they are one process.
     Mount,
-    /// Its client lives on, and repeats what the node may not have.
+    /// Kills the node; its client survives and replays unacknowledged operations.
     Node,
     Both,
 }
@@ -48,7 +47,7 @@ fn on_shape(rig: &mut Rig, rounds: &Rounds) -> Outcome<String> {
         std::thread::sleep(Duration::from_millis(20 + rng.below(600)));
         let victim = match rng.below(4) {
             _ if rig.shape.is_embedded() => Victim::Mount,
-            // Only where no client has lived on something is lost.
+            // Only a loss of the client too loses data.
             _ if rounds.planted => Victim::Both,
             0 => Victim::Mount,
             1 => Victim::Both,
@@ -60,7 +59,7 @@ fn on_shape(rig: &mut Rig, rounds: &Rounds) -> Outcome<String> {
         }
         if victim == Victim::Node {
             rig.serve()?;
-            // Workers go on over the restart.
+            // Workers continue across the restart.
             std::thread::sleep(Duration::from_millis(100));
             crew = at_work.stop()?;
         } else {
@@ -75,7 +74,7 @@ fn on_shape(rig: &mut Rig, rounds: &Rounds) -> Outcome<String> {
         crew.verify().map_err(at(&moment))?;
         rig.fsck().map_err(at(&moment))?;
     }
-    // What the bucket holds is the same again.
+    // The bucket holds the same again.
     rig.umount()?;
     rig.drop_cache()?;
     rig.mount("")?;

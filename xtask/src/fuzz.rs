@@ -1,5 +1,5 @@
-//! Coverage-guided search of the fuzz targets, without a nightly toolchain: what cargo-fuzz
-//! passes to the compiler is passed here, but for the address sanitizer.
+//! Coverage-guided runs of the fuzz targets without a nightly toolchain: passes cargo-fuzz's
+//! compiler flags, except for the address sanitizer.
 
 use crate::{Outcome, tool};
 use std::fs;
@@ -14,10 +14,10 @@ const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-l
      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
      -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// An input that takes longer is a finding: bytes from outside must not stop a node.
+/// A slower input is a finding: bytes from outside must not stall a node.
 const SLOWEST: Duration = Duration::from_secs(20);
 
-/// So is one that needs more memory; what the search itself remembers is within it, too.
+/// More memory is a finding; the fuzzer's own memory counts, too.
 const MOST_MIB: u32 = 512;
 
 /// Names of the targets, for the command line.
@@ -25,7 +25,7 @@ pub fn targets() -> Vec<&'static str> {
     ebb_fuzz::TARGETS.iter().map(|target| target.name).collect()
 }
 
-/// Searches each of these, or all, for this long each.
+/// Runs these targets, or all, for `time` each.
 pub fn run(named: &[String], time: Duration) -> Outcome<()> {
     let place = tool::target().join("fuzz");
     let mut build = Command::new(tool::cargo());
@@ -42,7 +42,7 @@ pub fn run(named: &[String], time: Duration) -> Outcome<()> {
         "--bin",
         "fuzz",
     ]);
-    // With a target named, build scripts and macros are built without coverage.
+    // With an explicit target triple, build scripts and macros are built without coverage.
     build
         .args(["--target", HOST, "--target-dir"])
         .arg(&place)
@@ -55,7 +55,7 @@ pub fn run(named: &[String], time: Duration) -> Outcome<()> {
     };
     let left = Mutex::new(ebb_fuzz::TARGETS.iter().filter(is_named));
     let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
-    // Each search takes one processor.
+    // One processor per target.
     let worker = || {
         while let Some(target) = next() {
             search(&driver, &place, target, time).map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
-//! Licences of everything that is linked in: each dependency offers one that is allowed.
+//! Licences of all linked dependencies: each offers one that is allowed.
 //!
-//! In place of cargo-deny, whose own build takes longer than all checks together.
-//! `deny.toml` holds the list in cargo-deny's format, so that whoever has it can use it.
+//! Replaces cargo-deny, whose build takes longer than all checks together. `deny.toml` keeps
+//! cargo-deny's format, so that both can read it.
 
 use crate::{Outcome, tool};
 use serde_json::Value;
@@ -47,8 +47,8 @@ fn allowed(deny: &str) -> BTreeSet<&str> {
     list.split('"').skip(1).step_by(2).collect()
 }
 
-/// Whether an SPDX expression can be met: `OR` needs one side, `AND` both. An exception
-/// only gives more rights. Brackets nest.
+/// Evaluates an SPDX expression: `OR` needs one operand, `AND` both; an exception only adds rights;
+/// parentheses nest.
 fn satisfied(expression: &str, allowed: &BTreeSet<&str>) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let mut tokens = spaced.split_whitespace().peekable();

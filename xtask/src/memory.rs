@@ -1,5 +1,5 @@
-//! What daemon and supervisor of an embedded mount hold in memory, together (PSS): idle, and at
-//! most under work. More than they may is an error.
+//! Memory of daemon and supervisor of an embedded mount together (PSS), idle and at peak load. A
+//! value above its limit is an error.
 
 use crate::rig::{Rig, Shape};
 use crate::work::{archives, unpack};
@@ -15,22 +15,22 @@ const FILES: usize = 5_000;
 const SPARSE_BYTES: u64 = 100 << 30;
 const PIECES: u64 = 1_000;
 
-/// The goal for a mount that does nothing.
+/// Limit of an idle mount.
 const IDLE_BYTES: u64 = 60 << 20;
 
 /// `--buffer-memory`.
 const BUFFER_BYTES: u64 = 256 << 20;
 
-/// `--metadata-memory`, with this much for each entry.
+/// `--metadata-memory`, for this many bytes per entry.
 const METADATA_BYTES: u64 = 64 << 20;
 const ENTRY_BYTES: u64 = 192;
 
-/// Between two looks at a process.
+/// Sampling interval.
 const PACE: Duration = Duration::from_millis(100);
 
 pub fn run(entries: u64, release: bool) -> Outcome<()> {
     let binaries = tool::build(&["ebb", "ebb-s3-server"], release)?;
-    // Nothing is sent meanwhile: 100 GiB of zeros would be.
+    // Uploads are deferred: the test would send 100 GiB of zeros.
     let (mut rig, most) = bounded(&["--flush-interval", "1d"], entries, &binaries)?;
     rig.mount("")?;
     let top = rig.mountpoint();
@@ -56,8 +56,7 @@ pub fn run(entries: u64, release: bool) -> Outcome<()> {
     sent(entries, &binaries)
 }
 
-/// Names that need no objects go to the bucket in the pieces of their directory's page, and come
-/// back from it.
+/// Names without objects go to the bucket in pieces of the directory page, and are loaded from it.
 fn sent(entries: u64, binaries: &Path) -> Outcome<()> {
     let (mut rig, most) = bounded(&[], entries, binaries)?;
     rig.mount("")?;
@@ -84,7 +83,7 @@ fn sent(entries: u64, binaries: &Path) -> Outcome<()> {
     row(&rig, most, "list it", || list(&names, entries + 1))
 }
 
-/// A mount that may take so much memory, and how much that is altogether.
+/// A mount with these memory limits, and their sum.
 fn bounded(flags: &[&str], entries: u64, binaries: &Path) -> Outcome<(Rig, u64)> {
     let metadata = METADATA_BYTES + entries * ENTRY_BYTES;
     let (metadata_flag, buffer_flag) =
@@ -102,14 +101,14 @@ fn list(dir: &Path, entries: u64) -> Outcome<()> {
     }
 }
 
-/// Fails if more than `may` is held at any time.
+/// Fails if the memory ever exceeds `may`.
 fn row(rig: &Rig, may: u64, what: &str, work: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
     let (over, most) = (AtomicBool::new(false), AtomicU64::new(0));
     let began = Instant::now();
     std::thread::scope(|threads| {
         threads.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                // A process that has just ended is not there to be asked.
+                // A process that just ended cannot be sampled.
                 most.fetch_max(rig.proportional_bytes().unwrap_or(0), Ordering::Relaxed);
                 std::thread::sleep(PACE);
             }

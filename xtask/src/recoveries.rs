@@ -1,4 +1,4 @@
-//! How long it took until a mount answered again.
+//! Durations until a mount answered again after a crash.
 
 use std::fmt;
 use std::time::Duration;

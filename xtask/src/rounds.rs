@@ -1,5 +1,5 @@
-//! Rounds of harm to real mounts, shape by shape. A bug that is planted must be found: with it
-//! nothing but a finding will do.
+//! Rounds of faults on real mounts, one shape after the other. With a planted bug, a run passes
+//! only if it ends in a finding.
 
 use crate::finding::Finding;
 use crate::rig::Shape;
@@ -9,16 +9,16 @@ use std::path::PathBuf;
 
 #[derive(Args)]
 pub struct Rounds {
-    /// With each shape.
+    /// Rounds per shape.
     #[arg(long, default_value_t = 20)]
     pub rounds: u32,
-    /// Which shapes to try; all, one after the other, if none is named.
+    /// Shapes to test; all by default.
     #[arg(long, alias = "only", value_enum, default_values_t = Shape::value_variants(), hide_default_value = true)]
     pub mount: Vec<Shape>,
-    /// All that is random follows from it. Drawn from the clock if it is not given.
+    /// The seed of all random choices. The default is drawn from the clock.
     #[arg(long, default_value_t = rng::seed(), hide_default_value = true)]
     pub seed: u64,
-    /// Plant a bug into the node, which must be found.
+    /// Plant a bug into the node, which the run must find.
     #[arg(long, conflicts_with = "release")]
     pub planted: bool,
     #[arg(long)]
@@ -39,8 +39,8 @@ impl Rounds {
         println!("{} {harm} each of {}, seed {}", self.rounds, shapes.join(", "), self.seed);
     }
 
-    /// Says how it went on a shape, and fails if it is not as it should be; `leave` then says what
-    /// is left to look at.
+    /// Prints the result of a shape and returns an error unless it is as expected; `leave` then
+    /// returns the files to inspect.
     pub fn judge(
         &self,
         shape: Shape,

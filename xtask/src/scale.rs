@@ -1,5 +1,5 @@
-//! A bucket of very many objects: the mount is there at once, a large directory shows its
-//! first name long before its last, and memory is for what was looked at.
+//! A bucket of very many objects: the mount is usable at once, a large directory lists its first
+//! name long before its last, and memory is used only for loaded names.
 
 use crate::rig::{Rig, Shape};
 use crate::{Outcome, tool};

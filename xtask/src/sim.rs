@@ -1,4 +1,4 @@
-//! Whole volumes in the simulated world: as many seeds as are asked for, on all cores.
+//! Whole volumes in the simulated world: any number of seeds, on all processors.
 
 use crate::Outcome;
 use clap::ValueEnum;
@@ -9,16 +9,16 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Every so many seeds are run twice: two runs of one seed must agree on every event.
+/// Interval of seeds that run twice: two runs of one seed must agree on every event.
 const TWICE_EVERY: u64 = 20;
 
-/// More broken seeds are counted and not told.
+/// Broken seeds that are printed; further ones are only counted.
 const TOLD: u64 = 10;
 
-/// How far a long run has come is told after every so many seeds.
+/// Interval of progress lines, in seeds.
 const TOLD_EVERY: u64 = 1000;
 
-/// One seed, twice, with all that is known about it.
+/// Runs one seed twice and prints everything about it.
 pub fn one(seed: u64) -> Outcome<()> {
     let report = run_seed(seed).map_err(|broken| broken.to_string())?;
     let again = run_seed(seed).map_err(|broken| broken.to_string())?;
@@ -44,7 +44,7 @@ impl Only {
     }
 }
 
-/// Seeds from `first` on, `count` of them or as many as fit `time`; `only` leaves some out.
+/// Runs `count` seeds from `first` on, or as many as fit `time`; `only` selects a deployment.
 pub fn many(
     first: u64,
     count: Option<u64>,

@@ -9,8 +9,8 @@ use crate::Outcome;
 /// Requests in one read-ahead window.
 const REQUESTS_AHEAD: u64 = 8;
 
-/// Sequential read with a cold cache: MB/s. ebb has no setting for the request size; it is an eighth
-/// of the read-ahead window once the window has reached its limit.
+/// Sequential read with a cold cache: MB/s. ebb has no setting for the request size; it is an
+/// eighth of the read-ahead window once the window has reached its limit.
 pub fn read<const KIB: u64>(places: &mut Places, column: Column) -> Outcome<f64> {
     let ahead = format!("{}K", REQUESTS_AHEAD * KIB);
     bucket::sequential_with(places, column, &["--read-ahead", &ahead], |key| {

@@ -1,4 +1,4 @@
-//! Work with names and attributes: listings, and programs that make and remove trees.
+//! Workloads on names and attributes: listings, and programs that make and remove trees.
 
 use super::place::{Column, Places};
 use super::{NAMES, drop_caches, seconds};
@@ -13,9 +13,9 @@ pub const ENTRIES: usize = 100_000;
 pub const TREE_FILES: usize = 5000;
 const TREE_DIRECTORIES: usize = 250;
 
-/// readdir and lstat of every entry, all of which the kernel knows: thousands a second, the fastest
-/// of a few times. Where DAMON pages out what looks unused, the kernel loses what it knows of the
-/// directory in between, and asks for all of it again.
+/// readdir and lstat of every entry with warm kernel caches: thousand/s, the fastest of a few
+/// passes. Where DAMON reclaims memory that looks unused, the kernel loses cached entries between
+/// passes and requests all of them again.
 pub fn list_warm(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = entries(places, column)?;
     list(&directory, ENTRIES)?;
@@ -26,7 +26,7 @@ pub fn list_warm(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(ENTRIES as f64 / 1e3 / fastest)
 }
 
-/// The same when the kernel has dropped names and attributes: seconds.
+/// As [`list_warm`], after the kernel has dropped names and attributes: s.
 pub fn list_first(places: &mut Places, column: Column) -> Outcome<f64> {
     let directory = entries(places, column)?;
     places.settle(column)?;
@@ -34,7 +34,7 @@ pub fn list_first(places: &mut Places, column: Column) -> Outcome<f64> {
     seconds(|| list(&directory, ENTRIES))
 }
 
-/// tar of about 5,000 files in 250 directories: seconds.
+/// tar of about 5,000 files in 250 directories: s.
 pub fn untar(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = places.root(column)?.join("tree");
     if tree.exists() {
@@ -44,13 +44,13 @@ pub fn untar(places: &mut Places, column: Column) -> Outcome<f64> {
     unpack(places, &tree)
 }
 
-/// `rm -rf` of that tree: seconds.
+/// `rm -rf` of that tree: s.
 pub fn remove(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     seconds(|| tool::run(Command::new("rm").arg("-rf").arg(&tree)))
 }
 
-/// `git clone` of a repository with that tree, from native: seconds.
+/// `git clone` of a repository with that tree, from native: s.
 pub fn clone(places: &mut Places, column: Column) -> Outcome<f64> {
     let copy = places.root(column)?.join("clone");
     let took = clone_to(places, &copy)?;
@@ -58,7 +58,7 @@ pub fn clone(places: &mut Places, column: Column) -> Outcome<f64> {
     Ok(took)
 }
 
-/// `find` by an attribute of each file of that tree, ten times: seconds.
+/// `find` by an attribute of each file of that tree, ten times: s.
 pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
     let tree = tree(places, column)?;
     let find = || {
@@ -70,7 +70,7 @@ pub fn find(places: &mut Places, column: Column) -> Outcome<f64> {
     seconds(|| (0..10).try_for_each(|_| find()))
 }
 
-/// `git status` in a clone of it, ten times: seconds.
+/// `git status` in a clone of it, ten times: s.
 pub fn status(places: &mut Places, column: Column) -> Outcome<f64> {
     let copy = places.root(column)?.join("clone-kept");
     if !copy.exists() {
@@ -79,7 +79,7 @@ pub fn status(places: &mut Places, column: Column) -> Outcome<f64> {
     }
     let status =
         || tool::run(Command::new("git").args(["status", "--porcelain"]).current_dir(&copy));
-    // The first one writes down what it has seen.
+    // The first run writes git's index.
     status()?;
     seconds(|| (0..10).try_for_each(|_| status()))
 }
@@ -135,7 +135,7 @@ fn unpack(places: &Places, tree: &Path) -> Outcome<f64> {
     })
 }
 
-/// Made once: sizes of source files, about 30 MB in all.
+/// Made once; file sizes of source code, about 30 MB in all.
 fn archive(places: &Places) -> Outcome<PathBuf> {
     let archive = places.scratch("tree.tar")?;
     if !archive.exists() {

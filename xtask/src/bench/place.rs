@@ -1,5 +1,5 @@
-//! Places to work in: the machine's own file systems, the two FUSE servers that show what the
-//! kernel allows, and ebb.
+//! Places to run workloads in: the machine's own file systems, the two FUSE servers that show the
+//! kernel's limits, ebb, and peers.
 
 use super::line::{self, Line};
 use super::peers::{Peer, Programs};
@@ -18,7 +18,7 @@ pub enum Column {
     Memory,
     Passthrough,
     Noop,
-    /// Objects copied to native, one after the other or eight at one time.
+    /// Objects copied to native, one after the other or eight in parallel.
     Serial,
     Parallel,
     Ebb,
@@ -40,7 +40,7 @@ impl Column {
         BUCKET_PEERS.contains(&self) || CLUSTER_PEERS.contains(&self)
     }
 
-    /// In whose files its work is, if there are files at all.
+    /// The column whose files the workload uses, if it uses files.
     pub fn owner(self) -> Column {
         match self {
             Column::Serial | Column::Parallel | Column::Curl => Column::Ebb,
@@ -48,8 +48,8 @@ impl Column {
         }
     }
 
-    /// How much of some work it is given where a rate is measured: a twentieth, if each step waits
-    /// for the bucket.
+    /// The amount of work where a rate is measured: a twentieth of `whole` if each step waits for
+    /// the bucket.
     pub fn share(self, whole: usize) -> usize {
         match self {
             column if BUCKET_PEERS.contains(&column) => whole / 20,
@@ -78,7 +78,7 @@ impl Column {
         }
     }
 
-    /// What it is, and what survives what once a call has returned.
+    /// A description, with the durability point of its calls.
     pub fn explained(self) -> &'static str {
         match self {
             Column::Native => {
@@ -185,29 +185,29 @@ pub const BUCKET_PEERS: &[Column] = &[
     Column::ZeroFs,
 ];
 
-/// Those that keep everything themselves.
+/// File systems with storage of their own.
 pub const CLUSTER_PEERS: &[Column] = &[Column::MooseFs, Column::SeaweedFs];
 
-/// What is not as usual in the places of one table.
+/// Settings of one table that differ from the defaults.
 #[derive(Clone, Copy, Default)]
 pub struct Setup {
-    /// What the store is behind.
+    /// The simulated network before the store.
     pub line: Option<Line>,
-    /// Of `ebb mount`.
+    /// Flags of `ebb mount`.
     pub flags: &'static [&'static str],
-    /// So many objects are in the bucket that nobody has written through a file system.
+    /// Objects in the bucket that another client put.
     pub fill: u64,
-    /// How that is told beside the table.
+    /// A description of this setup, printed beside the table.
     pub note: &'static str,
 }
 
-/// Every place of a run. They are made when first used, and gone when this is dropped.
+/// Every place of a run. Places are made on first use and removed on drop.
 pub struct Places {
     binaries: PathBuf,
     examples: PathBuf,
     setup: Setup,
     programs: Option<Programs>,
-    // Dropped in this order: peers are over ebb's S3 server, and all is mounted below native.
+    // Drop order: peers use ebb's S3 server, and every mount point is below native.
     servers: Vec<(Column, Server)>,
     peers: Vec<Peer>,
     ebb: Option<Rig>,
@@ -237,14 +237,14 @@ impl Places {
         })
     }
 
-    /// For what the work itself needs and is not measured.
+    /// A directory for files of the workload that are not measured.
     pub fn scratch(&self, name: &str) -> Outcome<PathBuf> {
         let path = self.native.join("scratch");
         fs::create_dir_all(&path)?;
         Ok(path.join(name))
     }
 
-    /// The root of a place.
+    /// The root directory of a place.
     pub fn root(&mut self, column: Column) -> Outcome<PathBuf> {
         match column {
             Column::Native => {
@@ -293,7 +293,7 @@ impl Places {
         }
     }
 
-    /// Mounts a peer, and gives its version; says why it cannot be had.
+    /// Mounts a peer and returns its version, or the reason why it is not available.
     pub fn start_peer(&mut self, column: Column) -> Outcome<String> {
         let programs = self.programs.as_ref().ok_or("peers are not asked for")?;
         let version = programs.version(column)?;
@@ -310,7 +310,7 @@ impl Places {
         Ok(version)
     }
 
-    /// Of all peers only the one that is measured runs.
+    /// Stops all peers except the one that is measured.
     pub fn turn_to(&self, column: Column) -> Outcome<()> {
         let (others, of_column): (Vec<_>, Vec<_>) =
             self.peers.iter().partition(|peer| peer.column() != column);
@@ -346,8 +346,8 @@ impl Places {
         self.ebb.as_mut().ok_or_else(|| "ebb is not mounted".into())
     }
 
-    /// ebb or a peer is mounted anew, with nothing on the node but the names in the root, and with
-    /// these flags if it is ebb.
+    /// Mounts ebb (with these flags) or a peer again, with nothing cached except the names in the
+    /// root.
     pub fn begin_cold(&mut self, column: Column, flags: &[&str]) -> Outcome<()> {
         self.settle(column)?;
         let peer = self.peers.iter_mut().find(|peer| peer.column() == column);
@@ -373,14 +373,14 @@ impl Places {
         self.peers.iter().filter(|peer| peer.column() == column).try_for_each(Peer::settle)
     }
 
-    /// Waits until nothing is left to be done there behind the scenes.
+    /// Waits until a place has no background work left.
     pub fn settle(&mut self, column: Column) -> Outcome<()> {
         self.drain(column)?;
-        // What a place leaves for the disk is not the next one's to wait for.
+        // Dirty pages of one place must not delay the next one.
         tool::run(Command::new("sync").arg("--file-system").arg(&*self.native))
     }
 
-    /// The bytes of all of ebb's requests of these kinds since it was mounted.
+    /// Bytes of ebb's requests of these kinds since its mount.
     pub fn moved_bytes(&mut self, kinds: &[&str]) -> Outcome<u64> {
         let rig = self.rig()?;
         let point = rig.mountpoint().display().to_string();
@@ -394,14 +394,14 @@ impl Places {
             "--json",
         ]))?;
         let stats: serde_json::Value = serde_json::from_str(stats.trim())?;
-        // Kinds that have not been asked for are not there.
+        // Kinds without requests are not listed.
         let requests = stats["node"]["bucket"]
             .as_object()
             .ok_or("the statistics have no requests to the bucket")?;
         Ok(kinds.iter().filter_map(|kind| requests.get(*kind)?["bytes"].as_u64()).sum())
     }
 
-    /// The file system that `native` is, for the report.
+    /// The file system type of `native`, for the report.
     pub fn native_kind(&self) -> Outcome<String> {
         let kind = tool::output(
             Command::new("stat").args(["--file-system", "--format=%T"]).arg(&*self.native),
@@ -410,7 +410,7 @@ impl Places {
     }
 }
 
-/// A FUSE server of its own process.
+/// A FUSE server in its own process.
 struct Server {
     child: Child,
     point: PathBuf,

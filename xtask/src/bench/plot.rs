@@ -1,5 +1,5 @@
-//! A table as a picture: a panel for each row, in it a dot for each column's median on a line from
-//! the least to the most that was measured.
+//! A table as an SVG: one panel per row; per column a dot at the median on a line from minimum to
+//! maximum.
 
 use super::report::{Spread, figures};
 use std::fmt::Write;
@@ -7,21 +7,21 @@ use std::fmt::Write;
 pub struct Panel {
     pub name: &'static str,
     pub unit: &'static str,
-    /// From the top to the bottom.
+    /// From top to bottom.
     pub points: Vec<Point>,
 }
 
 pub struct Point {
     pub name: &'static str,
     pub spread: Spread,
-    /// Stands out.
+    /// Highlighted.
     pub ours: bool,
 }
 
 /// All lengths are in pixels.
 const PANEL_WIDTH: f64 = 430.0;
 const MARGIN: f64 = 14.0;
-/// Left of the axis are the columns' names, right of it is room for the last figure.
+/// Column names are left of the axis; the space right of it is for the last label.
 const AXIS_FROM: f64 = 116.0;
 const AXIS_TO: f64 = 376.0;
 const HEAD: f64 = 30.0;
@@ -29,17 +29,17 @@ const LINE: f64 = 18.0;
 const FOOT: f64 = 30.0;
 const ACROSS: usize = 2;
 
-/// An axis is logarithmic where the largest value is more than this many times the smallest.
+/// An axis is logarithmic if the largest value exceeds this multiple of the smallest.
 const LINEAR_UP_TO: f64 = 20.0;
 
-/// Colours of GitHub's pages, light and dark.
+/// GitHub's colours, light and dark.
 const STYLE: &str = "text{font:12px system-ui,sans-serif;fill:#1f2328}.name{font-weight:600}.minor{fill:#59636e;font-size:11px}\
     .ground{fill:#ffffff}.grid{stroke:#d1d9e0}.line{stroke:#59636e;stroke-width:2}.dot{fill:#59636e}\
     .ours.line{stroke:#bc4c00}.ours.dot{fill:#bc4c00}\
     @media(prefers-color-scheme:dark){text{fill:#f0f6fc}.minor{fill:#9198a1}.ground{fill:#0d1117}.grid{stroke:#3d444d}\
     .line{stroke:#9198a1}.dot{fill:#9198a1}.ours.line{stroke:#f0883e}.ours.dot{fill:#f0883e}}";
 
-/// Panels of one unit have one axis.
+/// Panels of one unit share one axis.
 pub fn svg(title: &str, panels: &[Panel]) -> String {
     let one_unit = panels.windows(2).all(|pair| pair[0].unit == pair[1].unit);
     let shared = one_unit.then(|| Axis::of(panels));
@@ -128,7 +128,7 @@ struct Axis {
 }
 
 impl Axis {
-    /// With all that was measured on it; with zero, unless it is logarithmic.
+    /// An axis that covers all values, and zero unless it is logarithmic.
     fn of(panels: &[Panel]) -> Axis {
         let spreads = || panels.iter().flat_map(|panel| &panel.points).map(|point| &point.spread);
         let least = spreads().map(|spread| spread.least).fold(f64::INFINITY, f64::min);
@@ -143,7 +143,7 @@ impl Axis {
         Axis { logarithmic: false, from: 0.0, to: (most / step).ceil() * step }
     }
 
-    /// Where a value is, as a part of the axis.
+    /// The position of a value as a fraction of the axis.
     fn part(&self, value: f64) -> f64 {
         match self.logarithmic {
             true => (value / self.from).ln() / (self.to / self.from).ln(),
@@ -164,20 +164,20 @@ impl Axis {
     }
 }
 
-/// 1, 2 and 5 times powers of ten, within these two.
+/// 1, 2 and 5 times powers of ten within the range.
 fn round_values(from: f64, to: f64) -> Vec<f64> {
     let powers = from.log10().floor() as i32 - 1..=to.log10().ceil() as i32;
     let values = powers.flat_map(|power| [1.0, 2.0, 5.0].map(|digit| digit * 10f64.powi(power)));
-    // What is on the end itself may be computed as just beyond it.
+    // Rounding can put a value at the end just beyond it.
     values.filter(|value| (from * (1.0 - 1e-9)..=to * (1.0 + 1e-9)).contains(value)).collect()
 }
 
-/// A round one, of which two to five reach the end.
+/// A round step of which two to five reach the end.
 fn step(end: f64) -> f64 {
     round_values(end / 50.0, end).into_iter().find(|step| end / step <= 5.0 + 1e-9).unwrap_or(end)
 }
 
-/// A round value.
+/// A value as a short label.
 fn short(value: f64) -> String {
     // Sums of tenths are not exact.
     let text = format!("{value:.6}");
@@ -223,7 +223,7 @@ mod tests {
             axis(&[(0.03, 0.03, 0.03), (700.0, 700.0, 700.0)]).ticks(),
             [0.1, 1.0, 10.0, 100.0, 1000.0]
         );
-        // Nothing is on a logarithmic axis that is not above zero.
+        // A logarithmic axis shows positive values only.
         assert!(!axis(&[(0.0, 0.0, 0.0), (7.0, 7.0, 7.0)]).logarithmic);
         assert_eq!(axis(&[(0.0, 0.0, 0.0)]).part(0.0), 0.0);
         assert_eq!(axis(&[]).ticks().len(), 6);

@@ -1,19 +1,19 @@
-//! Whether the machine has anything else to do. What is measured on a busy one says little, and
-//! is not to be published.
+//! Load of the machine by other processes. Figures of a busy machine mean little and are not
+//! published.
 
 use crate::Outcome;
 use std::fs;
 use std::time::Duration;
 
-/// The part of all processors' time that others may take.
+/// Maximum share of processor time for other processes.
 const MOST: f64 = 0.05;
 
-/// How long it is looked at, while no work is under way.
+/// Duration of one sample, taken while no workload runs.
 const LOOK: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub struct Busy {
-    /// One for each time that it was looked at.
+    /// One share per sample.
     parts: Vec<f64>,
 }
 
@@ -36,10 +36,10 @@ impl Busy {
     }
 }
 
-/// Ticks of all processors since the machine started.
+/// Ticks of all processors since boot.
 struct Times {
     all: u64,
-    /// Also while waiting for a disk. What the hypervisor takes is not idle.
+    /// Includes I/O wait; time stolen by the hypervisor is not idle.
     idle: u64,
 }
 
@@ -55,7 +55,7 @@ impl Times {
             .split_whitespace()
             .map(|field| field.parse().ok())
             .collect::<Option<Vec<u64>>>()?;
-        // user, nice, system, idle, iowait, irq, softirq, steal; guests are in user.
+        // user, nice, system, idle, iowait, irq, softirq, steal; guest time is part of user.
         Some(Times { all: ticks.iter().take(8).sum(), idle: ticks.get(3)? + ticks.get(4)? })
     }
 }

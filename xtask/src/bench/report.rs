@@ -1,4 +1,4 @@
-//! What came out, for people and for programs.
+//! Results, as text and as JSON.
 
 use super::place::{Column, Places};
 use super::plot::{self, Panel, Point};
@@ -12,16 +12,16 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One row, with what was measured in each round.
+/// One row, with the measurement of each round.
 pub struct Taken {
     pub row: &'static Row,
     cells: Vec<(Column, Vec<f64>)>,
-    /// What peers could not do, and why.
+    /// Failures of peers, with reasons.
     failures: Vec<(Column, String)>,
 }
 
 impl Taken {
-    /// With those peers that are there.
+    /// A row with columns for the available peers.
     pub fn of(row: &'static Row, peers: &[(Column, String)]) -> Taken {
         let there = row
             .columns
@@ -34,7 +34,7 @@ impl Taken {
         }
     }
 
-    /// Those that are still to be measured.
+    /// Columns that are still measured.
     pub fn columns(&self) -> Vec<Column> {
         self.cells.iter().map(|(column, _)| *column).collect()
     }
@@ -45,7 +45,7 @@ impl Taken {
         }
     }
 
-    /// What it had measured before says nothing any more.
+    /// Drops the earlier measurements of this column, which would mislead.
     pub fn fail(&mut self, column: Column, why: String) {
         self.cells.retain(|(there, _)| *there != column);
         self.failures.push((column, brief(&why)));
@@ -58,7 +58,7 @@ impl Taken {
             .and_then(|(_, values)| Spread::of(values))
     }
 
-    /// Of ebb's median to the best of those that it is held against, and which that is.
+    /// ebb's median relative to the best column of a goal, and that column.
     fn ratio(&self, goal: &Goal) -> Option<(Column, f64)> {
         let ours = self.spread(Column::Ebb)?.median;
         let ratios = goal
@@ -72,7 +72,7 @@ impl Taken {
         }
     }
 
-    /// Of each goal that can be held against something.
+    /// All goals with a column to compare with.
     fn reached(&self) -> Vec<Reached> {
         let reached = |goal: &Goal| {
             self.ratio(goal).map(|(against, ratio)| Reached { against, ratio, bound: goal.bound })
@@ -111,10 +111,10 @@ pub struct Report {
     taken: Vec<Taken>,
     columns: Vec<Column>,
     busy: bool,
-    /// The part of the machine that others had, at the worst.
+    /// The largest share of the machine that other processes used.
     others: f64,
     machine: Vec<(&'static str, String)>,
-    /// Peers that were asked for.
+    /// Requested peers that were not available.
     absent: Vec<(Column, String)>,
 }
 
@@ -287,8 +287,7 @@ impl Report {
         plot::svg(&name_of(self.table), &panels.collect::<Vec<_>>())
     }
 
-    /// Puts the table into a page, in place of an older one, and its plot into a directory of the
-    /// page's name.
+    /// Replaces the table in a page, and writes its plot into a directory with the page's name.
     pub fn publish(&self, path: &Path) -> Outcome<()> {
         let page = std::fs::read_to_string(path)
             .map_err(|error| format!("{}: {error}", path.display()))?;
@@ -303,7 +302,7 @@ impl Report {
     }
 }
 
-/// The page with a new text between the marks of the table.
+/// The page with `text` between the marks of the table.
 fn replaced(page: &str, table: &str, text: &str) -> Option<String> {
     let (begin, end) = (format!("<!-- bench {table} -->\n"), format!("<!-- end {table} -->"));
     let (before, rest) = page.split_once(&begin)?;
@@ -311,14 +310,13 @@ fn replaced(page: &str, table: &str, text: &str) -> Option<String> {
     Some(format!("{before}{begin}{text}{end}{after}"))
 }
 
-/// What the processors share; nothing where the kernel does not say.
+/// Size of the shared processor cache; empty if the kernel does not report it.
 fn last_cache() -> String {
     let said = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size");
     said.map_or_else(|_| "unknown".into(), |size| size.trim().to_owned())
 }
 
-/// Whether a machine gives memory back that looks unused (DAMON): it takes pages of files that are
-/// cached, too.
+/// Whether DAMON reclaims idle memory on this machine, which includes the page cache.
 fn pages_out() -> bool {
     let Ok(kdamonds) = std::fs::read_dir("/sys/kernel/mm/damon/admin/kdamonds") else {
         return false;
@@ -337,7 +335,7 @@ fn shown(spread: &Spread) -> String {
     format!("{median} ({least}–{most})")
 }
 
-/// Three figures.
+/// Three significant digits.
 pub fn figures(value: f64) -> String {
     match value {
         100.0.. => format!("{value:.0}"),
@@ -354,11 +352,11 @@ fn bound(bound: Bound) -> String {
     }
 }
 
-/// What directories of a run begin with.
+/// Prefix of a run's directories.
 const SCRATCH: &str = "/ebb-bench-";
 
-/// Why something failed, as it can stand in a page: its first line, with paths as they are below
-/// the places of the run.
+/// The first line of an error, with paths relative to the run's directory, so that it can be
+/// published.
 fn brief(why: &str) -> String {
     let line = why.lines().next().unwrap_or_default();
     let words = line.split(' ').map(|word| {

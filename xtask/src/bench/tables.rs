@@ -1,4 +1,4 @@
-//! The tables: which work, where, and what ebb is to reach.
+//! The tables: workloads, columns and goals.
 
 use super::line::Line;
 use super::place::{BUCKET_PEERS, CLUSTER_PEERS, Column, Places, Setup};
@@ -13,37 +13,37 @@ use std::time::Duration;
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Table {
-    /// What machine and kernel can do.
+    /// Limits of machine and kernel.
     Limits,
-    /// Bytes of files, and small files.
+    /// File data, and small files.
     Files,
     /// Names and attributes.
     Metadata,
-    /// What comes from the bucket, and what goes there.
+    /// Downloads from the bucket, and uploads.
     Bucket,
-    /// The same with a store as far away as stores are.
+    /// The same over a network with a realistic delay.
     Far,
-    /// A service that reads its model when it starts.
+    /// A service that reads its model.
     Model,
-    /// A slow bucket, and sets smaller and larger than the cache.
+    /// A slow bucket, and file sets smaller and larger than the cache.
     Cache,
-    /// Sizes of requests.
+    /// Request sizes.
     Chunks,
 }
 
 pub struct Row {
     pub name: &'static str,
     pub unit: &'static str,
-    /// Peers among them only where they are there.
+    /// Unavailable peers are skipped.
     pub columns: &'static [Column],
-    /// Of the column `ebb`.
+    /// Goals of the column `ebb`.
     pub goals: &'static [Goal],
     /// More is better, unless the unit is seconds.
     pub measure: fn(&mut Places, Column) -> Outcome<f64>,
 }
 
 pub struct Goal {
-    /// The best of these that are there.
+    /// The best available one of these counts.
     pub against: &'static [Column],
     pub bound: Bound,
 }
@@ -129,7 +129,7 @@ const WITH_PASSTHROUGH: &[Column] = &[
 ];
 const WITH_NOOP: &[Column] =
     &[Native, Noop, Ebb, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
-/// Not rclone, whose mount waits for ever for one of these in some runs.
+/// Without rclone, whose mount hangs on one of these in some runs.
 const WITH_LOGS: &[Column] =
     &[Native, Ebb, S3fs, JuiceFs, GeeseFs, Mountpoint, ZeroFs, MooseFs, SeaweedFs];
 const WITH_CURL: &[Column] = &[Ebb, Curl, S3fs, Rclone, JuiceFs, GeeseFs, Mountpoint, ZeroFs];
@@ -286,7 +286,7 @@ const BUCKET: &[Row] = &[
     WRITE_BACK,
 ];
 
-/// Goals that a machine with two processors cannot show beside a server of its own.
+/// Goals that two processors cannot show while they also run the S3 server are left out.
 const FAR: &[Row] = &[
     SEQUENTIAL,
     BEGINNINGS,

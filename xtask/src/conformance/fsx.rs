@@ -11,7 +11,7 @@ use std::time::Instant;
 
 const VERSION: &str = "0.3.2";
 
-/// Each read through a mapping keeps it, until the process may have no more of them.
+/// Unmaps each mapping after its read; otherwise the process reaches its limit of mappings.
 const GIVES_BACK: Change = Change {
     file: "src/main.rs",
     from: "self.check_eofpage(offset, p.as_ptr(), size);\n        }",
@@ -19,7 +19,7 @@ const GIVES_BACK: Change = Change {
         map_size).unwrap();\n        }",
 };
 
-/// A file and the node that holds it.
+/// A file, and the node that stores it.
 struct Setting {
     name: &'static str,
     file_bytes: u64,
@@ -28,7 +28,7 @@ struct Setting {
 
 const SETTINGS: [Setting; 2] = [
     Setting { name: "file of 1 MiB", file_bytes: 1 << 20, flags: &[] },
-    // Neither what is clean nor what is dirty of the file has room at one time.
+    // The cache holds neither the clean nor the dirty bytes of the file at once.
     Setting {
         name: "file of 48 MiB, cache of 20 MiB",
         file_bytes: 48 << 20,
@@ -36,7 +36,7 @@ const SETTINGS: [Setting; 2] = [
     },
 ];
 
-/// Everything that fsx can do. It takes the EINVAL of a posix_fallocate of nothing for a failure.
+/// All operations of fsx. It treats EINVAL of an empty posix_fallocate as a failure.
 const OPERATIONS: &str = r#"
 [opsize]
 min = 1

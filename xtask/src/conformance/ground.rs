@@ -7,22 +7,22 @@ use crate::{Outcome, name_of, tool};
 use std::fs;
 use std::path::PathBuf;
 
-/// Programs that run as anybody, ask for every kind of file and check permissions.
+/// For suites that run as several users, create every file type and check permissions.
 pub const OPTIONS: &str = "allow_other,default_permissions,dev,suid";
 
-/// The name of this machine's disk among the grounds.
+/// The name of this machine's disk in results.
 pub const DISK: &str = "disk";
 
 pub struct Ground {
     pub name: String,
-    /// Empty at first, the suite's to fill.
+    /// Empty at first, for the suite's files.
     pub dir: PathBuf,
-    /// None on this machine's disk.
+    /// `None` on this machine's disk.
     pub rig: Option<Rig>,
 }
 
-/// Runs a suite on this machine's disk, unless that is left out, and on a fresh mount of each
-/// shape, whose `fsck` is to be clean afterwards. `flags` are the node's.
+/// Runs a suite on this machine's disk, unless it is left out, and on a fresh mount of each shape,
+/// followed by `fsck`. `flags` go to the node.
 pub fn everywhere<T>(
     on: &Mounts,
     flags: &[&str],
@@ -63,8 +63,8 @@ pub fn everywhere<T>(
 }
 
 impl Ground {
-    /// Unmounts, and mounts again with nothing but what the bucket holds. Nothing happens to a
-    /// disk.
+    /// Unmounts, and mounts again with an empty data directory, so that only the bucket's state is
+    /// left. No effect on a disk.
     pub fn forget_all_but_the_bucket(&mut self) -> Outcome<()> {
         if let Some(rig) = &mut self.rig {
             rig.umount()?;
@@ -74,7 +74,7 @@ impl Ground {
         Ok(())
     }
 
-    /// What `ebb fsck` finds of a mount is an error.
+    /// Fails on any finding of `ebb fsck`.
     pub fn fsck(&self) -> Outcome<()> {
         self.rig.as_ref().map_or(Ok(()), Rig::fsck)
     }

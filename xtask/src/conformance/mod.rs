@@ -1,4 +1,4 @@
-//! Programs of others on real mounts, and the same on this machine's disk as the yardstick.
+//! Other projects' suites on real mounts, with this machine's disk as the reference.
 
 mod fsx;
 mod ground;
@@ -17,7 +17,7 @@ use results::{Results, Verdict};
 
 #[derive(Subcommand)]
 pub enum Suite {
-    /// pjdfstest (the Rust crate), beside the file system of this machine's disk.
+    /// pjdfstest (the Rust crate), compared with this machine's disk.
     Pjdfstest {
         #[command(flatten)]
         on: Mounts,
@@ -31,11 +31,11 @@ pub enum Suite {
         /// The first seed.
         #[arg(long, default_value_t = 1)]
         from: u64,
-        /// Of each seed.
+        /// Operations per seed.
         #[arg(long, default_value_t = 10_000)]
         operations: u64,
     },
-    /// posixtest, the suite that go-fuse tests its own file systems with.
+    /// posixtest, go-fuse's suite for file systems.
     Posixtest {
         #[command(flatten)]
         on: Mounts,
@@ -44,28 +44,28 @@ pub enum Suite {
     Programs {
         #[command(flatten)]
         on: Mounts,
-        /// All if none is named.
+        /// Programs to run; all by default.
         #[arg(long, value_enum, default_values_t = programs::Program::value_variants(), hide_default_value = true)]
         only: Vec<programs::Program>,
-        /// How often databases are killed, SQLite's writers with each kind of journal.
+        /// Kills of each database, and of SQLite's writers with each journal mode.
         #[arg(long, default_value_t = 10)]
         kills: u32,
     },
-    /// stress-ng's class for file systems.
+    /// stress-ng's class of file system stressors.
     StressNg {
         #[command(flatten)]
         on: Mounts,
-        /// Stressors; all if none is named.
+        /// Stressors; all by default.
         #[arg(long)]
         only: Vec<String>,
-        /// For each.
+        /// Seconds for each.
         #[arg(long, default_value_t = 3)]
         seconds: u64,
     },
-    /// The clauses of the bucket port and a real mount over the emulators of other clouds, or other
-    /// servers of S3.
+    /// The clauses of the bucket port and a real mount, over emulators of other clouds or other S3
+    /// servers.
     Stores {
-        /// The emulators if none is named.
+        /// Servers; the emulators by default.
         #[arg(long, value_enum, default_values_t = stores::Server::USUAL, hide_default_value = true)]
         only: Vec<stores::Server>,
         #[arg(long)]
@@ -76,12 +76,12 @@ pub enum Suite {
 /// Where a suite runs.
 #[derive(Args)]
 pub struct Mounts {
-    /// Which shapes to try; all, one after the other, if none is named.
+    /// Shapes to test; all by default.
     #[arg(long, value_enum, default_values_t = Shape::value_variants(), hide_default_value = true)]
     mount: Vec<Shape>,
     #[arg(long)]
     release: bool,
-    /// Leave out this machine's disk, which excuses mounts of what it does not pass itself.
+    /// Skip this machine's disk, whose own failures excuse the same failures of mounts.
     #[arg(long)]
     mounts_only: bool,
 }

@@ -1,4 +1,4 @@
-//! pjdfstest on real mounts, beside the file system of this machine's disk in the same run.
+//! pjdfstest on real mounts, compared with this machine's disk in the same run.
 
 use super::{Mounts, Results, Verdict, ground, results};
 use crate::{Outcome, tool};
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 const VERSION: &str = "0.2.2";
 
-/// What the suite is to find; of users it takes two that every Debian has.
+/// The suite's configuration; it uses two users that every Debian has.
 const CONFIG: &str = r#"
 [features]
 posix_fallocate = {}
@@ -37,8 +37,8 @@ pub fn run(on: &Mounts) -> Outcome<()> {
 
     let results = ground::everywhere(on, &[], |ground| {
         let mut result = run_at(&mut Command::new(&suite), &config, &ground.dir)?;
-        // By themselves: tests before them leave files open for writing, which no file system
-        // lets become read-only. This machine's disk is not remounted.
+        // Run separately: other tests leave files open for writing, which prevents a read-only
+        // remount. This machine's disk is not remounted.
         if ground.rig.is_some() {
             let remounted =
                 run_at(with_helpers(&suite, &helpers).arg("erofs"), &remounting, &ground.dir)?;
@@ -51,7 +51,7 @@ pub fn run(on: &Mounts) -> Outcome<()> {
     results::judge("pjdfstest", &results)
 }
 
-/// A directory with what mount(8) calls to remount.
+/// A directory with the helpers of mount(8) for a remount.
 fn helpers(place: &Path, binaries: &Path) -> Outcome<PathBuf> {
     let dir = place.join("sbin");
     fs::create_dir_all(&dir)?;
@@ -63,7 +63,7 @@ fn helpers(place: &Path, binaries: &Path) -> Outcome<PathBuf> {
     Ok(dir)
 }
 
-/// The suite where mount(8) finds those helpers: in a mount namespace of its own.
+/// The suite in a mount namespace in which mount(8) finds those helpers.
 fn with_helpers(suite: &Path, helpers: &Path) -> Command {
     let mut command = Command::new("unshare");
     let script = r#"mount -t overlay overlay -o lowerdir="$0":/usr/sbin /usr/sbin && exec "$@""#;

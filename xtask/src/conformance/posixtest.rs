@@ -1,4 +1,4 @@
-//! posixtest: what go-fuse asks of a file system, as a Go program that is built here.
+//! posixtest, go-fuse's suite, in a Go program that is built here.
 
 use super::{Mounts, Results, Verdict, ground, results};
 use crate::{Outcome, tool};
@@ -10,8 +10,8 @@ use std::time::Instant;
 const MODULE: &str = "github.com/hanwen/go-fuse/v2";
 const VERSION: &str = "v2.12.1";
 
-/// Every case, each in a directory of its own. The module has such a driver, which leaves out
-/// two cases; here only those of EXCLUDED are left out.
+/// Runs every case in a directory of its own. The module's own driver skips two cases; this one
+/// skips only EXCLUDED.
 const DRIVER: &str = r#"package driver
 
 import (
@@ -44,8 +44,8 @@ func TestAll(t *testing.T) {
 /// Fails on every file system: it expects two POSIX record locks of one process to conflict.
 const EXCLUDED: &str = "FcntlFlockLocksFile";
 
-/// Looks for a server that follows a symbolic link itself. On the disk /etc/passwd and the
-/// directory of the test are on one device, which it takes for that.
+/// Detects servers that follow a symbolic link themselves. On the disk it gives a false alarm,
+/// since /etc/passwd and the test directory are on one device.
 const EXCLUDED_ON_DISK: &str = "OpenSymlinkRace";
 
 pub fn run(on: &Mounts) -> Outcome<()> {
@@ -105,7 +105,7 @@ fn run_at(program: &Path, dir: &Path, excluded: &str) -> Outcome<Results> {
             None => said.push(line.trim().to_owned()),
         }
     }
-    // A case that ends the process is none of those that were read.
+    // A case that ends the process prints no result.
     let came_to_an_end = text.lines().any(|line| line == "PASS" || line == "FAIL");
     if came_to_an_end && results.cases.len() >= LEAST {
         return Ok(results);
@@ -130,5 +130,5 @@ fn verdict(line: &str) -> Option<(String, Verdict)> {
     Some((name.to_owned(), verdict))
 }
 
-/// Cases of this version without the excluded ones: fewer mean that the driver ran none.
+/// Cases of this version without the excluded ones; fewer mean that the driver ran none.
 const LEAST: usize = 30;

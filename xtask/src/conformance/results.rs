@@ -1,4 +1,4 @@
-//! What a suite found, case by case.
+//! Results of a suite, case by case.
 
 use super::ground::DISK;
 use crate::{Outcome, tool};
@@ -10,7 +10,7 @@ use std::{fmt, fs};
 pub enum Verdict {
     Passed,
     Skipped,
-    /// With what the suite says of it, which may be nothing.
+    /// With the suite's message, which can be empty.
     Failed(String),
 }
 
@@ -47,7 +47,7 @@ impl Results {
     }
 }
 
-/// Prints a row for each ground and every failure, and keeps all cases in a file.
+/// Prints a row per place and every failure, and writes all cases to a file.
 fn publish(suite: &str, results: &[(String, Results)]) -> Outcome<()> {
     println!("{:<14} {:>7} {:>7} {:>8} {:>8}", "mount", "passed", "failed", "skipped", "seconds");
     for (name, result) in results {
@@ -76,9 +76,8 @@ fn publish(suite: &str, results: &[(String, Results)]) -> Outcome<()> {
     Ok(())
 }
 
-/// Publishes, and fails if a mount does not pass what the disk passes, or fails in what the disk
-/// does not fail in. Where the disk was left out nothing but conformance/exclusions.toml is an
-/// excuse.
+/// Publishes the results, and fails if a mount fails a case, or skips one, that the disk passes.
+/// Without the disk, only conformance/exclusions.toml excuses a failure.
 pub fn judge(suite: &str, results: &[(String, Results)]) -> Outcome<()> {
     publish(suite, results)?;
     let excluded = excluded(suite)?;
@@ -103,7 +102,7 @@ pub fn judge(suite: &str, results: &[(String, Results)]) -> Outcome<()> {
     }
 }
 
-/// Cases that need not be run, though the disk passes them.
+/// Cases that may be skipped although the disk passes them.
 fn excluded(suite: &str) -> Outcome<BTreeSet<String>> {
     let reasons: BTreeMap<String, BTreeMap<String, String>> = toml::from_str(EXCLUSIONS)?;
     let reasons = reasons.get(suite).cloned().unwrap_or_default();
@@ -162,8 +161,8 @@ mod tests {
         Verdict::Failed(String::new())
     }
 
-    /// Situation: a suite on the disk and on a mount. Danger: what a mount leaves out is taken for
-    /// passed. Expectation: what the disk passes is passed, and failures are those of the disk.
+    /// Situation: a suite on the disk and on a mount. Danger: a case that a mount skips counts as
+    /// passed. Expectation: the mount must pass each case that the disk passes, and only those.
     #[test]
     fn what_the_disk_passes_is_neither_skipped_nor_missing() {
         use Verdict::{Passed, Skipped};
@@ -195,8 +194,8 @@ mod tests {
         assert!(unexcused(&alike, Some(&disk), &none).is_empty());
     }
 
-    /// Situation: a case is excluded. Danger: that hides its failure, too. Expectation: it may be
-    /// left out, and must not fail.
+    /// Situation: an excluded case. Danger: the exclusion hides a failure. Expectation: the case
+    /// may be skipped, but must not fail.
     #[test]
     fn what_is_excluded_may_be_left_out_and_may_not_fail() {
         let disk =
@@ -206,8 +205,8 @@ mod tests {
         assert_eq!(unexcused(&mount, Some(&disk), &excluded), ["b"]);
     }
 
-    /// Situation: a run without the disk. Danger: there is nothing to compare with, and everything
-    /// passes. Expectation: what is not passed is excluded.
+    /// Situation: a run without the disk. Danger: without a reference everything passes.
+    /// Expectation: each case passes or is excluded.
     #[test]
     fn without_the_disk_all_is_to_be_passed() {
         let mount = results([("a", Verdict::Passed), ("b", Verdict::Skipped), ("c", failed())]);

@@ -1,6 +1,6 @@
-//! Stores as far as they can be had here: the emulators that are published for Google Cloud Storage
-//! and Azure blobs, and servers of S3, in pinned versions. Each passes the clauses of the port, and
-//! a real mount over it brings every byte back.
+//! Other stores in pinned versions: the published emulators of Google Cloud Storage and Azure
+//! blobs, and S3 servers. Each passes the clauses of the bucket port, and a real mount over it
+//! returns every byte.
 
 use crate::rig::{Rig, Shape, Store};
 use crate::tree;
@@ -16,20 +16,19 @@ use std::time::{Duration, Instant};
 pub enum Server {
     /// fake-gcs-server, a Go module.
     Gcs,
-    /// Azurite, a package of npm.
+    /// Azurite, an npm package.
     Azure,
-    /// A server of S3, a Go module.
+    /// An S3 server, a Go module.
     Minio,
-    /// A server of S3 over a directory, a Go module.
+    /// An S3 server over a directory, a Go module.
     Versitygw,
 }
 
 impl Server {
-    /// Where none is named. The others take minutes to build, and S3 is what all other tests are
-    /// over.
+    /// The default. The others take minutes to build, and most other tests cover S3.
     pub const USUAL: [Server; 2] = [Server::Gcs, Server::Azure];
 
-    /// The tests that ask it.
+    /// The tests that run against it.
     fn tests(self) -> &'static str {
         match self {
             Server::Gcs => "gcs",
@@ -38,7 +37,7 @@ impl Server {
         }
     }
 
-    /// Clauses of the port that it is known not to keep (docs/conformance.md).
+    /// Clauses of the port that it is known to break (docs/conformance.md).
     fn known(self) -> &'static str {
         match self {
             Server::Minio => "a_file_and_its_directory,directories_come_once",
@@ -47,7 +46,7 @@ impl Server {
         }
     }
 
-    /// Installs the server below the target directory, unless it is there, and gives its program.
+    /// Installs the server below the target directory, if needed; returns its program.
     fn install(self) -> Outcome<PathBuf> {
         match self {
             Server::Gcs => {
@@ -92,7 +91,7 @@ impl Server {
         }
     }
 
-    /// Starts it with one empty bucket, and everything that belongs to it below `place`.
+    /// Starts it with one empty bucket, and all its files below `place`.
     fn start(self, program: &Path, place: &Path) -> Outcome<Running> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let address = format!("127.0.0.1:{port}");
@@ -164,7 +163,7 @@ impl Server {
             TcpStream::connect(&address).is_ok()
         })?;
         if self == Server::Azure {
-            // Nobody but a request that is signed makes a container.
+            // Only a signed request can create a container.
             tool::run(
                 Command::new("node")
                     .args(["-e", CREATE_CONTAINER])
@@ -172,7 +171,8 @@ impl Server {
             )?;
         }
         if self.tests() == "s3" {
-            // A bucket is a directory to both of them, which MinIO wants to find empty at first.
+            // For both a bucket is a directory, and MinIO requires an empty root at its first
+            // start.
             running.wait_until("has made its own files", || {
                 self != Server::Minio || objects.join(".minio.sys/format.json").exists()
             })?;
@@ -190,10 +190,10 @@ impl Server {
     }
 }
 
-/// One that runs until this is dropped.
+/// A server that runs until this is dropped.
 struct Running {
     child: Child,
-    /// By which `ebb` finds it.
+    /// Settings by which `ebb` finds it.
     environment: Vec<(&'static str, String)>,
     log: PathBuf,
 }
@@ -218,7 +218,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have ended already.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -250,7 +250,7 @@ pub fn run(servers: &[Server], release: bool) -> Outcome<()> {
     Ok(())
 }
 
-/// The clauses that every bucket keeps. Built as all tests are, so that nothing is built twice.
+/// The clauses that every bucket keeps. Built like all tests, so that nothing is built twice.
 fn clauses(server: Server, running: &Running) -> Outcome<()> {
     let mut command = Command::new(tool::cargo());
     command
@@ -269,7 +269,7 @@ fn clauses(server: Server, running: &Running) -> Outcome<()> {
     tool::run(command.envs(running.environment.iter().cloned()))
 }
 
-/// What is written through a mount is there for a mount that knows nothing but the bucket.
+/// Files written through one mount are read by a second one that starts from the bucket alone.
 fn round_trip(server: Server, running: &Running, binaries: &Path) -> Outcome<()> {
     let store = Store::of(server.url("mount"), running.environment.clone());
     let mut rig = Rig::over(Shape::EmbeddedDir, &name_of(server), store, binaries)?;
@@ -296,7 +296,7 @@ fn round_trip(server: Server, running: &Running, binaries: &Path) -> Outcome<()>
     rig.umount()
 }
 
-/// Files of every length that is treated in its own way, and names that are no keys.
+/// Files of all lengths with a case of their own, and names that are not valid keys.
 fn write(root: &Path) -> Outcome<()> {
     for dir in ["d/e/f", "leer é", "odd"] {
         fs::create_dir_all(root.join(dir))?;
@@ -316,7 +316,7 @@ fn write(root: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// What replaces, renames and removes objects.
+/// Replaces, renames and removes objects.
 fn change(root: &Path) -> Outcome<()> {
     fs::rename(root.join("d/e"), root.join("moved"))?;
     fs::rename(root.join("d/block"), root.join("empty"))?;
@@ -350,7 +350,7 @@ fn go_install(program: &str, module: &str, version: &str) -> Outcome<PathBuf> {
     Ok(installed)
 }
 
-/// By which a server of S3 is found: by mounts, and by the tests.
+/// Settings of an S3 server, for mounts and for tests.
 fn of_s3(address: &str) -> Vec<(&'static str, String)> {
     let endpoint = format!("http://{address}");
     let keys =
@@ -386,5 +386,5 @@ fetch(`${url.origin}${path}?restype=container`, { method: "PUT", headers }).then
 });
 "#;
 const BUCKET: &str = "ebb-test";
-/// How long a server may take to start.
+/// Time limit for the start of a server.
 const PATIENCE: Duration = Duration::from_secs(30);

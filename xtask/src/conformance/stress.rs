@@ -1,4 +1,4 @@
-//! stress-ng: everything of its class for file systems, each for some seconds.
+//! stress-ng: every stressor of its file system class, for some seconds each.
 
 use super::{Mounts, Results, Verdict, ground, results};
 use crate::{Outcome, tool};
@@ -60,7 +60,7 @@ fn stress(stressor: &str, seconds: u64, dir: &Path) -> Outcome<Verdict> {
         .collect();
     Ok(match output.status.code() {
         Some(0) if said.is_empty() => Verdict::Passed,
-        // Not enough resources here, or not made for this machine.
+        // Too few resources, or not built for this machine.
         Some(3 | 4) => Verdict::Skipped,
         _ => Verdict::Failed(format!(
             "{}: {}",

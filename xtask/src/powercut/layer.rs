@@ -1,4 +1,4 @@
-//! A [`Disk`] mounted: real processes use it, and it can be switched off under them.
+//! A mounted [`Disk`] for real processes, which can lose power while they use it.
 
 use super::disk::{Disk, Id, Lost, Stat};
 use crate::Outcome;
@@ -27,7 +27,7 @@ pub struct Layer {
 
 struct Power {
     disk: Disk,
-    /// Whoever asks for anything waits.
+    /// Without power, no request gets an answer.
     off: bool,
 }
 
@@ -45,21 +45,21 @@ impl Layer {
         Ok(layer)
     }
 
-    /// From this moment nothing is answered, and nothing that is asked has an effect.
+    /// Cuts the power: from now on no request has an effect or an answer.
     pub fn switch_off(&self) {
         self.lock().off = true;
     }
 
-    /// Takes the mount away. Who waits for an answer gets an error, and should be dead: a
-    /// process that has been killed does not end before.
+    /// Unmounts. Pending requests fail; the processes that wait for them must be dead already,
+    /// since a killed process does not end before its request does.
     pub fn take_away(&mut self) -> Outcome<()> {
         let Some(Serving { end, thread }) = self.serving.take() else { return Ok(()) };
-        // It may have ended by itself, and says why below.
+        // It may have ended by itself; the reason is returned below.
         end.send(()).ok();
         Ok(thread.join().map_err(|_| "the layer panicked")??)
     }
 
-    /// Loses what was not forced, and mounts what is left.
+    /// Drops what was not forced, and mounts the rest.
     pub fn come_back(&mut self, seed: u64) -> Outcome<Lost> {
         let lost = self.lock().disk.cut(seed)?;
         self.lock().off = false;
@@ -67,7 +67,7 @@ impl Layer {
         Ok(lost)
     }
 
-    /// Leaves the files under their names, for somebody to look at.
+    /// Copies the files to a plain directory for inspection.
     pub fn lay_out(&self, tree: &Path) -> io::Result<()> {
         self.lock().disk.lay_out(tree)
     }
@@ -94,7 +94,7 @@ impl Layer {
 
 impl Drop for Layer {
     fn drop(&mut self) {
-        // Whatever went wrong has been told by now.
+        // Errors have been reported already.
         self.take_away().ok();
     }
 }
@@ -103,7 +103,7 @@ fn lock(power: &Mutex<Power>) -> MutexGuard<'_, Power> {
     power.lock().expect("nobody panics who has the disk")
 }
 
-/// Serves until it is told to end; `tell` says that the mount can be used.
+/// Serves until it is told to end; signals `tell` when the mount is usable.
 fn serve(
     point: &Path,
     power: Arc<Mutex<Power>>,
@@ -122,7 +122,7 @@ fn serve(
         tell.send(()).map_err(|_| "nobody waits for the layer")?;
         tokio::select! {
             served = session.serve(&fs, pending(), Duration::ZERO) => served.map(drop).map_err(|error| error.to_string()),
-            // What is under way is dropped, which ends the connection.
+            // Dropping pending requests ends the connection.
             _ = ended => Ok(()),
         }
     })
@@ -130,16 +130,16 @@ fn serve(
 
 struct Service {
     power: Arc<Mutex<Power>>,
-    /// Directories that are open, as they were then.
+    /// Contents of open directories at the time of their open.
     listed: RefCell<BTreeMap<Handle, Vec<(OsString, Id)>>>,
     last: RefCell<Handle>,
 }
 
-/// Nobody else changes anything.
+/// No other process changes anything.
 const TTL: Duration = Duration::from_secs(3600);
 
 impl Service {
-    /// Does something while there is power, or never answers.
+    /// Runs `act` while there is power, otherwise never answers.
     async fn with<T>(&self, act: impl FnOnce(&mut Disk) -> io::Result<T>) -> Result<T, Errno> {
         let done = {
             let mut power = lock(&self.power);

@@ -1,7 +1,7 @@
-//! A machine that loses power and boots again, as far as its processes can tell.
+//! A machine that loses power and boots again, from the view of its processes.
 //!
-//! A node tells a power cut from the death of its process by the machine's boot id. So everything
-//! happens in a mount namespace of its own, where a file stands in for the kernel's.
+//! A node distinguishes a power cut from a process death by the boot id. Therefore the test runs in
+//! its own mount namespace, in which a file replaces the kernel's boot id.
 
 use crate::rng::Rng;
 use crate::{Outcome, mounts};
@@ -13,13 +13,13 @@ use std::path::{Path, PathBuf};
 
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What stands in for the kernel's boot id in this process and its children.
+/// The replacement of the kernel's boot id, for this process and its children.
 pub struct Boot {
     file: PathBuf,
 }
 
 impl Boot {
-    /// Before there are other threads: they would see the machine as it is.
+    /// Call before other threads exist: they would keep the original namespace.
     pub fn first(dir: &Path, binaries: &Path, rng: &mut Rng) -> Outcome<Boot> {
         let why = |error| format!("a mount namespace is needed, which is root's to make: {error}");
         // SAFETY: unshare takes plain integers.
@@ -38,7 +38,7 @@ impl Boot {
         Ok(boot)
     }
 
-    /// The machine boots again.
+    /// Boots the machine again.
     pub fn again(&self, rng: &mut Rng) -> Outcome<()> {
         let id = (u128::from(rng.draw()) << 64) | u128::from(rng.draw());
         let hex = format!("{id:032x}");
@@ -47,8 +47,8 @@ impl Boot {
     }
 }
 
-/// Gives up what else is mounted on the machine: in here it would stay mounted, and its device
-/// busy, after its owner has taken it away.
+/// Unmounts the machine's other mounts in this namespace: a copy here would keep their devices busy
+/// after their owner has unmounted them.
 fn let_go(needed: &[PathBuf]) -> Outcome<()> {
     for point in mounts::of(std::process::id())?.iter().rev() {
         if SYSTEM.iter().any(|system| point.starts_with(system))
@@ -57,7 +57,7 @@ fn let_go(needed: &[PathBuf]) -> Outcome<()> {
             continue;
         }
         match detach(point) {
-            // Hidden under another one, or gone with that.
+            // Hidden by another mount, or already unmounted with it.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {}
             detached => detached?,
         }
@@ -65,7 +65,7 @@ fn let_go(needed: &[PathBuf]) -> Outcome<()> {
     Ok(())
 }
 
-/// Kept with all that is mounted below them.
+/// Kept, with all mounts below.
 const SYSTEM: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 fn mount(source: Option<&Path>, target: &Path, flags: libc::c_ulong) -> io::Result<()> {
@@ -73,7 +73,8 @@ fn mount(source: Option<&Path>, target: &Path, flags: libc::c_ulong) -> io::Resu
     let source = source.map(string).transpose()?;
     let target = string(target)?;
     let source = source.as_ref().map_or(std::ptr::null(), |source| source.as_ptr());
-    // SAFETY: the strings end in NUL and outlive the call; neither a type nor data is looked at.
+    // SAFETY: the strings end in NUL and outlive the call; type and data are unused for these
+    // flags.
     cvt(unsafe { libc::mount(source, target.as_ptr(), std::ptr::null(), flags, std::ptr::null()) })
 }
 

@@ -1,10 +1,11 @@
 //! Power cuts under load, on real processes: the node's data directory is on a disk that loses
-//! what was not forced ([`disk`]), and the machine that had it boots again.
+//! unforced changes ([`disk`]), and its machine boots again.
 //!
-//! Where mount and node are on that machine, what S-2 and S-4 promise of forced operations
-//! must hold afterwards; where only the node is, everything that was acknowledged, because its
-//! client has lived on and repeats it, and no application may have seen an error; and everything
-//! too where both were stopped before.
+//! Guarantees checked afterwards:
+//! - mount and node on that machine: S-2 and S-4 for forced operations;
+//! - only the node on that machine: every acknowledged operation, because the client survives and
+//!   replays it, and no application sees an error;
+//! - both stopped cleanly before: every acknowledged operation.
 
 mod disk;
 mod layer;
@@ -39,7 +40,7 @@ pub fn run(rounds: &Rounds) -> Outcome<()> {
         let mut site = Site::new(*shape, &binaries, &boot, Rng(rng.draw()))?;
         if rounds.planted {
             site.rig.store.environment.push(("EBB_PLANTED", "skipped-fsync".into()));
-            // A client that lives on makes up for it.
+            // A surviving client would repair the loss.
             site.always_both = true;
         }
         let outcome = site.run(rounds.rounds);
@@ -50,13 +51,13 @@ pub fn run(rounds: &Rounds) -> Outcome<()> {
 
 /// A mount whose node is on a machine that loses power.
 struct Site<'a> {
-    // Dropped in this order: whoever waits for the disk gets an error before he is killed.
+    // Drop order: a process that waits for the disk must get an error before it is killed.
     layer: Layer,
     rig: Rig,
     boot: &'a Boot,
     rng: Rng,
     tally: Tally,
-    /// The mount's machine is the node's.
+    /// The mount is on the node's machine.
     always_both: bool,
 }
 
@@ -75,7 +76,7 @@ enum Victim {
     Both,
     /// The node; its client is on another machine.
     Node,
-    /// Both, after they were stopped in good order.
+    /// Both, after a clean stop.
     Stopped,
 }
 
@@ -85,7 +86,7 @@ impl Site<'_> {
         let point = rig.dir.join("disk");
         fs::create_dir(&point)?;
         let layer = Layer::new(&rig.dir.join("platter"), &point)?;
-        // Directories that it makes itself, a bucket that is busy, and a cache that is soon full.
+        // A nested data directory, frequent uploads, and a small cache.
         let rig = rig.with_data(point.join("ebb/data")).with(&[
             "--flush-interval",
             "1s",
@@ -108,14 +109,14 @@ impl Site<'_> {
         for round in 0..rounds {
             let victim = self.draw();
             let at_work = crew.start();
-            // At times long enough for the node to force by itself.
+            // Sometimes long enough for the node's own force.
             let rarely = if self.rng.below(8) == 0 { 3000 } else { 600 };
             sleep(Duration::from_millis(20 + self.rng.below(rarely)));
             let moment = format!("round {round}, {victim:?} without power");
             crew = self.cut_under(at_work, victim).map_err(at(&moment))?;
             self.judge(&mut crew, victim).map_err(at(&moment))?;
         }
-        // What the bucket holds is the same again.
+        // The bucket holds the same again.
         self.rig.umount()?;
         self.rig.drop_cache()?;
         self.rig.mount("")?;
@@ -140,7 +141,7 @@ impl Site<'_> {
         }
     }
 
-    /// Cuts the power while others work, and has everything running again.
+    /// Cuts the power while the workers run, and restarts everything.
     fn cut_under(&mut self, at_work: AtWork, victim: Victim) -> Outcome<Crew> {
         if victim == Victim::Stopped {
             let crew = at_work.stop()?;
@@ -154,7 +155,7 @@ impl Site<'_> {
         let crew = match victim {
             Victim::Node => {
                 self.rig.serve()?;
-                // Workers go on over the restart.
+                // Workers continue across the restart.
                 sleep(Duration::from_millis(100));
                 at_work.stop()?
             }
@@ -169,7 +170,7 @@ impl Site<'_> {
         Ok(crew)
     }
 
-    /// Looks for what must still be there.
+    /// Checks the guarantees.
     fn judge(&mut self, crew: &mut Crew, victim: Victim) -> Outcome<()> {
         match (victim, crew.failed()) {
             (Victim::Both, _) => self.tally.operations += crew.verify_after_power_cut()?,
@@ -179,7 +180,7 @@ impl Site<'_> {
         self.rig.fsck()
     }
 
-    /// Cuts the power of the node's machine, now and then again while the node starts.
+    /// Cuts the power of the node's machine, sometimes again during the node's start.
     fn cut(&mut self, victim: Victim) -> Outcome<()> {
         self.layer.switch_off();
         let layer = &mut self.layer;
@@ -209,7 +210,7 @@ impl Site<'_> {
         self.boot.again(&mut self.rng)
     }
 
-    /// Leaves what is on the disk for somebody to look at; the rest goes.
+    /// Copies the disk's files for inspection, and removes everything else.
     fn leave(self) -> Outcome<PathBuf> {
         let left = self.rig.dir.with_extension("left");
         self.layer.lay_out(&left)?;

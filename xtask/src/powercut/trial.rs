@@ -1,5 +1,5 @@
-//! The disk itself on trial, with programs that everybody has: what one forces stays, and what
-//! another does not may go. A disk that lost nothing would be a test that cannot fail.
+//! A test of the disk itself with standard programs: forced data survives, unforced data may be
+//! lost. With a disk that lost nothing, the power cut test could not fail.
 
 use super::layer::Layer;
 use crate::{Outcome, tool};
@@ -27,7 +27,7 @@ pub fn run(dir: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Says whether the file that was not forced is there as it was written.
+/// Returns whether the unforced file survived intact.
 fn once(dir: &Path, seed: u64) -> Outcome<bool> {
     let point = dir.join("disk");
     fs::create_dir_all(&point)?;

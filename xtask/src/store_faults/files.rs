@@ -1,4 +1,4 @@
-//! What else is used while a bucket misbehaves.
+//! Other load while a store misbehaves.
 
 use crate::rig::Rig;
 use crate::rng::Rng;
@@ -14,13 +14,13 @@ use std::time::Duration;
 const COLD_FILES: usize = 20;
 const COLD_BYTES: usize = 300_000;
 
-/// Sent in parts.
+/// Large enough for a multipart upload.
 const LARGE_BYTES: usize = 20 << 20;
 
 const LARGE_PAUSE: Duration = Duration::from_millis(300);
 const LISTING_PAUSE: Duration = Duration::from_millis(50);
 
-/// Those who read, write and list beside the crew.
+/// Threads that read, write and list beside the crew.
 pub struct Others {
     stop: Arc<AtomicBool>,
     reading: JoinHandle<Result<u64, String>>,
@@ -38,7 +38,7 @@ impl Others {
         Others { stop, reading, writing, listing }
     }
 
-    /// Gives how many reads have failed, and what the large file is to be.
+    /// Returns the number of failed reads, and the expected large file.
     pub fn stop(self) -> Outcome<(u64, Large)> {
         self.stop.store(true, Ordering::Relaxed);
         let failed = self
@@ -85,7 +85,7 @@ impl Cold {
         let dir = cold.dir.display().to_string();
         tool::output(&mut rig.ebb(&["flush", &dir]))?;
         tool::output(&mut rig.ebb(&["evict", &dir]))?;
-        // The kernel's own copies.
+        // Drops the page cache.
         fs::write("/proc/sys/vm/drop_caches", "1")
             .map_err(|error| format!("the kernel's cache cannot be dropped: {error}"))?;
         Ok(cold)
@@ -95,7 +95,7 @@ impl Cold {
         self.dir.join(format!("file {at}"))
     }
 
-    /// Reads again and again; gives how many reads failed. Wrong bytes are the error.
+    /// Reads in a loop; returns the number of failed reads. Wrong bytes are an error.
     fn read_until(&self, stop: &AtomicBool) -> Result<u64, String> {
         let mut failed = 0;
         for at in (0..COLD_FILES).cycle() {
@@ -122,7 +122,7 @@ impl Cold {
     }
 }
 
-/// A file that is written as a whole, again and again.
+/// A file that is overwritten as a whole in a loop.
 pub struct Large {
     path: PathBuf,
     content: Vec<u8>,
@@ -151,11 +151,11 @@ impl Large {
     }
 }
 
-/// Lists every directory of the root, again and again. A bucket that misbehaves may not let it.
+/// Lists every directory of the root in a loop. A listing may fail during a fault.
 fn list_until(root: &Path, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for dir in fs::read_dir(root).into_iter().flatten().flatten() {
-            // A file is none, which is as good as a directory that cannot be listed.
+            // The entry may be a file, or a directory that cannot be listed.
             if let Ok(names) = fs::read_dir(dir.path()) {
                 names.for_each(drop);
             }

@@ -1,11 +1,11 @@
-//! A bucket that misbehaves, on real processes: work goes on from the cache, nothing is lost,
-//! and everything drains when the bucket is well again.
+//! Store faults on real processes: work continues from the cache, no data is lost, and all dirty
+//! data reaches the bucket after the fault.
 //!
-//! For each fault: work with the bucket well, then with the fault, then flush; everything is
-//! compared with what was acknowledged, from the cache and from the bucket alone, and no
-//! object or upload may be left that belongs to nothing. Meanwhile files that only the bucket
-//! has are read and all directories listed: an error is allowed, wrong bytes are not. While
-//! the fault lasts and nobody uses the mount, the node is to say what is wrong, and to rest.
+//! For each fault: work with a healthy store, then with the fault, then flush; all files are
+//! compared with the acknowledged state, from the cache and from the bucket alone, and no stray
+//! object or upload may be left. Meanwhile other threads read files that only the bucket has, and
+//! list all directories: an error is allowed, wrong bytes are not. While the fault lasts and the
+//! mount is idle, the node must report the trouble and must not loop.
 
 mod files;
 mod proxy;
@@ -26,21 +26,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub enum Fault {
     /// Requests fail with 500 and have no effect.
     InternalError,
-    /// A storm of 503 SlowDown.
+    /// Many requests fail with 503 SlowDown.
     SlowDown,
-    /// Requests have their effect, and the connection ends without an answer.
+    /// Requests take effect, and the connection ends without a reply.
     LostAnswers,
-    /// Requests have their effect, and no answer comes until the fault is over.
+    /// Requests take effect, and no reply comes until the fault is over.
     Silence,
     /// Uploads take effect long after their connection has ended.
     LateEffects,
-    /// Bodies of objects end early.
+    /// Bodies of objects are truncated.
     Truncated,
-    /// A bit of the bodies of files is another one.
+    /// One bit of a file's body is flipped.
     Garbled,
-    /// Listings are as they were before the fault.
+    /// Listings show the state before the fault.
     StaleListings,
-    /// Uploads that have begun are gone.
+    /// Unfinished uploads vanish.
     LostUploads,
     /// The credentials have expired.
     ExpiredToken,
@@ -48,12 +48,11 @@ pub enum Fault {
     ClockSkew,
     /// Changes are forbidden.
     ReadOnly,
-    /// Nobody answers.
+    /// The store does not answer.
     Gone,
-    /// The store does not know conditions of changes, and leaves them out. It was never another
-    /// one.
+    /// The store ignores conditions of changes, from the start.
     Unconditional,
-    /// The same of a store that refuses what has them.
+    /// The store rejects requests with conditions.
     ConditionsRefused,
 }
 
@@ -70,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// Nothing gets through, or next to nothing: the node can only try again, and has to say so.
+    /// Hardly any request succeeds: the node can only retry, and must report it.
     fn lasts(self) -> bool {
         matches!(
             self,
@@ -82,12 +81,12 @@ impl Fault {
         )
     }
 
-    /// What it is once the fault is over.
+    /// The store's behaviour after the fault.
     fn afterwards(self) -> Option<Fault> {
         matches!(self, Fault::Unconditional | Fault::ConditionsRefused).then_some(self)
     }
 
-    /// Of the requests that it concerns.
+    /// Share of the affected requests.
     fn percent(self) -> u64 {
         match self {
             Fault::InternalError
@@ -103,23 +102,23 @@ impl Fault {
     }
 }
 
-/// After a fault everything reaches the bucket within this time, what is left over goes, and
-/// nothing is said to be wrong.
+/// Limit after a fault until all dirty data is in the bucket, garbage is removed, and no trouble is
+/// reported.
 const DRAIN: Duration = Duration::from_secs(120);
 
-/// More requests than this per second of a fault, and one for each operation, are a hot loop.
+/// More requests per second of a fault, beyond one per operation, are a hot loop.
 const MOST_REQUESTS_PER_SEC: u64 = 1000;
 
-/// How long nobody uses the mount while a fault lasts.
+/// How long the mount stays idle during a fault.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// More of one core than this while nobody uses the mount is a hot loop. Usual is a hundredth.
+/// A larger share of one core while the mount is idle is a hot loop. Usual is 0.01.
 const MOST_CORE: f64 = 0.5;
 
-/// How long a fault goes on at most until something has been spoiled, or is told.
+/// Limit until a fault has affected a request, or is reported.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks.
+/// Polling interval.
 const PACE: Duration = Duration::from_millis(200);
 
 pub fn run(faults: &[Fault], seconds: u64, seed: u64, release: bool) -> Outcome<()> {
@@ -219,7 +218,7 @@ fn under(fault: Fault, rig: &mut Rig, duration: Duration, seed: u64) -> Outcome<
     Ok(Report { row, said })
 }
 
-/// The bucket is as it will be once the fault is over.
+/// The store behaves as it will after the fault.
 fn mount_behind_proxy(fault: Fault, rig: &mut Rig, seed: u64) -> Outcome<Proxy> {
     let endpoint = rig.store.endpoint().ok_or("there is no endpoint")?;
     let (proxy, endpoint) = Proxy::before(endpoint, seed)?;
@@ -228,7 +227,7 @@ fn mount_behind_proxy(fault: Fault, rig: &mut Rig, seed: u64) -> Outcome<Proxy> 
         .environment
         .extend([("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())]);
     if fault == Fault::StaleListings {
-        // Otherwise nothing is listed twice.
+        // Otherwise no directory is listed twice.
         rig.store.environment.extend([("EBB_REVALIDATE", "1s".into())]);
     }
     proxy.set(fault.afterwards());
@@ -242,8 +241,8 @@ fn mount_behind_proxy(fault: Fault, rig: &mut Rig, seed: u64) -> Outcome<Proxy> 
     Ok(proxy)
 }
 
-/// What the node takes and says while a fault lasts that began at `began`, and nobody uses the
-/// mount.
+/// Measures the CPU use of an idle node during a fault that began at `began`, and checks its
+/// report.
 fn quietly(fault: Fault, rig: &Rig, began: i64) -> Outcome<String> {
     let (start, taken) = (Instant::now(), rig.processor_time()?);
     thread::sleep(QUIET);
@@ -276,13 +275,13 @@ fn wall_secs() -> Outcome<i64> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs().try_into()?)
 }
 
-/// What `ebb status` says is wrong, and since when, in seconds since 1970.
+/// One trouble of `ebb status`, and its beginning in seconds since 1970.
 struct Trouble {
     since: i64,
     what: String,
 }
 
-/// The first of what is wrong, and how much else is.
+/// The first trouble, and the number of others.
 fn told(troubles: &[Trouble]) -> String {
     match troubles {
         [] => "nothing".into(),
@@ -305,8 +304,8 @@ fn troubles(rig: &Rig) -> Outcome<Vec<Trouble>> {
         .collect()
 }
 
-/// How long until nothing is dirty any more. What is wrong may be said a little longer, until it is
-/// seen that it is not.
+/// Time until no data is dirty. A trouble may be reported a little longer, until the next attempt
+/// succeeds.
 fn drain(rig: &Rig) -> Outcome<Duration> {
     let began = Instant::now();
     while let Err(error) = rig.flush() {
@@ -339,8 +338,8 @@ fn wait_for_the_rest_to_go(rig: &Rig, proxy: &Proxy) -> Outcome<()> {
     Ok(())
 }
 
-/// Every object is a file's or a directory's, or one of those that the volume has, and no upload is
-/// open. What is below `.ebb/d/` and `.ebb/e/` is for `ebb fsck` to judge.
+/// Every object belongs to a file, a directory or the volume, and no upload is open. `ebb fsck`
+/// checks the objects below `.ebb/d/` and `.ebb/e/`.
 fn left_over(rig: &Rig, seen: &Seen) -> Outcome<()> {
     let prefix =
         rig.store.url.splitn(4, '/').nth(3).map(|prefix| format!("{prefix}/")).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Stands before an S3 server and spoils what passes. What the server has been made to do is
-//! written down here, so that at the end it can be said what is left over.
+//! A proxy in front of an S3 server that injects faults. It records the effects of all requests, so
+//! that leftovers can be found at the end.
 
 use super::Fault;
 use crate::Outcome;
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long a request that is to be late is kept.
+/// Delay of a late request.
 const LATE: Duration = Duration::from_secs(2);
 
-/// How often a connection that is kept silent is looked at.
+/// Polling interval of a silent connection.
 const POLL: Duration = Duration::from_millis(100);
 
 const MAX_HEAD_BYTES: u64 = 64 << 10;
@@ -29,24 +29,24 @@ struct State {
     fault: Option<Fault>,
     rng: Rng,
     seen: Seen,
-    /// Answers to listings from before the fault, by what was asked.
+    /// Listing replies from before the fault, by request.
     listings: BTreeMap<String, Vec<u8>>,
 }
 
-/// What has passed.
+/// Totals of the requests that passed.
 #[derive(Clone, Default, Debug)]
 pub struct Seen {
     pub requests: u64,
-    /// Whose effect, answer or conditions were others than they should have been.
+    /// Requests with an injected fault.
     pub spoiled: u64,
-    /// Keys of the objects that are there.
+    /// Keys of existing objects.
     pub objects: BTreeSet<String>,
-    /// Uploads that have begun and were neither completed nor aborted.
+    /// Uploads that were neither completed nor aborted.
     pub uploads: BTreeSet<String>,
 }
 
 impl Proxy {
-    /// Gives the endpoint to use instead of `endpoint`.
+    /// Returns the endpoint to use in place of `endpoint`.
     pub fn before(endpoint: &str, seed: u64) -> Outcome<(Proxy, String)> {
         let server = endpoint.strip_prefix("http://").ok_or("the endpoint is not HTTP")?.to_owned();
         let state =
@@ -58,7 +58,7 @@ impl Proxy {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let proxy = serving.clone();
-                // A client that goes away is none of the proxy's failures.
+                // A disconnected client is no failure of the proxy.
                 thread::spawn(move || proxy.serve(&client).ok());
             }
         });
@@ -77,11 +77,11 @@ impl Proxy {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One request and its answer: the server is told to close the connection after it.
+    /// Forwards one request and its reply; the server closes the connection after it.
     fn serve(&self, client: &TcpStream) -> io::Result<()> {
         let Some(mut request) = Request::read(client)? else { return Ok(()) };
         let fault = self.draw(&request);
-        // Whether the others have anything to spoil is known once there is an answer.
+        // For the other faults this is decided on the reply.
         if fault.is_some_and(|fault| {
             !matches!(fault, Fault::Truncated | Fault::Garbled | Fault::StaleListings)
         }) {
@@ -154,7 +154,7 @@ impl Proxy {
         }
     }
 
-    /// Whether this request is spoiled.
+    /// Draws a fault for this request.
     fn draw(&self, request: &Request) -> Option<Fault> {
         let mut state = self.state();
         state.seen.requests += 1;
@@ -166,7 +166,7 @@ impl Proxy {
         self.state().seen.spoiled += 1;
     }
 
-    /// The server's answer, whole.
+    /// The server's whole reply.
     fn pass(&self, request: &Request) -> io::Result<Vec<u8>> {
         let mut server = TcpStream::connect(&self.server)?;
         server.write_all(
@@ -214,14 +214,14 @@ impl State {
     }
 }
 
-/// A request of HTTP/1.1 whose length is stated, as all of ebb's are.
+/// An HTTP/1.1 request with Content-Length, as ebb sends them.
 pub struct Request {
     method: String,
     /// Path and query.
     target: String,
-    /// The first line and all headers but these.
+    /// The request line, and all headers that have no field here.
     head: Vec<u8>,
-    /// The headers that say when to do it at all.
+    /// Conditional headers.
     conditions: Vec<u8>,
     body: Vec<u8>,
 }
@@ -277,7 +277,7 @@ impl Request {
         self.method == "GET" && self.query("list-type").is_some()
     }
 
-    /// Gets an object's bytes.
+    /// Downloads an object's bytes.
     pub fn is_download(&self) -> bool {
         self.method == "GET" && !self.is_listing()
     }
@@ -290,7 +290,7 @@ impl Request {
         self.is_change() && !self.conditions.is_empty()
     }
 
-    /// Makes an object, at once or by completing its upload.
+    /// Creates an object, by a put or by completing an upload.
     pub fn is_effect(&self) -> bool {
         match self.method.as_str() {
             "PUT" => self.query("uploadId").is_none(),
@@ -299,12 +299,12 @@ impl Request {
         }
     }
 
-    /// Goes on with an upload that has begun.
+    /// Continues an unfinished upload.
     pub fn is_of_upload(&self) -> bool {
         matches!(self.method.as_str(), "PUT" | "POST") && self.query("uploadId").is_some()
     }
 
-    /// Without the bucket.
+    /// The key without the bucket.
     fn key(&self) -> String {
         let path = self.target.split('?').next().unwrap_or_default().trim_start_matches('/');
         let (_, key) = path.split_once('/').unwrap_or_default();

@@ -45,7 +45,7 @@ impl Crew {
         AtWork { workers, of_trees: self.of_trees.into_iter().map(begin).collect(), stop }
     }
 
-    /// Operations that have succeeded.
+    /// Successful operations.
     pub fn done(&self) -> u64 {
         self.workers
             .iter()
@@ -54,7 +54,7 @@ impl Crew {
             .sum()
     }
 
-    /// An operation that did not succeed, in words.
+    /// The first failed operation, as text.
     pub fn failed(&self) -> Option<&str> {
         self.workers
             .iter()
@@ -67,8 +67,7 @@ impl Crew {
         self.of_trees.iter_mut().try_for_each(TreeWorker::verify)
     }
 
-    /// Gives the number of operations that are lost. What is known of trees does not say what a
-    /// power cut may leave of them.
+    /// Returns the number of lost operations. Trees have no model of a power cut and are skipped.
     pub fn verify_after_power_cut(&mut self) -> Outcome<u64> {
         self.workers.iter_mut().map(Worker::verify_after_power_cut).sum()
     }
@@ -82,7 +81,7 @@ pub struct AtWork {
 }
 
 impl AtWork {
-    /// Lets each end what it does.
+    /// Lets each worker finish its operation.
     pub fn stop(self) -> Outcome<Crew> {
         self.stop.store(true, Ordering::Relaxed);
         Ok(Crew { workers: join(self.workers)?, of_trees: join(self.of_trees)? })

@@ -1,11 +1,11 @@
-//! What a power cut may leave of the work of one mount, if its machine and the node's are one
-//! (docs/semantics/durability.md, S-2 and S-4): the names, lengths and modes of some moment at or
-//! behind the last force; each byte that was written and not forced old, new or zero; every other
-//! byte as it was. Of a write(2) that begins within a page the kernel sends what goes to that page
-//! by itself, and that may be all that is left.
+//! The states that a power cut may leave after the work of one mount whose machine is also the
+//! node's (docs/semantics/durability.md, S-2 and S-4): names, lengths and modes of one moment at or
+//! after the last force; each written byte that was not forced is old, new or zero; all other bytes
+//! are unchanged. The kernel splits a write(2) that begins within a page into a request for that
+//! page and one for the rest, so the first request may be all that is left.
 //!
-//! A force is any fsync(2) of the mount for names, and one of the file, or of the directory that
-//! is mounted, for bytes. Forces that the node makes by itself are not known here.
+//! For names any fsync(2) of the mount is a force; for bytes, one of the file or of the mount's
+//! root directory. Forces by the node itself are not visible here.
 
 #[cfg(test)]
 mod tests;
@@ -14,19 +14,19 @@ use super::{File, Files, Operation, apply};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far the work of each worker is known to be forced, in operations.
+/// The forced prefix of each worker's operations.
 pub struct Forces(Vec<Progress>);
 
 #[derive(Default)]
 struct Progress {
     answered: AtomicU64,
-    /// Names and all that belongs to them.
+    /// Namespace operations.
     named: AtomicU64,
-    /// The bytes of all files.
+    /// Bytes of all files.
     kept: AtomicU64,
 }
 
-/// How far one worker's is.
+/// The forced prefix of one worker.
 #[derive(Clone, Copy)]
 pub struct Forced {
     named: u64,
@@ -38,12 +38,12 @@ impl Forces {
         Forces((0..workers).map(|_| Progress::default()).collect())
     }
 
-    /// What was answered before an operation that may be a force.
+    /// Acknowledged operations before an operation that may be a force.
     pub fn begin(&self) -> Vec<u64> {
         self.0.iter().map(|progress| progress.answered.load(Ordering::SeqCst)).collect()
     }
 
-    /// A worker's last operation has been answered, which had begun at `before`.
+    /// Records the acknowledgement of a worker's last operation, which began at `before`.
     pub fn ended(&self, worker: usize, history: &History, mut before: Vec<u64>) {
         let total = history.total();
         self.0[worker].answered.store(total, Ordering::SeqCst);
@@ -76,11 +76,11 @@ impl Forces {
     }
 }
 
-/// One worker's operations in order, from a state that is on the platter.
+/// One worker's operations in order, from a forced state on.
 #[derive(Default)]
 pub struct History {
     base: Files,
-    /// Operations before that.
+    /// Operations before that state.
     first: u64,
     operations: Vec<Operation>,
 }
@@ -94,8 +94,9 @@ impl History {
         self.first + self.operations.len() as u64
     }
 
-    /// Finds the moment that was taken back to and begins anew there; says how many operations
-    /// were lost. Of `unanswered` one at most has happened. An error says what cannot be.
+    /// Finds the moment that the disk returned to and continues from there; returns the number of
+    /// lost operations. At most one of `unanswered` has happened. The error describes an impossible
+    /// state.
     pub fn explain(
         &mut self,
         found: &Files,
@@ -165,7 +166,7 @@ impl History {
         Err(why)
     }
 
-    /// What differs least from what was found.
+    /// The possible state that is nearest to the result.
     fn nearest(&self, found: &Files, least: usize) -> String {
         let mut files = self.base.clone();
         let mut nearest: Option<(usize, Vec<String>)> = None;
@@ -196,7 +197,7 @@ impl History {
     }
 }
 
-/// What the kernel sends first of a write, if that is not all.
+/// The first request of a write, if the kernel splits it.
 fn beginning(operation: &Operation) -> Option<Operation> {
     let Operation::Write { name, offset, data, .. } = operation else { return None };
     let data = data
@@ -207,12 +208,12 @@ fn beginning(operation: &Operation) -> Option<Operation> {
 
 const PAGE_BYTES: usize = 4096;
 
-/// Going through a history.
+/// A replay of a history.
 #[derive(Clone)]
 struct Walk<'a> {
     files: BTreeMap<u64, Tracked>,
     last: u64,
-    /// Of each file, by the number that it keeps when it is renamed.
+    /// Per file, by an id that survives renames.
     unforced: BTreeMap<u64, Unforced<'a>>,
 }
 
@@ -222,7 +223,7 @@ struct Tracked {
     file: File,
 }
 
-/// What a file was when it was forced, and what was written to it since.
+/// A file's forced state, and the writes since.
 #[derive(Clone, Default)]
 struct Unforced<'a> {
     forced: Vec<u8>,
@@ -240,7 +241,7 @@ impl<'a> Walk<'a> {
         walk
     }
 
-    /// `counts`: it has been answered, so what it forces is forced.
+    /// `counts`: the operation was acknowledged, so its force holds.
     fn step(&mut self, operation: &'a Operation, counts: bool) {
         self.wrote(operation);
         self.apply(operation);
@@ -253,7 +254,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// As [`apply`], one file at a time, because each has a number besides.
+    /// As [`apply`], with file ids.
     fn apply(&mut self, operation: &Operation) {
         match operation {
             Operation::Rename { from, to } => {
@@ -316,7 +317,7 @@ impl<'a> Walk<'a> {
         after.has_shape(found)
     }
 
-    /// The first byte of what was found that cannot be. The names are the same.
+    /// The first impossible byte. The names are equal.
     fn stranger(&self, found: &Files, unforced: &BTreeMap<u64, Unforced<'_>>) -> Option<String> {
         for (name, file) in found {
             let tracked = self.files.get(name)?;

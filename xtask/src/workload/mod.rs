@@ -1,9 +1,9 @@
-//! Work on files of which every byte is known.
+//! Workloads on files of which every byte is predicted.
 //!
-//! Workers change files of their own and keep in memory what each name must hold. One
-//! operation of each may be under way when the daemon dies: its file may be as before, as
-//! after, or hold a beginning of what was being written; nothing else may differ. Where the
-//! machine of the daemon and its mount loses power, see [`history`].
+//! Workers change files of their own and keep the expected content of each name in memory. One
+//! operation per worker may be in flight when the daemon dies: its file may be unchanged, changed,
+//! or hold a prefix of the written bytes; nothing else may differ. For a power cut of the machine
+//! of daemon and mount see [`history`].
 
 mod crew;
 mod history;
@@ -25,14 +25,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Names of each worker.
+/// Names per worker.
 const NAMES: u64 = 40;
 
-/// Small enough to be one request, or two where it begins within a page, so that it happens whole
-/// or not at all, or lacks its end.
+/// Small enough for one request, or two if it begins within a page, so that it is atomic except for
+/// a missing end.
 const LONGEST_WRITE: u64 = 100_000;
 
-/// What a name holds.
+/// Expected content of a name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct File {
     content: Vec<u8>,
@@ -41,13 +41,13 @@ struct File {
 
 type Files = BTreeMap<u64, File>;
 
-/// What workers do.
+/// Kinds of workload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mix {
     Plain,
-    /// Now and then they force what they did.
+    /// With a force now and then.
     Forcing,
-    /// As `Plain`, and beside them others change trees ([`tree`]).
+    /// As `Plain`, with workers that change trees ([`tree`]).
     WithTrees,
 }
 
@@ -57,10 +57,10 @@ pub struct Worker {
     rng: Rng,
     mix: Mix,
     files: Files,
-    /// What led here from what is known to be safe from a power cut.
+    /// The operations since the last state that is safe from a power cut.
     history: History,
     forces: Arc<Forces>,
-    /// The operation that may or may not have happened, and why.
+    /// The operation with an unknown outcome, and its error.
     doubt: Option<(Operation, String)>,
     done: u64,
 }
@@ -97,11 +97,11 @@ enum Operation {
     },
     /// fsync(2) of the worker's directory.
     ForceNames,
-    /// fsync(2) of the directory that is mounted.
+    /// fsync(2) of the mount's root directory.
     ForceAll,
 }
 
-/// What a worker makes. The umask of a test leaves it alone.
+/// Mode of new files, which a test's umask does not change.
 const NEW_MODE: u32 = 0o600;
 
 impl fmt::Display for Operation {
@@ -126,7 +126,7 @@ impl Worker {
     ) -> Outcome<Worker> {
         let dir = root.join(format!("worker {number}"));
         fs::create_dir(&dir)?;
-        // Everything that workers find after a power cut is in it.
+        // It holds everything that workers find after a power cut.
         OsFile::open(root)?.sync_all()?;
         let (files, history) = (Files::new(), History::default());
         Ok(Worker {
@@ -142,12 +142,12 @@ impl Worker {
         })
     }
 
-    /// Operations that have succeeded.
+    /// Successful operations.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// The operation that did not succeed, in words.
+    /// The failed operation, as text.
     pub fn failed(&self) -> Option<&str> {
         self.doubt.as_ref().map(|(_, why)| why.as_str())
     }
@@ -172,7 +172,7 @@ impl Worker {
         self
     }
 
-    /// It has happened.
+    /// Records an operation that has happened.
     fn take(&mut self, operation: Operation) {
         apply(&mut self.files, &operation);
         if self.mix == Mix::Forcing {
@@ -200,7 +200,7 @@ impl Worker {
             }
             2 => Operation::Truncate { name, len: self.rng.below(len as u64 * 2 + 1000) as usize },
             3 => Operation::Chmod { name, mode: 0o400 | self.rng.below(0o400) as u32 },
-            // Appends and writes within, with and without a hole.
+            // Appends and writes within the file, with and without a hole.
             kind => {
                 let offset =
                     if kind < 8 { len } else { self.rng.below(len as u64 + 5000) as usize };
@@ -242,7 +242,7 @@ impl Worker {
         }
     }
 
-    /// Compares everything, and takes what the operation in doubt has become for the truth.
+    /// Compares all files, and resolves the operation with an unknown outcome.
     pub fn verify(&mut self) -> Outcome<()> {
         let found = self.look()?;
         let doubt = self.doubt.take();
@@ -270,8 +270,8 @@ impl Worker {
             .into())
     }
 
-    /// As [`Worker::verify`] where the machine lost power that had mount and node: what was not
-    /// forced may be lost. Gives the number of operations that are, and goes on from there.
+    /// As [`Worker::verify`] after a power cut of the machine of mount and node: unforced changes
+    /// may be lost. Returns the number of lost operations, and continues from the result.
     pub fn verify_after_power_cut(&mut self) -> Outcome<u64> {
         let found = self.look()?;
         let doubt = self.doubt.take();
@@ -288,7 +288,7 @@ impl Worker {
         Ok(lost)
     }
 
-    /// What is there.
+    /// Reads all files.
     fn look(&self) -> Outcome<Files> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(&self.dir)? {
@@ -307,7 +307,7 @@ impl Worker {
     }
 }
 
-/// A file, whose bytes the kernel of a mount that has lived on must not answer from its own cache.
+/// Reads a file from the mount, not from the page cache of a kernel that survived.
 fn read(path: &Path) -> Outcome<(Vec<u8>, fs::Metadata)> {
     let at = |error: io::Error| format!("{}: {error}", path.display());
     let mut file = OsFile::open(path).map_err(at)?;
@@ -319,7 +319,7 @@ fn read(path: &Path) -> Outcome<(Vec<u8>, fs::Metadata)> {
     }
     let mut content = Vec::new();
     file.read_to_end(&mut content).map_err(|error| match error.raw_os_error() {
-        // Its bytes are damaged or missing, and the node knows.
+        // EIO: its bytes are damaged or missing, and the node reports it.
         Some(libc::EIO) => Finding(at(error)).into(),
         _ => Box::<dyn std::error::Error>::from(at(error)),
     })?;
@@ -353,11 +353,11 @@ fn apply(files: &mut Files, operation: &Operation) {
     }
 }
 
-/// What an operation without an answer may have been.
+/// Possible effects of an operation without a reply.
 fn outcomes(operation: &Operation, found: &Files) -> Vec<Operation> {
     let mut possible = vec![operation.clone()];
     match operation {
-        // Some of it, as far as what is found agrees or reaches.
+        // A prefix, as far as it agrees with the result.
         Operation::Write { name, offset, data, .. } => {
             let found =
                 found.get(name).and_then(|file| file.content.get(*offset..)).unwrap_or_default();
@@ -372,7 +372,7 @@ fn outcomes(operation: &Operation, found: &Files) -> Vec<Operation> {
                 });
             }
         }
-        // Which was not forced, then.
+        // Not forced, in this case.
         Operation::Force { .. } | Operation::ForceNames | Operation::ForceAll => possible.clear(),
         _ => {}
     }

@@ -1,8 +1,8 @@
-//! Work on a tree of which everything is known: directories, links, symbolic links, extended
-//! attributes, bytes, copies and holes.
+//! Workloads on a predicted tree: directories, links, symbolic links, extended attributes, bytes,
+//! copies and holes.
 //!
-//! As in [`super`], one operation may be under way when the daemon dies. It has happened or it has
-//! not; of a write or a copy a beginning may be there.
+//! As in [`super`], one operation may be in flight when the daemon dies. It has happened or not; a
+//! write or a copy may be cut to a prefix.
 
 use super::read;
 use crate::finding::Finding;
@@ -17,14 +17,14 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Of each directory. Few, so that much is replaced and removed.
+/// Names per directory; few, so that many operations replace and remove.
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
 const DEEPEST: u64 = 3;
 
 const ATTRIBUTES: [&str; 3] = ["user.a", "user.b", "user.c"];
 
-/// Of one write, copy or hole.
+/// Maximum length of a write, copy or hole.
 const LONGEST: u64 = 100_000;
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -40,7 +40,7 @@ struct Inode {
     attributes: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// Paths are from the worker's directory, which is not among them.
+/// Paths are relative to the worker's directory, which is not in the tree.
 #[derive(Clone, Default)]
 struct Tree {
     names: BTreeMap<PathBuf, u64>,
@@ -64,7 +64,7 @@ enum Operation {
         from: PathBuf,
         to: PathBuf,
     },
-    /// What is at `to`, if anything, is replaced.
+    /// Replaces an existing target.
     Rename {
         from: PathBuf,
         to: PathBuf,
@@ -121,7 +121,7 @@ pub struct TreeWorker {
     dir: PathBuf,
     rng: Rng,
     tree: Tree,
-    /// The operation that may or may not have happened, and why.
+    /// The operation with an unknown outcome, and its error.
     doubt: Option<(Operation, String)>,
     done: u64,
 }
@@ -134,12 +134,12 @@ impl TreeWorker {
         Ok(TreeWorker { dir, rng: Rng(seed), tree: Tree::default(), doubt: None, done: 0 })
     }
 
-    /// Operations that have succeeded.
+    /// Successful operations.
     pub fn done(&self) -> u64 {
         self.done
     }
 
-    /// The operation that did not succeed, in words.
+    /// The failed operation, as text.
     pub fn failed(&self) -> Option<&str> {
         self.doubt.as_ref().map(|(_, why)| why.as_str())
     }
@@ -165,7 +165,7 @@ impl TreeWorker {
         self.done += 1;
     }
 
-    /// None if what was drawn cannot be.
+    /// `None` if the drawn operation is not possible.
     fn draw(&mut self) -> Option<Operation> {
         let path = self.draw_place()?;
         let Some(inode) = self.tree.get(&path) else {
@@ -213,7 +213,7 @@ impl TreeWorker {
             .collect()
     }
 
-    /// Something is there, or could be made there.
+    /// A path that exists or could be created.
     fn draw_place(&mut self) -> Option<PathBuf> {
         let path = self.draw_path();
         let parent = path.parent()?;
@@ -227,7 +227,7 @@ impl TreeWorker {
         self.tree.content(&path).is_some().then_some(path)
     }
 
-    /// From another file, and nothing that is not there.
+    /// A copy of an existing range of another file.
     fn draw_copy(&mut self, to: PathBuf, offset: usize, len: usize) -> Option<Operation> {
         let from = self.draw_file()?;
         let there = self.tree.content(&from)?.len();
@@ -262,7 +262,7 @@ impl TreeWorker {
         }
     }
 
-    /// Compares everything, and takes what the operation in doubt has become for the truth.
+    /// Compares the tree, and resolves the operation with an unknown outcome.
     pub fn verify(&mut self) -> Outcome<()> {
         let found = self.look()?;
         let doubt = self.doubt.take();
@@ -285,7 +285,7 @@ impl TreeWorker {
         .into())
     }
 
-    /// What is there. Inodes have the numbers that the mount gives them.
+    /// Reads the tree; inodes have the mount's numbers.
     fn look(&self) -> Outcome<Tree> {
         let (mut found, mut links) = (Tree::default(), BTreeMap::new());
         let mut todo = vec![PathBuf::new()];
@@ -346,7 +346,7 @@ impl Tree {
         self.names.keys().all(|path| path == dir || !path.starts_with(dir))
     }
 
-    /// Onto nothing, or something else than a directory onto another such thing.
+    /// The target does not exist, or neither source nor target is a directory.
     fn can_rename(&self, from: &Path, to: &Path) -> bool {
         let is_directory =
             |path: &Path| self.get(path).is_some_and(|inode| inode.kind == Kind::Directory);
@@ -430,7 +430,7 @@ impl Tree {
         }
     }
 
-    /// The bytes that a write, a copy or a hole puts where it does.
+    /// The bytes that a write, a copy or a hole puts at its offset.
     fn written(&self, operation: &Operation) -> Vec<u8> {
         match operation {
             Operation::Write { data, .. } => data.clone(),
@@ -450,14 +450,14 @@ impl Tree {
         }
     }
 
-    /// What an operation without an answer may have been.
+    /// Possible effects of an operation without a reply.
     fn outcomes(&self, operation: &Operation, found: &Tree) -> Vec<Operation> {
         let mut possible = vec![operation.clone()];
         if let Operation::Write { path, offset, .. }
         | Operation::Copy { to: path, offset, .. }
         | Operation::Punch { path, offset, .. } = operation
         {
-            // Some of it, as far as what is found agrees or reaches.
+            // A prefix, as far as it agrees with the result.
             let data = self.written(operation);
             let there =
                 found.content(path).and_then(|content| content.get(*offset..)).unwrap_or_default();
@@ -474,7 +474,7 @@ impl Tree {
         possible
     }
 
-    /// Of each path what is there, and the first path that it is at.
+    /// Each path with its inode and the first path of that inode.
     fn shown(&self) -> BTreeMap<&Path, (&Inode, &Path)> {
         let mut first: BTreeMap<u64, &Path> = BTreeMap::new();
         for (path, ino) in &self.names {
@@ -537,9 +537,8 @@ mod tests {
     use super::*;
     use crate::scratch::Scratch;
 
-    /// Situation: the same work is done to the oracle and to this machine's disk. Danger: the
-    /// oracle is wrong of what it judges by. Expectation: it sees what is there, and every change
-    /// that nobody made.
+    /// Situation: the same operations on the oracle and on this machine's disk. Danger: the oracle
+    /// is wrong. Expectation: it agrees with the disk, and detects every injected change.
     #[test]
     fn the_oracle_knows_what_a_file_system_does() {
         let place = Scratch::new("tree").unwrap();
@@ -571,7 +570,7 @@ mod tests {
     }
 
     impl Tree {
-        /// Whether an operation without an answer may have left this content.
+        /// Whether an operation without a reply may have left this content.
         fn explains(&self, operation: &Operation, path: &Path, content: &[u8]) -> bool {
             let mut found = self.clone();
             found.change_content(path, |old| *old = content.to_vec());
@@ -583,8 +582,8 @@ mod tests {
         }
     }
 
-    /// Situation: a copy is under way when its daemon dies. Expectation: a beginning of it may be
-    /// there, and nothing else.
+    /// Situation: the daemon dies during a copy. Expectation: only a prefix of the copy may be
+    /// present.
     #[test]
     fn of_a_copy_a_beginning_may_be_there() {
         let mut tree = Tree::default();
@@ -602,8 +601,8 @@ mod tests {
         assert!(!tree.explains(&copy, &to, b"..b.d.") && !tree.explains(&copy, &to, b"x.bcde"));
     }
 
-    /// Situation: a hole is being made when its daemon dies, across a border of blocks.
-    /// Expectation: as with a copy.
+    /// Situation: the daemon dies while a hole across block boundaries is made. Expectation: as
+    /// with a copy.
     #[test]
     fn of_a_hole_a_beginning_may_be_there() {
         let mut tree = Tree::default();

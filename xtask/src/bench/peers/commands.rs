@@ -1,4 +1,5 @@
-//! How each one is mounted: with its defaults, but for what an S3 server on this machine takes.
+//! The mount command of each peer: its defaults, except for the settings that an S3 server on this
+//! machine requires.
 
 use super::servers::Servers;
 use super::{Column, Peer, Programs, Storage};
@@ -6,7 +7,7 @@ use crate::Outcome;
 use std::process::Command;
 
 impl Peer {
-    /// In the foreground.
+    /// Runs in the foreground.
     pub(super) fn mounting(&self, programs: &Programs) -> Outcome<Command> {
         let (cache, point) = (self.cache().display().to_string(), self.point());
         let Storage { endpoint, bucket, prefix, .. } = &self.storage;
@@ -84,11 +85,11 @@ impl Peer {
                         endpoint,
                     ],
                 );
-                // It does not ask where it runs, which takes a network.
+                // Skips the detection of the cloud, which needs a network.
                 command
                     .args(["--maximum-throughput-gbps", "10"])
                     .env("AWS_EC2_METADATA_DISABLED", "true");
-                // The server of the tables knows no CRC32C.
+                // The S3 server of the tables does not support CRC32C.
                 command.args([
                     "--upload-checksums",
                     "crc64nvme",

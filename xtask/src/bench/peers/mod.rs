@@ -1,4 +1,4 @@
-//! Other file systems on this machine, each mounted for as long as a run lasts.
+//! Other file systems on this machine, each mounted for the duration of a run.
 
 mod commands;
 mod programs;
@@ -18,22 +18,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long one may take to mount, to unmount, or to send what it has.
+/// Limit for a mount, an unmount, or the upload of dirty data.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const POLL: Duration = Duration::from_millis(50);
 
-/// One that is mounted.
+/// A mounted peer.
 pub struct Peer {
     column: Column,
-    /// What it has on this machine.
+    /// Its local files.
     directory: PathBuf,
     storage: Storage,
     servers: Servers,
     mount: Option<Child>,
 }
 
-/// What it has in the store, beside the volume of ebb.
+/// Its prefix in the store, beside ebb's volume.
 struct Storage {
     endpoint: String,
     environment: Vec<(&'static str, String)>,
@@ -72,7 +72,7 @@ impl Peer {
         }
         let url = format!("{}-{column:?}", store.url);
         if column == Column::S3fs {
-            // It mounts no prefix that has no object.
+            // It refuses to mount a prefix without objects.
             let nothing = directory.join("nothing");
             fs::write(&nothing, "")?;
             curl::run_below(store, &url, vec![vec![Request::put("", &nothing)]])?;
@@ -97,26 +97,26 @@ impl Peer {
         self.directory.join("cache")
     }
 
-    /// Mounted anew with nothing in the cache that it has on this machine.
+    /// Mounts again with an empty local cache.
     pub fn begin_cold(&mut self, programs: &Programs) -> Outcome<()> {
         self.umount()?;
         put_aside(&self.cache())?;
         fs::create_dir(self.cache())?;
         if let Servers::ZeroFs(_) = self.servers {
-            // The cache is its server's.
+            // Its server holds the cache.
             self.servers = Servers::None;
             self.servers = Servers::start(self.column, programs, &self.directory, &self.storage)?;
         }
         self.mount(programs)
     }
 
-    /// Its processes stop. What they do though nobody asks them for anything is not the others' to
-    /// be measured with.
+    /// Stops its processes (SIGSTOP), so that its background work does not disturb the measurement
+    /// of other places.
     pub fn halt(&self) -> Outcome<()> {
         self.signal(libc::SIGSTOP)
     }
 
-    /// They go on; returns when it can be written to.
+    /// Continues its processes; returns when it accepts writes.
     pub fn go_on(&self) -> Outcome<()> {
         self.signal(libc::SIGCONT)?;
         let trial = self.point().join("trial");
@@ -140,10 +140,10 @@ impl Peer {
         let notes = self.cache().join("vfsMeta");
         match self.column {
             Column::Rclone => wait(|| Ok(!any_dirty(&notes)?), "rclone does not send what it has"),
-            // All of the tree.
+            // Syncs the whole tree.
             Column::GeeseFs => Ok(fs::File::open(self.point())?.sync_all()?),
             Column::ZeroFs => {
-                // All of the volume.
+                // Syncs the whole volume.
                 let last = self.point().join("settles");
                 fs::File::create(&last)?.sync_all()?;
                 Ok(fs::remove_file(&last)?)
@@ -156,7 +156,7 @@ impl Peer {
         let (began, point) = (Instant::now(), self.point());
         while !is_mounted(&point)? {
             let ended = self.mount.as_mut().map(Child::try_wait).transpose()?.flatten().is_some();
-            // Servers take a while until they can be asked.
+            // Servers refuse requests for a while after their start.
             let may_start = self.mount.is_none() || !self.servers.processes().is_empty();
             if ended {
                 self.mount = None;
@@ -189,7 +189,7 @@ impl Peer {
         };
         wait(unmounted, "it does not unmount")?;
         if self.column == Column::ZeroFs {
-            // Its process does not end by itself.
+            // Its process does not end on unmount.
             self.mount.iter().try_for_each(|process| tool::signal(process.id(), libc::SIGTERM))?;
         }
         let mount = &mut self.mount;
@@ -205,7 +205,7 @@ impl Peer {
         self.directory.join("log")
     }
 
-    /// The last that it has said.
+    /// The last line of its output.
     fn said(&self) -> String {
         let log = fs::read_to_string(self.log()).unwrap_or_default();
         log.lines().last().unwrap_or("it says nothing").to_owned()
@@ -213,7 +213,7 @@ impl Peer {
 }
 
 impl Drop for Peer {
-    /// Best effort: this runs when something has gone wrong as well.
+    /// Best effort: this also runs after a failure.
     fn drop(&mut self) {
         self.signal(libc::SIGCONT).ok();
         if let Some(mut mount) = self.mount.take() {
@@ -229,7 +229,7 @@ impl Drop for Peer {
     }
 }
 
-/// Whether rclone's notes of its cache name a file that is not sent.
+/// Reads rclone's cache metadata: true if a file is not uploaded.
 fn any_dirty(notes: &Path) -> Outcome<bool> {
     if !notes.is_dir() {
         return Ok(false);
@@ -238,7 +238,7 @@ fn any_dirty(notes: &Path) -> Outcome<bool> {
         let path = entry?.path();
         let dirty = match path.is_dir() {
             true => any_dirty(&path)?,
-            // It may just have been removed.
+            // A file can be removed between readdir and read.
             false => fs::read_to_string(&path).is_ok_and(|note| note.contains("\"Dirty\": true")),
         };
         if dirty {

@@ -1,4 +1,4 @@
-//! Where the programs of peers are, and which versions.
+//! Paths and versions of the programs of peers.
 
 use super::Column;
 use crate::Outcome;
@@ -6,13 +6,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where the programs of peers are.
+/// Search path of the programs of peers.
 pub struct Programs {
     path: OsString,
 }
 
 impl Programs {
-    /// In `bin` of this directory, and where the system has them.
+    /// `bin` of this directory, then the system's path.
     pub fn new(directory: &Path) -> Programs {
         let mut path = directory.join("bin").into_os_string();
         path.push(":");
@@ -23,7 +23,7 @@ impl Programs {
 
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        // Over loopback there is nothing to be certified, and rclone does not start with it.
+        // Loopback needs no certificates, and rclone does not start with this variable.
         command.env("PATH", &self.path).env_remove("AWS_CA_BUNDLE").stdin(Stdio::null());
         command
     }
@@ -56,7 +56,7 @@ impl Programs {
     }
 }
 
-/// The first word that is one.
+/// The first word that looks like a version.
 fn version(said: &str) -> Option<&str> {
     let mut words = said.split_whitespace().map(|word| word.trim_start_matches(['v', 'V']));
     words.find(|word| word.starts_with(|first: char| first.is_ascii_digit()) && word.contains('.'))

@@ -1,4 +1,4 @@
-//! What some peers need beside the S3 server.
+//! Servers that some peers need beside the S3 server.
 
 use super::{Column, Programs, Storage};
 use crate::{Outcome, tool};
@@ -13,21 +13,21 @@ mod moosefs;
 pub enum Servers {
     None,
     MooseFs(moosefs::Cluster),
-    /// The metadata of JuiceFS.
+    /// JuiceFS's metadata engine.
     Redis(Server),
     /// Master, volume server and filer in one.
     SeaweedFs(Server),
     ZeroFs(Server),
 }
 
-/// One process, and where its mount finds it.
+/// One process, and the address for its mount.
 pub struct Server {
     process: Child,
     pub url: String,
 }
 
 impl Servers {
-    /// Everything of them is below this directory, and in the store.
+    /// Starts the servers of `column`, with all their files below this directory and in the store.
     pub fn start(
         column: Column,
         programs: &Programs,
@@ -73,7 +73,7 @@ impl Drop for Server {
     }
 }
 
-/// And a volume of JuiceFS, whose metadata it has.
+/// Redis, with a formatted JuiceFS volume in it.
 fn redis(programs: &Programs, directory: &Path, storage: &Storage) -> Outcome<Server> {
     let port = free_port()?;
     let mut command = programs.command("redis-server");
@@ -136,13 +136,13 @@ fn zerofs(
 ) -> Outcome<Server> {
     let [settings, socket, control] =
         ["settings.toml", "9p.sock", "rpc.sock"].map(|name| directory.join(name));
-    // One that was killed leaves them.
+    // A killed server leaves its sockets.
     [&socket, &control].into_iter().filter(|left| left.exists()).try_for_each(fs::remove_file)?;
     let (access, secret) =
         (storage.key("AWS_ACCESS_KEY_ID")?, storage.key("AWS_SECRET_ACCESS_KEY")?);
     let Storage { endpoint, bucket, prefix, .. } = storage;
     let [cache, shown, control] = [cache, &socket, &control].map(|path| path.display());
-    // The server of the tables removes objects one by one.
+    // The S3 server of the tables supports no multi-object delete.
     fs::write(
         &settings,
         format!(
@@ -163,7 +163,7 @@ fn zerofs(
     Server::start(command, directory, socket.display().to_string())
 }
 
-/// Of which the one that is 10,000 above is free, too: SeaweedFS takes both.
+/// A port such that it and the port 10,000 above are free; SeaweedFS uses both.
 fn free_port() -> Outcome<u16> {
     loop {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();

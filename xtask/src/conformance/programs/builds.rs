@@ -1,4 +1,4 @@
-//! Building programs: their sources are packages of crates.io, in pinned versions.
+//! Builds of programs from pinned crates.io packages.
 
 use super::shell;
 use crate::{Outcome, tool};
@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// libffi and LuaJIT as two crates bring them along: one with `configure` and libtool, one that
-/// makes its own tools first.
+/// libffi and LuaJIT as bundled by two crates: one uses `configure` and libtool, the other builds
+/// its own tools first.
 const C: &str = r#"
 libffi-sys = "=4.2.2"
 luajit-src = "=210.7.4"
@@ -20,13 +20,13 @@ serde_json = "=1.0.154"
 
 pub fn prepare_c(reference: &Path) -> Outcome<()> {
     vendor(reference, C, "fn main() {}")?;
-    // One archive, to be unpacked where it is built.
+    // One archive, unpacked in the build directory.
     let lines = "mkdir sources; mv vendor/libffi-sys/libffi vendor/luajit-src/luajit2 sources; tar \
         -czf sources.tar.gz sources";
     shell(reference, lines, &[]).map(drop)
 }
 
-/// Optimisation is not what is to be tested.
+/// Without optimisation, to save time.
 const MAKE: &str = "make -j2 CFLAGS=-O0 CCOPT='-O0 -fomit-frame-pointer'";
 
 pub fn work_c(reference: &Path, dir: &Path) -> Outcome<()> {
@@ -41,7 +41,7 @@ tar -xzf "$1/sources.tar.gz"; cd sources
     look_again_c(dir)
 }
 
-/// The program runs, and nothing is to be compiled again: times are as make left them.
+/// The program runs, and make finds nothing to compile: the modification times are unchanged.
 pub fn look_again_c(dir: &Path) -> Outcome<()> {
     let lines = format!(
         r#"
@@ -83,7 +83,7 @@ pub fn look_again_rust(dir: &Path) -> Outcome<()> {
     if build(dir)? { Err("cargo builds again what has not changed".into()) } else { Ok(()) }
 }
 
-/// A program with the sources of everything that it needs beside it.
+/// A program with the sources of all its dependencies.
 fn vendor(reference: &Path, dependencies: &str, program: &str) -> Outcome<()> {
     fs::create_dir_all(reference.join("src"))?;
     fs::write(reference.join("src/main.rs"), program)?;
@@ -97,7 +97,7 @@ fn vendor(reference: &Path, dependencies: &str, program: &str) -> Outcome<()> {
     Ok(fs::write(reference.join(".cargo/config.toml"), config)?)
 }
 
-/// Builds and runs the program there. Whether anything had to be compiled.
+/// Builds and runs the program; true if cargo compiled anything.
 fn build(dir: &Path) -> Outcome<bool> {
     let mut command = Command::new(tool::cargo());
     command

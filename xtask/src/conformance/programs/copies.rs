@@ -1,5 +1,5 @@
-//! tar, rsync and cp -a: a tree with everything that an inode can have goes to the mount by
-//! each of them, and from there back to the disk.
+//! tar, rsync and cp -a: each copies a tree with all inode features to the mount, and from there
+//! back to the disk.
 
 use super::shell;
 use crate::rng::Rng;
@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// cp is told to look for zeros: left to itself it asks st_blocks first, which counts holes on ebb.
+/// cp must scan for zeros: by default it trusts st_blocks, which counts holes on ebb.
 const PROGRAMS: [(&str, &str); 3] = [
     (
         "tar",
@@ -64,7 +64,7 @@ pub fn work(reference: &Path, dir: &Path) -> Outcome<()> {
         fs::create_dir(&there)?;
         let said = shell(dir, lines, &[&tree, &there])
             .map_err(|error| format!("{program}, in: {error}"))?;
-        // rsync names what is not the same yet.
+        // rsync prints the entries that differ.
         if !said.is_empty() {
             return Err(format!("{program} is not content: {said}").into());
         }
@@ -75,7 +75,7 @@ pub fn work(reference: &Path, dir: &Path) -> Outcome<()> {
         shell(dir, lines, &[&there, &back]).map_err(|error| format!("{program}, back: {error}"))?;
         let compared =
             tree::compare(&tree, &back).map_err(|error| format!("{program}, back: {error}"));
-        // tar asks st_blocks whatever it is told.
+        // tar always trusts st_blocks.
         let sparse = if program == "tar" {
             Ok(())
         } else {
@@ -127,7 +127,7 @@ fn plain(tree: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// The sparse file has little more data than what was written to it, as lseek(2) tells.
+/// The sparse file has little more data than was written to it, by lseek(2).
 fn holes(tree: &Path) -> Outcome<()> {
     let file = File::open(tree.join("sparse"))?;
     let seek = |from: i64, whence| {
@@ -135,7 +135,7 @@ fn holes(tree: &Path) -> Outcome<()> {
         unsafe { libc::lseek(file.as_raw_fd(), from, whence) }
     };
     let (mut data_bytes, mut at) = (0, 0);
-    // No data is left where there is nothing to be found.
+    // ENXIO: no data behind this offset.
     while let Ok(data) = u64::try_from(seek(at, libc::SEEK_DATA)) {
         at = seek(data as i64, libc::SEEK_HOLE);
         data_bytes += at as u64 - data;
@@ -147,5 +147,5 @@ fn holes(tree: &Path) -> Outcome<()> {
     }
 }
 
-/// Four places of some blocks each.
+/// Four data ranges of some blocks each.
 const MOST_OF_SPARSE: u64 = 2 << 20;

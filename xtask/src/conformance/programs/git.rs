@@ -1,5 +1,5 @@
-//! git: a repository of some thousand files and some hundred commits is cloned, worked in,
-//! packed and proved.
+//! git: a repository of some thousand files and some hundred commits is cloned, changed, packed and
+//! checked.
 
 use super::shell;
 use crate::Outcome;
@@ -12,7 +12,7 @@ const FILES: u64 = 3_000;
 const COMMITS: u64 = 150;
 const CHANGES_PER_COMMIT: u64 = 60;
 
-/// What git is told wherever it runs: nothing of this machine's configuration.
+/// git's configuration for all commands, without this machine's.
 const PLAIN: &str = r#"
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.com GIT_AUTHOR_DATE="1700000000 +0000"
@@ -57,8 +57,7 @@ done
     shell(dir, &format!("{PLAIN}{lines}"), &[]).map(drop)
 }
 
-/// What `git fast-import` reads: every file in the first commit, some of them anew in each of
-/// the others.
+/// Input of `git fast-import`: the first commit adds every file, the others change some.
 fn history() -> Vec<u8> {
     let (mut rng, mut stream) = (Rng(5), Vec::new());
     for commit in 0..COMMITS {
@@ -95,7 +94,7 @@ fn history() -> Vec<u8> {
     stream
 }
 
-/// Some lines that deltas can be made of.
+/// Lines that compress into deltas.
 fn prose(rng: &mut Rng) -> String {
     let mut text = String::new();
     for line in 0..rng.below(120) {

@@ -1,5 +1,5 @@
-//! What people run on a file system: each program does its work, and what it has made is
-//! looked at again when nothing is left of it but what the bucket holds.
+//! Programs that users run on a file system: each does its work, and its results are checked again
+//! when only the bucket's state is left.
 
 mod builds;
 mod copies;
@@ -19,15 +19,15 @@ use std::time::Instant;
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Program {
-    /// Transactions with every kind of journal, writers killed in the middle.
+    /// Transactions with every journal mode, with writers killed in the middle.
     Sqlite,
     /// pgbench while the server is killed.
     Postgres,
-    /// Appending to a log that is synced at every answer, while the server is killed.
+    /// Appends to a log that is synced before every reply, while the server is killed.
     Redis,
     /// Clone, work, gc and fsck of a large repository.
     Git,
-    /// tar, rsync and cp of a tree with everything that an inode can have.
+    /// tar, rsync and cp of a tree with all inode features.
     Copies,
     /// Unpacking and building libffi and LuaJIT.
     C,
@@ -36,7 +36,7 @@ pub enum Program {
 }
 
 impl Program {
-    /// Installs what it needs and makes, on this machine's disk, what it works on.
+    /// Installs the program's packages and prepares its input on this machine's disk.
     fn prepare(self, reference: &Path) -> Outcome<()> {
         match self {
             Program::Sqlite => sqlite::prepare(),
@@ -92,7 +92,7 @@ fn prepare(programs: &[Program], place: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// What a program finds wrong is its verdict; the others go on.
+/// Runs all programs; the finding of one does not stop the others.
 fn all(programs: &[Program], place: &Path, ground: &mut Ground, kills: u32) -> Outcome<Results> {
     let began = Instant::now();
     let mut results = Results::default();
@@ -123,7 +123,7 @@ fn verdict(outcome: Outcome<()>) -> Verdict {
     }
 }
 
-/// Runs lines of shell in `dir`, with `$1` and so on; ends at the first that fails.
+/// Runs a shell script in `dir` with `$1`, `$2` …; stops at the first failing command.
 fn shell(dir: &Path, lines: &str, arguments: &[&Path]) -> Outcome<String> {
     tool::output(
         Command::new("bash")

@@ -1,5 +1,5 @@
-//! PostgreSQL: the server is killed under pgbench and recovers from its log. Every transaction
-//! that was answered is there, the balances agree, and pg_amcheck finds nothing.
+//! PostgreSQL: the server is killed under pgbench and recovers from its log. Every acknowledged
+//! transaction is present, the balances agree, and pg_amcheck finds nothing.
 
 use super::shell;
 use crate::scratch::Scratch;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PROGRAMS: &str = "/usr/lib/postgresql/15/bin";
 const CLIENTS: u64 = 4;
 
-/// How long the server may take to start, recovery included.
+/// Time limit of a start, recovery included.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub fn prepare() -> Outcome<()> {
@@ -44,7 +44,7 @@ pub fn work(dir: &Path, kills: u32) -> Outcome<()> {
         let load = load.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
         std::thread::sleep(Duration::from_millis(1_000 + u64::from(round % 5) * 300));
         server.kill()?;
-        // Before the load: what it was told while the server died, it was told.
+        // Checked before the next load, whose transactions would hide a loss.
         server = cluster.start()?;
         answered += processed(load)?;
         answered = cluster.check(answered).map_err(|error| format!("kill {round}: {error}"))?;
@@ -79,7 +79,7 @@ impl Cluster {
         Ok(Cluster { data: dir.join("data").display().to_string(), beside })
     }
 
-    /// A program of PostgreSQL as its user: the server does not run as root.
+    /// A PostgreSQL program as PostgreSQL's user, since the server refuses to run as root.
     fn command(&self, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new("setpriv");
         command
@@ -112,7 +112,7 @@ impl Cluster {
         )
     }
 
-    /// Starts the server, as often as it finds that processes of the one before still live.
+    /// Starts the server; retries while processes of the previous one still run.
     fn start(&self) -> Outcome<Server> {
         let began = Instant::now();
         loop {
@@ -146,7 +146,8 @@ impl Cluster {
         }
     }
 
-    /// What is there, at least that many transactions and no half of one; gives their number.
+    /// Checks that at least this many transactions are present and none is partial; returns their
+    /// number.
     fn check(&self, answered: u64) -> Outcome<u64> {
         let found: u64 = self.ask("select count(*) from pgbench_history")?.trim().parse()?;
         if found < answered || (answered > 0 && found > answered + CLIENTS) {
@@ -176,11 +177,11 @@ impl Cluster {
     }
 }
 
-/// Killed when dropped.
+/// Killed on drop.
 struct Server(Child);
 
 impl Server {
-    /// The first of its processes; the others see that it is gone, and end.
+    /// Kills the main process; the others notice and end.
     fn kill(&mut self) -> io::Result<()> {
         self.0.kill()?;
         self.0.wait().map(drop)
@@ -203,7 +204,7 @@ impl Drop for Server {
     }
 }
 
-/// Transactions that pgbench had answers to.
+/// Transactions that pgbench reports as done.
 fn processed(load: Child) -> Outcome<u64> {
     let said = String::from_utf8(load.wait_with_output()?.stdout)?;
     let line = said
@@ -213,7 +214,7 @@ fn processed(load: Child) -> Outcome<u64> {
     Ok(number.split('/').next().unwrap_or(number).trim().parse()?)
 }
 
-/// The user or group that PostgreSQL's package has made.
+/// A user or group id of PostgreSQL's package.
 fn id(of: &str) -> Outcome<u32> {
     Ok(shell(Path::new("/"), &format!("id {of} postgres"), &[])?.trim().parse()?)
 }

@@ -1,5 +1,5 @@
-//! Redis with a log that is synced before every answer: the server is killed while clients
-//! append, and nothing that it answered is missing when it is back.
+//! Redis with a log that is synced before every reply: the server is killed while clients append,
+//! and no acknowledged entry is missing after its restart.
 
 use super::shell;
 use crate::scratch::Scratch;
@@ -62,7 +62,7 @@ fn sound(dir: &Path) -> Outcome<()> {
     shell(dir, "redis-check-aof appendonlydir/*.manifest", &[]).map(drop)
 }
 
-/// Appends numbers to a list until the server is gone; gives the last one that was answered.
+/// Appends numbers to a list until the server is gone; returns the last acknowledged one.
 fn append(socket: &Path, list: usize, last: u64) -> Result<u64, String> {
     let mut connection = Connection::to(socket).map_err(|error| error.to_string())?;
     let mut last = last;
@@ -79,7 +79,7 @@ fn append(socket: &Path, list: usize, last: u64) -> Result<u64, String> {
     }
 }
 
-/// How many entries a list has; each is the number of its place.
+/// Checks that each entry of a list equals its index; returns the number of entries.
 fn check(server: &Server, list: usize) -> Outcome<u64> {
     let mut connection = Connection::to(&server.socket())?;
     let list = format!("list-{list}");
@@ -107,7 +107,7 @@ impl Connection {
         Ok(Connection(BufReader::new(stream)))
     }
 
-    /// Sends a command and gives the first line of the answer.
+    /// Sends a command; returns the first line of the reply.
     fn ask(&mut self, words: &[&str]) -> std::io::Result<String> {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
@@ -127,7 +127,7 @@ impl Connection {
     }
 }
 
-/// Killed when dropped.
+/// Killed on drop.
 struct Server {
     child: Child,
     /// Its socket, on this machine's disk.
@@ -150,7 +150,7 @@ impl Server {
             "--appendfsync",
             "always",
         ]);
-        // The log is written anew every few seconds.
+        // The log is rewritten every few seconds.
         command.args([
             "--auto-aof-rewrite-min-size",
             "64kb",
@@ -168,7 +168,7 @@ impl Server {
                 .and_then(|mut connection| connection.ask(&["PING"]));
             match answer {
                 Ok(answer) if answer == "+PONG" => return Ok(server),
-                // It is still reading its log, or does not listen yet.
+                // It is still loading its log, or does not listen yet.
                 _ if began.elapsed() < PATIENCE && server.child.try_wait()?.is_none() => {
                     std::thread::sleep(Duration::from_millis(20))
                 }

@@ -1,5 +1,5 @@
-//! SQLite: two processes write to one database until they are killed, one after the other.
-//! Every transaction that was answered is there afterwards, and no half of one.
+//! SQLite: two processes write to one database and are killed in turn. Every acknowledged
+//! transaction is present afterwards, and no partial one.
 
 use crate::rng::Rng;
 use crate::{Outcome, tool};
@@ -9,13 +9,13 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// What the database goes back to after a kill: a journal that is removed, emptied or
-/// overwritten, or a log beside it with an index in shared memory.
+/// Journal modes: a rollback journal that is deleted, truncated or overwritten, and a write-ahead
+/// log with an index in shared memory.
 const JOURNALS: [&str; 4] = ["delete", "truncate", "persist", "wal"];
 
 const WRITERS: u64 = 2;
 
-/// Transactions that have been answered, by writer: the numbers up to this one.
+/// The last acknowledged transaction of each writer.
 type Answered = BTreeMap<u64, u64>;
 
 pub fn prepare() -> Outcome<()> {
@@ -58,7 +58,7 @@ pub fn look_again(dir: &Path) -> Outcome<()> {
     JOURNALS.iter().try_for_each(|journal| sound(&dir.join(journal)))
 }
 
-/// Lets the writers go on from where they were, and kills one of them while the others write.
+/// Starts the writers where they stopped, and kills one of them while the others write.
 fn kill_writers(database: &Path, answered: &mut Answered, rng: &mut Rng) -> Outcome<()> {
     let mut running: Vec<(u64, Child)> = answered
         .iter()
@@ -83,7 +83,7 @@ fn kill_writers(database: &Path, answered: &mut Answered, rng: &mut Rng) -> Outc
             )
             .into());
         }
-        // What follows the last end of a line was not answered whole.
+        // An incomplete last line is no acknowledgement.
         let whole = said.rfind('\n').map_or("", |end| &said[..end]);
         if let Some(last) = whole.lines().last() {
             answered.insert(writer, last.trim().parse()?);
@@ -92,10 +92,10 @@ fn kill_writers(database: &Path, answered: &mut Answered, rng: &mut Rng) -> Outc
     Ok(())
 }
 
-/// A process that writes one transaction after the other, and says the number of each when
-/// it is done. Pages are spilled to the database in the middle of some.
+/// Starts a process that writes one transaction after the other and prints the number of each
+/// committed one. Some spill pages to the database before they commit.
 fn start(database: &Path, writer: u64, last: u64) -> Outcome<Child> {
-    // A line at a time, or what was answered is not known.
+    // Line-buffered, so that every acknowledgement is printed.
     let mut command = Command::new("stdbuf");
     command.args(["-oL", "sqlite3", "-batch", "-bail"]).arg(database);
     let mut child =
@@ -126,14 +126,14 @@ fn start(database: &Path, writer: u64, last: u64) -> Outcome<Child> {
             }
             Ok(())
         };
-        // Until nobody reads any more.
+        // Until the process is killed.
         feed().ok();
     });
     Ok(child)
 }
 
-/// Nothing answered is missing, and at most the one transaction that was under way is there
-/// besides.
+/// Checks that every acknowledged transaction is present, and at most one more, which was in
+/// flight.
 fn check(database: &Path, answered: &mut Answered) -> Outcome<()> {
     sound(database)?;
     for (writer, last) in answered {

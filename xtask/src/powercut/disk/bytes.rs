@@ -1,4 +1,4 @@
-//! The bytes of one file: as processes see them, and what each change since the last force has
+//! The bytes of one file: the current ones, and those that each change since the last force
 //! replaced.
 
 use super::fate::Fate;
@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-/// A file of which memory has more than the platter.
+/// A file with unforced changes.
 ///
-/// Laws: `file` has every change. Undoing `changes`, newest first, gives what was forced.
+/// Laws: `file` includes every change. Undoing `changes`, newest first, yields the forced content.
 pub struct Cached {
     file: File,
     changes: Vec<Change>,
@@ -22,12 +22,11 @@ struct Change {
     time: u64,
     /// The length before.
     len: u64,
-    /// Sectors as they were before, in order. None of those that the change left as they were
-    /// has to be here.
+    /// The replaced sectors, in order; unchanged sectors may be left out.
     before: Vec<Piece>,
 }
 
-/// Sectors in a row.
+/// Consecutive sectors.
 struct Piece {
     first: u64,
     bytes: Vec<u8>,
@@ -86,7 +85,7 @@ impl Cached {
         self.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, len)
     }
 
-    /// Makes room, and the file longer where it has to be.
+    /// Allocates the range, and extends the file if needed.
     pub fn reserve(&mut self, time: u64, offset: u64, len: u64) -> io::Result<()> {
         self.note(time, Vec::new())?;
         self.fallocate(0, offset, len)
@@ -96,7 +95,7 @@ impl Cached {
         self.changes.clear();
     }
 
-    /// The power is cut: `fate` says what becomes of each change.
+    /// Applies a power cut: `fate` decides about each change.
     pub fn settle(&mut self, fate: &mut Fate) -> io::Result<Lost> {
         let changes = std::mem::take(&mut self.changes);
         let mut lost = Lost { writes: changes.len() as u64, ..Lost::default() };
@@ -112,7 +111,7 @@ impl Cached {
         for sector in touched {
             let covering: Vec<usize> =
                 (0..changes.len()).filter(|at| changes[*at].sector(sector).is_some()).collect();
-            // After the last change that was kept the sector is what the next one replaced.
+            // After the last kept change the sector holds the bytes that the next change replaced.
             let next = match fates.last_kept(fate, &covering, Some(sector)) {
                 None => covering.first(),
                 Some(kept) => covering.iter().find(|at| **at > kept),
@@ -140,7 +139,7 @@ impl Cached {
         Ok(())
     }
 
-    /// These sectors as they are; behind the end of the file there are zeros.
+    /// The current sectors; beyond the end of the file they are zeros.
     fn piece(&self, sectors: Range<u64>) -> io::Result<Piece> {
         let mut bytes = vec![0; ((sectors.end - sectors.start) * SECTOR_BYTES) as usize];
         let mut have = 0;
@@ -156,7 +155,7 @@ impl Cached {
         Ok(Piece { first: sectors.start, bytes })
     }
 
-    /// What is in a range, without its holes.
+    /// The data of a range, without its holes.
     fn data(&self, range: Range<u64>) -> io::Result<Vec<Piece>> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut at = range.start;
@@ -201,7 +200,7 @@ impl Cached {
     }
 }
 
-/// Those that a range touches.
+/// The sectors that a range touches.
 fn sectors(offset: u64, len: u64) -> Range<u64> {
     offset / SECTOR_BYTES..(offset + len).div_ceil(SECTOR_BYTES)
 }

@@ -1,5 +1,5 @@
-//! What a power cut does to changes that were not forced: a device with a volatile cache, and a
-//! file system that writes back when it likes, may keep any of them.
+//! The effect of a power cut on unforced changes: a device with a volatile cache, below a file
+//! system that writes back in any order, may keep any subset.
 
 use super::SECTOR_BYTES;
 use crate::rng::Rng;
@@ -13,18 +13,18 @@ pub struct Fate {
 pub enum Kind {
     Nothing,
     Everything,
-    /// What came before this moment is kept, as if each change had been forced before the next.
+    /// Keeps all changes up to this moment, as if each one had been forced before the next.
     UpTo(u64),
-    /// Each change is kept or lost, whichever came first, and some are torn.
+    /// Keeps or loses each change independently, and tears some.
     Writes,
-    /// Each sector is as one of the changes has left it.
+    /// Each sector independently keeps one of its changes.
     Sectors,
-    /// Each file and each name for itself, in any of these ways.
+    /// One of these modes per file and per name.
     Each,
 }
 
 impl Fate {
-    /// `time`: that of the last change.
+    /// `time` is that of the last change.
     pub fn draw(mut rng: Rng, time: u64) -> Fate {
         let kind = match rng.below(8) {
             0 => Kind::Nothing,
@@ -42,7 +42,7 @@ impl Fate {
         Fate { rng, kind }
     }
 
-    /// Decides about the changes of one file, which happened at these times.
+    /// Decides about the changes of one file, made at these times.
     pub fn of_file(&mut self, times: &[u64]) -> FileFate {
         let kind = match self.kind {
             Kind::Each => [Kind::Nothing, Kind::Everything, Kind::Writes, Kind::Sectors]
@@ -69,7 +69,7 @@ impl Fate {
         }
     }
 
-    /// Whether a change of names is on the platter.
+    /// Whether a namespace change survives.
     pub fn keeps_name(&mut self, time: u64) -> bool {
         match self.kind {
             Kind::Nothing => false,
@@ -80,7 +80,7 @@ impl Fate {
     }
 }
 
-/// What becomes of the changes of one file.
+/// The decision about the changes of one file.
 pub struct FileFate {
     by_sector: bool,
     writes: Vec<Write>,
@@ -90,7 +90,7 @@ pub struct FileFate {
 enum Write {
     Kept,
     Lost,
-    /// Runs of so many sectors are kept and lost by turns.
+    /// Alternately keeps and loses runs of this many sectors.
     Torn {
         modulus: u64,
         rest: u64,
@@ -98,7 +98,7 @@ enum Write {
 }
 
 impl FileFate {
-    /// The last of these changes that is on the platter, in this sector or of the length.
+    /// The last surviving change of this sector or, without a sector, of the length.
     pub fn last_kept(
         &self,
         fate: &mut Fate,
@@ -119,8 +119,8 @@ impl FileFate {
     }
 }
 
-/// How far back a moment may lie that everything is taken back to: some requests of a busy node.
+/// Maximum age of the moment of `UpTo`, in changes: some requests of a busy node.
 const RECENT: u64 = 200;
 
-/// Longest run of sectors that is torn off: half a block of 64 KiB.
+/// Longest torn run of sectors: half a block of 64 KiB.
 const TORN_SECTORS: u64 = (32 << 10) / SECTOR_BYTES;

@@ -1,9 +1,8 @@
-//! A disk that loses power: a tree of files that remembers which bytes and names were forced.
+//! A disk that loses power: a tree of files that records which bytes and names were forced.
 //!
-//! Bytes are in a directory of the machine, one file for each inode, whatever names it has. Names
-//! are kept here. What is forced stays; of everything else a power cut leaves what its seed draws,
-//! down to a sector: nothing that POSIX lets a file system do with a volatile cache is left out.
-//! Modes and times of files are as the last change made them.
+//! Each inode's bytes are in one file of a host directory; names are kept in memory. Forced changes
+//! survive; for all others, the seed decides per sector which ones a power cut leaves, within
+//! everything that POSIX allows a file system on a volatile cache. Modes and times always survive.
 
 mod bytes;
 mod fate;
@@ -24,7 +23,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What a device keeps or loses as a whole.
+/// The unit that a device keeps or loses as a whole.
 pub const SECTOR_BYTES: u64 = 512;
 
 pub const ROOT: Id = 1;
@@ -44,15 +43,15 @@ enum Node {
     File { bytes: Cached, mode: u16 },
 }
 
-/// What a power cut has found that was not forced, and what became of it.
+/// Unforced changes at a power cut, and losses.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Lost {
-    /// Changes of bytes and lengths that were not forced.
+    /// Unforced changes of bytes and lengths.
     pub writes: u64,
-    /// Sectors that are not as the last change left them.
+    /// Sectors that differ from their last change.
     pub sectors: u64,
     pub lengths: u64,
-    /// Changes of names that were not forced.
+    /// Unforced changes of names.
     pub names: u64,
     pub names_lost: u64,
 }
@@ -67,14 +66,14 @@ impl std::ops::AddAssign for Lost {
     }
 }
 
-/// What stat(2) tells of an inode.
+/// Attributes for stat(2).
 pub enum Stat {
     Dir { mode: u16 },
     File { mode: u16, metadata: fs::Metadata },
 }
 
 impl Disk {
-    /// An empty one, in a directory that does not exist yet.
+    /// An empty disk, in a directory that does not exist yet.
     pub fn new(dir: &Path) -> io::Result<Disk> {
         fs::create_dir(dir)?;
         let nodes = BTreeMap::from([(ROOT, Node::Dir { mode: 0o755 })]);
@@ -126,7 +125,7 @@ impl Disk {
         Ok(id)
     }
 
-    /// What has lost its name stays usable, and may be back after a power cut.
+    /// An open file stays usable, and its name may reappear after a power cut.
     pub fn remove_file(&mut self, dir: Id, name: &OsStr) -> io::Result<()> {
         if self.is_dir(self.look_up(dir, name)?)? {
             return Err(errno(libc::EISDIR));
@@ -152,7 +151,7 @@ impl Disk {
         self.names.change(time, vec![((dir, name.to_owned()), None)]);
     }
 
-    /// Of files, over files.
+    /// Files only, also over existing files.
     pub fn rename(&mut self, from: Key, to: Key) -> io::Result<()> {
         let id = self.look_up(from.0, &from.1)?;
         if self.is_dir(id)? {
@@ -211,8 +210,8 @@ impl Disk {
         self.bytes(id)?.reserve(time, offset, len)
     }
 
-    /// fsync(2): the bytes and the length of a file, or the names in a directory. No name of what
-    /// is forced comes with it.
+    /// fsync(2): forces the bytes and the length of a file, or the names in a directory, and no
+    /// name of the forced inode itself.
     pub fn force(&mut self, id: Id) -> io::Result<()> {
         match self.node_mut(id)? {
             Node::Dir { .. } => self.names.force(id),
@@ -221,7 +220,7 @@ impl Disk {
         Ok(())
     }
 
-    /// The power is cut. What is left is on the platter.
+    /// Cuts the power. The survivors count as forced.
     pub fn cut(&mut self, seed: u64) -> io::Result<Lost> {
         self.settle(&mut Fate::draw(Rng(seed), self.time))
     }
@@ -244,7 +243,7 @@ impl Disk {
         Ok(lost)
     }
 
-    /// Gives the files their names in `tree`, for somebody to look at.
+    /// Copies the files under their names into `tree`, for inspection.
     pub fn lay_out(&self, tree: &Path) -> io::Result<()> {
         self.lay_out_below(ROOT, tree)
     }
@@ -260,7 +259,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Of the file system below.
+    /// Space of the underlying file system.
     pub fn space(&self) -> io::Result<libc::statvfs> {
         let dir = File::open(&self.dir)?;
         // SAFETY: statvfs is plain data, for which zeros are a value.

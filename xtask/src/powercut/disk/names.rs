@@ -1,4 +1,4 @@
-//! Names as processes see them, as the platter has them, and the changes between the two.
+//! Current names, forced names, and the changes between them.
 
 use super::fate::Fate;
 use super::{Lost, ROOT};
@@ -10,9 +10,8 @@ pub type Id = u64;
 /// A name in a directory.
 pub type Key = (Id, OsString);
 
-/// Laws: of a change that was not forced a power cut keeps all or nothing, in any order. Forcing
-/// one of two directories of a rename forces that half only. A name in a directory whose own name
-/// is lost is lost with it.
+/// Laws: a power cut keeps an unforced change completely or not at all, in any order. A force of
+/// one of the two directories of a rename forces that half only. A name is lost with its directory.
 #[derive(Default)]
 pub struct Names {
     visible: BTreeMap<Key, Id>,
@@ -22,7 +21,7 @@ pub struct Names {
 
 struct Change {
     time: u64,
-    /// `None` is a name that goes.
+    /// `None` removes the name.
     sets: Vec<(Key, Option<Id>)>,
 }
 
@@ -41,7 +40,7 @@ impl Names {
         self.changes.push(Change { time, sets });
     }
 
-    /// The names in this directory are on the platter from now on.
+    /// Forces the names in this directory.
     pub fn force(&mut self, dir: Id) {
         for change in &mut self.changes {
             for (key, id) in change.sets.extract_if(.., |(key, _)| key.0 == dir) {
@@ -51,7 +50,7 @@ impl Names {
         self.changes.retain(|change| !change.sets.is_empty());
     }
 
-    /// The power is cut: what is on the platter is all there is.
+    /// Applies a power cut: afterwards only surviving names exist, and count as forced.
     pub fn settle(&mut self, fate: &mut Fate, lost: &mut Lost) {
         for change in std::mem::take(&mut self.changes) {
             lost.names += 1;
@@ -66,7 +65,7 @@ impl Names {
         self.visible = self.stored.clone();
     }
 
-    /// Everything that has a name on the platter, and the root.
+    /// All inodes that are reachable by forced names, and the root.
     pub fn reached(&self) -> BTreeSet<Id> {
         let mut reached = BTreeSet::from([ROOT]);
         let mut ways = vec![ROOT];

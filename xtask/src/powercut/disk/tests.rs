@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 const KINDS: [Kind; 6] =
     [Kind::Nothing, Kind::Everything, Kind::UpTo(20), Kind::Writes, Kind::Sectors, Kind::Each];
 
-/// A disk in a directory of its own, gone with it.
+/// A disk in a directory of its own, removed on drop.
 struct Scratch {
     dir: PathBuf,
     disk: Disk,
@@ -41,8 +41,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Random changes, and what the file was after each of them. Danger: a sector comes out of a cut
-/// as it never was, or a forced one as it was before.
+/// Random changes, with the file's content after each of them. Danger: after a cut a sector has
+/// content that it never had, or a forced sector has older content.
 #[test]
 fn each_sector_is_as_some_change_since_the_last_force_has_left_it() {
     for seed in 0..200 {
@@ -106,7 +106,7 @@ fn writes_are_torn_and_overtake_each_other() {
     assert!(torn > 0 && overtaken > 0, "{torn} torn, {overtaken} overtaken");
 }
 
-/// A file as long as file systems have them is cut again: only what it holds is remembered.
+/// A file of the maximum length is truncated: only its data is recorded, not its holes.
 #[test]
 fn the_longest_file_costs_nothing() {
     let mut scratch = Scratch::new("long");
@@ -135,7 +135,7 @@ fn a_name_is_kept_only_if_its_directory_was_forced() {
     scratch.disk.write(kept, 0, b"bytes").unwrap();
     scratch.disk.force(kept).unwrap();
     scratch.disk.force(safe).unwrap();
-    // Forcing a file and the directory that it is in forces no way to it.
+    // Neither the file's fsync nor its directory's forces the path to that directory.
     let mut lost = Scratch::new("lost");
     let dir = lost.disk.make_dir(ROOT, OsStr::new("dir"), 0o700).unwrap();
     let file = lost.disk.make_file(dir, OsStr::new("file"), 0o600).unwrap();
@@ -153,7 +153,7 @@ fn a_name_is_kept_only_if_its_directory_was_forced() {
     assert_eq!(scratch.content(kept), b"bytes");
 }
 
-/// Danger: what was removed or replaced is needed again when its name comes back.
+/// Danger: a removed or replaced inode is missing when its name reappears.
 #[test]
 fn what_was_removed_and_replaced_comes_back() {
     for kind in KINDS {

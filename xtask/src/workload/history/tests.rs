@@ -1,4 +1,4 @@
-//! The judge on trial: what a power cut may leave is accepted, and nothing else.
+//! Tests of the checker: it accepts every state that a power cut may leave, and no other.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn write(name: u64, offset: usize, data: &[u8]) -> Operation {
     Operation::Write { name, offset, data: data.to_vec(), sync: false }
 }
 
-/// A worker's work so far, with what it has been told is forced.
+/// A worker's operations so far, and its acknowledged forces.
 struct Story {
     history: History,
     forces: Forces,
@@ -123,8 +123,8 @@ fn the_beginning_of_a_write_within_a_page_may_be_left() {
     assert!(work().judge(&[(1, &with(b"abcdef")), (2, b"")]).is_err(), "something came after it");
 }
 
-/// Danger: the bytes that a truncation cut off come back when the file is longer again, or are lost
-/// although the truncation is.
+/// Danger: truncated bytes reappear when the file grows again, or are lost although the truncation
+/// is lost.
 #[test]
 fn a_truncation_is_whole() {
     let work = || {
@@ -152,7 +152,7 @@ fn what_has_no_answer_happened_or_did_not() {
     assert!(work().judge_with(&[], asked()).is_err());
 }
 
-/// What was found is on the platter: it cannot be lost with the next cut.
+/// The result of a cut is forced: the next cut cannot lose it.
 #[test]
 fn a_new_beginning_is_forced() {
     let mut work = Story::of([create(1), write(1, 0, b"a")]);

@@ -1,5 +1,5 @@
-//! MooseFS with all its servers on this machine, in a network of their own: it refuses loopback
-//! addresses.
+//! MooseFS with all its servers on this machine, in a network namespace of their own, since it
+//! refuses loopback addresses.
 
 use crate::bench::peers::Programs;
 use crate::{Outcome, tool};
@@ -11,17 +11,17 @@ use std::process::{Child, Command, Stdio};
 
 const ADDRESS: &str = "10.99.0.1";
 
-/// The state of a master that has never run, where the package puts it.
+/// Metadata of an unused master, installed by the package.
 const EMPTY: &str = "/var/lib/mfs/metadata.mfs.empty";
 
 pub struct Cluster {
-    /// Holds the network.
+    /// The process that keeps the network namespace.
     network: Child,
     servers: Vec<Child>,
 }
 
 impl Cluster {
-    /// Everything of it is in this new directory.
+    /// Starts a cluster with all its files in this new directory.
     pub fn start(programs: &Programs, directory: &Path) -> Outcome<Cluster> {
         let [meta, chunks, notes] = ["meta", "chunks", "notes"].map(|name| directory.join(name));
         [&meta, &chunks, &notes].into_iter().try_for_each(fs::create_dir_all)?;
@@ -66,7 +66,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// In the foreground.
+    /// Runs in the foreground.
     pub fn mounting(&self, programs: &Programs, point: &Path) -> Command {
         let mut command = self.within(programs, "mfsmount");
         command.arg(point).args(["-H", ADDRESS, "-f"]);
@@ -105,7 +105,8 @@ fn network(programs: &Programs) -> Outcome<Child> {
 }
 
 impl Drop for Cluster {
-    /// The chunk server first: it depends on the master, whose writer of metadata would outlive it.
+    /// Ends the chunk server first: it depends on the master, whose metadata writer would outlive
+    /// it.
     fn drop(&mut self) {
         for server in self.servers.iter_mut().rev() {
             tool::signal_group(server.id(), libc::SIGKILL).ok();
