@@ -36,74 +36,73 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Check that crates depend on each other only as ARCHITECTURE.md says.
+    /// Check the dependencies between crates against ARCHITECTURE.md.
     Arrows,
-    /// Check that core, node and client do not touch the world but through ports.
+    /// Check that core, node and client use the outside world only through ports.
     Bans,
     /// Check the licences of all dependencies against deny.toml.
     Licences,
-    /// Check the versions of all dependencies against what advisories.toml knows.
+    /// Check the versions of all dependencies against advisories.toml.
     Advisories {
-        /// Write advisories.toml anew from this checkout of the RustSec database.
+        /// Rewrite advisories.toml from this checkout of the RustSec database.
         #[arg(long, value_name = "DIR")]
         database: Option<PathBuf>,
     },
-    /// Run programs of others against real mounts.
+    /// Run other projects' suites and programs on real mounts.
     Conformance {
         #[command(subcommand)]
         suite: conformance::Suite,
     },
     /// Run whole volumes in the simulated world.
     Sim {
-        /// One seed, with all that is known about it.
+        /// Run one seed and print everything about it.
         #[arg(long, conflicts_with_all = ["seeds", "minutes"])]
         seed: Option<u64>,
-        /// How many seeds.
+        /// Number of seeds.
         #[arg(long)]
         seeds: Option<u64>,
-        /// For how long.
+        /// Run as many seeds as fit this time, in minutes.
         #[arg(long)]
         minutes: Option<u64>,
-        /// The first seed.
+        /// First seed.
         #[arg(long, default_value_t = 1)]
         from: u64,
-        /// Leave out the seeds of the other deployment.
+        /// Run only the seeds of this deployment.
         #[arg(long, value_enum)]
         only: Option<sim::Only>,
     },
-    /// Give everything that reads bytes from outside any bytes at all.
+    /// Fuzz every parser of outside bytes.
     Fuzz {
-        /// Which targets; all if none is named.
+        /// Targets; all by default.
         #[arg(value_parser = clap::builder::PossibleValuesParser::new(fuzz::targets()))]
         targets: Vec<String>,
-        /// Seconds for each.
+        /// Seconds per target.
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
-    /// Mount a bucket of very many objects: how long until it can be used, and what it takes.
+    /// Mount a bucket with very many objects; print the time until it is usable, and the memory.
     Scale {
         #[arg(long, default_value_t = 1_000_000)]
         keys: u64,
         #[arg(long)]
         release: bool,
     },
-    /// What an embedded mount holds in memory, idle and under work.
+    /// Measure the memory of an embedded mount, idle and under load.
     Memory {
-        /// How many files in one directory.
+        /// Files in one directory.
         #[arg(long, default_value_t = 1_000_000)]
         entries: u64,
         #[arg(long)]
         release: bool,
     },
-    /// Measure ebb beside what machine and kernel can do (docs/benchmarks.md).
+    /// Benchmark ebb beside the kernel's limits and other file systems (docs/benchmarks.md).
     Bench(bench::Wanted),
-    /// Let the bucket misbehave under load, and look for what was acknowledged and what is left
-    /// over.
+    /// Inject store faults under load; check for lost data and leftover objects.
     StoreFaults {
-        /// Which faults; all, one after the other, if none is named.
+        /// Faults to inject, one after the other; all by default.
         #[arg(value_enum, default_values_t = Fault::value_variants(), hide_default_value = true)]
         faults: Vec<Fault>,
-        /// How long each lasts.
+        /// Duration of each fault, in seconds.
         #[arg(long, default_value_t = 5)]
         seconds: u64,
         #[arg(long, default_value_t = 1)]
@@ -111,13 +110,13 @@ enum Command {
         #[arg(long)]
         release: bool,
     },
-    /// Cut the power of nodes under load and look for what they had forced. Needs root.
+    /// Cut the power of nodes under load; check that forced changes survive. Needs root.
     Powercut(Rounds),
-    /// Kill daemons under load and look for what they had acknowledged.
+    /// Kill daemons under load; check that acknowledged changes survive.
     Crash(Rounds),
 }
 
-/// Seeds of a run that names no number and no time.
+/// Seeds of a run without a given number or time.
 const DEFAULT_SEEDS: u64 = 200;
 
 fn main() -> ExitCode {

@@ -1,9 +1,9 @@
-//! What a test is there to find, apart from all else that can go wrong with it.
+//! Findings: violated guarantees, as opposed to failures of the test itself.
 
 use std::error::Error;
 use std::fmt;
 
-/// A promise that was not kept.
+/// A violated guarantee.
 #[derive(Debug)]
 pub struct Finding(pub String);
 
@@ -15,7 +15,7 @@ impl fmt::Display for Finding {
 
 impl Error for Finding {}
 
-/// An error with where it was met, which stays a finding if it is one.
+/// Prefixes an error with its location; a finding stays a finding.
 pub fn at(place: impl fmt::Display) -> impl FnOnce(Box<dyn Error>) -> Box<dyn Error> {
     move |error| {
         let text = format!("{place}: {error}");

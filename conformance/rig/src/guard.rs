@@ -1,6 +1,6 @@
-//! A command runs in a process of its own. One that is ended by a signal cleans up nothing, so this
-//! process, which has started it, does: it ends everything that the run has started, unmounts what
-//! is mounted in the run's directories, and removes these.
+//! A guard process for each command. The command runs as a child, since a process that is ended by a
+//! signal cannot clean up: the guard ends all processes of the run, unmounts its mounts, and removes
+//! its directories.
 
 use crate::{Outcome, mounts, scratch, tool};
 use ebb_cli::places::RunDir;
@@ -13,27 +13,27 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// In the environment of the run, and so of all that it starts: the guard's process.
+/// Environment variable of all processes of a run: the guard's process id.
 const MARK: &str = "EBB_XTASK_GUARD";
 
-/// The signal that has come, if one has.
+/// The received signal, or 0.
 static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn note(signal: libc::c_int) {
     SIGNAL.store(signal, Ordering::Relaxed);
 }
 
-/// How long processes may take to end that were sent SIGKILL.
+/// Time limit for processes to end after SIGKILL.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const POLL: Duration = Duration::from_millis(20);
 
-/// Whether this process is a run, which has one.
+/// Whether this process runs below a guard.
 pub fn is_above() -> bool {
     std::env::var_os(MARK).is_some()
 }
 
-/// This command again, as a run; gives the status that it has ended with.
+/// Runs this command again below this guard; returns its exit status.
 pub fn run() -> Outcome<ExitCode> {
     for signal in [libc::SIGINT, libc::SIGTERM] {
         // SAFETY: the handler does nothing but store to an atomic.
@@ -41,7 +41,7 @@ pub fn run() -> Outcome<ExitCode> {
     }
     let guard = std::process::id().to_string();
     let mut command = Command::new(std::env::current_exe()?);
-    // In a group of its own: what a terminal sends is the guard's to receive.
+    // In a group of its own, so that signals of a terminal reach only the guard.
     command.args(std::env::args_os().skip(1)).env(MARK, &guard).process_group(0);
     // SAFETY: between fork and exec nothing is called but prctl, which takes plain integers.
     unsafe { command.pre_exec(end_with_guard) };
@@ -70,10 +70,10 @@ fn end_with_guard() -> io::Result<()> {
 
 fn clean_up_after(run: &mut Child, mark: &str) -> Outcome<()> {
     let pid = run.id();
-    // It starts nothing any more. It may have ended.
+    // It must start no further processes. It may have ended.
     tool::signal(pid, libc::SIGSTOP).ok();
-    // No signal ends a process that waits for an answer, and those that are ended together may wait
-    // for each other. Best effort: what others than root have mounted ends with its server.
+    // A process that waits for a FUSE reply does not die, and killed processes may wait for each
+    // other, so unmount first. Best effort: an unprivileged mount ends with its server.
     for point in mounts::of(pid)?.iter().filter(|point| scratch::holds(point, pid)) {
         let mut command = Command::new("nsenter");
         command
@@ -98,12 +98,12 @@ fn clean_up_after(run: &mut Child, mark: &str) -> Outcome<()> {
         if began.elapsed() > PATIENCE {
             return Err(format!("processes survive SIGKILL: {left:?}").into());
         }
-        // Some end before they are sent it.
+        // Some end before the signal.
         left.into_iter().for_each(|process| drop(tool::signal(process, libc::SIGKILL)));
         run.try_wait()?;
         sleep(POLL);
     }
-    // What lies on top comes last.
+    // Innermost mounts first.
     for point in
         mounts::of(std::process::id())?.iter().rev().filter(|point| scratch::holds(point, pid))
     {
@@ -118,10 +118,10 @@ fn clean_up_after(run: &mut Child, mark: &str) -> Outcome<()> {
     scratch::remove_all(pid)
 }
 
-/// Processes that have the mark and have not ended.
+/// Running processes with the mark.
 fn marked(mark: &str) -> Outcome<Vec<u32>> {
     let has_mark = |pid: &u32| {
-        // Of one that goes meanwhile there is nothing to read.
+        // Empty for a process that ends during the read.
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
     };

@@ -1,10 +1,11 @@
-//! What is mounted.
+//! Mount points.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// Every mount point that a process sees; what lies on top comes last. None of one that has ended.
+/// All mount points in a process's namespace; upper mounts follow lower ones. Empty for a process
+/// that has ended.
 pub fn of(pid: u32) -> io::Result<Vec<PathBuf>> {
     let mounts = match fs::read_to_string(format!("/proc/{pid}/mountinfo")) {
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL)) => {

@@ -1,4 +1,4 @@
-//! A real mount with all that belongs to it: storage, node, daemon; gone when dropped.
+//! A real mount with its storage, node and daemon, which are removed on drop.
 
 use crate::finding::Finding;
 use crate::scratch::Scratch;
@@ -33,14 +33,14 @@ impl Shape {
 /// Storage of one run.
 pub struct Store {
     pub url: String,
-    /// For `ebb`, the S3 tools and curl alike.
+    /// Settings for `ebb`, S3 tools and curl.
     pub environment: Vec<(&'static str, String)>,
     server: Option<Child>,
 }
 
 impl Store {
-    /// The S3 server of the developers, or the one that EBB_S3_ENDPOINT names (its bucket is
-    /// EBB_S3_BUCKET, `bucket` by default; credentials from the environment).
+    /// The project's S3 server, or the one that EBB_S3_ENDPOINT names (bucket EBB_S3_BUCKET, by default
+    /// `bucket`; credentials from the environment).
     fn s3(binaries: &Path, prefix: &str, fill: u64) -> Outcome<Store> {
         if let Ok(endpoint) = std::env::var("EBB_S3_ENDPOINT") {
             let bucket = std::env::var("EBB_S3_BUCKET").unwrap_or_else(|_| "bucket".into());
@@ -66,7 +66,7 @@ impl Store {
         Ok(Store { url: format!("s3://bucket/{prefix}"), environment, server: Some(server) })
     }
 
-    /// Storage that somebody else runs.
+    /// Storage that exists outside this run.
     pub fn of(url: String, environment: Vec<(&'static str, String)>) -> Store {
         Store { url, environment, server: None }
     }
@@ -75,7 +75,7 @@ impl Store {
         self.server.as_ref().map(Child::id)
     }
 
-    /// Reached at this one from the next mount on.
+    /// The next mount uses this endpoint.
     pub fn set_endpoint(&mut self, endpoint: String) {
         self.environment.retain(|(name, _)| *name != "EBB_ENDPOINT");
         self.environment.push(("EBB_ENDPOINT", endpoint));
@@ -85,7 +85,7 @@ impl Store {
         self.variable("EBB_ENDPOINT")
     }
 
-    /// Of its environment.
+    /// A variable of its environment.
     pub fn variable(&self, name: &str) -> Option<&str> {
         self.environment.iter().find(|(there, _)| *there == name).map(|(_, value)| value.as_str())
     }
@@ -94,17 +94,17 @@ impl Store {
 pub struct Rig {
     pub shape: Shape,
     pub store: Store,
-    /// Everything of this run is below it.
+    /// Holds all files of this run.
     pub dir: Scratch,
     binaries: PathBuf,
-    /// Of the node, wherever it is.
+    /// The node's data directory.
     data: PathBuf,
     flags: Vec<String>,
     node: Option<Child>,
     port: u16,
 }
 
-/// A process on its way to be a node, with those that it has started.
+/// A starting node, with its child processes.
 pub struct Starting(Child);
 
 impl Starting {
@@ -112,7 +112,7 @@ impl Starting {
         tool::signal_group(self.0.id(), libc::SIGKILL)
     }
 
-    /// Until all of them have ended.
+    /// Waits until all of them have ended.
     pub fn wait(mut self) -> Outcome<()> {
         self.0.wait()?;
         let began = Instant::now();
@@ -125,11 +125,11 @@ impl Starting {
         Ok(())
     }
 
-    /// Some that have not ended, whether or not anybody has asked how.
+    /// Whether a process of the group still runs; zombies do not count.
     fn has_members(&self) -> Outcome<bool> {
         let group = self.0.id().to_string();
         for entry in fs::read_dir("/proc")? {
-            // Of one that goes meanwhile there is nothing to read.
+            // Empty for a process that ends during the read.
             let stat = fs::read_to_string(entry?.path().join("stat")).unwrap_or_default();
             let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
             let (state, of) = (fields.next(), fields.nth(1));
@@ -141,10 +141,10 @@ impl Starting {
     }
 }
 
-/// `ebb fsck` has found something that is wrong, and still is.
+/// Exit status of `ebb fsck` for unrepaired findings.
 const FSCK_FOUND: i32 = 4;
 
-/// How long a command may take before something is wrong.
+/// Time limit of a command.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 impl Rig {
@@ -152,7 +152,7 @@ impl Rig {
         Rig::filled(shape, binaries, 0)
     }
 
-    /// With that many objects in the S3 server, 100,000 to a directory.
+    /// With this many objects in the S3 server, 100,000 per directory.
     pub fn filled(shape: Shape, binaries: &Path, fill: u64) -> Outcome<Rig> {
         let dir = Scratch::new(&name_of(shape))?;
         let store = if shape.is_s3() {
@@ -165,7 +165,7 @@ impl Rig {
         Rig::within(dir, shape, store, binaries)
     }
 
-    /// Over storage that is there.
+    /// Over existing storage.
     pub fn over(shape: Shape, name: &str, store: Store, binaries: &Path) -> Outcome<Rig> {
         Rig::within(Scratch::new(name)?, shape, store, binaries)
     }
@@ -217,7 +217,7 @@ impl Rig {
         command
     }
 
-    /// Starts what is not running, and gives how long it took until the mount answered.
+    /// Starts the processes that do not run yet; returns the time until the mount answered.
     pub fn mount(&mut self, options: &str) -> Outcome<Duration> {
         let began = Instant::now();
         let data = self.data().display().to_string();
@@ -242,7 +242,7 @@ impl Rig {
         Ok(began.elapsed())
     }
 
-    /// Starts the node of a detached mount, on the port that it had before.
+    /// Starts the node of a detached mount on its previous port.
     pub fn serve(&mut self) -> Outcome<()> {
         let mut node = self.serving()?.spawn()?;
         let mut line = String::new();
@@ -274,7 +274,7 @@ impl Rig {
             "--listen",
             &listen,
         ]);
-        // A mount that was killed holds up the next one for this long.
+        // A killed mount delays the next one for this long.
         command
             .args(["--session-term", "3s"])
             .args(&self.flags)
@@ -287,8 +287,8 @@ impl Rig {
         Ok(fs::OpenOptions::new().create(true).append(true).open(self.dir.join("node.log"))?)
     }
 
-    /// Starts the processes that have the node, and does not wait until they answer: they are to be
-    /// killed on their way.
+    /// Starts the node's processes without waiting until they answer, so that they can be killed during
+    /// the start.
     pub fn begin(&self) -> Outcome<Starting> {
         let mut command = match self.shape.is_embedded() {
             true => {
@@ -304,13 +304,12 @@ impl Rig {
         Ok(Starting(command.process_group(0).spawn()?))
     }
 
-    /// The process that holds what the bucket does not: the node, or mount and node in one.
+    /// Kills the process with the unflushed state: the node, or a mount with its node.
     pub fn kill_node(&mut self) -> Outcome<()> {
         self.kill_node_and(|| Ok(()))
     }
 
-    /// As [`Rig::kill_node`], with something to be done before the process, which has been sent
-    /// the signal, can end.
+    /// As [`Rig::kill_node`]; runs `then` between the signal and the wait for the process.
     pub fn kill_node_and(&mut self, then: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
         match self.node.take() {
             Some(mut node) => {
@@ -327,7 +326,7 @@ impl Rig {
         self.kill_mount_and(|| Ok(()))
     }
 
-    /// With whoever would start another daemon: what is looked at is what the disk has.
+    /// Kills the supervisor too, so that no new daemon changes the disk before it is inspected.
     fn kill_mount_and(&self, then: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
         let record = self.record().ok_or("there is no daemon to kill")?;
         if let Some(supervisor) = record.supervisor.filter(|supervisor| supervisor.is_alive()) {
@@ -351,13 +350,13 @@ impl Rig {
         tool::output(&mut self.ebb(&["flush", &self.mountpoint().display().to_string()])).map(drop)
     }
 
-    /// What `ebb fsck` finds of the mount is a finding.
+    /// Returns a [`Finding`] for every problem that `ebb fsck` reports.
     pub fn fsck(&self) -> Outcome<()> {
         self.fsck_with(&[]).map(drop)
     }
 
-    /// As [`Rig::fsck`], of the bucket too. All directories are looked into first, so that nothing
-    /// in it is left undecided.
+    /// As [`Rig::fsck`], and checks the bucket. Loads all directories first, so that no object stays
+    /// undecided.
     pub fn fsck_bucket(&self) -> Outcome<()> {
         self.tree()?;
         let report: serde_json::Value =
@@ -387,7 +386,7 @@ impl Rig {
         }
     }
 
-    /// Everything below the mount point, from there, with directories before what is in them.
+    /// All entries below the mount point, with directories before their entries.
     pub fn tree(&self) -> Outcome<Vec<(PathBuf, fs::FileType)>> {
         let root = self.mountpoint();
         let (mut all, mut todo) = (Vec::new(), vec![root.clone()]);
@@ -404,18 +403,18 @@ impl Rig {
         Ok(all)
     }
 
-    /// What the mount's process holds in memory.
+    /// Resident memory of the mount's process.
     pub fn resident_bytes(&self) -> Outcome<u64> {
         let daemon = self.daemon().ok_or("there is no daemon")?;
         let status = fs::read_to_string(format!("/proc/{}/status", daemon.pid))?;
         kib(&status, "VmRSS:")
     }
 
-    /// Time of all cores that the mount's process has taken so far.
+    /// Processor time of the mount's process, over all cores.
     pub fn processor_time(&self) -> Outcome<Duration> {
         let daemon = self.daemon().ok_or("there is no daemon")?;
         let stat = fs::read_to_string(format!("/proc/{}/stat", daemon.pid))?;
-        // utime and stime, the 14th and 15th field; the second one may have blanks in it.
+        // utime and stime are fields 14 and 15; field 2 may contain blanks.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).map(str::parse::<u64>).sum::<Result<_, _>>()?;
         // SAFETY: takes a plain integer.
@@ -423,7 +422,7 @@ impl Rig {
         Ok(Duration::from_secs_f64(ticks as f64 / per_second as f64))
     }
 
-    /// What the mount's processes hold in memory, each page shared out among those that have it.
+    /// Memory of the mount's processes, with shared pages split between their users (PSS).
     pub fn proportional_bytes(&self) -> Outcome<u64> {
         let record = self.record().ok_or("there is no daemon")?;
         let mut sum = 0;
@@ -461,20 +460,19 @@ impl Rig {
         Ok(())
     }
 
-    /// Forgets everything that is not in the bucket. Only while nothing is mounted.
+    /// Removes all state that is not in the bucket. Call only while nothing is mounted.
     pub fn drop_cache(&self) -> Outcome<()> {
         Ok(fs::remove_dir_all(self.data())?)
     }
 
-    /// Leaves everything as it is when dropped.
+    /// Keeps everything on drop.
     pub fn keep(&mut self) {
         self.dir.keep();
     }
 }
 
 impl Drop for Rig {
-    /// Best effort, each step whatever became of the one before: this runs when something
-    /// has gone wrong as well.
+    /// Best effort, and each step independent of the others: this also runs after a failure.
     fn drop(&mut self) {
         if self.dir.is_kept() {
             return;
@@ -495,7 +493,7 @@ impl Drop for Rig {
     }
 }
 
-/// Of a file of proc(5), in bytes.
+/// A KiB field of a proc(5) file, in bytes.
 fn kib(text: &str, name: &str) -> Outcome<u64> {
     let line =
         text.lines().find_map(|line| line.strip_prefix(name)).ok_or("the kernel does not say")?;

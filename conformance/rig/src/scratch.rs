@@ -1,4 +1,4 @@
-//! Directories of a run, which are known by their names to be its own.
+//! Directories of a run, recognisable by their names.
 
 use crate::{Outcome, tool};
 use std::ffi::OsStr;
@@ -7,14 +7,14 @@ use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-/// One that is gone with this.
+/// A directory that is removed on drop.
 pub struct Scratch {
     path: PathBuf,
     keep: bool,
 }
 
 impl Scratch {
-    /// `TMPDIR` says on which disk.
+    /// In `TMPDIR`.
     pub fn new(name: &str) -> Outcome<Scratch> {
         Scratch::below(&std::env::temp_dir(), name)
     }
@@ -34,7 +34,7 @@ impl Scratch {
         Ok(Scratch { path, keep: false })
     }
 
-    /// Leaves it when dropped.
+    /// Keeps it on drop.
     pub fn keep(&mut self) {
         self.keep = true;
     }
@@ -72,7 +72,7 @@ pub fn holds(path: &Path, run: u32) -> bool {
     path.iter().any(|part| is_of(part, run))
 }
 
-/// Removes what is left of a run that has ended.
+/// Removes all directories of a run that has ended.
 pub fn remove_all(run: u32) -> Outcome<()> {
     let places = [std::env::temp_dir(), MEMORY.into(), tool::conformance()?];
     for place in places.iter().filter(|place| place.exists()) {
@@ -95,14 +95,14 @@ fn remove(path: &Path) {
     }
 }
 
-/// Where tmpfs is, on every distribution.
+/// The path of tmpfs on every distribution.
 const MEMORY: &str = "/dev/shm";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Danger: another run's directory is removed, or the one that a user's daemons have.
+    /// Danger: the cleanup removes another run's directory, or one of a user's daemons.
     #[test]
     fn a_run_knows_its_own_directories() {
         let run = std::process::id();

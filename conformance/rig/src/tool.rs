@@ -1,4 +1,4 @@
-//! Running other programs, and ending them.
+//! Runs and ends other programs.
 
 use crate::Outcome;
 use serde_json::Value;
@@ -14,13 +14,13 @@ pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from).unwrap_or_else(|| root().join("target"))
 }
 
-/// Runs a program to its end; what it prints is shown.
+/// Runs a program to its end, with its output shown.
 pub fn run(command: &mut Command) -> Outcome<()> {
     let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
 }
 
-/// Runs a program to its end; what it prints to standard output is given.
+/// Runs a program to its end; returns its standard output.
 pub fn output(command: &mut Command) -> Outcome<String> {
     let output =
         command.stderr(Stdio::piped()).output().map_err(|error| format!("{command:?}: {error}"))?;
@@ -50,19 +50,19 @@ fn kill(whom: i32, signal: i32) -> Outcome<()> {
     }
 }
 
-/// Whether a program is there, which tells its version if it is asked so.
+/// Whether a program is installed, tested with its option to print the version.
 pub fn has(program: &str, version: &str) -> bool {
     let mut probe = Command::new(program);
     probe.arg(version).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     probe.status().is_ok_and(|status| status.success())
 }
 
-/// Fails with the reason if it is not.
+/// Fails with the reason `why` unless a program is installed.
 pub fn needs(program: &str, version: &str, why: &str) -> Outcome<()> {
     if has(program, version) { Ok(()) } else { Err(format!("{program} is missing: {why}").into()) }
 }
 
-/// Installs a package of Debian unless `program` is there.
+/// Installs a Debian package unless `program` exists.
 pub fn debian(program: &Path, package: &str) -> Outcome<()> {
     if program.exists() {
         return Ok(());
@@ -73,13 +73,13 @@ pub fn debian(program: &Path, package: &str) -> Outcome<()> {
         .args(["install", "--yes", "--quiet=2", "--no-install-recommends", package])
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    // Servers are started where they are tested, and not by being installed.
+    // Installation must not start servers; tests start them.
     run(command.envs([("DEBIAN_FRONTEND", "noninteractive"), ("RUNLEVEL", "1")])).map_err(|error| {
         format!("{package} is missing, perhaps after `apt-get update` it is not: {error}").into()
     })
 }
 
-/// Where suites of others and what they leave are kept.
+/// Directory of suites and their results.
 pub fn conformance() -> Outcome<PathBuf> {
     let place = target().join("conformance");
     std::fs::create_dir_all(&place)?;
@@ -99,8 +99,8 @@ pub fn cargo() -> std::ffi::OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Builds binaries of the workspace, and gives the directory that they are in. EBB_BINARIES
-/// names one where they are already.
+/// Builds binaries of the workspace; returns their directory. EBB_BINARIES names a directory with
+/// existing ones.
 pub fn build(packages: &[&str], release: bool) -> Outcome<PathBuf> {
     if let Some(there) = std::env::var_os("EBB_BINARIES") {
         return Ok(there.into());
@@ -109,8 +109,8 @@ pub fn build(packages: &[&str], release: bool) -> Outcome<PathBuf> {
     Ok(target().join(if release { "release" } else { "debug" }))
 }
 
-/// As [`build`], `ebb` with bugs that can be switched on (crates/node/src/planted.rs), in a
-/// directory of its own.
+/// As [`build`], with switchable bugs in `ebb` (crates/node/src/planted.rs), in a directory of its
+/// own.
 pub fn build_planted() -> Outcome<PathBuf> {
     if let Some(there) = std::env::var_os("EBB_BINARIES") {
         return Ok(there.into());
@@ -121,12 +121,12 @@ pub fn build_planted() -> Outcome<PathBuf> {
     for binary in packages {
         std::fs::copy(target().join("debug").join(binary), place.join(binary))?;
     }
-    // The binary that everybody runs is to be the one without.
+    // The usual directory must hold the binary without bugs.
     build(&packages, false)?;
     Ok(place)
 }
 
-/// Builds examples of one package with optimisations, and gives the directory that they are in.
+/// Builds optimised examples of one package; returns their directory.
 pub fn build_examples(package: &str, names: &[&str]) -> Outcome<PathBuf> {
     if let Some(there) = std::env::var_os("EBB_BINARIES") {
         return Ok(PathBuf::from(there).join("examples"));
@@ -146,7 +146,7 @@ fn building(packages: &[&str]) -> Command {
     command
 }
 
-/// Installs a binary crate below the target directory, unless it is there.
+/// Installs a binary crate below the target directory, if needed.
 pub fn install(name: &str, version: &str) -> Outcome<PathBuf> {
     let place = target().join("tools");
     let binary = place.join("bin").join(name);
@@ -157,15 +157,14 @@ pub fn install(name: &str, version: &str) -> Outcome<PathBuf> {
     Ok(binary)
 }
 
-/// What is different in the source of a crate than its author has published: this text, which
-/// stands there once.
+/// A patch of a published crate: replaces `from`, which must occur once, by `to`.
 pub struct Change {
     pub file: &'static str,
     pub from: &'static str,
     pub to: &'static str,
 }
 
-/// As [`install`], with a change.
+/// As [`install`], with a patch.
 pub fn install_changed(name: &str, version: &str, change: &Change) -> Outcome<PathBuf> {
     let place = target().join("tools/changed");
     let binary = place.join("bin").join(name);
@@ -179,7 +178,7 @@ pub fn install_changed(name: &str, version: &str, change: &Change) -> Outcome<Pa
         std::fs::create_dir_all(sources.join("src"))?;
         std::fs::write(sources.join("src/lib.rs"), "")?;
         std::fs::write(sources.join("Cargo.toml"), manifest)?;
-        // What it prints is a configuration for who builds with these sources.
+        // Its output is a configuration for builds with these sources.
         output(Command::new(cargo()).args(["vendor", "--quiet", "vendor"]).current_dir(&sources))?;
         let source = sources.join("vendor").join(name);
         let file = source.join(change.file);
@@ -192,7 +191,7 @@ pub fn install_changed(name: &str, version: &str, change: &Change) -> Outcome<Pa
             .into());
         }
         std::fs::write(&file, text.replace(change.from, change.to))?;
-        // It is no member of what it is below.
+        // Detaches the crate from the surrounding workspace.
         let manifest = source.join("Cargo.toml");
         std::fs::write(&manifest, std::fs::read_to_string(&manifest)? + "\n[workspace]\n")?;
         install_into(&place, Command::new(cargo()).args(["install", "--path"]).arg(source))?;
@@ -201,6 +200,6 @@ pub fn install_changed(name: &str, version: &str, change: &Change) -> Outcome<Pa
 }
 
 fn install_into(place: &Path, command: &mut Command) -> Outcome<()> {
-    // Outside the workspace: its toolchain and profile are not this one's business.
+    // Outside the workspace, whose toolchain and profiles do not apply.
     run(command.args(["--quiet", "--locked", "--root"]).arg(place).current_dir(target()))
 }

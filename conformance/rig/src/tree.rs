@@ -1,4 +1,4 @@
-//! Two trees, entry by entry.
+//! Comparison of two trees.
 
 use crate::{Outcome, xattr};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub struct Size {
     pub bytes: u64,
 }
 
-/// Counts a tree, asking every entry for its attributes.
+/// Counts a tree, with lstat of every entry.
 pub fn size(root: &Path) -> Outcome<Size> {
     let mut size = Size::default();
     for (_, meta) in walk(root)? {
@@ -29,7 +29,7 @@ pub fn size(root: &Path) -> Outcome<Size> {
     Ok(size)
 }
 
-/// Entries by their path below the root; the root itself is the empty path.
+/// Entries by path relative to the root, which has the empty path.
 fn walk(root: &Path) -> Outcome<BTreeMap<PathBuf, Metadata>> {
     let mut found = BTreeMap::from([(PathBuf::new(), fs::symlink_metadata(root)?)]);
     let mut open = vec![PathBuf::new()];
@@ -47,8 +47,7 @@ fn walk(root: &Path) -> Outcome<BTreeMap<PathBuf, Metadata>> {
     Ok(found)
 }
 
-/// Gives every entry of `to` the time of modification that it has in `from`: the two were
-/// changed one after the other.
+/// Copies modification times from `from` to `to`, whose entries were changed at different times.
 pub fn copy_times(from: &Path, to: &Path) -> Outcome<()> {
     for (path, meta) in walk(from)?.into_iter().rev() {
         let target = CString::new(to.join(&path).as_os_str().as_bytes())?;
@@ -69,7 +68,7 @@ pub fn copy_times(from: &Path, to: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// Compares names, kinds, attributes, extended attributes, links and content.
+/// Compares names, types, attributes, extended attributes, links and content.
 pub fn compare(reference: &Path, mount: &Path) -> Outcome<Size> {
     let (expected, found) = (walk(reference)?, walk(mount)?);
     let mut wrong: Vec<String> = Vec::new();
@@ -126,7 +125,7 @@ fn differences(expected: &Metadata, found: &Metadata) -> impl Iterator<Item = St
             if is_dir { 0 } else { expected.nlink() },
             if is_dir { 0 } else { found.nlink() },
         ),
-        // Of directories it says nothing that could be compared.
+        // Sizes of directories are not comparable between file systems.
         ("size", if is_dir { 0 } else { expected.len() }, if is_dir { 0 } else { found.len() }),
         ("seconds of modification", expected.mtime() as u64, found.mtime() as u64),
         ("nanoseconds of modification", expected.mtime_nsec() as u64, found.mtime_nsec() as u64),
@@ -138,7 +137,7 @@ fn differences(expected: &Metadata, found: &Metadata) -> impl Iterator<Item = St
         .map(|(what, expected, found)| format!("{what} is {found}, not {expected}"))
 }
 
-/// Names of inodes that have several, whatever their numbers.
+/// Names of each inode with several names, independent of inode numbers.
 fn names_by_inode(entries: &BTreeMap<PathBuf, Metadata>) -> Vec<Vec<&PathBuf>> {
     let mut names: BTreeMap<u64, Vec<&PathBuf>> = BTreeMap::new();
     for (path, meta) in entries.iter().filter(|(_, meta)| !meta.is_dir() && meta.nlink() > 1) {
@@ -149,5 +148,5 @@ fn names_by_inode(entries: &BTreeMap<PathBuf, Metadata>) -> Vec<Vec<&PathBuf>> {
     names
 }
 
-/// Those that are copied: others are the file system's own.
+/// Namespaces of copied attributes; others belong to the file system.
 const COPIED: [&[u8]; 4] = [b"user.", b"trusted.", b"system.posix_acl_", b"security.capability"];

@@ -1,4 +1,4 @@
-//! What is done to the mount, and in the same way to the reference copy.
+//! The workload, which runs on the mount and on the reference copy alike.
 
 use crate::rng::Rng;
 use crate::{Outcome, tool, xattr};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::JoinHandle;
 
-/// Sources of crates that this workspace is built from, as cargo keeps them.
+/// Source archives of dependencies from cargo's cache.
 pub fn archives() -> Outcome<Vec<PathBuf>> {
     const CRATES: [&str; 7] = ["tokio", "libc", "rustls", "hyper", "clap_builder", "syn", "ring"];
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -41,7 +41,7 @@ pub fn unpack(archive: &Path, to: &Path) -> Outcome<()> {
     tool::run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(to))
 }
 
-/// Changes of every kind, the same whatever the place. Gives their number.
+/// Deterministic changes of every kind; returns their number.
 pub fn edit(root: &Path) -> Outcome<usize> {
     let files = files(root)?;
     let mut count = 0;
@@ -84,7 +84,7 @@ pub fn edit(root: &Path) -> Outcome<usize> {
     Ok(count + 12)
 }
 
-/// As editors save: a new file takes the name.
+/// Saves like an editor: a new file is renamed over the old one.
 fn replace(path: &Path) -> Outcome<()> {
     let draft = path.with_extension("draft");
     fs::write(&draft, "replaced\n")?;
@@ -93,7 +93,7 @@ fn replace(path: &Path) -> Outcome<()> {
 }
 
 fn own(path: &Path, id: u32) -> Outcome<()> {
-    // Ordinary users cannot give files away.
+    // Only root can give files away.
     // SAFETY: geteuid cannot fail.
     if unsafe { libc::geteuid() } == 0 {
         chown(path, Some(id), Some(id))?;
@@ -111,7 +111,7 @@ fn mkfifo(path: &Path) -> Outcome<()> {
     }
 }
 
-/// Files that hold the word.
+/// Number of files that contain the word.
 pub fn grep(root: &Path, word: &[u8]) -> Outcome<usize> {
     let mut found = 0;
     for file in files(root)? {
@@ -121,7 +121,7 @@ pub fn grep(root: &Path, word: &[u8]) -> Outcome<usize> {
     Ok(found)
 }
 
-/// Regular files, each name once, in order.
+/// Regular files, one path each, sorted.
 pub fn files(root: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut open = vec![root.to_owned()];
@@ -148,13 +148,13 @@ fn directories(root: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Files that [`carry_on`] leaves.
+/// Files after [`carry_on`].
 const WRITTEN: usize = 3000;
 
-/// Where the work that is interrupted goes on.
+/// Directory of the interrupted work.
 const DIRECTORY: &str = "while it was killed";
 
-/// Writes small files until the mount dies under it.
+/// Writes small files until the mount dies.
 pub struct Writer {
     thread: JoinHandle<Result<usize, String>>,
 }
@@ -170,7 +170,7 @@ impl Writer {
         Writer { thread: std::thread::spawn(write) }
     }
 
-    /// How many files were acknowledged whole.
+    /// Number of acknowledged files.
     pub fn stopped(self) -> Outcome<usize> {
         Ok(self.thread.join().map_err(|_| "the writer panicked")??)
     }
@@ -183,11 +183,11 @@ fn content(index: usize) -> Vec<u8> {
 fn write_one(dir: &Path, index: usize) -> std::io::Result<()> {
     let mut file = File::create(dir.join(format!("file {index}")))?;
     file.write_all(&content(index))?;
-    // The file is acknowledged when close has come back without an error, which drop hides.
+    // The file is acknowledged when close succeeds, which drop hides.
     file.metadata().map(|meta| assert_eq!(meta.size(), content(index).len() as u64))
 }
 
-/// Acknowledged files that are not there as they were.
+/// Number of acknowledged files that are missing or different.
 pub fn missing(mount: &Path, acknowledged: usize) -> Outcome<usize> {
     let dir = mount.join(DIRECTORY);
     Ok((0..acknowledged)
@@ -195,7 +195,7 @@ pub fn missing(mount: &Path, acknowledged: usize) -> Outcome<usize> {
         .count())
 }
 
-/// Does what was not acknowledged.
+/// Writes the files that were not acknowledged.
 pub fn carry_on(root: &Path, from: usize) -> Outcome<()> {
     let dir = root.join(DIRECTORY);
     fs::create_dir_all(&dir)?;

@@ -1,4 +1,4 @@
-//! Extended attributes, of symbolic links themselves.
+//! Extended attributes, without following symbolic links.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 pub fn set(path: &Path, name: &str, value: &[u8]) -> io::Result<()> {
     let (path, name) = (CString::new(path.as_os_str().as_bytes())?, CString::new(name)?);
-    // SAFETY: both strings end in NUL, and the value is as long as is said.
+    // SAFETY: both strings end in NUL, and the length is that of the value.
     check(unsafe {
         libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
     } as isize)
@@ -21,11 +21,11 @@ pub fn remove(path: &Path, name: &str) -> io::Result<()> {
     check(unsafe { libc::lremovexattr(path.as_ptr(), name.as_ptr()) } as isize).map(drop)
 }
 
-/// Those whose names begin so.
+/// Attributes with these name prefixes.
 pub fn all(path: &Path, prefixes: &[&[u8]]) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut names = vec![0u8; MOST_BYTES];
-    // SAFETY: the path ends in NUL and the buffer is as long as is said.
+    // SAFETY: the path ends in NUL, and the length is that of the buffer.
     let len =
         check(unsafe { libc::llistxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) })?;
     names.truncate(len);
@@ -36,7 +36,7 @@ pub fn all(path: &Path, prefixes: &[&[u8]]) -> io::Result<BTreeMap<Vec<u8>, Vec<
     {
         let name_c = CString::new(name)?;
         let mut value = vec![0u8; MOST_BYTES];
-        // SAFETY: both strings end in NUL and the buffer is as long as is said.
+        // SAFETY: both strings end in NUL, and the length is that of the buffer.
         let len = check(unsafe {
             libc::lgetxattr(path.as_ptr(), name_c.as_ptr(), value.as_mut_ptr().cast(), value.len())
         })?;
@@ -46,7 +46,7 @@ pub fn all(path: &Path, prefixes: &[&[u8]]) -> io::Result<BTreeMap<Vec<u8>, Vec<
     Ok(found)
 }
 
-/// Of one value, and of all names together (xattr(7)).
+/// Maximum size of one value, and of all names together (xattr(7)).
 const MOST_BYTES: usize = 64 << 10;
 
 fn check(result: isize) -> io::Result<usize> {
