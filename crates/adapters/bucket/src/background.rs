@@ -31,7 +31,7 @@ impl Background {
         Running(self.runtime().spawn(work))
     }
 
-    /// Nobody waits for it, and only the end of the adapter ends it early.
+    /// Runs detached; only dropping the adapter ends it early.
     pub fn start_aside(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime().spawn(work);
     }

@@ -1,4 +1,4 @@
-//! What may be said of an object in tags: what the narrowest store carries unchanged.
+//! Valid tags of objects: those that the most restrictive store keeps unchanged.
 
 use ebb_ports::{BucketError, ObjectTags};
 

@@ -1,6 +1,6 @@
-//! S3 keeps every clause: against a server in this process, and against the one at
-//! EBB_TEST_S3_ENDPOINT (bucket EBB_TEST_S3_BUCKET, `ebb-test` by default, which must
-//! exist; credentials from the environment) where that is set.
+//! S3 keeps every clause, against an in-process server and, if set, against the one at
+//! EBB_TEST_S3_ENDPOINT (existing bucket EBB_TEST_S3_BUCKET, by default `ebb-test`; credentials from
+//! the environment).
 
 use bytes::Bytes;
 use ebb_bucket::{BucketSettings, suite};
@@ -45,16 +45,16 @@ fn another_s3_server_passes_the_suite() {
     )
     .unwrap();
     println!("{:?}", bucket.capabilities());
-    // Clauses that it is known not to keep, by name.
+    // Names of clauses that the server is known to break.
     let known = std::env::var("EBB_TEST_S3_KNOWN").unwrap_or_default();
     suite::run(&bucket, only().as_deref(), &known.split(',').collect::<Vec<_>>());
 }
 
-/// What the line between bucket and server makes of these bytes.
+/// Bytes that the proxy damages.
 const FRAGILE: &[u8] = b"breaks on its way";
 const BROKEN: &[u8] = b"broke on its way!";
 
-/// A line to the server: everything arrives but for the fragile bytes.
+/// A proxy to the server that damages only these bytes.
 fn damaging(server: &str) -> String {
     let (listener, server) = (
         TcpListener::bind("127.0.0.1:0").unwrap(),

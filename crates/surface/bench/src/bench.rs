@@ -1,8 +1,7 @@
-//! What `ebb bench` does in a directory of any file system: small files, a large one, names.
+//! The workload of `ebb bench` in a directory of any file system: small files, a large one, names.
 //!
-//! Every figure says what was done and what a call that returned had survived by then. A figure of
-//! work that was not forced is one of the memory and the log that took it, and only comparable with
-//! others of its kind.
+//! Every figure states the work, and the failure that its calls had survived when they returned.
+//! Figures of unforced work measure memory and log, and compare only with figures of the same kind.
 
 use crate::Rng;
 use crate::work::{self, Durability, PAGE_BYTES, READ_BYTES, Stop};
@@ -73,8 +72,8 @@ const FORCED_PART: usize = 10;
 /// Reads and writes at random.
 const RANDOM: usize = 2000;
 
-/// Does all the work in a new directory below `path`, which is gone afterwards, however it ends.
-/// `done` is told of each figure.
+/// Runs the workload in a new directory below `path` and removes it in any case. Calls `done` for
+/// each figure.
 pub fn run(path: &Path, amount: Amount, stop: &Stop, done: impl FnMut(&Figure)) -> io::Result<()> {
     let ground = Ground::new(path)?;
     let outcome = Bench { root: &ground.0, amount, stop, done }.all();
@@ -101,7 +100,7 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        // Whoever panics has more to say than that something is left.
+        // During a panic, a failed cleanup is not worth reporting.
         fs::remove_dir_all(&self.0).ok();
     }
 }
@@ -259,7 +258,7 @@ fn whole(got: u64, expected: u64) -> io::Result<()> {
     }
 }
 
-/// Drops what the page cache has of a file that has been forced.
+/// Drops a forced file from the page cache.
 fn forget(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open.
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
@@ -297,7 +296,7 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 
-    /// Wherever it is told to stop, nothing is left.
+    /// A run that is stopped at any point leaves no files.
     #[test]
     fn work_that_is_interrupted_clears_away() {
         for after in 0..16 {

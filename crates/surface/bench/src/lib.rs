@@ -1,5 +1,5 @@
-//! Work for file systems, and how fast it is done: `ebb bench`, and the tables of
-//! `cargo xtask bench`, which do the same work beside what the machine can do.
+//! Workloads for file systems, with their speed: for `ebb bench`, and for the tables of
+//! `cargo xtask bench`, which run them beside the machine's limits.
 
 pub mod bench;
 mod rng;

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A small file.
 pub const SMALL_BYTES: usize = 4096;
-/// What is read or written of a large file at random.
+/// Size of a random read or write.
 pub const PAGE_BYTES: usize = 4096;
 /// One write of a large file.
 pub const WRITE_BYTES: usize = 1 << 20;
 /// One read of a large file from its beginning to its end.
 pub const READ_BYTES: usize = 128 << 10;
 
-/// When a call is to survive a power cut.
+/// Whether a call must be durable when it returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
     /// Whenever the file system likes.
@@ -29,7 +29,7 @@ pub enum Durability {
     Forced,
 }
 
-/// Set by whoever wants work to end.
+/// A flag that ends a workload.
 #[derive(Default)]
 pub struct Stop(AtomicBool);
 
@@ -68,7 +68,7 @@ pub fn create(
             }
         };
         let workers: Vec<_> = (0..threads).map(|worker| scope.spawn(work(worker))).collect();
-        // All are waited for, whichever fails.
+        // Join all workers before the first error is returned.
         let ends: Vec<io::Result<()>> = workers
             .into_iter()
             .map(|worker| worker.join().expect("a worker does not panic"))
@@ -93,8 +93,8 @@ pub fn stat(paths: &[PathBuf], stop: &Stop) -> io::Result<()> {
     })
 }
 
-/// lstat(2), as `ls` and `find` ask. The standard library asks for the time of birth too, which
-/// costs a file system in user space a request for each inode that it was not asked of before.
+/// lstat(2), as `ls` and `find` use it. The standard library also requests the birth time, which
+/// costs a FUSE file system one request per inode.
 fn lstat(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let mut stat = MaybeUninit::<libc::stat>::uninit();

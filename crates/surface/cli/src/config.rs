@@ -23,11 +23,11 @@ pub enum ConfigError {
     File { file: PathBuf, what: String },
 }
 
-/// Reads the command line, and behind it the configuration file that it names.
+/// Reads the command line, and then the configuration file that it names.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigError> {
     let args: Vec<OsString> = args.into_iter().collect();
-    // What the file says may be what the first reading lacks: its complaints count only
-    // where there is no file.
+    // The file may supply a missing argument, so errors of the first pass count only without a
+    // file.
     let lenient = command().mut_subcommands(|command| command.mut_args(|arg| arg.required(false)));
     let Ok(matches) = lenient.try_get_matches_from(&args) else {
         return Ok(Cli::try_parse_from_checked(&args)?);

@@ -86,7 +86,7 @@ impl ConnectionString {
             .transpose()
     }
 
-    /// `Err` says nothing of the content: it holds the key.
+    /// The error never contains the text, which holds the key.
     fn parse(text: &str) -> Result<ConnectionString, String> {
         let wrong = || "AZURE_STORAGE_CONNECTION_STRING is not NAME=VALUE;NAME=VALUE…".to_string();
         let pairs = text.split(';').map(str::trim).filter(|pair| !pair.is_empty());

@@ -1,6 +1,6 @@
-//! Who asks. The usual chain, walked in order until one source has something: connection
-//! string, key and shared access signature of the environment, a service principal's
-//! secret, workload identity, the machine's managed identity.
+//! Credentials, from the first source in the usual order that has any: connection string, key and
+//! shared access signature of the environment, service principal with a secret, workload identity,
+//! managed identity.
 
 use super::account::ConnectionString;
 use crate::http::credentials::{
@@ -67,7 +67,7 @@ impl AzureSource {
         variable(&self.environment, name)
     }
 
-    /// What belongs to the account itself.
+    /// Credentials of the storage account itself.
     fn of_account(&self) -> Result<Option<Credentials>, CredentialError> {
         let connection =
             ConnectionString::of(&self.environment).map_err(CredentialError::Missing)?;
@@ -97,7 +97,7 @@ impl AzureSource {
         signature().map(|text| shared_access_signature(&text)).transpose()
     }
 
-    /// A service principal, whose proof is its secret or another service's word for it.
+    /// A service principal, authenticated by its secret or by another service's token.
     async fn principal(
         &self,
         transport: &Transport,
@@ -151,7 +151,7 @@ impl AzureSource {
             "{host}/metadata/identity/oauth2/token?api-version=2018-02-01&resource={resource}{client}"
         );
         match ask_metadata(transport, "GET", &address, &[("metadata", "true")]).await {
-            // Other clouds have a service at this address, which knows no such path.
+            // 404: another cloud's metadata service at this address.
             Some(answer) if answer.status.as_u16() != 404 => {
                 Bearer::of_answer("the machine's metadata service", &answer).map(Credentials::Token)
             }

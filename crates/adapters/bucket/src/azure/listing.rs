@@ -1,7 +1,6 @@
-//! Listings. The service goes on only where it stopped, at a marker of its own, and knows no
-//! "after this key". So the marker behind each last key that was handed out is kept for
-//! whoever asks for what comes after it; anybody else is given what comes after the key by
-//! reading from the beginning.
+//! Listings. Azure continues a listing only at a marker of its own, not after a given key. So the
+//! marker after the last key of each batch is cached for the next request; a request after any
+//! other key reads from the start of the prefix.
 
 use super::Blobs;
 use super::VERSION;
@@ -39,7 +38,7 @@ impl Blobs {
                 ended => return ended,
             }
         }
-        // What lies before `after` is read in vain: in as few pages as can be.
+        // Entries before `after` are discarded, so request the largest batches.
         let limit = if request.after.as_deref().is_some_and(|after| after > request.prefix.as_str())
         {
             MAX_PAGE
@@ -84,7 +83,7 @@ impl Blobs {
 pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     let root = Element::parse(body).filter(|root| root.name == "EnumerationResults")?;
     let blobs = root.child("Blobs")?;
-    // What XML cannot hold is percent-encoded, and says so.
+    // Names that XML cannot hold are percent-encoded and marked as such.
     let name = |element: &Element| {
         let name = element.child("Name")?;
         if name.attribute("Encoded") == Some("true") {
@@ -110,7 +109,7 @@ pub(crate) fn read(body: &[u8]) -> Option<Listed> {
     Some(Listed { entries, more: next.is_some(), next })
 }
 
-/// Markers that lead to what comes after a key, the latest last.
+/// Markers by the key that they continue after, the latest last.
 #[derive(Default)]
 pub(super) struct Markers(Mutex<VecDeque<Kept>>);
 

@@ -1,4 +1,4 @@
-//! Shared Key: an HMAC over what a request says.
+//! Shared Key authorization: an HMAC over the request.
 
 use crate::http::base64;
 use crate::http::client::Outgoing;
@@ -6,8 +6,7 @@ use crate::http::credentials::Secret;
 use crate::http::encode::decode;
 use ring::hmac;
 
-/// Adds the header that makes the request authentic. `Err` says what is wrong with the key, and
-/// nothing of it.
+/// Adds the authorization header. The error describes a malformed key without containing it.
 pub(super) fn sign(request: &mut Outgoing, account: &str, key: &Secret) -> Result<(), String> {
     let key = base64::decode(key.expose())
         .filter(|key| !key.is_empty())

@@ -30,7 +30,7 @@ pub(super) fn fault(doing: &str, key: &str, error: &Error) -> BucketError {
     }
 }
 
-/// For lookups: what is below a file, or behind a link, is not there.
+/// For lookups: a path below a file or behind a link does not exist.
 pub(super) fn lookup_fault(doing: &str, key: &str, error: &Error) -> BucketError {
     match error.raw_os_error() {
         Some(libc::ENOTDIR | libc::ELOOP | libc::ENXIO) => {

@@ -1,5 +1,5 @@
-//! Listings in the byte order of keys. `/` sorts among the other characters (`a.b`
-//! before `a/c` before `a0`), so a directory is ordered as its name with the slash.
+//! Listings in the byte order of keys. `/` sorts among the other characters (`a.b` before `a/c`
+//! before `a0`), so a directory sorts as its name followed by a slash.
 
 use super::fault::fault;
 use super::notes::etag_of;
@@ -24,7 +24,7 @@ pub(super) struct NamesCache(Mutex<Option<(Stat, Names)>>);
 struct Walk<'a> {
     store: &'a Store,
     request: &'a ListRequest,
-    /// One more than asked for shows that more follows.
+    /// One more than requested, to detect that more entries follow.
     wanted: usize,
     entries: Vec<ListEntry>,
 }
@@ -142,8 +142,8 @@ impl Store {
             .collect();
         names.sort_unstable();
         let names = Arc::new(names);
-        // A change within the clock's tick leaves the modification time as it is: only what has
-        // rested is kept.
+        // Changes within one clock tick share a modification time, so an ETag is cached only for a
+        // file that has rested longer.
         let rested = sys::now_ns() - stat.modified_ns > RESTED_NS;
         if names.len() >= MIN_CACHED_NAMES && rested && sys::stat(folder)? == stat {
             *cached = Some((stat, names.clone()));

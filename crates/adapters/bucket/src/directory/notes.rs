@@ -1,10 +1,10 @@
-//! What ebb remembers of a file or directory beside its content: tags, and which
-//! directories nobody asked for.
+//! Metadata of files and directories beside their content: tags, and the mark of implicit
+//! directories, which no request created.
 //!
-//! Both are extended attributes. Tags name the ETag that they were given to: content
-//! changed by others has none. Where the file system has no such attributes, tags are
-//! files named by ETag among the unfinished objects; a directory is then an object exactly
-//! while it is empty, and only its own key removes it.
+//! Both are extended attributes. Tags record the ETag of their content, so content that another
+//! program wrote has none. On a file system without extended attributes, tags are files named by
+//! ETag among the unfinished objects; a directory is then an object exactly while it is empty, and
+//! only a delete of its own key removes it.
 
 use super::path::INCOMING;
 use super::sys::{self, Stat};
@@ -19,7 +19,7 @@ pub(super) enum Notes {
 }
 
 impl Notes {
-    /// Asks without writing.
+    /// Probes the file system without writing.
     pub fn of(root: &File) -> Result<Notes> {
         match sys::get_xattr(root, IMPLICIT) {
             Ok(_) => Ok(Notes::Attributes),
@@ -68,7 +68,7 @@ impl Notes {
         Ok(tags_in(&text, etag))
     }
 
-    /// The object with this tag is gone.
+    /// Removes the tags of a deleted object.
     pub fn forget(self, incoming: &File, etag: &ETag) {
         if self == Notes::Files
             && let Err(error) = sys::remove_file(incoming, &note_name(etag))
@@ -100,7 +100,7 @@ pub(crate) fn text_of(tags: &ObjectTags, etag: &ETag) -> String {
     format!("{etag}\n{lines}")
 }
 
-/// None where they were given to other content.
+/// Empty if the tags belong to other content.
 pub(crate) fn tags_in(text: &[u8], etag: &ETag) -> ObjectTags {
     let text = String::from_utf8_lossy(text);
     let mut lines = text.lines();

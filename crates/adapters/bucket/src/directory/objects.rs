@@ -34,8 +34,8 @@ impl Store {
             let start = range.start.min(stat.len_bytes);
             let mut body = vec![0; (range.end.clamp(start, stat.len_bytes) - start) as usize];
             let read = file.read_exact_at(&mut body, start);
-            // Others write into files in place. What was read is of one version only if that still
-            // stands.
+            // Other programs write files in place. The bytes are of one version only if the attributes
+            // are unchanged.
             let unchanged = sys::stat(&file).is_ok_and(|now| now == stat);
             match read {
                 Ok(()) if unchanged => return Ok(Object { meta, body: body.into() }),
@@ -56,7 +56,7 @@ impl Store {
     pub fn find(&self, path: &KeyPath) -> Result<(File, Stat, ObjectMeta), BucketError> {
         let missing = || BucketError::NotFound { key: path.key.clone() };
         let failed = |error: Error| lookup_fault("open", &path.key, &error);
-        // Opening a pipe would otherwise wait for its other end.
+        // Without O_NONBLOCK, opening a FIFO would wait for its other end.
         let file = sys::open_beneath(
             &self.root,
             path.path(),
@@ -77,8 +77,7 @@ impl Store {
         Ok((file, stat, meta))
     }
 
-    /// A folder that was only made for what is below it is no object while there is something below
-    /// it.
+    /// An implicit directory is no object while it has entries.
     pub fn is_object(&self, folder: &File) -> Result<bool, Error> {
         Ok(!self.notes.is_implicit(folder)? || super::listing::is_empty(folder)?)
     }
@@ -167,12 +166,12 @@ impl Store {
         let failed = |error: Error| fault("delete", key, &error);
         let parent = match sys::open_dir(&self.root, path.parent()) {
             Ok(parent) => parent,
-            // Perhaps by a call before, which did not come to what it leaves behind.
+            // An earlier call may have removed it and failed before the cleanup.
             Err(error) if is_missing(&error) => return self.prune(&path),
             Err(error) => return Err(failed(error)),
         };
         let held = self.lock(if_match.is_some() || path.form == Form::Folder, key)?;
-        // Links, and what has the other form, are no objects: nothing is there to delete.
+        // Links and files of the other form are no objects, so there is nothing to delete.
         let stat = match sys::stat_at(&parent, path.name()) {
             Ok(stat) => stat,
             Err(error) if is_missing(&error) => {
@@ -202,7 +201,7 @@ impl Store {
                 }
                 match sys::remove_dir(&parent, path.name()) {
                     Ok(()) => {}
-                    // Its own key goes, what is below it stays.
+                    // Deleting a directory's own key keeps its entries.
                     Err(error)
                         if matches!(
                             error.raw_os_error(),
@@ -271,7 +270,7 @@ pub(super) fn secs(stat: &Stat) -> i64 {
     stat.modified_ns.div_euclid(1_000_000_000) as i64
 }
 
-/// Of an unfinished file: whatever is missing there, it is not the object.
+/// A failure on an unfinished file, which is never "no such object".
 pub(super) fn write_fault(key: &str, error: &Error) -> BucketError {
     match fault("write", key, error) {
         BucketError::NotFound { key } => {

@@ -69,8 +69,8 @@ impl KeyPath {
     }
 }
 
-/// Where unfinished objects, uploads and the lock are. On the same file system as the
-/// objects, so that a rename finishes them; no key is in it.
+/// Directory of unfinished objects, uploads and the lock. It is on the file system of the objects,
+/// so that a rename commits them, and contains no keys.
 pub(super) const INCOMING: &str = ".ebb/incoming";
 pub(super) const MAX_KEY_BYTES: usize = 1024;
 const MAX_NAME_BYTES: usize = 255;

@@ -1,4 +1,4 @@
-//! Content with holes: what is zeros takes no room where the file system can leave it out.
+//! Files with holes: zeros take no space where the file system supports that.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -69,7 +69,7 @@ fn find(file: &File, at: u64, what: i32) -> Result<Option<u64>, Error> {
         Ok(found) => Ok(Some(found)),
         Err(_) => match Error::last_os_error() {
             error if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
-            // A file system that does not tell has no holes.
+            // EINVAL: the file system does not report holes.
             error if error.raw_os_error() == Some(libc::EINVAL) => {
                 Ok(Some(at).filter(|_| what == libc::SEEK_DATA))
             }
@@ -78,7 +78,7 @@ fn find(file: &File, at: u64, what: i32) -> Result<Option<u64>, Error> {
     }
 }
 
-/// The longest file of a file system: beyond it no place can be named.
+/// The maximum file length, which is the largest valid offset.
 pub fn longest_bytes(mut file: &File) -> u64 {
     let mut fits = |len_bytes| file.seek(SeekFrom::Start(len_bytes)).is_ok();
     let (mut low, mut high) = (0, i64::MAX as u64);

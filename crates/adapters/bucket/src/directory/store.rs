@@ -17,17 +17,17 @@ pub(super) struct Store {
     /// None when opened read-only.
     pub incoming: Option<File>,
     pub notes: Notes,
-    /// Whether the file system lets processes, and machines that share it, lock each other out.
+    /// Whether the file system supports locks between processes, or between machines that share it.
     pub locks_files: bool,
     pub longest_bytes: u64,
-    /// Taken before the file's lock; alone where the file system has none.
+    /// Locked before the file's lock; without file locks, the only lock.
     process_lock: RwLock<()>,
     pub names: super::listing::NamesCache,
     last_mtime_ns: AtomicI64,
 }
 
-/// Held from the check of a condition to the change. Conditions on a tag exclude all
-/// other changes by ebb; the rest, which the kernel makes atomic by itself, go side by side.
+/// Locked from the check of a condition until the change. A condition on a tag excludes all other
+/// changes by ebb; other operations are atomic in the kernel and run in parallel.
 pub(super) struct Held<'a> {
     _file: Option<File>,
     _process: Side<'a>,
@@ -89,9 +89,8 @@ impl Store {
         Ok(Held { _file: file, _process: process })
     }
 
-    /// A new file among the unfinished, locked for as long as it is written: what is not locked
-    /// there was left by a crash. Without locks the two cannot be told apart, and nothing is
-    /// cleared away.
+    /// A new unfinished file, locked while it is written: unlocked files there are left by a crash.
+    /// Without file locks the two cannot be distinguished, and nothing is removed.
     pub fn new_file(&self) -> Result<(String, File), Error> {
         let incoming =
             self.incoming.as_ref().ok_or_else(|| Error::from(ErrorKind::PermissionDenied))?;
@@ -109,7 +108,7 @@ impl Store {
             file.lock()?;
             match sys::stat_at(incoming, &name) {
                 Ok(_) => return Ok((name, file)),
-                // Whoever clears away came between the making and the lock.
+                // A cleanup ran between the creation and the lock.
                 Err(error) if is_missing(&error) => {}
                 Err(error) => return Err(error),
             }
@@ -132,7 +131,7 @@ impl Store {
         Ok(etag)
     }
 
-    /// Puts the sealed file in its place if the condition holds.
+    /// Moves the sealed file to its key if the condition holds.
     pub fn commit(
         &self,
         unfinished: &str,
@@ -146,8 +145,7 @@ impl Store {
             self.notes.forget(self.writable()?, &etag);
         }
         let parent = placed?;
-        // From here the object is there; whether it survives a loss of power is not known before
-        // this succeeds.
+        // The object is visible now; only a successful sync makes it durable.
         parent.sync_all().map_err(|error| BucketError::Unknown {
             what: format!("put {:?}: {error}", path.key),
         })?;
@@ -197,8 +195,8 @@ impl Store {
         })
     }
 
-    /// The tag of the file at the path. What is there and is no object is refused: it is not ours
-    /// to replace.
+    /// The tag of the file at the path. An entry that is no object is an error: it must not be
+    /// replaced.
     pub fn look(&self, parent: &File, path: &KeyPath) -> Result<Option<ETag>, BucketError> {
         let what = |what: &str| format!("{:?}: {what}", path.key);
         let nested = |why: &str| Err(BucketError::Nested { what: what(why) });
@@ -221,8 +219,8 @@ impl Store {
         }
     }
 
-    /// A folder that was made for what is below it, and is empty, is nobody's: whoever made or
-    /// emptied it did not come to its removal.
+    /// Removes an empty implicit directory, whose creator or last user was interrupted before its
+    /// removal.
     fn clear_away(&self, parent: &File, path: &KeyPath) -> Result<bool, BucketError> {
         let cleared = sys::open_dir(parent, path.name()).and_then(|folder| {
             let is_left = self.notes == Notes::Attributes && self.notes.is_implicit(&folder)?;
@@ -234,7 +232,7 @@ impl Store {
         }
     }
 
-    /// Says before anything is written what [`Store::commit`] would say after it.
+    /// Returns the errors of [`Store::commit`] that are detectable before anything is written.
     pub fn check_place(&self, path: &KeyPath) -> Result<(), BucketError> {
         match sys::open_dir(&self.root, path.parent()) {
             Ok(parent) => self.look(&parent, path).map(drop),
@@ -252,7 +250,7 @@ impl Store {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(failed(&error)),
             }
-            // A put of a directory's own key must not come between its making and its mark.
+            // Excludes a put of the directory's own key between creation and mark.
             let _held = self.lock(false, &path.key)?;
             let mut outer = self.root.try_clone().map_err(|error| failed(&error))?;
             for at in path.parents() {
@@ -260,7 +258,7 @@ impl Store {
                 let step = self.make_folder(&outer, name, true);
                 match step {
                     Ok((inner, _)) => outer = inner,
-                    // Removed again by somebody: from the top.
+                    // Removed concurrently: start again at the root.
                     Err(error) if error.kind() == ErrorKind::NotFound => break,
                     Err(error) => return Err(failed(&error)),
                 }
@@ -293,19 +291,18 @@ impl Store {
         Ok((folder, made))
     }
 
-    /// Removes the directories above the path that nothing needs any more: empty, and made
-    /// for keys below them only. Those that somebody asked for stay.
+    /// Removes empty implicit directories above the path. Explicit ones stay.
     pub fn prune(&self, path: &KeyPath) -> Result<(), BucketError> {
         let failed =
             |error: Error| BucketError::Unknown { what: format!("delete {:?}: {error}", path.key) };
         let mut parents: Vec<&str> = path.parents().collect();
         if self.notes == Notes::Files {
-            // What somebody asked for cannot be told from the rest.
+            // Without marks, explicit and implicit directories cannot be distinguished.
             return Ok(());
         }
         let mut any = false;
         while let Some(at) = parents.pop() {
-            // A put of the directory's own key must not come between the look at the mark and the
+            // Excludes a put of the directory's own key between the check of the mark and the
             // removal.
             let held = self
                 .lock(false, &path.key)
@@ -356,7 +353,7 @@ pub(super) const UNFINISHED: &str = "put-";
 const LOCK: &str = "lock";
 const PLACE_ATTEMPTS: usize = 64;
 
-/// Prepares the place of unfinished objects and clears away what a crash left.
+/// Creates the directory of unfinished objects and removes the leftovers of a crash.
 pub(super) fn open_incoming(root: &File, notes: Notes) -> Result<File, Error> {
     let mut at = root.try_clone()?;
     for name in INCOMING.split('/') {
@@ -375,7 +372,7 @@ pub(super) fn open_incoming(root: &File, notes: Notes) -> Result<File, Error> {
         if name.starts_with(UNFINISHED)
             && let Ok(file) = sys::open_beneath(&at, &name, libc::O_RDWR, 0)
             && file.try_lock().is_ok()
-            // It may have got its name meanwhile, or have been thrown away.
+            // It may have been committed or dropped concurrently.
             && let Err(error) = sys::remove_file(&at, &name)
             && !is_missing(&error)
         {
@@ -385,7 +382,7 @@ pub(super) fn open_incoming(root: &File, notes: Notes) -> Result<File, Error> {
     Ok(at)
 }
 
-/// What the file system can do.
+/// Capabilities of the file system.
 pub(super) struct Abilities {
     /// Whether the lock file can be locked at all.
     pub locks_files: bool,

@@ -1,5 +1,5 @@
-//! The system calls that the standard library lacks: below one open directory, never
-//! out of it, never through a symbolic link.
+//! System calls that the standard library lacks. All paths resolve below one open directory,
+//! without following symbolic links.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -18,10 +18,10 @@ pub(super) fn open_beneath(root: &File, path: &str, flags: i32, mode: u32) -> Re
     how.resolve = libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
     let size = std::mem::size_of::<libc::open_how>();
     let fd = again(|| {
-        // SAFETY: the path is NUL-terminated and `how` is as large as said; both outlive the call.
+        // SAFETY: the path is NUL-terminated, `size` is the size of `how`; both outlive the call.
         unsafe { libc::syscall(libc::SYS_openat2, root.as_raw_fd(), path.as_ptr(), &how, size) }
     })?;
-    // SAFETY: the call has just made the descriptor, and nobody else has it.
+    // SAFETY: the call has just created the descriptor, which has no other owner.
     Ok(unsafe { File::from_raw_fd(fd as i32) })
 }
 
@@ -61,7 +61,7 @@ pub(super) fn rename(from: &File, name: &str, to: &File, new_name: &str) -> Resu
     .map(drop)
 }
 
-/// EEXIST where the new name exists. By a hard link on file systems that do not know
+/// Fails with EEXIST if the new name exists. Uses a hard link on file systems without
 /// RENAME_NOREPLACE.
 pub(super) fn rename_new(from: &File, name: &str, to: &File, new_name: &str) -> Result<()> {
     let (old, new) = (text(name)?, text(new_name)?);
@@ -87,7 +87,7 @@ pub(super) fn rename_new(from: &File, name: &str, to: &File, new_name: &str) -> 
     remove_file(from, name)
 }
 
-/// What is of interest of a file or directory.
+/// Attributes of a file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Stat {
     pub kind: Kind,
@@ -104,7 +104,7 @@ pub(super) enum Kind {
     Other,
 }
 
-/// What those who are no administrators may still write to its file system.
+/// Free space for unprivileged users.
 pub(super) fn room_bytes(of: &File) -> Result<u64> {
     // SAFETY: the structure is plain data, for which zeros are a value.
     let mut answer: libc::statvfs = unsafe { std::mem::zeroed() };
@@ -158,7 +158,7 @@ fn read_stat(raw: libc::stat) -> Stat {
 pub(super) fn get_xattr(file: &File, name: &str) -> Result<Option<Vec<u8>>> {
     let name = text(name)?;
     let mut value = vec![0u8; MAX_XATTR_BYTES];
-    // SAFETY: the name is NUL-terminated; the buffer is as large as said.
+    // SAFETY: the name is NUL-terminated; the length is that of the buffer.
     let got = again(|| unsafe {
         libc::fgetxattr(file.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
     } as i64);
@@ -174,7 +174,7 @@ pub(super) fn get_xattr(file: &File, name: &str) -> Result<Option<Vec<u8>>> {
 
 pub(super) fn set_xattr(file: &File, name: &str, value: &[u8]) -> Result<()> {
     let name = text(name)?;
-    // SAFETY: the name is NUL-terminated; the value is as long as said.
+    // SAFETY: the name is NUL-terminated; the length is that of the value.
     again(|| {
         unsafe {
             libc::fsetxattr(file.as_raw_fd(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
@@ -199,7 +199,7 @@ pub(super) fn now_ns() -> i128 {
 
 pub(super) fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
-    // SAFETY: the buffer is as large as said. So few bytes are never cut short.
+    // SAFETY: the length is that of the buffer. Requests up to 256 bytes are never cut short.
     again(|| unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } as i64)?;
     Ok(bytes)
 }
@@ -208,7 +208,7 @@ fn text(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| Error::from(ErrorKind::InvalidInput))
 }
 
-/// The call's result, made anew while signals interrupt it.
+/// Repeats the call while signals interrupt it.
 fn again(mut call: impl FnMut() -> i64) -> Result<i64> {
     loop {
         match call() {

@@ -1,4 +1,4 @@
-//! The directory under other programs, other processes, crashes and poorer file systems.
+//! The directory with other programs, other processes, crashes and limited file systems.
 
 use super::notes::Notes;
 use super::store::{Abilities, Store};
@@ -30,9 +30,8 @@ fn keys(store: &Store, prefix: &str, by_directory: bool) -> Vec<String> {
     page.entries.iter().map(|entry| entry.key().to_string()).collect()
 }
 
-/// No extended attributes and no locks between processes, as on plain NFS or FAT: the same
-/// objects, except that directories stay when their last key goes. The clauses left out
-/// look at just that.
+/// No extended attributes and no file locks, as on plain NFS or FAT: the same objects, except that
+/// directories stay when their last key is deleted. The skipped clauses test exactly that.
 #[test]
 fn a_poorer_file_system_only_keeps_emptied_directories() {
     let root = tempfile::tempdir().unwrap();
@@ -97,7 +96,7 @@ fn edits_by_others_change_the_tag() {
     assert_eq!(fs::read(&path).unwrap(), b"two");
 }
 
-/// Somebody plants links, within the directory and out of it.
+/// Another program creates links, within the directory and out of it.
 #[test]
 fn links_are_neither_followed_nor_replaced() {
     let (root, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -137,7 +136,7 @@ fn what_is_no_file_is_not_served() {
     assert!(root.path().join("pipe").exists());
 }
 
-/// Directories made for keys go with the last key; those that others made stay.
+/// Implicit directories are removed with their last key; explicit ones stay.
 #[test]
 fn only_directories_of_our_own_are_removed() {
     let root = tempfile::tempdir().unwrap();
@@ -184,8 +183,8 @@ fn the_next_start_clears_what_a_crash_left() {
     ));
 }
 
-/// Parts come in while their upload is aborted, by one who is killed in between and by one who goes
-/// on: nothing of it stays.
+/// Parts arrive while their upload is aborted, once by a process that is killed in between and once
+/// by one that continues. Expectation: no file is left.
 #[test]
 fn parts_that_come_in_during_an_abort_go_too() {
     let root = tempfile::tempdir().unwrap();
@@ -214,7 +213,7 @@ fn parts_that_come_in_during_an_abort_go_too() {
     assert!(!incoming.join(&upload.0).exists());
 }
 
-/// Others open the directory, and clear away what a crash left there, while files are begun.
+/// Other processes open the directory and remove crash leftovers while files are begun.
 #[test]
 fn what_is_begun_is_not_taken_for_what_a_crash_left() {
     let root = tempfile::tempdir().unwrap();
@@ -237,8 +236,8 @@ fn what_is_begun_is_not_taken_for_what_a_crash_left() {
     });
 }
 
-/// Two processes on one directory, each with a store of its own: a counter raised by
-/// conditional puts must not lose a step, while directories come and go beside it.
+/// Two processes with a store each on one directory increment a counter with conditional puts while
+/// directories are created and removed beside it. Expectation: no increment is lost.
 #[test]
 fn conditions_hold_between_processes() {
     let root = tempfile::tempdir().unwrap();
@@ -343,7 +342,7 @@ fn what_cannot_be_opened_is_said() {
     );
 }
 
-/// Objects get the permissions that any new file would, so that other programs can use them.
+/// Objects have the permissions of any new file, so that other programs can use them.
 #[test]
 fn objects_are_ordinary_files() {
     let root = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Objects in parts: a directory among the unfinished ones for each upload, a file for each part.
+//! Multipart uploads: one directory per upload among the unfinished objects, one file per part.
 
 use super::fault::{fault, is_missing};
 use super::notes::etag_of;
@@ -63,8 +63,8 @@ impl Store {
         }
         let part =
             self.put_part(key, upload, number, |part| sparse::copy(&file, range.clone(), part));
-        // Others write into files in place. What was copied is of one version only if that still
-        // stands.
+        // Other programs write files in place. The copy is of one version only if the
+        // attributes are unchanged.
         if sys::stat(&file).is_ok_and(|now| now == stat) { part } else { Err(changed()) }
     }
 
@@ -161,7 +161,7 @@ impl Store {
         for upload in names.into_iter().map(|(name, _)| UploadId(name)) {
             match self.find_upload(key, &upload) {
                 Ok(_) => uploads.push(upload),
-                // What is not an upload, or is one of another key.
+                // Not an upload, or one of another key.
                 Err(BucketError::NotFound { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -182,7 +182,7 @@ impl Store {
     }
 
     fn open_upload(&self, upload: &UploadId) -> Result<File, Error> {
-        // An id is a name here: what is not ours must not become a path.
+        // An id is part of a path here, so reject any other form.
         if upload.0.len() != 32 || !upload.0.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(Error::from_raw_os_error(libc::ENOENT));
         }
@@ -191,8 +191,8 @@ impl Store {
         sys::open_dir(incoming, &upload.0)
     }
 
-    /// The description goes last: an upload whose removal was cut short can be removed again.
-    /// Without it no part is begun; one that was may still come, and goes too.
+    /// Removes the description first: afterwards no part can begin, and one that arrives later is
+    /// removed too. An interrupted removal can be repeated.
     fn remove_upload(
         &self,
         incoming: &File,
@@ -218,7 +218,7 @@ pub(crate) fn description(key: &str, tags: &ObjectTags) -> String {
     serde_json::json!({ "key": key, "tags": tags }).to_string()
 }
 
-/// What a description says that the object is to have; `None` if it is of no upload of this key.
+/// The tags recorded in a description; `None` if it is not of an upload of this key.
 pub(crate) fn tags_told(description: &[u8], key: &str) -> Option<ObjectTags> {
     let about: serde_json::Value = serde_json::from_slice(description).ok()?;
     let pair = |pair: &serde_json::Value| {
@@ -242,7 +242,7 @@ fn new_file(folder: &File, name: &str) -> Result<File, Error> {
     sys::open_beneath(folder, name, libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL, 0o666)
 }
 
-/// An upload that is not there, whatever of it is missing.
+/// Maps any missing file of an upload to "no such upload".
 fn upload_fault(key: &str, error: &Error) -> BucketError {
     if is_missing(error) {
         BucketError::NotFound { key: key.into() }

@@ -1,6 +1,6 @@
-//! Who asks. The usual chain, walked in order until one source has something: the file
-//! that GOOGLE_APPLICATION_CREDENTIALS names, the one that `gcloud auth
-//! application-default login` writes, the service account of the machine.
+//! Credentials, from the first source in the usual order that has any: the file named by
+//! GOOGLE_APPLICATION_CREDENTIALS, the file of `gcloud auth application-default login`, the
+//! machine's service account.
 
 use super::token::assertion;
 use crate::http::credentials::{
@@ -59,7 +59,7 @@ impl GoogleSource {
         let address =
             format!("http://{host}/computeMetadata/v1/instance/service-accounts/default/token");
         match ask_metadata(transport, "GET", &address, &[("metadata-flavor", "Google")]).await {
-            // Other clouds have a service at this address as well.
+            // Other clouds also have a metadata service at this address.
             Some(answer) if answer.header("metadata-flavor") == Some("Google") => {
                 Bearer::of_answer("the machine's metadata service", &answer)
             }
@@ -68,7 +68,7 @@ impl GoogleSource {
     }
 }
 
-/// What a file of credentials holds.
+/// Contents of a credentials file.
 #[derive(Debug, PartialEq)]
 enum File {
     ServiceAccount {
@@ -86,7 +86,7 @@ enum File {
 }
 
 impl File {
-    /// `Err` says what is wrong, and nothing of the content.
+    /// The error describes the problem without quoting the content.
     fn parse(text: &str) -> Result<File, String> {
         let json: Value = serde_json::from_str(text).map_err(|_| "no JSON".to_string())?;
         let optional = |name: &str| {

@@ -6,7 +6,7 @@ use ring::rand::SystemRandom;
 use ring::signature::{RSA_PKCS1_SHA256, RsaKeyPair};
 use serde_json::json;
 
-/// `Err` says what is wrong with the key, and nothing of it.
+/// The error describes a malformed key without containing it.
 pub(super) fn assertion(
     email: &str,
     key_id: Option<&str>,

@@ -1,12 +1,13 @@
-//! Uploads in parts. Parts are objects of their own, and completion composes them, which
-//! happens at once and under a condition. (The store's uploads that are like S3's know no
-//! conditions, its resumable ones take one byte after the other.)
+//! Multipart uploads. Parts are objects of their own, and completion composes them atomically and
+//! under a condition. (The store's S3-compatible uploads support no conditions; its resumable
+//! uploads are sequential.)
 //!
-//! Beside the parts lies a marker. Aborting takes the marker away first and then every
-//! part, until nothing is listed; completion looks at the marker before it composes, and
-//! composes only objects that are still what they were. So nothing that was aborted
-//! becomes visible, however late its requests arrive. A part that arrives after its
-//! marker is gone is deleted by whoever sent it.
+//! Laws:
+//! - A marker object lies beside the parts. An abort deletes the marker first and then every part,
+//!   until the listing is empty.
+//! - A completion checks the marker before it composes, and composes only objects that are
+//!   unchanged. So an aborted upload never becomes visible, however late its requests arrive.
+//! - The sender of a part that arrives after the marker is gone deletes the part.
 
 use super::Gcs;
 use super::operations::{conditional, generation_of, metadata, parse};
@@ -106,8 +107,8 @@ impl Gcs {
             Ok(()) | Err(BucketError::NotFound { .. }) => {}
             Err(error) => return Err(error),
         }
-        // A completion that saw the marker may be joining parts meanwhile. What it joins is
-        // listed with the rest; once nothing is listed it has nothing left to join.
+        // A completion that saw the marker may be composing parts. Its result is listed, too; once
+        // the listing is empty, nothing is left to compose.
         for _ in 0..MAX_ROUNDS {
             let staged: Vec<Source> = self.staged(&place).await?.into_iter().collect();
             if staged.is_empty() {
@@ -136,7 +137,7 @@ impl Gcs {
         let joined = groups.into_iter().map(|(name, group)| async move {
             match self.compose(&name, &group, &Condition::Always, &vec![]).await {
                 Ok(etag) => Ok((name, etag)),
-                // Nothing is visible yet, and what is joined again is the same.
+                // Nothing is visible yet, and a repeated compose yields the same.
                 Err(BucketError::Unknown { what }) => {
                     Err(BucketError::Unavailable { what, retry_after: None })
                 }
@@ -168,7 +169,7 @@ impl Gcs {
             .ok_or_else(|| unclear_change("complete", key, "a generation"))
     }
 
-    /// What the store would not look at itself.
+    /// Checks a condition that the store does not check itself.
     pub(super) async fn check_unguarded(
         &self,
         key: &str,
@@ -190,7 +191,7 @@ impl Gcs {
         if holds { Ok(()) } else { Err(BucketError::Precondition { key: key.into() }) }
     }
 
-    /// Everything at the place of an upload.
+    /// All objects of an upload.
     async fn staged(&self, place: &str) -> Result<BTreeMap<String, ETag>, BucketError> {
         let request = ListRequest {
             prefix: format!("{place}/"),
@@ -217,7 +218,7 @@ impl Gcs {
         })
     }
 
-    /// Deletes what nobody needs any more. What stays is swept at a later opening.
+    /// Deletes obsolete objects. Remaining ones are swept at a later open.
     async fn clear(&self, objects: Vec<Source>) {
         let deletions = objects.into_iter().map(|(name, etag)| async move {
             match self.delete(&name, Some(&etag)).await {
@@ -244,5 +245,5 @@ const MAX_SOURCES: usize = 32;
 const AT_ONCE: usize = 8;
 /// Of an abort that meets a completion: one for the parts, one for each level of joining, and some.
 const MAX_ROUNDS: usize = 8;
-/// Parts and what they are joined to are a twentieth of it.
+/// Parts and composed objects fill a twentieth of it.
 const MAX_PAGES: usize = 200;

@@ -1,5 +1,4 @@
-//! Answers in JSON. Whatever arrives, reading ends in a value or in `None`: depth and size are
-//! bounded.
+//! JSON replies. Any input yields a value or `None`: depth and size are bounded.
 
 use super::MAX_PARTS;
 use serde_json::Value;
@@ -8,8 +7,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Value> {
     (parts(bytes) <= MAX_PARTS).then(|| serde_json::from_slice(bytes).ok()).flatten()
 }
 
-/// At least as many as there are values: each is behind one of these, whose meaning in texts does
-/// not count.
+/// An upper bound of the number of values: each one follows one of these characters, even if some
+/// are inside strings.
 fn parts(bytes: &[u8]) -> usize {
     let (mut parts, mut in_text, mut escaped) = (1, false, false);
     for byte in bytes {

@@ -2,8 +2,8 @@
 
 use ebb_ports::{ListEntry, ListPage, ListRequest};
 
-/// The first entries that were asked for of what a store gave. Stores put prefixes behind
-/// or between objects, repeat what `after` names, and some count only objects against the limit.
+/// The first requested entries of a store's reply. Stores return prefixes after or between objects,
+/// repeat the key `after`, and some count only objects against the limit.
 pub(crate) fn page(mut entries: Vec<ListEntry>, more: bool, request: &ListRequest) -> ListPage {
     let after = request.after.as_deref();
     entries.retain(|entry| {
@@ -17,7 +17,7 @@ pub(crate) fn page(mut entries: Vec<ListEntry>, more: bool, request: &ListReques
     ListPage { entries, more: more || cut }
 }
 
-/// What the port allows.
+/// The port's limit.
 pub(crate) const MAX_PAGE: usize = 1000;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Uploads of stores that know none that can be aborted: they are put together below the
-//! volume's prefix, at a place of their own, and what is there is gone when they end.
+//! Uploads for stores without abortable multipart uploads: parts are staged below the volume's
+//! prefix, under a prefix per upload, and are deleted when the upload ends.
 
 use super::encode::hex;
 use super::page::MAX_PAGE;
@@ -13,20 +13,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where an upload of `key` is put together: a name of the upload and of the key, so that
-/// the id of another key's upload leads nowhere. `None` for what no upload was ever called.
+/// The staging prefix of an upload, derived from its id and key, so that an id with another key
+/// leads nowhere. `None` for an invalid id.
 pub(crate) fn place(prefix: &str, key: &str, id: &str) -> Option<String> {
     let ours = id.len() == ID_BYTES && id.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     ours.then(|| places(prefix, key) + id)
 }
 
-/// What the places of all uploads of `key` begin with.
+/// Common prefix of all uploads of `key`.
 fn places(prefix: &str, key: &str) -> String {
     let digest = digest::digest(&digest::SHA256, key.as_bytes());
     format!("{prefix}{UPLOADS}{}-", hex(&digest.as_ref()[..8]))
 }
 
-/// The uploads of `key` of which anything is left.
+/// Uploads of `key` with any object left.
 pub(crate) async fn uploads<O: Operations>(
     store: &O,
     prefix: &str,
@@ -53,20 +53,20 @@ pub(crate) async fn uploads<O: Operations>(
     }
 }
 
-/// The upload, as far as the caller knows it.
+/// The staging prefix of an upload of the caller.
 pub(crate) fn place_of(prefix: &str, key: &str, upload: &UploadId) -> Result<String, BucketError> {
     place(prefix, key, &upload.0).ok_or_else(|| BucketError::NotFound { key: key.into() })
 }
 
-/// 32 hexadecimal digits that nobody has seen before.
+/// 32 random hexadecimal digits.
 pub(crate) fn random() -> String {
     let mut bytes = [0; 16];
     SystemRandom::new().fill(&mut bytes).expect("the system has random numbers");
     hex(&bytes)
 }
 
-/// Takes away what crashes have left: what is older than any upload lasts. An upload that
-/// lives nevertheless is not found when it is completed, and begun again.
+/// Deletes crash leftovers: objects older than any upload lasts. An upload that still runs is then
+/// missing at its completion, and begins again.
 pub(crate) async fn sweep<O: Operations>(store: Arc<O>, prefix: String) {
     let request = ListRequest {
         prefix: format!("{prefix}{UPLOADS}"),
@@ -101,7 +101,7 @@ pub(crate) async fn sweep<O: Operations>(store: Arc<O>, prefix: String) {
     }
 }
 
-/// The places of uploads must be keys as well.
+/// Staging keys must be valid keys as well.
 pub(crate) fn check_prefix(prefix: &str, max_key_bytes: usize) -> Result<(), String> {
     let longest = max_key_bytes - UPLOADS.len() - 96;
     if prefix.len() > longest {
@@ -113,7 +113,7 @@ pub(crate) fn check_prefix(prefix: &str, max_key_bytes: usize) -> Result<(), Str
 
 const UPLOADS: &str = ".ebb/uploads/";
 const ID_BYTES: usize = 32;
-/// Few, beside what the volume asks for meanwhile.
+/// Low, to leave most requests to the volume.
 const SWEPT_AT_ONCE: usize = 4;
 /// The same as S3's, so that files are cut alike.
 pub(crate) const MAX_PARTS: u32 = 10_000;

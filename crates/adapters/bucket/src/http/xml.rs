@@ -1,5 +1,5 @@
-//! Answers of the store, read into a small tree. Whatever arrives, reading ends in a
-//! tree or in `None`, never in a panic: depth and size are bounded.
+//! XML replies, parsed into a small tree. Any input yields a tree or `None`, never a panic: depth
+//! and size are bounded.
 
 use super::MAX_PARTS;
 use quick_xml::Reader;
@@ -72,10 +72,10 @@ impl<'a> Element<'a> {
     ) -> Option<Element<'a>> {
         *parts_left = parts_left.checked_sub(1)?;
         let mut attributes = Vec::new();
-        // Whether one is there twice takes the square of their number to find out.
+        // The check for duplicates takes quadratic time.
         for found in start.attributes().with_checks(false).flatten() {
             *parts_left = parts_left.checked_sub(1)?;
-            // None of those that are read has a reference in it.
+            // No attribute that is read can contain an entity reference.
             attributes.push((found.key.as_ref().to_string(), found.value.to_string()));
         }
         let (name, local) = (start.name(), start.local_name());

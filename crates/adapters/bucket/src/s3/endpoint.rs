@@ -1,4 +1,4 @@
-//! Where a bucket is reached, and the address of a key in it.
+//! The endpoint of a bucket, and the URL of a key.
 
 use crate::http::encode::encode;
 use crate::http::origin::Origin;

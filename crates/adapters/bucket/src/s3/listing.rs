@@ -35,8 +35,8 @@ impl S3 {
 }
 
 impl S3 {
-    /// Of keys that begin like this one the store names the shortest first, which is this one: some
-    /// stores name no others.
+    /// Lists uploads with the key as prefix; some stores list only those whose key equals the prefix,
+    /// and all list the shortest key first, which is the key itself.
     pub(super) async fn uploads_of(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
         let mut uploads = Vec::new();
         let mut marker: Option<(String, String)> = None;
@@ -99,8 +99,8 @@ fn names(root: &Element) -> impl Fn(&str) -> Option<String> + use<> {
     move |text| if encoded { decode(text, true) } else { Some(text.to_string()) }
 }
 
-/// Where the store is to go on. Behind a common prefix that is the end of all its keys:
-/// whether a store repeats the prefix after `dir/` differs from store to store.
+/// Where the store continues. After a common prefix, that is behind its last key: stores differ in
+/// whether they repeat the prefix after `dir/`.
 fn start_after(request: &ListRequest) -> Option<String> {
     let after = request.after.as_ref()?;
     let slash = after

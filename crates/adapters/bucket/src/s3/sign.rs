@@ -1,6 +1,6 @@
-//! AWS signature version 4 in the Authorization header. The payload's SHA-256 is signed, which
-//! every store checks, so a body damaged on its way is refused, with or without TLS; or the request
-//! says already by what else the store is to check it (`checksums.rs`).
+//! AWS signature version 4 in the Authorization header. It covers the payload's SHA-256, which every
+//! store verifies, so a body damaged in transit is rejected even without TLS; or the request carries
+//! another checksum for that (`checksums.rs`).
 
 use super::credentials::Credentials;
 use crate::http::client::Outgoing;

@@ -1,5 +1,5 @@
-//! What every back end must do: each clause of the port's documentation as a check that
-//! runs against any bucket. Every clause works in a prefix of its own.
+//! Conformance suite of the bucket port: each clause of the port's documentation as a check for any
+//! bucket. Every clause uses a prefix of its own.
 
 mod listings;
 mod objects;
@@ -53,9 +53,8 @@ clauses![
     uploads::unfinished_ones_are_told,
 ];
 
-/// Runs every clause, those whose name contains `only` where given, and panics at the end
-/// with the names of those that failed. `skip` names clauses that the store at hand is
-/// known not to keep.
+/// Runs every clause, or those whose name contains `only`; panics at the end with the names of the
+/// failed ones. `skip` names clauses that the store is known to break.
 pub fn run(bucket: &Rc<dyn Bucket>, only: Option<&str>, skip: &[&str]) {
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -150,7 +150,7 @@ pub(super) async fn deletes_are_idempotent_and_guarded(bucket: &dyn Bucket) {
     bucket.delete("k", Some(&second)).await.unwrap();
 }
 
-/// Where the store looks at what a copy replaces.
+/// For stores that check the condition on the target of a copy.
 pub(super) async fn a_copy_takes_nobody_elses_place(bucket: &dyn Bucket) {
     let source = bucket.put("from", bytes(10, 1), Condition::Always, vec![]).await.unwrap();
     let first = bucket.copy("from", "to", Some(&source), Condition::Absent).await.unwrap();

@@ -133,7 +133,7 @@ pub(super) async fn a_file_and_its_directory(bucket: &dyn Bucket) {
     assert_eq!(bucket.get("a", None, None).await.unwrap().body, bytes(1, 1));
     assert_eq!(bucket.get("d/x", None, None).await.unwrap().body, bytes(2, 2));
 
-    // A directory's own key comes and goes without what is in it.
+    // Put and delete of a directory's own key leave its entries alone.
     bucket.put("e/", Bytes::new(), Condition::Always, vec![]).await.unwrap();
     assert_eq!(bucket.head("e/").await.unwrap().len_bytes, 0);
     bucket.put("e/f", bytes(1, 5), Condition::Always, vec![]).await.unwrap();

@@ -1,4 +1,4 @@
-//! Each source is shown by what the store sees.
+//! Each credential source, verified by the requests that the store receives.
 
 use super::{error, head, last, open, store, wait};
 use crate::BucketSettings;
@@ -10,7 +10,7 @@ fn plain() -> Script {
     store(|_| head("200 OK", ""))
 }
 
-/// Opens, asks once, and gives what the store saw.
+/// Opens a store, sends one request, and returns that request.
 fn seen(variables: &[(&str, &str)]) -> String {
     let store = plain();
     let bucket = open(&store.address, BucketSettings::default(), variables).unwrap();
@@ -42,7 +42,7 @@ fn the_key_of_the_account_signs() {
     assert!(error.contains("no Base64") && !error.contains("hush"), "{error}");
 }
 
-/// The source of a copy is asked with the same signature.
+/// The request for the source of a copy has the same signature.
 #[test]
 fn a_shared_access_signature_goes_along() {
     let store = store(|_| head("202 Accepted", "x-ms-copy-id: c\r\nx-ms-copy-status: success\r\n"));
@@ -139,7 +139,7 @@ fn a_machine_has_an_identity() {
     assert!(error.contains("AZURE_STORAGE_CONNECTION_STRING"), "{error}");
 }
 
-/// A token ends before its time: the next one is asked for, and the request sent again.
+/// A token expires early: the adapter requests a new one and repeats the request.
 #[test]
 fn a_doubted_token_is_replaced() {
     let mut number = 0;
@@ -153,7 +153,7 @@ fn a_doubted_token_is_replaced() {
     });
     let variables = [("AZURE_POD_IDENTITY_AUTHORITY_HOST", &*service.address)];
     let bucket = open(&store.address, BucketSettings::default(), &variables).unwrap();
-    // A source is not asked twice within a second.
+    // A source is used at most once a second.
     std::thread::sleep(Duration::from_millis(1100));
     wait(bucket.head("k")).unwrap();
     assert!(last(&store).contains("Bearer t2\r\n"));

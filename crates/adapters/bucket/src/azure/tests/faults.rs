@@ -43,8 +43,8 @@ fn what_is_wrong_with_a_container_is_said() {
     assert!(tree.to_string().contains("hierarchical"), "{tree}");
 }
 
-/// The connection closes after the request was read. Reads changed nothing; of a mutation
-/// nobody knows, and each was sent exactly once.
+/// The connection closes after the request was read. Expectation: reads have no effect, and a
+/// mutation has an unknown outcome and was sent exactly once.
 #[test]
 fn a_lost_reply_is_unknown_only_for_mutations() {
     let script = store(|_| Reply::Close);
@@ -95,8 +95,8 @@ fn a_copy_is_waited_for() {
     assert!(unknown(&play("")));
 }
 
-/// At whichever step a completion learns that its upload was aborted, nothing is visible
-/// and it is told so.
+/// A completion learns at any of its steps that its upload was aborted. Expectation: it reports
+/// that, and no object is visible.
 #[test]
 fn a_completion_after_an_abort_finds_nothing() {
     for step in ["HEAD", "comp=blocklist", "x-ms-copy-source"] {
@@ -147,7 +147,7 @@ fn no_request_is_sent_for_what_is_no_key() {
     assert_eq!(script.seen.lock().unwrap().len(), before);
 }
 
-/// Whatever bytes come back, the outcome is an error or a value.
+/// Arbitrary bytes in a reply yield an error or a value.
 #[test]
 fn hostile_answers_end_in_errors() {
     let reply = Arc::new(Mutex::new(String::new()));

@@ -1,4 +1,4 @@
-//! What goes over the wire.
+//! Requests on the wire.
 
 use super::{head, last, listing, nobody, open, store, wait};
 use bytes::Bytes;
@@ -87,8 +87,8 @@ fn parts_of_nobody_are_refused() {
     }
 }
 
-/// Whoever goes on where a page ended costs one request; whoever begins elsewhere is given
-/// what comes after it all the same.
+/// Continuing at the end of a batch costs one request; starting after any other key returns the
+/// same entries.
 #[test]
 fn a_listing_goes_on_at_the_markers_that_it_was_given() {
     let blob = |name: &str| {

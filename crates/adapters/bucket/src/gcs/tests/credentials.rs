@@ -58,7 +58,7 @@ fn a_service_account_signs_for_itself() {
     assert!(error.contains("the key of a@b") && !error.contains("hush"), "{error}");
 }
 
-/// What `gcloud auth application-default login` writes is found at its usual place.
+/// The file of `gcloud auth application-default login` is read from its usual path.
 #[test]
 fn a_user_is_refreshed() {
     let service = serve(true, |request| {
@@ -131,7 +131,7 @@ fn an_emulator_is_not_asked_for_credentials() {
     assert!(error.contains("/no/such/file"), "{error}");
 }
 
-/// A token is revoked before its time: the next one is asked for, and the request sent again.
+/// A token is revoked early: the adapter requests a new one and repeats the request.
 #[test]
 fn a_doubted_token_is_replaced() {
     let number = Arc::new(Mutex::new(0));
@@ -154,7 +154,7 @@ fn a_doubted_token_is_replaced() {
         &[("GOOGLE_APPLICATION_CREDENTIALS", &path)],
     )
     .unwrap();
-    // A source is not asked twice within a second.
+    // A source is used at most once a second.
     std::thread::sleep(Duration::from_millis(1100));
     assert_eq!(wait(bucket.head("k")).unwrap().etag.0, "7");
     assert_eq!(shown(&store).unwrap(), "t2");

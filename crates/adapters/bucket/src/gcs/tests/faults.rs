@@ -22,8 +22,8 @@ fn upload() -> UploadId {
     UploadId("0123456789abcdef0123456789abcdef".into())
 }
 
-/// The connection closes after the request was read. Reads changed nothing; of a mutation
-/// nobody knows, and each was sent exactly once.
+/// The connection closes after the request was read. Expectation: reads have no effect, and a
+/// mutation has an unknown outcome and was sent exactly once.
 #[test]
 fn a_lost_reply_is_unknown_only_for_mutations() {
     let script = store(|_| Reply::Close);
@@ -87,7 +87,7 @@ fn a_store_that_is_busy_says_when_to_ask_again() {
     );
 }
 
-/// The store answers for another version than the one that was asked for.
+/// The store replies with another version than requested.
 #[test]
 fn another_generation_is_not_handed_out() {
     let script = store(|_| answer("200 OK", "x-goog-generation: 8\r\n", "text"));
@@ -133,8 +133,8 @@ fn no_request_is_sent_for_what_is_no_key() {
     assert_eq!(script.seen.lock().unwrap().len(), before);
 }
 
-/// Whatever bytes come back, the outcome is an error or a value, and a mutation's is
-/// never "nothing was done" where the store said yes.
+/// Arbitrary bytes in a reply yield an error or a value; a mutation never reports "no effect" after
+/// a status of success.
 #[test]
 fn hostile_answers_end_in_errors() {
     let reply = Arc::new(Mutex::new(String::new()));

@@ -1,5 +1,5 @@
-//! What the adapter makes of a Google Cloud Storage that fails, and of every source of
-//! credentials: against a server that answers by script.
+//! The Google Cloud Storage adapter with a faulty service and with each credential source, against
+//! a scripted server.
 
 mod credentials;
 mod faults;

@@ -46,7 +46,7 @@ fn what_cannot_be_a_bucket_or_an_endpoint_is_not_asked() {
     ));
 }
 
-/// A bucket that can be read and not written is said so before anything is mounted.
+/// A read-only bucket is reported before the mount.
 #[test]
 fn a_bucket_that_cannot_be_written_is_said() {
     let script = serve(true, |request| match request.starts_with("GET") {

@@ -1,4 +1,4 @@
-//! What goes over the wire, where no server at hand minds it.
+//! Requests on the wire, beyond those that the available servers check.
 
 use super::{error, found, json, nobody, open, open_as, store, wait};
 use crate::BucketSettings;
@@ -8,7 +8,7 @@ use ebb_ports::{Bucket, BucketError, Condition, ETag, PartTag, UploadId};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Beside the sweep for what crashed uploads left, which goes on at any time after the opening.
+/// The last request, ignoring the concurrent sweep of crashed uploads.
 fn last(script: &Script) -> String {
     let seen = script.seen.lock().unwrap();
     seen.iter().rev().find(|request| !request.contains("uploads%2F ")).unwrap().clone()
@@ -34,7 +34,7 @@ fn place() -> String {
     crate::http::staging::place("", "k", &upload().0).unwrap()
 }
 
-/// Every request that makes an object says what it is encrypted with, the parts of uploads too.
+/// Every request that creates an object names its encryption, parts of uploads included.
 #[test]
 fn objects_are_made_with_the_key() {
     let key = "projects/p/locations/l/keyRings/r/cryptoKeys/k";
@@ -166,7 +166,7 @@ fn a_guarded_store_is_trusted_with_every_condition() {
     );
 }
 
-/// A copy that the store does in steps goes on where it stopped.
+/// A copy that the store performs in steps continues where it stopped.
 #[test]
 fn a_long_copy_goes_on() {
     let script = store(|request| match request.contains("rewriteToken=next") {
@@ -204,8 +204,8 @@ fn many_parts_are_joined_in_groups() {
     assert_eq!(seen.iter().filter(|request| request.starts_with("DELETE")).count(), 104);
 }
 
-/// A completion that saw the marker joins parts while the upload is aborted: what it has
-/// made is taken away as well.
+/// A completion that saw the marker composes parts while the upload is aborted: its result is
+/// removed as well.
 #[test]
 fn an_abort_goes_on_until_nothing_is_left() {
     let rounds = Arc::new(Mutex::new(vec![
@@ -231,7 +231,7 @@ fn an_abort_goes_on_until_nothing_is_left() {
     );
 }
 
-/// A part arrives when its upload is gone: whoever sent it takes it away.
+/// A part arrives after its upload is gone: its sender removes it.
 #[test]
 fn a_late_part_leaves_nothing() {
     let script = store(|request| match request.split(' ').next().unwrap() {
@@ -245,8 +245,7 @@ fn a_late_part_leaves_nothing() {
     assert!(last(&script).contains("part-00003?ifGenerationMatch=7 "));
 }
 
-/// What was deleted of left-over uploads once as many requests have come as are expected, and
-/// some time for more.
+/// Deletes of leftover uploads, after `expected` requests and a short wait for more.
 fn swept(script: &Script, expected: usize) -> Vec<String> {
     let of_uploads =
         |request: &&String| request.starts_with("DELETE") && request.contains("uploads");
@@ -283,8 +282,8 @@ fn only_old_uploads_are_swept() {
     );
 }
 
-/// A crashed upload of a large file has left more parts than one page of a listing holds, and
-/// the first page shows only parts of uploads that are under way.
+/// A crashed upload of a large file has left more parts than one listing batch holds, and the first
+/// batch shows only parts of running uploads.
 #[test]
 fn all_old_uploads_are_swept() {
     let page = |names: std::ops::Range<u32>, year: u32, next: &str| {

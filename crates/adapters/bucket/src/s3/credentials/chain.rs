@@ -12,11 +12,11 @@ pub(crate) struct Chain {
     pub region: String,
 }
 
-/// Where the configuration says to begin.
+/// Where the chain begins.
 pub(crate) enum Start {
     /// Requests are not signed: public buckets.
     Anonymous,
-    /// Given in the configuration; nothing else is asked.
+    /// Given in the configuration; no other source is used.
     Given(Credentials),
     /// This profile, before the environment.
     Profile(String),
@@ -54,7 +54,7 @@ impl Source for Chain {
         let profile = Profile::read(&self.environment, None)?;
         match profile.keys {
             ProfileKeys::Found(credentials) => return Ok(credentials),
-            // A profile that was asked for by name must not be passed over for somebody else's
+            // A profile selected by name must not be skipped in favour of another identity's
             // role.
             ProfileKeys::Unsupported(setting) if self.variable("AWS_PROFILE").is_some() => {
                 return Err(unsupported(&profile.name, setting));

@@ -1,5 +1,5 @@
-//! Who signs. The usual chain, walked in order until one source has something: the configuration's
-//! own keys, environment, profile files, web identity, container role, instance role.
+//! Credentials, from the first source in the usual order that has any: keys in the configuration,
+//! environment, profile files, web identity, container role, instance role.
 
 mod chain;
 mod profile;

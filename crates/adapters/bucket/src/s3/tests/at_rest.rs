@@ -1,4 +1,4 @@
-//! How the store is to encrypt, in every request that makes an object.
+//! Encryption settings in every request that creates an object.
 
 use super::{keys, open, wait};
 use crate::BucketSettings;
@@ -27,7 +27,7 @@ fn store() -> Script {
     })
 }
 
-/// The requests of each kind, those that make an object first.
+/// The requests of each kind, those that create an object first.
 fn requests(method: Option<ServerSideEncryption>, key: Option<&str>) -> (Vec<String>, Vec<String>) {
     let script = store();
     let settings = BucketSettings {

@@ -1,4 +1,4 @@
-//! Which checksum a body is sent with, by what the store has shown.
+//! The checksum of an uploaded body, by the detected capabilities of the store.
 
 use super::{keys, open_as, wait};
 use crate::BucketSettings;
@@ -12,16 +12,15 @@ use ebb_ports::{Bucket, BucketError, Condition, ETag, PartTag, Piece, UploadId};
 const BODY: &str = "123456789";
 const CRC: &str = "4waSgw==";
 
-/// What a store knows of CRC-32C.
+/// A store's support for CRC-32C.
 #[derive(Clone, Copy, PartialEq)]
 enum Store {
     Checks,
-    /// All but what it copies itself, of which it tells no checksum.
+    /// Verifies uploads, and reports no checksum for copies.
     ChecksWhatIsSent,
-    /// The same, but that it copies nothing of which it was not told the checksum.
+    /// The same, and rejects copies of objects without a checksum.
     WantsAll,
-    /// The same, but that it tells the checksum of what it copies from, as one that was put
-    /// together of two parts.
+    /// The same, and reports for the source of a copy the checksum of a two-part object.
     TellsAnother,
     RefusesCompletions,
     /// It names the algorithm, and does not look at the checksums.
@@ -150,7 +149,7 @@ fn an_upload_that_is_checked_is_completed_with_the_checksums_of_all_parts() {
             bucket.upload_part_copy("k", &upload, 2, piece()).await.unwrap(),
         ];
         bucket.upload_complete("k", &upload, parts, Condition::Always).await.unwrap();
-        // A stranger's upload: how it was begun is not known.
+        // Another client's upload, begun in an unknown way.
         bucket.upload_part("k", &UploadId("strange".into()), 1, body()).await.unwrap();
     });
     let sent = sent(&script);
@@ -231,7 +230,7 @@ fn after_an_upload_that_was_refused_the_next_one_has_no_checksums() {
     wait(upload()).unwrap();
 }
 
-/// An upload was begun that the caller does not hear of: he looks for it, unless nobody may end it
+/// An upload is begun and the reply is lost: the caller looks for it, unless it could not abort it
 /// anyway.
 #[test]
 fn an_upload_that_is_not_wanted_is_looked_for_if_its_end_is_not_clear() {

@@ -67,7 +67,7 @@ fn profiles_are_read_from_both_files() {
         .unwrap();
     assert_eq!(signed_by(&store), ("AKIAWORK".into(), None));
     assert!(store.seen.lock().unwrap().last().unwrap().contains("/eu-west-3/s3/"));
-    // The configuration's profile comes before the environment's keys.
+    // The configured profile takes precedence over keys in the environment.
     let named = || BucketSettings { profile: Some("work".into()), ..BucketSettings::default() };
     open(
         &store.address,
@@ -113,7 +113,7 @@ fn rotated_keys_are_picked_up_without_a_restart() {
     wait(bucket.head("k")).unwrap();
     *valid.lock().unwrap() = "AKIANEW";
     write(&file, &profile("AKIANEW"));
-    // A source is not asked twice within a second.
+    // A source is used at most once a second.
     std::thread::sleep(Duration::from_millis(1100));
     wait(bucket.head("k")).unwrap();
     assert_eq!(signed_by(&store).0, "AKIANEW");

@@ -17,8 +17,8 @@ fn listing() -> ListRequest {
     ListRequest { prefix: "".into(), by_directory: false, after: None, limit: 1000 }
 }
 
-/// The connection closes after the request was read. Reads changed nothing; of a mutation
-/// nobody knows, and each was sent exactly once.
+/// The connection closes after the request was read. Expectation: reads have no effect, and a
+/// mutation has an unknown outcome and was sent exactly once.
 #[test]
 fn a_lost_reply_is_unknown_only_for_mutations() {
     let script = serve(false, |_| Reply::Close);
@@ -54,7 +54,7 @@ fn a_body_that_breaks_off_is_never_handed_out() {
     assert!(unavailable(&wait(bucket.list(listing()))));
 }
 
-/// Completion and copy say 200 and keep the connection alive with blanks before they know the end.
+/// Completion and copy reply 200 and send blanks as keep-alive before they know the result.
 #[test]
 fn an_error_inside_a_success_is_an_error() {
     let play = |code: &'static str| {
@@ -199,8 +199,8 @@ fn what_is_too_long_for_one_copy_goes_by_parts() {
     ))));
 }
 
-/// Situation: neither a copy by parts nor the end of its upload gets through. Expectation: it is
-/// said that nobody knows what has become of it, for whoever hears that looks for uploads.
+/// Situation: neither a multipart copy nor its abort succeeds. Expectation: the outcome is reported
+/// as unknown, so that the caller looks for uploads.
 #[test]
 fn an_upload_that_a_failed_copy_leaves_is_said() {
     let script = serve(false, |request| match request.split(' ').next().unwrap() {
@@ -222,8 +222,8 @@ fn an_upload_that_a_failed_copy_leaves_is_said() {
     assert!(unknown(&wait(bucket.copy("from", "to", None, Condition::Always))));
 }
 
-/// Situation: a store that does not know what guards the target of a copy, and says so.
-/// Expectation: it copies without.
+/// Situation: a store rejects the condition on the target of a copy as unsupported. Expectation: the
+/// copy runs without it.
 #[test]
 fn a_store_that_guards_no_copies_copies() {
     let script = serve(false, |request| match request {
@@ -242,8 +242,8 @@ fn a_store_that_guards_no_copies_copies() {
     );
 }
 
-/// Situation: a store that does not know If-Match of a GET. Expectation: what came is not taken for
-/// the object that was asked for.
+/// Situation: a store ignores If-Match of a GET. Expectation: the body is not taken for the
+/// requested version.
 #[test]
 fn another_object_than_was_asked_for_is_none() {
     let script = serve(false, |_| answer("200 OK", "etag: \"new\"\r\n", "x"));
@@ -253,7 +253,7 @@ fn another_object_than_was_asked_for_is_none() {
     assert_eq!(wait(bucket.get("k", None, Some(&ETag("new".into())))).unwrap().body, "x");
 }
 
-/// Some stores do not know the header that says from where, and take the part for an empty one.
+/// Some stores ignore the copy-source header, and store an empty part.
 #[test]
 fn a_part_that_is_not_copied_is_no_part() {
     let script = serve(false, |_| answer("200 OK", "etag: \"e\"\r\n", ""));
@@ -263,8 +263,8 @@ fn a_part_that_is_not_copied_is_no_part() {
     assert!(matches!(copied, Err(BucketError::Refused { .. })), "{copied:?}");
 }
 
-/// A proxy makes tags weak on their way, and no condition holds for a weak tag: If-Match would
-/// fail for ever. So it is said at once, and a put that may have been done is in doubt.
+/// A proxy weakens ETags in transit, and no condition holds for a weak tag: If-Match would always
+/// fail. Expectation: an error at once, and a put that may have happened has an unknown outcome.
 #[test]
 fn a_weak_tag_is_no_tag() {
     let script = serve(false, |request| {
@@ -293,7 +293,7 @@ fn a_weak_tag_is_no_tag() {
     assert!(unknown(&wait(bucket.put("k", Bytes::from_static(b"x"), Condition::Always, vec![]))));
 }
 
-/// What answers with weak tags cannot be written to, and says so before anything is mounted.
+/// A store with weak tags is not writable; the open reports it before the mount.
 #[test]
 fn a_store_of_weak_tags_is_refused_at_opening() {
     let script = serve(true, |request| match request.split(' ').next() {
