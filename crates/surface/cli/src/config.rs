@@ -75,8 +75,7 @@ impl Cli {
     }
 }
 
-/// A variable that is there and empty says nothing: unit files and container specifications cannot
-/// leave one out.
+/// An empty variable counts as unset: unit files and container specifications cannot unset one.
 fn command() -> clap::Command {
     let is_empty = |arg: &Arg| {
         arg.get_env().is_some_and(|name| env::var_os(name).is_some_and(|value| value.is_empty()))
@@ -85,8 +84,7 @@ fn command() -> clap::Command {
     Cli::command().mut_subcommands(|command| command.mut_args(heard))
 }
 
-/// A value that cannot be is said to be that of the variable or the file that it comes from: to
-/// clap it is that of a flag.
+/// Names the variable or file of an invalid value; clap would name the flag.
 fn with_origin(mut error: clap::Error, args: &[OsString], file: Option<&Path>) -> clap::Error {
     let mut command = command();
     command.build();
@@ -128,7 +126,7 @@ fn config_file(given: &ArgMatches) -> Option<PathBuf> {
     }
 }
 
-/// What a file says.
+/// The contents of a configuration file.
 struct File {
     values: Vec<(String, String)>,
     members: Vec<Member>,
@@ -137,7 +135,7 @@ struct File {
 fn read(file: &Path) -> Result<File, ConfigError> {
     let refused = |what: String| ConfigError::File { file: file.to_owned(), what };
     let text = fs::read_to_string(file).map_err(|error| refused(error.to_string()))?;
-    // The line itself may have a secret in it.
+    // The line itself may contain a secret.
     let line_of = |error: &toml::de::Error| {
         text.bytes()
             .take(error.span().map_or(0, |span| span.start))

@@ -1,4 +1,4 @@
-//! What a check has come to, for people and for programs.
+//! Reports of `ebb fsck`, as text and as JSON.
 
 use ebb_model::{FsckReport, Remedy};
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ pub fn json(report: &FsckReport) -> Value {
     })
 }
 
-/// What `ebb fsck --repair` does about it.
+/// The repair that `ebb fsck --repair` does.
 pub fn remedy(remedy: &Remedy) -> &'static str {
     match remedy {
         Remedy::Refetch { .. } => "fetches it again from the bucket",

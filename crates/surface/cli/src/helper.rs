@@ -1,8 +1,8 @@
-//! The command line of a helper of mount(8): `mount.ebb SOURCE DIR [-sfnv] [-o OPTIONS]`, as
-//! `mount -t ebb`, fstab and systemd make it.
+//! The command line of a mount(8) helper: `mount.ebb SOURCE DIR [-sfnv] [-o OPTIONS]`, as
+//! `mount -t ebb`, fstab and systemd run it.
 //!
-//! Every setting of `ebb mount` is an option too, under the name of its flag; what no flag
-//! has is a mount option, except for what mount(8) tells itself by options.
+//! Every setting of `ebb mount` is an option under the name of its flag. All other options are mount
+//! options, except those that are meant for mount(8) itself.
 
 use crate::Cli;
 use clap::{Arg, ArgAction, CommandFactory, Parser};
@@ -10,14 +10,14 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// What mount(8) asks for.
+/// A request of mount(8).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Asked {
-    /// What `ebb` does with these arguments.
+    /// A mount, with the arguments for `ebb`.
     Mount { args: Vec<OsString> },
     /// The same, up to where something would be done.
     Fake { args: Vec<OsString> },
-    /// Other mount options for what is mounted there. Settings stay as they are.
+    /// New mount options for the mount at `dir`. Settings stay.
     Remount { dir: PathBuf, options: String },
 }
 
@@ -45,13 +45,13 @@ struct Line {
     /// Settings of `ebb mount` under the names of its flags, and mount options.
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Tolerate mount options that are not known.
+    /// Ignore unknown mount options.
     #[arg(short = 's')]
     sloppy: bool,
-    /// Check what was asked for, and mount nothing.
+    /// Check the arguments without mounting.
     #[arg(short = 'f')]
     fake: bool,
-    /// Accepted, as mount(8) demands: there is no table to write.
+    /// Accepted for mount(8); ebb writes no mount table.
     #[arg(short = 'n')]
     _no_table: bool,
     #[arg(short = 'v')]
@@ -66,7 +66,7 @@ struct Line {
     _kind: Option<String>,
 }
 
-/// Reads the command line of a helper. `is_mount_option` knows what a mount takes.
+/// Reads the command line of a helper. `is_mount_option` recognises mount options.
 pub fn parse(
     args: impl IntoIterator<Item = OsString>,
     is_mount_option: impl Fn(&str) -> bool,
@@ -87,8 +87,8 @@ pub fn parse(
             Meaning::Nothing => {}
             Meaning::Remount => remount = true,
             Meaning::Implies(others) => mount_options.extend(others.iter().copied()),
-            // Of options the last one counts, of flags there may be only one, but of those that may
-            // be repeated.
+            // The last of several equal options counts, but a flag may be given only once unless it is
+            // repeatable.
             Meaning::Setting { flag, given, repeats } => {
                 settings.retain(|(other, _)| repeats || *other != flag);
                 settings.push((flag, given));
@@ -109,16 +109,16 @@ pub fn parse(
     Ok(if line.fake { Asked::Fake { args } } else { Asked::Mount { args } })
 }
 
-/// What mount(8) means by saying nothing, and does not say even if it is told to.
+/// Defaults of mount(8), which it does not pass on.
 const UNSAID: &str = "suid,dev,";
 
 enum Meaning {
-    /// For others than the helper, or true of every mount of ebb.
+    /// No effect: meant for other programs, or true of every mount.
     Nothing,
     Remount,
     /// Stands for other mount options.
     Implies(&'static [&'static str]),
-    /// A flag of `ebb mount`: its name, and the flag as it is to be given.
+    /// A flag of `ebb mount`: its name, and its form on the command line.
     Setting {
         flag: String,
         given: String,
@@ -149,8 +149,7 @@ impl Meaning {
             .and_then(|mount| mount.get_arguments().find(|arg| arg.get_long() == Some(name)));
         let Some(flag) = flag else { return Meaning::MountOption };
         let given = match value {
-            // `ro=1` is nothing that a mount knows; a switch that is given a value is clap's to
-            // refuse.
+            // `ro=1` is no mount option; a switch with a value is left for clap to reject.
             None if takes_value(flag) => format!("--{name}="),
             None => format!("--{name}"),
             Some(value) => format!("--{name}={value}"),
@@ -167,8 +166,8 @@ fn takes_value(flag: &Arg) -> bool {
     matches!(flag.get_action(), ArgAction::Set | ArgAction::Append)
 }
 
-/// What mount(8) and systemd say to themselves; what the kernel shows of a FUSE mount and
-/// mount(8) repeats; and defaults of the kernel that no mount of ebb departs from.
+/// Options for mount(8) and systemd; options that the kernel shows for FUSE mounts and mount(8)
+/// repeats; and kernel defaults that hold for every mount of ebb.
 const NOT_OURS: [&str; 27] = [
     "defaults",
     "auto",

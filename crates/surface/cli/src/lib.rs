@@ -1,7 +1,7 @@
-//! The command line: flags, environment, configuration files, and what is printed.
+//! The command line: flags, environment, configuration files, and output.
 //!
-//! One table ([`args`]) defines every setting: its flag, its environment variable, its
-//! key in a configuration file and its default. Precedence is that order.
+//! One table ([`args`]) defines every setting: its flag, its environment variable, its key in a
+//! configuration file and its default. Precedence is that order.
 
 pub mod args;
 pub mod config;

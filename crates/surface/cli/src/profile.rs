@@ -1,4 +1,4 @@
-//! What `ebb profile` prints: what a workload did to each file.
+//! Output of `ebb profile`: the operations of a workload on each file.
 
 use crate::render::with_path;
 use crate::units::Bytes;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// Paths as far as there are any; what has been removed since has none.
+/// Paths of inodes; a removed inode has none.
 pub type Paths = BTreeMap<Ino, Vec<u8>>;
 
 /// The lines that took longest, `top` of them.

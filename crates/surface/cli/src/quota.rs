@@ -1,4 +1,4 @@
-//! How it stands with a quota, in one line or as JSON.
+//! Limits and usage of a quota, in one line or as JSON.
 
 use crate::render::with_path;
 use crate::units::Bytes;

@@ -1,4 +1,4 @@
-//! What `ebb stats` prints: what was counted in some time, as a table or as JSON.
+//! Output of `ebb stats`: counters of an interval, as a table or as JSON.
 
 use crate::units::Bytes;
 use ebb_model::{Counted, MountStats, NodeStats, ReadStats, Tally};
@@ -111,7 +111,7 @@ fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// Three figures are more than a histogram knows.
+/// Two digits, since a histogram is no more precise.
 fn span(time: Duration) -> String {
     let us = micros(time);
     let (value, unit) = match us {

@@ -1,4 +1,4 @@
-//! What is in the trash, one entry a line or as JSON.
+//! Entries of the trash, one per line or as JSON.
 
 use crate::explain::kind;
 use crate::render::{age, with_path};

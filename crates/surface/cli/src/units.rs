@@ -13,8 +13,7 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Span(pub Duration);
 
-/// Whoever means "never" can say this. The sum of such a time and now can be kept in whatever times
-/// are kept in, and as seconds it has 32 bits.
+/// A stand-in for "never": now plus this fits every time type, and its seconds fit 32 bits.
 const LONGEST_DAYS: u64 = 36_500;
 
 impl FromStr for Bytes {

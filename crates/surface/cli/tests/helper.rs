@@ -1,4 +1,4 @@
-//! What mount(8) asks of its helper, and what the helper asks of `ebb`.
+//! The helper of mount(8): its arguments, and the resulting arguments of `ebb`.
 
 use ebb_cli::args::TakeOver;
 use ebb_cli::helper::{Asked, HelperError, name, parse};
@@ -35,7 +35,7 @@ fn a_helper_is_known_by_its_name() {
     }
 }
 
-/// Settings become flags, mount options stay together, and what mount(8) says to itself goes.
+/// Settings become flags, mount options stay together, options for mount(8) are dropped.
 #[test]
 fn options_are_settings_and_mount_options() {
     let table: [(&str, &[&str]); 12] = [
@@ -77,7 +77,7 @@ fn options_are_settings_and_mount_options() {
     );
 }
 
-/// What comes out is what `ebb` takes, the configuration file included.
+/// `ebb` accepts the result, the configuration file included.
 #[test]
 fn every_flag_can_be_an_option() {
     let dir = tempfile::tempdir().unwrap();
@@ -132,7 +132,7 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn trials_and_remounts_are_no_mounts() {
     assert!(matches!(asked(&["s3://b", "/mnt", "-f", "-o", "ro"]), Ok(Asked::Fake { .. })));
-    // As mount(8) puts it together of fstab, of the mount that is there, and of what it was told.
+    // As mount(8) merges fstab, the existing mount and its command line.
     let options = "rw,nosuid,relatime,user_id=0,group_id=0,allow_other,cache-size=1G,remount,ro";
     let expected =
         Asked::Remount { dir: "/mnt".into(), options: "rw,nosuid,relatime,allow_other,ro".into() };

@@ -72,7 +72,7 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// Words such as S-29a: the prefix, a digit, and what follows it.
+/// Words such as S-29a: the prefix, digits, and an optional letter.
 fn citations(text: &str, prefix: &str) -> BTreeSet<String> {
     let starts = text.match_indices(prefix).map(|(at, _)| at);
     let alone = starts.filter(|&at| !text[..at].ends_with(|before: char| before.is_alphanumeric()));
@@ -85,7 +85,7 @@ fn citations(text: &str, prefix: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What stands between backticks.
+/// Texts between backticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -221,7 +221,7 @@ fn anchor(heading: &str) -> String {
     kept.collect()
 }
 
-/// Messages name these pages, and a release has no other copy of them.
+/// Messages refer to these pages, and a release contains no other copy.
 #[test]
 fn a_release_has_the_pages_for_its_users() {
     let release = of_project("packaging/release");

@@ -1,4 +1,4 @@
-//! Records of mounts: found from any path on the mount, and never taken for another's.
+//! Records of mounts: found from any path on the mount, and never confused.
 
 use ebb_cli::args::Consistency;
 use ebb_cli::places::{self, MountRecord, Process, RunDir};
@@ -60,8 +60,8 @@ fn a_path_on_a_mount_leads_to_its_record() {
     assert_eq!(at("elsewhere"), None);
 }
 
-/// Situation: a daemon was killed, another one mounted at the same place, and the end of
-/// the first is noticed late. Danger: the record of the living one is removed.
+/// Situation: a daemon was killed, another one mounted at the same directory, and the end of the
+/// first is noticed late. Danger: the record of the running one is removed.
 #[test]
 fn only_the_own_record_is_removed() {
     let place = Place::new();

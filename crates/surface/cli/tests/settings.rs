@@ -72,7 +72,7 @@ fn mounts_are_strong_unless_they_are_told() {
     }
 }
 
-/// A file says several ranges in one text, and flags one each.
+/// A file lists several ranges in one string, flags have one each.
 #[test]
 fn maps_of_ids_have_several_ranges() {
     let (_dir, config) = file("map-uid = \"0:1:1,2:3:4\"");
