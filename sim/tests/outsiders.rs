@@ -545,7 +545,8 @@ fn what_cannot_be_kept_is_not_replaced() {
         mount.make("file", b"ours").await;
         mount.flush().await;
         let theirs = bucket.put_as_outsider("file", "theirs", vec![]).unwrap();
-        let aside = |number| keys::aside("file", ebb_format::crc32c(theirs.0.as_bytes()), number);
+        let aside =
+            |number| keys::conflict_key("file", ebb_format::crc32c(theirs.0.as_bytes()), number);
         (1..=100).for_each(|number| put(&bucket, &aside(number), "of another conflict"));
         mount.write("file", 0, b"OURS").await;
         world.sleep(INTERVAL * 4).await;

@@ -9,7 +9,7 @@
 //! - `applied` is the index of the last command; indices have no gaps.
 //! - Every version in the state is `<= version`, and `version` never decreases.
 //! - A command takes effect on the namespace at once. Backing, and the extents of removed inodes,
-//!   follow in [`Partition::catch_up`]; reading the backing before that is a bug and asserts.
+//!   follow in [`Partition::apply_deferred`]; reading the backing before that is a bug and asserts.
 
 mod rebuild;
 
@@ -34,7 +34,7 @@ pub struct Partition {
     applied: LogIndex,
     version: Version,
     /// Changes that backing and the extents of removed inodes have not followed yet.
-    behind: Vec<Change>,
+    deferred: Vec<Change>,
 }
 
 /// One item of a partition's snapshot.
@@ -85,7 +85,7 @@ impl Partition {
             backing,
             applied: LogIndex(0),
             version: Version(0),
-            behind: Vec::new(),
+            deferred: Vec::new(),
         }
     }
 
@@ -134,7 +134,7 @@ impl Partition {
             backing,
             applied,
             version,
-            behind: Vec::new(),
+            deferred: Vec::new(),
         };
         let problems = partition.check();
         if problems.is_empty() { Ok(partition) } else { Err(Inconsistent { problems }) }
@@ -166,7 +166,7 @@ impl Partition {
     }
 
     pub fn backing(&self) -> &Backing {
-        assert!(!self.is_behind(), "backing is read before catch_up");
+        assert!(!self.has_deferred(), "backing is read before catch_up");
         &self.backing
     }
 
@@ -206,18 +206,18 @@ impl Partition {
     }
 
     pub fn apply(&mut self, index: LogIndex, command: &Command) -> Applied {
-        let applied = self.apply_ahead(index, command);
-        self.catch_up();
+        let applied = self.apply_namespace(index, command);
+        self.apply_deferred();
         applied
     }
 
-    pub fn is_behind(&self) -> bool {
-        !self.behind.is_empty()
+    pub fn has_deferred(&self) -> bool {
+        !self.deferred.is_empty()
     }
 
     /// Lets backing and the extents of removed inodes follow the last command.
-    pub fn catch_up(&mut self) {
-        for change in std::mem::take(&mut self.behind) {
+    pub fn apply_deferred(&mut self) {
+        for change in std::mem::take(&mut self.deferred) {
             self.backing.observe(&change, &self.namespace);
             if let Change::Gone { .. } = change {
                 self.extents.observe(&change);
@@ -227,8 +227,8 @@ impl Partition {
 
     /// Like [`Partition::apply`], but backing and the extents of removed inodes do not follow yet.
     /// Use only between a command and its reply.
-    pub fn apply_ahead(&mut self, index: LogIndex, command: &Command) -> Applied {
-        self.catch_up();
+    pub fn apply_namespace(&mut self, index: LogIndex, command: &Command) -> Applied {
+        self.apply_deferred();
         assert_eq!(index.0, self.applied.0 + 1, "log indices have no gaps");
         self.applied = index;
         let mut changes = Vec::new();
@@ -327,7 +327,7 @@ impl Partition {
         {
             attr.hole_bytes = self.hole_bytes(attr);
         }
-        self.behind = changes;
+        self.deferred = changes;
         Applied { answer, touched, names, effects }
     }
 

@@ -25,7 +25,7 @@ pub struct Sessions {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub client: String,
-    slots: BTreeMap<u16, Slot>,
+    slots: BTreeMap<u16, SessionSlot>,
 }
 
 impl Session {
@@ -37,7 +37,7 @@ impl Session {
 
 /// The last executed mutation of a slot, and its reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Slot {
+struct SessionSlot {
     sequence: u64,
     answer: Result<Mutated, RpcError>,
 }
@@ -113,7 +113,7 @@ impl Sessions {
     /// Stores the reply to a mutation for which [`Sessions::check`] returned `New`.
     pub fn record(&mut self, tx: TxId, answer: Result<Mutated, RpcError>) {
         if let Some(session) = self.table.get_mut(&tx.session) {
-            session.slots.insert(tx.slot, Slot { sequence: tx.sequence, answer });
+            session.slots.insert(tx.slot, SessionSlot { sequence: tx.sequence, answer });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Changes of other writers to the bucket, refused mutations, and volumes without a bucket.
 
 use ebb_core::backing::{BackingItem, FlushStep, PageStep};
-use ebb_core::extent::{Segment, Source};
+use ebb_core::extent::{ByteOrigin, Segment};
 use ebb_core::partition::{Applied, Partition, SnapshotItem};
 use ebb_model::*;
 
@@ -152,7 +152,7 @@ fn a_replaced_object_is_what_the_file_holds() {
     assert_eq!(node.partition.extents().resident_bytes(), BLOCK_BYTES);
     assert_eq!(node.replaced().touched, [FILE]);
     let segments = node.partition.extents().plan_read(FILE, 0..10, node.size());
-    assert_eq!(segments, [Segment { source: Source::Remote, range: 0..4 }]);
+    assert_eq!(segments, [Segment { origin: ByteOrigin::Remote, range: 0..4 }]);
     assert!(node.partition.backing().is_settled(), "nothing is to be written back");
 }
 
@@ -164,7 +164,7 @@ fn what_was_written_here_outlives_a_replaced_object() {
     node.replaced();
     assert_eq!(node.size(), 10);
     let segments = node.partition.extents().plan_read(FILE, 0..10, 10);
-    assert_eq!(segments, [Segment { source: Source::Local, range: 0..10 }]);
+    assert_eq!(segments, [Segment { origin: ByteOrigin::Local, range: 0..10 }]);
     let step = node.partition.backing().flush_step(node.partition.namespace(), FILE);
     assert_eq!(step, FlushStep::Put { key: "f".into(), replaces: Some("e2".into()) });
 }
@@ -246,7 +246,7 @@ fn an_inode_waits_for_all_its_names() {
     let chmod =
         || Mutation::SetAttr { ino, set: SetAttr { mode: Some(0o600), ..SetAttr::default() } };
     assert_eq!(node.mutate(chmod()), Err(FsError::Busy));
-    assert_eq!(node.partition.backing().unseen_names(ino), [(Ino::ROOT, name("g"))]);
+    assert_eq!(node.partition.backing().unresolved_links(ino), [(Ino::ROOT, name("g"))]);
     node.vanished("g");
     assert_eq!(node.mutate(chmod()), Ok(()));
     assert_eq!(node.partition.namespace().attr(ino).unwrap().nlink, 1);

@@ -565,7 +565,7 @@ impl Plan {
             };
         session.hold_at_most(settings::request_buffer_bytes(&self.node));
         if let Some(node) = node.clone() {
-            session.when_idle(move || node.catch_up());
+            session.when_idle(move || node.apply_deferred());
         }
         let connection = match &self.ward {
             Some(ward) => ward.prepare(&mut session, root, consistency)?,

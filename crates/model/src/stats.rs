@@ -313,7 +313,7 @@ impl NodeStats {
 #[derive(Default, Debug)]
 pub struct LogBudget {
     since: Duration,
-    told: u32,
+    written: u32,
     left_out: u64,
 }
 
@@ -325,13 +325,13 @@ impl LogBudget {
     /// number of lines suppressed since the last one.
     pub fn take(&mut self, now: Duration) -> Option<u64> {
         if now.saturating_sub(self.since) >= LogBudget::WHILE {
-            (self.since, self.told) = (now, 0);
+            (self.since, self.written) = (now, 0);
         }
-        if self.told == LogBudget::LINES {
+        if self.written == LogBudget::LINES {
             self.left_out += 1;
             return None;
         }
-        self.told += 1;
+        self.written += 1;
         Some(std::mem::take(&mut self.left_out))
     }
 }

@@ -172,8 +172,8 @@ impl Node {
     }
 
     /// For when nobody waits: what is left to be done of what was answered.
-    pub fn catch_up(self: &Rc<Self>) {
-        self.replica.catch_up();
+    pub fn apply_deferred(self: &Rc<Self>) {
+        self.replica.apply_deferred();
         self.look_for_walks();
     }
 

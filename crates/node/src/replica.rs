@@ -39,21 +39,21 @@ impl Replica {
 
     /// The state now. Not to be held across an await.
     pub fn view(&self) -> Ref<'_, Partition> {
-        self.catch_up();
-        self.ahead()
+        self.apply_deferred();
+        self.view_without_backing()
     }
 
     /// As [`Replica::view`], with the bucket's side not to be asked, nor extents of files that have
     /// gone: they may be behind. For what lies between a command and its answer.
-    pub fn ahead(&self) -> Ref<'_, Partition> {
+    pub fn view_without_backing(&self) -> Ref<'_, Partition> {
         self.voter.partition.borrow()
     }
 
     /// Does what is left of the last command since it was answered. Whoever looks next does
     /// otherwise, and may keep somebody waiting.
-    pub fn catch_up(&self) {
-        if self.ahead().is_behind() {
-            self.voter.partition.borrow_mut().catch_up();
+    pub fn apply_deferred(&self) {
+        if self.view_without_backing().has_deferred() {
+            self.voter.partition.borrow_mut().apply_deferred();
         }
     }
 
@@ -113,7 +113,7 @@ impl Written {
 
     fn apply_once(&mut self) -> Applied {
         self.is_applied = true;
-        self.voter.partition.borrow_mut().apply_ahead(self.index, &self.command)
+        self.voter.partition.borrow_mut().apply_namespace(self.index, &self.command)
     }
 }
 

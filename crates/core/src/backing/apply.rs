@@ -1,6 +1,6 @@
 //! Applies commands of the log to the backing.
 
-use super::install::Found;
+use super::install::InstallBatch;
 use super::*;
 use crate::extent::Extents;
 use crate::namespace::Change;
@@ -23,9 +23,15 @@ impl Backing {
                 let Some(prefix) = self.prefix_to_load(namespace, *dir, *epoch) else {
                     return Vec::new();
                 };
-                let found =
-                    Found { dir: *dir, prefix, entries, hidden, owner: *owner, stamp: *stamp };
-                return self.install(namespace, extents, &found, progress, changes);
+                let batch = InstallBatch {
+                    dir: *dir,
+                    prefix,
+                    entries,
+                    hidden,
+                    owner: *owner,
+                    stamp: *stamp,
+                };
+                return self.install(namespace, extents, &batch, progress, changes);
             }
             BackingCommand::UploadBegun { ino, key, upload } => {
                 self.upload_begun(namespace, extents, *ino, key, upload.as_ref(), now)
@@ -43,20 +49,23 @@ impl Backing {
             BackingCommand::Uploaded { ino, key, etag, len_bytes, version } => {
                 let is_late = self.uploads.remove(ino).is_some_and(|upload| upload.late);
                 let version = if is_late { Version(0) } else { *version };
-                let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
-                if self.settle(namespace, *ino, key, home, Some(version)) {
+                let object = BackingObject { key: None, etag: etag.clone(), len_bytes: *len_bytes };
+                if self.settle(namespace, *ino, key, object, Some(version)) {
                     extents.uploaded(*ino, etag, *len_bytes, version);
                 }
             }
             BackingCommand::Moved { ino, key, etag } => {
                 self.uploads.remove(ino);
-                let len_bytes =
-                    self.files.get(ino).and_then(|file| file.home).map_or(0, |home| home.len_bytes);
+                let len_bytes = self
+                    .files
+                    .get(ino)
+                    .and_then(|file| file.object)
+                    .map_or(0, |object| object.len_bytes);
                 if self.settle(
                     namespace,
                     *ino,
                     key,
-                    Home { key: None, etag: etag.clone(), len_bytes },
+                    BackingObject { key: None, etag: etag.clone(), len_bytes },
                     None,
                 ) {
                     extents.upload_aborted(*ino);
@@ -138,8 +147,10 @@ impl Backing {
         now: Version,
     ) {
         let marker = self.marker(namespace, ino);
-        let from =
-            self.home(namespace, ino).filter(|(home, _)| home != key).map(|(_, home)| home.etag);
+        let from = self
+            .backing_object(namespace, ino)
+            .filter(|(object, _)| object != key)
+            .map(|(_, object)| object.etag);
         // An upload that gets its id later keeps its first version.
         let since = self.uploads.get(&ino).map_or(now, |begun| begun.since);
         self.uploads.insert(
@@ -173,17 +184,17 @@ impl Backing {
         namespace: &Namespace,
         ino: Ino,
         key: &str,
-        home: Home,
+        object: BackingObject,
         version: Option<Version>,
     ) -> bool {
-        let etag = home.etag.clone();
+        let etag = object.etag.clone();
         if !self.files.contains_key(&ino)
-            || version.is_none() && self.home_key(namespace, ino).is_none()
+            || version.is_none() && self.object_key(namespace, ino).is_none()
         {
             self.deletes.insert(&key.into(), &Some(etag));
             return false;
         }
-        if let Some((old, old_home)) = self.home(namespace, ino)
+        if let Some((old, old_home)) = self.backing_object(namespace, ino)
             && old != key
         {
             self.deletes.insert(&old, &Some(old_home.etag));
@@ -192,8 +203,8 @@ impl Backing {
         let changed = namespace.inode(ino).map_or(Time::default(), |inode| inode.attr.ctime);
         // `rehome` needs the explicit key to remove it from the index.
         self.change_file(ino, |file| {
-            let key = file.home.take().and_then(|home| home.key);
-            file.home = Some(Home { key, ..home });
+            let key = file.object.take().and_then(|object| object.key);
+            file.object = Some(BackingObject { key, ..object });
             if let (Some(dirty), Some(version)) = (&mut file.dirty, version) {
                 match dirty.content <= Some(version) {
                     true => dirty.content = None,
@@ -204,7 +215,7 @@ impl Backing {
         });
         let since =
             self.files.get(&ino).and_then(|file| file.dirty).map_or(changed, |dirty| dirty.since);
-        self.rehome(namespace, ino, key.into(), Some(since));
+        self.set_object_key(namespace, ino, key.into(), Some(since));
         self.record(namespace, ino, since);
         true
     }
@@ -217,8 +228,10 @@ impl Backing {
         }
         let now = namespace.inode(dir).map_or(Time::default(), |inode| inode.attr.ctime);
         let children: Vec<Dentry> = namespace.children(dir).map(|(_, child)| child).collect();
-        let homes: Vec<_> =
-            children.iter().map(|child| (child.ino, self.home_key(namespace, child.ino))).collect();
+        let homes: Vec<_> = children
+            .iter()
+            .map(|child| (child.ino, self.object_key(namespace, child.ino)))
+            .collect();
         let prefixes: Vec<_> = children
             .iter()
             .filter(|child| self.dirs.get(&child.ino).is_some_and(|dir| dir.prefix.is_none()))
@@ -239,9 +252,9 @@ impl Backing {
                 self.hide(namespace, &prefix, now);
             }
         }
-        for (child, home) in homes {
-            if let Some(home) = home {
-                self.rehome(namespace, child, home, Some(now));
+        for (child, object) in homes {
+            if let Some(object) = object {
+                self.set_object_key(namespace, child, object, Some(now));
             }
             self.record(namespace, child, now);
         }
@@ -260,13 +273,13 @@ impl Backing {
         let Some(file) = self.files.get(&ino) else { return Vec::new() };
         let changed_here = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
         // An upload in progress is based on the former object; its end determines the result.
-        if file.home.is_none() || self.uploads.contains_key(&ino) {
+        if file.object.is_none() || self.uploads.contains_key(&ino) {
             return Vec::new();
         }
         self.change_file(ino, |file| {
-            if let Some(home) = &mut file.home {
-                home.etag = etag.into();
-                home.len_bytes = len_bytes;
+            if let Some(object) = &mut file.object {
+                object.etag = etag.into();
+                object.len_bytes = len_bytes;
             }
         });
         extents.replaced(ino, etag, len_bytes, changed_here);
@@ -285,14 +298,14 @@ impl Backing {
         stamp: Stamp,
         changes: &mut Vec<Change>,
     ) {
-        let told: Vec<Ino> = self
-            .unseen
+        let recorded: Vec<Ino> = self
+            .unresolved_links
             .iter()
-            .filter(|(_, dir, told)| (*dir, told) == (parent, name))
+            .filter(|(_, dir, recorded)| (*dir, recorded) == (parent, name))
             .map(|(ino, ..)| ino)
             .collect();
-        if !told.is_empty() {
-            for ino in told {
+        if !recorded.is_empty() {
+            for ino in recorded {
                 self.name_lost(namespace, ino, parent, name, changes);
             }
             // The name now belongs to another inode, which the command does not concern.
@@ -304,18 +317,18 @@ impl Backing {
             .get(&dentry.ino)
             .and_then(|file| file.dirty)
             .is_some_and(|dirty| dirty.content.is_some());
-        if let Some(key) = self.home_before(dentry.ino) {
-            self.homes.remove(&key);
+        if let Some(key) = self.explicit_key(dentry.ino) {
+            self.explicit_keys.remove(&key);
         }
         self.change_file(dentry.ino, |file| {
-            file.home = None;
+            file.object = None;
             file.dirty = file
                 .dirty
                 .take()
                 .filter(|dirty| dirty.content.is_some())
                 .map(|dirty| Dirty { moving: false, ..dirty });
         });
-        extents.forget_home(dentry.ino);
+        extents.forget_object(dentry.ino);
         self.change_dir(dentry.ino, |dir| dir.marked = false);
         // Bytes written here and not sent yet outlive the object.
         if !changed_here {

@@ -13,7 +13,7 @@ impl Backing {
             ("backed files", self.files.is_recent_so()),
             ("backed directories", self.dirs.is_recent_so()),
             ("deletes", self.deletes.is_recent_so()),
-            ("homes", self.homes.is_recent_so()),
+            ("homes", self.explicit_keys.is_recent_so()),
             ("redirects", self.redirects.is_recent_so()),
             ("hidden", self.hidden.is_recent_so()),
             ("former", self.former.is_recent_so()),
@@ -37,7 +37,7 @@ impl Backing {
     fn check_claims(&self, namespace: &Namespace, problems: &mut Vec<String>) {
         let mut owners = BTreeMap::new();
         for (ino, _) in self.files.iter() {
-            if let Some(key) = self.home_key(namespace, ino) {
+            if let Some(key) = self.object_key(namespace, ino) {
                 if let Some(other) = owners.insert(key.clone(), ino) {
                     problems.push(format!("{key} is the object of {other} and of {ino}"));
                 }
@@ -50,8 +50,8 @@ impl Backing {
             if self.deletes.contains_key(&upload.key)
                 && namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0)
             {
-                let at_home = self.home_key(namespace, ino).as_ref() == Some(&upload.key);
-                if at_home {
+                let at_object = self.object_key(namespace, ino).as_ref() == Some(&upload.key);
+                if at_object {
                     problems.push(format!(
                         "{} is pending deletion and being written for {ino}",
                         upload.key
@@ -78,8 +78,8 @@ impl Backing {
                 problems.push(format!("directory {dir} has a redirect to the prefix of its path"));
             }
         }
-        let explicit = self.files.iter().filter_map(|(ino, file)| Some((file.home?.key?, ino)));
-        if !explicit.collect::<BTreeMap<_, _>>().into_iter().eq(self.homes.iter()) {
+        let explicit = self.files.iter().filter_map(|(ino, file)| Some((file.object?.key?, ino)));
+        if !explicit.collect::<BTreeMap<_, _>>().into_iter().eq(self.explicit_keys.iter()) {
             problems.push("the index of explicit keys is wrong".into());
         }
         let redirects = self.dirs.iter().filter_map(|(ino, dir)| Some((dir.prefix?, ino)));
@@ -105,23 +105,24 @@ impl Backing {
             if inode.attr.kind != FileKind::Regular {
                 problems.push(format!("{ino} is not a file"));
             }
-            let etag = file.home.as_ref().map(|home| &home.etag);
-            if etag != extents.home(ino).map(|home| home.etag).as_ref() {
+            let etag = file.object.as_ref().map(|object| &object.etag);
+            if etag != extents.object(ino).map(|object| object.etag).as_ref() {
                 problems.push(format!("file {ino}: backing and extents record different objects"));
             }
-            if extents.home(ino).is_some_and(|home| home.valid_bytes > inode.attr.size_bytes) {
+            if extents.object(ino).is_some_and(|object| object.valid_bytes > inode.attr.size_bytes)
+            {
                 problems.push(format!("file {ino}: the valid part of its object exceeds its size"));
             }
             let named = inode.first.is_some();
             let content = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
-            if named && !content && (extents.dirty_bytes_of(ino) > 0 || file.home.is_none()) {
+            if named && !content && (extents.dirty_bytes_of(ino) > 0 || file.object.is_none()) {
                 problems.push(format!("file {ino} has dirty bytes and is not queued"));
             }
             if !named && file.dirty.is_some() {
                 problems.push(format!("file {ino} has no name and is queued"));
             }
-            let explicit = file.home.as_ref().is_some_and(|home| home.key.is_some());
-            if explicit && self.key_of(namespace, ino) == self.home_key(namespace, ino) {
+            let explicit = file.object.as_ref().is_some_and(|object| object.key.is_some());
+            if explicit && self.key_of(namespace, ino) == self.object_key(namespace, ino) {
                 problems.push(format!("file {ino} has an explicit key equal to that of its path"));
             }
             if file.dirty.as_ref().is_some_and(|dirty| {
@@ -169,7 +170,7 @@ impl Backing {
                 problems.push(format!("{segment} is kept as formerly hidden in {dir}"));
             }
         }
-        for ino in self.unseen.inodes() {
+        for ino in self.unresolved_links.inodes() {
             if namespace.inode(ino).is_none_or(|inode| inode.names == 0) {
                 problems.push(format!("{ino} has unresolved links and no name"));
             }

@@ -107,7 +107,7 @@ impl Backing {
         let Some(inode) = namespace.inode(ino) else { return false };
         let has_page = self.dirs.get(&dir).is_some_and(|dir| dir.stored);
         if self.uploads.contains_key(&ino)
-            || self.unseen.has(ino)
+            || self.unresolved_links.has(ino)
             || inode.names != 1
             || inode.xattrs.contains_key(PIN)
         {
@@ -124,10 +124,10 @@ impl Backing {
         let Some(file) = self.files.get(&inode.attr.ino).filter(|file| file.dirty.is_none()) else {
             return false;
         };
-        let Some(home) = file.home.filter(|home| home.key.is_none()) else { return false };
+        let Some(object) = file.object.filter(|object| object.key.is_none()) else { return false };
         let is_told = if file.recorded { has_page } else { inode.is_as_found() };
-        let is_whole = home.len_bytes == inode.attr.size_bytes
-            && extents.is_clean(inode.attr.ino, home.len_bytes);
+        let is_whole = object.len_bytes == inode.attr.size_bytes
+            && extents.is_clean(inode.attr.ino, object.len_bytes);
         inode.attr.nlink == 1 && is_told && is_whole
     }
 
@@ -147,14 +147,14 @@ impl Backing {
             && (state.recorded && parent_has_page || !state.recorded && !state.has_page());
         let is_noted = self
             .removed
-            .range((dir, follow::first_name())..)
+            .range((dir, observe::first_name())..)
             .next()
             .is_some_and(|((of, _), ())| of == dir)
             || [&self.hidden, &self.former].iter().any(|kept| {
                 kept.range((dir, String::new())..).next().is_some_and(|((of, _), ())| of == dir)
             });
         let is_claimed = revalidate::keys_below(&self.deletes, &prefix).next().is_some()
-            || revalidate::keys_below(&self.homes, &prefix).next().is_some()
+            || revalidate::keys_below(&self.explicit_keys, &prefix).next().is_some()
             || revalidate::keys_below(&self.redirects, &prefix).next().is_some()
             || self.uploads.values().any(|upload| upload.is_below(&prefix));
         let is_empty = !namespace.has_more_names_than(dir, 0)

@@ -1,13 +1,13 @@
 //! Installs names from the bucket into the namespace.
 
-use super::follow::{below, first_name};
-use super::page::names_told;
+use super::observe::{below, first_name};
+use super::page::recorded_names;
 use super::*;
 use crate::extent::Extents;
 use crate::namespace::Change;
 
 /// Names of a directory found in the bucket.
-pub(super) struct Found<'a> {
+pub(super) struct InstallBatch<'a> {
     pub dir: Ino,
     pub prefix: String,
     pub entries: &'a [Installed],
@@ -32,27 +32,27 @@ impl Backing {
         &mut self,
         namespace: &mut Namespace,
         extents: &mut Extents,
-        found: &Found,
+        batch: &InstallBatch,
         progress: &LoadProgress,
         changes: &mut Vec<Change>,
     ) -> Vec<Ino> {
-        let Found { dir, ref prefix, entries, hidden, stamp, .. } = *found;
+        let InstallBatch { dir, ref prefix, entries, hidden, stamp, .. } = *batch;
         let names_before = namespace.last_cookie(dir);
         let mut missing = false;
-        let told = names_told(entries);
+        let recorded = recorded_names(entries);
         let takes_names = namespace.is_directory(dir);
         let mut plain: Vec<&Installed> = Vec::new();
         for entry in entries {
             let is_next = takes_names
                 && plain.last().is_none_or(|last| last.name < entry.name && last.ino < entry.ino);
-            if is_next && self.is_plain(namespace, found, entry, &told) {
+            if is_next && self.is_plain(namespace, batch, entry, &recorded) {
                 plain.push(entry);
                 continue;
             }
-            self.install_plain(namespace, extents, found, std::mem::take(&mut plain));
-            missing |= !self.install_entry(namespace, extents, found, entry, &told);
+            self.install_plain(namespace, extents, batch, std::mem::take(&mut plain));
+            missing |= !self.install_entry(namespace, extents, batch, entry, &recorded);
         }
-        self.install_plain(namespace, extents, found, plain);
+        self.install_plain(namespace, extents, batch, plain);
         // Clients that have listed a complete directory must see the new names.
         let grown = self.is_complete(dir) && namespace.last_cookie(dir) != names_before;
         if grown {
@@ -92,7 +92,8 @@ impl Backing {
         for segment in below(&self.former, dir, String::new()) {
             self.former.remove(&segment);
         }
-        let lost: Vec<_> = self.unseen.iter().filter(|(_, parent, _)| *parent == dir).collect();
+        let lost: Vec<_> =
+            self.unresolved_links.iter().filter(|(_, parent, _)| *parent == dir).collect();
         for (ino, _, name) in lost {
             self.name_lost(namespace, ino, dir, &name, changes);
         }
@@ -107,8 +108,8 @@ impl Backing {
         name: &Name,
         changes: &mut Vec<Change>,
     ) {
-        if self.unseen.remove(ino, dir, name) {
-            namespace.lose_unseen_name(ino, changes);
+        if self.unresolved_links.remove(ino, dir, name) {
+            namespace.lose_unresolved_link(ino, changes);
         }
     }
 
@@ -116,11 +117,11 @@ impl Backing {
     fn is_plain(
         &self,
         namespace: &Namespace,
-        found: &Found,
+        batch: &InstallBatch,
         entry: &Installed,
-        told: &BTreeMap<Ino, &[(Ino, Name)]>,
+        recorded: &BTreeMap<Ino, &[(Ino, Name)]>,
     ) -> bool {
-        let Found { dir, ref prefix, .. } = *found;
+        let InstallBatch { dir, ref prefix, .. } = *batch;
         let Installed { name, ino, what: InstalledKind::Object { key: None, .. }, record: None } =
             entry
         else {
@@ -129,14 +130,14 @@ impl Backing {
         let place = keys::own_key(prefix, name, *ino);
         let is_claimed = || {
             let sent = self.uploads.values().any(|upload| upload.claims(&place));
-            sent || self.homes.contains_key(&place)
+            sent || self.explicit_keys.contains_key(&place)
                 || self.deletes.contains_key(&place)
                 || keys::long_of(&place).is_some()
         };
         let is_removed =
             || is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone()));
         namespace.is_vacant(dir, name, *ino)
-            && !told.contains_key(ino)
+            && !recorded.contains_key(ino)
             && !self.marked.contains(ino)
             && !is_removed()
             && !is_claimed()
@@ -147,23 +148,25 @@ impl Backing {
         &mut self,
         namespace: &mut Namespace,
         extents: &mut Extents,
-        found: &Found,
+        batch: &InstallBatch,
         entries: Vec<&Installed>,
     ) {
         if entries.is_empty() {
             return;
         }
-        namespace.install_files(found.dir, &entries, found.owner, found.stamp);
-        let home = |entry: &&Installed| match &entry.what {
-            InstalledKind::Object { etag, len_bytes, .. } => {
-                Some((entry.ino, Home { key: None, etag: etag.clone(), len_bytes: *len_bytes }))
-            }
+        namespace.install_files(batch.dir, &entries, batch.owner, batch.stamp);
+        let object = |entry: &&Installed| match &entry.what {
+            InstalledKind::Object { etag, len_bytes, .. } => Some((
+                entry.ino,
+                BackingObject { key: None, etag: etag.clone(), len_bytes: *len_bytes },
+            )),
             _ => None,
         };
-        let homes: Vec<_> = entries.iter().filter_map(home).collect();
-        extents.set_homes(homes.iter().map(|(ino, home)| (*ino, &*home.etag, home.len_bytes)));
-        self.files.extend(homes.into_iter().map(|(ino, home)| {
-            (ino, FileBacking { home: Some(home), dirty: None, recorded: false })
+        let homes: Vec<_> = entries.iter().filter_map(object).collect();
+        extents
+            .set_objects(homes.iter().map(|(ino, object)| (*ino, &*object.etag, object.len_bytes)));
+        self.files.extend(homes.into_iter().map(|(ino, object)| {
+            (ino, FileBacking { object: Some(object), dirty: None, recorded: false })
         }));
     }
 
@@ -172,11 +175,11 @@ impl Backing {
         &mut self,
         namespace: &mut Namespace,
         extents: &mut Extents,
-        found: &Found,
+        batch: &InstallBatch,
         entry: &Installed,
-        told: &BTreeMap<Ino, &[(Ino, Name)]>,
+        recorded: &BTreeMap<Ino, &[(Ino, Name)]>,
     ) -> bool {
-        let Found { dir, ref prefix, owner, stamp, .. } = *found;
+        let InstallBatch { dir, ref prefix, owner, stamp, .. } = *batch;
         let Installed { name, ino, what, record } = entry;
         if is_reserved(dir, name)
             || self.removed.contains_key(&(dir, name.clone()))
@@ -206,7 +209,7 @@ impl Backing {
                 let owner = match key {
                     Some(_) => self.owner(namespace, &place),
                     // The namespace does not have the name.
-                    None => self.homes.get(&place),
+                    None => self.explicit_keys.get(&place),
                 };
                 let elsewhere = owner.is_some_and(|owner| owner != *ino);
                 let sent = self
@@ -228,7 +231,7 @@ impl Backing {
         if claimed {
             return true;
         }
-        let home_before = self.home_key(namespace, *ino);
+        let explicit_key = self.object_key(namespace, *ino);
         if !namespace.install(dir, entry, owner, stamp) {
             return false;
         }
@@ -236,19 +239,24 @@ impl Backing {
             InstalledKind::Object { etag, len_bytes, .. } => {
                 let is_new = !self.files.contains_key(ino);
                 if is_new {
-                    let home = Home { key: None, etag: etag.clone(), len_bytes: *len_bytes };
+                    let object =
+                        BackingObject { key: None, etag: etag.clone(), len_bytes: *len_bytes };
                     self.files.insert(
                         ino,
-                        &FileBacking { home: Some(home), dirty: None, recorded: record.is_some() },
+                        &FileBacking {
+                            object: Some(object),
+                            dirty: None,
+                            recorded: record.is_some(),
+                        },
                     );
-                    extents.set_home(*ino, etag, *len_bytes);
+                    extents.set_object(*ino, etag, *len_bytes);
                 }
                 // A file without a record has no other name, and its object is at the key of this
                 // one.
                 if is_new && record.is_none() && keys::own_key(prefix, name, *ino) == place {
                     debug_assert_eq!(self.key_of(namespace, *ino).as_ref(), Some(&place));
                 } else {
-                    self.rehome(namespace, *ino, home_before.unwrap_or(place), None);
+                    self.set_object_key(namespace, *ino, explicit_key.unwrap_or(place), None);
                 }
             }
             InstalledKind::Directory { page, .. } => {
@@ -268,7 +276,7 @@ impl Backing {
             InstalledKind::Recorded(_) => {}
         }
         let of_record = record.as_ref().map_or(&[][..], |record| &record.links);
-        let names = told.get(ino).copied().unwrap_or(of_record);
+        let names = recorded.get(ino).copied().unwrap_or(of_record);
         self.note_names(namespace, *ino, names, (dir, name));
         true
     }
@@ -282,12 +290,12 @@ impl Backing {
         seen: (Ino, &Name),
     ) {
         self.marked.remove(&ino);
-        if !self.unseen.has(ino) {
+        if !self.unresolved_links.has(ino) {
             if names.is_empty() || namespace.inode(ino).is_none_or(|inode| inode.names != 1) {
                 return;
             }
-            self.unseen.insert(ino, names);
+            self.unresolved_links.insert(ino, names);
         }
-        self.unseen.remove(ino, seen.0, seen.1);
+        self.unresolved_links.remove(ino, seen.0, seen.1);
     }
 }

@@ -63,7 +63,7 @@ pub fn name_of(segment: &str) -> Option<Name> {
 
 /// Whether the name encodes a segment that cannot be a name. Listings yield such names; clients
 /// cannot create them.
-pub(super) fn is_borrowed(name: &Name) -> bool {
+pub(super) fn is_escaped(name: &Name) -> bool {
     let text = std::str::from_utf8(name.as_bytes()).ok();
     text.and_then(|text| text.strip_prefix(ESCAPE)).and_then(shown_segment).is_some()
 }
@@ -158,7 +158,7 @@ pub(super) fn waiting_key(ino: Ino) -> String {
 }
 
 /// Key for a foreign object whose key is needed: beside the original, and valid as a file name.
-pub fn aside(key: &str, tag: u32, number: u32) -> String {
+pub fn conflict_key(key: &str, tag: u32, number: u32) -> String {
     let number = if number > 1 { format!("-{number}") } else { String::new() };
     let suffix = format!(".ebb-conflict-{tag:08x}{number}");
     let (prefix, segment) = split(key);

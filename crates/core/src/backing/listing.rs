@@ -1,6 +1,6 @@
 //! Combines a bucket's listing with the directory's page into names to install.
 
-use super::page::{names_told, telling};
+use super::page::{recorded_names, telling};
 use super::pieces::ends;
 use super::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,8 +134,8 @@ fn pieces_within<'a>(
     let (after, last) = (rest(after), rest(last));
     let within = head.pieces.iter().zip(ends(&head.pieces, None)).filter(move |(piece, end)| {
         let is_before = after.zip(*end).is_some_and(|(after, end)| end.as_bytes() <= after);
-        let is_behind = last.is_some_and(|last| piece.first.as_bytes() > last);
-        !is_before && !is_behind
+        let has_deferred = last.is_some_and(|last| piece.first.as_bytes() > last);
+        !is_before && !has_deferred
     });
     within.map(|(piece, _)| piece)
 }
@@ -167,7 +167,7 @@ pub fn are_agreed(head: &PageHead, prefix: &str, entries: &[Listed], more: bool)
 
 /// The key at which to end a batch so that it needs at most `most` pieces: a page can have far more
 /// pieces than the listing has keys. `None`: the end of the batch.
-pub fn end_of_part(
+pub fn end_of_batch(
     head: &PageHead,
     prefix: &str,
     after: Option<&str>,
@@ -257,7 +257,7 @@ impl Backing {
             names.found.retain(|name, _| name == asked || Some(name) == beside.as_ref());
             names.not_shown = 0;
         }
-        let told = page.map(|page| names_told(&page.entries)).unwrap_or_default();
+        let recorded = page.map(|page| recorded_names(&page.entries)).unwrap_or_default();
         let mut drawn = BTreeSet::new();
         let mut entries = Vec::new();
         for entry in names
@@ -272,7 +272,8 @@ impl Backing {
             };
             // A loaded inode has its list of names already.
             let is_first = drawn.insert(ino);
-            let names = told.get(&entry.ino).filter(|_| is_first && namespace.inode(ino).is_none());
+            let names =
+                recorded.get(&entry.ino).filter(|_| is_first && namespace.inode(ino).is_none());
             entries.push(Installed { ino, ..telling(entry, names) });
         }
         let hidden = match listing.scope {

@@ -24,35 +24,35 @@
 //! - Without a bucket it is empty and every directory is complete.
 
 mod apply;
+mod audit;
 mod check;
-mod follow;
 mod forget;
 mod install;
+mod key_conflicts;
 pub mod keys;
 mod listing;
-mod mend;
-mod nest;
+mod observe;
 mod pace;
 mod page;
 mod pieces;
 mod plan;
-mod prove;
 mod rebuild;
+mod repair;
 mod revalidate;
 mod snapshot;
-mod unseen;
+mod unresolved_links;
 
+pub use audit::{ExpectedObject, ExpectedPage, Owner, Reserved};
 pub use forget::Forgettable;
 pub use keys::{page_key, piece_key};
 pub use listing::{
-    Interpreted, Listed, Listing, Part, Scope, are_agreed, end_of_part, pieces_of_listing,
+    Interpreted, Listed, Listing, Part, Scope, are_agreed, end_of_batch, pieces_of_listing,
     pieces_of_name,
 };
 pub use pace::Pace;
-pub use page::{Drafted, PageDraft, PageParts};
+pub use page::{Drafted, PageChanges, PageDraft};
 pub use pieces::found_pieces;
-pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageState, PageStep};
-pub use prove::{Claimed, ClaimedPage, Owner, Reserved};
+pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStatus, PageStep};
 pub use rebuild::{Loss, Object};
 pub use revalidate::Standing;
 pub use snapshot::BackingItem;
@@ -63,7 +63,7 @@ use ebb_model::*;
 use pieces::AllPieces;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use unseen::Unseen;
+use unresolved_links::UnresolvedLinks;
 
 /// The recorded state of the bucket. Laws in the module header.
 #[derive(Clone)]
@@ -75,7 +75,7 @@ pub struct Backing {
     uploads: BTreeMap<Ino, Upload>,
     /// Key to the tag of the object to delete; `None` deletes any object.
     deletes: Tree<String, Option<String>>,
-    homes: Tree<String, Ino>,
+    explicit_keys: Tree<String, Ino>,
     redirects: Tree<String, Ino>,
     /// Segments below a directory's prefix that belong to another directory's redirect.
     hidden: Tree<(Ino, String), ()>,
@@ -84,7 +84,7 @@ pub struct Backing {
     former: Tree<(Ino, String), ()>,
     /// Names removed from directories that are not complete.
     removed: Tree<(Ino, Name), ()>,
-    unseen: Unseen,
+    unresolved_links: UnresolvedLinks,
     pieces: AllPieces,
     /// Inodes with many names, all marked in `pieces`: avoids repeated walks over their names.
     marked: BTreeSet<Ino>,
@@ -97,14 +97,14 @@ type Turn = (Time, bool, Ino);
 /// Bucket state of a regular file.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct FileBacking {
-    home: Option<Home>,
+    object: Option<BackingObject>,
     dirty: Option<Dirty>,
     /// The directory's page has an entry for it, or must get one.
     recorded: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Home {
+pub struct BackingObject {
     /// `None`: the key of the path.
     pub key: Option<String>,
     pub etag: String,
@@ -201,12 +201,12 @@ impl Backing {
             dirs: Tree::new(),
             uploads: BTreeMap::new(),
             deletes: Tree::new(),
-            homes: Tree::new(),
+            explicit_keys: Tree::new(),
             redirects: Tree::new(),
             hidden: Tree::new(),
             former: Tree::new(),
             removed: Tree::new(),
-            unseen: Unseen::default(),
+            unresolved_links: UnresolvedLinks::default(),
             pieces: AllPieces::new(),
             marked: BTreeSet::new(),
             queue: Tree::new(),
@@ -226,11 +226,11 @@ impl Backing {
 
     pub fn memory_bytes(&self) -> usize {
         let inodes = self.files.bytes() + self.dirs.bytes() + self.queue.bytes();
-        let keys = self.deletes.bytes() + self.homes.bytes() + self.redirects.bytes();
+        let keys = self.deletes.bytes() + self.explicit_keys.bytes() + self.redirects.bytes();
         let names = self.hidden.bytes()
             + self.former.bytes()
             + self.removed.bytes()
-            + self.unseen.memory_bytes();
+            + self.unresolved_links.memory_bytes();
         inodes + keys + names + self.pieces_bytes()
     }
 
@@ -269,14 +269,18 @@ impl Backing {
     }
 
     /// Key and tag of the object with the file's clean bytes.
-    pub fn home(&self, namespace: &Namespace, ino: Ino) -> Option<(String, Home)> {
-        let home = self.files.get(&ino)?.home?;
-        let key = home.key.clone().or_else(|| self.key_of(namespace, ino))?;
-        Some((key, home))
+    pub fn backing_object(
+        &self,
+        namespace: &Namespace,
+        ino: Ino,
+    ) -> Option<(String, BackingObject)> {
+        let object = self.files.get(&ino)?.object?;
+        let key = object.key.clone().or_else(|| self.key_of(namespace, ino))?;
+        Some((key, object))
     }
 
-    pub fn home_key(&self, namespace: &Namespace, ino: Ino) -> Option<String> {
-        self.home(namespace, ino).map(|(key, _)| key)
+    pub fn object_key(&self, namespace: &Namespace, ino: Ino) -> Option<String> {
+        self.backing_object(namespace, ino).map(|(key, _)| key)
     }
 
     /// The file with its object at `key`.
@@ -286,19 +290,22 @@ impl Backing {
             self.owner_in(namespace, self.dir_at(namespace, prefix)?, &keys::name_of(segment)?, key)
         };
         let by_inode = || {
-            keys::long_of(key).filter(|ino| self.home_key(namespace, *ino).as_deref() == Some(key))
+            keys::long_of(key)
+                .filter(|ino| self.object_key(namespace, *ino).as_deref() == Some(key))
         };
-        self.homes.get(&key.to_string()).or_else(by_path).or_else(by_inode)
+        self.explicit_keys.get(&key.to_string()).or_else(by_path).or_else(by_inode)
     }
 
     /// Like [`Backing::owner`], for the key of a name in the directory.
     fn owner_of(&self, namespace: &Namespace, dir: Ino, name: &Name, key: &str) -> Option<Ino> {
-        self.homes.get(&key.to_string()).or_else(|| self.owner_in(namespace, dir, name, key))
+        self.explicit_keys
+            .get(&key.to_string())
+            .or_else(|| self.owner_in(namespace, dir, name, key))
     }
 
     fn owner_in(&self, namespace: &Namespace, dir: Ino, name: &Name, key: &str) -> Option<Ino> {
         let ino = namespace.dentry(dir, name)?.ino;
-        (self.home_key(namespace, ino).as_deref() == Some(key)).then_some(ino)
+        (self.object_key(namespace, ino).as_deref() == Some(key)).then_some(ino)
     }
 
     /// The loaded directory with its objects below `prefix`.
@@ -374,12 +381,12 @@ impl Backing {
 
     /// Names of the inode (directory, name) that must be loaded before it can change. The node
     /// finds a directory outside of the namespace through the parents in pages.
-    pub fn unseen_names(&self, ino: Ino) -> Vec<(Ino, Name)> {
-        self.unseen.of(ino)
+    pub fn unresolved_links(&self, ino: Ino) -> Vec<(Ino, Name)> {
+        self.unresolved_links.of(ino)
     }
 
     fn awaits(&self, ino: Ino, dir: Ino, name: &Name) -> bool {
-        self.unseen.contains(ino, dir, name)
+        self.unresolved_links.contains(ino, dir, name)
     }
 
     /// Refuses a mutation that the bucket forbids. [`FsError::Busy`]: the node must first complete
@@ -426,7 +433,7 @@ impl Backing {
 
     /// All records of an inode, in each of its directories, must change together.
     fn admit_change(&self, ino: Ino) -> Result<(), FsError> {
-        if self.unseen.has(ino) { Err(FsError::Busy) } else { Ok(()) }
+        if self.unresolved_links.has(ino) { Err(FsError::Busy) } else { Ok(()) }
     }
 
     fn admit_removal(&self, ino: Ino) -> Result<(), FsError> {
@@ -499,7 +506,7 @@ fn is_reserved(dir: Ino, name: &Name) -> bool {
 }
 
 fn admit_name(dir: Ino, name: &Name) -> Result<(), FsError> {
-    if is_reserved(dir, name) || keys::is_borrowed(name) {
+    if is_reserved(dir, name) || keys::is_escaped(name) {
         Err(FsError::AccessDenied)
     } else {
         Ok(())

@@ -1,6 +1,6 @@
 //! Directory pages: writes the names and attributes of a directory that objects cannot represent.
 
-use super::follow::{below, first_name};
+use super::observe::{below, first_name};
 use super::pieces::{PieceChange, ends};
 use super::*;
 use crate::namespace::Link;
@@ -28,12 +28,12 @@ pub struct PageDraft {
     /// All names of those among them with several.
     names: BTreeMap<Ino, Vec<(Ino, Name)>>,
     /// Entries of the current piece.
-    entries: Vec<(Source, Installed)>,
+    entries: Vec<(EntryOrigin, Installed)>,
     /// Inodes whose complete list of names is in an entry of the current piece.
-    told: BTreeSet<Ino>,
+    recorded: BTreeSet<Ino>,
     /// The last name of the previous piece.
     last: Option<Name>,
-    parts: PageParts,
+    changes: PageChanges,
     whole: Vec<Installed>,
 }
 
@@ -55,7 +55,7 @@ impl Run {
     }
 }
 
-enum Source {
+enum EntryOrigin {
     Here(Dentry),
     /// The entry of the existing page.
     There(Installed),
@@ -72,25 +72,25 @@ pub enum Drafted {
 
 /// Changes of a page's pieces.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct PageParts {
+pub struct PageChanges {
     /// First names of the pieces that the page loses.
     pub gone: Vec<Name>,
     pub written: Vec<PagePiece>,
     kept: Vec<PagePiece>,
 }
 
-impl PageParts {
+impl PageChanges {
     /// Commands that record the changes, in name order and at most `most` per command.
     pub fn replaced(self, dir: Ino, most: usize) -> Vec<BackingCommand> {
-        let mut told: BTreeMap<Name, (bool, Option<PagePiece>)> = BTreeMap::new();
+        let mut recorded: BTreeMap<Name, (bool, Option<PagePiece>)> = BTreeMap::new();
         for first in self.gone {
-            told.entry(first).or_default().0 = true;
+            recorded.entry(first).or_default().0 = true;
         }
         for piece in self.written {
             let first = piece.first.clone();
-            told.entry(first).or_default().1 = Some(piece);
+            recorded.entry(first).or_default().1 = Some(piece);
         }
-        let told: Vec<_> = told.into_iter().collect();
+        let recorded: Vec<_> = recorded.into_iter().collect();
         let record = |part: &[(Name, (bool, Option<PagePiece>))]| BackingCommand::PiecesReplaced {
             dir,
             gone: part
@@ -100,7 +100,7 @@ impl PageParts {
                 .collect(),
             pieces: part.iter().filter_map(|(_, (_, piece))| piece.clone()).collect(),
         };
-        told.chunks(most.max(1)).map(record).collect()
+        recorded.chunks(most.max(1)).map(record).collect()
     }
 }
 
@@ -127,7 +127,7 @@ impl PageDraft {
     }
 
     pub fn wrote(&mut self, piece: PagePiece) {
-        self.parts.written.push(piece);
+        self.changes.written.push(piece);
     }
 
     fn run_of(&self, name: &Name) -> Option<&Run> {
@@ -148,7 +148,7 @@ impl PageDraft {
     }
 
     /// The next name of the current run. `None` at its end, or if a search must come first.
-    fn next(&mut self) -> Option<(Name, Source)> {
+    fn next(&mut self) -> Option<(Name, EntryOrigin)> {
         let found = self.found.first_key_value().map(|(name, _)| name);
         if found.is_none() && self.is_cut {
             self.is_cut = false;
@@ -161,22 +161,22 @@ impl PageDraft {
             .filter(|name| self.runs[self.at].has(name))?
             .clone();
         self.upto = self.upto.take().max(Some(next.clone()));
-        let source = match is_unseen {
-            true => Source::There(self.unseen.remove(&next)?),
-            false => Source::Here(self.found.remove(&next)?),
+        let origin = match is_unseen {
+            true => EntryOrigin::There(self.unseen.remove(&next)?),
+            false => EntryOrigin::Here(self.found.remove(&next)?),
         };
-        Some((next, source))
+        Some((next, origin))
     }
 
     /// Completes a piece with the first entries; the other entries begin the next one.
     fn cut(&mut self, entries: usize) -> Drafted {
-        for (source, entry) in self.entries.split_off(entries) {
-            match source {
-                Source::Here(child) => drop(self.found.insert(entry.name, child)),
-                Source::There(entry) => drop(self.unseen.insert(entry.name.clone(), entry)),
+        for (origin, entry) in self.entries.split_off(entries) {
+            match origin {
+                EntryOrigin::Here(child) => drop(self.found.insert(entry.name, child)),
+                EntryOrigin::There(entry) => drop(self.unseen.insert(entry.name.clone(), entry)),
             }
         }
-        self.told.clear();
+        self.recorded.clear();
         let entries: Vec<Installed> =
             std::mem::take(&mut self.entries).into_iter().map(|(_, entry)| entry).collect();
         let run = &mut self.runs[self.at];
@@ -246,7 +246,7 @@ impl Backing {
         for (at, (first, piece)) in pieces.iter().enumerate() {
             let is_changed = piece.change != PieceChange::None;
             if !is_changed && !is_joined {
-                draft.parts.kept.push(PagePiece {
+                draft.changes.kept.push(PagePiece {
                     first: (*first).clone(),
                     id: piece.id,
                     entries: piece.entries,
@@ -258,15 +258,15 @@ impl Backing {
                 Some(run) => run.end = end,
                 None => draft.runs.push(Run { first: (*first).clone(), end, is_begun: false }),
             }
-            draft.parts.gone.push((*first).clone());
+            draft.changes.gone.push((*first).clone());
             // A piece with few entries absorbs its successor.
             is_joined = is_changed && (piece.entries as usize) < piece_entries / 4;
         }
-        let kept: usize = draft.parts.kept.iter().map(|piece| piece.entries as usize).sum();
+        let kept: usize = draft.changes.kept.iter().map(|piece| piece.entries as usize).sum();
         if kept * 4 <= piece_entries {
             // The page can fit one object now.
-            draft.parts.gone = pieces.iter().map(|(first, _)| (*first).clone()).collect();
-            draft.parts.kept.clear();
+            draft.changes.gone = pieces.iter().map(|(first, _)| (*first).clone()).collect();
+            draft.changes.kept.clear();
             draft.runs = vec![Run { first: first_name(), end: None, is_begun: false }];
         }
         draft.search = (!draft.runs.is_empty()).then_some(Cookie::START);
@@ -288,9 +288,9 @@ impl Backing {
             unseen: BTreeMap::new(),
             names: BTreeMap::new(),
             entries: Vec::new(),
-            told: BTreeSet::new(),
+            recorded: BTreeSet::new(),
             last: None,
-            parts: PageParts::default(),
+            changes: PageChanges::default(),
             whole: Vec::new(),
         })
     }
@@ -298,7 +298,7 @@ impl Backing {
     /// `old` are entries of the existing page, with complete pieces that the draft
     /// [needs](PageDraft::needs).
     pub fn keep_unseen(&self, namespace: &Namespace, draft: &mut PageDraft, old: &[Installed]) {
-        let names = names_told(old);
+        let names = recorded_names(old);
         for entry in old {
             if self.is_unseen(namespace, draft.dir, &entry.name)
                 && draft.run_of(&entry.name).is_some()
@@ -329,7 +329,7 @@ impl Backing {
             if draft.at == draft.runs.len() {
                 return Drafted::All;
             }
-            let Some((name, source)) = draft.next() else {
+            let Some((name, origin)) = draft.next() else {
                 if draft.search.is_some() {
                     return Drafted::More;
                 }
@@ -338,15 +338,15 @@ impl Backing {
                     drafted => return drafted,
                 }
             };
-            let entry = match &source {
-                Source::Here(child) => self.entry(namespace, draft, &name, *child),
-                Source::There(entry) => {
-                    let is_first = draft.told.insert(entry.ino);
+            let entry = match &origin {
+                EntryOrigin::Here(child) => self.entry(namespace, draft, &name, *child),
+                EntryOrigin::There(entry) => {
+                    let is_first = draft.recorded.insert(entry.ino);
                     let names = draft.names.get(&entry.ino).filter(|_| is_first).map(Vec::as_slice);
                     Some(telling(entry.clone(), names.as_ref()))
                 }
             };
-            draft.entries.extend(entry.map(|entry| (source, entry)));
+            draft.entries.extend(entry.map(|entry| (origin, entry)));
             if draft.entries.len() == 2 * draft.piece_entries {
                 return draft.cut(draft.piece_entries);
             }
@@ -360,8 +360,8 @@ impl Backing {
         namespace: &Namespace,
         draft: PageDraft,
         old: Option<&PageHead>,
-    ) -> Option<(PageHead, PageParts)> {
-        let PageDraft { dir, whole, parts, .. } = draft;
+    ) -> Option<(PageHead, PageChanges)> {
+        let PageDraft { dir, whole, changes, .. } = draft;
         let inode = namespace.inode(dir)?;
         let parent = inode.first.and_then(|link| Some((link.parent, namespace.name_at(link)?)));
         let mut hidden: Vec<String> = below(&self.hidden, dir, String::new())
@@ -383,15 +383,15 @@ impl Backing {
         }
         let record = self.installed_record(namespace, inode, usize::MAX);
         let page = DirectoryPage { dir, parent, record, hidden, entries: whole };
-        let mut pieces = [&parts.kept[..], &parts.written[..]].concat();
+        let mut pieces = [&changes.kept[..], &changes.written[..]].concat();
         pieces.sort_unstable_by(|one, other| one.first.cmp(&other.first));
         let moved = if pieces.is_empty() { Vec::new() } else { self.moved(namespace, dir, old) };
-        Some((PageHead { page, pieces, moved }, parts))
+        Some((PageHead { page, pieces, moved }, changes))
     }
 
     /// Names in the directory with objects at neither their own keys nor those of other names.
     fn moved(&self, namespace: &Namespace, dir: Ino, old: Option<&PageHead>) -> Vec<Name> {
-        let inodes = self.homes.iter().filter_map(|(_, ino)| namespace.inode(ino));
+        let inodes = self.explicit_keys.iter().filter_map(|(_, ino)| namespace.inode(ino));
         let links = inodes.flat_map(|inode| {
             namespace.links(&inode).filter(|link| link.parent == dir).collect::<Vec<_>>()
         });
@@ -424,10 +424,10 @@ impl Backing {
         let listed = format!("{}{}", draft.prefix, keys::segment_of(name));
         let what = match kind {
             FileKind::Regular => {
-                let FileBacking { home, recorded, .. } = self.files.get(&ino)?;
-                let home = home?;
+                let FileBacking { object, recorded, .. } = self.files.get(&ino)?;
+                let object = object?;
                 let is_primary = inode.first == Some(Link { parent: draft.dir, cookie });
-                let key = match home.key {
+                let key = match object.key {
                     Some(key) => key,
                     None if is_primary => keys::own_key(&draft.prefix, name, ino),
                     None => self.key_of(namespace, ino)?,
@@ -438,8 +438,8 @@ impl Backing {
                 let key = (key != listed).then_some(key);
                 InstalledKind::Object {
                     key,
-                    etag: home.etag,
-                    len_bytes: home.len_bytes,
+                    etag: object.etag,
+                    len_bytes: object.len_bytes,
                     modified: inode.attr.mtime,
                 }
             }
@@ -461,7 +461,7 @@ impl Backing {
                 InstalledKind::Recorded(Make::Special { kind, rdev: inode.attr.rdev })
             }
         };
-        let most_links = if draft.told.insert(ino) { usize::MAX } else { 1 };
+        let most_links = if draft.recorded.insert(ino) { usize::MAX } else { 1 };
         Some(Installed {
             name: name.clone(),
             ino,
@@ -481,7 +481,7 @@ impl Backing {
             .links(&inode)
             .filter_map(|link| Some((link.parent, namespace.name_at(link)?)));
         // If not all names are loaded, the primary name is the one at the backing object's key.
-        let unseen = self.unseen_names(attr.ino);
+        let unseen = self.unresolved_links(attr.ino);
         let has_several = unseen.len() + inode.names as usize > 1;
         let links = unseen
             .iter()
@@ -506,14 +506,14 @@ impl Backing {
 
 /// The names of inodes with several, each listed in one entry. With the list in every entry a page
 /// would grow with the square of the number of names. The other entries hold only the primary name.
-pub(super) fn names_told(entries: &[Installed]) -> BTreeMap<Ino, &[(Ino, Name)]> {
-    let mut told = BTreeMap::new();
+pub(super) fn recorded_names(entries: &[Installed]) -> BTreeMap<Ino, &[(Ino, Name)]> {
+    let mut recorded = BTreeMap::new();
     for entry in entries {
         if let Some(record) = entry.record.as_ref().filter(|record| record.links.len() > 1) {
-            told.entry(entry.ino).or_insert(&record.links[..]);
+            recorded.entry(entry.ino).or_insert(&record.links[..]);
         }
     }
-    told
+    recorded
 }
 
 /// Sets the names of an inode with several: all of them, or only the primary one.

@@ -1,7 +1,7 @@
 //! The pieces of large directories' pages (decision 15): the list of them, and the changes since
 //! each was written.
 
-use super::follow::{below, first_name};
+use super::observe::{below, first_name};
 use super::*;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -203,12 +203,12 @@ impl Backing {
         let is_touched = state.load != Load::Unknown
             || namespace.has_more_names_than(dir, 0)
             || !below(&self.removed, dir, first_name()).is_empty();
-        let told =
+        let recorded =
             found.iter().zip(ends(found, end)).map(|(PagePiece { first, id, entries }, end)| {
                 let change = match before.change_of(first, *id, end) {
                     Some(change) => change,
-                    // A piece of a write that was aborted here is at least as new as the list before
-                    // it, which has the marks.
+                    // A piece of a write that was aborted here is at least as new as the list
+                    // before it, which has the marks.
                     None if is_touched && (before.live.is_empty() || !before.left.contains(id)) => {
                         PieceChange::Changed
                     }
@@ -231,8 +231,11 @@ impl Backing {
         if ids.len() < found.len() || others.iter().any(|(_, piece)| ids.contains(&piece.id)) {
             return;
         }
-        let live: BTreeMap<Name, Piece> =
-            others.into_iter().map(|(first, piece)| (first.clone(), *piece)).chain(told).collect();
+        let live: BTreeMap<Name, Piece> = others
+            .into_iter()
+            .map(|(first, piece)| (first.clone(), *piece))
+            .chain(recorded)
+            .collect();
         let mut left: BTreeSet<u64> = displaced
             .into_iter()
             .map(|(_, piece)| piece.id)

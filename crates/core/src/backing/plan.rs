@@ -11,7 +11,7 @@ pub enum DirtyWork {
 }
 
 /// State of a directory's page.
-pub struct PageState {
+pub struct PageStatus {
     pub dir: Ino,
     /// The bucket can have one.
     pub stored: bool,
@@ -133,7 +133,7 @@ impl Backing {
     }
 
     /// The pages that record an inode: those of the directories of its names and a directory's own.
-    pub fn pages_of(&self, namespace: &Namespace, ino: Ino) -> Vec<PageState> {
+    pub fn pages_of(&self, namespace: &Namespace, ino: Ino) -> Vec<PageStatus> {
         let inode = namespace.inode(ino);
         let is_recorded = self.files.get(&ino).is_none_or(|file| file.recorded)
             && self.dirs.get(&ino).is_none_or(|dir| dir.recorded);
@@ -144,7 +144,7 @@ impl Backing {
             .collect();
         let page = |dir: Ino| {
             let state = self.dirs.get(&dir).filter(DirBacking::has_page)?;
-            Some(PageState {
+            Some(PageStatus {
                 dir,
                 stored: state.stored,
                 etag: state.page,
@@ -250,8 +250,8 @@ impl Backing {
             return FlushStep::Nothing;
         };
         // An inode with names that are not loaded keeps its key.
-        let own = if self.unseen.has(ino) {
-            self.home_key(namespace, ino)
+        let own = if self.unresolved_links.has(ino) {
+            self.object_key(namespace, ino)
         } else {
             self.key_of(namespace, ino)
         };
@@ -259,13 +259,14 @@ impl Backing {
         if let Some(wait) = self.obstacle(namespace, ino, &to) {
             return wait;
         }
-        match (self.home(namespace, ino), dirty.content) {
-            (Some((from, home)), None) if from != to => {
-                FlushStep::Move { from, to, etag: home.etag }
+        match (self.backing_object(namespace, ino), dirty.content) {
+            (Some((from, object)), None) if from != to => {
+                FlushStep::Move { from, to, etag: object.etag }
             }
             (_, None) => FlushStep::Nothing,
-            (home, Some(_)) => {
-                let replaces = home.filter(|(from, _)| *from == to).map(|(_, home)| home.etag);
+            (object, Some(_)) => {
+                let replaces =
+                    object.filter(|(from, _)| *from == to).map(|(_, object)| object.etag);
                 FlushStep::Put { key: to, replaces }
             }
         }
@@ -279,13 +280,13 @@ impl Backing {
         if let Some((other, _)) = self.uploads.iter().find(|(_, upload)| upload.claims(key)) {
             return Some(FlushStep::AwaitUpload { ino: *other });
         }
-        let occupant = self.homes.get(&key.to_string())?;
+        let occupant = self.explicit_keys.get(&key.to_string())?;
         if occupant == ino {
             return None;
         }
         let is_free = |key: &String| {
             let sent = self.uploads.values().any(|upload| upload.claims(key));
-            !sent && !self.deletes.contains_key(key) && !self.homes.contains_key(key)
+            !sent && !self.deletes.contains_key(key) && !self.explicit_keys.contains_key(key)
         };
         let own = self.key_of(namespace, occupant).filter(is_free);
         self.evict(occupant, key, own.unwrap_or_else(|| keys::waiting_key(occupant)))
@@ -295,7 +296,7 @@ impl Backing {
         if self.uploads.contains_key(&occupant) {
             return Some(FlushStep::AwaitUpload { ino: occupant });
         }
-        let etag = self.files.get(&occupant)?.home?.etag;
+        let etag = self.files.get(&occupant)?.object?.etag;
         if self.deletes.contains_key(&to) {
             return Some(FlushStep::AwaitDelete { key: to });
         }

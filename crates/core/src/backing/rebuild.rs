@@ -31,7 +31,7 @@ const NO_OBJECT: &str = "0";
 impl Backing {
     /// Whether the file's bytes were lost with a node: the bucket has none of them.
     pub fn is_lost(&self, ino: Ino) -> bool {
-        self.files.get(&ino).and_then(|file| file.home).is_some_and(|home| home.etag == NO_OBJECT)
+        self.files.get(&ino).and_then(|file| file.object).is_some_and(|home| home.etag == NO_OBJECT)
     }
 
     /// Keeps a pending delete only if its object is unchanged. The delete of a directory's marker
@@ -67,20 +67,20 @@ impl Backing {
         stamp: Stamp,
     ) -> BTreeMap<Ino, Loss> {
         let files: Vec<Ino> = self.files.iter().map(|(ino, _)| ino).collect();
-        let is_same = |(key, home): &(String, Home)| {
+        let is_same = |(key, home): &(String, BackingObject)| {
             objects.get(key).is_some_and(|object| object.etag == home.etag)
         };
         let kept: BTreeMap<Ino, String> = files
             .iter()
-            .filter_map(|ino| Some((*ino, self.home(namespace, *ino).filter(is_same)?.0)))
+            .filter_map(|ino| Some((*ino, self.backing_object(namespace, *ino).filter(is_same)?.0)))
             .collect();
         let mut taken: BTreeSet<String> = kept.values().cloned().collect();
         // The former keys of the remaining files can hold other files' objects now.
         for ino in files.iter().filter(|ino| !kept.contains_key(ino)) {
-            if let Some(key) = self.home_before(*ino) {
-                self.homes.remove(&key);
+            if let Some(key) = self.explicit_key(*ino) {
+                self.explicit_keys.remove(&key);
             }
-            self.change_file(*ino, |file| file.home.iter_mut().for_each(|home| home.key = None));
+            self.change_file(*ino, |file| file.object.iter_mut().for_each(|home| home.key = None));
         }
         let mut losses = BTreeMap::new();
         let mut lost = Vec::new();
@@ -127,10 +127,13 @@ impl Backing {
         stamp: Stamp,
     ) {
         self.change_file(ino, |file| {
-            file.home =
-                Some(Home { key: None, etag: object.etag.clone(), len_bytes: object.len_bytes })
+            file.object = Some(BackingObject {
+                key: None,
+                etag: object.etag.clone(),
+                len_bytes: object.len_bytes,
+            })
         });
-        self.rehome(namespace, ino, key, Some(stamp.time));
+        self.set_object_key(namespace, ino, key, Some(stamp.time));
         self.record(namespace, ino, stamp.time);
     }
 
@@ -142,7 +145,7 @@ impl Backing {
         Object { etag, len_bytes, modified }: &Object,
         stamp: Stamp,
     ) -> Option<Loss> {
-        let is_same = extents.home(ino).is_some_and(|home| home.etag == *etag);
+        let is_same = extents.object(ino).is_some_and(|home| home.etag == *etag);
         let is_newer_here = extents.has_unsent(ino);
         extents.bytes_lost(ino);
         if is_same && !is_newer_here {
@@ -161,13 +164,13 @@ impl Backing {
         stamp: Stamp,
     ) -> Option<Loss> {
         let size_bytes = namespace.attr(ino).map_or(0, |attr| attr.size_bytes);
-        let is_known = extents.is_zero_without_home(ino, size_bytes);
+        let is_known = extents.is_zero_without_object(ino, size_bytes);
         extents.bytes_lost(ino);
         let is_named = namespace.inode(ino).is_some_and(|inode| inode.first.is_some());
         if is_known && is_named {
-            extents.forget_home(ino);
+            extents.forget_object(ino);
             self.change_file(ino, |file| {
-                file.home = None;
+                file.object = None;
                 file.dirty =
                     Some(Dirty { since: stamp.time, content: Some(stamp.version), moving: false });
             });
@@ -176,10 +179,11 @@ impl Backing {
         // Use a key at which no other file's object is ever written, so a read finds no object.
         extents.rolled_back(ino, NO_OBJECT, size_bytes);
         self.change_file(ino, |file| {
-            file.home = Some(Home { key: None, etag: NO_OBJECT.into(), len_bytes: size_bytes });
+            file.object =
+                Some(BackingObject { key: None, etag: NO_OBJECT.into(), len_bytes: size_bytes });
             file.dirty = None;
         });
-        self.rehome(namespace, ino, own.unwrap_or_else(|| keys::waiting_key(ino)), None);
+        self.set_object_key(namespace, ino, own.unwrap_or_else(|| keys::waiting_key(ino)), None);
         self.record(namespace, ino, stamp.time);
         Some(Loss::Lost)
     }
@@ -270,7 +274,7 @@ impl Backing {
             dir.load = Load::Revalidating;
             dir.epoch += 1;
         });
-        for noted in follow::below(&self.removed, dir, follow::first_name()) {
+        for noted in observe::below(&self.removed, dir, observe::first_name()) {
             self.removed.remove(&noted);
         }
         let markers = revalidate::keys_below(&self.deletes, &prefix)
@@ -287,9 +291,10 @@ impl Backing {
 
     /// Names that were removed before the backup and exist again in the bucket.
     fn let_in_again(&mut self, dir: Ino, prefix: &str, objects: &BTreeMap<String, Object>) {
-        for (dir, name) in follow::below(&self.removed, dir, follow::first_name()) {
+        for (dir, name) in observe::below(&self.removed, dir, observe::first_name()) {
             let key = format!("{prefix}{}", keys::segment_of(&name));
-            let is_claimed = self.deletes.contains_key(&key) || self.homes.contains_key(&key);
+            let is_claimed =
+                self.deletes.contains_key(&key) || self.explicit_keys.contains_key(&key);
             if objects.contains_key(&key) && !is_claimed {
                 self.removed.remove(&(dir, name));
             }

@@ -48,7 +48,7 @@ impl Backing {
             .flat_map(|upload| upload.marker.iter().chain([&upload.key]))
             .cloned();
         let claimed = keys_below(&self.deletes, prefix)
-            .chain(keys_below(&self.homes, prefix))
+            .chain(keys_below(&self.explicit_keys, prefix))
             .chain(keys_below(&self.redirects, prefix));
         let segments = claimed
             .chain(uploads)
@@ -80,7 +80,7 @@ impl Backing {
             Listed::Prefix { key } => self.dir_at(namespace, key),
             Listed::Object { key, etag, .. } => {
                 let ino = self.owner(namespace, key)?;
-                (self.files.get(&ino)?.home?.etag == *etag).then_some(ino)
+                (self.files.get(&ino)?.object?.etag == *etag).then_some(ino)
             }
         }
     }
@@ -115,9 +115,13 @@ impl Backing {
         }
         // An inode with several names exists as long as one of them.
         let file = self.files.get(&ino).filter(|file| file.dirty.is_none())?;
-        let home = file.home.filter(|home| home.key.is_none())?;
+        let object = file.object.filter(|object| object.key.is_none())?;
         let only = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink == 1);
-        only.then_some(Standing::Object { ino, key: self.key_of(namespace, ino)?, etag: home.etag })
+        only.then_some(Standing::Object {
+            ino,
+            key: self.key_of(namespace, ino)?,
+            etag: object.etag,
+        })
     }
 
     /// Whether a directory found at `prefix` has no names any more.

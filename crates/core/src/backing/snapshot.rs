@@ -13,7 +13,7 @@ pub enum BackingItem {
     Hidden { dir: Ino, segment: String },
     Former { dir: Ino, segment: String },
     Removed { dir: Ino, name: Name },
-    Unseen { ino: Ino, names: Vec<(Ino, Name)> },
+    UnresolvedLinks { ino: Ino, names: Vec<(Ino, Name)> },
     Piece { dir: Ino, first: Name, piece: Piece },
     PieceLeft { dir: Ino, id: u64 },
     UploadSince { ino: Ino, since: Version },
@@ -34,8 +34,10 @@ impl Backing {
             self.former.iter().map(|((dir, segment), ())| BackingItem::Former { dir, segment });
         let removed =
             self.removed.iter().map(|((dir, name), ())| BackingItem::Removed { dir, name });
-        let unseen =
-            self.unseen.inodes().map(|ino| BackingItem::Unseen { ino, names: self.unseen.of(ino) });
+        let unseen = self
+            .unresolved_links
+            .inodes()
+            .map(|ino| BackingItem::UnresolvedLinks { ino, names: self.unresolved_links.of(ino) });
         std::iter::once(BackingItem::Backed(self.backed))
             .chain(files)
             .chain(dirs)
@@ -59,8 +61,8 @@ impl Backing {
         match item {
             BackingItem::Backed(backed) => self.backed = backed,
             BackingItem::File { ino, state } => {
-                if let Some(Home { key: Some(key), .. }) = &state.home {
-                    self.homes.insert(key, &ino);
+                if let Some(BackingObject { key: Some(key), .. }) = &state.object {
+                    self.explicit_keys.insert(key, &ino);
                 }
                 self.new_file(ino, &state);
             }
@@ -86,7 +88,9 @@ impl Backing {
             BackingItem::Removed { dir, name } => {
                 self.removed.insert(&(dir, name), &());
             }
-            BackingItem::Unseen { ino, names } => self.unseen.insert(ino, &names),
+            BackingItem::UnresolvedLinks { ino, names } => {
+                self.unresolved_links.insert(ino, &names)
+            }
             BackingItem::Piece { dir, first, piece } => self.restore_piece(dir, first, piece),
             BackingItem::PieceLeft { dir, id } => self.restore_left(dir, id),
             BackingItem::UploadSince { ino, since } => {

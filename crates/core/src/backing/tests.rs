@@ -67,9 +67,9 @@ fn names_and_segments_of_the_format_page() {
     }
     assert_eq!(name_of(&"s".repeat(256)), None);
     assert!(
-        is_borrowed(&name(b".ebb%"))
-            && is_borrowed(&name(b".ebb%2e"))
-            && !is_borrowed(&name(b".ebb%q"))
+        is_escaped(&name(b".ebb%"))
+            && is_escaped(&name(b".ebb%2e"))
+            && !is_escaped(&name(b".ebb%q"))
     );
 }
 

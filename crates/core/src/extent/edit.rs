@@ -1,13 +1,13 @@
 //! Changes of one file. The file's state is stored once, however many of its blocks change.
 
-use super::{Block, Extents, FileMap, Home};
+use super::{Block, Extents, FileExtents, ObjectBytes};
 use ebb_model::{Ino, PackRange};
 use std::ops::Range;
 
 pub(super) struct Edit<'a> {
     extents: &'a mut Extents,
     ino: Ino,
-    pub file: FileMap,
+    pub file: FileExtents,
 }
 
 impl Extents {
@@ -20,7 +20,7 @@ impl Extents {
         if self.look(ino, |before| *before == file) {
             return;
         }
-        if file == FileMap::default() {
+        if file == FileExtents::default() {
             self.files.remove(&ino);
         } else {
             self.files.insert(&ino, &file);
@@ -61,12 +61,13 @@ impl Edit<'_> {
     }
 
     /// Replaces or removes the backing object for absent blocks.
-    pub fn rehome(&mut self, home: Option<Home>) {
-        let (before, after) = (self.file.home_blocks(), home.as_ref().map_or(0, Home::blocks));
+    pub fn set_object(&mut self, object: Option<ObjectBytes>) {
+        let (before, after) =
+            (self.file.object_blocks(), object.as_ref().map_or(0, ObjectBytes::blocks));
         self.fill(after..u64::MAX);
         let differs = before.min(after)..before.max(after);
         let absent = differs.end - differs.start - self.list(differs).len() as u64;
-        self.file.home = home;
+        self.file.object = object;
         self.file.data =
             if before < after { self.file.data + absent } else { self.file.data - absent };
     }
@@ -74,7 +75,7 @@ impl Edit<'_> {
     /// Makes holes of absent blocks from block `from` on that a new object covers: they were zeros
     /// and stay zeros.
     pub fn keep_zeros(&mut self, from: u64) {
-        let end = self.file.home_blocks();
+        let end = self.file.object_blocks();
         let mut at = from;
         for (block, _) in self.list(from..end.max(from)) {
             self.dig(at..block);
@@ -121,9 +122,9 @@ impl Edit<'_> {
         let bytes = self.file.block_bytes(block);
         self.extents.resident_bytes = self.extents.resident_bytes + is * bytes - was * bytes;
         self.extents.dirty_bytes = self.extents.dirty_bytes + is_dirty * bytes - was_dirty * bytes;
-        let behind_home = u64::from(block >= self.file.home_blocks());
+        let behind_object = u64::from(block >= self.file.object_blocks());
         let file = &mut self.file;
-        file.data = file.data + is * behind_home - was * behind_home;
+        file.data = file.data + is * behind_object - was * behind_object;
         file.resident = file.resident + is - was;
         file.dirty = file.dirty + is_dirty - was_dirty;
     }

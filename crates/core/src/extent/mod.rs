@@ -31,7 +31,9 @@ mod unforced;
 use edit::Edit;
 use packs::Packs;
 pub(crate) use plan::sums_of_touched;
-pub use plan::{Edge, Fill, ResidentChunk, Segment, Source, runs, touched_blocks, whole_blocks};
+pub use plan::{
+    ByteOrigin, Edge, Fill, ResidentChunk, Segment, runs, touched_blocks, whole_blocks,
+};
 pub use runs::BlockRuns;
 pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
@@ -48,7 +50,7 @@ use std::ops::Range;
 #[derive(Clone, Default)]
 pub struct Extents {
     blocks: Tree<(Ino, u64), Block>,
-    files: Tree<Ino, FileMap>,
+    files: Tree<Ino, FileExtents>,
     /// Absent blocks that are zeros although the object can have bytes there. Holes end with the
     /// valid part of the object: all absent blocks behind it are zeros anyway.
     holes: BlockRuns,
@@ -73,8 +75,8 @@ pub struct Block {
 
 /// State of a file as a whole.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct FileMap {
-    home: Option<Home>,
+pub struct FileExtents {
+    object: Option<ObjectBytes>,
     /// During an upload: its truncations as (version, length), both strictly increasing. A later,
     /// shorter truncation replaces the longer ones before it.
     cuts: Option<Vec<(Version, u64)>>,
@@ -89,15 +91,15 @@ pub struct FileMap {
     packed: Option<PackRange>,
 }
 
-impl Value<Ino> for FileMap {
+impl Value<Ino> for FileExtents {
     fn pack(&self, _: &Ino, out: &mut Vec<u8>) {
-        let FileMap { home, cuts, resident, dirty, data, packed } = self;
-        pack(&(home, cuts, resident, dirty, data, packed), out);
+        let FileExtents { object, cuts, resident, dirty, data, packed } = self;
+        pack(&(object, cuts, resident, dirty, data, packed), out);
     }
 
-    fn unpack(_: &Ino, bytes: &[u8]) -> FileMap {
-        let (home, cuts, resident, dirty, data, packed) = unpack(bytes);
-        FileMap { home, cuts, resident, dirty, data, packed }
+    fn unpack(_: &Ino, bytes: &[u8]) -> FileExtents {
+        let (object, cuts, resident, dirty, data, packed) = unpack(bytes);
+        FileExtents { object, cuts, resident, dirty, data, packed }
     }
 }
 
@@ -118,15 +120,15 @@ impl Value<(Ino, u64)> for Block {
     }
 }
 
-impl FileMap {
+impl FileExtents {
     /// Leading bytes that absent blocks have from the object.
     fn valid_bytes(&self) -> u64 {
-        self.home.as_ref().map_or(0, |home| home.valid_bytes)
+        self.object.as_ref().map_or(0, |object| object.valid_bytes)
     }
 
     /// Number of blocks with valid bytes of the object, if they are absent and not holes.
-    fn home_blocks(&self) -> u64 {
-        self.home.as_ref().map_or(0, Home::blocks)
+    fn object_blocks(&self) -> u64 {
+        self.object.as_ref().map_or(0, ObjectBytes::blocks)
     }
 
     /// Disk space of a block. In a pack file only its bytes within the range count.
@@ -140,13 +142,13 @@ impl FileMap {
 
 /// The backing object, from which absent blocks are read (O-36).
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Home {
+pub struct ObjectBytes {
     pub etag: String,
     /// Leading bytes of the object that are still the file's.
     pub valid_bytes: u64,
 }
 
-impl Home {
+impl ObjectBytes {
     /// Number of blocks with valid bytes.
     fn blocks(&self) -> u64 {
         self.valid_bytes.div_ceil(BLOCK_BYTES)
@@ -158,7 +160,7 @@ impl Home {
 struct Sums {
     resident: u64,
     dirty: u64,
-    behind_home: u64,
+    behind_object: u64,
 }
 
 const MAX_BLOCKS: u64 = MAX_FILE_BYTES.div_ceil(BLOCK_BYTES);
@@ -174,9 +176,9 @@ impl Extents {
 
     /// Whether the bucket has all bytes of a file of this length, and no other state exists.
     pub fn is_clean(&self, ino: Ino, len_bytes: u64) -> bool {
-        let is_whole = |home: &Home| home.valid_bytes == len_bytes;
+        let is_whole = |object: &ObjectBytes| object.valid_bytes == len_bytes;
         self.look(ino, |file| {
-            file.dirty == 0 && file.cuts.is_none() && file.home.as_ref().is_some_and(is_whole)
+            file.dirty == 0 && file.cuts.is_none() && file.object.as_ref().is_some_and(is_whole)
         }) && !self.is_exposed(ino)
             && self.holes.next(ino, 0).is_none()
     }
@@ -189,7 +191,7 @@ impl Extents {
     pub fn apply(&mut self, command: &ExtentCommand) {
         match *command {
             ExtentCommand::Present { ino, ref etag, first, ref sums } => self.edit(ino, |edit| {
-                if edit.file.home.as_ref().is_none_or(|home| home.etag != *etag)
+                if edit.file.object.as_ref().is_none_or(|object| object.etag != *etag)
                     || first >= MAX_BLOCKS
                 {
                     return;
@@ -271,7 +273,7 @@ impl Extents {
                 self.edit(ino, |edit| {
                     edit.drop_blocks(0);
                     edit.pack(None);
-                    edit.file = FileMap::default();
+                    edit.file = FileExtents::default();
                 });
                 self.exposed.remove(&ino);
             }
@@ -291,7 +293,7 @@ impl Extents {
             for (block, _) in edit.list(whole.clone()) {
                 edit.take(block);
             }
-            edit.dig(whole.start..whole.end.min(edit.file.home_blocks()));
+            edit.dig(whole.start..whole.end.min(edit.file.object_blocks()));
         });
     }
 
@@ -304,8 +306,10 @@ impl Extents {
             if !len_bytes.is_multiple_of(BLOCK_BYTES) && edit.block(boundary).is_some() {
                 edit.put(boundary, Block { version, dirty: true, sum: None });
             }
-            if let Some(home) = edit.file.home.clone().filter(|home| home.valid_bytes > len_bytes) {
-                edit.rehome(Some(Home { valid_bytes: len_bytes, ..home }));
+            if let Some(object) =
+                edit.file.object.clone().filter(|object| object.valid_bytes > len_bytes)
+            {
+                edit.set_object(Some(ObjectBytes { valid_bytes: len_bytes, ..object }));
             }
             if let Some(cuts) = &mut edit.file.cuts {
                 cuts.retain(|&(_, shorter)| shorter < len_bytes);
@@ -315,19 +319,26 @@ impl Extents {
     }
 
     /// Sets the backing object of a newly loaded file.
-    pub(crate) fn set_home(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
+    pub(crate) fn set_object(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
         self.edit(ino, |edit| {
             edit.fill(0..u64::MAX);
-            edit.rehome(Some(Home { etag: etag.into(), valid_bytes: len_bytes }));
+            edit.set_object(Some(ObjectBytes { etag: etag.into(), valid_bytes: len_bytes }));
         });
     }
 
-    /// Equivalent to [`Extents::set_home`] of each file without any state: inode, tag and length of
-    /// the object.
-    pub(crate) fn set_homes<'a>(&mut self, homes: impl Iterator<Item = (Ino, &'a str, u64)>) {
+    /// Equivalent to [`Extents::set_object`] of each file without any state: inode, tag and length
+    /// of the object.
+    pub(crate) fn set_objects<'a>(&mut self, homes: impl Iterator<Item = (Ino, &'a str, u64)>) {
         self.files.extend(homes.map(|(ino, etag, len_bytes)| {
-            let home = Home { etag: etag.into(), valid_bytes: len_bytes };
-            (ino, FileMap { data: home.blocks(), home: Some(home), ..FileMap::default() })
+            let object = ObjectBytes { etag: etag.into(), valid_bytes: len_bytes };
+            (
+                ino,
+                FileExtents {
+                    data: object.blocks(),
+                    object: Some(object),
+                    ..FileExtents::default()
+                },
+            )
         }));
     }
 
@@ -336,9 +347,9 @@ impl Extents {
     /// first version.
     pub(crate) fn upload_begun(&mut self, ino: Ino, version: Version) {
         self.edit(ino, |Edit { file, .. }| {
-            let home = file.home.as_ref();
+            let object = file.object.as_ref();
             file.cuts.get_or_insert_with(|| {
-                home.map(|home| (version, home.valid_bytes)).into_iter().collect()
+                object.map(|object| (version, object.valid_bytes)).into_iter().collect()
             });
         });
     }
@@ -348,8 +359,8 @@ impl Extents {
     }
 
     /// The object is gone; absent blocks become zeros.
-    pub(crate) fn forget_home(&mut self, ino: Ino) {
-        self.edit(ino, |edit| edit.rehome(None));
+    pub(crate) fn forget_object(&mut self, ino: Ino) {
+        self.edit(ino, |edit| edit.set_object(None));
     }
 
     /// The object `etag` holds the `len_bytes` bytes of the file at `version`. This version can
@@ -358,11 +369,12 @@ impl Extents {
     pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
         let is_exposed = self.is_exposed(ino);
         self.edit(ino, |edit| {
-            let zeros_from = edit.file.home_blocks();
+            let zeros_from = edit.file.object_blocks();
             let cuts = edit.file.cuts.take().unwrap_or_default();
             let since = cuts.into_iter().filter(|(cut, _)| *cut > version).map(|(_, len)| len);
-            let home = Home { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
-            edit.rehome(Some(home));
+            let object =
+                ObjectBytes { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
+            edit.set_object(Some(object));
             edit.keep_zeros(zeros_from);
             for (block, state) in edit.list(0..u64::MAX) {
                 match state.sum {
@@ -381,8 +393,8 @@ impl Extents {
     /// The object was copied: the same bytes under another tag.
     pub fn moved(&mut self, ino: Ino, etag: &str) {
         self.edit(ino, |edit| {
-            if let Some(home) = &mut edit.file.home {
-                home.etag = etag.into();
+            if let Some(object) = &mut edit.file.object {
+                object.etag = etag.into();
             }
         });
     }
@@ -400,7 +412,10 @@ impl Extents {
                 edit.fill(0..u64::MAX);
             }
             let limit = if keep_length { edit.file.valid_bytes() } else { u64::MAX };
-            edit.rehome(Some(Home { etag: etag.into(), valid_bytes: len_bytes.min(limit) }));
+            edit.set_object(Some(ObjectBytes {
+                etag: etag.into(),
+                valid_bytes: len_bytes.min(limit),
+            }));
         });
     }
 
@@ -416,7 +431,7 @@ impl Extents {
     /// Drops all local state in favour of the object.
     pub fn rolled_back(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
         self.edit(ino, |edit| edit.drop_blocks(0));
-        self.set_home(ino, etag, len_bytes);
+        self.set_object(ino, etag, len_bytes);
     }
 
     /// All local bytes of the file were lost.
@@ -434,13 +449,13 @@ impl Extents {
     }
 
     /// Whether the file is all zeros without bytes of an object or the node.
-    pub(crate) fn is_zero_without_home(&self, ino: Ino, size_bytes: u64) -> bool {
+    pub(crate) fn is_zero_without_object(&self, ino: Ino, size_bytes: u64) -> bool {
         let is_zero = !self.is_exposed(ino) && self.look(ino, |file| file.data == 0);
         size_bytes == 0 || is_zero
     }
 
-    pub fn home(&self, ino: Ino) -> Option<Home> {
-        self.look(ino, |file| file.home.clone())
+    pub fn object(&self, ino: Ino) -> Option<ObjectBytes> {
+        self.look(ino, |file| file.object.clone())
     }
 
     pub fn block(&self, ino: Ino, block: u64) -> Option<Block> {
@@ -497,7 +512,7 @@ impl Extents {
     }
 
     /// Every file with any state.
-    pub fn files(&self) -> impl Iterator<Item = (Ino, FileMap)> {
+    pub fn files(&self) -> impl Iterator<Item = (Ino, FileExtents)> {
         self.files.iter()
     }
 
@@ -514,7 +529,7 @@ impl Extents {
             let sum = sums.entry(ino).or_default();
             sum.resident += 1;
             sum.dirty += u64::from(block.dirty);
-            sum.behind_home += u64::from(at >= self.home_blocks(ino));
+            sum.behind_object += u64::from(at >= self.object_blocks(ino));
         }
         let mut holes = BTreeMap::<Ino, u64>::new();
         for (ino, run) in self.holes.iter() {
@@ -522,14 +537,14 @@ impl Extents {
             *sum = run.end.saturating_sub(run.start).saturating_add(*sum);
         }
         for (ino, file) in self.files() {
-            let Sums { resident, dirty, behind_home } = sums.remove(&ino).unwrap_or_default();
+            let Sums { resident, dirty, behind_object } = sums.remove(&ino).unwrap_or_default();
             if (resident, dirty) != (file.resident, file.dirty) {
                 problems.push(format!(
                     "inode {ino}: {resident} blocks, {dirty} dirty, but {} and {} are counted",
                     file.resident, file.dirty
                 ));
             }
-            let data = (self.home_blocks(ino) + behind_home)
+            let data = (self.object_blocks(ino) + behind_object)
                 .checked_sub(holes.get(&ino).copied().unwrap_or_default());
             if data != Some(file.data) {
                 problems.push(format!(
@@ -538,7 +553,7 @@ impl Extents {
                     file.data
                 ));
             }
-            if file == FileMap::default() {
+            if file == FileExtents::default() {
                 problems.push(format!("inode {ino}: its extent map is empty and not removed"));
             }
         }
@@ -555,7 +570,7 @@ impl Extents {
         problems.extend(self.check_packs());
         let mut before = None;
         for (ino, run) in self.holes.iter() {
-            if run.is_empty() || run.end > self.home_blocks(ino) {
+            if run.is_empty() || run.end > self.object_blocks(ino) {
                 problems.push(format!("inode {ino}: hole {run:?} is empty or beyond the object"));
             }
             if before.is_some_and(|(other, end)| other == ino && end >= run.start) {
@@ -570,15 +585,15 @@ impl Extents {
     }
 
     /// State of a file; the default for a file without any.
-    fn look<T>(&self, ino: Ino, at: impl FnOnce(&FileMap) -> T) -> T {
+    fn look<T>(&self, ino: Ino, at: impl FnOnce(&FileExtents) -> T) -> T {
         self.files.look(&ino, |file| match file {
             Some(file) => at(file),
-            None => at(&FileMap::default()),
+            None => at(&FileExtents::default()),
         })
     }
 
-    fn home_blocks(&self, ino: Ino) -> u64 {
-        self.look(ino, FileMap::home_blocks)
+    fn object_blocks(&self, ino: Ino) -> u64 {
+        self.look(ino, FileExtents::object_blocks)
     }
 
     fn list(&self, ino: Ino, blocks: Range<u64>) -> Vec<(u64, Block)> {

@@ -1,7 +1,7 @@
 //! Read-only plans for the node: sources of a read, preparations of a write, candidates of
 //! eviction.
 
-use super::{Block, Extents, FileMap};
+use super::{Block, Extents, FileExtents};
 use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ pub(crate) fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec
 
 /// The source of a range of bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Source {
+pub enum ByteOrigin {
     /// In the store file.
     Local,
     /// In the backing object, at the same offset; its blocks must be filled first.
@@ -46,16 +46,16 @@ pub enum Source {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment {
-    pub source: Source,
+    pub origin: ByteOrigin,
     pub range: Range<u64>,
 }
 
-/// Makes an absent block present: its first `home_bytes` are the object's at the same offset, the
+/// Makes an absent block present: its first `object_bytes` are the object's at the same offset, the
 /// rest is zeros. The store file's former bytes there are undefined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
     pub block: u64,
-    pub home_bytes: u64,
+    pub object_bytes: u64,
 }
 
 impl Fill {
@@ -83,22 +83,22 @@ impl Extents {
         let end = range.end.min(size_bytes);
         let valid_bytes = self.valid_bytes(ino);
         let mut segments = Vec::<Segment>::new();
-        let mut push = |source, range: Range<u64>| match segments.last_mut() {
+        let mut push = |origin, range: Range<u64>| match segments.last_mut() {
             _ if range.is_empty() => {}
-            Some(last) if last.source == source => last.range.end = range.end,
-            _ => segments.push(Segment { source, range }),
+            Some(last) if last.origin == origin => last.range.end = range.end,
+            _ => segments.push(Segment { origin, range }),
         };
         let mut at = range.start;
         while at < end {
             let block_end = (at / BLOCK_BYTES + 1).saturating_mul(BLOCK_BYTES).min(end);
             if self.blocks.contains_key(&(ino, at / BLOCK_BYTES)) {
-                push(Source::Local, at..block_end);
+                push(ByteOrigin::Local, at..block_end);
             } else if self.holes.contains(ino, at / BLOCK_BYTES) {
-                push(Source::Zero, at..block_end);
+                push(ByteOrigin::Zero, at..block_end);
             } else {
                 let border = valid_bytes.clamp(at, block_end);
-                push(Source::Remote, at..border);
-                push(Source::Zero, border..block_end);
+                push(ByteOrigin::Remote, at..border);
+                push(ByteOrigin::Zero, border..block_end);
             }
             at = block_end;
         }
@@ -108,7 +108,7 @@ impl Extents {
     /// The fills of the absent blocks among `blocks`.
     pub fn fills(&self, ino: Ino, blocks: Range<u64>) -> Vec<Fill> {
         let absent = blocks.filter(|block| !self.blocks.contains_key(&(ino, *block)));
-        absent.map(|block| Fill { block, home_bytes: self.home_bytes(ino, block) }).collect()
+        absent.map(|block| Fill { block, object_bytes: self.object_bytes(ino, block) }).collect()
     }
 
     /// Partly covered absent blocks, at most two, to be filled before the write: writes can start
@@ -125,11 +125,11 @@ impl Extents {
                 && !self.blocks.contains_key(&(ino, *block))
         });
         let fill = |block: u64| {
-            let home_bytes = self.home_bytes(ino, block);
+            let object_bytes = self.object_bytes(ino, block);
             let start = block * BLOCK_BYTES;
             let replaced =
-                offset <= start && offset.saturating_add(len_bytes) >= start + home_bytes;
-            Fill { block, home_bytes: if replaced { 0 } else { home_bytes } }
+                offset <= start && offset.saturating_add(len_bytes) >= start + object_bytes;
+            Fill { block, object_bytes: if replaced { 0 } else { object_bytes } }
         };
         partial.into_iter().map(fill).collect()
     }
@@ -147,8 +147,9 @@ impl Extents {
             if let Some(state) = self.block(ino, block) {
                 return Some(Edge::Present { bytes, dirty: state.dirty });
             }
-            let home_bytes = self.home_bytes(ino, block);
-            (start + home_bytes > bytes.start).then_some(Edge::Missing(Fill { block, home_bytes }))
+            let object_bytes = self.object_bytes(ino, block);
+            (start + object_bytes > bytes.start)
+                .then_some(Edge::Missing(Fill { block, object_bytes }))
         };
         blocks.into_iter().filter_map(edge).collect()
     }
@@ -182,7 +183,7 @@ impl Extents {
 
     /// Whether the object has exactly these bytes at the same offset, cached or not. A block with a
     /// void checksum can differ.
-    pub fn is_as_in_home(&self, ino: Ino, range: Range<u64>) -> bool {
+    pub fn is_as_in_object(&self, ino: Ino, range: Range<u64>) -> bool {
         let blocks = touched_blocks(range.start, range.end - range.start);
         range.end <= self.valid_bytes(ino)
             && !self.is_exposed(ino)
@@ -200,7 +201,7 @@ impl Extents {
 
     /// Whether the block is absent and zeros.
     pub fn is_zero(&self, ino: Ino, block: u64) -> bool {
-        !self.blocks.contains_key(&(ino, block)) && self.home_bytes(ino, block) == 0
+        !self.blocks.contains_key(&(ino, block)) && self.object_bytes(ino, block) == 0
     }
 
     /// Whether the block is in a hole: absent and zeros, whatever the object has there.
@@ -247,16 +248,16 @@ impl Extents {
     }
 
     pub(super) fn valid_bytes(&self, ino: Ino) -> u64 {
-        self.look(ino, FileMap::valid_bytes)
+        self.look(ino, FileExtents::valid_bytes)
     }
 
     /// Leading bytes that an absent block has from the object.
-    pub(super) fn home_bytes(&self, ino: Ino, block: u64) -> u64 {
-        let home_bytes = self
+    pub(super) fn object_bytes(&self, ino: Ino, block: u64) -> u64 {
+        let object_bytes = self
             .valid_bytes(ino)
             .saturating_sub(block.saturating_mul(BLOCK_BYTES))
             .min(BLOCK_BYTES);
-        if home_bytes > 0 && self.holes.contains(ino, block) { 0 } else { home_bytes }
+        if object_bytes > 0 && self.holes.contains(ino, block) { 0 } else { object_bytes }
     }
 }
 

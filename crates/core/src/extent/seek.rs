@@ -12,13 +12,13 @@ impl Extents {
             if self.blocks.contains_key(&(ino, block)) {
                 return Some(at);
             }
-            let zeros_from = block * BLOCK_BYTES + self.home_bytes(ino, block);
+            let zeros_from = block * BLOCK_BYTES + self.object_bytes(ino, block);
             if at < zeros_from {
                 return Some(at);
             }
             // Behind a hole, or behind the valid part of the object, only present blocks are data.
             let next = match self.holes.next(ino, block).filter(|run| run.contains(&block)) {
-                Some(run) if run.end < self.home_blocks(ino) => run.end,
+                Some(run) if run.end < self.object_blocks(ino) => run.end,
                 _ => self
                     .blocks
                     .range((ino, block)..=(ino, u64::MAX))
@@ -37,20 +37,23 @@ impl Extents {
         if at >= size_bytes {
             return None;
         }
-        let home_blocks = self.home_blocks(ino);
+        let object_blocks = self.object_blocks(ino);
         while at < size_bytes {
             let block = at / BLOCK_BYTES;
             if self.blocks.contains_key(&(ino, block)) {
                 at = (block + 1) * BLOCK_BYTES;
                 continue;
             }
-            let zeros_from = block * BLOCK_BYTES + self.home_bytes(ino, block);
+            let zeros_from = block * BLOCK_BYTES + self.object_bytes(ino, block);
             if at >= zeros_from {
                 return Some(at);
             }
             // The object's bytes are data up to the next hole, or to its last block.
-            let border =
-                self.holes.next(ino, block).map_or(u64::MAX, |run| run.start).min(home_blocks - 1);
+            let border = self
+                .holes
+                .next(ino, block)
+                .map_or(u64::MAX, |run| run.start)
+                .min(object_blocks - 1);
             at = if border > block { border * BLOCK_BYTES } else { zeros_from };
             if border <= block && !zeros_from.is_multiple_of(BLOCK_BYTES) {
                 break;

@@ -1,6 +1,6 @@
 //! Extents as a sequence of items, for snapshots.
 
-use super::{Block, Extents, FileMap, Home};
+use super::{Block, Extents, FileExtents, ObjectBytes};
 use ebb_model::{Ino, PackRange};
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ pub enum ExtentItem {
     /// Precedes the file's blocks.
     File {
         ino: Ino,
-        map: FileMap,
+        map: FileExtents,
     },
     /// Consecutive blocks.
     Run {
@@ -65,21 +65,21 @@ impl Extents {
     pub fn restore(&mut self, item: ExtentItem) {
         match item {
             ExtentItem::File { ino, mut map } => {
-                map.data = map.home.as_ref().map_or(0, Home::blocks);
+                map.data = map.object.as_ref().map_or(0, ObjectBytes::blocks);
                 self.files.insert(&ino, &map);
             }
             ExtentItem::Run { ino, first, blocks } => {
-                let home_blocks = self.home_blocks(ino);
-                let mut behind_home = 0;
+                let object_blocks = self.object_blocks(ino);
+                let mut behind_object = 0;
                 for (at, block) in (first..u64::MAX).zip(blocks) {
                     let bytes = self.block_bytes(ino, at);
                     self.resident_bytes = self.resident_bytes.saturating_add(bytes);
                     self.dirty_bytes =
                         self.dirty_bytes.saturating_add(bytes * u64::from(block.dirty));
                     self.blocks.insert(&(ino, at), &block);
-                    behind_home += u64::from(at >= home_blocks);
+                    behind_object += u64::from(at >= object_blocks);
                 }
-                self.count_restored(ino, |data| data.saturating_add(behind_home));
+                self.count_restored(ino, |data| data.saturating_add(behind_object));
             }
             ExtentItem::Packed { ino, range } => self.restore_packed(ino, range),
             ExtentItem::Exposed { ino } => drop(self.exposed.insert(&ino, &())),

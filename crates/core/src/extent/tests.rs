@@ -161,10 +161,10 @@ impl World {
 
     /// The result of a fetch: the object's cells, then zeros.
     fn fill(&mut self, fill: Fill) {
-        let from_home = (fill.home_bytes / CELL) as usize;
-        assert_eq!(fill.home_bytes % CELL, 0);
+        let from_object = (fill.object_bytes / CELL) as usize;
+        assert_eq!(fill.object_bytes % CELL, 0);
         for (at, cell) in cells_of(fill.block).enumerate() {
-            self.store[cell] = if at < from_home {
+            self.store[cell] = if at < from_object {
                 let (_, cells, len) =
                     self.object.as_ref().expect("reads come from an existing object");
                 assert!(cell < *len, "reads stay within the object");
@@ -181,12 +181,12 @@ impl World {
         for segment in self.extents.plan_read(INO, 0..u64::MAX, end) {
             assert_eq!(seen.len() as u64 * CELL, segment.range.start, "segments leave no gap");
             for cell in (segment.range.start / CELL) as usize..(segment.range.end / CELL) as usize {
-                seen.push(match segment.source {
-                    Source::Local => self.store[cell],
-                    Source::Remote => {
+                seen.push(match segment.origin {
+                    ByteOrigin::Local => self.store[cell],
+                    ByteOrigin::Remote => {
                         self.object.as_ref().expect("a remote segment has an object").1[cell]
                     }
-                    Source::Zero => 0,
+                    ByteOrigin::Zero => 0,
                 });
             }
         }
@@ -269,8 +269,8 @@ impl World {
                     // A hole is never fetched, and a late reply is ignored.
                     if self
                         .extents
-                        .home(INO)
-                        .is_some_and(|home| home.valid_bytes > block * BLOCK_BYTES)
+                        .object(INO)
+                        .is_some_and(|object| object.valid_bytes > block * BLOCK_BYTES)
                     {
                         self.extents.apply(&ExtentCommand::Present {
                             ino: INO,
@@ -443,9 +443,11 @@ impl World {
         );
         self.check_seeks();
         self.check_holes();
-        self.check_home();
+        self.check_object();
         assert!(
-            self.extents.home(INO).is_none_or(|home| home.valid_bytes <= self.size as u64 * CELL)
+            self.extents
+                .object(INO)
+                .is_none_or(|object| object.valid_bytes <= self.size as u64 * CELL)
         );
         for (block, state) in (0..).map_while(|block| {
             (block < (CELLS / CELLS_PER_BLOCK) as u64)
@@ -456,11 +458,11 @@ impl World {
                 assert_eq!(sum, sum_of(&self.store[cells_of(block)]), "block {block}");
             }
             if !state.dirty {
-                let home =
-                    self.extents.home(INO).expect("a clean block has a home").valid_bytes / CELL;
+                let object =
+                    self.extents.object(INO).expect("a clean block has a home").valid_bytes / CELL;
                 for cell in cells_of(block).filter(|cell| *cell < self.size) {
                     let (_, cells, _) = self.object.as_ref().unwrap();
-                    let held = if (cell as u64) < home { cells[cell] } else { 0 };
+                    let held = if (cell as u64) < object { cells[cell] } else { 0 };
                     assert_eq!(
                         held, self.truth[cell],
                         "cell {cell} is clean and not in the object"
@@ -490,11 +492,11 @@ impl World {
     }
 
     /// Bytes reported as equal to the object's equal them, now and when the current upload began.
-    fn check_home(&self) {
+    fn check_object(&self) {
         for (start, end) in
             (0..self.size).flat_map(|start| (start + 1..=self.size).map(move |end| (start, end)))
         {
-            if self.extents.is_as_in_home(INO, start as u64 * CELL..end as u64 * CELL) {
+            if self.extents.is_as_in_object(INO, start as u64 * CELL..end as u64 * CELL) {
                 let (_, object, len) = self.object.as_ref().expect("a home has an object");
                 assert!(end <= *len);
                 assert_eq!(object[start..end], self.truth[start..end], "cells {start}..{end}");
@@ -515,7 +517,7 @@ impl World {
         let plan = self.extents.plan_read(INO, 0..u64::MAX, size_bytes);
         let is_data = |cell: usize| {
             plan.iter().any(|part| {
-                part.range.contains(&(cell as u64 * CELL)) && part.source != Source::Zero
+                part.range.contains(&(cell as u64 * CELL)) && part.origin != ByteOrigin::Zero
             })
         };
         for from in 0..self.size {
@@ -566,13 +568,13 @@ fn what_was_sent_is_as_in_the_home_until_it_changes() {
         for step in [Step::Write { at: 0, len: CELLS }, Step::UploadBegin, Step::UploadEnd] {
             world.step(step);
         }
-        assert!(world.extents.is_as_in_home(INO, range(0..BLOCKS)));
+        assert!(world.extents.is_as_in_object(INO, range(0..BLOCKS)));
         world
     };
     let changed = |step: Step| {
         let mut world = sent();
         world.step(step);
-        let kept = |block: &u64| world.extents.is_as_in_home(INO, range(*block..*block + 1));
+        let kept = |block: &u64| world.extents.is_as_in_object(INO, range(*block..*block + 1));
         (0..BLOCKS).filter(kept).collect::<Vec<_>>()
     };
     assert_eq!(changed(Step::Evict(1, 1)), [0, 1, 2, 3, 4, 5]);
@@ -580,16 +582,16 @@ fn what_was_sent_is_as_in_the_home_until_it_changes() {
     assert_eq!(changed(Step::Zero { at: 4, len: 4 }), [0, 2, 3, 4, 5]);
     assert_eq!(changed(Step::Resize(CELLS - 1)), [0, 1, 2, 3, 4]);
     let mut world = sent();
-    assert!(!world.extents.is_as_in_home(INO, range(0..BLOCKS + 1)), "the object ends before");
+    assert!(!world.extents.is_as_in_object(INO, range(0..BLOCKS + 1)), "the object ends before");
     world.extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
-    assert!(!world.extents.is_as_in_home(INO, range(0..1)), "a mapping can have changed it");
+    assert!(!world.extents.is_as_in_object(INO, range(0..1)), "a mapping can have changed it");
 }
 
 /// The log can contain anything: extreme numbers are rejected or cut.
 #[test]
 fn absurd_numbers_do_no_harm() {
     let mut extents = Extents::default();
-    extents.set_home(INO, "e", u64::MAX);
+    extents.set_object(INO, "e", u64::MAX);
     extents.apply(&ExtentCommand::Present {
         ino: INO,
         etag: "e".into(),
@@ -599,7 +601,7 @@ fn absurd_numbers_do_no_harm() {
     extents.apply(&ExtentCommand::Absent { ino: INO, first: u64::MAX, count: u64::MAX });
     extents.apply(&ExtentCommand::Unsynced { ino: INO, first: 3, count: u64::MAX });
     assert_eq!(extents.resident_bytes(), 0);
-    assert_eq!(extents.fills(INO, 0..1), [Fill { block: 0, home_bytes: BLOCK_BYTES }]);
+    assert_eq!(extents.fills(INO, 0..1), [Fill { block: 0, object_bytes: BLOCK_BYTES }]);
     assert_eq!(whole_blocks(u64::MAX - 1, u64::MAX).count(), 0);
     assert_eq!(
         (extents.hole_bytes(INO, u64::MAX), extents.hole_bytes(Ino(8), u64::MAX)),
@@ -612,7 +614,7 @@ fn absurd_numbers_do_no_harm() {
 #[test]
 fn eviction_is_asked_for_runs_of_clean_blocks() {
     let mut extents = Extents::default();
-    extents.set_home(INO, "e", 1 << 30);
+    extents.set_object(INO, "e", 1 << 30);
     extents.apply(&ExtentCommand::Present {
         ino: INO,
         etag: "e".into(),
@@ -641,7 +643,7 @@ fn eviction_is_asked_for_runs_of_clean_blocks() {
 fn a_scrub_walks_over_everything_that_is_there() {
     let mut extents = Extents::default();
     for (ino, first, count) in [(Ino(3), 5, 4), (Ino(3), 100, 1), (Ino(9), 0, 2)] {
-        extents.set_home(ino, "e", 1 << 30);
+        extents.set_object(ino, "e", 1 << 30);
         extents.apply(&ExtentCommand::Present {
             ino,
             etag: "e".into(),
@@ -664,7 +666,7 @@ fn a_scrub_walks_over_everything_that_is_there() {
 #[test]
 fn of_an_exposed_file_nothing_is_let_go() {
     let mut extents = Extents::default();
-    extents.set_home(INO, "one", 3 * BLOCK_BYTES);
+    extents.set_object(INO, "one", 3 * BLOCK_BYTES);
     extents.apply(&ExtentCommand::Present {
         ino: INO,
         etag: "one".into(),

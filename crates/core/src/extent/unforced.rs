@@ -10,12 +10,12 @@ use std::ops::Range;
 
 #[derive(Clone, Default, Debug)]
 pub struct Unforced {
-    files: BTreeMap<Ino, BTreeMap<u64, Piece>>,
+    files: BTreeMap<Ino, BTreeMap<u64, WrittenRange>>,
 }
 
 /// From its key up to `end`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Piece {
+struct WrittenRange {
     end: u64,
     version: Version,
     index: LogIndex,
@@ -28,36 +28,40 @@ impl Unforced {
             self.files
                 .entry(ino)
                 .or_default()
-                .insert(bytes.start, Piece { end: bytes.end, version, index });
+                .insert(bytes.start, WrittenRange { end: bytes.end, version, index });
         }
     }
 
     /// These bytes need no replay any more: they were replaced or are available elsewhere.
     pub fn superseded(&mut self, ino: Ino, bytes: Range<u64>) {
-        let Some(pieces) = self.files.get_mut(&ino) else { return };
-        let before = pieces.range(..bytes.start).next_back().map(|(start, piece)| (*start, *piece));
-        let within = pieces.range(bytes.clone()).map(|(start, piece)| (*start, *piece));
-        let touched: Vec<(u64, Piece)> =
-            before.into_iter().chain(within).filter(|(_, piece)| piece.end > bytes.start).collect();
-        for (start, piece) in touched {
-            pieces.remove(&start);
+        let Some(ranges) = self.files.get_mut(&ino) else { return };
+        let before =
+            ranges.range(..bytes.start).next_back().map(|(start, written)| (*start, *written));
+        let within = ranges.range(bytes.clone()).map(|(start, written)| (*start, *written));
+        let touched: Vec<(u64, WrittenRange)> = before
+            .into_iter()
+            .chain(within)
+            .filter(|(_, written)| written.end > bytes.start)
+            .collect();
+        for (start, written) in touched {
+            ranges.remove(&start);
             if start < bytes.start {
-                pieces.insert(start, Piece { end: bytes.start, ..piece });
+                ranges.insert(start, WrittenRange { end: bytes.start, ..written });
             }
-            if piece.end > bytes.end {
-                pieces.insert(bytes.end, piece);
+            if written.end > bytes.end {
+                ranges.insert(bytes.end, written);
             }
         }
     }
 
     /// A sync covers the commands `<= upto`, for one file or all.
     pub fn synced(&mut self, only: Option<Ino>, upto: LogIndex) {
-        for (_, pieces) in
+        for (_, ranges) in
             self.files.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino))
         {
-            pieces.retain(|_, piece| piece.index > upto);
+            ranges.retain(|_, written| written.index > upto);
         }
-        self.files.retain(|_, pieces| !pieces.is_empty());
+        self.files.retain(|_, ranges| !ranges.is_empty());
     }
 
     pub fn gone(&mut self, ino: Ino) {
@@ -70,10 +74,10 @@ impl Unforced {
 
     /// The bytes of a file whose last writer is the change of this version.
     pub fn last_written(&self, ino: Ino, version: Version) -> impl Iterator<Item = Range<u64>> {
-        let pieces = self.files.get(&ino).into_iter().flatten();
-        pieces
-            .filter(move |(_, piece)| piece.version == version)
-            .map(|(start, piece)| *start..piece.end)
+        let ranges = self.files.get(&ino).into_iter().flatten();
+        ranges
+            .filter(move |(_, written)| written.version == version)
+            .map(|(start, written)| *start..written.end)
     }
 }
 

@@ -37,13 +37,13 @@ type Party = (SessionId, LockOwner);
 
 #[derive(Default, Debug)]
 struct File {
-    held: BTreeMap<Party, Held>,
+    held: BTreeMap<Party, OwnerLocks>,
     /// In order of arrival.
     waits: BTreeMap<u64, Wait>,
 }
 
 #[derive(Default, Debug)]
-struct Held {
+struct OwnerLocks {
     /// The process that locked last.
     pid: u32,
     ranges: Ranges,
@@ -127,7 +127,7 @@ impl LockTable {
         }
         if flock {
             if self
-                .held(ino, party)
+                .locks_of(ino, party)
                 .is_some_and(|held| held.ranges.iter().all(|held| held.mode == mode))
             {
                 return Ok(LockAnswer::Granted);
@@ -256,7 +256,7 @@ impl LockTable {
         self.sessions.entry(session).or_default()
     }
 
-    fn held(&self, ino: Ino, party: Party) -> Option<&Held> {
+    fn locks_of(&self, ino: Ino, party: Party) -> Option<&OwnerLocks> {
         self.files.get(&ino)?.held.get(&party)
     }
 
@@ -264,7 +264,8 @@ impl LockTable {
     fn splits(&self, ino: Ino, party: Party, range: LockRange) -> bool {
         let reaches_out =
             |held: RangeLock| held.range.start() < range.start() && held.range.end() > range.end();
-        self.held(ino, party).is_some_and(|held| held.ranges.overlapping(range).any(reaches_out))
+        self.locks_of(ino, party)
+            .is_some_and(|held| held.ranges.overlapping(range).any(reaches_out))
     }
 
     fn set(&mut self, ino: Ino, party: Party, range: LockRange, mode: Option<LockMode>) {

@@ -218,7 +218,7 @@ impl Inode {
     }
 
     /// The mode and ACLs that a new inode of this directory inherits.
-    pub(super) fn bequeath(&self, kind: FileKind, mode: u16) -> (u16, Vec<(Bytes, Bytes)>) {
+    pub(super) fn inherit_acl(&self, kind: FileKind, mode: u16) -> (u16, Vec<(Bytes, Bytes)>) {
         let default = self.acl(AclClass::Default).filter(|_| kind != FileKind::Symlink);
         let Some(default) = default else { return (mode, Vec::new()) };
         let mut access = default.clone();

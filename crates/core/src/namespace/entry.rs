@@ -102,9 +102,15 @@ impl Namespace {
 
     /// Inserts a dentry at the end of the directory, without a change of the directory's
     /// attributes.
-    pub(super) fn enter(&mut self, parent: Ino, name: &Name, ino: Ino, kind: FileKind) -> Link {
+    pub(super) fn insert_dentry(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        ino: Ino,
+        kind: FileKind,
+    ) -> Link {
         let cookie = self.change_inode(parent, Inode::draw_cookie);
-        self.enter_at(name, Link { parent, cookie }, ino, kind)
+        self.insert_dentry_at(name, Link { parent, cookie }, ino, kind)
     }
 
     /// Inserts a dentry at the end of the directory and updates the directory's attributes.
@@ -121,11 +127,17 @@ impl Namespace {
             dir.modified(stamp);
             dir.draw_cookie()
         });
-        self.enter_at(name, Link { parent, cookie }, ino, kind)
+        self.insert_dentry_at(name, Link { parent, cookie }, ino, kind)
     }
 
     /// Inserts a dentry at a free position.
-    pub(super) fn enter_at(&mut self, name: &Name, link: Link, ino: Ino, kind: FileKind) -> Link {
+    pub(super) fn insert_dentry_at(
+        &mut self,
+        name: &Name,
+        link: Link,
+        ino: Ino,
+        kind: FileKind,
+    ) -> Link {
         self.put_entry(link, &Entry { name: name.clone(), ino, kind });
         link
     }
@@ -142,7 +154,7 @@ impl Namespace {
     }
 
     /// Removes a dentry from its directory.
-    pub(super) fn strike(&mut self, parent: Ino, name: &Name) {
+    pub(super) fn remove_dentry(&mut self, parent: Ino, name: &Name) {
         if let Some(dentry) = self.dentry(parent, name) {
             self.dentries.remove(&(parent, dentry.cookie));
             let key = (parent, hash_of(name));

@@ -52,7 +52,7 @@ impl Namespace {
             }
             Some(inode) => inode,
         };
-        let link = self.enter(parent, name, *ino, kind);
+        let link = self.insert_dentry(parent, name, *ino, kind);
         if kind == FileKind::Directory {
             self.change_inode(parent, |dir| {
                 dir.attr.nlink += u32::from(name.as_bytes() != TRASH);
@@ -127,7 +127,7 @@ impl Namespace {
     /// Evicts an inode with exactly this name: the inverse of [`Namespace::install`].
     pub(crate) fn forget(&mut self, parent: Ino, name: &Name, child: Dentry) {
         let counted_in = self.counts_in(child.ino);
-        self.strike(parent, name);
+        self.remove_dentry(parent, name);
         if child.kind == FileKind::Directory {
             self.change_inode(parent, |dir| dir.attr.nlink -= 1);
         }
@@ -186,7 +186,7 @@ impl Namespace {
 
     /// A name of the inode that was never loaded does not exist in the bucket. The inode is removed
     /// with its last name.
-    pub fn lose_unseen_name(&mut self, ino: Ino, changes: &mut Vec<Change>) {
+    pub fn lose_unresolved_link(&mut self, ino: Ino, changes: &mut Vec<Change>) {
         let Some(mut inode) = self.inode(ino) else { return };
         if inode.attr.kind == FileKind::Directory || inode.attr.nlink <= inode.names {
             return;

@@ -90,7 +90,7 @@ impl Inode {
     pub(super) fn new(op: &Operation, dir: &Inode, ino: Ino, mode: u16, what: &Make) -> Inode {
         let (kind, Stamp { time, version }) = (what.kind(), op.stamp);
         let mode = inherited_mode(op.caller, &dir.attr, kind, mode);
-        let (mode, mut xattrs) = dir.bequeath(kind, mode);
+        let (mode, mut xattrs) = dir.inherit_acl(kind, mode);
         let flags = dir.flags().and(InodeFlags::NO_DUMP);
         if flags != InodeFlags::default() && matches!(kind, FileKind::Regular | FileKind::Directory)
         {

@@ -208,14 +208,14 @@ impl Namespace {
             }
             Mutation::Link { ino, parent, name } => self.link(*ino, *parent, name, op).map(Some),
             Mutation::Unlink { parent, name, holders } => {
-                self.unlink(*parent, name, holders, op).map(|()| self.parted(op))
+                self.unlink(*parent, name, holders, op).map(|()| self.removed_attr(op))
             }
             Mutation::Rmdir { parent, name, holders } => {
-                self.rmdir(*parent, name, holders, op).map(|()| self.parted(op))
+                self.rmdir(*parent, name, holders, op).map(|()| self.removed_attr(op))
             }
             Mutation::Rename { from, name, to, new_name, mode, holders } => self
                 .rename((*from, name), (*to, new_name), *mode, holders, op)
-                .map(|()| self.parted(op)),
+                .map(|()| self.removed_attr(op)),
             Mutation::SetAttr { ino, set } => self.set_attr(*ino, set, op).map(Some),
             Mutation::SetXattr { ino, name, value, .. } if name == InodeFlags::ATTRIBUTE => {
                 self.set_flags(*ino, value, op).map(Some)
@@ -255,7 +255,7 @@ impl Namespace {
     }
 
     /// Last attributes of the inode that lost its last name.
-    fn parted(&self, op: &Operation) -> Option<Attr> {
+    fn removed_attr(&self, op: &Operation) -> Option<Attr> {
         op.changes.iter().find_map(|change| match change {
             Change::Gone { attr, .. } => Some(attr.clone()),
             Change::Unlinked { ino, .. } => {

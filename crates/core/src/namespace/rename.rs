@@ -6,13 +6,13 @@ use super::{Entry, Inode, Link, Named, Namespace, Operation};
 use ebb_model::*;
 
 /// A name in a directory.
-type Place<'a> = (Ino, &'a Name);
+type ParentName<'a> = (Ino, &'a Name);
 
 impl Namespace {
     pub(super) fn rename(
         &mut self,
-        from: Place,
-        to: Place,
+        from: ParentName,
+        to: ParentName,
         mode: RenameMode,
         holders: &[SessionId],
         op: &mut Operation,
@@ -121,7 +121,7 @@ impl Namespace {
     fn replace(
         &mut self,
         source: Named,
-        to: Place,
+        to: ParentName,
         target: Option<Named>,
         whiteout: Option<Inode>,
         holders: &[SessionId],
@@ -131,16 +131,18 @@ impl Namespace {
         let subdirectory = i32::from(kind == FileKind::Directory);
         let stays = whiteout.as_ref().map(|inode| inode.attr.ino);
         match whiteout {
-            Some(inode) => self.leave(source, inode),
-            None => self.strike(left.parent, name),
+            Some(inode) => self.leave_whiteout(source, inode),
+            None => self.remove_dentry(left.parent, name),
         }
         self.dir_changed(left.parent, op.stamp, -subdirectory);
         let link = match target {
-            None if left.parent == to.0 && stays.is_none() => self.enter_at(to.1, left, ino, kind),
-            None => self.enter(to.0, to.1, ino, kind),
+            None if left.parent == to.0 && stays.is_none() => {
+                self.insert_dentry_at(to.1, left, ino, kind)
+            }
+            None => self.insert_dentry(to.0, to.1, ino, kind),
             Some(target) => {
                 self.lose_name(target, holders, op);
-                self.redirect(target, ino, kind);
+                self.retarget(target, ino, kind);
                 target.link
             }
         };
@@ -155,9 +157,9 @@ impl Namespace {
     }
 
     /// Inserts the whiteout at the position of the moved name.
-    fn leave(&mut self, place: Named, mut inode: Inode) {
+    fn leave_whiteout(&mut self, place: Named, mut inode: Inode) {
         let ino = inode.attr.ino;
-        self.redirect(place, ino, inode.attr.kind);
+        self.retarget(place, ino, inode.attr.kind);
         self.add_link(&mut inode, place.link, true);
         self.add_inode(&inode);
         self.count_in(ino);
@@ -165,8 +167,8 @@ impl Namespace {
 
     fn exchange(&mut self, source: Named, target: Named, op: &mut Operation) {
         let (from, to) = (source.link.parent, target.link.parent);
-        self.redirect(source, target.ino, target.kind);
-        self.redirect(target, source.ino, source.kind);
+        self.retarget(source, target.ino, target.kind);
+        self.retarget(target, source.ino, source.kind);
         let moves = i32::from(source.kind == FileKind::Directory)
             - i32::from(target.kind == FileKind::Directory);
         self.dir_changed(from, op.stamp, -moves);
@@ -180,7 +182,7 @@ impl Namespace {
     }
 
     /// Makes the dentry refer to another inode and keeps its position.
-    fn redirect(&mut self, Named { name, link, .. }: Named, ino: Ino, kind: FileKind) {
+    fn retarget(&mut self, Named { name, link, .. }: Named, ino: Ino, kind: FileKind) {
         self.dentries.insert(&(link.parent, link.cookie), &Entry { name: name.clone(), ino, kind });
     }
 

@@ -174,7 +174,7 @@ impl Namespace {
         };
         let mut inode = Inode::recorded(ino, &Make::Directory, 0, record);
         inode.attr.version = op.stamp.version;
-        let link = self.enter(top, &trash_name(), ino, FileKind::Directory);
+        let link = self.insert_dentry(top, &trash_name(), ino, FileKind::Directory);
         self.add_link(&mut inode, link, true);
         self.add_inode(&inode);
         self.count_in(ino);
@@ -216,7 +216,7 @@ impl Namespace {
         let from = self.primary_link(ino).expect("a named inode has a link");
         let mut inode = self.inode(ino).expect("the inode is in the trash");
         let kind = inode.attr.kind;
-        self.strike(trash, &kept_name);
+        self.remove_dentry(trash, &kept_name);
         self.dir_changed(trash, stamp, -i32::from(kind == FileKind::Directory));
         let link = self.add(to, name, ino, kind, stamp);
         inode.xattrs.remove(TRASHED);

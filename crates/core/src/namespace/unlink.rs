@@ -36,7 +36,7 @@ impl Namespace {
 
     /// `holders`: sessions with the inode open.
     pub(super) fn remove(&mut self, lost: Named, holders: &[SessionId], op: &mut Operation) {
-        self.strike(lost.link.parent, lost.name);
+        self.remove_dentry(lost.link.parent, lost.name);
         let subdirectory = lost.kind == FileKind::Directory && lost.name.as_bytes() != TRASH;
         self.dir_changed(lost.link.parent, op.stamp, -i32::from(subdirectory));
         self.lose_name(lost, holders, op);

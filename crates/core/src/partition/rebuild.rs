@@ -68,7 +68,7 @@ impl Partition {
         let claimed: BTreeSet<String> = self
             .backing
             .files()
-            .filter_map(|ino| self.backing.home_key(&self.namespace, ino))
+            .filter_map(|ino| self.backing.object_key(&self.namespace, ino))
             .collect();
         let is_page = |key: &str| [".ebb/d/", ".ebb/e/"].iter().any(|pages| key.starts_with(pages));
         let is_file =

@@ -61,7 +61,7 @@ struct Entry {
 }
 
 /// The heads, keys and values of a range of entries.
-struct Parts {
+struct Offsets {
     /// Indices of the entries.
     heads: Range<usize>,
     keys: Range<usize>,
@@ -69,7 +69,7 @@ struct Parts {
 }
 
 /// The position of a key, present or not.
-struct Place {
+struct Position {
     /// The entry of the key, or the one before which the key belongs.
     entry: Option<Entry>,
     is_there: bool,
@@ -105,7 +105,7 @@ impl Leaf {
     }
 
     pub fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        let place = self.place(key);
+        let place = self.position(key);
         place.entry.filter(|_| place.is_there).map(|entry| &self.bytes[entry.value])
     }
 
@@ -118,12 +118,12 @@ impl Leaf {
     }
 
     fn insert(&mut self, key: &[u8], value: &[u8]) -> Inserted {
-        let place = self.place(key);
+        let place = self.position(key);
         match place.entry {
             Some(entry) if place.is_there => {
                 let mut numbers = Vec::new();
                 let head = put_numbers(&mut numbers, entry.shared, entry.suffix.len(), value.len());
-                let its = Parts {
+                let its = Offsets {
                     heads: entry.index..entry.index + 1,
                     keys: entry.start..entry.suffix.start,
                     values: entry.value,
@@ -147,7 +147,7 @@ impl Leaf {
                 let next_head =
                     put_key(&mut with, place.shared_with_next, suffix, next.value.len());
                 let values = next.value.start..next.value.start;
-                let its = Parts {
+                let its = Offsets {
                     heads: next.index..next.index + 1,
                     keys: next.start..next.suffix.end,
                     values,
@@ -160,11 +160,11 @@ impl Leaf {
 
     /// Removes an entry and passes its value to `old`.
     pub fn remove<T>(&mut self, key: &[u8], old: impl FnOnce(&[u8]) -> T) -> Option<T> {
-        let place = self.place(key);
+        let place = self.position(key);
         let entry = place.entry.filter(|_| place.is_there)?;
         let old = old(&self.bytes[entry.value.clone()]);
         let mut with = Vec::new();
-        let mut its = Parts {
+        let mut its = Offsets {
             heads: entry.index..entry.index + 1,
             keys: entry.start..entry.suffix.end,
             values: entry.value.clone(),
@@ -222,7 +222,7 @@ impl Leaf {
             len: (len - first.index) as u32,
         };
         self.splice(
-            Parts {
+            Offsets {
                 heads: first.index..len,
                 keys: first.start..border,
                 values: first.value.start..self.bytes.len(),
@@ -265,7 +265,7 @@ impl Leaf {
     /// Entries per leaf for a merge. A run behind the last key fills leaves completely. A run in
     /// between leaves space in every leaf, since more entries are likely.
     fn most_of_each(&self, run: Run) -> usize {
-        if run.first().is_none_or(|(first, _)| self.place(first).entry.is_none()) {
+        if run.first().is_none_or(|(first, _)| self.position(first).entry.is_none()) {
             return MAX_ENTRIES;
         }
         let entries = self.len as usize + run.len();
@@ -290,13 +290,13 @@ impl Leaf {
     }
 
     /// The empty range behind the last entry.
-    fn end(&self) -> Parts {
+    fn end(&self) -> Offsets {
         let (len, border, end) = (self.len as usize, self.border(), self.bytes.len());
-        Parts { heads: len..len, keys: border..border, values: end..end }
+        Offsets { heads: len..len, keys: border..border, values: end..end }
     }
 
     /// Replaces a range of entries.
-    fn splice(&mut self, its: Parts, heads: &[Head], keys: &[u8], values: &[u8]) {
+    fn splice(&mut self, its: Offsets, heads: &[Head], keys: &[u8], values: &[u8]) {
         self.splice_bytes(its.values, values);
         self.border = (self.border() + keys.len() + size_of_val(heads)
             - its.keys.len()
@@ -357,7 +357,7 @@ impl Leaf {
         Entry { index, shared, start, suffix: at..at + suffix, value: value..value + value_len }
     }
 
-    fn place(&self, key: &[u8]) -> Place {
+    fn position(&self, key: &[u8]) -> Position {
         // The prefix of `key` shared with the last smaller entry, and the byte after it.
         let mut shared = 0;
         let mut next = key.first();
@@ -384,7 +384,12 @@ impl Leaf {
                 // It differs from the previous entry within the prefix shared with `key`: larger.
                 Ordering::Less => {
                     let shared_with_next = entry.shared;
-                    return Place { entry: Some(entry), is_there: false, shared, shared_with_next };
+                    return Position {
+                        entry: Some(entry),
+                        is_there: false,
+                        shared,
+                        shared_with_next,
+                    };
                 }
                 Ordering::Equal => {
                     let suffix = &self.bytes[entry.suffix.clone()];
@@ -396,7 +401,7 @@ impl Leaf {
                     }
                     let shared_with_next = shared + more;
                     if order.is_ge() {
-                        return Place {
+                        return Position {
                             entry: Some(entry),
                             is_there: order.is_eq(),
                             shared,
@@ -409,7 +414,7 @@ impl Leaf {
                 }
             }
         }
-        Place { entry: None, is_there: false, shared, shared_with_next: 0 }
+        Position { entry: None, is_there: false, shared, shared_with_next: 0 }
     }
 }
 
@@ -497,12 +502,12 @@ impl Cursor {
 
     /// Before the first entry `>= key`.
     pub fn before(leaf: &Leaf, key: &[u8]) -> Cursor {
-        Cursor::to(&leaf.place(key), leaf, key)
+        Cursor::to(&leaf.position(key), leaf, key)
     }
 
     /// Before the first entry `> key`.
     pub fn after(leaf: &Leaf, key: &[u8]) -> Cursor {
-        let place = leaf.place(key);
+        let place = leaf.position(key);
         let mut cursor = Cursor::to(&place, leaf, key);
         if place.is_there {
             cursor.advance(leaf);
@@ -510,7 +515,7 @@ impl Cursor {
         cursor
     }
 
-    fn to(place: &Place, leaf: &Leaf, key: &[u8]) -> Cursor {
+    fn to(place: &Position, leaf: &Leaf, key: &[u8]) -> Cursor {
         match &place.entry {
             Some(entry) => Cursor {
                 index: entry.index,

@@ -75,7 +75,7 @@ impl World {
         self.log(BackingCommand::UploadAborted { ino });
         self.attempts += 1;
         let attempt = self.attempts;
-        match self.partition.backing().way_to(self.partition.namespace(), ino, key) {
+        match self.partition.backing().resolve_key_conflict(self.partition.namespace(), ino, key) {
             Some(FlushStep::Evict { occupant, from, to, etag }) => {
                 self.announce(occupant, &to, attempt);
                 self.flights.push(Flight::Copy { ino: occupant, from, to, etag, attempt });
@@ -294,10 +294,10 @@ impl World {
         let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
         let mut owned = BTreeSet::new();
         for (_, _, ino) in self.dentries() {
-            owned.extend(backing.home_key(namespace, ino));
+            owned.extend(backing.object_key(namespace, ino));
         }
         let trashed = self.trashed();
-        owned.extend(trashed.iter().filter_map(|entry| backing.home_key(namespace, entry.ino)));
+        owned.extend(trashed.iter().filter_map(|entry| backing.object_key(namespace, entry.ino)));
         let hidden = trashed.iter().map(|entry| entry.ino).chain(namespace.trash_of(Ino::ROOT));
         for dir in self.directories().into_iter().chain(hidden) {
             owned.extend(backing.prefix_of(namespace, dir));

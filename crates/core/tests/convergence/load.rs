@@ -207,7 +207,11 @@ impl World {
         });
         for ino in inos {
             if !self.truth.contains_key(&ino)
-                && self.partition.backing().home(self.partition.namespace(), ino).is_some()
+                && self
+                    .partition
+                    .backing()
+                    .backing_object(self.partition.namespace(), ino)
+                    .is_some()
             {
                 self.truth.insert(ino, self.home(ino).body.clone());
             }

@@ -2,7 +2,7 @@
 
 use super::world::{Dice, SESSION, Stored, World, names};
 use bytes::Bytes;
-use ebb_core::extent::{Edge, Fill, Source};
+use ebb_core::extent::{ByteOrigin, Edge, Fill};
 use ebb_core::namespace::{trash_name, trashed_name, zero_span};
 use ebb_model::*;
 
@@ -262,7 +262,7 @@ impl World {
         };
         for ino in inos.into_iter().flatten() {
             while self.load_next(ino) {}
-            for (dir, name) in self.partition.backing().unseen_names(ino).to_vec() {
+            for (dir, name) in self.partition.backing().unresolved_links(ino).to_vec() {
                 self.reach(dir);
                 self.resolve(dir, &name);
                 if self.partition.namespace().dentry(dir, &name).is_none() {
@@ -351,25 +351,25 @@ impl World {
     }
 
     pub fn fill(&mut self, ino: Ino, fill: Fill) {
-        let from_home = if fill.home_bytes > 0 {
+        let from_object = if fill.object_bytes > 0 {
             let object = self.home(ino);
-            object.body[..(fill.home_bytes as usize).min(object.body.len())].to_vec()
+            object.body[..(fill.object_bytes as usize).min(object.body.len())].to_vec()
         } else {
             Vec::new()
         };
-        self.stores.insert(ino, from_home);
+        self.stores.insert(ino, from_object);
     }
 
     pub fn home(&self, ino: Ino) -> &Stored {
         let key = self
             .partition
             .backing()
-            .home_key(self.partition.namespace(), ino)
+            .object_key(self.partition.namespace(), ino)
             .expect("bytes of an object have one");
         let object =
             self.bucket.get(&key).unwrap_or_else(|| panic!("the object of {ino} is not at {key}"));
         assert_eq!(
-            self.partition.extents().home(ino).unwrap().etag,
+            self.partition.extents().object(ino).unwrap().etag,
             object.etag,
             "the object at {key} is another"
         );
@@ -381,12 +381,12 @@ impl World {
         let mut content = vec![0; size as usize];
         for segment in self.partition.extents().plan_read(ino, 0..size, size) {
             let range = segment.range.start as usize..segment.range.end as usize;
-            match segment.source {
-                Source::Zero => {}
-                Source::Remote => {
+            match segment.origin {
+                ByteOrigin::Zero => {}
+                ByteOrigin::Remote => {
                     content[range.clone()].copy_from_slice(&self.home(ino).body[range])
                 }
-                Source::Local => {
+                ByteOrigin::Local => {
                     let store = &self.stores[&ino];
                     let end = range.end.min(store.len()).max(range.start);
                     content[range.start..end].copy_from_slice(&store[range.start..end]);

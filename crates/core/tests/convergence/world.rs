@@ -1,6 +1,6 @@
 //! The node, its log, its disk and its bucket.
 
-use ebb_core::backing::{Listed, PageParts};
+use ebb_core::backing::{Listed, PageChanges};
 use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_model::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -80,7 +80,7 @@ pub enum Flight {
         key: String,
         version: Version,
         head: PageHead,
-        parts: PageParts,
+        parts: PageChanges,
     },
     PageDone {
         told: VecDeque<BackingCommand>,

@@ -184,12 +184,12 @@ fn the_loss_of_the_last_unseen_name_takes_the_inode_along() {
     assert!(volume.namespace.remove_installed(Ino::ROOT, &name("a"), stamp, &mut changes));
     assert_eq!(volume.attr(file).nlink, 1);
     changes.clear();
-    volume.namespace.lose_unseen_name(file, &mut changes);
+    volume.namespace.lose_unresolved_link(file, &mut changes);
     assert!(matches!(&changes[..], [Change::Gone { ino, .. }] if *ino == file), "{changes:?}");
     assert_eq!(volume.namespace.check(), Vec::<String>::new());
     let (dir, named) = (volume.dir(Ino::ROOT, "d"), volume.file(Ino::ROOT, "f"));
     for ino in [dir, named, file] {
-        volume.namespace.lose_unseen_name(ino, &mut changes);
+        volume.namespace.lose_unresolved_link(ino, &mut changes);
     }
     assert_eq!((changes.len(), volume.attr(named).nlink, volume.attr(dir).nlink), (1, 1, 2));
 }

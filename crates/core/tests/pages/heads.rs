@@ -139,7 +139,7 @@ fn names_that_come_later_are_marked_too() {
         cold.apply(&Command::Backing(command));
     }
     cold.install(&head, &[], late.concat(), cold.epoch(), LoadProgress::Unchanged);
-    assert_eq!(cold.partition.backing().unseen_names(ino), []);
+    assert_eq!(cold.partition.backing().unresolved_links(ino), []);
     cold.mutate(Mutation::SetAttr {
         ino,
         set: SetAttr { mode: Some(0o600), ..SetAttr::default() },

@@ -80,10 +80,10 @@ fn a_page_tells_all_names_once() {
             break;
         }
         // The inode must not change before all its names are loaded.
-        assert!(!cold.partition.backing().unseen_names(ino).is_empty());
+        assert!(!cold.partition.backing().unresolved_links(ino).is_empty());
     }
     let (backing, namespace) = (cold.partition.backing(), cold.partition.namespace());
-    assert_eq!(backing.unseen_names(ino), []);
+    assert_eq!(backing.unresolved_links(ino), []);
     assert_eq!(namespace.attr(ino).map(|attr| attr.nlink), Ok(NAMES));
     assert_eq!(namespace.primary_name(ino), Some((Ino::ROOT, name(1))));
     assert!((1..=NAMES).all(|number| {

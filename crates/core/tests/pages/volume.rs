@@ -1,5 +1,5 @@
 use ebb_core::backing::{
-    Drafted, Listed, Listing, PageDraft, PageParts, Scope, found_pieces, page_key,
+    Drafted, Listed, Listing, PageChanges, PageDraft, Scope, found_pieces, page_key,
 };
 use ebb_core::partition::Partition;
 use ebb_model::*;
@@ -60,7 +60,7 @@ impl Volume {
     }
 
     /// The page of the root was written, in pieces.
-    pub fn pieces_written(&mut self, version: Version, etag: &str, parts: &PageParts) {
+    pub fn pieces_written(&mut self, version: Version, etag: &str, parts: &PageChanges) {
         let (dir, etag) = (Ino::ROOT, etag.to_owned());
         for command in parts
             .clone()
@@ -147,7 +147,7 @@ pub fn name(number: u32) -> Name {
 pub fn write_page(
     volume: &mut Volume,
     piece_entries: usize,
-) -> (PageHead, Vec<Vec<Installed>>, PageParts) {
+) -> (PageHead, Vec<Vec<Installed>>, PageChanges) {
     let begun =
         BackingCommand::UploadBegun { ino: Ino::ROOT, key: page_key(Ino::ROOT), upload: None };
     volume.apply(&Command::Backing(begun));

@@ -6,7 +6,7 @@ use crate::admin::troubles::Subject;
 use crate::data::store;
 use crate::log::LOG_DIR;
 use bytes::Bytes;
-use ebb_core::backing::{PageState, page_key};
+use ebb_core::backing::{PageStatus, page_key};
 use ebb_core::namespace::Namespace;
 use ebb_core::partition::Partition;
 use ebb_model::*;
@@ -60,7 +60,7 @@ impl Node {
             unforced_operations: log.written().0.saturating_sub(self.durable().0),
             bucket: self.bucket.is_some().then(|| self.describe(self.side_of(ino))),
             object: backing
-                .home(namespace, ino)
+                .backing_object(namespace, ino)
                 .filter(|_| missing != Some(MissingObject::Lost))
                 .map(|(key, home)| ExplainedObject {
                     key,
@@ -83,7 +83,7 @@ impl Node {
         if state.backing().is_lost(ino) {
             return Some(MissingObject::Lost);
         }
-        let etag = state.extents().home(ino)?.etag;
+        let etag = state.extents().object(ino)?.etag;
         self.troubles.has(&Subject::NoObject { ino, etag }).then_some(MissingObject::Removed)
     }
 
@@ -99,7 +99,7 @@ impl Node {
     }
 }
 
-fn explained_page(page: PageState) -> ExplainedPage {
+fn explained_page(page: PageStatus) -> ExplainedPage {
     ExplainedPage {
         key: page_key(page.dir),
         there: page.stored,

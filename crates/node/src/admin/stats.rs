@@ -1,7 +1,7 @@
 //! What a node counts, and what it says of requests that take long.
 
 use crate::Node;
-use ebb_core::extent::{Segment, Source};
+use ebb_core::extent::{ByteOrigin, Segment};
 use ebb_model::*;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -33,12 +33,12 @@ impl Counters {
     pub fn read(&self, plan: &[Segment]) {
         let mut reads = self.reads.get();
         let mut remote = false;
-        for Segment { source, range } in plan {
+        for Segment { origin, range } in plan {
             let bytes = range.end - range.start;
-            match source {
-                Source::Local => reads.cache_bytes += bytes,
-                Source::Zero => reads.zero_bytes += bytes,
-                Source::Remote => {
+            match origin {
+                ByteOrigin::Local => reads.cache_bytes += bytes,
+                ByteOrigin::Zero => reads.zero_bytes += bytes,
+                ByteOrigin::Remote => {
                     reads.bucket_bytes += bytes;
                     remote = true;
                 }

@@ -221,7 +221,7 @@ impl Node {
             Subject::Disk(ino) => !state.extents().is_stored(*ino),
             Subject::Fetched(ino) => is_gone(*ino),
             Subject::NoObject { ino, etag } => {
-                state.extents().home(*ino).is_none_or(|home| home.etag != *etag)
+                state.extents().object(*ino).is_none_or(|home| home.etag != *etag)
             }
             Subject::Content { key, .. } if key.starts_with(".ebb/") => {
                 state.backing().reserved(state.namespace(), key, state.backing().is_loaded())

@@ -96,7 +96,7 @@ impl Node {
     fn mutated(&self, session: SessionId, mutated: Mutated) -> Reply {
         let preceding = match self.options.embedded {
             true => Vec::new(),
-            false => self.replica.ahead().sessions().preceding(
+            false => self.replica.view_without_backing().sessions().preceding(
                 session,
                 self.replica.log().durable(),
                 mutated.index,
@@ -616,7 +616,8 @@ impl Node {
     /// A holder may have closed while the last name was being removed.
     pub(crate) async fn recheck_holders(&self, victim: Option<Ino>) -> Result<(), RpcError> {
         let Some(ino) = victim else { return Ok(()) };
-        let holders = self.replica.ahead().namespace().holders(ino).collect::<Vec<_>>();
+        let holders =
+            self.replica.view_without_backing().namespace().holders(ino).collect::<Vec<_>>();
         for session in holders {
             self.release_orphan(session, ino).await?;
         }
@@ -629,7 +630,7 @@ const MAX_LOST_VERSIONS: u64 = 1 << 32;
 
 /// What of the blocks that a write touches in part is only in the bucket.
 fn in_home(missing: &[Fill]) -> Vec<Range<u64>> {
-    missing.iter().filter(|fill| fill.home_bytes > 0).map(Fill::range).collect()
+    missing.iter().filter(|fill| fill.object_bytes > 0).map(Fill::range).collect()
 }
 
 /// How far a write got.

@@ -5,7 +5,7 @@ use crate::Node;
 use crate::clients::mutate::{Order, Written};
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::latches::{Guard, Mode};
-use ebb_core::extent::Source;
+use ebb_core::extent::ByteOrigin;
 use ebb_model::*;
 use std::ops::Range;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ impl Node {
             let plan = self.replica.view().extents().plan_read(from, wanted, source_bytes);
             let remote: Vec<Range<u64>> = plan
                 .iter()
-                .filter(|part| part.source == Source::Remote)
+                .filter(|part| part.origin == ByteOrigin::Remote)
                 .map(|part| part.range.clone())
                 .collect();
             if !remote.is_empty() {

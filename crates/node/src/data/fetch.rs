@@ -155,7 +155,7 @@ impl Node {
         let state = self.replica.view();
         state
             .extents()
-            .home(ino)
+            .object(ino)
             .filter(|_| !state.extents().is_exposed(ino))
             .map(|home| home.etag.clone())
     }
@@ -195,7 +195,7 @@ impl Node {
     pub(crate) fn read_ahead(self: &Rc<Self>, ino: Ino, wanted: &Range<u64>) {
         self.look_for_walks();
         let Some(valid_bytes) =
-            self.replica.view().extents().home(ino).map(|home| home.valid_bytes)
+            self.replica.view().extents().object(ino).map(|home| home.valid_bytes)
         else {
             return;
         };
@@ -218,14 +218,14 @@ impl Node {
     pub(crate) fn most_ahead_bytes(&self, ino: Ino) -> u64 {
         let line = match &self.downloads.lines[..] {
             [line] => Some(line),
-            lines => self.home_of(ino).map(|(key, ..)| &lines[self.side_of_key(&key).0]),
+            lines => self.object_of(ino).map(|(key, ..)| &lines[self.side_of_key(&key).0]),
         };
         self.options.read_ahead_bytes.min(line.map_or(u64::MAX, Line::ahead_bytes))
     }
 
     /// [`MAX_ATTEMPTS`] are over.
     pub(crate) fn fetched_in_vain(&self, ino: Ino) -> RpcError {
-        let of = self.home_of(ino).map_or_else(|| format!("inode {ino}"), |(key, ..)| key);
+        let of = self.object_of(ino).map_or_else(|| format!("inode {ino}"), |(key, ..)| key);
         let what = format!(
             "what is fetched of {of} is gone before it can be used: the cache is too small, others \
              replace the object all the time, \
@@ -260,7 +260,7 @@ impl Node {
         let absent = {
             let pending = self.downloads.pending.borrow();
             let is_absent =
-                |fill: &Fill| fill.home_bytes > 0 && !pending.contains_key(&(ino, fill.block));
+                |fill: &Fill| fill.object_bytes > 0 && !pending.contains_key(&(ino, fill.block));
             extent::runs(fills.into_iter().filter(is_absent).map(|fill| fill.block))
         };
         for piece in absent.into_iter().flat_map(|run| pieces(run, request_bytes / BLOCK_BYTES)) {
@@ -272,7 +272,7 @@ impl Node {
     /// last looked at.
     fn with_whole_spans(&self, ino: Ino, range: &Range<u64>) -> Range<u64> {
         let key =
-            if self.troubles.is_empty() { None } else { self.home_of(ino).map(|(key, ..)| key) };
+            if self.troubles.is_empty() { None } else { self.object_of(ino).map(|(key, ..)| key) };
         let is_met = |span: &Range<u64>| {
             span.start < range.end
                 && range.start < span.end
@@ -308,13 +308,13 @@ impl Node {
         blocks: Range<u64>,
         arrived: oneshot::Sender<Piece>,
     ) -> Result<(), RpcError> {
-        let Some((key, ..)) = self.home_of(ino) else { return Ok(()) };
+        let Some((key, ..)) = self.object_of(ino) else { return Ok(()) };
         // Also with what is here of a span, or it could not be checked.
         let range =
             self.with_whole_spans(ino, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
         let room =
             self.downloads.buffers[self.side_of_key(&key).0].take(range.end - range.start).await;
-        let Some((key, etag, valid_bytes)) = self.home_of(ino) else { return Ok(()) };
+        let Some((key, etag, valid_bytes)) = self.object_of(ino) else { return Ok(()) };
         let first_byte = range.start;
         let range = first_byte..range.end.min(valid_bytes);
         if range.is_empty() {
@@ -356,7 +356,7 @@ impl Node {
         self.reserve_clean(data.len() as u64).await?;
         // All of it will come.
         let end = |node: &Node| {
-            node.home_of(ino)
+            node.object_of(ino)
                 .map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.place(ino).size_bytes))
         };
         let mut _guard = self.latches.hold(ino, Mode::Shared).await;
@@ -368,7 +368,7 @@ impl Node {
         let blocks = first..first + (data.len() as u64).div_ceil(BLOCK_BYTES);
         let fills = {
             let state = self.replica.view();
-            match state.extents().home(ino) {
+            match state.extents().object(ino) {
                 // Of another content than was asked for: whoever waits plans again.
                 Some(home) if home.etag == etag.0 => state.extents().fills(ino, blocks),
                 _ => return Ok(()),
@@ -377,8 +377,9 @@ impl Node {
         // Some may have become holes meanwhile, and stay so. Of some more may count by now than was
         // asked for.
         let came = first_byte + data.len() as u64;
-        let is_whole =
-            |fill: &Fill| fill.home_bytes > 0 && fill.block * BLOCK_BYTES + fill.home_bytes <= came;
+        let is_whole = |fill: &Fill| {
+            fill.object_bytes > 0 && fill.block * BLOCK_BYTES + fill.object_bytes <= came
+        };
         let fills: Vec<_> = fills.into_iter().filter(is_whole).collect();
         let place = self.make_room(ino, end(self)).await?;
         let mut at = 0;
@@ -391,7 +392,7 @@ impl Node {
             let content = content_of(data, first, &fills[at..at + run]);
             // What came of a block is all of it that counts, or the rest is cut off.
             let is_all =
-                |fill: &Fill| fill.home_bytes == BLOCK_BYTES.min(came - fill.block * BLOCK_BYTES);
+                |fill: &Fill| fill.object_bytes == BLOCK_BYTES.min(came - fill.block * BLOCK_BYTES);
             let sum = |(fill, content): (&Fill, &[u8])| match is_all(fill) {
                 true => known[(fill.block - first) as usize],
                 false => ebb_format::crc32c(content),
@@ -431,10 +432,10 @@ impl Node {
     }
 
     /// The object that a file's absent bytes are read from: key, tag, bytes that count.
-    pub(crate) fn home_of(&self, ino: Ino) -> Option<(String, ETag, u64)> {
+    pub(crate) fn object_of(&self, ino: Ino) -> Option<(String, ETag, u64)> {
         let state = self.replica.view();
-        let home = state.extents().home(ino)?;
-        let key = state.backing().home_key(state.namespace(), ino)?;
+        let home = state.extents().object(ino)?;
+        let key = state.backing().object_key(state.namespace(), ino)?;
         Some((key, ETag(home.etag.clone()), home.valid_bytes))
     }
 
@@ -506,7 +507,7 @@ fn pieces(run: Range<u64>, most: u64) -> Vec<Range<u64>> {
 /// The bytes of a run of fills, each padded with zeros to a whole block.
 fn content_of(data: &Bytes, first: u64, fills: &[Fill]) -> Bytes {
     let start = ((fills[0].block - first) * BLOCK_BYTES) as usize;
-    let whole = fills.iter().all(|fill| fill.home_bytes == BLOCK_BYTES);
+    let whole = fills.iter().all(|fill| fill.object_bytes == BLOCK_BYTES);
     let len_bytes = fills.len() * BLOCK_BYTES as usize;
     if whole && start + len_bytes <= data.len() {
         return data.slice(start..start + len_bytes);
@@ -514,7 +515,7 @@ fn content_of(data: &Bytes, first: u64, fills: &[Fill]) -> Bytes {
     let mut content = BytesMut::with_capacity(len_bytes);
     for (done, fill) in (1..).zip(fills) {
         let from = ((fill.block - first) * BLOCK_BYTES) as usize;
-        let end = (from + fill.home_bytes as usize).min(data.len());
+        let end = (from + fill.object_bytes as usize).min(data.len());
         content.extend_from_slice(&data[from.min(end)..end]);
         content.resize(done * BLOCK_BYTES as usize, 0);
     }

@@ -14,7 +14,7 @@ use crate::Node;
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::data::store::Place;
 use crate::latches::Mode;
-use ebb_core::extent::{BlockRuns, Source};
+use ebb_core::extent::{BlockRuns, ByteOrigin};
 use ebb_model::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -254,7 +254,7 @@ impl Node {
     pub(crate) async fn show_length(&self, ino: Ino) -> Result<(), RpcError> {
         // Asked between a command and its answer, which the bucket's side is not to keep waiting.
         // Of a file that has gone meanwhile nothing is shown.
-        let is_exposed = self.replica.ahead().extents().is_exposed(ino);
+        let is_exposed = self.replica.view_without_backing().extents().is_exposed(ino);
         if !is_exposed && !self.loans.is_lent(ino) {
             return Ok(());
         }
@@ -362,7 +362,7 @@ impl Node {
     fn missing(&self, ino: Ino, size_bytes: u64) -> Vec<Range<u64>> {
         let plan = self.replica.view().extents().plan_read(ino, 0..size_bytes, size_bytes);
         plan.into_iter()
-            .filter(|part| part.source == Source::Remote)
+            .filter(|part| part.origin == ByteOrigin::Remote)
             .map(|part| part.range)
             .collect()
     }

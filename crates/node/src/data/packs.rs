@@ -266,7 +266,7 @@ impl Node {
     /// What was set aside goes, unless the file is there. What a log has that has failed the next
     /// start finds out.
     pub(crate) fn vacate_unless_used(&self, ino: Ino, reserved: &Reserved) {
-        if self.replica.ahead().extents().packed(ino) != Some(reserved.range)
+        if self.replica.view_without_backing().extents().packed(ino) != Some(reserved.range)
             && self.expect_log().is_ok()
         {
             self.store.vacate(reserved.range, self.replica.log().written());

@@ -6,7 +6,7 @@ use crate::admin::troubles::Subject;
 use crate::data::fetch::{MAX_ATTEMPTS, Piece};
 use crate::latches::Mode;
 use bytes::{Bytes, BytesMut};
-use ebb_core::extent::{Block, Segment, Source};
+use ebb_core::extent::{Block, ByteOrigin, Segment};
 use ebb_model::*;
 use ebb_ports::DiskError;
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl Node {
             }
             let remote = plan
                 .iter()
-                .filter(|part| part.source == Source::Remote)
+                .filter(|part| part.origin == ByteOrigin::Remote)
                 .map(|part| part.range.clone());
             let remote: Vec<Range<u64>> =
                 remote.filter(|range| self.fetched(ino, range, &pieces).is_none()).collect();
@@ -94,10 +94,10 @@ impl Node {
             let end = plan.last().map_or(first.range.end, |last| last.range.end);
             return self.read_local(ino, &(first.range.start..end)).await;
         }
-        if let [Segment { source: Source::Local, range }] = plan {
+        if let [Segment { origin: ByteOrigin::Local, range }] = plan {
             return self.read_local(ino, range).await;
         }
-        if let [Segment { source: Source::Remote, range }] = plan
+        if let [Segment { origin: ByteOrigin::Remote, range }] = plan
             && let Some([data]) = self.fetched(ino, range, pieces).as_deref()
         {
             return Ok(Some(data.clone()));
@@ -106,15 +106,15 @@ impl Node {
             plan.iter().map(|part| part.range.end - part.range.start).sum::<u64>() as usize;
         let mut data = BytesMut::with_capacity(len_bytes);
         for part in plan {
-            match part.source {
-                Source::Zero => {
+            match part.origin {
+                ByteOrigin::Zero => {
                     data.resize(data.len() + (part.range.end - part.range.start) as usize, 0)
                 }
-                Source::Local => match self.read_local(ino, &part.range).await? {
+                ByteOrigin::Local => match self.read_local(ino, &part.range).await? {
                     Some(bytes) => data.extend_from_slice(&bytes),
                     None => return Ok(None),
                 },
-                Source::Remote => match self.fetched(ino, &part.range, pieces) {
+                ByteOrigin::Remote => match self.fetched(ino, &part.range, pieces) {
                     Some(parts) => parts.iter().for_each(|bytes| data.extend_from_slice(bytes)),
                     None => return Ok(None),
                 },

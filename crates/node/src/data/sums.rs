@@ -6,7 +6,7 @@ use crate::buckets::ask::Damage;
 use crate::data::store::Place;
 use crate::latches::Mode;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
-use ebb_core::extent::{self, Block, Segment, Source};
+use ebb_core::extent::{self, Block, ByteOrigin, Segment};
 use ebb_format::sums::Sums;
 use ebb_model::*;
 use ebb_ports::ETag;
@@ -29,7 +29,7 @@ impl Node {
         // An upload that has just ended may have let go of blocks whose bytes are here still.
         let left = state.extents().missing_for_write(ino, offset, len_bytes);
         let has_zeros =
-            |block: u64| !left.iter().any(|fill| fill.block == block && fill.home_bytes > 0);
+            |block: u64| !left.iter().any(|fill| fill.block == block && fill.object_bytes > 0);
         let sum_of = |block: u64| {
             let start = block * BLOCK_BYTES;
             let written = offset.max(start)..(offset + len_bytes).min(start + BLOCK_BYTES);
@@ -60,7 +60,7 @@ impl Node {
         let state = self.replica.view();
         state
             .extents()
-            .home(ino)
+            .object(ino)
             .filter(|home| home.etag == etag.0 && range.end <= home.valid_bytes)?;
         let clean_sum =
             |block: u64| state.extents().block(ino, block).filter(|known| !known.dirty)?.sum;
@@ -266,7 +266,7 @@ impl Node {
     ) -> Result<(), RpcError> {
         let mut sums = Vec::new();
         let version = self.replica.view().version();
-        for part in plan.iter().filter(|part| part.source == Source::Local) {
+        for part in plan.iter().filter(|part| part.origin == ByteOrigin::Local) {
             for block in part.range.start / BLOCK_BYTES..part.range.end.div_ceil(BLOCK_BYTES) {
                 let known = self.replica.view().extents().block(ino, block);
                 let void =

@@ -5,7 +5,7 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
-use ebb_core::extent::Source;
+use ebb_core::extent::ByteOrigin;
 use ebb_model::*;
 use std::ops::Range;
 use std::rc::Rc;
@@ -60,7 +60,7 @@ impl Node {
         let plan = state.extents().plan_read(ino, wanted.clone(), size);
         Ok(plan
             .into_iter()
-            .filter(|part| part.source == Source::Remote)
+            .filter(|part| part.origin == ByteOrigin::Remote)
             .map(|part| part.range)
             .collect())
     }

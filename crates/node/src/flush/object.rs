@@ -57,7 +57,8 @@ impl Node {
         key: &str,
         nested: BucketError,
     ) -> Result<(), FlushError> {
-        let next = |state: &Partition| state.backing().way_to(state.namespace(), ino, key);
+        let next =
+            |state: &Partition| state.backing().resolve_key_conflict(state.namespace(), ino, key);
         let step = next(&self.replica.view());
         match &step {
             Some(FlushStep::Evict { occupant, from, to, etag }) => {
@@ -240,7 +241,8 @@ impl Node {
 
     async fn keep_beside(&self, key: &str, found: &ObjectMeta) -> Result<(), BucketError> {
         for number in 1..=MAX_ASIDE {
-            let aside = &keys::aside(key, ebb_format::crc32c(found.etag.0.as_bytes()), number);
+            let aside =
+                &keys::conflict_key(key, ebb_format::crc32c(found.etag.0.as_bytes()), number);
             if let Some(there) = self.there(aside).await? {
                 if self.is_copy((key, found), (aside, &there)).await? {
                     return self.abort_unheard(aside, None).await;

@@ -36,7 +36,7 @@ struct Upload {
 pub enum Kept {
     Bytes(Bytes),
     /// As in the object that is the file's home.
-    InHome,
+    InObject,
 }
 
 /// Whether another block can be set aside.
@@ -171,7 +171,7 @@ impl Node {
                 let start = block * BLOCK_BYTES;
                 self.read_local(ino, &(start..start + BLOCK_BYTES)).await?.map(Kept::Bytes)
             }
-            Room::Free => Some(Kept::InHome),
+            Room::Free => Some(Kept::InObject),
         };
         let mut uploads = self.flusher.preserved.uploads.borrow_mut();
         let Some(upload) = uploads.get_mut(&ino) else { return Ok(false) };

@@ -101,7 +101,7 @@ impl Node {
         if said.sums.are_all_known() {
             return Some(said);
         }
-        let home = self.sums_of_home(ino).await;
+        let home = self.sums_of_object(ino).await;
         self.said_of(ino, len_bytes, home).filter(|said| said.sums.is_any_known())
     }
 
@@ -112,8 +112,8 @@ impl Node {
         Some(Said { sums, ..now })
     }
 
-    async fn sums_of_home(&self, ino: Ino) -> Option<(ETag, Sums)> {
-        let (key, etag, _) = self.home_of(ino)?;
+    async fn sums_of_object(&self, ino: Ino) -> Option<(ETag, Sums)> {
+        let (key, etag, _) = self.object_of(ino)?;
         let meta = self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await.ok()?;
         let sums = Sums::decode(&meta.tags, meta.len_bytes)?;
         (meta.etag == etag).then_some((etag, sums))
@@ -128,7 +128,7 @@ impl Node {
         if extents.is_exposed(ino) {
             return None;
         }
-        let now = extents.home(ino);
+        let now = extents.object(ino);
         let valid_bytes = now.as_ref().map_or(0, |now| now.valid_bytes);
         let is_zero =
             |block: u64| block * BLOCK_BYTES >= valid_bytes || extents.is_hole(ino, block);
@@ -154,7 +154,7 @@ impl Node {
                 is_absent(span) || self.sum_of_cached(ino, etag, span) == Some(sum)
             };
             sums.take_over(of_home, |span, sum| {
-                extents.is_as_in_home(ino, span.clone()) && is_right(span, sum)
+                extents.is_as_in_object(ino, span.clone()) && is_right(span, sum)
             });
         }
         Some(Said { sums, home, known })

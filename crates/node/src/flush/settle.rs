@@ -117,7 +117,7 @@ impl Node {
     /// The object may be what the file was before that began.
     fn was_there(&self, ino: Ino, key: &str, there: &ObjectMeta) -> bool {
         let is_home =
-            self.home_of(ino).is_some_and(|(home, etag, _)| home == key && etag == there.etag);
+            self.object_of(ino).is_some_and(|(home, etag, _)| home == key && etag == there.etag);
         is_home || self.replica.view().backing().is_to_be_deleted(key)
     }
 
@@ -167,7 +167,7 @@ impl Node {
             let state = self.replica.view();
             match state
                 .backing()
-                .home(state.namespace(), ino)
+                .backing_object(state.namespace(), ino)
                 .filter(|(_, home)| home.etag == *from)
             {
                 Some((key, home)) => (key, Some(home.len_bytes)),

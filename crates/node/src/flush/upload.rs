@@ -11,7 +11,7 @@ use crate::{Node, Planted};
 use bytes::{Bytes, BytesMut};
 use ebb_core::backing::FlushStep;
 use ebb_core::backing::keys::EARLY;
-use ebb_core::extent::{Segment, Source};
+use ebb_core::extent::{ByteOrigin, Segment};
 use ebb_format::object::{ObjectOf, object_tag, object_tags};
 use ebb_format::sums::{self, Sums};
 use ebb_model::*;
@@ -142,7 +142,7 @@ impl Node {
                 if let FlushError::Bucket(
                     cause @ (BucketError::Precondition { .. } | BucketError::NotFound { .. }),
                 ) = &error
-                    && let Some((key, etag, _)) = self.home_of(ino)
+                    && let Some((key, etag, _)) = self.object_of(ino)
                     && self.object_changed(ino, &key, &etag, cause.clone()).await.is_ok()
                 {
                     return Err(FlushError::Later);
@@ -481,9 +481,9 @@ impl Node {
         {
             return None;
         }
-        let home = self.home_of(ino).filter(|(home, ..)| {
+        let home = self.object_of(ino).filter(|(home, ..)| {
             self.side_of_key(home) == side
-                && self.replica.view().extents().is_as_in_home(ino, range.clone())
+                && self.replica.view().extents().is_as_in_object(ino, range.clone())
         });
         match home {
             Some((home, etag, _)) => Some(Piece { key: home, etag, range: range.clone() }),
@@ -582,19 +582,19 @@ impl Node {
             self.sum_void(ino, &plan, |_, _| true).await?;
         }
         let mut data = BytesMut::with_capacity((range.end - range.start) as usize);
-        for Segment { source, range: part } in plan {
-            match source {
-                Source::Zero | Source::Local if exposed => {
+        for Segment { origin, range: part } in plan {
+            match origin {
+                ByteOrigin::Zero | ByteOrigin::Local if exposed => {
                     data.extend_from_slice(&self.read_compared(ino, &part).await?)
                 }
-                Source::Zero => data.resize(data.len() + (part.end - part.start) as usize, 0),
-                Source::Local => match self.read_local(ino, &part).await? {
+                ByteOrigin::Zero => data.resize(data.len() + (part.end - part.start) as usize, 0),
+                ByteOrigin::Local => match self.read_local(ino, &part).await? {
                     Some(bytes) => data.extend_from_slice(&bytes),
                     // A clean block was damaged and dropped: the next cycle fetches it.
                     None => return Err(FlushError::Later),
                 },
-                Source::Remote => {
-                    let Some((key, etag, _)) = self.home_of(ino) else {
+                ByteOrigin::Remote => {
+                    let Some((key, etag, _)) = self.object_of(ino) else {
                         return Err(FlushError::Later);
                     };
                     data.extend_from_slice(&self.get_range(&key, part, &etag).await?);
@@ -617,8 +617,8 @@ impl Node {
             match kept {
                 Kept::Bytes(kept) => into
                     .copy_from_slice(&kept[(start - block * BLOCK_BYTES) as usize..][..into.len()]),
-                Kept::InHome => {
-                    let Some((key, etag, valid_bytes)) = self.home_of(ino) else {
+                Kept::InObject => {
+                    let Some((key, etag, valid_bytes)) = self.object_of(ino) else {
                         return Err(FlushError::Later);
                     };
                     let held = (end.min(valid_bytes).max(start) - start) as usize;

@@ -11,7 +11,7 @@ use crate::names::pages::LOAD_PIECES;
 use crate::names::questions::{MOST_AGE, Page, list};
 use crate::readahead::traversals::Look;
 use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope};
-use ebb_core::backing::{are_agreed, end_of_part, page_key, pieces_of_listing, pieces_of_name};
+use ebb_core::backing::{are_agreed, end_of_batch, page_key, pieces_of_listing, pieces_of_name};
 use ebb_format::page::Head;
 use ebb_model::*;
 use ebb_ports::{BucketError, PortFuture};
@@ -154,7 +154,7 @@ impl Node {
             self.revalidation.asked_for(dir, began);
         }
         let end = |part: &Part| {
-            end_of_part(
+            end_of_batch(
                 &head.as_ref()?.0,
                 &prefix,
                 after.as_deref(),
@@ -295,12 +295,12 @@ impl Node {
     /// Looks up every name of an inode, which must all be known before it is changed.
     pub(crate) async fn see_all_names(&self, ino: Ino) -> Result<(), RpcError> {
         loop {
-            let unseen = self.replica.view().backing().unseen_names(ino).first().cloned();
+            let unseen = self.replica.view().backing().unresolved_links(ino).first().cloned();
             let Some((dir, name)) = unseen else { return Ok(()) };
             if Box::pin(self.bring_in(dir)).await? {
                 self.resolve(dir, &name).await?;
             }
-            let still = self.replica.view().backing().unseen_names(ino).first().cloned();
+            let still = self.replica.view().backing().unresolved_links(ino).first().cloned();
             if still == Some((dir, name.clone())) {
                 // The record tells of a name that is not there, or is another inode by now.
                 self.commit_stamped(|_, stamp| {

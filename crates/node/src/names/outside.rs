@@ -104,7 +104,7 @@ impl Node {
         }
         self.upload_ended(ino).await?;
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
-        match self.home_of(ino) {
+        match self.object_of(ino) {
             // Moved or uploaded meanwhile: the home names another object or key by now.
             Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}
             _ => return Ok(()),

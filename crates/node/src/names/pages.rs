@@ -260,7 +260,7 @@ fn unknown(error: ebb_format::FormatError) -> Damage {
 mod tests {
     use super::*;
     use crate::Options;
-    use ebb_core::backing::PageParts;
+    use ebb_core::backing::PageChanges;
     use ebb_format::record::{self, GroupId, Payload, Position, RecordHeader, Term};
     use ebb_format::segment::Generation;
 
@@ -272,7 +272,7 @@ mod tests {
         let pieces: Vec<PagePiece> = (0..5000)
             .map(|at| PagePiece { first: name(at), id: u64::MAX, entries: u32::MAX })
             .collect();
-        let mut parts = PageParts::default();
+        let mut parts = PageChanges::default();
         parts.gone = (2500..7500).map(name).collect();
         parts.written.clone_from(&pieces);
         let most = Options::default().record_pieces;

@@ -131,9 +131,9 @@ impl Walk {
         let is_near = |other: Link| {
             at.parent == other.parent && at.cookie.0.abs_diff(other.cookie.0) <= SLACK_ENTRIES
         };
-        let is_behind = self.run < YOUNG_RUN && is_near(self.back_at);
+        let has_deferred = self.run < YOUNG_RUN && is_near(self.back_at);
         is_near(self.at)
-            || is_behind
+            || has_deferred
             || self.across == Some(file)
             || self.ahead.iter().any(|asked| asked.file == file)
     }
@@ -251,7 +251,7 @@ fn files_beyond(
 /// What the bucket has of a file.
 fn stored_bytes(file: Ino, tree: &Tree) -> u64 {
     let size = tree.state.namespace().attr(file).map_or(0, |attr| attr.size_bytes);
-    tree.state.extents().home(file).map_or(0, |home| home.valid_bytes.min(size))
+    tree.state.extents().object(file).map_or(0, |home| home.valid_bytes.min(size))
 }
 
 impl Node {

@@ -9,7 +9,9 @@
 use crate::buckets::ask::MAX_DAMAGED;
 use crate::names::listings::LIST_LIMIT;
 use crate::names::pages::{LARGE_PAGE_BYTES, decode_piece};
-use ebb_core::backing::{Claimed, ClaimedPage, Owner, Reserved, Standing, page_key, piece_key};
+use ebb_core::backing::{
+    ExpectedObject, ExpectedPage, Owner, Reserved, Standing, page_key, piece_key,
+};
 use ebb_core::partition::Partition;
 use ebb_format::page;
 use ebb_model::*;
@@ -75,7 +77,7 @@ impl<'a> Comparison<'a> {
             None => {
                 let nameless = {
                     let state = self.state();
-                    state.backing().claimed_without_name(state.namespace())
+                    state.backing().expected_orphan_objects(state.namespace())
                 };
                 report.add(self.objects(nameless).await?);
                 FsckPoint::Reserved { after: String::new() }
@@ -114,10 +116,10 @@ impl<'a> Comparison<'a> {
                     let ListEntry::Object { key, etag, len_bytes, .. } = entry else { continue };
                     match state.backing().owner_listed(state.namespace(), dir, &key) {
                         Owner::File(ino) => {
-                            let there = Claimed { ino, key, etag: etag.0, len_bytes };
+                            let there = ExpectedObject { ino, key, etag: etag.0, len_bytes };
                             if state
                                 .backing()
-                                .claimed(state.namespace(), ino)
+                                .expected_object(state.namespace(), ino)
                                 .is_some_and(|claimed| claimed == there)
                             {
                                 proved.insert(ino);
@@ -135,7 +137,7 @@ impl<'a> Comparison<'a> {
         report.objects += proved.len() as u64;
         let doubtful = {
             let state = self.state();
-            state.backing().claimed_in(state.namespace(), dir, &proved)
+            state.backing().expected_objects_in(state.namespace(), dir, &proved)
         };
         report.add(self.objects(doubtful).await?);
         report.others.extend(self.added(dir, added).await?);
@@ -144,12 +146,12 @@ impl<'a> Comparison<'a> {
     }
 
     /// Asks for each of these objects by itself.
-    async fn objects(&self, claimed: Vec<Claimed>) -> Result<FsckReport, BucketError> {
+    async fn objects(&self, claimed: Vec<ExpectedObject>) -> Result<FsckReport, BucketError> {
         sum(stream::iter(claimed).map(|claimed| self.object(claimed)).buffered(OBJECTS_AT_ONCE))
             .await
     }
 
-    async fn object(&self, claimed: Claimed) -> Result<FsckReport, BucketError> {
+    async fn object(&self, claimed: ExpectedObject) -> Result<FsckReport, BucketError> {
         let mut report = FsckReport::default();
         let found = match self.ask(0, || self.bucket.head(&claimed.key)).await {
             Ok(meta) => Some((meta.etag.0, meta.len_bytes)),
@@ -157,10 +159,12 @@ impl<'a> Comparison<'a> {
             Err(error) => return Err(error),
         };
         let state = self.state();
-        if state.backing().claimed(state.namespace(), claimed.ino).as_ref() != Some(&claimed) {
+        if state.backing().expected_object(state.namespace(), claimed.ino).as_ref()
+            != Some(&claimed)
+        {
             return Ok(report);
         }
-        let Claimed { ino, key, etag, len_bytes } = &claimed;
+        let ExpectedObject { ino, key, etag, len_bytes } = &claimed;
         let (file, key) = (super::named(&state, *ino), shown_path(key.as_bytes()));
         match found {
             Some((found, len)) if found == *etag && len == *len_bytes => report.objects += 1,
@@ -223,13 +227,13 @@ impl<'a> Comparison<'a> {
 
     pub async fn page(&self, dir: Ino) -> Result<FsckReport, BucketError> {
         let mut report = FsckReport::default();
-        let Some(claimed) = self.state().backing().claimed_page(dir) else { return Ok(report) };
+        let Some(claimed) = self.state().backing().expected_page(dir) else { return Ok(report) };
         let found = self.read_page(dir).await?;
         let state = self.state();
-        if state.backing().claimed_page(dir).as_ref() != Some(&claimed) {
+        if state.backing().expected_page(dir).as_ref() != Some(&claimed) {
             return Ok(report);
         }
-        let ClaimedPage { etag, is_dirty } = claimed;
+        let ExpectedPage { etag, is_dirty } = claimed;
         let (dir_is, key) = (super::named(&state, dir), page_key(dir));
         let wrong = match (found, etag) {
             (None, Some(_)) if !is_dirty => "is gone from the bucket".to_owned(),
@@ -330,7 +334,7 @@ impl<'a> Comparison<'a> {
             let is_loaded = state.backing().is_loaded();
             for entry in &page.entries {
                 match state.backing().reserved(state.namespace(), entry.key(), is_loaded) {
-                    Reserved::Held => {}
+                    Reserved::Referenced => {}
                     Reserved::Undecided => report.undecided += 1,
                     Reserved::Unreferenced | Reserved::Foreign => {
                         doubtful.push(entry.key().to_owned())
@@ -354,7 +358,7 @@ impl<'a> Comparison<'a> {
         let state = self.state();
         let shown = shown_path(key.as_bytes());
         match state.backing().reserved(state.namespace(), &key, state.backing().is_loaded()) {
-            Reserved::Held => {}
+            Reserved::Referenced => {}
             Reserved::Undecided => report.undecided += 1,
             Reserved::Unreferenced => {
                 report.repairable(

@@ -9,7 +9,7 @@ use crate::latches::Mode;
 use crate::log::Damage;
 use crate::replica::refusal;
 use ebb_core::backing::Reserved;
-use ebb_core::extent::Source;
+use ebb_core::extent::ByteOrigin;
 use ebb_core::partition::Partition;
 use ebb_format::object;
 use ebb_model::*;
@@ -92,7 +92,7 @@ impl Node {
     async fn object_is_due(&self, ino: Ino) -> Result<bool, RpcError> {
         let claimed = {
             let state = self.replica.view();
-            state.backing().claimed(state.namespace(), ino)
+            state.backing().expected_object(state.namespace(), ino)
         };
         let Some(claimed) = claimed else { return Ok(false) };
         match self.bucket_retry("head", &claimed.key, 0, || self.bucket().head(&claimed.key)).await
@@ -125,7 +125,7 @@ impl Node {
 
     /// Whether the directory's page is not what it should be, and all is known to write it anew.
     async fn page_is_due(&self, dir: Ino) -> Result<bool, RpcError> {
-        if !self.is_complete(dir) || self.replica.view().backing().claimed_page(dir).is_none() {
+        if !self.is_complete(dir) || self.replica.view().backing().expected_page(dir).is_none() {
             return Ok(false);
         }
         let state = || self.replica.view();
@@ -236,7 +236,7 @@ impl Node {
                  have",
             ));
         }
-        if self.bucket.is_none() || self.home_of(ino).is_none() {
+        if self.bucket.is_none() || self.object_of(ino).is_none() {
             return Err(denied("it never was in the bucket: there is nothing to roll back to"));
         }
         self.check_writes()?;
@@ -244,7 +244,7 @@ impl Node {
         let mut backoff = Backoff::default();
         loop {
             self.upload_ended(ino).await?;
-            let Some((key, etag, _)) = self.home_of(ino) else {
+            let Some((key, etag, _)) = self.object_of(ino) else {
                 return Err(FsError::NotFound.into());
             };
             let meta = match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
@@ -275,7 +275,7 @@ impl Node {
                 });
             }
             let rolled_back = self.commit_stamped(|state, stamp| {
-                let claimed = state.backing().claimed(state.namespace(), ino);
+                let claimed = state.backing().expected_object(state.namespace(), ino);
                 // Written or moved meanwhile.
                 if claimed.is_none_or(|claimed| claimed.key != key || claimed.etag != etag.0) {
                     return Err(RpcError::Retry);
@@ -326,7 +326,7 @@ pub(super) fn missing(state: &Partition, ino: Ino) -> u64 {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     let plan = state.extents().plan_read(ino, 0..size_bytes, size_bytes);
     plan.into_iter()
-        .filter(|part| part.source == Source::Remote)
+        .filter(|part| part.origin == ByteOrigin::Remote)
         .map(|part| part.range.end - part.range.start)
         .sum()
 }

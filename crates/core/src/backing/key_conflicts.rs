@@ -12,7 +12,12 @@ use std::ops::Bound;
 impl Backing {
     /// The step required before an object is written to `key` for `ino`, after the store refused
     /// the key because of a key above or below it. `None`: no object of this volume conflicts.
-    pub fn way_to(&self, namespace: &Namespace, ino: Ino, key: &str) -> Option<FlushStep> {
+    pub fn resolve_key_conflict(
+        &self,
+        namespace: &Namespace,
+        ino: Ino,
+        key: &str,
+    ) -> Option<FlushStep> {
         let above = || key.match_indices('/').map(|(at, _)| &key[..at]);
         let below = (!key.ends_with('/')).then(|| format!("{key}/"));
         let is_below = |other: &str| below.as_ref().is_some_and(|below| other.starts_with(below));
@@ -27,16 +32,16 @@ impl Backing {
             return Some(FlushStep::AwaitUpload { ino: *other });
         }
         if let Some((from, occupant)) =
-            above().find_map(|above| Some((above, self.homes.get(&above.to_owned())?)))
+            above().find_map(|above| Some((above, self.explicit_keys.get(&above.to_owned())?)))
         {
-            return self.aside(occupant, from);
+            return self.move_aside(occupant, from);
         }
-        if let Some((from, occupant)) = first_below(&self.homes, below.as_ref()) {
+        if let Some((from, occupant)) = first_below(&self.explicit_keys, below.as_ref()) {
             // The refused file moves aside first: the conflicting one may wait for that, and
             // otherwise moves by itself.
-            return match self.home_before(ino).filter(|home| *home != keys::waiting_key(ino)) {
-                Some(own) => self.aside(ino, &own),
-                None => self.aside(occupant, &from),
+            return match self.explicit_key(ino).filter(|object| *object != keys::waiting_key(ino)) {
+                Some(own) => self.move_aside(ino, &own),
+                None => self.move_aside(occupant, &from),
             };
         }
         if let Some((key, _)) = first_below(&self.deletes, below.as_ref()) {
@@ -61,7 +66,7 @@ impl Backing {
     }
 
     /// Copies an object to its temporary key.
-    fn aside(&self, occupant: Ino, from: &str) -> Option<FlushStep> {
+    fn move_aside(&self, occupant: Ino, from: &str) -> Option<FlushStep> {
         self.evict(occupant, from, keys::waiting_key(occupant))
     }
 }

@@ -2,7 +2,7 @@
 //! that the bucket never received.
 
 use super::*;
-use crate::extent::{Extents, Source};
+use crate::extent::{ByteOrigin, Extents};
 
 impl Backing {
     /// Whether every byte of a file with an object is cached, so it can be sent without the object.
@@ -11,8 +11,8 @@ impl Backing {
         let plan = extents.plan_read(ino, 0..attr.size_bytes, attr.size_bytes);
         let is_named = namespace.inode(ino).is_some_and(|inode| inode.first.is_some());
         is_named
-            && self.claimed(namespace, ino).is_some()
-            && plan.iter().all(|part| part.source != Source::Remote)
+            && self.expected_object(namespace, ino).is_some()
+            && plan.iter().all(|segment| segment.origin != ByteOrigin::Remote)
     }
 
     pub(super) fn send_again(
@@ -49,13 +49,13 @@ impl Backing {
         (len_bytes, modified): (u64, Time),
         stamp: Stamp,
     ) -> Vec<Ino> {
-        if self.claimed(namespace, ino).is_none() {
+        if self.expected_object(namespace, ino).is_none() {
             return Vec::new();
         }
         self.change_file(ino, |file| {
-            if let Some(home) = &mut file.home {
-                home.etag = etag.into();
-                home.len_bytes = len_bytes;
+            if let Some(object) = &mut file.object {
+                object.etag = etag.into();
+                object.len_bytes = len_bytes;
             }
             // A pending move of the object remains.
             file.dirty = file

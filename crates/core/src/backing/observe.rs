@@ -36,12 +36,12 @@ impl Backing {
         match inode.as_ref().map(|inode| inode.attr.kind) {
             Some(FileKind::Directory) => self.directory_linked(namespace, ino, stamp),
             Some(FileKind::Regular) if self.files.contains_key(&ino) => {
-                if let Some(key) = self.home_before(ino) {
-                    self.rehome(namespace, ino, key, Some(stamp.time));
+                if let Some(key) = self.explicit_key(ino) {
+                    self.set_object_key(namespace, ino, key, Some(stamp.time));
                 } else if self
                     .files
                     .get(&ino)
-                    .is_some_and(|file| file.home.is_none() && file.dirty.is_none())
+                    .is_some_and(|file| file.object.is_none() && file.dirty.is_none())
                 {
                     // Created without a name: it has a key from its first name on.
                     self.content_changed(namespace, ino, stamp);
@@ -55,7 +55,7 @@ impl Backing {
                     moving: false,
                 });
                 // The page that records the file becomes dirty below.
-                self.new_file(ino, &FileBacking { home: None, dirty, recorded: true });
+                self.new_file(ino, &FileBacking { object: None, dirty, recorded: true });
             }
             _ => {}
         }
@@ -65,8 +65,8 @@ impl Backing {
 
     /// An explicit key that can have become the path's own. The key `None` follows the primary
     /// name, which a further name does not change.
-    pub(super) fn home_before(&self, ino: Ino) -> Option<String> {
-        self.files.look(&ino, |file| file?.home.as_ref()?.key.clone())
+    pub(super) fn explicit_key(&self, ino: Ino) -> Option<String> {
+        self.files.look(&ino, |file| file?.object.as_ref()?.key.clone())
     }
 
     fn directory_linked(&mut self, namespace: &Namespace, dir: Ino, stamp: Stamp) {
@@ -109,9 +109,9 @@ impl Backing {
         let named = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0);
         let parent_prefix = self.prefix_of(namespace, parent);
         if let (Some(file), Some(prefix)) = (self.files.get(&ino), &parent_prefix) {
-            if primary && let Some(home) = file.home {
-                let key = home.key.unwrap_or_else(|| keys::own_key(prefix, name, ino));
-                self.rehome(namespace, ino, key, Some(stamp.time));
+            if primary && let Some(object) = file.object {
+                let key = object.key.unwrap_or_else(|| keys::own_key(prefix, name, ino));
+                self.set_object_key(namespace, ino, key, Some(stamp.time));
             }
             if !named {
                 self.change_file(ino, |file| file.dirty = None);
@@ -145,13 +145,13 @@ impl Backing {
     }
 
     fn gone(&mut self, ino: Ino) {
-        self.unseen.forget(ino);
+        self.unresolved_links.forget(ino);
         let Some(file) = self.files.get(&ino) else { return };
         self.change_file(ino, |file| file.dirty = None);
         self.files.remove(&ino);
         // The object of an unlinked file got an explicit key with the loss of the last name.
-        if let Some(Home { key: Some(key), etag, .. }) = file.home {
-            self.homes.remove(&key);
+        if let Some(BackingObject { key: Some(key), etag, .. }) = file.object {
+            self.explicit_keys.remove(&key);
             self.deletes.insert(&key, &Some(etag));
         }
     }
@@ -200,7 +200,7 @@ impl Backing {
 
     /// The file's object is at `key`. `since`: time of the change that the object has not followed
     /// yet.
-    pub(super) fn rehome(
+    pub(super) fn set_object_key(
         &mut self,
         namespace: &Namespace,
         ino: Ino,
@@ -209,20 +209,20 @@ impl Backing {
     ) {
         let own = self.key_of(namespace, ino);
         let explicit = (own.as_ref() != Some(&key)).then_some(key);
-        let old = self.home_before(ino);
+        let old = self.explicit_key(ino);
         if old != explicit {
             if let Some(old) = old {
-                self.homes.remove(&old);
+                self.explicit_keys.remove(&old);
             }
             if let Some(key) = &explicit {
-                self.homes.insert(key, &ino);
+                self.explicit_keys.insert(key, &ino);
             }
         }
         self.change_file(ino, |file| {
             let moving =
                 explicit.is_some() && own.is_some() && (since.is_some() || file.dirty.is_some());
-            if let Some(home) = &mut file.home {
-                home.key = explicit;
+            if let Some(object) = &mut file.object {
+                object.key = explicit;
             }
             let content = file.dirty.as_ref().and_then(|dirty| dirty.content);
             let since = file.dirty.as_ref().map(|dirty| dirty.since).or(since).unwrap_or_default();

@@ -1,14 +1,14 @@
 //! Unresolved links: names of inodes that records list and that are not loaded.
 
-use super::follow::first_name;
+use super::observe::first_name;
 use crate::tree::Tree;
 use ebb_model::{Ino, Name};
 
 /// Inode, directory and name, with the position in the inode's record.
 #[derive(Clone, Default)]
-pub(super) struct Unseen(Tree<(Ino, Ino, Name), u32>);
+pub(super) struct UnresolvedLinks(Tree<(Ino, Ino, Name), u32>);
 
-impl Unseen {
+impl UnresolvedLinks {
     pub fn memory_bytes(&self) -> usize {
         self.0.bytes()
     }

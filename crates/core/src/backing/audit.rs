@@ -1,14 +1,14 @@
 //! The expected contents of the bucket, if no other writer has changed it: `ebb fsck --bucket`
 //! compares them with the bucket.
 
-use super::page::names_told;
+use super::page::recorded_names;
 use super::*;
 use crate::namespace::Link;
 use std::collections::BTreeSet;
 
 /// The object with a file's clean bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Claimed {
+pub struct ExpectedObject {
     pub ino: Ino,
     pub key: String,
     pub etag: String,
@@ -17,7 +17,7 @@ pub struct Claimed {
 
 /// The page of a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ClaimedPage {
+pub struct ExpectedPage {
     /// Tag of the page that was written last. `None` if another writer wrote it; then it need not
     /// exist.
     pub etag: Option<String>,
@@ -41,7 +41,7 @@ pub enum Owner {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reserved {
     /// In use by an inode or by the volume itself.
-    Held,
+    Referenced,
     /// Unreferenced.
     Unreferenced,
     /// An unloaded directory can refer to it.
@@ -67,28 +67,28 @@ impl Backing {
     }
 
     /// `None` for an inode without an object, or with an upload in progress.
-    pub fn claimed(&self, namespace: &Namespace, ino: Ino) -> Option<Claimed> {
-        let (key, Home { etag, len_bytes, .. }) = self.home(namespace, ino)?;
-        (!self.uploads.contains_key(&ino)).then_some(Claimed { ino, key, etag, len_bytes })
+    pub fn expected_object(&self, namespace: &Namespace, ino: Ino) -> Option<ExpectedObject> {
+        let (key, BackingObject { etag, len_bytes, .. }) = self.backing_object(namespace, ino)?;
+        (!self.uploads.contains_key(&ino)).then_some(ExpectedObject { ino, key, etag, len_bytes })
     }
 
-    /// The objects of files with their primary name in the directory, except those in `proved`.
-    pub fn claimed_in(
+    /// The objects of files with their primary name in the directory, except those in `checked`.
+    pub fn expected_objects_in(
         &self,
         namespace: &Namespace,
         dir: Ino,
-        proved: &BTreeSet<Ino>,
-    ) -> Vec<Claimed> {
+        checked: &BTreeSet<Ino>,
+    ) -> Vec<ExpectedObject> {
         let first_names = namespace.children(dir).filter_map(|(_, Dentry { ino, cookie, .. })| {
             let first = namespace.primary_link(ino)?;
-            (first == Link { parent: dir, cookie } && !proved.contains(&ino)).then_some(ino)
+            (first == Link { parent: dir, cookie } && !checked.contains(&ino)).then_some(ino)
         });
-        first_names.filter_map(|ino| self.claimed(namespace, ino)).collect()
+        first_names.filter_map(|ino| self.expected_object(namespace, ino)).collect()
     }
 
     /// The objects of open files without a name.
-    pub fn claimed_without_name(&self, namespace: &Namespace) -> Vec<Claimed> {
-        namespace.orphans.keys().filter_map(|ino| self.claimed(namespace, *ino)).collect()
+    pub fn expected_orphan_objects(&self, namespace: &Namespace) -> Vec<ExpectedObject> {
+        namespace.orphans.keys().filter_map(|ino| self.expected_object(namespace, *ino)).collect()
     }
 
     /// Owner of a key that was listed for the directory.
@@ -110,10 +110,10 @@ impl Backing {
     }
 
     /// `None` if the bucket need not have a page, or it is being written.
-    pub fn claimed_page(&self, dir: Ino) -> Option<ClaimedPage> {
+    pub fn expected_page(&self, dir: Ino) -> Option<ExpectedPage> {
         let state =
             self.dirs.get(&dir).filter(|state| state.stored && !self.uploads.contains_key(&dir))?;
-        Some(ClaimedPage { etag: state.page, is_dirty: state.dirty.is_some() })
+        Some(ExpectedPage { etag: state.page, is_dirty: state.dirty.is_some() })
     }
 
     /// The first difference between a page in the bucket and the namespace, for a complete
@@ -135,10 +135,10 @@ impl Backing {
         if let Some(entry) = there.entries.iter().find(|entry| !of(&here, &entry.name)) {
             return Some(format!("lists {}, which does not exist", entry.name));
         }
-        let (told_here, told_there) = (told_in_order(&here), told_in_order(there));
+        let (recorded_here, recorded_there) = (recorded_links(&here), recorded_links(there));
         let differ = |here: &Installed, there: &Installed| {
             without_links(here) != without_links(there)
-                || told_here.get(&here.ino) != told_there.get(&here.ino)
+                || recorded_here.get(&here.ino) != recorded_there.get(&here.ino)
         };
         if let Some((entry, _)) =
             here.entries.iter().zip(&there.entries).find(|(here, there)| differ(here, there))
@@ -148,8 +148,8 @@ impl Backing {
         let is_same =
             (&here.dir, &here.parent, &here.hidden) == (&there.dir, &there.parent, &there.hidden);
         let record = |page: &DirectoryPage| without_count(page.record.clone());
-        let is_told_elsewhere = dir != Ino::ROOT || record(&here) == record(there);
-        (!is_same || !is_told_elsewhere).then(|| "differs in the directory itself".into())
+        let is_recorded_elsewhere = dir != Ino::ROOT || record(&here) == record(there);
+        (!is_same || !is_recorded_elsewhere).then(|| "differs in the directory itself".into())
     }
 
     /// Whether every directory is complete.
@@ -163,17 +163,17 @@ impl Backing {
     /// bucket that refers to it.
     pub fn reserved(&self, namespace: &Namespace, key: &str, is_loaded: bool) -> Reserved {
         if keys::is_of_the_volume(key) {
-            return Reserved::Held;
+            return Reserved::Referenced;
         }
         if self.deletes.contains_key(&key.to_owned())
             || self.uploads.values().any(|upload| upload.claims(key))
             || self.owner(namespace, key).is_some()
         {
-            return Reserved::Held;
+            return Reserved::Referenced;
         }
         if let Some((dir, id)) = keys::piece_of(key) {
             return match self.dirs.contains_key(&dir) {
-                _ if self.has_piece(dir, id) => Reserved::Held,
+                _ if self.has_piece(dir, id) => Reserved::Referenced,
                 true if !self.knows_pieces(dir) => Reserved::Undecided,
                 _ => self.unreferenced(namespace, dir, is_loaded),
             };
@@ -201,7 +201,7 @@ impl Backing {
             ("p", Some(_)) => true,
             _ => false,
         };
-        if is_held { Reserved::Held } else { self.unreferenced(namespace, ino, is_loaded) }
+        if is_held { Reserved::Referenced } else { self.unreferenced(namespace, ino, is_loaded) }
     }
 
     /// No loaded state refers to a key of the inode.
@@ -212,8 +212,8 @@ impl Backing {
 }
 
 /// All names of inodes with several. The entry that lists them and their order do not matter.
-fn told_in_order(page: &DirectoryPage) -> BTreeMap<Ino, BTreeSet<&(Ino, Name)>> {
-    names_told(&page.entries)
+fn recorded_links(page: &DirectoryPage) -> BTreeMap<Ino, BTreeSet<&(Ino, Name)>> {
+    recorded_names(&page.entries)
         .into_iter()
         .map(|(ino, names)| (ino, names.iter().collect()))
         .collect()
