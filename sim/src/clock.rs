@@ -7,10 +7,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The clocks of one machine, which all its processes read.
+/// The clocks of one machine, shared by its processes.
 ///
-/// Law: the monotonic clock is a fixed multiple of true time since boot, so it never goes
-/// back; only the wall clock jumps.
+/// Law: the monotonic clock is a fixed multiple of true time since boot, so it never goes back; only
+/// the wall clock jumps.
 pub(crate) struct MachineClock {
     executor: Executor,
     faults: Faults,
@@ -63,7 +63,7 @@ impl MachineClock {
         let since_boot = nanos(self.executor.now() - self.booted_at.get());
         let target = self.to_local(since_boot).saturating_add(nanos(duration));
         let reached = (target * PPM + self.speed_ppm - 1).div_euclid(self.speed_ppm);
-        // The clock has gone on for a part of a nanosecond that it does not show.
+        // The true time has advanced by less than the clock's resolution of 1 ns.
         u64::try_from((reached - since_boot).max(0)).map_or(Duration::MAX, Duration::from_nanos)
     }
 

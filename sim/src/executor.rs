@@ -34,7 +34,7 @@ struct Shared {
     next_sequence: Cell<u64>,
     next_task: Cell<TaskId>,
     next_owner: Cell<u32>,
-    /// Owns what is nobody's: frames on the wire, requests inside the bucket, the scenario itself.
+    /// Owner of everything outside processes: frames on the wire, requests in the bucket, the scenario.
     world: Owner,
     events: RefCell<BinaryHeap<Event>>,
     tasks: RefCell<BTreeMap<TaskId, Task>>,
@@ -44,7 +44,7 @@ struct Shared {
     blocking: Cell<bool>,
 }
 
-/// One incarnation of a process: what tasks and events belong to, and die with.
+/// One incarnation of a process: its tasks and events end with it.
 #[derive(Clone)]
 pub struct Owner {
     state: Rc<OwnerState>,
@@ -97,7 +97,7 @@ impl Executor {
         &self.shared.world
     }
 
-    /// A new incarnation. The name gains a number, so that a trace tells incarnations apart.
+    /// A new incarnation. The name gets a number, to distinguish incarnations in a trace.
     pub fn owner(&self, name: &str) -> Owner {
         let id = take_next(&self.shared.next_owner, 1);
         Owner::new(id, format!("{name}#{id}"))
@@ -116,9 +116,8 @@ impl Executor {
         self.push(owner, at, Action::Effect(Box::new(effect)));
     }
 
-    /// Performs `effect` once `delay` has passed and completes with its result. The effect
-    /// happens whether or not somebody still waits: a request that was sent is not undone
-    /// by forgetting it.
+    /// Performs `effect` after `delay` and completes with its result. Dropping the future does not
+    /// cancel the effect: a sent request is not undone by its sender.
     pub fn after<T: 'static>(
         &self,
         owner: &Owner,
@@ -142,9 +141,9 @@ impl Executor {
         self.after(owner, delay, || ())
     }
 
-    /// SIGKILL: from this instant nothing of the owner runs. Its tasks are dropped after it
-    /// is marked dead, so what their destructors ask of the world is ignored. A task that
-    /// kills its own process runs on to its next await.
+    /// SIGKILL: from now on nothing of the owner runs. Its tasks are dropped after it is marked dead, so
+    /// calls of their destructors have no effect. A task that kills its own process runs until its next
+    /// await.
     pub fn kill(&self, owner: &Owner) {
         assert!(owner.state.id != self.shared.world.state.id, "the world outlives all");
         owner.state.alive.set(false);
@@ -213,8 +212,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Drops all tasks and events. They hold the executor and it holds them, so a world
-    /// that is not taken down is never freed.
+    /// Drops all tasks and events. They and the executor reference each other, so a world without this
+    /// call is never freed.
     pub fn shut_down(&self) {
         loop {
             let tasks = self.shared.tasks.take();
@@ -271,7 +270,7 @@ impl Executor {
         self.shared.events.borrow_mut().push(event);
     }
 
-    /// Takes the next event that may happen by `deadline` and moves the clock to it.
+    /// Takes the next event due by `deadline` and moves the clock to it.
     fn next_event(&self, deadline: Duration) -> Next {
         loop {
             self.queue_woken();

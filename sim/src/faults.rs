@@ -3,8 +3,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What goes wrong by itself, how often and how badly. All zero by default; a scenario
-/// that needs one fault at one place asks the part concerned instead.
+/// Random faults with their rates. All are zero by default; a scenario that needs one specific fault
+/// calls the affected component instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
     pub clock: ClockFaults,
@@ -32,7 +32,7 @@ pub struct DiskFaults {
     pub sync_error: Rate,
     /// Opening, renaming, removing, listing.
     pub name_error: Rate,
-    /// Per read: one bit of what is read flips first, for good.
+    /// Per read: one bit of the range flips permanently before the read.
     pub bit_rot: Rate,
     /// Syncs answer and do nothing. Not a fault to survive: a planted bug to be found.
     pub lying_sync: bool,
@@ -41,9 +41,9 @@ pub struct DiskFaults {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NetFaults {
     pub slow: Slowness,
-    /// Per frame: its connection breaks, and what is under way on it is lost.
+    /// Per frame: its connection breaks and loses everything in flight.
     pub reset: Rate,
-    /// Per frame: its two machines lose each other, in one direction or both.
+    /// Per frame: its two machines are partitioned, one-way or both ways.
     pub partition: Rate,
     pub partition_limit: Duration,
 }
@@ -68,7 +68,7 @@ pub struct BucketFaults {
     /// Begins a time in which the store cannot be reached.
     pub gone: Rate,
     pub outage_limit: Duration,
-    /// Per body that says what it is to be: one bit of it flips on its way.
+    /// Per body that announces its checksum: one bit flips in transit.
     pub garbled: Rate,
 }
 
@@ -121,11 +121,11 @@ impl Faults {
 }
 
 impl FaultPlan {
-    /// Each fault is on in about half of all plans: a plan with everything on finds less,
-    /// because one fault hides behind another.
+    /// Each fault is active in about half of all plans: with everything active, one fault would hide
+    /// another.
     ///
-    /// Bit rot and lying syncs stay off. They destroy the only copy of what must survive,
-    /// so only a scenario that has another copy, or wants the loss, may ask for them.
+    /// Bit rot and lying syncs stay off. They destroy the only copy of data that must survive, so only a
+    /// scenario with another copy, or one that expects the loss, enables them.
     pub fn random(rng: &Rng) -> FaultPlan {
         let rate = |limit: Rate| {
             if rng.chance(HALF) {
@@ -198,7 +198,7 @@ const BUCKET_FAULT: Rate = Rate::one_in(10);
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Longer than any request's time-out, so that a late change meets its successor.
 const LATE: Duration = Duration::from_secs(120);
-/// Rare: what comes garbled four times in a row is an error.
+/// Low: after four garbled transfers in a row, an error is correct.
 const GARBLED: Rate = Rate::one_in(100);
 const OUTAGE: Rate = Rate::one_in(500);
 const OUTAGE_LIMIT: Duration = Duration::from_secs(120);

@@ -1,14 +1,15 @@
 //! A whole cluster in one process under one seed.
 //!
-//! [`World`] stands in place of the adapters: it gives each [`Process`] the ports that
-//! the shipped code runs on, lets time pass only when nothing is left to do, and breaks
-//! things as its [`FaultPlan`] says. Everything that happens is a function of the seed,
-//! and [`World::trace_hash`] proves it: two runs of one seed agree on every event.
+//! [`World`] replaces the adapters: it gives each [`Process`] the ports that the shipped code runs
+//! on, advances time only when no task can run, and injects the faults of its [`FaultPlan`].
 //!
-//! Three ends are kept apart, because durability is a different promise against each:
-//! - [`Process::kill`] is SIGKILL. What was written to disk stays, connections close.
-//! - [`Machine::power_cut`] loses what was not synced and tells nobody.
-//! - [`Process::pause`] is a stall, after which the process goes on as if nothing had been.
+//! Law: everything is a function of the seed. [`World::trace_hash`] checks it: two runs of one seed
+//! agree on every event.
+//!
+//! Three kinds of failure are distinct, since durability promises differ for each:
+//! - [`Process::kill`] is SIGKILL. Written data stays on disk, connections close.
+//! - [`Machine::power_cut`] loses unforced data and notifies nobody.
+//! - [`Process::pause`] is a stall, after which the process continues unaware.
 
 mod bucket;
 mod clock;

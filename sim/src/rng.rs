@@ -3,11 +3,11 @@ use crate::trace::fingerprint;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// One stream of pseudo-random numbers (splitmix64). Every component draws from a stream
-/// of its own, so that one more draw in the disk does not shift what the network does.
+/// One stream of pseudo-random numbers (splitmix64). Every component has a stream of its own, so
+/// that an additional draw in the disk does not change the network's behaviour.
 ///
-/// Laws: the numbers are a function of the seed and the labels it was split by; splitting
-/// draws nothing.
+/// Laws: the numbers are a function of the seed and the labels of its splits; splitting draws
+/// nothing.
 pub struct Rng {
     origin: u64,
     state: Cell<u64>,

@@ -2,10 +2,10 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-/// Every event of a run, as one rolling hash, and the last of them as text for a report.
+/// Every event of a run as one rolling hash, and the last events as text for a report.
 ///
-/// Law: two runs of one seed end with the same hash. A difference means that something
-/// besides the seed decided, which makes every other finding unrepeatable.
+/// Law: two runs of one seed end with the same hash. A difference means that the run depends on
+/// more than the seed, and no other finding is reproducible.
 pub(crate) struct Trace {
     hash: u64,
     tail: VecDeque<String>,
@@ -52,7 +52,7 @@ impl Trace {
     }
 }
 
-/// A short name of some bytes for traces and tags. It tells accidents apart, not attackers.
+/// A short hash of bytes for traces and tags; not collision-resistant against attackers.
 pub fn fingerprint(bytes: &[u8]) -> u64 {
     fold(START, bytes)
 }

@@ -30,7 +30,7 @@ struct Parts {
     rng: Rc<Rng>,
 }
 
-/// A run that did not come to its end, with what led there.
+/// A run that did not end, with the events before that.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error("seed {seed}: {stuck}\nlast events:\n{last_events}")]
 pub struct Failure {
@@ -53,7 +53,7 @@ impl World {
         World { seed, parts, machines: RefCell::default(), buckets: RefCell::default() }
     }
 
-    /// The machine of this name, which is also its host name; it is there from the first call on.
+    /// The machine of this name, which is also its host name; created by the first call.
     pub fn machine(&self, name: &str) -> Machine {
         let make = || Machine::new(name, self.parts.clone());
         self.machines.borrow_mut().entry(name.to_owned()).or_insert_with(make).clone()
@@ -95,7 +95,7 @@ impl World {
         self.parts.faults.plan()
     }
 
-    /// Changes what goes wrong from now on. Clocks keep the drift that they began with.
+    /// Changes the fault rates. Clocks keep their drift.
     pub fn set_faults(&self, plan: FaultPlan) {
         self.parts.faults.set(plan);
     }
@@ -109,7 +109,7 @@ impl World {
         Box::pin(self.parts.executor.sleep(self.parts.executor.world(), duration))
     }
 
-    /// Runs the scenario to its end, which must come within [`RUN_LIMIT`] of world time.
+    /// Runs the scenario to its end, within [`RUN_LIMIT`] of world time.
     pub fn run<T>(&self, scenario: impl Future<Output = T>) -> Result<T, Failure> {
         self.parts
             .executor
@@ -117,7 +117,7 @@ impl World {
             .map_err(|stuck| self.failure(stuck))
     }
 
-    /// Lets the world go on by itself for a while.
+    /// Runs the world for `duration` without a scenario.
     pub fn run_for(&self, duration: Duration) -> Result<(), Failure> {
         self.parts
             .executor
@@ -151,7 +151,7 @@ impl Drop for World {
     }
 }
 
-/// One machine: what its processes share, and lose together.
+/// One machine: shared state of its processes, which a power cut hits together.
 #[derive(Clone)]
 pub struct Machine {
     shared: Rc<MachineShared>,
@@ -235,8 +235,8 @@ impl Machine {
         self.shared.disks.borrow_mut().entry(data_dir.to_owned()).or_insert_with(make).clone()
     }
 
-    /// All processes die, what was not synced is lost or torn, and the machine boots again
-    /// at once. Peers are not told.
+    /// All processes die, unforced data is lost or torn, and the machine reboots at once. Peers are not
+    /// notified.
     pub fn power_cut(&self) {
         let MachineShared { parts, rng, clock, boot_id, disks, processes, name } = &*self.shared;
         for process in processes.take() {
@@ -281,8 +281,8 @@ impl Process {
         self.parts.executor.spawn(&self.owner, Box::pin(task));
     }
 
-    /// Runs a future inside the process: `None` if the process dies first. Code of the
-    /// product belongs in here, since what the scenario polls itself no kill can stop.
+    /// Runs a future inside the process: `None` if the process dies first. Product code must run in
+    /// here, since a kill cannot stop a future that the scenario polls itself.
     pub fn call<T: 'static, W: Future<Output = T> + 'static>(
         &self,
         work: W,
@@ -296,8 +296,8 @@ impl Process {
         async move { result.await.ok() }
     }
 
-    /// SIGKILL. What it wrote to disk stays; the kernel closes its connections. Calls of
-    /// its ports that are under way never return.
+    /// SIGKILL. Written data stays on disk; the kernel closes the connections. Pending calls of the
+    /// process's ports never return.
     pub fn kill(&self) {
         self.end(Ending::Killed);
     }
@@ -319,5 +319,5 @@ fn draw_boot_id(rng: &Rng) -> u128 {
     u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64())
 }
 
-/// Far longer than any recovery, and the end of what polls for ever in vain.
+/// Far longer than any recovery; ends endless polling.
 pub const RUN_LIMIT: Duration = Duration::from_secs(3600);

@@ -99,7 +99,7 @@ impl Mount {
     }
 }
 
-/// Reads the backup into the machine's data directory, and says what would become of the volume.
+/// Reads the backup into the machine's data directory; returns the report on each file.
 async fn prepare(
     process: &Process,
     world: &World,
@@ -154,10 +154,10 @@ fn run(seed: u64, scene: impl AsyncFnOnce(&World)) {
     world.run(scene(&world)).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a node's disk is lost, with files that were never sent, that had changed since, and
-/// that were being renamed; there is a backup. Danger: wrong bytes, or names that are gone.
-/// Expectation: names and attributes are as they were; content is the bucket's, or an error; and
-/// all that is not as it was is told beforehand.
+/// Situation: a node's disk is lost, with files that were never uploaded, changed since their
+/// upload, or being renamed; there is a backup. Danger: wrong bytes or missing names. Expectation:
+/// names and attributes are restored; content is the bucket's or an error; every deviation is
+/// reported in advance.
 #[test]
 fn what_a_lost_disk_had_comes_back() {
     run(1, async |world| {
@@ -218,7 +218,7 @@ fn what_a_lost_disk_had_comes_back() {
         for path in ["d/new", "d/from"] {
             assert_eq!(b.read(path).await, Err(FsError::Io), "{path}");
         }
-        // Written anew it is a file like others.
+        // After a new write it is a normal file.
         b.write(found("new").await.ino, "written anew").await;
         b.client.unlink(&ROOT, dir, &name("from")).await.unwrap();
         assert_eq!(b.read("d/new").await.unwrap(), "written anew");
@@ -240,9 +240,9 @@ fn what_a_lost_disk_had_comes_back() {
     });
 }
 
-/// Situation: after the backup files are changed, removed, renamed and made, and reach the bucket.
-/// Expectation: names are as they were; what was renamed is found by what its object says of
-/// itself; what was made since is there too.
+/// Situation: after the backup, files are changed, removed, renamed and created, and reach the
+/// bucket. Expectation: names are as in the backup; a renamed file is found by its object's
+/// metadata; new files are present too.
 #[test]
 fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
     run(2, async |world| {
@@ -313,9 +313,9 @@ fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
     });
 }
 
-/// Situation: a directory is renamed, and the backup made before its objects have followed, which
-/// they do since; a file is made in it. Danger: that what is in it is looked for where it was.
-/// Expectation: all is there.
+/// Situation: a directory is renamed, and the backup is made before its objects have moved, which
+/// they do afterwards; a file is created in it. Danger: its files are looked up at the old prefix.
+/// Expectation: all files are present.
 #[test]
 fn a_directory_is_found_where_its_objects_have_followed() {
     run(6, async |world| {
@@ -345,9 +345,9 @@ fn a_directory_is_found_where_its_objects_have_followed() {
     });
 }
 
-/// Situation: a volume is restored while its node lives; it is restored twice. Danger: two that
-/// write to the bucket. Expectation: who is alive keeps it; who takes it is the only one, and the
-/// others say who has it.
+/// Situation: a volume is restored while its node runs; it is restored twice. Danger: two nodes
+/// write to the bucket. Expectation: a running node keeps the volume; the restore that takes it is
+/// the only owner, and the others report the owner.
 #[test]
 fn only_who_was_restored_last_has_the_volume() {
     run(3, async |world| {
@@ -384,10 +384,10 @@ fn only_who_was_restored_last_has_the_volume() {
     });
 }
 
-/// Situation: parts of a backup are gone, cut, changed, or of another backup; the manifest is
-/// missing, damaged or of another version; the target has one, the data directory is used, the
-/// volume is another. Expectation: each is refused as what it is, and neither the bucket nor a data
-/// directory that is used has changed.
+/// Situation: parts of a backup are missing, truncated, changed, or of another backup; the manifest
+/// is missing, damaged or of another version; the target exists, the data directory is used, the
+/// volume is another one. Expectation: each error is reported as such, and neither the bucket nor a
+/// used data directory has changed.
 #[test]
 fn what_is_not_whole_is_refused() {
     run(4, async |world| {
@@ -472,7 +472,7 @@ fn what_is_not_whole_is_refused() {
             matches!(foreign, Err(BackupError::Head(HeadError::OtherVolume { .. }))),
             "{foreign:?}"
         );
-        // Somebody has removed it all.
+        // Another program has removed all objects.
         world.bucket().objects().keys().for_each(|key| world.bucket().delete_as_outsider(key));
         assert_eq!(
             told(&restore(world, "f", &backup).await.unwrap()),
@@ -483,9 +483,9 @@ fn what_is_not_whole_is_refused() {
     });
 }
 
-/// Situation: power is cut at any moment of a restore. Expectation: the data directory is either
-/// one that was restored or one that another restore may take, once what is in the way is removed;
-/// the volume is nobody's or its own.
+/// Situation: a power cut at any moment of a restore. Expectation: the data directory is either
+/// restored, or accepts another restore once the obstacle is removed; the volume has no owner or
+/// this one.
 #[test]
 fn a_power_cut_during_a_restore_leaves_all_or_nothing() {
     for step in 0..24 {
@@ -516,7 +516,7 @@ fn a_power_cut_during_a_restore_leaves_all_or_nothing() {
     }
 }
 
-/// What is known of a file at one moment, by whoever worked on it.
+/// The expected state of a file at one moment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     attr: Attr,
@@ -563,20 +563,20 @@ async fn walk(client: &Client) -> Tree {
                 }
             }
         }
-        // Read again: names that have come in count.
+        // Read again, since names loaded in between count.
         let attr = client.getattr(ino).await.unwrap();
         tree.insert(path, Seen { attr, target, xattrs, content });
     }
     tree
 }
 
-/// Somebody who works on a volume, at random.
+/// A client with random operations on a volume.
 struct Worker<'a> {
     mount: &'a Mount,
     rng: Rng,
     dirs: Vec<Ino>,
     made: u64,
-    /// All that a file has ever held.
+    /// All contents that a file has ever had.
     held: BTreeMap<Ino, BTreeSet<Bytes>>,
 }
 
@@ -587,7 +587,7 @@ impl Worker<'_> {
         let other = self.dirs[self.rng.index(self.dirs.len())];
         let (one, two) =
             (name(&format!("n{}", self.rng.below(6))), name(&format!("n{}", self.rng.below(6))));
-        // What cannot be is refused, which changes nothing.
+        // Invalid operations are rejected without effect.
         match self.rng.below(15) {
             12 => {
                 if let Ok(attr) = client.lookup(dir, &one).await {
@@ -691,11 +691,11 @@ impl Worker<'_> {
     }
 }
 
-/// Situation: somebody works on a volume, a backup is made at a moment, work goes on, and the node
-/// dies with its disk; the bucket's side is out of date or ahead. Expectation: every name and
-/// attribute is as of that moment; content is as it was then, or the file is named and has
-/// something that it held at another time, or that is at its key by now, or an error; and a
-/// newcomer sees the same.
+/// Situation: a client works on a volume, a backup is made at some moment, work continues, and the
+/// node dies with its disk; the bucket is behind or ahead of the backup. Expectation: every name and
+/// attribute is as of that moment; content is as of that moment, or the file is reported and has
+/// an earlier or later content, the current object at its key, or an error; and a new mount sees the
+/// same.
 #[test]
 fn any_moment_of_a_busy_volume_comes_back() {
     let given = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
@@ -745,7 +745,7 @@ async fn at_any_moment(world: &World, seed: u64) {
     let backup = world.bucket_named("backup");
     a.back_up(&backup).await.unwrap();
     let then = walk(&a.client).await;
-    // Of what is not loaded the bucket says how it is by then.
+    // Names that are not loaded have the bucket's current state.
     for _ in 0..if is_cold { 0 } else { rng.below(80) } {
         worker.step().await;
         pause().await;
@@ -755,7 +755,7 @@ async fn at_any_moment(world: &World, seed: u64) {
         a.node.stop(true).await.unwrap();
     }
     a.process.kill();
-    // Others remove and replace objects.
+    // Another program removes and replaces objects.
     let bucket = world.bucket();
     let files: Vec<String> = bucket
         .objects()
@@ -854,8 +854,7 @@ async fn at_any_moment(world: &World, seed: u64) {
             .collect()
     };
     let (settled, newcomer) = (told(&settled), told(&newcomer));
-    // What has come since to where a name of the backup stands is not shown as long as that is
-    // there.
+    // A new object at the key of a name in the backup is hidden as long as that name exists.
     let is_taken = |path: &String| {
         let above = path.match_indices('/').map(|(at, _)| &path[..at]).chain([path.as_str()]);
         let is_other = |at: &str| {
@@ -863,7 +862,7 @@ async fn at_any_moment(world: &World, seed: u64) {
         };
         let was_lost = |at: &str| now.get(at).is_some_and(|seen| seen.content == Err(FsError::Io));
         let beside = path.strip_suffix(".ebb%object").is_some_and(|at| then.contains_key(at));
-        // What was in the way of what is moved back has been kept.
+        // Objects that blocked a move back were kept as copies.
         let is_copy = path.contains(".ebb-conflict-");
         is_copy || beside || above.into_iter().any(|at| is_other(at) || was_lost(at))
     };
@@ -883,8 +882,8 @@ async fn at_any_moment(world: &World, seed: u64) {
     }
 }
 
-/// Situation: a snapshot is written while one is copied, so that the older one goes. Expectation:
-/// the backup is of one of them.
+/// Situation: a new snapshot is written while one is copied, and replaces it. Expectation: the
+/// backup is of one of the two.
 #[test]
 fn a_backup_does_not_mind_later_snapshots() {
     run(5, async |world| {

@@ -1,4 +1,4 @@
-//! What the simulated store means by each request, and how it fails.
+//! Semantics and faults of the simulated store.
 
 use bytes::Bytes;
 use ebb_ports::{Bucket, BucketError, Condition, ETag, ListEntry, ListPage, ListRequest};
@@ -129,7 +129,7 @@ fn a_store_without_conditions_says_so() {
     assert_eq!(world.bucket().requests()["head"], 3);
 }
 
-/// The plainest listing there is: everything, sorted, grouped, filtered, cut.
+/// A naive listing: all keys, sorted, grouped, filtered, truncated.
 fn naive_list(keys: &BTreeSet<String>, request: &ListRequest) -> (Vec<String>, bool) {
     let entries: BTreeSet<String> = keys
         .iter()
@@ -253,8 +253,8 @@ fn uploads_appear_whole_or_not_at_all() {
         .unwrap();
 }
 
-/// The answer of a put is lost. By the plan it was never made, made at once, or made later:
-/// the caller cannot tell, the store can.
+/// The reply of a put is lost. By the fault plan the put had no effect, an immediate effect, or a
+/// late one: the caller cannot tell, the store can.
 #[test]
 fn a_lost_answer_leaves_three_outcomes() {
     let outcome = |set: fn(&mut FaultPlan)| {
@@ -274,8 +274,8 @@ fn a_lost_answer_leaves_three_outcomes() {
     assert_eq!(outcome(|plan| plan.bucket.late = Rate::ALWAYS), (false, true));
 }
 
-/// A put made late meets its successor: unconditional it overwrites it, with a condition
-/// it comes to nothing.
+/// A late put arrives after its successor: without a condition it overwrites it, with one it has no
+/// effect.
 #[test]
 fn a_late_put_meets_its_successor() {
     for (condition, left) in [(Condition::Always, "old"), (Condition::Absent, "new")] {
@@ -315,7 +315,7 @@ fn what_a_dead_process_sent_may_still_land() {
     assert_eq!(landed, BTreeSet::from([false, true]));
 }
 
-/// Every refusal says that nothing was done, and nothing was.
+/// Every rejection reports "no effect", and has none.
 #[test]
 fn refusals_change_nothing() {
     let attempt = |set: fn(&mut FaultPlan)| {

@@ -27,9 +27,9 @@ async fn ino(client: &Client, dir: Ino, name: &str) -> Ino {
     client.lookup(dir, &Name::new(name.as_bytes()).unwrap()).await.unwrap().ino
 }
 
-/// Situation: one of two buckets does not answer, and more is to be read from it than may be on its
-/// way at one time. Danger: that takes the memory, and the places, of what is to be read from the
-/// other one. Expectation: that comes at once.
+/// Situation: one of two buckets does not answer, and more reads of it are pending than the buffer
+/// limit permits. Danger: they take all buffers and slots from reads of the other bucket.
+/// Expectation: those complete at once.
 #[test]
 fn a_bucket_that_does_not_answer_keeps_its_share_and_no_more() {
     for buffer_bytes in [1 << 20, 1 << 30] {

@@ -1,4 +1,4 @@
-//! What a node counts, beside what its bucket saw.
+//! Counters of a node, compared with the requests that its bucket received.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -39,9 +39,9 @@ fn of<'a>(all: &'a [Counted], name: &str) -> &'a Tally {
     &all.iter().find(|counted| counted.name == name).unwrap_or_else(|| panic!("{name}")).tally
 }
 
-/// Situation: a file is read, written and flushed over a bucket that refuses every fifth request.
-/// Expectation: the node has counted just the requests that the bucket saw, from the first one of
-/// its start on; what was refused is an error, what does not exist is none; reads are told apart.
+/// Situation: a file is read, written and flushed over a bucket that rejects every fifth request.
+/// Expectation: the node counts exactly the requests that the bucket received, from its start on; a
+/// rejection is an error, a missing object is none; kinds of reads are counted separately.
 #[test]
 fn a_node_counts_what_its_bucket_sees() {
     let mut refused = 0;
@@ -51,7 +51,7 @@ fn a_node_counts_what_its_bucket_sees() {
         bucket.put_as_outsider("file", vec![7; 3 * BLOCK], vec![]).unwrap();
         let done = world.run(async {
             let process = world.machine("a").process("node");
-            // Its head is not renewed meanwhile.
+            // So long that the head is not renewed during the test.
             let head_term = Duration::from_secs(100_000);
             let options = Options {
                 owner: "counted".into(),
@@ -64,7 +64,7 @@ fn a_node_counts_what_its_bucket_sees() {
                 Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
             let (inner, clock) = (client.clone(), process.ports.clock.clone());
             let quiet = process.call(async move {
-                // What is under way is not counted yet.
+                // Requests in flight are not counted yet.
                 clock.sleep(QUIET).await;
                 stats(&inner).await
             });
@@ -79,7 +79,7 @@ fn a_node_counts_what_its_bucket_sees() {
                 let ino = inner.lookup(Ino::ROOT, &Name::new(b"file").unwrap()).await.unwrap().ino;
                 for _ in 0..2 {
                     assert_eq!(inner.read(ino, 0, 3 * BLOCK).await.unwrap().len(), 3 * BLOCK);
-                    // What was given out is put into the cache.
+                    // Delivered bytes are then written to the cache.
                     sleeps.sleep(QUIET).await;
                 }
                 inner
@@ -125,7 +125,7 @@ fn a_node_counts_what_its_bucket_sees() {
     assert!(refused > 0);
 }
 
-/// A request that is given up since no answer comes has failed.
+/// A request without an answer that is given up counts as failed.
 #[test]
 fn what_is_given_up_is_an_error() {
     let world = World::new(1);

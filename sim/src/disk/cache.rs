@@ -29,34 +29,34 @@ pub(crate) struct Content {
     sectors: BTreeMap<u64, Sector>,
 }
 
-/// What the platter has of a file; outlives the machine's memory.
+/// The durable state of a file, which outlives the machine's memory.
 pub(crate) struct Stored {
     pub(crate) id: u64,
     pub(crate) content: RefCell<Content>,
-    /// Sectors that cannot be read before they are written anew.
+    /// Sectors that fail every read until they are written again.
     pub(crate) spoiled: RefCell<BTreeSet<u64>>,
 }
 
-/// What the machine's memory has of a file: its present bytes, and every version of each
-/// sector since it was last forced. The kernel may write back at any moment, so a power
-/// cut may leave any of those versions on the platter, or none.
+/// The volatile state of a file: its current bytes, and every version of each sector since its last
+/// force. The kernel may write back at any moment, so a power cut may leave any of those versions
+/// on the platter, or none.
 ///
-/// Law: what is neither in `content` nor dirty reads back as `stored` has it after a cut.
-/// The reverse does not hold after a failed sync: see [`CachedFile::strand`].
+/// Law: a byte that is neither in `content` nor dirty reads as in `stored` after a cut. The reverse
+/// does not hold after a failed sync: see [`CachedFile::strand`].
 pub(crate) struct CachedFile {
     pub(crate) stored: Rc<Stored>,
     content: Content,
     dirty_sectors: BTreeMap<u64, Vec<(u64, Option<Sector>)>>,
     dirty_lens: Vec<(u64, u64)>,
-    /// Counts changes, so that a sync forces those before it and no later one.
+    /// Counts changes, so that a sync forces only those that precede it.
     sequence: u64,
     /// How many beside the node's process have it.
     pub(crate) holders: u32,
-    /// Bytes allocated on the whole disk, of which this file keeps its share up to date.
+    /// Bytes allocated on the whole disk; this file keeps its share up to date.
     used_bytes: Rc<Cell<u64>>,
 }
 
-/// What a power cut does to what was not synced.
+/// The effect of a power cut on unforced changes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CutMode {
     DropAll,
@@ -73,7 +73,7 @@ impl CutMode {
         }
     }
 
-    /// Which of `versions`, the oldest of which is the durable one, is on the platter.
+    /// The index in `versions` that survives; index 0 is the durable version.
     pub(crate) fn choose(self, rng: &Rng, versions: usize) -> usize {
         match self {
             CutMode::DropAll => 0,
@@ -147,7 +147,7 @@ impl CachedFile {
         self.zero(offset..offset.saturating_add(len).min(self.content.len));
     }
 
-    /// Forces what was changed up to and with change number `until`.
+    /// Forces all changes up to and including number `until`.
     pub(crate) fn sync(&mut self, until: u64) {
         let mut stored = self.stored.content.borrow_mut();
         self.dirty_sectors.retain(|index, versions| {
@@ -167,9 +167,8 @@ impl CachedFile {
         }
     }
 
-    /// A sync failed. As Linux has it, the pages count as clean from now on though the
-    /// platter may never have seen them: they read well until the machine loses power,
-    /// and no later sync writes them.
+    /// A failed sync. As in Linux, the pages now count as clean although they may never have reached the
+    /// platter: they read correctly until the machine loses power, and no later sync writes them.
     pub(crate) fn strand(&mut self, rng: &Rng) {
         self.settle(rng, CutMode::Mixed);
     }
@@ -195,8 +194,7 @@ impl CachedFile {
         stored.cut_beyond_len();
     }
 
-    /// Flips bits of a stored byte, and of the one in memory if it came from there. False
-    /// where the platter has no such byte.
+    /// Flips bits of a stored byte, and of its copy in memory. False if no such byte is stored.
     pub(crate) fn rot(&mut self, offset: u64, mask: u8) -> bool {
         let (index, within) = split(offset);
         let mut stored = self.stored.content.borrow_mut();
@@ -236,8 +234,7 @@ impl CachedFile {
             let start = index * SECTOR_BYTES;
             let (from, to) =
                 (range.start.max(start) - start, (range.end - start).min(SECTOR_BYTES));
-            // What follows the end of the file is zero, so a range up to the end takes the last
-            // sector whole.
+            // Beyond the end of the file are zeros, so a range up to the end covers the last sector.
             if from == 0 && (to == SECTOR_BYTES || range.end >= self.content.len) {
                 self.replace(index, None);
             } else {
@@ -256,7 +253,7 @@ impl CachedFile {
         self.dirty_sectors.entry(index).or_default().push((self.sequence, new));
     }
 
-    /// What is written once more after a failed sync has its length stored too.
+    /// Data that is rewritten after a failed sync also gets its length stored.
     fn note_len(&mut self, len: u64) {
         let is_stranded = self.dirty_lens.is_empty() && self.stored.content.borrow().len != len;
         if len != self.content.len || is_stranded {

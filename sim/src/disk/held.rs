@@ -1,11 +1,11 @@
-//! Files that somebody beside the node's process has open or mapped.
+//! Files that a process beside the node has open or mapped.
 
 use super::SimDisk;
 use super::names::CachedRef;
 use bytes::Bytes;
 use ebb_ports::DiskError;
 
-/// Has a file until this is dropped, or the power of the machine is cut, which takes it with it.
+/// An open file; closed on drop, and by a power cut of the machine.
 pub struct Holder {
     disk: SimDisk,
     path: String,
@@ -13,7 +13,7 @@ pub struct Holder {
 }
 
 impl SimDisk {
-    /// Somebody gets hold of a file.
+    /// Opens a file in another process.
     pub fn hold(&self, path: &str) -> Result<Holder, DiskError> {
         let file = self.shared.names.borrow().file(path)?;
         file.borrow_mut().holders += 1;
@@ -22,7 +22,7 @@ impl SimDisk {
 }
 
 impl Holder {
-    /// Stores bytes through a mapping, as far as the file goes. Says how many.
+    /// Stores bytes through a mapping, up to the end of the file. Returns their number.
     pub fn store(&self, offset: u64, bytes: &[u8]) -> usize {
         let len =
             (bytes.len() as u64).min(self.file.borrow().len().saturating_sub(offset)) as usize;

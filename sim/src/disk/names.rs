@@ -17,12 +17,11 @@ enum Node<File> {
     Dir(DirId),
 }
 
-/// Names now, names on the platter, and the changes between them that no
-/// [`Names::sync_dir`] has forced yet, oldest first.
+/// Current names, durable names, and the changes between them that no [`Names::sync_dir`] has forced
+/// yet, oldest first.
 ///
-/// Laws: a change is kept or dropped as a whole by a power cut. Forcing one of two
-/// directories of a rename forces that half only, as the port promises no more. A name in
-/// a directory whose own name was lost is lost with it.
+/// Laws: a power cut keeps or drops a change as a whole. A force of one of the two directories of a
+/// rename forces that half only, since the port promises no more. A name is lost with its directory.
 pub(crate) struct Names {
     visible: BTreeMap<Key, Node<CachedRef>>,
     durable: BTreeMap<Key, Node<Rc<Stored>>>,
@@ -30,7 +29,7 @@ pub(crate) struct Names {
     next_id: u64,
 }
 
-/// New contents of some names; `None` is a name that is gone.
+/// New values of some names; `None` removes a name.
 type Change = Vec<(Key, Option<Node<Rc<Stored>>>)>;
 
 impl Names {

@@ -1,5 +1,5 @@
-//! Streams of frames between machines, as TCP gives them: ordered, reliable while the
-//! connection lives, and silent about what happened when it does not.
+//! Streams of frames between machines, with the guarantees of TCP: ordered and reliable while the
+//! connection lives, without a delivery report after it breaks.
 
 mod port;
 
@@ -46,9 +46,9 @@ struct Listening {
 
 type EndId = u64;
 
-/// One end of a connection. It is in the table until its process closes both halves or
-/// dies; what arrives for an end that is not there is answered with a reset, and its own
-/// halves, if something still holds them, never complete anything again.
+/// One end of a connection. It stays in the table until its process closes both halves or dies;
+/// frames for an end outside the table are answered with a reset, and its halves never complete
+/// anything again.
 struct End {
     owner: Owner,
     machine: String,
@@ -56,7 +56,7 @@ struct End {
     peer_machine: String,
     /// On the way here, each with the instant of its arrival, in the order in which it was sent.
     under_way: VecDeque<(Duration, Item)>,
-    /// Whether an event is set to take in what is under way.
+    /// Whether an event for the next arrival is scheduled.
     expecting: bool,
     inbox: VecDeque<Bytes>,
     /// Bytes under way and in the inbox, which the sender's window counts.
@@ -87,7 +87,7 @@ enum Receiving {
 pub(crate) enum Ending {
     /// The kernel closes them.
     Killed,
-    /// Nobody is left to tell the peers.
+    /// The peers are not notified.
     PowerCut,
 }
 
@@ -107,13 +107,13 @@ impl Network {
         self.block(from, to, Duration::MAX);
     }
 
-    /// Ends all partitions. What was held back by one arrives with the next retransmission.
+    /// Ends all partitions. Delayed data arrives with the next retransmission.
     pub fn heal(&self) {
         self.state().blocked.clear();
         self.shared.executor.note(self.shared.executor.world(), "net.heal", format_args!(""));
     }
 
-    /// Breaks every connection between two machines; what is under way is lost.
+    /// Breaks every connection between two machines; data in flight is lost.
     pub fn reset(&self, a: &str, b: &str) {
         let between = |end: &End| {
             (end.machine == a && end.peer_machine == b)
@@ -124,7 +124,7 @@ impl Network {
         ends.into_iter().for_each(|id| self.break_end(id, RESET));
     }
 
-    /// Connections that a process still holds an end of.
+    /// Connections with an end that a process still owns.
     pub fn open_ends(&self) -> usize {
         self.state().ends.len()
     }
@@ -141,7 +141,7 @@ impl Network {
             .is_some_and(|until| *until > now)
     }
 
-    /// Ends what a dead process held.
+    /// Closes all ends of a dead process.
     pub(crate) fn end_of_process(&self, owner: &Owner, ending: Ending) {
         let (listeners, ends) = {
             let mut state = self.state();
@@ -171,7 +171,7 @@ impl Network {
         }
     }
 
-    /// Drops what waits to be accepted: connections hold the network and it holds them.
+    /// Drops connections that wait to be accepted: they and the network reference each other.
     pub(crate) fn shut_down(&self) {
         let listeners = std::mem::take(&mut self.state().listeners);
         drop(listeners);
@@ -243,7 +243,7 @@ impl Network {
         }
     }
 
-    /// Tells an end that its peer knows nothing of the connection. What was under way is lost.
+    /// Notifies an end that its peer has no such connection. Data in flight is lost.
     fn send_reset(&self, to: EndId) {
         if let Some(end) = self.state().ends.get_mut(&to) {
             end.under_way.clear();
@@ -256,7 +256,7 @@ impl Network {
         self.shared.executor.schedule(self.shared.executor.world(), at, move || net.arrive(id));
     }
 
-    /// Takes in what has arrived at an end, and sets the event for what has not.
+    /// Delivers arrived data to an end, and schedules an event for the rest.
     fn arrive(&self, id: EndId) {
         let now = self.shared.executor.now();
         let Some((from, to)) =
@@ -276,7 +276,7 @@ impl Network {
         let Some((due, item)) = end.under_way.front() else { return };
         let (next, peer) = (if blocked { now + RETRANSMIT } else { *due }, end.peer);
         if blocked && matches!(item, Item::Reset(_)) {
-            // Nobody repeats a reset: this end stays half-open until it sends.
+            // A reset is not retransmitted: this end stays half-open until it sends.
             end.under_way.clear();
         } else if blocked && now >= *due + SENDER_PATIENCE {
             end.under_way.clear();
@@ -289,7 +289,7 @@ impl Network {
         }
     }
 
-    /// One end learns at once that its connection is no more; the other when it next sends.
+    /// One end learns of the break at once, the other when it next sends.
     fn break_end(&self, id: EndId, why: &'static str) {
         let mut state = self.state();
         let Some(end) = state.ends.get_mut(&id) else { return };
@@ -312,7 +312,7 @@ impl Network {
         let Some(end) = state.ends.get_mut(&id).filter(|end| end.owner.is_alive()) else { return };
         let peer = end.peer;
         end.halves_open -= 1;
-        // An end that is broken has nothing more to say: a close would read as a good end.
+        // A broken end must not send a close, which would look like a clean end.
         let broken = end.broken.is_some();
         let gone = if end.halves_open == 0 { state.ends.remove(&id) } else { None };
         drop(state);
@@ -370,6 +370,6 @@ const RESET: &str = "reset by peer";
 const LATENCY_MIN: Duration = Duration::from_micros(50);
 const LATENCY_MAX: Duration = Duration::from_millis(1);
 
-/// How often a held-back stream is tried again, and how long before its sender gives up.
+/// Retransmission interval of a delayed stream, and the time until its sender gives up.
 const RETRANSMIT: Duration = Duration::from_millis(200);
 const SENDER_PATIENCE: Duration = Duration::from_secs(20);

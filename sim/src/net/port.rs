@@ -12,7 +12,7 @@ use std::future::poll_fn;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-/// The network as one process has it.
+/// The network port of one process.
 pub(super) struct ProcessNet {
     pub(super) net: Network,
     pub(super) owner: Owner,
@@ -207,7 +207,7 @@ impl FrameSender for SimSender {
 }
 
 impl SimSender {
-    /// Waits until the peer has read enough of what was sent before.
+    /// Waits until the peer has read enough of the earlier frames.
     fn poll_window(&self, len: usize, waker: &Waker) -> Poll<Result<(), NetError>> {
         let mut state = self.net.state();
         let Some(end) = state.ends.get(&self.end) else { return Poll::Pending };
@@ -322,8 +322,8 @@ const LOOPBACK: [&str; 4] = ["localhost", "127.0.0.1", "0.0.0.0", "[::1]"];
 /// How long a connection attempt into silence takes to give up.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
 
-/// What a sender may have on the way and unread: four of the longest frames, so that two
-/// ends that only ever send stop each other, as they do in sockets.
+/// Limit of unread data in flight: four of the longest frames. Two ends that only send block each
+/// other, as with real sockets.
 const WINDOW_BYTES: usize = 4 * MAX_FRAME_BYTES;
 
 /// Connections that wait to be accepted.

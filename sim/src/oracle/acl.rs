@@ -1,4 +1,4 @@
-//! ACLs for the checker, as lists of entries. Only valid ones are asked for.
+//! ACLs for the checker, as lists of entries. Input must be valid.
 
 use bytes::Bytes;
 use ebb_model::{AclClass, FileKind, NewMode};
@@ -54,7 +54,7 @@ pub fn chmod(mode: u16, xattrs: &mut Xattrs) {
     }
 }
 
-/// What is made in a directory with the attributes `dir`.
+/// ACLs and mode of a new inode in a directory with the attributes `dir`.
 pub fn inherit(dir: &Xattrs, asked: NewMode, kind: FileKind, mode: &mut u16, xattrs: &mut Xattrs) {
     let Some(default) = dir.get(DEFAULT) else {
         *mode &= !asked.umask;

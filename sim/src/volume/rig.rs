@@ -26,7 +26,7 @@ pub async fn open(
     open_on(process, bucket, options, Medium::Plain).await
 }
 
-/// What is in a data directory.
+/// The state of a data directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Medium {
     Plain,
@@ -154,7 +154,7 @@ pub async fn walk(client: &Client) -> Result<SeenTree, FsError> {
                     break;
                 }
             }
-            // Counted when the names were known.
+            // Counted when the names were loaded.
             let attr = client.getattr(ino).await?;
             tree.insert(path, SeenNode { attr, ..node });
         } else {
@@ -185,8 +185,8 @@ async fn see(client: &Client, ino: Ino) -> Result<SeenNode, FsError> {
     Ok(SeenNode { attr, target, xattrs, content: content.freeze() })
 }
 
-/// Reads what is in the trash, which [`walk`] does not see: what a power cut has left of clean
-/// blocks that were being written is found out by reading.
+/// Reads all files in the trash, which [`walk`] does not reach: damage from a power cut to clean
+/// blocks that were being written shows only on reads.
 pub async fn read_trash(client: &Client) -> Result<(), FsError> {
     let mut next = Some(TrashPoint::default());
     while let Some(from) = next {
@@ -202,7 +202,7 @@ pub async fn read_trash(client: &Client) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Removes for good what is in the trash.
+/// Empties the trash.
 pub async fn empty_trash(client: &Client) -> Result<(), FsError> {
     let mut next = Some(TrashPoint::default());
     while let Some(from) = next {
@@ -219,7 +219,7 @@ pub async fn empty_trash(client: &Client) -> Result<(), FsError> {
     Ok(())
 }
 
-/// What `ebb fsck --bucket` asks for, all parts of it.
+/// `ebb fsck --bucket`, all batches of it.
 pub async fn fsck(client: &Client) -> Result<FsckReport, FsError> {
     let AdminReply::Fsck(mut report) = client.admin(AdminRequest::Fsck).await? else {
         return Err(FsError::Invalid);

@@ -1,8 +1,8 @@
-//! What comes damaged from the bucket, or has rotted there.
+//! Objects that are damaged in transit or in the bucket.
 
 use super::*;
 
-/// What is damaged on its way is asked for again, and nobody notices.
+/// Data damaged in transit is requested again, without an error.
 #[test]
 fn what_is_damaged_on_its_way_comes_again() {
     let world = World::new(1);
@@ -31,9 +31,9 @@ fn what_is_damaged_on_its_way_comes_again() {
     });
 }
 
-/// Situation: a bit of an object has flipped in the store. Danger: it is read, or sent again as if
-/// it were right. Expectation: EIO for who reads that block, or has the rest of it sent; the others
-/// are read; what is written over it is right, and so is what is sent then.
+/// Situation: a bit of an object has flipped in the store. Danger: it is read, or uploaded again as
+/// correct. Expectation: EIO for a read of that block and for an upload that includes it; other
+/// blocks are readable; overwritten blocks are correct, and so is their upload.
 #[test]
 fn what_has_rotted_in_the_bucket_is_not_shown() {
     let world = World::new(1);
@@ -72,9 +72,9 @@ fn what_has_rotted_in_the_bucket_is_not_shown() {
     });
 }
 
-/// Situation: a bit of an object of many spans has flipped in the store, and it is read in order.
-/// Danger: of an object that was sent in parts nobody knows what it was. Expectation: EIO for who
-/// reads that span, and the rest is read; what the store mends is read.
+/// Situation: a bit of an object with many spans has flipped in the store, and it is read in order.
+/// Danger: an object from a multipart upload has no checksum of the whole. Expectation: EIO for
+/// reads of that span, the rest is readable; once the store repairs it, it is readable.
 #[test]
 fn what_has_rotted_of_a_large_object_is_not_shown() {
     for (seed, mib) in [(1, 17), (2, 40), (3, 64)] {
@@ -111,10 +111,10 @@ fn what_has_rotted_of_a_large_object_is_not_shown() {
     }
 }
 
-/// Situation: a large object is read in pieces shorter than what one checksum is of, and one of
-/// them came damaged. Danger: it stays in the cache for ever. Expectation: once all of it is here
-/// it is seen, named, dropped and fetched at one time: what was damaged on its way is right then,
-/// and what has rotted in the store is EIO.
+/// Situation: a large object is read in ranges shorter than a checksum's span, and one of them came
+/// damaged. Danger: it stays in the cache for ever. Expectation: once the span is complete, the
+/// damage is detected, reported, dropped and fetched at once: damage in transit is gone then, damage
+/// in the store is EIO.
 #[test]
 fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
     for seed in 1..=6 {
@@ -129,7 +129,7 @@ fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
                 + BLOCK * rng.below(4) as usize
                 + 11;
             let mends = seed % 2 == 0;
-            // From behind, or who reads in order would be run ahead of.
+            // Backwards, since sequential reads would trigger read-ahead.
             for at in (rotten / span * span..rotten / span * span + span).step_by(BLOCK).rev() {
                 if at == rotten / BLOCK * BLOCK {
                     bucket.rot("large", rotten);
@@ -159,9 +159,9 @@ fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
     }
 }
 
-/// Situation: as before, but it has rotted in the bucket, and comes damaged each time. Danger: it
-/// is sent for ever, or replaces what is there. Expectation: the flush says what is wrong, and
-/// nothing is replaced; once the bucket is right again the file is sent.
+/// Situation: as before, but damaged in the bucket, so every transfer is damaged. Danger: uploads
+/// are retried for ever, or replace the object. Expectation: the flush reports the damage and
+/// replaces nothing; once the bucket is repaired, the file is uploaded.
 #[test]
 fn what_has_rotted_is_not_sent_again_in_pieces() {
     let world = World::new(1);
@@ -192,9 +192,9 @@ fn what_has_rotted_is_not_sent_again_in_pieces() {
     });
 }
 
-/// Situation: of a file that was written here one block rots on the node's disk, and in the bucket
-/// too. Danger: with it all of its span goes that is whole here. Expectation: that block is EIO,
-/// and the others stay.
+/// Situation: one block of a file written here is damaged on the node's disk and in the bucket.
+/// Danger: its whole span, intact here, is dropped with it. Expectation: that block is EIO, the
+/// others stay.
 #[test]
 fn what_was_written_here_does_not_go_with_what_is_damaged_in_the_bucket() {
     let world = World::new(1);
@@ -214,7 +214,7 @@ fn what_was_written_here_does_not_go_with_what_is_damaged_in_the_bucket() {
             Ok(true)
         );
         bucket.rot("large", 2 * BLOCK + 77);
-        // What came was given before it could be checked.
+        // The bytes were delivered before they could be verified.
         mount.read(ino, 2 * BLOCK, 10).await.unwrap();
         world.sleep(Duration::from_secs(1)).await;
         assert_eq!(mount.read(ino, 3 * BLOCK, BLOCK).await.unwrap(), content[3 * BLOCK..4 * BLOCK]);
@@ -225,7 +225,7 @@ fn what_was_written_here_does_not_go_with_what_is_damaged_in_the_bucket() {
     });
 }
 
-/// The pages with what objects cannot say come again too.
+/// Damaged directory pages are requested again, too.
 #[test]
 fn pages_that_are_damaged_on_their_way_come_again() {
     let world = World::new(1);
@@ -261,8 +261,8 @@ fn pages_that_are_damaged_on_their_way_come_again() {
     });
 }
 
-/// Situation: a node that has nothing but the bucket begins, and the root's page comes damaged
-/// (seeds 1684 and 1958 of simulated volumes). Expectation: it is asked for again.
+/// Situation: a node starts with only the bucket, and the root's page comes damaged (seeds 1684 and
+/// 1958 of simulated volumes). Expectation: it is requested again.
 #[test]
 fn a_root_that_is_damaged_on_its_way_comes_again() {
     for seed in 1..21 {
@@ -281,9 +281,9 @@ fn a_root_that_is_damaged_on_its_way_comes_again() {
     }
 }
 
-/// Situation: the root's page is gone from the bucket, and a node comes that has nothing but that.
-/// Danger: it takes the volume for one whose root was never changed, and says nothing. Expectation:
-/// `status` says it; of a volume that is new, or has no pages yet, nothing is said.
+/// Situation: the root's page is missing in the bucket, and a node starts with only the bucket.
+/// Danger: it silently takes the volume for one whose root was never changed. Expectation: `status`
+/// reports it; it reports nothing for a new volume or one without pages.
 #[test]
 fn a_root_that_is_gone_is_named() {
     let world = World::new(1);

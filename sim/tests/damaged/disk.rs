@@ -1,9 +1,10 @@
-//! What rots on the node's disk, or cannot be read there.
+//! Data that is damaged or unreadable on the node's disk.
 
 use super::*;
 
-/// Situation: blocks rot on the node's disk that nobody reads. Expectation: the scrub finds them;
-/// what the bucket has is dropped, and comes whole when it is read; what it has not is named.
+/// Situation: blocks that no program reads are damaged on the node's disk. Expectation: the scrub
+/// finds them; those in the bucket are dropped and fetched at the next read; the others are
+/// reported.
 #[test]
 fn what_rots_unread_is_found() {
     let world = World::new(1);
@@ -52,9 +53,9 @@ fn what_rots_unread_is_found() {
     });
 }
 
-/// Situation: files grow in small pieces, and a bit of one rots before the bucket has it. Danger:
-/// nothing tells, and it is sent as it is. Expectation: it is found, named, neither sent nor added
-/// to, and after restarts too; the others are whole.
+/// Situation: files grow in small writes, and a bit of one flips before its upload. Danger: without
+/// a checksum it is uploaded as it is. Expectation: it is detected, reported, neither uploaded nor
+/// appended to, also after restarts; other files are intact.
 #[test]
 fn what_rots_of_files_that_grew_in_pieces_is_found() {
     for (seed, piece, len) in
@@ -127,10 +128,9 @@ fn what_rots_of_files_that_grew_in_pieces_is_found() {
     }
 }
 
-/// Situation: a bit of the log or of its snapshot flips, anywhere, while files are written that the
-/// bucket does not have; then the power fails. Danger: nobody has noticed by then, the start is
-/// refused, and all of that is out of reach. Expectation: the scrub finds it and replaces it by
-/// itself; nothing is lost, and nothing is to be repaired.
+/// Situation: a bit of the log or of its snapshot flips while files are written that the bucket does
+/// not have; then the power fails. Danger: the start is refused, and all of that is lost.
+/// Expectation: the scrub detects and replaces it before; nothing is lost or left to repair.
 #[test]
 fn what_rots_in_the_log_is_replaced_before_it_is_needed() {
     for seed in 0..12 {
@@ -189,9 +189,8 @@ fn what_rots_in_the_log_is_replaced_before_it_is_needed() {
     }
 }
 
-/// Situation: the log has rotted, and the disk is full or fails, so that no snapshot can be
-/// written. Expectation: `status` names what is damaged and what is at stake, until it has been
-/// replaced.
+/// Situation: the log is damaged, and the disk is full or fails, so that no snapshot can be written.
+/// Expectation: `status` names the damage and the data at risk until it is replaced.
 #[test]
 fn a_rotten_log_that_cannot_be_replaced_is_named() {
     for full in [true, false] {
@@ -237,11 +236,11 @@ fn a_rotten_log_that_cannot_be_replaced_is_named() {
     }
 }
 
-/// Situation: a bit of a file has rotted on the node's disk, whether the bucket has the file or
-/// not, and another part of the same block is written over, made a hole, or cut off; or all of the
-/// file is replaced. Danger: with what is new beside it what is damaged counts as whole.
-/// Expectation: what the bucket has comes from there first; what only the node had is EIO until all
-/// of it is replaced.
+/// Situation: a bit of a file has flipped on the node's disk, whether the bucket has the file or not,
+/// and another range of the same block is overwritten, punched, or truncated, or the whole file is
+/// replaced. Danger: the damaged bytes get a new checksum together with the new ones. Expectation:
+/// data in the bucket is fetched first; data that only the node had is EIO until all of it is
+/// replaced.
 #[test]
 fn nothing_is_changed_beside_what_is_damaged() {
     let changes = |is_sent, len| {
@@ -305,8 +304,8 @@ fn nothing_is_changed_beside_what_is_damaged() {
                 _ => write(0, vec![1; len]).await,
             };
             if is_compared && !is_sent && change == "append" {
-                // It loses no checksum: of what was compared before, what was damaged is found by
-                // who reads it.
+                // The change keeps the checksum, so a read detects the damage of a verified
+                // block.
                 assert_eq!(changed.is_err(), len == 50_000, "{case}");
                 assert_eq!(mount.read(ino, last, 10).await, Err(FsError::Io), "{case}");
                 return;
@@ -344,10 +343,9 @@ fn nothing_is_changed_beside_what_is_damaged() {
 }
 
 /// Situation: a process dies with files that the bucket does not have, small ones in a pack and
-/// others. What held their bytes is taken away before the next start, or cut short, or a bit of it
-/// flips. Danger: zeros are read in their place, and put over what the bucket has. Expectation:
-/// whoever reads them gets an error, `status` and fsck name them, and the bucket gets nothing of
-/// them.
+/// others. Their bytes are removed before the next start, or truncated, or a bit flips. Danger: zeros
+/// are read instead, and uploaded over the object. Expectation: reads fail, `status` and fsck name
+/// the files, and nothing of them is uploaded.
 #[test]
 fn what_is_missing_after_a_death_is_named() {
     for what in ["gone", "cut short", "flipped"] {
@@ -408,7 +406,7 @@ fn what_is_missing_after_a_death_is_named() {
                     "{what}: inode {ino}"
                 );
             }
-            // Nor does what is written beside it make it whole.
+            // A write beside it does not make it whole.
             let offset = if what == "flipped" { BLOCK_BYTES } else { 0 };
             let written = mount
                 .client
@@ -438,9 +436,9 @@ fn what_is_missing_after_a_death_is_named() {
     }
 }
 
-/// Situation: as before, of a file that has so many blocks that what is to be logged of them is
-/// longer than a record can be. Danger: no start gets beyond that. Expectation: the volume starts,
-/// the file is EIO, and the others are what they were.
+/// Situation: as before, with a file of so many blocks that the record about them exceeds the limit
+/// of a record. Danger: no start gets past that. Expectation: the volume starts, the file is EIO, and
+/// the others are intact.
 #[test]
 fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
     const BLOCKS: u64 = 3_000;
@@ -485,8 +483,7 @@ fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
     });
 }
 
-/// Situation: the node's disk reads nothing any more. Expectation: what the bucket has is read from
-/// there.
+/// Situation: the node's disk fails all reads. Expectation: data in the bucket is read from there.
 #[test]
 fn what_the_disk_cannot_read_comes_from_the_bucket() {
     let world = World::new(1);
@@ -508,10 +505,10 @@ fn what_the_disk_cannot_read_comes_from_the_bucket() {
     });
 }
 
-/// Situation: a sector of the node's disk cannot be read any more, of a block that the bucket has,
-/// beside one that it has not; or of one of a small file that has to move to become longer. Danger:
-/// whoever reads the block gets an error for ever, and the file is not sent. Expectation: the block
-/// is fetched again, by whoever needs it, and by a repair; what only the node had is EIO.
+/// Situation: a sector of the node's disk is unreadable, in a block that the bucket has, beside one
+/// that it has not; or in one of a small file that must move to grow. Danger: every read of the block
+/// fails for ever, and the file is not uploaded. Expectation: the block is fetched again on demand
+/// and by a repair; data that only the node had is EIO.
 #[test]
 fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
     for how in ["read", "repair", "flush", "append", "move", "dirty"] {

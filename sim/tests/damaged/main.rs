@@ -1,4 +1,4 @@
-//! Bytes of the bucket and of the node's disk that are not what was written.
+//! Damaged bytes in the bucket and on the node's disk.
 
 mod bucket;
 mod disk;
@@ -135,7 +135,7 @@ fn run(world: &World, scene: impl Future<Output = ()>) {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// It goes to the bucket with one request.
+/// Small enough for one upload request.
 fn content(salt: usize) -> Bytes {
     (0..3 * BLOCK + 1000).map(|at| ((at + salt) % 251) as u8).collect::<Vec<u8>>().into()
 }

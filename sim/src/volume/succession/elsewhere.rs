@@ -1,5 +1,5 @@
-//! The node is on another machine, and so is another client of it, which works on the same tree and
-//! has neither memory that outlives it nor need of it. What may be lost differs by what goes wrong.
+//! Succession with the node on another machine, and a second client of it on the same tree, which
+//! has no handover memory. The permitted loss depends on the fault.
 
 use super::other::{MACHINE as OTHER, OTHER_CLIENT, Other};
 use super::scene::{MACHINE as MOUNT, Place, SERVER, Scene, Unserved};
@@ -20,25 +20,24 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// Processes of the mount die and connections break. Nobody may notice.
+    /// Processes of the mount die and connections break. Expectation: no application notices.
     Mount,
-    /// So does the process of the node, whose machine also loses power, but only while everybody
-    /// lives who repeats what was lost. Then the next process of the mount may find that it cannot
-    /// take over.
+    /// The node's process dies as well, and its machine loses power, but only while all clients live
+    /// that can replay the loss. The next process of the mount may find that it cannot take over.
     Node,
-    /// The machine of the node loses power at any moment. The mount is alone: of several clients
-    /// the oracle would not know whose answers are lost.
+    /// The node's machine loses power at any moment. Only one mount exists: with several clients the
+    /// oracle could not tell whose acknowledged changes may be lost.
     Cuts,
     /// The mount is cut off, and freezes, until its session expires.
     Isolation,
 }
 
-/// What became of the mounts of a story.
+/// Outcomes of the mounts of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Fates {
     /// Processes that took over.
     pub taken_over: usize,
-    /// Mounts that ended because nobody could.
+    /// Mounts that ended because no process could take over.
     pub lost: usize,
 }
 
@@ -46,13 +45,13 @@ pub struct Fates {
 pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<(Report, Fates), Broken> {
     let rng = Rng::new(seed).split("succession elsewhere");
     let trouble = [Trouble::Mount, Trouble::Node, Trouble::Cuts, Trouble::Isolation][rng.index(4)];
-    // Nothing but a power cut loses what was answered.
+    // Only a power cut loses acknowledged changes.
     let trouble = if amnesia == Some(Amnesia::Undurable) { Trouble::Cuts } else { trouble };
     let rounds = 2 + rng.below(7);
     let pause_limit = Duration::from_millis([20, 200, 2000][rng.index(3)]);
     let mut plan = Plan::draw(&rng);
     plan.workers = 1 + rng.below(2);
-    // A disk that fails takes what the node has answered with it: that is another story.
+    // A failing disk also loses acknowledged changes, which other scenarios cover.
     let slow = plan.faults.disk.slow;
     plan.faults.disk = Default::default();
     plan.faults.disk.slow = slow;
@@ -87,13 +86,13 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<(Report, Fates), Broke
         .map(|report| (report, fates))
 }
 
-/// What was done to the node since the mount was last known to have repeated everything to it.
+/// The node's failure since the mount last replayed everything to it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Harm {
     None,
-    /// It has started anew, with all that it had answered.
+    /// It restarted with every acknowledged change.
     Killed,
-    /// It may have lost what it had answered.
+    /// It may have lost acknowledged changes.
     Cut,
 }
 
@@ -122,7 +121,7 @@ impl Story<'_> {
         for round in 0..rounds {
             self.world.sleep(self.rng.duration(Duration::ZERO, pause_limit)).await;
             match round == comes && self.trouble != Trouble::Cuts {
-                // It waits for whoever takes over.
+                // It waits for the next process of the mount.
                 true => self.succeed(Meanwhile::OtherComes).await?,
                 false => self.disturb().await?,
             }
@@ -267,7 +266,7 @@ impl Story<'_> {
             Ok(()) => {
                 self.history.note("another process has taken over");
                 self.fates.taken_over += 1;
-                // What took over before the node died has still to repeat everything.
+                // A process that took over before the node died has yet to replay everything.
                 if !matches!(meanwhile, Meanwhile::NodeDies(_, after) if after > Duration::ZERO) {
                     self.harm.set(Harm::None);
                 }
@@ -282,9 +281,8 @@ impl Story<'_> {
         }
     }
 
-    /// The mount has ended, and what it was asked for and has not answered was done or not. Another
-    /// begins. Its session ends a moment before anybody hears of it, and nobody was answered after
-    /// it was `killed`.
+    /// The mount has ended; each of its unanswered requests has happened or not. Another mount begins.
+    /// The session ends a moment before any client notices, and no request was answered after `killed`.
     async fn lost(&mut self, why: &str, killed: Position) -> Result<(), String> {
         let Some((scene, users)) = self.mount.take() else {
             return Err("there is no mount".into());
@@ -310,7 +308,7 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// Looks at what a power cut has left, in calm.
+    /// Inspects the state after a power cut, without faults.
     async fn look(&self, scene: &Scene) -> Result<(), String> {
         self.world.set_faults(FaultPlan::default());
         let life = scene.life()?;
@@ -352,8 +350,8 @@ impl Story<'_> {
         if self.rng.below(2) == 0 { self.settle().await } else { Ok(()) }
     }
 
-    /// Waits until the mount has repeated everything to the node that is there now: before that
-    /// nobody is told who has a lock.
+    /// Waits until the mount has replayed everything to the current node: before that, no client gets an
+    /// answer about locks.
     async fn settle(&mut self) -> Result<(), String> {
         let life = self.scene()?.life()?;
         let client = life.client.clone();
@@ -369,7 +367,7 @@ impl Story<'_> {
         Ok(())
     }
 
-    /// In calm all come to their end.
+    /// Without faults, every process completes its work.
     async fn rest(&mut self) -> Result<(), String> {
         if let Some((_, users)) = &self.mount {
             users.finish(self.world).await?;
@@ -395,7 +393,7 @@ impl Story<'_> {
     }
 }
 
-/// While nobody serves the mount.
+/// Events while no daemon serves the mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Meanwhile {
     Nothing,
@@ -407,7 +405,7 @@ enum Meanwhile {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How long at most nobody serves a mount whose process has died: much less than a session's term.
+/// Maximum time without a daemon after a death: much less than a session term.
 const ABSENCE: Duration = Duration::from_secs(2);
 
 /// In which a process takes over, as a rule.
@@ -415,5 +413,5 @@ const ATTACH: Duration = Duration::from_millis(20);
 
 const MAX_STARTS: u32 = 180;
 
-/// Longer than whatever was waited for: outages, sessions of the dead, uploads.
+/// Longer than every timeout: outages, sessions of dead clients, uploads.
 const CALM: Duration = Duration::from_secs(200);

@@ -1,4 +1,4 @@
-//! The memory that outlives processes, as one of them has it.
+//! The memory that outlives processes, from the view of one of them.
 
 use ebb_ports::Words;
 use std::cell::{Cell, RefCell};
@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 pub struct Memory {
     words: Rc<RefCell<Vec<u64>>>,
-    /// What a dead process tidies up here nobody sees.
+    /// Ignores writes by destructors of a dead process.
     dead: Cell<bool>,
     /// This word reads as 0.
     forgotten: Option<usize>,
@@ -33,7 +33,7 @@ impl Memory {
         Rc::new(Memory { words: words.clone(), dead: Cell::new(false), forgotten })
     }
 
-    /// The process that has it so has died.
+    /// The process of this view has died.
     pub fn dies(&self) {
         self.dead.set(true);
     }

@@ -58,7 +58,7 @@ impl Other {
         Err("the other client cannot attach".into())
     }
 
-    /// In calm, when its work is done. Gives what a detach gives.
+    /// Detaches without faults, after its work; returns the result of the detach.
     pub async fn leave(self) -> Result<Result<(), FsError>, String> {
         if !self.done.get() {
             return Err("the other client is never answered".into());

@@ -1,4 +1,4 @@
-//! A process that is succeeded, and what its users know.
+//! A process with successors, and the expectations of its users.
 
 use super::Amnesia;
 use super::memory::Memory;
@@ -18,7 +18,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Where the node is whose client the process is.
+/// The location of the process's node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// In the process.
@@ -27,10 +27,10 @@ pub enum Place {
     Elsewhere,
 }
 
-/// Why nobody takes over.
+/// The reason why no process takes over.
 #[derive(Debug)]
 pub enum Unserved {
-    /// Nobody can.
+    /// No process can.
     Lost(&'static str),
     Failed(String),
 }
@@ -44,7 +44,7 @@ impl From<Unserved> for String {
     }
 }
 
-/// One mount: to the oracle a client that never ends, whatever becomes of its processes.
+/// One mount: for the oracle a client that never ends, through all its processes.
 pub struct Scene {
     place: Place,
     pub client: ClientId,
@@ -116,7 +116,7 @@ impl Scene {
         self.under_way.borrow().clone()
     }
 
-    /// A request that has no answer will be asked again.
+    /// A request without an answer will be repeated.
     pub fn expect_again(&self, request: u64) {
         self.under_way.borrow_mut().insert(request);
     }
@@ -212,7 +212,7 @@ impl Scene {
         };
         match attach_heir(process, link, estate.clone()).await {
             Some(Ok(client)) => {
-                // What the kernel has cached of before goes at once.
+                // Drops all kernel caches of the previous process at once.
                 client.on_change(|_, _| Box::pin(async {}));
                 Ok((node, client))
             }
@@ -222,7 +222,7 @@ impl Scene {
         }
     }
 
-    /// Asks until there is an answer.
+    /// Repeats a request until it is answered.
     pub async fn request(&self, op: Op) -> Outcome {
         let number = self.next_request();
         let handle = match &op {
@@ -245,7 +245,7 @@ impl Scene {
             let lag = Duration::from_micros(self.requests.get() % 3 * 50);
             life.process.spawn(async move {
                 let answer = serving.serve(as_number, handle, op, lag).await;
-                // Who has died meanwhile does not care.
+                // A dead user ignores the answer.
                 drop(sender.send(answer));
                 serving.lag(lag).await;
                 serving.client.answered(as_number);
@@ -277,7 +277,7 @@ impl Scene {
 }
 
 impl Life {
-    /// As a mount does it. Gives with the answer what is open by it.
+    /// Serves a request like a mount. Returns the answer with the handle that it opens.
     async fn serve(
         &self,
         number: u64,
@@ -297,7 +297,7 @@ impl Life {
             (Op::Mutate(mutation), Outcome::Attr(attr)) if mutation.opens() => attr.ino,
             _ => return (outcome, None),
         };
-        // It may die once it is open and before that is left to anybody.
+        // The process may die between the open and its handover record.
         self.lag(lag).await;
         let handle = self.number << 32 | number;
         let before = self.estate.opened_before(number);
