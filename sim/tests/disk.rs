@@ -1,4 +1,4 @@
-//! What a simulated disk keeps, loses and breaks.
+//! Semantics and faults of the simulated disk.
 
 use bytes::Bytes;
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
@@ -21,7 +21,7 @@ async fn content(disk: &Rc<dyn Disk>, path: &str) -> Bytes {
     file.read_at(0, 1 << 20).await.unwrap()
 }
 
-/// A program writes and dies by SIGKILL: all that it wrote is there for its successor.
+/// A process writes and dies by SIGKILL: its successor finds everything written.
 #[test]
 fn a_kill_loses_nothing_that_was_written() {
     let world = World::new(1);
@@ -53,9 +53,9 @@ fn a_kill_finds_a_write_done_or_not_done() {
     assert_eq!(lengths, BTreeSet::from([0, 2000]));
 }
 
-/// Synced bytes with a synced name, then writes that nobody synced, then the power is cut:
-/// over many seeds the synced bytes are always there; each un-synced sector is sometimes
-/// there, sometimes not, and sometimes torn.
+/// Synced bytes under a synced name, then writes without a sync, then a power cut. Expectation over
+/// many seeds: the synced bytes always survive; each other sector sometimes survives, sometimes not,
+/// and is sometimes torn.
 #[test]
 fn a_power_cut_keeps_what_was_synced_and_gambles_with_the_rest() {
     const SECTOR: usize = SECTOR_BYTES as usize;
@@ -205,8 +205,8 @@ fn unsynced_cuts_and_punches_are_kept_or_dropped() {
     assert_eq!((lengths, first), (BTreeSet::from([1024, 2048]), BTreeSet::from([0, 7])));
 }
 
-/// Names are made, moved and removed without a sync of their directory: after a power cut
-/// each change is there or not, and a replaced file is never missing.
+/// Names are created, renamed and removed without a sync of their directory. Expectation after a
+/// power cut: each change is kept or lost, and a replaced file is never missing.
 #[test]
 fn unsynced_names_are_kept_or_dropped() {
     let mut seen = BTreeSet::new();
@@ -237,8 +237,8 @@ fn unsynced_names_are_kept_or_dropped() {
     assert_eq!(seen.len(), 8, "{seen:?}");
 }
 
-/// A synced name in a directory whose own name was not synced is lost with the directory;
-/// with both synced it is safe.
+/// A synced name in a directory whose own name was not synced is lost with the directory; with both
+/// synced it survives.
 #[test]
 fn a_name_is_as_safe_as_its_directory() {
     let mut survived = BTreeSet::new();
@@ -265,7 +265,7 @@ fn a_name_is_as_safe_as_its_directory() {
     assert_eq!(survived, BTreeSet::from([0, 1]));
 }
 
-/// A file moves between directories and only the one that it left is synced: it may be lost.
+/// A file moves between directories and only the source directory is synced: it may be lost.
 #[test]
 fn a_rename_across_directories_needs_both_synced() {
     let mut survived = BTreeSet::new();
@@ -289,7 +289,7 @@ fn a_rename_across_directories_needs_both_synced() {
     assert_eq!(survived, BTreeSet::from([vec![], vec!["to/file".to_owned()]]));
 }
 
-/// Names that cannot be, and operations on what is not there, are refused one by one.
+/// Invalid names, and operations on missing files, fail one by one.
 #[test]
 fn impossible_names_are_refused() {
     let world = World::new(1);
@@ -347,8 +347,8 @@ fn impossible_names_are_refused() {
         .unwrap();
 }
 
-/// The disk is full in the middle of a write: a part is written and the error says so.
-/// Space comes back when a removed file is closed, not before.
+/// The disk becomes full in the middle of a write: a prefix is written and the error reports that.
+/// The space of a removed file returns when it is closed, not before.
 #[test]
 fn a_full_disk_writes_a_part_and_recovers() {
     let world = World::new(1);
@@ -372,7 +372,7 @@ fn a_full_disk_writes_a_part_and_recovers() {
         .unwrap();
 }
 
-/// The second write fails: it alone, and it may have written any part.
+/// Only the second write fails, and it may have written any part.
 #[test]
 fn the_nth_operation_fails_once() {
     let mut parts = BTreeSet::new();
@@ -422,8 +422,8 @@ fn errors_come_at_the_planned_rate() {
     assert_eq!(world.machine("a").disk("node").paths(), ["a"]);
 }
 
-/// A sync fails and a second one succeeds: the bytes read well until the power is cut, and
-/// then they are sometimes gone. Written again and synced, they are safe.
+/// A sync fails and a second one succeeds: the bytes read correctly until the power is cut, and may
+/// then be lost. Written again and synced, they survive.
 #[test]
 fn a_sync_after_a_failed_sync_proves_nothing() {
     let mut survived = BTreeSet::new();
@@ -452,7 +452,7 @@ fn a_sync_after_a_failed_sync_proves_nothing() {
     assert_eq!(survived, BTreeSet::from([false, true]));
 }
 
-/// The planted bug: a disk that only says it synced loses bytes within few power cuts.
+/// The planted bug: a disk with lying syncs loses bytes within few power cuts.
 #[test]
 fn a_lying_sync_is_found_out() {
     let lost = (0..50).any(|seed| {
@@ -503,8 +503,8 @@ fn rotten_bits_are_read() {
     assert_ne!(world.run(content(&disk, "dir-less")).unwrap(), before);
 }
 
-/// Two processes want one data directory: the second is told who has it, until the first
-/// is dead. Another boot shows another boot id.
+/// Two processes open one data directory: the second gets an error with the owner until the first is
+/// dead. Another boot has another boot id.
 #[test]
 fn a_data_directory_has_one_owner() {
     let world = World::new(1);
@@ -543,8 +543,8 @@ fn a_slow_disk_is_slow() {
     assert!(world.now() > Duration::from_secs(5), "{:?}", world.now());
 }
 
-/// Random changes of names run with random syncs and a power cut; whatever survives is a
-/// tree that opens, lists and reads.
+/// Random namespace changes with random syncs and a power cut: the surviving tree can be listed,
+/// opened and read.
 #[test]
 fn any_power_cut_leaves_a_whole_tree() {
     for seed in 0..60 {
@@ -560,7 +560,7 @@ fn any_power_cut_leaves_a_whole_tree() {
                         let (path, other) =
                             (names[rng.index(names.len())], names[rng.index(names.len())]);
                         let dir = dirs[rng.index(dirs.len())];
-                        // Many of these are refused, which is part of the mix.
+                        // Many of these fail, which is part of the mix.
                         drop(match rng.below(6) {
                             0 => disk.create_dir(dir).await,
                             1 => disk.rename(path, other).await,

@@ -1,5 +1,5 @@
-//! An encrypted disk does what one does that is not: compared with the bytes that there should be,
-//! over kills, power cuts and failing operations.
+//! An encrypted disk behaves like a plain one: compared with a model over kills, power cuts and
+//! failing operations.
 
 use bytes::Bytes;
 use ebb_encryption::{EncryptionError, Key};
@@ -21,12 +21,12 @@ fn start(world: &World) -> Process {
     world.machine("a").process("node")
 }
 
-/// What may be in a file: its bytes as they are, and all that each can be after a power cut.
+/// The possible contents of a file: its current bytes, and each byte's values after a power cut.
 #[derive(Clone)]
 struct Model {
     now: Vec<u8>,
-    /// Of what a sync has failed for nothing is known after a power cut, unless it is written
-    /// again.
+    /// After a failed sync, the values of the affected bytes are unknown after a power cut unless they
+    /// are written again.
     bytes: Vec<Kept>,
     lens: Kept<usize>,
     /// The disk may have kept a length that is no longer than this, and nothing behind it.
@@ -119,7 +119,7 @@ impl Model {
         }
     }
 
-    /// What a power cut has left.
+    /// Adopts the state after a power cut.
     fn cut(&mut self, found: &[u8]) {
         assert!(
             self.lens.versions.contains(&found.len()),
@@ -141,7 +141,7 @@ impl Model {
         self.known_below = LONGEST;
     }
 
-    /// What is there after an operation that has failed: done, not done, or in part.
+    /// Adopts the state after a failed operation: done, not done, or partly done.
     fn failed(&mut self, before: &Model, found: &[u8]) {
         for (at, byte) in found.iter().enumerate() {
             let allowed = [before.byte(at), self.byte(at)];
@@ -167,10 +167,10 @@ impl Model {
     }
 }
 
-/// Situation: one file is written, cut, punched, forced and opened again, at offsets that are
-/// seldom multiples of anything; operations fail, the process is killed, the power is cut. Danger:
-/// whoever shares a block, a length or a header with what is lost is lost too. Expectation: every
-/// byte is one that it has been since it was forced.
+/// Situation: one file is written, truncated, punched, forced and reopened at unaligned offsets;
+/// operations fail, the process is killed, the power is cut. Danger: data that shares a block, a
+/// length or a header with lost data is lost, too. Expectation: every byte has a value that it had
+/// since its last force.
 #[test]
 fn a_file_is_what_it_would_be_in_the_clear() {
     let (mut cuts, mut failures, mut lost) = (0, 0, 0);
@@ -264,7 +264,7 @@ fn a_file_is_what_it_would_be_in_the_clear() {
     );
 }
 
-/// Two writers meet in a block, through two opens: both are there.
+/// Two handles write to one block: both writes are present.
 #[test]
 fn neighbours_do_not_overwrite_each_other() {
     for seed in 0..50 {
@@ -321,8 +321,8 @@ fn names_come_and_go() {
     assert_eq!(done.unwrap().unwrap(), "third");
 }
 
-/// The first write leaves a part of the header behind and fails, the second does all, and a power
-/// cut keeps some sectors of each: what is kept of the contents can be read.
+/// The first write leaves a partial header and fails, the second succeeds, and a power cut keeps some
+/// sectors of each: surviving contents are readable.
 #[test]
 fn a_header_that_failed_is_that_of_the_next_write() {
     for seed in 0..200 {
@@ -376,8 +376,7 @@ fn a_header_can_be_lost() {
     assert_eq!(world.run(read()).unwrap().unwrap(), "contents", "a write has put the other right");
 }
 
-/// What is on the platter says nothing of what was written, and the same bytes twice are not the
-/// same there.
+/// The platter reveals nothing of the plaintext: equal bytes differ there.
 #[test]
 fn the_platter_tells_nothing() {
     let world = World::new(1);
@@ -408,8 +407,7 @@ fn the_platter_tells_nothing() {
         .unwrap();
 }
 
-/// A key that is missing, wrong, or given for what is not encrypted is refused, and nothing
-/// changes.
+/// A missing or wrong key, or a key for a plain directory, is rejected without any change.
 #[test]
 fn only_the_right_key_opens_a_data_directory() {
     let world = World::new(1);

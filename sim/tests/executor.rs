@@ -29,8 +29,8 @@ fn sleepers_wake_in_the_order_of_time() {
     assert_eq!(world.now(), Duration::from_secs(1));
 }
 
-/// Tasks that are ready at one instant run in an order that the seed decides: the same
-/// again for the same seed, another for some other one.
+/// Tasks that are ready at one instant run in an order drawn from the seed: equal for equal seeds,
+/// different for some others.
 #[test]
 fn the_seed_orders_what_is_ready_at_once() {
     let order = |seed| {
@@ -57,8 +57,8 @@ impl Drop for OnDrop {
     }
 }
 
-/// A process dies while it sleeps: its task is dropped at that instant, and what it would
-/// have done afterwards is never done.
+/// A process dies while it sleeps: its task is dropped at that instant, and its later effects never
+/// happen.
 #[test]
 fn a_kill_drops_tasks_at_once_and_voids_their_timers() {
     let world = World::new(1);
@@ -101,7 +101,7 @@ fn a_process_may_kill_itself() {
     assert_eq!(answer, None);
 }
 
-/// A paused process does nothing and then goes on; the others are not held up.
+/// A paused process does nothing and then continues; other processes are not delayed.
 #[test]
 fn a_paused_process_goes_on_later() {
     let world = World::new(1);
@@ -120,7 +120,7 @@ fn a_paused_process_goes_on_later() {
     assert_eq!(world.run(slow_done).unwrap(), Some(21 * MS));
 }
 
-/// Everybody waits for somebody: the run ends at once and names who waits.
+/// Deadlock: the run ends at once and names the waiting tasks.
 #[test]
 fn a_deadlock_is_reported_with_its_tasks() {
     let world = World::new(3);
@@ -184,7 +184,7 @@ fn a_waker_outlives_its_task() {
     executor.run_until(2 * MS).unwrap();
 }
 
-/// One component draws once more: the numbers of the others stay what they were.
+/// One component draws an additional number: the streams of the others do not change.
 #[test]
 fn streams_do_not_shift_each_other() {
     let (one, other) = (Rng::new(5), Rng::new(5));
@@ -195,8 +195,8 @@ fn streams_do_not_shift_each_other() {
     assert_ne!(one.split("disk").next_u64(), one.split("net").next_u64());
 }
 
-/// Thousands of worlds are made in one test process: what still waits in a world, a
-/// connection that nobody accepted among it, goes away with the world.
+/// Thousands of worlds are made in one test process: pending state of a world, such as a connection
+/// that was never accepted, is freed with it.
 #[test]
 fn a_world_takes_everything_with_it() {
     let dropped = Rc::new(Cell::new(false));

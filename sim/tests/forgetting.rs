@@ -1,5 +1,5 @@
-//! Metadata that does not fit: what the bucket says all of leaves the memory and comes back, again
-//! and again, and nobody sees it.
+//! Metadata that exceeds its memory limit: clean names are evicted and loaded again, and no client
+//! notices.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -26,8 +26,8 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-/// What a kernel does with inodes: it holds what it was told of until it is asked to give it up, or
-/// does not need it any more.
+/// A kernel's references to inodes: each is kept until the kernel is asked to drop it, or drops it by
+/// itself.
 #[derive(Clone)]
 struct Kernel(Rc<Inodes>);
 
@@ -91,7 +91,7 @@ impl Kernel {
     }
 }
 
-/// A file as it is to be seen.
+/// The expected state of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct File {
     ino: Ino,
@@ -100,7 +100,7 @@ struct File {
     content: Bytes,
 }
 
-/// Works in a directory of its own, and reads what others have put into the bucket.
+/// Works in a directory of its own, and reads objects of another program.
 struct Worker {
     world: Rc<World>,
     client: Client,
@@ -108,7 +108,7 @@ struct Worker {
     rng: Rng,
     top: String,
     files: Rc<RefCell<BTreeMap<(String, String), File>>>,
-    /// Ids under which what was found was seen.
+    /// Inode ids under which each object was seen.
     found: Rc<RefCell<BTreeMap<String, BTreeSet<Ino>>>>,
     refused: Rc<Cell<u64>>,
 }
@@ -347,7 +347,7 @@ async fn status(process: &Process, client: &Client) -> Status {
     }
 }
 
-/// What a run has shown.
+/// Totals of a run.
 #[derive(Default)]
 struct Shown {
     /// Names that were seen under several ids.
@@ -437,7 +437,7 @@ async fn tell(world: Rc<World>, clients: usize) -> Shown {
         }
         while leaving.get() < files.len() {
             world.sleep(Duration::from_secs(1)).await;
-            // Clients on other machines go on with what they hold.
+            // Clients on other machines continue with their references.
             if clients > 0 && rng.below(8) == 0 {
                 match rng.below(2) {
                     0 => serving.0.kill(),
@@ -542,25 +542,25 @@ fn run(clients: usize) {
     assert!(refused < SEEDS * 100, "{refused}");
 }
 
-/// Situation: a volume with several times as many names as its node may know, whose kernel holds
-/// what it was told of, and gives some of it up when asked. Danger: that something is forgotten
-/// that is held, dirty or not in the bucket; that what comes back is not what it was. Expectation:
-/// nobody sees any of it, and the bucket has everything at the end.
+/// Situation: a volume with several times as many names as the node may keep, whose kernel holds
+/// references and drops some on request. Danger: an inode is evicted that is referenced, dirty or not
+/// in the bucket, or comes back changed. Expectation: no client notices, and the bucket is complete
+/// at the end.
 #[test]
 fn what_is_forgotten_comes_back_as_it_was() {
     run(0);
 }
 
-/// The same with two clients on other machines, whose answers are on their way when they are asked,
-/// and whose node is killed or loses power now and then.
+/// The same with two clients on other machines, which reply to the reference query late, and whose
+/// node is killed or loses power now and then.
 #[test]
 fn what_is_held_elsewhere_is_not_forgotten() {
     run(2);
 }
 
-/// Situation: a node asks who holds a file of which the bucket says all, and before it is answered
-/// somebody opens the file, writes to it and closes it; nobody holds it then. Danger: it is taken
-/// for what it was, and what was written goes with its store file, or is forced no more.
+/// Situation: a node queries the references to a clean file, and before the replies arrive a client
+/// opens the file, writes to it and closes it; afterwards no client references it. Danger: it is
+/// evicted as clean, and the written bytes go with its store file, or are not forced any more.
 #[test]
 fn what_is_written_while_it_is_asked_for_stays() {
     for (seed, len) in (0..8).flat_map(|seed| [(seed, 200_000), (seed, 5_000)]) {
@@ -584,7 +584,7 @@ async fn write_while_asked(world: Rc<World>, len: usize) {
             Options { commit_interval: Duration::from_secs(3600), ..options(true, LIMIT / 3) };
         let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
         let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
-        // Nobody holds anything: without that word nothing would be forgotten.
+        // The client has no references; without this reply nothing would be evicted.
         client.on_recall(|_| Box::pin(async { Vec::new() }));
         client
     };

@@ -1,4 +1,4 @@
-//! A slow line to the store, which all that is sent shares, and all that comes.
+//! A slow connection to the store, shared by all transfers of one direction.
 
 use bytes::Bytes;
 use ebb_client::Page;
@@ -14,10 +14,9 @@ const MIB: u64 = 1 << 20;
 const FILES: u64 = 4;
 const FILE_BYTES: u64 = 8 * MIB;
 
-/// Situation: four files are to be sent in parts of 1 MiB over a line of 256 KiB/s. Danger: all
-/// parts are sent at once and share the line, so that none of them arrives before its request is
-/// given up, and all are sent again, for ever. Expectation: fewer are sent at one time, and
-/// everything arrives in little more time than the line takes.
+/// Situation: four files are uploaded in parts of 1 MiB over 256 KiB/s. Danger: all parts share the
+/// bandwidth, each times out, and all are repeated for ever. Expectation: fewer run in parallel, and
+/// all uploads finish in little more than the bandwidth requires.
 #[test]
 fn what_shares_a_slow_line_arrives() {
     let world = World::new(1);
@@ -71,9 +70,9 @@ fn what_shares_a_slow_line_arrives() {
     }
 }
 
-/// Situation: somebody reads a large file in order over a line of 1 MiB/s, for whom the kernel asks
-/// for 1 MiB at one time. Danger: what is fetched ahead of that shares the line with it.
-/// Expectation: he has the beginning soon, and all of it in the time that the line takes.
+/// Situation: a large file is read in order over 1 MiB/s, with requests of 1 MiB by the kernel.
+/// Danger: read-ahead shares the bandwidth with the requested range. Expectation: the first range
+/// arrives soon, and the whole file in the time that the bandwidth requires.
 #[test]
 fn what_is_read_ahead_does_not_hold_up_who_reads() {
     const LEN: u64 = 64 * MIB;
@@ -123,10 +122,9 @@ fn what_is_read_ahead_does_not_hold_up_who_reads() {
     }
 }
 
-/// Situation: a directory of 20,000 names that others change, over a line of 200 KiB/s, which takes
-/// a second and more for each thousand of them. Danger: several parts of the listing are asked for
-/// at one time and share the line, so that none of them comes in the time that is waited for it,
-/// and others' changes are never seen. Expectation: one is asked for behind the other.
+/// Situation: a directory of 20,000 names that another program changes, over 200 KiB/s, which takes a
+/// second and more per thousand names. Danger: parallel listing requests share the bandwidth and all
+/// time out, so outside changes are never seen. Expectation: listing requests are sequential.
 #[test]
 fn parts_of_a_listing_do_not_hold_up_each_other() {
     let world = World::new(1);

@@ -1,4 +1,4 @@
-//! How much memory names and attributes take, and what happens where they may take no more.
+//! The memory limit of names and attributes.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -36,7 +36,7 @@ async fn make(client: &Client, parent: Ino, text: &str, what: Make) -> Result<In
     client.make(&ROOT, parent, &name(text), 0o700, what, false).await.map(|attr| attr.ino)
 }
 
-/// Makes files until that is refused, and says how many there are.
+/// Creates files until an error; returns their number.
 async fn fill(client: &Client, dir: Ino) -> u64 {
     for number in 0.. {
         match make(client, dir, &format!("file {number}"), Make::Regular).await {
@@ -55,9 +55,9 @@ async fn status(client: &Client) -> Status {
     }
 }
 
-/// Situation: a volume in which files are made until its metadata takes what it may. Danger: that
-/// it takes more, or that what makes room is refused. Expectation: all that makes something new is
-/// ENOSPC, everything else goes on, status says why, and with what is removed it is over.
+/// Situation: files are created until the metadata reaches its limit. Danger: the limit is exceeded,
+/// or removals fail. Expectation: every creation fails with ENOSPC, all other operations work, status
+/// reports the reason, and removals end the state.
 #[test]
 fn what_is_new_is_refused_at_the_limit() {
     run(1, |world| async move {
@@ -133,7 +133,7 @@ fn what_is_new_is_refused_at_the_limit() {
                 client.unlink(&ROOT, dir, &name(is)).await.unwrap();
             }
             make(&client, dir, "more", Make::Regular).await.unwrap();
-            // What was removed is in the bucket until the flush.
+            // Removed files stay in the bucket until the flush.
             clock.sleep(Duration::from_secs(60)).await;
             let Status { metadata_bytes, troubles, .. } = status(&client).await;
             assert!(
@@ -145,9 +145,9 @@ fn what_is_new_is_refused_at_the_limit() {
     });
 }
 
-/// Situation: a node that dies when its metadata takes all that it may, and is started anew with
-/// half of that. Danger: that it does not start, or that what was acknowledged is missing.
-/// Expectation: all is there, and nothing new comes in.
+/// Situation: a node dies with its metadata at the limit, and restarts with half the limit. Danger:
+/// it does not start, or acknowledged names are missing. Expectation: all names are present, and
+/// creations fail.
 #[test]
 fn what_is_in_the_log_comes_back_whatever_the_limit() {
     run(2, |world| async move {
@@ -173,9 +173,8 @@ fn what_is_in_the_log_comes_back_whatever_the_limit() {
     });
 }
 
-/// Situation: a bucket with more names than the node may know. Danger: that the node takes them
-/// all. Expectation: who lists it gets ENOMEM, names that are known are found, and those that are
-/// not are not said to be absent.
+/// Situation: a bucket with more names than the limit. Danger: the node loads them all. Expectation:
+/// a listing fails with ENOMEM, loaded names are found, and other names are not reported as absent.
 #[test]
 fn a_bucket_that_does_not_fit_is_not_loaded_whole() {
     run(3, |world| async move {

@@ -1,5 +1,5 @@
-//! Stores that have no place for an object at a key and another one below it, as directories:
-//! whatever changes places with whatever, its objects get to where they are to be.
+//! Stores that cannot have both an object at a key and objects below it, such as directories: through
+//! any exchange of names, every object reaches its key.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const ROOT: Caller = Caller::ROOT;
 
-/// What is done, one after the other: `hold` opens a file until the end, `FLUSH` sends everything.
+/// Steps in order: `hold` opens a file until the end, `FLUSH` uploads everything.
 const CHANGES_OF_PLACE: [(&str, &str); 13] = [
     ("a file goes below its name", "write b; FLUSH; mv b t; mkdir b; mv t b/b"),
     ("a file takes its directory's name", "mkdir b; write b/b; FLUSH; mv b/b t; rmdir b; mv t b"),
@@ -58,7 +58,7 @@ const CHANGES_OF_PLACE: [(&str, &str); 13] = [
     ),
 ];
 
-/// What comes when is drawn by the seed: each danger shows in some of them.
+/// The seed draws the order of late events; each danger occurs for some of these seeds.
 const LATE_SEEDS: u64 = 3;
 
 fn options() -> Options {

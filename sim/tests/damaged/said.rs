@@ -1,10 +1,9 @@
-//! What objects say of their own content.
+//! Checksums of objects in their metadata.
 
 use super::*;
 
-/// Situation: a large file is written to while it is sent. Expectation: whatever its object says of
-/// its content is true, which the bucket looks after; once nobody writes any more, it says
-/// something of it.
+/// Situation: a large file is written to during its upload. Expectation: the checksums of its object
+/// are correct, which the simulated bucket verifies; after the last write, the object has some.
 #[test]
 fn what_a_large_object_says_of_itself_is_true() {
     for seed in 0..12 {
@@ -47,9 +46,9 @@ fn what_a_large_object_says_of_itself_is_true() {
     }
 }
 
-/// Situation: a file is written over in place, before it is first sent and since. Danger: the
-/// blocks lose their checksums, and what comes damaged from the bucket is read. Expectation: its
-/// object says all of itself.
+/// Situation: a file is overwritten in place, before and after its first upload. Danger: the blocks
+/// lose their checksums, and damage in transit from the bucket is read. Expectation: its object has
+/// checksums of all spans.
 #[test]
 fn what_is_written_over_in_place_has_its_checksums() {
     let world = World::new(1);
@@ -79,8 +78,8 @@ fn what_is_written_over_in_place_has_its_checksums() {
     });
 }
 
-/// Situation: a large file has a block that is written over in place all the time. Danger: because
-/// of it the object says nothing of the rest.
+/// Situation: one block of a large file is constantly overwritten in place. Danger: the object then
+/// has no checksums of the other spans.
 #[test]
 fn what_is_written_over_all_the_time_has_its_other_checksums() {
     let world = World::new(1);
@@ -125,10 +124,10 @@ fn what_is_written_over_all_the_time_has_its_other_checksums() {
     });
 }
 
-/// Situation: an object that others wrote says nothing of itself; a block of it came damaged and is
-/// cached, which nobody can know, and something else of the file is changed. Danger: the new object
-/// says of that block what came, while the store copies what it has: EIO for ever. Expectation: of
-/// what came from the bucket it says nothing.
+/// Situation: an object of another program has no checksums; a block of it was damaged in transit
+/// and is cached undetected, and another range of the file is changed. Danger: the new object states
+/// the checksum of the damaged block, while the store copies the intact one: EIO for ever.
+/// Expectation: it states no checksum of bytes that came from the bucket.
 #[test]
 fn what_was_never_checked_is_not_vouched_for() {
     let world = World::new(1);
@@ -166,9 +165,9 @@ fn what_was_never_checked_is_not_vouched_for() {
     });
 }
 
-/// Situation: of a large file that only the bucket has a little is written over. Danger: the new
-/// object, most of which the store copies, says nothing of the rest any more. Expectation: it says
-/// what the one before said, and damage that was copied is not read.
+/// Situation: a small range of a large file that only the bucket has is overwritten. Danger: the new
+/// object, most of which the store copies, loses the checksums of the rest. Expectation: it keeps
+/// those of the previous object, and copied damage is not read.
 #[test]
 fn what_is_copied_in_the_store_keeps_its_checksums() {
     for copies_parts in [true, false] {
@@ -186,7 +185,7 @@ fn what_is_copied_in_the_store_keeps_its_checksums() {
                     .spans_of(0..u64::MAX)
                     .count()
             };
-            // Some of it is here and right, of some only a part.
+            // Some spans are fully cached and intact, some partly.
             mount.read(ino, 0, MIB).await.unwrap();
             mount.read(ino, 10 * MIB, 10).await.unwrap();
             mount
@@ -216,10 +215,10 @@ fn what_is_copied_in_the_store_keeps_its_checksums() {
     }
 }
 
-/// Situation: a large file that is mostly in the bucket is sent in parts shorter than its object's
-/// spans, while it is read and written, and some of what comes from the bucket is damaged on the
-/// way. Danger: what is sent is damaged, but the object says what it was. Expectation: what it says
-/// is true, which the bucket looks after, and so it can be read.
+/// Situation: a large file that is mostly in the bucket is uploaded in parts shorter than its
+/// object's spans, while it is read and written, and some downloads are damaged in transit. Danger:
+/// damaged bytes are uploaded with the checksum of the original. Expectation: the checksums are
+/// correct, which the simulated bucket verifies, so the object is readable.
 #[test]
 fn what_is_damaged_on_its_way_to_be_sent_again_is_not_vouched_for() {
     for seed in 0..12 {
@@ -253,7 +252,7 @@ fn what_is_damaged_on_its_way_to_be_sent_again_is_not_vouched_for() {
                     for _ in 0..60 {
                         world.sleep(Duration::from_millis(rng.below(100))).await;
                         let at = rng.below(blocks as u64) as usize * BLOCK;
-                        // Whatever comes of it.
+                        // Any result is valid.
                         match rng.below(3) {
                             0 => {
                                 drop(mount.read(ino, at, 1 + rng.below(BLOCK_BYTES) as usize).await)
@@ -297,7 +296,8 @@ fn what_is_damaged_on_its_way_to_be_sent_again_is_not_vouched_for() {
     }
 }
 
-/// Others replace an object and keep its tags, as some tools do: what it was says nothing of it.
+/// Another program replaces an object and keeps its tags, as some tools do: the checksums in them do
+/// not count.
 #[test]
 fn what_others_have_put_there_is_believed() {
     let world = World::new(1);

@@ -1,4 +1,4 @@
-//! Clients that come while others do, or come again.
+//! Clients that attach concurrently, or again.
 
 use ebb_node::Options;
 use ebb_sim::volume::rig;
@@ -6,11 +6,10 @@ use ebb_sim::{DiskFaults, FaultPlan, Rate, Slowness, World};
 use futures_util::future::join;
 use std::time::Duration;
 
-/// Situation: the connection of a client breaks at any moment of its attach, and it attaches again
-/// under its name, which ends the session of before. Danger: the first attach goes on, enters a
-/// session that has ended, and nobody is let in any more because that does not give up caching.
-/// Expectation: the second one is let in, at the latest when a session that it has left behind
-/// expires.
+/// Situation: a client's connection breaks at any moment of its attach, and it attaches again under
+/// its name, which ends its earlier session. Danger: the first attach continues and enters a session
+/// that has ended; no client can attach any more, because that session never gives up its caches.
+/// Expectation: the second attach succeeds, at the latest when the abandoned session expires.
 #[test]
 fn a_client_that_comes_again_while_it_is_let_in() {
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) };

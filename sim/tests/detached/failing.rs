@@ -1,11 +1,11 @@
-//! The disk of the node fails; whoever runs it starts it again.
+//! The node's disk fails, and the node is restarted.
 
 use super::*;
 use ebb_sim::{DiskFaults, FaultPlan, Rate};
 
-/// Two clients work, and for a moment every write or every sync fails: the node knows no more
-/// what its disk holds, and ends. Clients wait for the next one, which is told what is
-/// missing, and nobody has seen an error.
+/// Two clients work, and for a moment every write or every sync fails: the node no longer knows its
+/// disk's contents, and ends. Expectation: clients wait for the next node and replay the loss; no
+/// application sees an error.
 #[test]
 fn a_node_whose_disk_has_failed_is_started_again_and_nobody_notices() {
     let writes = DiskFaults { write_error: Rate::ALWAYS, ..DiskFaults::default() };

@@ -23,8 +23,8 @@ async fn in_trash(client: &Client) -> usize {
     }
 }
 
-/// A client was answered and nothing was forced; the node's machine loses power. The client
-/// lives, and asks again for all that is lost, under the same inode ids.
+/// A client's operations are acknowledged and not forced; the node's machine loses power. The client
+/// lives, and replays everything with the same inode ids.
 #[test]
 fn what_a_power_cut_takes_from_the_node_comes_back_from_its_client() {
     for seed in 0..SEEDS {
@@ -53,9 +53,9 @@ fn what_a_power_cut_takes_from_the_node_comes_back_from_its_client() {
     }
 }
 
-/// A file is written; another one is forced, and with it the log, but not the bytes of the
-/// first. By then the slots of the session have had other operations. The power is cut once
-/// or, before the client has come back, twice: the second run has forced what it found.
+/// A file is written; another one is forced, and with it the log, but not the first one's bytes.
+/// Afterwards the slots of the session carry other operations. The power is cut once or, before the
+/// client has reattached, twice: the second run has forced the state that it recovered.
 #[test]
 fn bytes_come_back_though_their_operations_are_long_forgotten() {
     for seed in 0..SEEDS {
@@ -90,8 +90,8 @@ fn bytes_come_back_though_their_operations_are_long_forgotten() {
     }
 }
 
-/// A file without a name is closed, and the power is cut before the node hears of it. The next run
-/// knows from its log that the client has it open, and hears from the client that this is over.
+/// An unlinked file is closed, and the power is cut before the node receives that. The next run reads
+/// in its log that the client has the file open, and learns from the client that it does not.
 #[test]
 fn what_is_closed_while_the_power_is_cut_goes() {
     for seed in 0..SEEDS {
@@ -126,8 +126,8 @@ fn what_is_closed_while_the_power_is_cut_goes() {
     }
 }
 
-/// Files are removed where what is removed is kept, and the power is cut before that is forced. The
-/// client asks for the removals again: they are in the trash again, and not gone for good.
+/// Files are removed into the trash, and the power is cut before that is forced. The client replays
+/// the removals: the files are in the trash again, not deleted.
 #[test]
 fn what_is_removed_once_more_is_kept_once_more() {
     for seed in 0..SEEDS {
@@ -174,9 +174,9 @@ fn what_is_removed_once_more_is_kept_once_more() {
     }
 }
 
-/// Files are moved over others, which are kept, and leave whiteouts, and others are made; the power
-/// is cut before that is forced. The client asks again: no two of a moved file, a whiteout, what is
-/// made and the trash want one id.
+/// Files are moved over others, which go to the trash, and leave whiteouts, and new files are made;
+/// the power is cut before that is forced. The client replays: moved files, whiteouts, new files and
+/// the trash never share an inode id.
 #[test]
 fn whiteouts_come_back_under_their_ids() {
     const REPLACED: usize = 100;
@@ -243,8 +243,8 @@ fn whiteouts_come_back_under_their_ids() {
     }
 }
 
-/// A client asks to be let in again, and the power is cut before it is answered. It does not
-/// wait for that answer until its session is over.
+/// A client reattaches, and the power is cut before the reply. It does not wait for that reply until
+/// its session expires.
 #[test]
 fn a_client_that_comes_back_into_a_power_cut_keeps_its_session() {
     for seed in 0..SEEDS {
@@ -270,9 +270,9 @@ fn a_client_that_comes_back_into_a_power_cut_keeps_its_session() {
     }
 }
 
-/// A write is executed and its answer lost; another client reads it and writes over it. The
-/// node is started again, and the first client asks again for its write: that is done, and
-/// what came after it stays.
+/// A write is executed and its reply lost; another client reads it and overwrites it. The node
+/// restarts, and the first client repeats its write. Expectation: it is not executed again, and the
+/// later write stays.
 #[test]
 fn what_is_repeated_late_does_not_go_over_what_came_after_it() {
     let before = |byte: u8| Bytes::from(vec![byte; 1000]);
@@ -317,9 +317,9 @@ fn what_is_repeated_late_does_not_go_over_what_came_after_it() {
     }
 }
 
-/// Situation: a client on a machine with another removes a file, the other hears that it is gone,
-/// the power is cut before that is forced, and the first client dies, so that nobody asks for the
-/// removal again. Danger: what was told not to be there is there. (Seed 9817 of volumes.)
+/// Situation: a client removes a file, another one on the same machine sees that it is gone, the
+/// power is cut before that is forced, and the first client dies, so no client replays the removal.
+/// Danger: the file exists again. (Seed 9817 of volumes.)
 #[test]
 fn what_was_said_to_be_gone_stays_gone() {
     for seed in 0..SEEDS {
@@ -373,10 +373,10 @@ fn what_was_said_to_be_gone_stays_gone() {
     }
 }
 
-/// Situation: a client has listed a directory that others filled, and the node loses power.
-/// Danger: only the node's log knew the inode ids that the client was shown, so that the
-/// client has files open, and directories, that are gone. (Seed 113 of volumes, once the
-/// workload set ACLs.)
+/// Situation: a client has listed a directory with objects of another program, and the node loses
+/// power. Danger: only the node's log held the inode ids that the client was given, so the client's
+/// open files and directories do not exist any more. (Seed 113 of volumes, once the workload set
+/// ACLs.)
 #[test]
 fn what_was_found_in_the_bucket_keeps_its_id() {
     for seed in 0..SEEDS {
@@ -415,9 +415,9 @@ fn what_was_found_in_the_bucket_keeps_its_id() {
     }
 }
 
-/// The volume has all the dirty bytes that it may when its power is cut, and fewer are allowed
-/// afterwards. What its client says again had its room before: it waits for no flush, which
-/// would wait for it.
+/// The volume has reached its limit of dirty bytes when its power is cut, and the limit is lower
+/// afterwards. Expectation: the client's replay, which had its room before, does not wait for a
+/// flush, which would wait for it.
 #[test]
 fn what_is_said_again_needs_no_room() {
     const MIB: u64 = 1 << 20;
@@ -463,11 +463,10 @@ fn what_is_said_again_needs_no_room() {
     }
 }
 
-/// Situation: two changes of one file are under way, and the node has made both when it answers the
-/// second, and with it shows the first. The power is cut before the first one is answered, and
-/// takes both. Danger: the client asks for the second again, as it was answered, and then for the
-/// first, whose answer shows the second: no order of the two explains both answers. (Seed 210229 of
-/// volumes.)
+/// Situation: two changes of one file are pending; the node has made both when it replies to the
+/// second, and that reply shows the first. The power is cut before the first reply, and takes both.
+/// Danger: the client replays the second, as acknowledged, and then the first, whose reply shows the
+/// second: no order of the two explains both replies. (Seed 210229 of volumes.)
 #[test]
 fn what_an_answer_has_shown_is_repeated_before_it() {
     const BEFORE: u64 = 1 << 20;
@@ -542,10 +541,9 @@ fn what_an_answer_has_shown_is_repeated_before_it() {
     }
 }
 
-/// A file is cut after its name is gone, and closed; the power is cut before any of that is forced.
-/// The client asks for all of it again, under its session or, if that is over when it comes back,
-/// under another one, and has nothing open by then: nothing of it is refused, and nothing of the
-/// file stays.
+/// An unlinked file is truncated and closed; the power is cut before any of that is forced. The
+/// client replays all of it, in its session or, if that has expired, in a new one, with no file open.
+/// Expectation: no replayed operation fails, and the file is reclaimed.
 #[test]
 fn what_was_done_to_a_file_without_a_name_is_repeated_though_it_is_closed() {
     for (seed, away) in

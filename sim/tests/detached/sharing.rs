@@ -1,11 +1,11 @@
-//! Several clients at one time.
+//! Several concurrent clients.
 
 use super::*;
 use futures_util::future::{join, select};
 use std::pin::pin;
 
-/// Two clients write one file in turn, and connections break again and again: each sees
-/// what the other was last answered (O-53), and nothing happens twice.
+/// Two clients write one file in turn, while connections break again and again. Expectation: each
+/// sees the other's last acknowledged write (O-53), and no write is executed twice.
 #[test]
 fn clients_see_each_other_while_connections_break() {
     for seed in 0..SEEDS {
@@ -52,8 +52,8 @@ fn clients_see_each_other_while_connections_break() {
     }
 }
 
-/// A client has a file open, and unlinks it. Another that opens it by its id would not keep
-/// it: it is told so, and the first one has it until it closes it.
+/// A client unlinks a file that it has open. Another client's open by inode id fails, since the
+/// inode is going away; the first client keeps the file until it closes it.
 #[test]
 fn an_inode_without_a_name_is_only_for_those_who_had_it_open() {
     let world = World::new(1);
@@ -75,7 +75,7 @@ fn an_inode_without_a_name_is_only_for_those_who_had_it_open() {
             right.call(async move { other.open(ino).await }).await.expect("the client lives");
         assert_eq!(opened, Err(FsError::Stale));
         let read = left.call(async move {
-            // Once more by who has it.
+            // Opened again by the client that has it open.
             holder.open(ino).await.unwrap();
             let read = holder.read(ino, 0, 1000).await;
             holder.close(ino);
@@ -86,10 +86,10 @@ fn an_inode_without_a_name_is_only_for_those_who_had_it_open() {
     });
 }
 
-/// Situation: a client makes a file and has it open with that; another removes it while the record
-/// of it is still on its way to a slow disk. Danger: the removal comes between the file and its
-/// being open, which nobody keeps then (seeds 3857, 4827, 6493, 8029, 12517 and 15485 of the
-/// stories). Expectation: who has made it has it.
+/// Situation: a client creates and opens a file; another one removes it while the record is still on
+/// its way to a slow disk. Danger: the removal comes between creation and open, and the inode is
+/// reclaimed (seeds 3857, 4827, 6493, 8029, 12517 and 15485 of the volumes). Expectation: the creator
+/// keeps the file open.
 #[test]
 fn a_file_that_is_made_open_is_open_before_others_remove_it() {
     for seed in 0..SEEDS {
@@ -130,8 +130,8 @@ fn a_file_that_is_made_open_is_open_before_others_remove_it() {
     }
 }
 
-/// The node is started again while a client waits to hear that it has such an inode open. It
-/// hears that it has not, which is all: nothing of it is left to be reported by a sync.
+/// The node restarts while a client waits for the reply to an open of such an inode. Expectation:
+/// the open fails, and a later sync reports no further error.
 #[test]
 fn an_open_that_is_refused_leaves_no_error_behind() {
     for seed in 0..SEEDS {
@@ -161,9 +161,8 @@ fn an_open_that_is_refused_leaves_no_error_behind() {
     }
 }
 
-/// Situation: a client leaves that has a file open, and while that is made safe another one removes
-/// the file. Danger: who is leaving is given the file as one that has it open, and never gives it
-/// back.
+/// Situation: a client that has a file open detaches, and while that is forced another one removes
+/// the file. Danger: the file is kept for the detached client, which never closes it.
 #[test]
 fn who_is_leaving_is_given_nothing() {
     for (seed, pause) in
@@ -216,9 +215,9 @@ fn who_is_leaving_is_given_nothing() {
     }
 }
 
-/// Situation: a client asks to open a file that is gone, and before it has an answer somebody
-/// closes that inode, of which nothing is open. Danger: that takes what the open waits by, which
-/// fails with another error then.
+/// Situation: a client opens a file that is gone, and before the reply arrives it closes that inode,
+/// which is not open. Danger: the close drops the state that the open waits on, and the open fails
+/// with another error.
 #[test]
 fn a_close_takes_nothing_from_an_open_under_way() {
     for seed in 0..SEEDS {
@@ -237,9 +236,9 @@ fn a_close_takes_nothing_from_an_open_under_way() {
     }
 }
 
-/// A client vanishes, and the disk of the node is full when its session is over. The session
-/// stands until it can be closed: what the client held open goes then, and nobody is let in
-/// as if it were gone before.
+/// A client vanishes, and the node's disk is full when its session expires. Expectation: the session
+/// stays until its end can be logged; then its open files are reclaimed; no client is admitted
+/// before that.
 #[test]
 fn a_session_that_cannot_be_closed_is_closed_later() {
     let world = World::new(1);
@@ -288,8 +287,8 @@ fn a_session_that_cannot_be_closed_is_closed_later() {
 }
 
 /// Situation: a copy waits for the bucket, its client dies, and its session ends meanwhile. Danger:
-/// the bytes come, are put over those of the file, and the copy is refused after that. Expectation:
-/// the file is what it was.
+/// the bytes arrive, overwrite those of the file, and then the copy is rejected. Expectation: the
+/// file is unchanged.
 #[test]
 fn what_a_dead_client_had_asked_for_overwrites_nothing() {
     for seed in 0..SEEDS {
@@ -330,8 +329,8 @@ fn what_a_dead_client_had_asked_for_overwrites_nothing() {
     }
 }
 
-/// Situation: a client dies, and its session runs out while the disk is slow with what it had asked
-/// for. Expectation: all of the write is there or nothing of it (O-80).
+/// Situation: a client dies, and its session expires while the slow disk has its write pending.
+/// Expectation: the write happens completely or not at all (O-80).
 #[test]
 fn a_session_outlives_what_is_half_done_for_it() {
     for seed in 0..40 {

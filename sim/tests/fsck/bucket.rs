@@ -1,9 +1,9 @@
-//! What a check says of the bucket: of a node that runs, and of the data directory that it leaves.
+//! `ebb fsck --bucket` of a running node, and of the data directory that it leaves.
 
 use super::*;
 use ebb_core::backing::page_key;
 
-/// Nothing is said of a volume that is as it should be, whether or not it is flushed.
+/// No finding for a sound volume, flushed or not.
 #[test]
 fn what_is_as_it_should_be_is_clean() {
     let world = World::new(1);
@@ -32,7 +32,7 @@ fn what_is_as_it_should_be_is_clean() {
     });
 }
 
-/// What is wrong with the bucket is named, and nothing else, by a node and of its data directory.
+/// Exactly the planted damage is reported, by a node and for its data directory.
 #[test]
 fn what_is_planted_in_the_bucket_is_named() {
     type Plant = fn(&SimBucket, Ino);
@@ -93,7 +93,7 @@ fn what_is_planted_in_the_bucket_is_named() {
     }
 }
 
-/// Others may use the bucket: what they have done is told, and is no damage.
+/// Changes by other programs are reported, and not as damage.
 #[test]
 fn what_others_do_is_told_apart() {
     for revalidate in [None, Some(Duration::from_secs(60))] {
@@ -116,7 +116,7 @@ fn what_others_do_is_told_apart() {
                 "/a (inode 1.0.3): its object a was replaced by others",
                 "d/added was put into the bucket by others",
             ];
-            // Only where the bucket is asked again does that take effect. What has two names stays.
+            // Takes effect only where the bucket is revalidated. Inodes with two names stay.
             match told(&report)[..] {
                 [gone] => assert!(gone.contains("its object d/b is gone"), "{report:?}"),
                 _ => panic!("{report:?}"),
@@ -132,7 +132,7 @@ fn what_others_do_is_told_apart() {
     }
 }
 
-/// What is not here any more is said with how much of it there is.
+/// Lost data is reported with its size.
 #[test]
 fn what_is_nowhere_is_said() {
     let world = World::new(1);
@@ -152,8 +152,8 @@ fn what_is_nowhere_is_said() {
     });
 }
 
-/// The root's page is written before anybody has looked into the root, where others made
-/// directories: how many it has is not what the page is there for. (Seed 220797 of volumes.)
+/// The root's page is written before the root is listed, in which another program made directories:
+/// their number is not a reason for the page. (Seed 220797 of volumes.)
 #[test]
 fn directories_of_others_do_not_belie_the_page_of_the_root() {
     let world = World::new(1);
@@ -170,7 +170,7 @@ fn directories_of_others_do_not_belie_the_page_of_the_root() {
     });
 }
 
-/// A node that has not loaded all directories cannot say whose everything below `.ebb/` is.
+/// A node that has not loaded all directories cannot attribute every object below `.ebb/`.
 #[test]
 fn what_is_not_loaded_is_not_judged() {
     let world = World::new(1);
@@ -193,8 +193,8 @@ fn what_is_not_loaded_is_not_judged() {
     });
 }
 
-/// Another node has served the bucket since: nothing can be said, and the node that has lost it
-/// says why.
+/// Another node has served the bucket since: nothing is decidable, and the node that lost the head
+/// reports the reason.
 #[test]
 fn a_bucket_that_was_taken_over_is_not_compared() {
     let world = World::new(1);
@@ -218,7 +218,7 @@ fn a_bucket_that_was_taken_over_is_not_compared() {
     });
 }
 
-/// A check of a busy node finds nothing, whatever it meets.
+/// A check of a busy node has no findings, at any moment.
 #[test]
 fn a_busy_node_is_checked() {
     for seed in 0..20 {

@@ -1,5 +1,4 @@
-//! Damage that is planted in the bucket and on the disk: what a check says of it, and what repair
-//! makes of it.
+//! Planted damage in the bucket and on the disk: findings of a check, and the effect of a repair.
 
 mod bucket;
 mod refused;

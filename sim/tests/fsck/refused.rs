@@ -1,5 +1,5 @@
-//! A log that had rotted when its node was dead: no node starts with it, and people are told what
-//! there is.
+//! A log that was damaged while its node was down: no node starts with it, and the error lists the
+//! affected data.
 
 use super::*;
 use ebb_ports::OpenMode;
@@ -17,10 +17,10 @@ async fn image(world: &World) -> BTreeMap<String, Bytes> {
     all
 }
 
-/// Situation: a bit of the log flips that nobody sees before the node dies. Danger: the node starts
-/// with what is before it, or says nothing that anybody could use. Expectation: every start is
-/// refused with file and place, what was not in the bucket by then, and what can be done; nothing
-/// on the disk changes; the volume goes on with another data directory.
+/// Situation: a bit of the log flips unnoticed before the node dies. Danger: the node starts with the
+/// records before it, or its error does not help. Expectation: every start fails with file and
+/// offset, the data that was not in the bucket, and the options; nothing on the disk changes; the
+/// volume continues with another data directory.
 #[test]
 fn a_log_that_rotted_unseen_is_refused_with_what_is_before_it() {
     for cut in [false, true] {
@@ -31,7 +31,7 @@ fn a_log_that_rotted_unseen_is_refused_with_what_is_before_it() {
             mount.tree().await;
             let early = mount.file(Ino::ROOT, "early", 3).await;
             mount.client.fsync(early).await.unwrap();
-            // The next record goes behind the last line that is not zeros.
+            // The next record follows the last line that is not zeros.
             let log = &image(&world).await["log/00000001"];
             let damaged_at =
                 (log.iter().rposition(|byte| *byte != 0).unwrap() as u64 + 1).next_multiple_of(64);
@@ -91,8 +91,7 @@ fn a_log_that_rotted_unseen_is_refused_with_what_is_before_it() {
     }
 }
 
-/// Situation: likewise, and it is the only snapshot. Expectation: likewise; there is nothing before
-/// it.
+/// Situation: the same in the only snapshot. Expectation: the same; there is no earlier state.
 #[test]
 fn a_snapshot_that_rotted_unseen_is_refused() {
     let world = World::new(1);

@@ -1,4 +1,4 @@
-//! Repair: just what was found is put right, and a crash at any step of it loses nothing.
+//! Repair changes exactly the findings, and a crash at any step of it loses nothing.
 
 use super::*;
 use ebb_core::backing::page_key;
@@ -10,7 +10,7 @@ impl Mount {
             let remedy = problem.remedy.clone().unwrap_or_else(|| panic!("{problem:?}"));
             self.client.admin(AdminRequest::Repair { remedy }).await.unwrap();
         }
-        // What pages tell of what was sent again.
+        // Updates the pages with the tags of repeated uploads.
         self.flush().await;
     }
 
@@ -22,7 +22,7 @@ impl Mount {
         self.client.read(at, 0, content(0).len()).await.unwrap()
     }
 
-    /// The tree is what [`Mount::tree`] has made.
+    /// The tree is as [`Mount::tree`] made it.
     async fn is_whole(&self) {
         assert_eq!(self.read("a").await, content(0));
         assert_eq!(self.read("d/b").await, content(1));
@@ -35,7 +35,7 @@ impl Mount {
         assert_eq!((told(&report), &report.others, report.waiting), (vec![], &vec![], 0));
     }
 
-    /// A file of the data directory that nobody has written.
+    /// Creates an unknown file in the data directory.
     async fn plant(&self, path: &str) {
         let file = self.process.ports.disk.open(path, OpenMode::Create).await.unwrap();
         file.write_at(0, Bytes::from_static(b"stray")).await.unwrap();
@@ -63,7 +63,7 @@ fn at_home(ino: Ino) -> String {
     format!("store/{:016x}", ino.0)
 }
 
-/// What can be wrong and has one remedy.
+/// Kinds of damage with one remedy.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Plant {
     ObjectGone,
@@ -128,8 +128,8 @@ impl Plant {
     }
 }
 
-/// Each kind of damage is found, put right by its remedy and no other, and the volume is as before:
-/// in this run, after a crash, and from the bucket alone.
+/// Each kind of damage is found and repaired by its remedy alone, and the volume is as before: in
+/// this run, after a crash, and from the bucket alone.
 #[test]
 fn what_is_planted_is_repaired() {
     for plant in PLANTS {
@@ -162,7 +162,7 @@ fn what_is_planted_is_repaired() {
                 })
                 .collect();
             let is_its_own = |key: &&String| match plant {
-                // What is recorded of the file has another tag now.
+                // The recorded tag of the file differs now.
                 Plant::ObjectGone => ["a", ".ebb/d/1", ".ebb/head"].contains(&key.as_str()),
                 Plant::PageGone | Plant::PageUnreadable | Plant::PageOther => {
                     [page_key(Ino(0x1000000000002)).as_str(), ".ebb/head"].contains(&key.as_str())
@@ -226,8 +226,8 @@ fn a_crash_during_repair_loses_nothing() {
     }
 }
 
-/// What has several answers has no remedy: it is named with its bytes, and people decide. To give
-/// up what was written since the last upload is one answer (O-74), which survives a power cut.
+/// Damage with several possible remedies is reported with its size and left to the user. One remedy
+/// is a rollback to the last upload (O-74), which survives a power cut.
 #[test]
 fn what_only_people_can_decide_is_left_to_them() {
     for cut in [false, true] {
@@ -278,14 +278,14 @@ fn what_only_people_can_decide_is_left_to_them() {
                 panic!("another answer")
             };
             assert_eq!(status.troubles, vec![]);
-            // What has not changed since is left alone.
+            // Unchanged files are left alone.
             mount.client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.unwrap();
             mount.is_clean().await;
         });
     }
 }
 
-/// There is nothing to go back to where the bucket has never had the file, or lost it.
+/// A rollback fails if the file was never in the bucket, or its object is lost.
 #[test]
 fn what_has_no_object_is_not_rolled_back() {
     let world = World::new(1);
@@ -309,8 +309,7 @@ fn what_has_no_object_is_not_rolled_back() {
     });
 }
 
-/// A file is rolled back whole or not at all, whenever the power fails, and what was rolled back
-/// does not come back.
+/// A rollback is atomic under power cuts, and the dropped changes never reappear.
 #[test]
 fn a_power_cut_during_a_rollback_leaves_one_of_two() {
     for step in 0..16 {
@@ -368,9 +367,9 @@ fn what_is_no_longer_wrong_is_left_alone() {
     });
 }
 
-/// Situation: a client of another machine has written and not forced; the file is rolled back; then
-/// the power fails. Danger: the client repeats the bytes that the node has lost, over what the file
-/// is by now. Expectation: it is what its object is.
+/// Situation: a client on another machine has written without a force; the file is rolled back; then
+/// the power fails. Danger: the client replays its write over the rolled-back file. Expectation: the
+/// file equals its object.
 #[test]
 fn what_was_given_up_is_not_brought_back() {
     let world = World::new(1);
@@ -400,8 +399,8 @@ fn what_was_given_up_is_not_brought_back() {
             client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
             client.write(&Caller::ROOT, a, 0, content(5), false).await.unwrap();
             client.admin(AdminRequest::RollBack { path: vec![name("a")] }).await.unwrap();
-            // Of this the log is forced, by who overwrites a block that has a checksum, and the
-            // bytes are not.
+            // Overwriting a block with a checksum forces the log record, but not the
+            // bytes.
             client.write(&Caller::ROOT, a, 0, Bytes::from_static(b"new"), false).await.unwrap();
             let b = client
                 .make(&Caller::ROOT, Ino::ROOT, &name("b"), 0o600, Make::Regular, false)

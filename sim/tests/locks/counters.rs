@@ -1,6 +1,6 @@
-//! What locks are for: of two that add one to the same number neither is lost, even if one of
-//! them is cut off, frozen or taken for dead while it has the lock. Or the node loses power:
-//! not both, because a client that cannot come back in time cannot bring back what it was answered.
+//! The purpose of locks: of two clients that increment one number, neither increment is lost, even
+//! if a client is cut off, paused or declared dead while it has the lock; or the node loses power
+//! (not both: a client that cannot return in time cannot replay its acknowledged operations).
 
 use super::*;
 use std::cell::RefCell;
@@ -24,7 +24,7 @@ impl Worker {
     async fn work(self) {
         for _ in 0..20 {
             self.world.sleep(self.rng.duration(Duration::ZERO, Duration::from_millis(500))).await;
-            // What went wrong is forgotten with the last close.
+            // The last close clears the sticky error.
             if self.client.open(self.ino).await.is_err() {
                 continue;
             }
@@ -157,14 +157,14 @@ fn story(seed: u64) -> usize {
 
 const SEEDS: std::ops::Range<u64> = 0..18;
 
-/// A write waited for the node, under a lock that went with its session meanwhile.
+/// A write waited for the node while its lock was lost with the session.
 const WAITED: u64 = 1007;
 
 #[test]
 fn no_addition_is_lost() {
     let seeds = Mutex::new(SEEDS.chain([WAITED]));
     let worker = || std::iter::from_fn(|| seeds.lock().unwrap().next()).map(story).sum::<usize>();
-    // No other test of so long is left by then.
+    // The other long tests have finished by then.
     let done: usize = thread::scope(|scope| {
         [scope.spawn(worker), scope.spawn(worker)].map(|worker| worker.join().unwrap()).iter().sum()
     });

@@ -1,5 +1,5 @@
-//! No two hold what only one can hold, as far as each of them knows, whatever happens to the
-//! node and to the way to it, as long as everybody comes back within the term.
+//! Mutual exclusion from the view of the holders, through failures of node and network, as long as
+//! every client returns within the term.
 
 use super::*;
 use ebb_core::locks::Ranges;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// A file, a client and one of its owners.
 type Party = (Ino, u32, LockOwner);
 
-/// What each owner of each client believes to hold.
+/// The locks that each owner of each client believes to have.
 #[derive(Clone, Default)]
 struct Book {
     held: Rc<RefCell<BTreeMap<Party, Ranges>>>,
@@ -18,7 +18,7 @@ struct Book {
 }
 
 impl Book {
-    /// From before it is asked for nobody counts on more than what is asked for.
+    /// From before the request on, an owner relies on no more than the requested lock.
     fn ask(&self, client: u32, ask: &LockAsk) {
         let mut held = self.held.borrow_mut();
         let ranges = held.entry((ask.ino, client, ask.owner)).or_default();
@@ -96,7 +96,7 @@ impl Worker {
                 }
                 Err(error) => panic!("client {}: {ask:?}: {error}", self.number),
             }
-            // Or those who wait for two at once wait for ever.
+            // Otherwise two owners that wait for two locks at once could wait for ever.
             if self.rng.below(4) == 0 {
                 self.let_go().await;
             }
@@ -114,7 +114,7 @@ impl Worker {
         };
         match (&answer, ask.owner) {
             (Ok(()), _) => self.book.granted(self.number, &ask, before),
-            // What was held stays; a lock of flock(2) is gone.
+            // POSIX locks stay as they were; a flock(2) lock is gone.
             (Err(_), LockOwner::Fcntl(_)) => {
                 drop(self.book.held.borrow_mut().insert((ask.ino, self.number, ask.owner), before))
             }
@@ -211,7 +211,7 @@ fn story(seed: u64) -> Book {
         }
         // Sessions of the dead.
         world.sleep(200 * SECOND).await;
-        // Nobody was forgotten: every lock can be had now.
+        // No stale lock is left: every lock can be acquired.
         let (process, client, _) = clients.pop().expect("there are clients");
         let (book, files) = (book.clone(), files.clone());
         let free = process.call(async move {

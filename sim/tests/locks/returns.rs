@@ -1,10 +1,10 @@
-//! A holder that comes back after its session is over, from a node that has been down meanwhile.
+//! A lock holder that returns after its session has ended, to a node that restarted in between.
 
 use super::*;
 
 const TERM: Duration = Duration::from_secs(10);
 
-/// Nothing is forced unless somebody has to.
+/// Forces only on demand.
 async fn serve_lazily(world: &World) -> Process {
     serve_with(
         world,
@@ -29,10 +29,10 @@ fn exclusive(ino: Ino) -> LockAsk {
     }
 }
 
-/// Situation: a client has a lock and is cut off; the node loses power and starts again, so that it
-/// no longer knows the lock. Another one waits for it, has it when the first one's session is over,
-/// and the power is cut again at once. Expectation: the end of that session is not forgotten, or
-/// the first one would reclaim what the second has; it is told that it has lost the lock.
+/// Situation: a client has a lock and is cut off; the node loses power and restarts without the lock.
+/// Another client waits for it, gets it when the first session expires, and the power is cut again
+/// at once. Danger: the end of that session is lost, and the first client reclaims the lock.
+/// Expectation: the first client learns that it has lost the lock.
 #[test]
 fn the_end_of_a_session_is_remembered_before_its_locks_are_given_away() {
     for seed in 0..16 {
