@@ -28,7 +28,7 @@ pub const CONTENTS_AT: u64 = 4096;
 /// Two copies of the header in two sectors of 512 bytes: without a header all contents are lost.
 const HEADERS_AT: [usize; 2] = [0, CONTENTS_AT as usize / 2];
 
-/// Zeros behind the contents, whatever their length.
+/// Zeros behind the contents; their number is constant.
 pub const TAIL_BYTES: u64 = BLOCK_BYTES as u64 - 1;
 
 pub const OVERHEAD_BYTES: u64 = CONTENTS_AT + TAIL_BYTES;
