@@ -165,6 +165,7 @@ impl Partition {
         &self.extents
     }
 
+    /// The bucket state. Asserts that it has followed the last command.
     pub fn backing(&self) -> &Backing {
         assert!(!self.has_deferred(), "backing is read before catch_up");
         &self.backing
@@ -191,6 +192,7 @@ impl Partition {
             as u64
     }
 
+    /// Index of the last command.
     pub fn applied(&self) -> LogIndex {
         self.applied
     }
@@ -205,6 +207,8 @@ impl Partition {
         Version(self.version.0 + 1)
     }
 
+    /// Applies the command at `index`, which must be `applied + 1`. Returns the reply, the caches
+    /// to invalidate, and the effects that the node must perform.
     pub fn apply(&mut self, index: LogIndex, command: &Command) -> Applied {
         let applied = self.apply_namespace(index, command);
         self.apply_deferred();

@@ -54,6 +54,7 @@ pub enum Verdict {
 }
 
 impl Sessions {
+    /// Begins a session with empty slots.
     pub fn open(&mut self, id: SessionId, client: String) {
         self.table.insert(id, Session { client, slots: BTreeMap::new() });
     }
@@ -63,6 +64,7 @@ impl Sessions {
         self.table.insert(id, session);
     }
 
+    /// Ends a session and drops its replies.
     pub fn close(&mut self, id: SessionId) {
         self.table.remove(&id);
     }

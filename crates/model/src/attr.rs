@@ -66,6 +66,7 @@ pub struct SetAttr {
     pub drop_set_id: bool,
 }
 
+/// A new time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum SetTime {
     /// The time of the operation's stamp.
@@ -177,6 +178,7 @@ impl AclClass {
     }
 }
 
+/// Flags of renameat2(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum RenameMode {
     Replace,

@@ -203,6 +203,7 @@ impl Mutation {
     }
 }
 
+/// The kind of a new inode.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Make {
     Regular,

@@ -106,6 +106,7 @@ pub struct LockWait {
     pub detect: bool,
 }
 
+/// Progress of a lock request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum LockAnswer {
     Granted,

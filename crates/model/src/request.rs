@@ -10,6 +10,7 @@ use crate::*;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+/// A request of a client, or of an administrative command.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// First request of a connection.
@@ -472,6 +473,7 @@ pub struct Replay {
     pub len_bytes: Option<u64>,
 }
 
+/// A successful reply. [`RpcError`] is the failure.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Reply {
     Attached(Attached),
@@ -503,6 +505,7 @@ pub enum Reply {
     },
 }
 
+/// A session and its terms.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attached {
     pub session: SessionId,
@@ -721,6 +724,7 @@ pub enum AdminReply {
     },
 }
 
+/// State of a node, for `ebb status`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Status {
     pub volume: String,
@@ -799,6 +803,7 @@ pub struct DirtyPoint {
     pub ino: Ino,
 }
 
+/// A dirty file or directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DirtyItem {
     /// From the root of the volume, not necessarily UTF-8. Empty for an inode without a name.
@@ -886,6 +891,7 @@ pub struct ExplainedPage {
     pub since: Option<Time>,
 }
 
+/// Reason for a missing object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum MissingObject {
     /// Another writer removed it.

@@ -155,6 +155,7 @@ pub struct Object {
     pub body: Bytes,
 }
 
+/// Condition of a write to a key, checked atomically with the write.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Condition {
     Always,
@@ -206,6 +207,7 @@ impl ListEntry {
     }
 }
 
+/// Features and limits of a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Capabilities {
     pub conditional_put: bool,
@@ -232,6 +234,7 @@ impl Capabilities {
     }
 }
 
+/// A failed request. The variant decides the caller's remedy.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BucketError {
     #[error("{key}: no such object")]

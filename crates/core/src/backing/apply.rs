@@ -201,7 +201,7 @@ impl Backing {
         }
         // If the file changed during the upload, the last change is the age of the remaining dirt.
         let changed = namespace.inode(ino).map_or(Time::default(), |inode| inode.attr.ctime);
-        // `rehome` needs the explicit key to remove it from the index.
+        // `set_object_key` needs the explicit key to remove it from the index.
         self.change_file(ino, |file| {
             let key = file.object.take().and_then(|object| object.key);
             file.object = Some(BackingObject { key, ..object });

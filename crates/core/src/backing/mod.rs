@@ -2,17 +2,17 @@
 //! it.
 //!
 //! Every key has one owner at a time. The backing object of a file is at the key of its path, or at
-//! an explicit key until it has been moved there (`homes`). The objects of a directory are below
-//! its prefix: that of its path, or an explicit one after a rename (`redirects`), so a rename of a
-//! directory touches no object. `deletes` are the pending deletes (O-83), `uploads` the writes in
-//! progress. Together these are the claim table.
+//! an explicit key until it has been moved there (`explicit_keys`). The objects of a directory are
+//! below its prefix: that of its path, or an explicit one after a rename (`redirects`), so a rename
+//! of a directory touches no object. `deletes` are the pending deletes (O-83), `uploads` the writes
+//! in progress. Together these are the claim table.
 //!
 //! Laws:
 //! - [`Backing::observe`] and [`Backing::apply`] alone change it.
 //! - No object is written to a key that another file's object, a pending delete or another upload
 //!   claims. No object is deleted that backs a file or is being uploaded.
-//! - `homes` and `redirects` are exactly the explicit keys and prefixes; none of them equals that
-//!   of the path.
+//! - `explicit_keys` and `redirects` are exactly the explicit keys and prefixes; none of them
+//!   equals that of the path.
 //! - `queue` is exactly the dirty files and pages, ordered by the time since when. Bytes are dirty
 //!   with their file, attributes with the page that records them (O-37).
 //! - Every object is recorded from before its first byte is sent until it is deleted: in `uploads`,
@@ -224,6 +224,7 @@ impl Backing {
         backing
     }
 
+    /// Memory of the trees, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let inodes = self.files.bytes() + self.dirs.bytes() + self.queue.bytes();
         let keys = self.deletes.bytes() + self.explicit_keys.bytes() + self.redirects.bytes();
@@ -328,6 +329,7 @@ impl Backing {
         (own == prefix).then_some(dir)
     }
 
+    /// Regular files with bucket state, ordered by id.
     pub fn files(&self) -> impl Iterator<Item = Ino> {
         self.files.iter().map(|(ino, _)| ino)
     }
@@ -337,6 +339,7 @@ impl Backing {
         self.files.get(&ino)?.dirty
     }
 
+    /// Whether every name of the directory is loaded.
     pub fn is_complete(&self, dir: Ino) -> bool {
         self.dirs.get(&dir).is_none_or(|dir| {
             matches!(dir.load, Load::Native | Load::Complete | Load::Revalidating)

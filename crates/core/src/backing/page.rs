@@ -126,6 +126,7 @@ impl PageDraft {
             .collect()
     }
 
+    /// Reports that a piece from [`PageDraft`]'s last step was written under its id.
     pub fn wrote(&mut self, piece: PagePiece) {
         self.changes.written.push(piece);
     }

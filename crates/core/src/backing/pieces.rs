@@ -22,6 +22,7 @@ pub(super) struct Pieces {
     left: BTreeSet<u64>,
 }
 
+/// A piece of a page in the bucket, and its changes since.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Piece {
     pub(super) id: u64,

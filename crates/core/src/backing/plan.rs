@@ -21,6 +21,7 @@ pub struct PageStatus {
     pub since: Option<Time>,
 }
 
+/// Counts of outstanding work on the bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dirt {
     pub files: u64,
@@ -67,6 +68,7 @@ pub enum FlushStep {
     Nothing,
 }
 
+/// The next step that writes a directory's page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PageStep {
     /// Write an empty object to `marker`, then the page to `key`. `merge`: the existing page has
@@ -184,6 +186,7 @@ impl Backing {
         file || self.dirs.get(&ino).is_some_and(|dir| dir.dirty.is_some())
     }
 
+    /// Whether a delete of the key is pending.
     pub fn is_to_be_deleted(&self, key: &str) -> bool {
         self.deletes.contains_key(&key.to_owned())
     }
@@ -217,6 +220,7 @@ impl Backing {
         self.uploads.iter().map(|(ino, upload)| (*ino, upload))
     }
 
+    /// The write in progress of the inode.
     pub fn upload(&self, ino: Ino) -> Option<&Upload> {
         self.uploads.get(&ino)
     }
@@ -242,6 +246,7 @@ impl Backing {
         Some((prefix, self.is_taken(namespace, &self.own_prefix(namespace, dir)?)))
     }
 
+    /// The next step for a file's object. Uploads and conflicts at the key go first.
     pub fn flush_step(&self, namespace: &Namespace, ino: Ino) -> FlushStep {
         if self.uploads.contains_key(&ino) {
             return FlushStep::AwaitUpload { ino };
@@ -303,6 +308,7 @@ impl Backing {
         Some(FlushStep::Evict { occupant, from: from.into(), to, etag })
     }
 
+    /// The next step for a directory's page. A pending delete of its marker goes first.
     pub fn page_step(&self, namespace: &Namespace, dir: Ino) -> PageStep {
         let Some(state) = self.dirs.get(&dir).filter(|dir| dir.dirty.is_some()) else {
             return PageStep::Nothing;

@@ -3,6 +3,7 @@
 use super::pieces::Piece;
 use super::*;
 
+/// One item of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BackingItem {
     Backed(bool),
@@ -20,6 +21,7 @@ pub enum BackingItem {
 }
 
 impl Backing {
+    /// All items, in an order determined by the state.
     pub fn items(&self) -> impl Iterator<Item = BackingItem> {
         let files = self.files.iter().map(|(ino, state)| BackingItem::File { ino, state });
         let dirs = self.dirs.iter().map(|(ino, state)| BackingItem::Directory { ino, state });

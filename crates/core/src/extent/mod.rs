@@ -2,8 +2,9 @@
 //!
 //! A store file is sparse, with bytes at their own offsets, in blocks of [`BLOCK_BYTES`]. A block
 //! is absent (the store file's bytes there must not be read), clean (the backing object has it) or
-//! dirty. The bytes of an absent block follow from the backing object: below [`Home::valid_bytes`]
-//! they are the object's, all others are zeros. Blocks of holes are zeros.
+//! dirty. The bytes of an absent block follow from the backing object: below
+//! [`ObjectBytes::valid_bytes`] they are the object's, all others are zeros. Blocks of holes are
+//! zeros.
 //!
 //! Laws:
 //! - The block map changes only by [`Extents::apply`], [`Extents::observe`] and the records of the
@@ -166,6 +167,7 @@ struct Sums {
 const MAX_BLOCKS: u64 = MAX_FILE_BYTES.div_ceil(BLOCK_BYTES);
 
 impl Extents {
+    /// Memory of the trees, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.blocks.bytes()
             + self.files.bytes()
@@ -188,6 +190,8 @@ impl Extents {
         self.look(ino, |file| file.resident > 0 || file.packed.is_some())
     }
 
+    /// Applies a command. One that no longer matches the state is ignored, such as a `Present` for
+    /// a replaced object.
     pub fn apply(&mut self, command: &ExtentCommand) {
         match *command {
             ExtentCommand::Present { ino, ref etag, first, ref sums } => self.edit(ino, |edit| {
@@ -458,6 +462,7 @@ impl Extents {
         self.look(ino, |file| file.object.clone())
     }
 
+    /// State of a block; `None` if it is absent.
     pub fn block(&self, ino: Ino, block: u64) -> Option<Block> {
         self.blocks.get(&(ino, block))
     }
@@ -471,10 +476,12 @@ impl Extents {
         self.exposed.iter().map(|(ino, ())| ino)
     }
 
+    /// Disk space of all present blocks.
     pub fn resident_bytes(&self) -> u64 {
         self.resident_bytes
     }
 
+    /// Disk space of all dirty blocks.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes
     }

@@ -53,6 +53,7 @@ impl Extents {
         self.packs.ranges.iter().map(used_range)
     }
 
+    /// Number of files in pack files.
     pub fn packed_count(&self) -> u64 {
         self.packs.ranges.len() as u64
     }

@@ -44,6 +44,7 @@ pub enum ByteOrigin {
     Zero,
 }
 
+/// A run of bytes with one source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Segment {
     pub origin: ByteOrigin,
@@ -273,6 +274,7 @@ pub fn runs(blocks: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     runs
 }
 
+/// A chunk with present blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ResidentChunk {
     pub ino: Ino,

@@ -4,6 +4,7 @@ use super::{Block, Extents, FileExtents, ObjectBytes};
 use ebb_model::{Ino, PackRange};
 use serde::{Deserialize, Serialize};
 
+/// One item of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ExtentItem {
     /// Precedes the file's blocks.
@@ -36,6 +37,7 @@ pub enum ExtentItem {
 const RUN_BLOCKS: usize = 256;
 
 impl Extents {
+    /// All items, in an order determined by the state.
     pub fn items(&self) -> impl Iterator<Item = ExtentItem> {
         let files = self.files().map(|(ino, map)| ExtentItem::File { ino, map });
         let packed = self.packed_files().map(|(range, ino)| ExtentItem::Packed { ino, range });

@@ -8,6 +8,7 @@ use ebb_model::{Ino, LogIndex, Version};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Last writers of unforced bytes, by file and offset.
 #[derive(Clone, Default, Debug)]
 pub struct Unforced {
     files: BTreeMap<Ino, BTreeMap<u64, WrittenRange>>,
@@ -22,6 +23,7 @@ struct WrittenRange {
 }
 
 impl Unforced {
+    /// The command at `index` wrote these bytes, at `version`.
     pub fn written(&mut self, ino: Ino, bytes: Range<u64>, version: Version, index: LogIndex) {
         self.superseded(ino, bytes.clone());
         if bytes.start < bytes.end {

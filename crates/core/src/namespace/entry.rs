@@ -29,6 +29,7 @@ impl Namespace {
         Ok(dir)
     }
 
+    /// The dentry of a loaded name.
     pub fn dentry(&self, parent: Ino, name: &Name) -> Option<Dentry> {
         let cookies = self.hashes.get(&(parent, hash_of(name)))?;
         cookies.into_iter().find_map(|cookie| {

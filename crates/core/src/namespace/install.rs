@@ -120,6 +120,7 @@ impl Namespace {
         self.inodes.extend(inodes.into_iter().map(|inode| (inode.attr.ino, inode)));
     }
 
+    /// Whether names can be looked up in it.
     pub fn is_directory(&self, dir: Ino) -> bool {
         self.directory(dir).is_ok()
     }

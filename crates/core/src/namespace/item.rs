@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+/// One item of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NamespaceItem {
     Incarnation(Incarnation),
@@ -43,6 +44,7 @@ pub enum NamespaceItem {
     },
 }
 
+/// An inode with all its links.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InodeItem {
     pub attr: Attr,

@@ -62,6 +62,7 @@ impl Links {
 }
 
 impl Namespace {
+    /// All links of an inode, primary first, then by age.
     pub fn links(&self, inode: &Inode) -> impl Iterator<Item = Link> {
         let further = (inode.names > 1).then(|| self.links.of(inode.attr.ino));
         inode.first.into_iter().chain(further.into_iter().flatten().map(|(_, link)| link))

@@ -13,10 +13,12 @@ impl Namespace {
         self.attr(dentry.ino)
     }
 
+    /// Attributes of an inode; [`FsError::Stale`] if it does not exist.
     pub fn attr(&self, ino: Ino) -> Result<Attr, FsError> {
         self.inode(ino).map(|inode| inode.attr).ok_or(FsError::Stale)
     }
 
+    /// Target of a symbolic link; [`FsError::Invalid`] for another kind.
     pub fn read_link(&self, ino: Ino) -> Result<Bytes, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
         if inode.attr.kind == FileKind::Symlink { Ok(inode.target) } else { Err(FsError::Invalid) }
@@ -28,6 +30,7 @@ impl Namespace {
         ino.incarnation() == self.incarnation && was_drawn && self.inode(ino).is_none()
     }
 
+    /// A loaded inode, named or orphan.
     pub fn inode(&self, ino: Ino) -> Option<Inode> {
         self.inodes.get(&ino)
     }
@@ -37,6 +40,7 @@ impl Namespace {
         self.inodes.len()
     }
 
+    /// Memory of the trees, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.inodes.bytes()
             + self.dentries.bytes()

@@ -97,6 +97,7 @@ impl Namespace {
         std::iter::successors(innermost, |root| self.counts_in(*root))
     }
 
+    /// All quota roots, ordered by id.
     pub fn quota_roots(&self) -> impl Iterator<Item = Ino> {
         self.quotas.roots.keys().copied()
     }

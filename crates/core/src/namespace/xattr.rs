@@ -9,6 +9,8 @@ use ebb_model::*;
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
 
 impl Namespace {
+    /// Value of an attribute. [`FsError::NoAttribute`] if it is not set, [`FsError::NotSupported`]
+    /// for a name outside the supported classes.
     pub fn get_xattr(&self, ino: Ino, name: &[u8]) -> Result<Bytes, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
         if AclClass::of(name).is_none() && name != InodeFlags::ATTRIBUTE {
@@ -19,6 +21,7 @@ impl Namespace {
         inode.xattrs.get(name).cloned().ok_or(FsError::NoAttribute)
     }
 
+    /// Names of the attributes, without the internal ones.
     pub fn list_xattr(&self, ino: Ino) -> Result<Vec<Bytes>, FsError> {
         let inode = self.inode(ino).ok_or(FsError::Stale)?;
         Ok(inode

@@ -23,6 +23,7 @@ pub struct Remains<'a> {
     pub now: Time,
 }
 
+/// Result of [`Partition::rebuilt`].
 pub struct Rebuilt {
     pub partition: Partition,
     /// Keys of objects that belong to no file of the backup.

@@ -115,6 +115,7 @@ impl<K, V> Tree<K, V> {
 }
 
 impl<K: Key, V: Value<K>> Tree<K, V> {
+    /// A clone of the value.
     pub fn get(&self, key: &K) -> Option<V> {
         self.look(key, |value| value.cloned())
     }
@@ -220,6 +221,7 @@ impl<K: Key, V: Value<K>> Tree<K, V> {
         Some(outcome)
     }
 
+    /// Removes a key and returns its value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let place = packed(key);
         self.recent.get_mut().note(key, None, place.len());
