@@ -71,9 +71,9 @@ fn options() -> Options {
     }
 }
 
-/// Situation: names of files and directories change places between two flushes. Danger: each object
-/// waits for the other's key, for ever. Expectation: a flush gets through, and the bucket alone
-/// shows the same tree.
+/// Situation: names of files and directories are exchanged between two flushes. Danger: each object
+/// waits for the other's key, for ever. Expectation: a flush completes, and the bucket alone shows
+/// the same tree.
 #[test]
 fn what_changes_places_is_flushed() {
     for (what, steps) in CHANGES_OF_PLACE {
@@ -88,10 +88,9 @@ fn what_changes_places_is_flushed() {
     }
 }
 
-/// Situation: as before, and answers of the bucket are lost, also of what is sent again once all
-/// that was lost can do nothing any more. Danger: what comes once nothing is in its way any more
-/// counts as somebody else's, and is kept beside the file. (Seed 28 of clients of a node elsewhere
-/// that are succeeded.)
+/// Situation: as before, with lost replies of the bucket, also of requests that are repeated after
+/// every lost one has lost its effect. Danger: an object that appears once its key is free counts as
+/// another program's, and is kept beside the file. (Seed 28 of detached succession.)
 #[test]
 fn what_changes_places_is_flushed_though_requests_come_late() {
     let late = BucketFaults {
@@ -106,7 +105,7 @@ fn what_changes_places_is_flushed_though_requests_come_late() {
             let mount = mount(world, "one").await;
             mount.act(steps).await;
             world.set_faults(FaultPlan { bucket: late, ..FaultPlan::default() });
-            // It can take longer than who asks waits.
+            // It can take longer than the caller's timeout.
             let client = mount.client.clone();
             mount.process.call(async move { perform(&client, "FLUSH").await }).await.unwrap().ok();
             world.set_faults(FaultPlan::default());
@@ -117,8 +116,8 @@ fn what_changes_places_is_flushed_though_requests_come_late() {
     }
 }
 
-/// Situation: as before, and the second half is done by a node that has nothing but the bucket, and
-/// has not seen all of it. Danger: what it has not seen is lost, or in the way for ever.
+/// Situation: as before, and the second half is done by a node that starts with only the bucket and
+/// has not loaded all of it. Danger: names that are not loaded are lost, or block a key for ever.
 /// Expectation: the same.
 #[test]
 fn what_another_node_has_left_changes_places() {
@@ -151,8 +150,8 @@ fn what_another_node_has_left_changes_places() {
     }
 }
 
-/// Situation: a directory is made where the bucket still has a file. Danger: its marker is refused
-/// once, and never written. Expectation: who sees only keys sees the directory.
+/// Situation: a directory is created where the bucket still has a file. Danger: its marker is
+/// rejected once, and never written. Expectation: clients that see only keys see the directory.
 #[test]
 fn a_directory_in_the_place_of_a_file_is_marked() {
     run(async |world| {
@@ -164,8 +163,8 @@ fn a_directory_in_the_place_of_a_file_is_marked() {
     .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a directory with so many names that its objects stay where they are is renamed, and a
-/// file gets its name. Danger: the file's object has no place. Expectation: the directory's objects
+/// Situation: a directory with so many names that its objects stay at their keys is renamed, and a
+/// file gets its name. Danger: the file's object has no key. Expectation: the directory's objects
 /// move.
 #[test]
 fn a_large_directory_makes_way() {
@@ -184,9 +183,9 @@ fn a_large_directory_makes_way() {
     .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: directories are put into each other, each with what is in it into the next one.
-/// Danger: each is moved once with every one that it is in, which takes for ever where trees are
-/// deep. Expectation: each object is copied once, each page written a few times.
+/// Situation: directories are nested into each other, one after the other. Danger: each object moves
+/// once per level, which is quadratic in deep trees. Expectation: each object is copied once, each
+/// page written a few times.
 #[test]
 fn a_deep_tree_moves_once() {
     run(async |world| {

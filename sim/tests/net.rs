@@ -1,4 +1,4 @@
-//! What the simulated network keeps in order, holds back and breaks.
+//! Order, delay and failure in the simulated network.
 
 use bytes::Bytes;
 use ebb_ports::{Connection, FrameReceiver, FrameSender, MAX_FRAME_BYTES, NetError};
@@ -51,7 +51,7 @@ fn frames_arrive_in_order() {
         .unwrap();
 }
 
-/// Nobody listens, the name is nobody's, the address is none, the port is taken: each is an error.
+/// No listener, an unknown name, a malformed address, a used port: each is an error.
 #[test]
 fn what_cannot_be_reached_is_refused() {
     let world = World::new(1);
@@ -118,8 +118,8 @@ fn a_partition_holds_frames_back() {
         .unwrap();
 }
 
-/// A partition outlasts the sender's patience: the sender is told; the receiver hears
-/// nothing, and learns it when it sends after the healing.
+/// A partition outlasts the sender's patience: the sender gets an error; the receiver learns of it
+/// only when it sends after the partition has ended.
 #[test]
 fn a_long_partition_breaks_the_sender_and_leaves_the_receiver_half_open() {
     let world = World::new(1);
@@ -143,8 +143,8 @@ fn a_long_partition_breaks_the_sender_and_leaves_the_receiver_half_open() {
         .unwrap();
 }
 
-/// The connection is reset while frames are under way: what arrived before is read, then
-/// both ends are told.
+/// The connection is reset with frames in flight: frames that arrived before are read, then both
+/// ends get an error.
 #[test]
 fn a_reset_loses_what_is_under_way() {
     let world = World::new(1);
@@ -165,7 +165,7 @@ fn a_reset_loses_what_is_under_way() {
         .unwrap();
 }
 
-/// Random resets and partitions: whatever the receiver gets is a prefix of what was sent.
+/// Random resets and partitions: the received frames are a prefix of the sent ones.
 #[test]
 fn what_arrives_is_a_prefix_of_what_was_sent() {
     let mut cut_short = 0;
@@ -211,8 +211,8 @@ fn what_arrives_is_a_prefix_of_what_was_sent() {
     assert!((10..90).contains(&cut_short), "{cut_short}");
 }
 
-/// The server is killed: the client sees the connection closed or broken, whichever the
-/// seed has, and soon; a new one is refused until the server is back.
+/// The server is killed: the client soon sees the connection closed or broken, by the seed; new
+/// connections are rejected until the server is back.
 #[test]
 fn a_killed_process_closes_its_connections() {
     let mut ends = BTreeSet::new();
@@ -280,8 +280,8 @@ fn a_dead_process_hears_nothing() {
         .unwrap();
 }
 
-/// The receiver does not read: the sender is stopped by the window, and goes on when the
-/// receiver reads or dies.
+/// The receiver does not read: the sender blocks on the window, and continues when the receiver
+/// reads or dies.
 #[test]
 fn a_sender_waits_for_a_slow_receiver() {
     let world = World::new(1);

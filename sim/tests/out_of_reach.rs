@@ -1,4 +1,4 @@
-//! Objects that are there and cannot be had.
+//! Objects that exist and cannot be read.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -11,8 +11,8 @@ use std::time::Duration;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 
-/// The bucket fails every condition on a read, and says that the object is what it was. Whoever
-/// needs bytes of it gets an error after a bounded number of requests; who needs none writes.
+/// The bucket fails every conditional read, although the object is unchanged. Expectation: a read
+/// fails after a bounded number of requests; a write that needs no bytes of the object succeeds.
 #[test]
 fn an_object_whose_condition_never_holds_is_an_error() {
     let world = World::new(1);
@@ -61,7 +61,7 @@ fn an_object_whose_condition_never_holds_is_an_error() {
         });
         assert_eq!(whole.await.unwrap(), Ok(Bytes::from(vec![8; BLOCK])));
 
-        // It is said for as long as it is so.
+        // Reported for as long as it lasts.
         let troubles = || async {
             let inner = client.clone();
             match process
@@ -83,8 +83,8 @@ fn an_object_whose_condition_never_holds_is_an_error() {
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// The bucket takes hours for every answer. A read is told so when the time is over that it was
-/// promised, and not when an answer comes.
+/// The bucket takes hours for every reply. Expectation: a read fails at its stated timeout, not when
+/// the reply arrives.
 #[test]
 fn a_bucket_that_answers_after_hours_is_waited_for_as_long_as_stated() {
     let world = World::new(2);
@@ -117,15 +117,15 @@ fn a_bucket_that_answers_after_hours_is_waited_for_as_long_as_stated() {
         let inner = client.clone();
         let read = process.call(async move { inner.read(ino, 0, 1).await });
         assert_eq!(read.await.unwrap(), Err(FsError::TimedOut));
-        // The stated time, and that which a slow line takes for a piece of the file.
+        // The timeout, plus the transfer time of a range over a slow connection.
         assert!(world.now() - began < Duration::from_secs(40), "{:?}", world.now() - began);
     });
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: the bucket is away for an hour, in which files are written and written over. Danger:
-/// writers wait, the bucket is asked all the time, nobody says since when it is away, or what is
-/// oldest comes last. Expectation: none of this.
+/// Situation: the bucket is away for an hour, in which files are written and overwritten. Danger:
+/// writers wait, requests are retried without pause, status does not tell the beginning, or the
+/// oldest file is uploaded last. Expectation: none of this.
 #[test]
 fn a_bucket_that_was_away_for_an_hour_gets_everything_oldest_first() {
     const HOUR: Duration = Duration::from_secs(3600);
@@ -200,8 +200,8 @@ fn a_bucket_that_was_away_for_an_hour_gets_everything_oldest_first() {
     assert_eq!(sent.filter(|key| key.len() == 2).collect::<Vec<_>>(), names);
 }
 
-/// The bucket forbids what is to be written. Status names it for as long as it is there to be
-/// written: not what is gone meanwhile, and nothing once the bucket has it.
+/// The bucket forbids an upload. Expectation: status names the key as long as the file exists and is
+/// dirty, and no longer than that.
 #[test]
 fn what_is_refused_is_told_of_until_it_is_done_or_gone() {
     let world = World::new(3);
@@ -277,9 +277,9 @@ fn what_is_refused_is_told_of_until_it_is_done_or_gone() {
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a read is given up because the bucket does not answer, and when it answers again
-/// nobody wants anything of it. Danger: status says for ever that it does not. Expectation: it says
-/// so since the read, and no more once the head has been renewed.
+/// Situation: a read fails because the bucket does not answer; afterwards the bucket answers again,
+/// but no request needs it. Danger: status reports the outage for ever. Expectation: it reports it
+/// from the read until the head is renewed.
 #[test]
 fn a_bucket_that_answers_again_is_no_trouble_though_nobody_asks() {
     let world = World::new(4);

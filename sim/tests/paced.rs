@@ -1,4 +1,4 @@
-//! Limits on what goes to the bucket and comes from it in a second.
+//! Rate limits of uploads and downloads.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -40,7 +40,7 @@ fn slowly<F: Future<Output = ()> + 'static>(
         let options = Options {
             owner: "paced".into(),
             embedded: true,
-            // Both are over long before a file has gone or come.
+            // Both end long before a file is transferred.
             head_term: Duration::from_secs(3),
             bucket_timeout: Duration::from_secs(10),
             flush_interval: Duration::from_secs(100_000),
@@ -68,10 +68,10 @@ async fn troubles(client: &Client) -> Vec<String> {
     }
 }
 
-/// Situation: a file of 64 MiB is read for the first time, all of it asked for at once, which takes
-/// three times as long as an answer is waited for. Dangers: requests that wait for their turn are
-/// given up, small ones wait behind all of them, the head of the volume is lost. Expectation: it
-/// takes the time that it may, nothing fails, and a small file comes after one large body.
+/// Situation: first read of a file of 64 MiB, all of it requested at once, which takes three times
+/// the request timeout. Danger: requests time out in the queue, small ones wait behind all of them,
+/// the head is lost. Expectation: it takes the time of the rate limit, nothing fails, and a small
+/// file waits for one large body only.
 #[test]
 fn downloads_keep_to_their_rate() {
     slowly(
@@ -105,7 +105,7 @@ fn downloads_keep_to_their_rate() {
                 "{pieces:?}"
             );
             let took = world.now() - began;
-            // The last body is there when its time begins.
+            // The last body is complete at the beginning of its share of time.
             assert!(
                 took >= Duration::from_secs(28) && took < Duration::from_secs(32) + MAX_LATENCY,
                 "{took:?}"
@@ -119,7 +119,7 @@ fn downloads_keep_to_their_rate() {
     );
 }
 
-/// As above, for what is written. A flush waits for as long as the rate takes.
+/// The same for uploads. A flush waits as long as the rate limit requires.
 #[test]
 fn uploads_keep_to_their_rate() {
     slowly(BucketFaults::default(), &[], |world, client| async move {
@@ -144,7 +144,7 @@ fn uploads_keep_to_their_rate() {
     });
 }
 
-/// The store fails every fourth request: what did not come is not paid for, and all of it comes.
+/// The store fails every fourth request: failed transfers do not count, and all data arrives.
 #[test]
 fn failures_do_not_block_the_way() {
     let faults = BucketFaults { unavailable: Rate::one_in(4), ..Default::default() };

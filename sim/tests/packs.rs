@@ -1,5 +1,5 @@
-//! Small files in pack files: what is forced stays through moves and power cuts, what was cut off
-//! never comes back, and space is given back.
+//! Small files in pack files: forced data survives moves and power cuts, truncated data never
+//! reappears, and space is reclaimed.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -12,10 +12,10 @@ use ebb_sim::{
 use futures_util::future::join;
 use std::time::Duration;
 
-/// A power cut keeps what its seed draws: each danger shows in some of them.
+/// The seed draws the effect of a power cut; each danger occurs for some of these seeds.
 const SEEDS: u64 = 6;
 
-/// Longer than most stories last: what is forced is asked for.
+/// Longer than most scenarios, which force explicitly.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1200);
 
 const OLD: u8 = b'a';
@@ -67,17 +67,17 @@ impl Volume {
         self.client.fsync(ino).await.unwrap();
     }
 
-    /// Forces the log, and no other bytes than those of the pack file at work.
+    /// Forces the log, and of other bytes only the current pack file.
     async fn force_log(&self) {
         self.force(self.other).await;
     }
 
-    /// Forces everything. What is of no use any more is removed then.
+    /// Forces everything, and reclaims obsolete files.
     async fn force_all(&self) {
         self.client.sync_fs().await.unwrap();
     }
 
-    /// As far as a full disk lets it.
+    /// Stops when the disk is full.
     async fn fill_log(&self) {
         for len in [50_000, 100, 1] {
             let (name, value) = (Bytes::from_static(b"user.a"), Bytes::from(vec![1; len]));
@@ -166,8 +166,7 @@ fn is_all(bytes: &[u8], with: u8) -> bool {
     bytes.iter().all(|byte| *byte == with)
 }
 
-/// Danger: the log says where the file is now, and the copy of what was forced where it was is
-/// lost.
+/// Danger: the log records a file's new location, and the copy of its forced bytes is lost.
 #[test]
 fn what_was_forced_moves_as_a_whole() {
     for (seed, len) in (0..SEEDS).flat_map(|seed| [20_000, 200_000].map(|len| (seed, len))) {
@@ -177,7 +176,7 @@ fn what_was_forced_moves_as_a_whole() {
                 let mut volume = Volume::new(&world).await;
                 let file = volume.file("file", 5000).await;
                 volume.force(file).await;
-                // What is at the end of the pack file at work would grow where it is.
+                // The last file of the current pack file would grow in place.
                 volume.file("behind", 100).await;
                 if restarted {
                     volume.restart().await;
@@ -235,7 +234,7 @@ fn what_was_cut_off_is_zeros_when_the_file_grows() {
     }
 }
 
-/// A small file costs the disk no file of its own, and nothing once it is gone.
+/// A small file uses no disk file of its own, and no space once it is removed.
 #[test]
 fn space_is_given_back() {
     let world = World::new(1);
@@ -276,8 +275,8 @@ fn space_is_given_back() {
     world.run(scenario).unwrap();
 }
 
-/// Situation: a large file is removed, and that is forced, because there is no room. Danger: the
-/// room comes a commit interval later.
+/// Situation: on a full disk a large file is removed and the removal forced. Danger: its space is
+/// reclaimed only a commit interval later.
 #[test]
 fn room_of_a_large_file_comes_with_the_next_fsync() {
     let world = World::new(1);
@@ -293,8 +292,8 @@ fn room_of_a_large_file_comes_with_the_next_fsync() {
     world.run(scenario).unwrap();
 }
 
-/// What was the last in the pack file at work goes before another one is begun: nobody else comes
-/// who would take the empty one along.
+/// The last file of the current pack file is removed before another pack file is begun: no later
+/// removal would reclaim the empty one.
 #[test]
 fn an_empty_pack_file_goes_once_nothing_is_added() {
     let world = World::new(1);
@@ -312,8 +311,8 @@ fn an_empty_pack_file_goes_once_nothing_is_added() {
     world.run(scenario).unwrap();
 }
 
-/// A pack file that cannot be forced takes with it whoever had bytes there that were not forced:
-/// the system tells of the failure once, and forgets the bytes.
+/// A pack file fails to sync: every file with unforced bytes in it is affected, since the system
+/// reports the failure once and drops the bytes.
 #[test]
 fn a_failed_sync_is_that_of_all_who_share_it() {
     let world = World::new(1);
@@ -331,8 +330,7 @@ fn a_failed_sync_is_that_of_all_who_share_it() {
     world.run(scenario).unwrap();
 }
 
-/// What is left of pack files that are mostly holes is moved together, and is what it was, after a
-/// power cut too.
+/// The remaining files of sparse pack files are compacted unchanged, also across a power cut.
 #[test]
 fn sparse_pack_files_are_compacted() {
     for seed in 0..SEEDS {
@@ -371,8 +369,8 @@ fn sparse_pack_files_are_compacted() {
     }
 }
 
-/// Danger: of two files that go one after the other the second's command is not forced yet when the
-/// pack file that nobody else is in goes with the first.
+/// Danger: two files are removed one after the other, and their pack file is removed with the first,
+/// before the second removal is forced.
 #[test]
 fn a_pack_file_stays_until_all_that_left_it_is_forced() {
     let mut back = 0;
@@ -384,7 +382,7 @@ fn a_pack_file_stays_until_all_that_left_it_is_forced() {
                 let ino = volume.file(name, 5000).await;
                 volume.force(ino).await;
             }
-            // Nothing is added to a pack file of before.
+            // A restart begins a new pack file.
             volume.restart().await;
             volume.unlink("one").await;
             join(volume.force_log(), volume.unlink("two")).await;
@@ -404,8 +402,8 @@ fn a_pack_file_stays_until_all_that_left_it_is_forced() {
     assert!(back > 0, "no power cut took the second command");
 }
 
-/// Danger: a pack file that is about to be removed, after the other files that go at that moment,
-/// counts as nobody's. (Seed 10702 of volumes.)
+/// Danger: a pack file that is about to be removed, together with other files, counts as unknown.
+/// (Seed 10702 of volumes.)
 #[test]
 fn what_is_being_removed_is_no_stray() {
     for seed in 0..4 * SEEDS {
@@ -416,7 +414,7 @@ fn what_is_being_removed_is_no_stray() {
                 let ino = volume.file(name, len).await;
                 volume.force(ino).await;
             }
-            // Nothing is added to a pack file of before.
+            // A restart begins a new pack file.
             volume.restart().await;
             volume.unlink("large").await;
             volume.unlink("small").await;
@@ -436,8 +434,8 @@ fn what_is_being_removed_is_no_stray() {
     }
 }
 
-/// Danger: what is in the bucket too is moved without being forced, and the log says that it is
-/// there.
+/// Danger: data that is also in the bucket is moved without a force, and the log records it as
+/// present.
 #[test]
 fn what_was_moved_and_lost_is_fetched_again() {
     for seed in 0..SEEDS {
@@ -471,9 +469,8 @@ fn what_was_moved_and_lost_is_fetched_again() {
     }
 }
 
-/// Situation: of the pack file with the least in it a file cannot be read any more, and the bucket
-/// does not have it. Danger: what else is there stays there for its sake, and so does all that is
-/// in the other pack files, which come after it.
+/// Situation: in the emptiest pack file one file is unreadable, and not in the bucket. Danger: its
+/// other files, and those of all following pack files, are never compacted.
 #[test]
 fn a_file_that_cannot_be_moved_keeps_no_other_from_it() {
     let world = World::new(1);
@@ -507,8 +504,8 @@ fn a_file_that_cannot_be_moved_keeps_no_other_from_it() {
     world.run(scenario).unwrap();
 }
 
-/// Situation: the disk is so full that a file can be copied to where it has room, and the log
-/// cannot say so. Danger: nobody ever gives back the room of the copy.
+/// Situation: the disk has room to copy a file, but not to log its move. Danger: the space of the
+/// copy is never reclaimed.
 #[test]
 fn a_move_that_a_full_disk_refuses_takes_no_room() {
     // To another range, and to a store file of its own.
@@ -521,13 +518,13 @@ fn a_move_that_a_full_disk_refuses_takes_no_room() {
             for name in &files {
                 moved.push(volume.file(name, 60_000).await);
             }
-            // What is at the end of the pack file at work would grow where it is.
+            // The last file of the current pack file would grow in place.
             volume.file("behind", 100).await;
             volume.force(moved[0]).await;
             let disk = volume.machine.disk("data");
             disk.set_capacity(disk.used_bytes());
             volume.fill_log().await;
-            // The log has room again at the end, and goes on in a segment that is made then.
+            // When the log has room again, it continues in a new segment.
             let log_bytes = || volume.paths("log/").len() as u64 * Options::default().segment_bytes;
             let before = disk.used_bytes() - log_bytes();
             for ino in moved.iter().cycle().take(40) {
@@ -552,8 +549,8 @@ fn a_move_that_a_full_disk_refuses_takes_no_room() {
     }
 }
 
-/// Situation: the disk is so full that the log has no room for what says that bytes are forced.
-/// Danger: an fsync fails whose bytes are safe.
+/// Situation: the disk has no room for the record that bytes are forced. Danger: an fsync fails
+/// although its bytes are safe.
 #[test]
 fn a_full_disk_fails_no_fsync() {
     let world = World::new(1);
@@ -578,8 +575,8 @@ fn a_full_disk_fails_no_fsync() {
     world.run(scenario).unwrap();
 }
 
-/// Situation: of the first write of a small file a part is in the pack file when the disk is full.
-/// Danger: nobody ever gives back the room of it, for no record says that it is there.
+/// Situation: the disk becomes full during the first write of a small file, part of which is in the
+/// pack file. Danger: the space of that part is never reclaimed, since no record mentions it.
 #[test]
 fn a_first_write_that_a_full_disk_refuses_takes_no_room() {
     let world = World::new(1);
@@ -601,7 +598,7 @@ fn a_first_write_that_a_full_disk_refuses_takes_no_room() {
             assert_eq!(written.map(drop), Err(FsError::NoSpace));
         }
         disk.set_capacity(64 << 30);
-        // Nothing has come into the log, and nothing else is to be forced.
+        // The log is empty, and nothing else needs a force.
         world.sleep(COMMIT_INTERVAL).await;
         let more = disk.used_bytes().saturating_sub(before);
         assert!(more < 100_000, "{more} bytes are nobody's");

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const ROOT: Caller = Caller::ROOT;
 
-/// The head of the root's page, and what the keys of its pieces begin with.
+/// The head of the root's page, and the key prefix of its pieces.
 const HEAD: &str = ".ebb/d/1";
 const PIECES: &str = ".ebb/e/1-";
 
@@ -86,7 +86,7 @@ fn head(bucket: &SimBucket) -> Head {
     page::decode(&bucket.objects()[HEAD].body).unwrap()
 }
 
-/// Every piece of the head is there, and nothing besides.
+/// The bucket has exactly the pieces of the head.
 fn check_pieces(bucket: &SimBucket, entries: usize) {
     let (head, objects) = (head(bucket), bucket.objects());
     let keys: Vec<String> =
@@ -104,9 +104,9 @@ fn check_pieces(bucket: &SimBucket, entries: usize) {
     assert_eq!(sum, entries);
 }
 
-/// Situation: one name comes to many, changes, goes. Danger: the bucket gets all of the page each
-/// time. Expectation: the piece of that name and the head, and what they replace goes; a small
-/// directory has one object.
+/// Situation: in a large directory one name is added, changed, removed. Danger: the whole page is
+/// uploaded each time. Expectation: only its piece and the head are uploaded, and the replaced
+/// objects deleted; a small directory has one object.
 #[test]
 fn a_flush_writes_the_pieces_that_changed() {
     run(1, |world| async move {
@@ -140,7 +140,7 @@ fn a_flush_writes_the_pieces_that_changed() {
             let count = |prefix: &str| {
                 since.iter().filter(|mutation| mutation.key.starts_with(prefix)).count()
             };
-            // One or two take the place of one.
+            // One or two replace one.
             assert!((2..=3).contains(&count(PIECES)), "{step}: {}", count(PIECES));
             assert_eq!(count(HEAD), 1, "{step}");
             check_pieces(&bucket, entries);
@@ -154,10 +154,10 @@ fn a_flush_writes_the_pieces_that_changed() {
     });
 }
 
-/// Situation: a node writes pieces and heads all the time, and dies with its disk at any moment.
-/// Danger: the head that is left names pieces that have been deleted, or lacks what an earlier one
-/// had. Expectation: the next node finds all that has not been touched since it was sent, and what
-/// was sent last of the rest or something newer.
+/// Situation: a node constantly writes pieces and heads, and dies with its disk at any moment.
+/// Danger: the last head names deleted pieces, or lacks entries of an earlier one. Expectation: the
+/// next node finds every entry that was not changed since its upload, and for the others the last
+/// uploaded value or a newer one.
 #[test]
 fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
     for seed in 1..=20 {
@@ -208,7 +208,7 @@ fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
             }
             b.link("one more", "b").await;
             b.flush().await;
-            // What the first node left behind is nobody's, and found.
+            // The first node's leftover pieces are found.
             let report = rig::fsck(&b.client).await.unwrap();
             let objects = world.bucket().objects();
             let there = objects.keys().filter(|key| key.starts_with(PIECES)).count();
@@ -223,10 +223,9 @@ fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
     }
 }
 
-/// Situation: a node with nothing but the bucket is asked for names of a directory with more keys
-/// than one listing has, and changes one. Danger: all of the page is read for each name; or the
-/// piece that is written anew lacks what has not been looked up. Expectation: one piece for a name,
-/// and nothing is lost.
+/// Situation: a node with only the bucket looks up names of a directory with more keys than one
+/// listing batch, and changes one. Danger: each look-up reads the whole page; or the rewritten piece
+/// lacks names that are not loaded. Expectation: one piece per name, and nothing is lost.
 #[test]
 fn names_are_found_and_changed_without_the_other_pieces() {
     const FILES: usize = 1300;
@@ -302,10 +301,10 @@ fn names_without_objects_come_in_parts_too() {
     });
 }
 
-/// Situation: others have put an object and others below it, and between the two in the order of
-/// keys there are so many names without objects that the listing is taken in in parts. Danger: with
-/// the first one it is not known that there is a directory of the object's name, which then is
-/// never shown. Expectation: both are there.
+/// Situation: another program has put an object at a key and others below it, and between the two in
+/// key order are so many names without objects that the listing is installed in batches. Danger: the
+/// first batch does not show that the name is a directory, which then never appears. Expectation:
+/// both appear.
 #[test]
 fn a_part_ends_between_an_object_and_what_is_below_it() {
     const LINKS: usize = 200;
@@ -331,9 +330,9 @@ fn a_part_ends_between_an_object_and_what_is_below_it() {
     });
 }
 
-/// Situation: the last head of a node that is no more arrives when the next one is about to write
-/// its own. Danger: what is written has pieces of the head before, and lacks what was renamed from
-/// one of them into another. Expectation: what both have done is there.
+/// Situation: the last head of a dead node arrives when its successor is about to write its own.
+/// Danger: the successor's head has pieces of an outdated head, and lacks a name that was renamed
+/// between pieces. Expectation: it has the changes of both nodes.
 #[test]
 fn a_head_that_comes_late_is_not_undone() {
     const FILES: usize = 1300;
@@ -372,9 +371,9 @@ fn a_head_that_comes_late_is_not_undone() {
     });
 }
 
-/// Situation: a piece is gone from the bucket, or is not what was written. Danger: what it said is
-/// lost once the cache is, and as the head is the right one nobody writes it again. Expectation:
-/// that is told, and mended.
+/// Situation: a piece is missing in the bucket, or damaged. Danger: its entries are lost with the
+/// cache, and as the head is correct the piece is never rewritten. Expectation: it is reported and
+/// repaired.
 #[test]
 fn a_piece_that_is_lost_is_written_again() {
     for harm in ["gone", "damaged", "less"] {

@@ -1,4 +1,4 @@
-//! What a power cut must neither bring back nor take, whatever it keeps of the disk.
+//! Data that a power cut must neither lose nor bring back, whatever the disk keeps.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const OLD: u8 = b'a';
 const NEW: u8 = b'b';
-/// A power cut keeps what its seed draws: each danger shows in some of them.
+/// The seed draws the effect of a power cut; each danger occurs for some of these seeds.
 const SEEDS: u64 = 8;
 
 /// Danger: the hole is forced, its file is not, and the block is written again and lost.
@@ -37,9 +37,9 @@ fn a_forced_hole_stays_under_a_write_that_is_lost() {
     }
 }
 
-/// Situation: the power fails right after an fsync, before the log says that the bytes are forced.
-/// Danger: they count as what may be anything: what rots of them is not found, and what the bucket
-/// has, too, is fetched again. Expectation: they are what they were.
+/// Situation: the power fails right after an fsync, before the log records that the bytes are forced.
+/// Danger: they count as unknown: damage in them is not detected, and those in the bucket are fetched
+/// again. Expectation: they are intact.
 #[test]
 fn what_was_just_forced_is_known() {
     for (seed, is_sent) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -130,9 +130,9 @@ fn a_hole_is_in_its_file_before_a_snapshot_counts() {
     assert!(survived > 8, "{survived} holes survived");
 }
 
-/// Danger: a start removes a pack file that the log knows nothing of, and dies. The next run makes
-/// another of that name, which has a hole, and a power cut brings the first one back, in which
-/// there are bytes of another file. (Seed 224156 of volumes.)
+/// Danger: a start removes a pack file that the log does not mention, and dies. The next run creates
+/// another one of that name, with a hole, and a power cut brings back the first one, with another
+/// file's bytes. (Seed 224156 of volumes.)
 #[test]
 fn a_removed_pack_file_does_not_come_back_under_the_name_of_another() {
     for seed in 0..SEEDS * 8 {
@@ -183,8 +183,8 @@ fn what_was_cut_off_before_a_kill_does_not_come_back() {
     }
 }
 
-/// Danger: of a block that was fetched and not forced a part is changed. The log keeps the
-/// change, the disk loses the block, and the bucket is the only place that has the rest.
+/// Danger: a range of a fetched, unforced block is changed. The log keeps the change, the disk loses
+/// the block, and only the bucket has the rest.
 #[test]
 fn what_the_bucket_has_is_not_lost_under_a_change_of_a_part() {
     for seed in 0..SEEDS {
@@ -206,11 +206,10 @@ fn what_the_bucket_has_is_not_lost_under_a_change_of_a_part() {
     }
 }
 
-/// Situation: a file that was never forced is flushed, and a part of its block is changed at every
-/// moment of that. The log is forced, and not the file, and the power fails. Danger: the log says
-/// that the block is dirty as a whole, its bytes are lost, and the next flush puts zeros over what
-/// the first one has sent. Expectation: what nobody changed is what was sent, here and in the
-/// bucket.
+/// Situation: a file that was never forced is flushed, and a range of its block is changed at each
+/// moment of the flush. The log is forced, the file is not, and the power fails. Danger: the log
+/// records the whole block as dirty, its bytes are lost, and the next flush uploads zeros over the
+/// object. Expectation: unchanged bytes are as uploaded, here and in the bucket.
 #[test]
 fn what_a_flush_has_sent_is_not_lost_under_a_change_of_a_part() {
     let mut sent = 0;
@@ -262,9 +261,9 @@ fn what_a_flush_has_sent_is_not_lost_under_a_change_of_a_part() {
     assert!(sent > 50, "{sent} times it was sent");
 }
 
-/// Situation: a file was fetched; what others have written is forced, and that alone: nobody waits
-/// for what can be fetched again. Danger: what was fetched counts as forced after a power cut that
-/// took it, and under a change of a part of it zeros go to the bucket.
+/// Situation: a file was fetched; later changes of it are forced, and only those, since fetched data
+/// needs no force. Danger: the fetched data counts as forced after a power cut that lost it, and a
+/// change of a range uploads zeros.
 #[test]
 fn what_was_fetched_is_not_forced_with_what_was_written_and_doubted_after_a_power_cut() {
     for seed in 0..SEEDS {
@@ -312,9 +311,9 @@ enum Change {
 
 const CHANGED_BYTES: u64 = 1000;
 
-/// Situation: a process dies during a write that it has not logged, into a block that has no
-/// checksum any more; whoever reads then may see what it wrote. Danger: nobody knows that this is
-/// not forced, not even by an fsync after that, and a power cut takes it back.
+/// Situation: a process dies during an unlogged write into a block without a checksum, whose bytes
+/// later reads may return. Danger: they count as forced even after an fsync, and a power cut reverts
+/// them.
 #[test]
 fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
     let mut left = 0;
@@ -344,9 +343,9 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
     assert!(left > 0, "no process died at that moment");
 }
 
-/// Situation: an fsync fails, of which the kernel tells once, and calls the pages clean though the
-/// disk never saw them. The process ends, and the next one forces the file. Danger: the kernel has
-/// nothing to write, the fsync answers well, and a power cut takes the bytes.
+/// Situation: an fsync fails, which the kernel reports once, and the pages then count as clean though
+/// the disk never received them. The process ends, and the next one forces the file. Danger: the
+/// kernel has nothing to write, the fsync succeeds, and a power cut loses the bytes.
 #[test]
 fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
     for seed in 0..4 * SEEDS {
@@ -369,9 +368,9 @@ fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
     }
 }
 
-/// Situation: as before, but everything is being forced while the fsync fails, and the kernel tells
-/// only the fsync. Danger: the other one claims that all is on the disk, so that the next process
-/// writes nothing once more.
+/// Situation: as before, but a force of everything runs while the fsync fails, and the kernel reports
+/// only to the fsync. Danger: the other force claims that everything is on the disk, and the next
+/// process rewrites nothing.
 #[test]
 fn who_forces_everything_hears_of_an_fsync_that_fails() {
     let mut failed = 0;
@@ -418,9 +417,9 @@ fn a_file_that_is_gone_is_forced_no_more() {
     world.run(scenario).unwrap();
 }
 
-/// Situation: a file is cut within a block, and that cannot be forced. The next process makes it
-/// longer and forces it. Danger: the kernel calls the zeros behind the cut clean, and a power cut
-/// brings back what was cut off.
+/// Situation: a file is truncated within a block, and the force fails. The next process extends and
+/// forces it. Danger: the kernel takes the zeros behind the truncation for clean, and a power cut
+/// brings back the truncated bytes.
 #[test]
 fn zeros_behind_a_cut_are_written_once_more() {
     for seed in 0..4 * SEEDS {
@@ -519,7 +518,7 @@ fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
     assert!(removed > 0, "no process died at that moment");
 }
 
-/// Danger: the file was cut, the log is forced for others, and the cut was not.
+/// Danger: a file was truncated, the log is forced by another operation, and the truncation was not.
 #[test]
 fn what_was_cut_off_does_not_come_back_under_a_later_write() {
     for seed in 0..SEEDS {
@@ -557,8 +556,8 @@ fn what_was_cut_off_does_not_come_back_under_a_later_write() {
     }
 }
 
-/// Danger: what was cut off a small file is still behind its end in the pack file; it is written
-/// over, and the write is lost.
+/// Danger: truncated bytes of a small file are still behind its end in the pack file; they are
+/// overwritten, and the write is lost.
 #[test]
 fn what_was_cut_off_a_small_file_stays_away_under_a_write_that_is_lost() {
     const KEPT_BYTES: u64 = 10_000;
@@ -582,10 +581,9 @@ fn what_was_cut_off_a_small_file_stays_away_under_a_write_that_is_lost() {
     }
 }
 
-/// Situation: a power cut keeps the bytes of a write and loses its command: where the command would
-/// have them there are zeros. Then the whole block is written, and the power is cut again. Danger:
-/// what the first cut had taken is back where the second one takes a sector. (Seed 10388 of
-/// volumes.)
+/// Situation: a power cut keeps the bytes of a write and loses its command, which leaves zeros in the
+/// file. Then the whole block is written, and the power is cut again. Danger: bytes that the first
+/// cut dropped reappear where the second one loses a sector. (Seed 10388 of volumes.)
 #[test]
 fn a_write_that_was_lost_does_not_come_back_under_another_one() {
     let mut lost = 0;
@@ -612,15 +610,15 @@ fn a_write_that_was_lost_does_not_come_back_under_another_one() {
     assert!(lost > SEEDS / 2, "{lost} writes were lost");
 }
 
-/// Situation: the disk fails once while a file is cut, or while what a write that failed has left
-/// is cut off: the file is as short as it was to be. Danger: its store file is longer, and what was
-/// cut off is the file's again when that grows, here and in the bucket.
+/// Situation: the disk fails once while a file is truncated, or while the leftover of a failed write
+/// is cut off; the length is as intended. Danger: the store file is longer, and the truncated bytes
+/// reappear in the file when it grows, here and in the bucket.
 #[test]
 fn what_a_cut_that_failed_has_left_is_gone_before_the_file_grows() {
     const LEN: u64 = 200_000;
     const CUT: u64 = 131_172;
     let mut cut = 0;
-    // What is cut, or how long it is before.
+    // The operation, and the length before.
     let operations = [(DiskOperation::Write, 3), (DiskOperation::Read, 3)];
     for (seed, failing) in (0..SEEDS).flat_map(|seed| operations.map(|one| (seed, one))) {
         let world = World::new(seed);
@@ -660,7 +658,7 @@ fn what_a_cut_that_failed_has_left_is_gone_before_the_file_grows() {
     assert_eq!(cut, 2 * SEEDS, "cuts failed");
 }
 
-/// Situation: a write behind the end of a file fails, and so does cutting off what it has left.
+/// Situation: a write beyond the end of a file fails, and so does the cleanup of its leftover.
 #[test]
 fn what_a_write_that_failed_has_left_is_gone_before_the_file_grows() {
     for seed in 0..4 * SEEDS {
@@ -785,7 +783,7 @@ impl Mounted {
         self.client.setattr(&Caller::ROOT, self.file, set).await.unwrap();
     }
 
-    /// Of a block that was not forced every sector may be lost, but nothing older comes back.
+    /// Every sector of an unforced block may be lost, but no older bytes reappear.
     async fn expect_no_old_bytes(&self, seed: u64) {
         let bytes = self.client.read(self.file, 0, BLOCK_BYTES as usize).await.unwrap();
         assert!(!bytes.contains(&OLD), "seed {seed}: what a hole had replaced came back");

@@ -1,5 +1,5 @@
-//! Quotas while clients work, nodes die and caches are lost: never more than the limit, never
-//! refused without need, and always what a walk through the tree adds up to.
+//! Quotas under load, deaths of nodes and lost caches: usage never exceeds a limit, nothing is
+//! rejected without need, and usage always equals the sum over the tree.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -18,13 +18,12 @@ const LIVES: u64 = 4;
 const OUTER: [&str; 1] = ["q"];
 const INNER: [&str; 2] = ["q", "in"];
 
-/// Situation: two quotas, one in the other, in a volume where one to three workers write, cut,
-/// link, rename and remove in every directory, while limits are raised and the node is killed,
-/// loses power, or goes on with nothing but the bucket. Danger: a path on which something is not
-/// counted, counted twice, or let through. Expectation: after every operation no count is above its
-/// limit; who works alone is refused only where nothing is left; a rename or link is refused
-/// exactly where it leads from one quota to another; and after every start the counts are what the
-/// tree has.
+/// Situation: two nested quotas in a volume where one to three workers write, truncate, link, rename
+/// and remove in every directory, while limits are raised and the node is killed, loses power, or
+/// restarts with only the bucket. Danger: a path that is not counted, counted twice, or not checked.
+/// Expectation: after every operation no usage exceeds its limit; a sole worker is rejected only
+/// where nothing is left; a rename or link fails exactly where it crosses quotas; and after every
+/// start the usage is that of the tree.
 #[test]
 fn counts_are_what_there_is() {
     let refusals = Refusals::default();
@@ -39,7 +38,7 @@ fn counts_are_what_there_is() {
     }
 }
 
-/// What was refused, how often: a run in which nothing is shows nothing.
+/// Rejections by error: a run without any would show nothing.
 type Refusals = Rc<RefCell<BTreeMap<FsError, u64>>>;
 
 async fn tell(world: Rc<World>, rng: Rng, refusals: Refusals) {
@@ -90,7 +89,7 @@ async fn tell(world: Rc<World>, rng: Rng, refusals: Refusals) {
             });
         }
         world.sleep(rng.duration(Duration::ZERO, Duration::from_secs(5))).await;
-        // Answered, it is there whatever happens next.
+        // An acknowledged limit survives everything.
         limits = limits.map(|limits| QuotaLimits {
             bytes: limits.bytes.map(|bytes| bytes + rng.below(100_000)),
             ..limits
@@ -101,7 +100,7 @@ async fn tell(world: Rc<World>, rng: Rng, refusals: Refusals) {
             0 => process.kill(),
             1 => world.machine("a").power_cut(),
             _ => {
-                // What is under way is answered first.
+                // Pending operations complete first.
                 leaving.set(true);
                 world.sleep(Duration::from_secs(5)).await;
                 stop(&process, &node, &client).await;
@@ -325,7 +324,7 @@ fn left(status: &QuotaStatus) -> u64 {
     status.limits.bytes.map_or(u64::MAX, |limit| limit - status.used.bytes)
 }
 
-/// What becomes of random operations on few names.
+/// Valid errors of random operations on few names.
 fn expected(error: FsError) -> bool {
     use FsError::*;
     matches!(

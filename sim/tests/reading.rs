@@ -1,4 +1,4 @@
-//! Reading what only the bucket has.
+//! Reads of data that only the bucket has.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -59,9 +59,9 @@ fn slow_disk(rate: Rate, limit: Duration) -> FaultPlan {
     }
 }
 
-/// Situation: the node's disk is slow. Danger: who reads waits until what came is in the cache.
-/// Expectation: it is given out as it comes, also to who asks for a part of it meanwhile, and is in
-/// the cache later on.
+/// Situation: the node's disk is slow. Danger: a read waits until its data is in the cache.
+/// Expectation: data is delivered as it arrives, also to concurrent reads of a range of it, and is
+/// cached later.
 #[test]
 fn what_comes_is_given_out_before_it_is_in_the_cache() {
     reading(1, 1, |world, client| async move {
@@ -79,9 +79,9 @@ fn what_comes_is_given_out_before_it_is_in_the_cache() {
     });
 }
 
-/// Situation: what came of a file waits to be put into the cache of a slow disk, while the file is
-/// written to, cut and made longer again. Danger: who reads is given what came before that.
-/// Expectation: who reads after a change sees it.
+/// Situation: fetched data waits to be cached on a slow disk, while the file is written, truncated
+/// and extended. Danger: reads return the older data. Expectation: a read after a change returns the
+/// change.
 #[test]
 fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
     const FILES: u64 = 20;
@@ -122,8 +122,8 @@ fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
     }
 }
 
-/// Situation: others replace an object while it is read in several requests. Danger: some of what
-/// is given out is of the one, some of the other. Expectation: all of it is of one of them.
+/// Situation: another program replaces an object while it is read in several requests. Danger: a
+/// read mixes both versions. Expectation: all bytes are of one version.
 #[test]
 fn what_has_come_is_of_one_object() {
     const FILES: u64 = 20;
@@ -155,9 +155,9 @@ fn what_has_come_is_of_one_object() {
     }
 }
 
-/// Situation: a file is cut, and rolled back to its object while the rest of it is fetched. Danger:
-/// what is put into the cache ends where the file ended when it was asked for, in the middle of a
-/// block. Expectation: the whole object is read.
+/// Situation: a file is truncated, and rolled back to its object while the rest of it is fetched.
+/// Danger: the cached data ends at the truncated length, in the middle of a block. Expectation: the
+/// whole object is readable.
 #[test]
 fn what_was_asked_for_of_a_cut_file_is_not_all_of_it_once_it_was_rolled_back() {
     for seed in 1..21 {
@@ -183,8 +183,8 @@ fn what_was_asked_for_of_a_cut_file_is_not_all_of_it_once_it_was_rolled_back() {
     }
 }
 
-/// Reads files of 2 MiB, one after the other, of a bucket that is far away: how long it took and
-/// how many requests for content.
+/// Reads files of 2 MiB one after the other from a distant bucket; returns the duration and the
+/// number of downloads.
 fn read_in_turn(files: &[u64], len_bytes: usize) -> (Duration, u64) {
     let result = Rc::new(Cell::new((Duration::ZERO, 0)));
     let (told, files) = (result.clone(), files.to_vec());
@@ -212,8 +212,8 @@ fn read_in_turn(files: &[u64], len_bytes: usize) -> (Duration, u64) {
     result.get()
 }
 
-/// Whoever reads all files of a directory is run ahead of; who reads them in any order is not, and
-/// of files whose beginning is read no more than that is fetched.
+/// Sequential reads of all files of a directory trigger read-ahead; reads in another order do not;
+/// and of files of which only the beginning is read, no more is fetched.
 #[test]
 fn who_reads_the_files_of_a_directory_in_turn_hardly_waits() {
     // In the order in which the bucket lists them.
@@ -233,15 +233,15 @@ fn who_reads_the_files_of_a_directory_in_turn_hardly_waits() {
     assert_eq!(requests, apart, "one for each beginning");
 }
 
-/// Situation: somebody reads files of 2 MiB of a directory in turn, and stops. Danger: each topping
-/// up has as much fetched ahead as may be of all of them, which is paid for. Expectation: no more
-/// than that comes of files that he did not come to.
+/// Situation: a program reads files of 2 MiB of a directory in order, and stops. Danger: each
+/// extension of the window fetches the maximum of every file, at a cost. Expectation: no more than
+/// one window is fetched beyond the last file read.
 #[test]
 fn no_more_is_read_ahead_of_files_in_turn_than_is_stated() {
     let mut in_order: Vec<u64> = (0..100).collect();
     in_order.sort_by_key(u64::to_string);
     let most_ahead = Options::default().read_ahead_bytes / LEN_BYTES as u64;
     let (_, requests) = read_in_turn(&in_order[..30], LEN_BYTES);
-    // Each of the first three comes in pieces.
+    // Each of the first three takes several requests.
     assert!((30 + most_ahead / 2..=30 + most_ahead + 3 * 8).contains(&requests), "{requests}");
 }

@@ -1,4 +1,4 @@
-//! Deaths of a node one after the other, each before it could force anything.
+//! Successive deaths of a node, each before any force.
 
 use bytes::Bytes;
 use ebb_model::*;
@@ -8,7 +8,7 @@ use ebb_sim::{DiskFaults, DiskOperation, FaultPlan, Process, Rate, Slowness, Wor
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Danger: what a start has to do is logged, and the next one does it again on top of its own.
+/// Danger: the work of a start is logged, and the next start repeats it on top.
 #[test]
 fn a_start_leaves_no_more_behind_than_the_one_before() {
     let world = World::new(1);
@@ -98,8 +98,8 @@ fn snapshots_become_rarer_as_a_volume_grows() {
 }
 
 /// Situation: the first start of a data directory meets a failing disk, is killed, or the power is
-/// cut. Danger: its log has something before there is a snapshot, and no later start can read it,
-/// though nothing was ever answered.
+/// cut. Danger: its log has records before the first snapshot, and no later start can read it, though
+/// nothing was ever acknowledged.
 #[test]
 fn a_first_start_that_fails_does_not_matter() {
     for seed in 0..100 {
@@ -147,9 +147,9 @@ fn a_first_start_that_fails_does_not_matter() {
     }
 }
 
-/// Situation: the first start has given its files names and ends before it has forced these, the
-/// second one builds on them, and the power is cut. Danger: a name is gone, and what the second one
-/// has forced is of no use without the file.
+/// Situation: the first start creates its files and ends before it has forced their names; the second
+/// one builds on them, and the power is cut. Danger: a name is lost, and with it forced data of the
+/// second run.
 #[test]
 fn names_that_a_first_start_has_not_forced_are_forced_by_the_next() {
     for (seed, nth) in (0..12).flat_map(|seed| (11..=14).map(move |nth| (seed, nth))) {
@@ -194,8 +194,8 @@ fn names_that_a_first_start_has_not_forced_are_forced_by_the_next() {
     }
 }
 
-/// Situation: a new data directory has no room, so that the volume cannot be opened there. Danger:
-/// the volume is kept by nobody until the term is over. Expectation: another node has it at once.
+/// Situation: a new data directory has no space, so that the volume cannot be opened there. Danger:
+/// the volume has no owner until the term is over. Expectation: another node can serve it at once.
 #[test]
 fn who_has_no_room_to_begin_keeps_nothing() {
     let world = World::new(1);

@@ -1,4 +1,4 @@
-//! How much the node takes in before what is written has to wait.
+//! Back-pressure: the amount of dirty and cached data at which writers wait.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -16,8 +16,8 @@ use std::time::Duration;
 const MIB: u64 = 1 << 20;
 const ROOT: Caller = Caller::ROOT;
 
-/// Runs `work` with a client of a node that lets one MiB wait for the bucket, for ten seconds,
-/// and caches eight.
+/// Runs `work` with a client of a node with a dirty limit of 1 MiB, a wait of ten seconds, and a
+/// cache of 8 MiB.
 fn with_room_for_one<F: Future<Output = ()> + 'static>(
     seed: u64,
     work: impl FnOnce(Rc<World>, Rc<Client>) -> F,
@@ -97,9 +97,9 @@ async fn read(client: &Client, ino: Ino, mib: Range<u64>) {
     }
 }
 
-/// Files without a name, made so or removed while open, hold more than may wait for the bucket,
-/// where they never go. Nobody waits for that; what has a name waits as ever. In the cache they
-/// take room.
+/// Files without a name, created so or unlinked while open, exceed the dirty limit, which they never
+/// leave. Expectation: they do not count against it, named files wait as usual, and in the cache
+/// they take space.
 #[test]
 fn what_never_goes_to_the_bucket_does_not_wait_for_it() {
     with_room_for_one(1, |world, client| async move {
@@ -133,7 +133,7 @@ fn what_never_goes_to_the_bucket_does_not_wait_for_it() {
     });
 }
 
-/// A file gets its name when it is whole. From then on it waits for the bucket like any other.
+/// A complete file gets its name. From then on it is uploaded like any other.
 #[test]
 fn what_gets_a_name_waits_from_then_on() {
     with_room_for_one(2, |world, client| async move {
@@ -150,10 +150,9 @@ fn what_gets_a_name_waits_from_then_on() {
     });
 }
 
-/// Situation: the bucket is away, what may wait for it waits, and a hundred writes more are asked
-/// for; somebody removes the file that takes the room. Danger: the removal waits behind the writes,
-/// and none of them ends but by its time-out. Expectation: it is done at once, and so are the
-/// writes then.
+/// Situation: the bucket is away, the dirty limit is reached, and a hundred more writes are pending;
+/// a client removes the file that takes the space. Danger: the removal waits behind the writes, which
+/// end only by timeout. Expectation: the removal completes at once, and then the writes.
 #[test]
 fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
     with_room_for_one(3, |world, client| async move {
@@ -176,11 +175,11 @@ fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
     });
 }
 
-/// Situation: a file is being sent of which a part is only in the bucket, and the bucket falls
-/// silent while it is asked for that: nobody may change the file meanwhile. What is clean of it,
-/// and of another one, fills the cache. Danger: who makes room waits for the file that is sent, and
-/// everybody who writes or reads anything waits behind him. Expectation: the other one makes room
-/// at once, and where there is nothing else a writer gets ENOSPC when his time is over.
+/// Situation: a file is being uploaded of which a range is only in the bucket, and the bucket stops
+/// answering the download: the file is latched meanwhile. Its clean data, and that of another file,
+/// fill the cache. Danger: eviction waits for the latched file, and all reads and writes wait for
+/// eviction. Expectation: the other file is evicted at once, and without one a writer gets ENOSPC
+/// at its timeout.
 #[test]
 fn who_makes_room_does_not_wait_for_a_file_that_waits_for_its_bucket() {
     with_room_for(4, 4 * MIB, |world, client| async move {
@@ -192,7 +191,7 @@ fn who_makes_room_does_not_wait_for_a_file_that_waits_for_its_bucket() {
             .await
             .unwrap();
         let new = make(&client, "new").await;
-        // It is sent by one request, so that it is read before the bucket is asked to take
+        // It is uploaded in one request, so its data is read before the bucket receives
         // anything.
         let port = world.machine("a").process("other").bucket(&world.bucket());
         world
@@ -223,8 +222,8 @@ fn who_makes_room_does_not_wait_for_a_file_that_waits_for_its_bucket() {
     });
 }
 
-/// Situation: several read a file that is longer than the cache, at one time and all the time.
-/// Danger: it is never evicted, since it is always being read, and more is cached than may be.
+/// Situation: several clients constantly read a file longer than the cache. Danger: it is never
+/// evicted, since it is always in use, and the cache exceeds its limit.
 #[test]
 fn what_is_read_all_the_time_is_evicted_all_the_same() {
     with_room_for_one(5, |world, client| async move {
@@ -247,14 +246,13 @@ fn what_is_read_all_the_time_is_evicted_all_the_same() {
             .into_iter()
             .max()
             .unwrap();
-        // So much is read at one time, which comes in whatever there is.
+        // Concurrent reads may exceed the limit by this much.
         assert!(most <= 32 * MIB, "{most} bytes were cached");
     });
 }
 
-/// Situation: clean files fill the cache, and the store file of the first of them does not give
-/// back its space. Danger: who writes another file is told of that, though there is enough else to
-/// evict.
+/// Situation: clean files fill the cache, and evicting the first of them frees no space. Danger: a
+/// write of another file fails, though enough other data could be evicted.
 #[test]
 fn a_file_that_cannot_be_evicted_is_passed_over() {
     let world = World::new(6);
@@ -278,7 +276,7 @@ fn a_file_that_cannot_be_evicted_is_passed_over() {
         let new = make(&client, "new").await;
         fill(&client, new, 1).await.unwrap();
         assert_eq!(status(&client).await.cached_bytes, 8 * MIB);
-        // After what the log has to say before, and force.
+        // After two writes by the log.
         machine.disk("data").fail_nth(DiskOperation::Write, 3);
         client.write(&ROOT, new, MIB, Bytes::from(vec![7; MIB as usize]), false).await.unwrap();
     });

@@ -24,7 +24,7 @@ struct Story<'a> {
     /// The root bucket, then the members.
     buckets: [SimBucket; 3],
     files: Files,
-    /// Changed by what was refused half-way.
+    /// Files that were changed by an operation that failed half-way.
     unsure: BTreeSet<(usize, String)>,
     data: &'static str,
 }
@@ -200,8 +200,8 @@ impl Story<'_> {
         self.unsure.insert(at);
     }
 
-    /// In calm everything comes to rest, each file in its own bucket, and the buckets alone
-    /// give it back.
+    /// Without faults, all work completes, each file is in its own bucket, and a restart from the buckets
+    /// alone shows the same tree.
     async fn end(&mut self) {
         self.world.set_faults(FaultPlan::default());
         self.world.sleep(Duration::from_secs(60)).await;
@@ -331,7 +331,7 @@ fn faults(rng: &Rng) -> FaultPlan {
     let mut faults = FaultPlan::default();
     if rng.below(2) == 0 {
         faults.bucket = FaultPlan::random(&rng.split("faults")).bucket;
-        // What outlives a request that was sent again can undo what came after: docs/PLAN.md.
+        // A repeated request whose first attempt takes effect late can undo later ones: docs/PLAN.md.
         faults.bucket.late_limit = faults.bucket.late_limit.min(Duration::from_millis(20));
     }
     faults
@@ -347,9 +347,9 @@ fn every_file_ends_in_its_own_bucket() {
     }
 }
 
-/// Situation: a node dies while it sends to all buckets, and one of them is away when it can be
-/// seen what has become of that. Danger: what was sent to the others is never known to be there,
-/// and nothing can be sent to its keys.
+/// Situation: a node dies while it uploads to all buckets, and one of them is away when the outcomes
+/// are looked up. Danger: the outcomes in the other buckets stay unknown, and their keys stay
+/// blocked.
 #[test]
 fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
     for seed in 0..4 {
@@ -399,9 +399,8 @@ fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
     }
 }
 
-/// Situation: two files of one bucket change places, so that one of them makes way in another
-/// bucket, and that one is away when a part of it comes and when the upload is to be ended. Danger:
-/// the upload stays, and is paid for.
+/// Situation: two files of one bucket exchange names through another bucket, which is away when a
+/// part of one arrives and when the upload is to be aborted. Danger: the upload stays, at a cost.
 #[test]
 fn a_copy_that_fails_leaves_no_upload() {
     for seed in 0..4 {

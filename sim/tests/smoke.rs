@@ -111,7 +111,7 @@ fn smoke() {
     }
 }
 
-/// A client that leaves is told by the node that its session has ended before it has the answer.
+/// A detaching client is notified of the end of its session before it gets the reply.
 #[test]
 fn who_leaves_does_not_attach_again() {
     let world = World::new(1);

@@ -4,14 +4,14 @@ use ebb_sim::volume::{Amnesia, Broken, Fates, nameless, run_succession, run_succ
 
 const SEEDS: u64 = 120;
 
-/// Their nodes are waited for, and other clients.
+/// Fewer, since they wait for nodes and other clients.
 const SEEDS_ELSEWHERE: u64 = 150;
 
 /// A planted mistake shows in few of them.
 const PLANTED_SEEDS: u64 = 1000;
 
-/// Every change is made once, nothing that was answered is lost, and what is open stays, whenever
-/// the process dies. The same seed runs in the same way.
+/// Each change happens once, no acknowledged change is lost, and open files stay open, at whatever
+/// moment the process dies. Equal seeds run equally.
 #[test]
 fn users_do_not_notice_that_a_process_dies() {
     let mut operations = 0;
@@ -25,9 +25,9 @@ fn users_do_not_notice_that_a_process_dies() {
     println!("{operations} operations");
 }
 
-/// The same of a node elsewhere, whatever another client of it does meanwhile. Where the node dies
-/// too it may be that nobody can take over: then the mount has ended, and what it had answered is
-/// there, unless power was cut.
+/// The same with the node on another machine, and another client of it. Where the node dies too, it
+/// may be that no process can take over: then the mount has ended, and its acknowledged changes are
+/// present, unless power was cut.
 #[test]
 fn users_do_not_notice_that_a_client_of_a_node_elsewhere_dies() {
     let mut all = Fates::default();
@@ -71,8 +71,8 @@ fn finds_a_successor_that_goes_on_without_what_its_node_has_lost() {
     finds(run_succession_elsewhere, Amnesia::Undurable);
 }
 
-/// Danger: the successor takes what nobody told it of for closed, and lets it go before the request
-/// that has made it comes again.
+/// Danger: the successor takes an unreported inode for closed, and releases it before the request
+/// that created it is repeated.
 #[test]
 fn a_file_without_a_name_waits_for_who_asked_for_it() {
     for seed in 1..=10 {

@@ -73,9 +73,9 @@ fn options(flush_interval: Duration) -> Options {
     Options { owner: "sums".into(), embedded: true, flush_interval, ..Options::default() }
 }
 
-/// Situation: a file is appended to, written over, cut and made longer in pieces of all lengths
-/// while it is sent all the time, over a slow disk and a slow line; its node is killed at times,
-/// and its machine loses power.
+/// Situation: a file is appended to, overwritten, truncated and extended in ranges of all lengths
+/// while it is constantly uploaded, over a slow disk and a slow connection; its node is killed at
+/// times, and its machine loses power.
 #[test]
 fn whatever_becomes_of_a_file_it_can_be_read() {
     for seed in 0..30 {
@@ -177,9 +177,9 @@ async fn write(mount: &Mount, model: &mut Vec<u8>, at: Option<usize>, len: usize
     mount.write(at, &data).await;
 }
 
-/// Situation: a file that is forced is cut and written over where it was cut, and the power fails.
-/// Danger: the disk has what was written, and the log of neither, but the checksum of what was
-/// forced, which cannot be read any more.
+/// Situation: a forced file is truncated and written beyond the truncation, and the power fails.
+/// Danger: the disk keeps the bytes, the log loses both commands, and the checksum of the forced
+/// bytes fails every read.
 #[test]
 fn what_is_cut_and_written_over_leaves_what_was_forced() {
     // How many bytes are written, how long the file is, to where it is cut, and where it is written
@@ -216,9 +216,9 @@ fn what_is_cut_and_written_over_leaves_what_was_forced() {
     }
 }
 
-/// Situation: the end of a file is written over at every moment of its upload, also while the log
-/// hears that it has ended. Danger: the upload lets go of the block, and it is taken for zeros but
-/// for what is written.
+/// Situation: the end of a file is overwritten at each moment of its upload, also while the log
+/// records its end. Danger: the end of the upload drops the block, and the bytes around the write
+/// become zeros.
 #[test]
 fn an_upload_that_ends_under_a_write_takes_no_checksum_along() {
     let world = World::new(1);
@@ -242,9 +242,9 @@ fn an_upload_that_ends_under_a_write_takes_no_checksum_along() {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a file is being sent, and a write to what was read of it fails on the node's disk,
-/// with some of its bytes there. Danger: they get the checksum of what counts as sent, and are read
-/// as long as they are cached.
+/// Situation: a write to a range of a file in upload fails on the node's disk, with some of its bytes
+/// written. Danger: they get the checksum of the uploaded bytes, and are read as long as they are
+/// cached.
 #[test]
 fn a_write_that_fails_under_an_upload_is_not_taken_for_what_was_sent() {
     for seed in 0..20 {
@@ -263,7 +263,7 @@ fn a_write_that_fails_under_an_upload_is_not_taken_for_what_was_sent() {
             let flush = mount.client.admin(AdminRequest::Flush { path: vec![] });
             let fail = async {
                 world.sleep(Duration::from_millis(100)).await;
-                // After what the log has to say before.
+                // After the record of the log.
                 world.machine("a").disk("node").fail_nth(DiskOperation::Write, 3);
                 mount
                     .client
@@ -327,7 +327,7 @@ fn what_a_full_disk_refuses_has_changed_nothing() {
             }
             assert!(step < 9_999, "the log is never full");
         }
-        // Nor do zeros come in the place of what is refused.
+        // Nor are failed reads replaced by zeros.
         let zeroed = mount
             .client
             .fallocate(&Caller::ROOT, mount.file, (100, 500), Allocation::Zero, true, false)
@@ -341,10 +341,10 @@ fn what_a_full_disk_refuses_has_changed_nothing() {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: of a small file that is being sent a part is written over, so that nothing of it has
-/// a checksum; when the upload ends it cannot be read for one, and while the log hears of the end
-/// the file grows out of its range. Danger: the upload lets go of blocks that have just been moved,
-/// and their place is cleared.
+/// Situation: a range of a small file in upload is overwritten, so that no checksum of it is left;
+/// at the end of the upload it cannot be read for one, and while the end is logged the file outgrows
+/// its range. Danger: the end of the upload drops blocks that have just moved, and clears their new
+/// location.
 #[test]
 fn an_upload_that_ends_under_a_move_takes_no_bytes_along() {
     let world = World::new(1);

@@ -1,5 +1,5 @@
-//! The trash while clients work, nodes die and caches are lost: what was removed is in it or gone
-//! as if it had never been kept, and never something in between.
+//! The trash under load, deaths of nodes and lost caches: a removed file is in it or deleted for
+//! good, never in between.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -25,22 +25,21 @@ fn options() -> Options {
     }
 }
 
-/// What a path is: the content of a file, or `None` of a directory.
+/// The entry at a path: the content of a file, or `None` for a directory.
 type Thing = Option<Vec<u8>>;
 
-/// What there is, by path, and what is in the trash, in the order of its paths.
+/// All entries by path, and the trash in path order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Volume {
     tree: BTreeMap<String, Thing>,
     trash: Vec<(String, Thing)>,
 }
 
-/// Situation: somebody makes, writes, removes, replaces, restores and purges, in a volume that
-/// keeps what is removed, and the node is killed, loses power, or goes on with nothing but the
-/// bucket. Danger: something is in the trash and at its path, or in neither; what comes back is not
-/// what it was. Expectation: every answer is what a model says, and after every start tree and
-/// trash are what they were after the last operation, or after a power cut after one that was not
-/// forced yet.
+/// Situation: a client creates, writes, removes, replaces, restores and purges in a volume with a
+/// trash, and the node is killed, loses power, or restarts with only the bucket. Danger: an entry is
+/// both in the trash and at its path, or in neither; a restored file is changed. Expectation: every
+/// reply matches a model, and after every start tree and trash are as after the last operation, or
+/// after a power cut as after one that was not forced yet.
 #[test]
 fn tree_and_trash_are_one_state() {
     let mut restored = 0;
@@ -57,7 +56,7 @@ fn tree_and_trash_are_one_state() {
 async fn tell(world: Rc<World>, rng: Rc<Rng>) -> u64 {
     let mut data = "data0".to_owned();
     let mut restored = 0;
-    // What was so since what is forced for certain, the oldest first.
+    // All states since the last certain force, the oldest first.
     let mut history = vec![Volume::default()];
     for life in 0..LIVES {
         let process = world.machine("a").process_on("ebb", &data);
@@ -90,7 +89,7 @@ async fn tell(world: Rc<World>, rng: Rc<Rng>) -> u64 {
             restored += u64::from(came_back);
             history.push(state);
             if came_back {
-                // What is restored survives a power cut, with all that was before it.
+                // A restore is forced, with everything before it.
                 history.drain(..history.len() - 1);
             }
         }
@@ -111,7 +110,7 @@ async fn tell(world: Rc<World>, rng: Rc<Rng>) -> u64 {
     restored
 }
 
-/// Compares what the node knows with itself, and says what there is.
+/// Checks the node's consistency, and returns the state.
 async fn look(client: &Client, first: bool) -> Volume {
     if first {
         let value = Bytes::from(KEEP_SECS.to_string());
@@ -344,7 +343,7 @@ impl Step {
     }
 }
 
-/// What was at the path goes to the trash.
+/// Moves the entry at the path to the trash.
 fn remove(state: &mut Volume, path: &str) {
     if let Some(thing) = state.tree.remove(path) {
         state.trash.push((path.to_owned(), thing));
@@ -352,9 +351,9 @@ fn remove(state: &mut Volume, path: &str) {
     }
 }
 
-/// Situation: things are kept for 100 seconds and for a day, the cache is lost in between, and
-/// there are many of them. Expectation: they go once their time has come and not before, whoever
-/// serves the volume by then, and nothing of them is left in the bucket.
+/// Situation: many entries are kept for 100 seconds or for a day, and the cache is lost in between.
+/// Expectation: each is deleted after its time and not before, by the node that serves then, and
+/// leaves nothing in the bucket.
 #[test]
 fn what_was_kept_for_its_time_goes() {
     for seed in 0..4 {

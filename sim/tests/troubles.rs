@@ -1,5 +1,5 @@
-//! What `ebb status` says is wrong: as long as it is, since when it is, and beside everything else
-//! that is.
+//! Troubles in `ebb status`: reported as long as they last, with their beginning, and together with
+//! all others.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -50,7 +50,7 @@ impl Mount {
         self.client.unlink(&Caller::ROOT, Ino::ROOT, &named(name)).await.unwrap();
     }
 
-    /// A file that only the bucket has, of which nobody but the node knows.
+    /// A file that only the bucket has, and no client has loaded.
     async fn cold(&self, name: &str) -> Ino {
         let ino = self.make(name).await;
         self.client.write(&Caller::ROOT, ino, 0, Bytes::from(vec![7; 1000]), false).await.unwrap();
@@ -85,7 +85,7 @@ impl Mount {
         }
     }
 
-    /// The one that says this.
+    /// The trouble with this text.
     async fn trouble(&self, what: &str) -> Trouble {
         let troubles = self.troubles().await;
         let mut found: Vec<Trouble> =
@@ -112,8 +112,8 @@ fn by_hand() -> Options {
 }
 
 /// Situation: 320 blocks are damaged that the bucket does not have, then the bucket is away.
-/// Expectation: both are told; damage ends with the block that has it: written over, and removed
-/// with its file.
+/// Expectation: both are reported; the damage ends when each block is overwritten or removed with
+/// its file.
 #[test]
 fn damage_of_many_blocks_hides_nothing_and_ends_with_them() {
     let world = World::new(1);
@@ -157,9 +157,9 @@ fn damage_of_many_blocks_hides_nothing_and_ends_with_them() {
     });
 }
 
-/// Situation: the node's disk is full for half an hour, in which somebody tries to write all the
-/// time. Then room is made, and nobody writes. Expectation: it is full since it began, and no
-/// longer once there is room.
+/// Situation: the node's disk is full for half an hour, with write attempts all the time. Then space
+/// is freed, without writes. Expectation: the trouble has the right beginning, and ends when there is
+/// space.
 #[test]
 fn a_full_disk_is_full_since_it_is_until_it_is_not() {
     let world = World::new(2);
