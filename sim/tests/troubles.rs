@@ -188,9 +188,9 @@ fn a_full_disk_is_full_since_it_is_until_it_is_not() {
     });
 }
 
-/// Situation: as much waits for a bucket that is away as may. Then some of it is removed.
-/// Expectation: that nothing more may be written is told since the first write that was refused,
-/// and until there is room, also if nobody writes.
+/// Situation: the dirty limit is reached while the bucket is away. Then some dirty files are removed.
+/// Expectation: the trouble is reported from the first rejected write until there is room, also
+/// without further writes.
 #[test]
 fn what_has_no_room_is_told_until_there_is_room() {
     let world = World::new(3);
@@ -221,8 +221,8 @@ fn what_has_no_room_is_told_until_there_is_room() {
     });
 }
 
-/// Situation: the node's disk has room for less than may wait for the bucket, which is away.
-/// Expectation: who has set no such limit learns where it comes from.
+/// Situation: the node's disk has less space than the dirty limit, and the bucket is away.
+/// Expectation: the report names the disk as the reason of the limit.
 #[test]
 fn a_disk_that_is_small_is_said_to_be() {
     let world = World::new(4);
@@ -247,8 +247,8 @@ fn a_disk_that_is_small_is_said_to_be() {
     });
 }
 
-/// Situation: reads and looks into the bucket were not answered, then a flush is, and nobody reads.
-/// Expectation: the bucket is no longer said not to answer.
+/// Situation: reads and listings failed, then a flush succeeds, and no client reads. Expectation: the
+/// bucket is no longer reported as away.
 #[test]
 fn a_bucket_that_answers_is_not_said_to_be_away() {
     let world = World::new(4);
@@ -274,8 +274,8 @@ fn a_bucket_that_answers_is_not_said_to_be_away() {
     });
 }
 
-/// Situation: others have removed the object of a file. Expectation: that is told until they have
-/// put it back, the file is written anew, or removed.
+/// Situation: another program has removed the object of a file. Expectation: reported until the
+/// object is back, or the file is rewritten or removed.
 #[test]
 fn a_missing_object_is_missed_as_long_as_it_is_wanted() {
     let world = World::new(5);
@@ -306,8 +306,8 @@ fn a_missing_object_is_missed_as_long_as_it_is_wanted() {
     });
 }
 
-/// Situation: a file cannot be forced. Expectation: it is told for as long as there is the file,
-/// and fsck says what to do.
+/// Situation: a file cannot be forced. Expectation: reported as long as the file exists, and fsck
+/// names the remedy.
 #[test]
 fn what_cannot_be_forced_is_told_until_it_is_gone() {
     let world = World::new(6);
@@ -316,7 +316,7 @@ fn what_cannot_be_forced_is_told_until_it_is_gone() {
         let mount = Mount::new(&world, &bucket, by_hand()).await;
         let ino = mount.make("file").await;
         mount.write(ino, 1).await.unwrap();
-        // Before its bytes its name is forced, and the log meanwhile.
+        // The file's name and the log are forced before its bytes.
         world.machine("a").disk("node").fail_nth(DiskOperation::Sync, 3);
         assert_eq!(mount.client.fsync(ino).await, Err(FsError::Io));
         world.sleep(REST).await;
@@ -339,8 +339,8 @@ fn what_cannot_be_forced_is_told_until_it_is_gone() {
     });
 }
 
-/// Expectation: `ebb explain` says how much of a file has been sent that is being sent, and no more
-/// than it has of dirty bytes.
+/// Expectation: `ebb explain` reports the uploaded bytes of an upload, never more than the dirty
+/// ones.
 #[test]
 fn what_is_being_sent_is_explained() {
     let world = World::new(7);

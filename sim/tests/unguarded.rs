@@ -1,5 +1,5 @@
-//! A store that knows no conditions: nothing keeps what comes late from taking effect, and somebody
-//! else says which node is dead.
+//! A store without conditional requests: nothing stops a late request from taking effect, and only
+//! the user can declare a node dead.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -45,7 +45,7 @@ async fn mount(world: &World, machine: &str, bucket: &SimBucket, head_term: Dura
         take_over: TakeOver::Now,
         head_term,
         flush_interval: SECOND,
-        // Nothing is forced but what has to be.
+        // Only mandatory forces happen.
         commit_interval: 3600 * SECOND,
         ..Options::default()
     };
@@ -94,7 +94,7 @@ impl Mount {
     }
 }
 
-/// The next write of the head is on its way for a while, and nobody hears of it.
+/// The next put of the head is delayed, and its reply lost.
 async fn renew_late(world: &World, bucket: &SimBucket) {
     let puts = || bucket.requests().get("put").copied().unwrap_or(0);
     let before = puts();
@@ -114,10 +114,10 @@ fn run(world: &World, scene: impl Future<Output = ()>) {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a node dies while it renews the head, which comes late, and another one has taken the
-/// volume. Danger: that one takes it for lost, and never writes again; or it writes, ends, and the
-/// next node counts on from the late head: to two nodes the same incarnation is given, and with it
-/// the same inodes.
+/// Situation: a node dies while it renews the head; the put takes effect late, after another node has
+/// taken the volume. Danger: the other node believes that it lost the volume and never writes again;
+/// or it ends, and its successor counts on from the late head: two nodes get the same incarnation,
+/// and with it the same inode ids.
 #[test]
 fn a_late_head_of_a_dead_node_takes_nothing() {
     for (seed, head_term) in (0..16).flat_map(|seed| [(seed, 12 * SECOND), (seed, 60 * SECOND)]) {
@@ -149,9 +149,8 @@ fn a_late_head_of_a_dead_node_takes_nothing() {
     }
 }
 
-/// Situation: nobody hears that the head was renewed, and then the node ends. Danger: that renewal
-/// comes after the volume was given back, in place of what the next node has put there, or of what
-/// it has given back.
+/// Situation: the reply to a renewal is lost, and then the node ends. Danger: the renewal takes
+/// effect after the release, and replaces the next node's head, or the released one.
 #[test]
 fn nothing_comes_after_a_volume_was_given_back() {
     for seed in 0..16 {
@@ -179,7 +178,7 @@ fn nothing_comes_after_a_volume_was_given_back() {
 }
 
 /// Situation: some requests take seconds, and a node that has taken the volume from a dead one
-/// gives it back: by then it renews it once more. Danger: that renewal comes behind.
+/// releases it, with one more renewal in flight. Danger: that renewal takes effect last.
 #[test]
 fn a_renewal_that_nobody_waits_for_does_not_come_after_a_volume_was_given_back() {
     for seed in 0..100 {
@@ -202,9 +201,9 @@ fn a_renewal_that_nobody_waits_for_does_not_come_after_a_volume_was_given_back()
     }
 }
 
-/// Situation: the power is cut when a file has just come to the bucket, of which nothing was
-/// forced. Danger: the object is not known for what was sent, for something else might come behind
-/// it, and what is left of the bytes here is shown.
+/// Situation: a power cut right after an upload of a file that was never forced. Danger: the object
+/// is not recognised as that upload, since a later one might follow, and the remains of the local
+/// bytes are shown.
 #[test]
 fn what_came_to_the_bucket_is_there_after_a_power_cut() {
     for seed in 0..16 {
@@ -228,9 +227,9 @@ fn what_came_to_the_bucket_is_there_after_a_power_cut() {
     }
 }
 
-/// Situation: a node that makes a volume dies, and its first put of the head comes when the next
-/// run of it has made the volume, and has been killed before it has looked at the head again.
-/// Danger: that was another volume, and the data directory is refused for ever.
+/// Situation: a node dies while it creates a volume, and its first put of the head takes effect after
+/// its next run has created the volume and was killed before it read the head again. Danger: that
+/// counts as another volume, and the data directory is rejected for ever.
 #[test]
 fn a_volume_is_made_once() {
     for seed in 0..16 {
@@ -264,9 +263,9 @@ fn a_volume_is_made_once() {
     }
 }
 
-/// Situation: the store refuses conditions of what it is to write. Others have made a directory
-/// with a marker that says something. Danger: directories and their pages are never written, or the
-/// marker is replaced.
+/// Situation: the store rejects conditional writes. Another program has made a directory with a
+/// non-empty marker. Danger: directories and their pages are never written, or the marker is
+/// replaced.
 #[test]
 fn directories_are_written_without_conditions() {
     let (world, bucket) = world(1);

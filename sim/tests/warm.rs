@@ -1,4 +1,4 @@
-//! Warming: what is asked for by name is in the cache afterwards, whatever happens meanwhile.
+//! Warmup: the named files are in the cache afterwards, through all faults.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// More than the store is gone for at a time.
+/// Longer than an outage of the store.
 const LONG: Duration = Duration::from_secs(600);
 
 fn content(file: u64, len_bytes: u64) -> Bytes {
     (0..len_bytes).map(|at| (at / 4096 * 31 + file * 7 + at % 251) as u8).collect()
 }
 
-/// Objects of any size, as others put them there.
+/// An object of another program.
 fn put(world: &World, key: &str, body: Bytes) {
     let usual = world.machine("outside").process("others").bucket(&world.bucket()).capabilities();
     world
@@ -49,7 +49,7 @@ async fn open(
 }
 
 fn options(cache_bytes: u64) -> Options {
-    // Nothing is dirty, and nobody reads ahead.
+    // Nothing is dirty, and there is no read-ahead.
     Options {
         owner: "warm".into(),
         embedded: true,
@@ -90,9 +90,9 @@ async fn status(client: &Client) -> Status {
     }
 }
 
-/// Situation: files are warmed from a store that is slow, fails, garbles bodies and goes away, and
-/// the node is killed meanwhile, or its power cut. Expectation: who goes on until nothing fails has
-/// all of it in the cache, in which it survives a restart; then the store is not needed.
+/// Situation: files are warmed from a store that is slow, fails, damages bodies and goes away, and
+/// the node is killed meanwhile, or its power cut. Expectation: repeated until nothing fails, a
+/// warmup leaves all files in the cache, which survives a restart; then the store is not needed.
 #[test]
 fn what_was_warmed_is_there_whatever_happened() {
     for seed in 1..=6 {
@@ -137,7 +137,7 @@ fn what_was_warmed_is_there_whatever_happened() {
                 }
             }
             world.set_faults(FaultPlan::default());
-            // What has just come may be lost with the process: it was not forced yet.
+            // Unforced cached data may be lost with the process.
             world.sleep(Duration::from_secs(10)).await;
             process.kill();
             let (process, client) = open(&world, "calm ", &bucket, &options).await;
@@ -164,10 +164,10 @@ fn what_was_warmed_is_there_whatever_happened() {
     }
 }
 
-/// Situation: a file is used, and another one warmed that is larger than what is left, or than the
-/// whole cache. Danger: pieces push each other out and are fetched for ever. Expectation: whatever
-/// the policy, each piece comes a few times at most, it is said if it cannot stay, and the cache
-/// holds no more than it may.
+/// Situation: a file is in use, and another one is warmed that exceeds the rest of the cache, or the
+/// whole cache. Danger: its ranges evict each other and are fetched for ever. Expectation: with each
+/// policy, each range is fetched a few times at most, the report says if it cannot stay, and the
+/// cache keeps its limit.
 #[test]
 fn what_has_no_room_is_not_fetched_for_ever() {
     for eviction in [Eviction::S3Fifo, Eviction::Lru] {
@@ -209,10 +209,9 @@ fn what_has_no_room_is_not_fetched_for_ever() {
     }
 }
 
-/// Situation: a file below a pinned directory, and another one that is read to its end, of several
-/// times the cache. Expectation: the pinned one stays, also from who evicts by name and over a
-/// restart, until it is unpinned or moved away. Danger: more is pinned than fits, and nobody can
-/// read any more.
+/// Situation: a file below a pinned directory, and another one of several times the cache that is
+/// read to its end. Expectation: the pinned one stays, also through an evict by name and a restart,
+/// until it is unpinned or moved away. Danger: pinned data exceeds the cache, and reads fail.
 #[test]
 fn what_is_pinned_stays() {
     for eviction in [Eviction::S3Fifo, Eviction::Lru] {

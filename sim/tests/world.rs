@@ -53,7 +53,7 @@ fn demo(seed: u64) -> u64 {
     world.trace_hash()
 }
 
-/// Echoes what it is sent.
+/// Echoes all frames.
 async fn serve(process: Process) {
     let net = process.ports.net.clone();
     let Ok(mut listener) = net.listen("localhost:7000").await else { return };
@@ -155,7 +155,7 @@ fn clocks_drift_and_sleeps_follow_them() {
     assert!(elapsed.len() > 15);
 }
 
-/// At whatever instant a clock that drifts is asked to wait for nothing, it does.
+/// A drifting clock completes a wait of zero at any instant.
 #[test]
 fn a_sleep_of_nothing_ends() {
     let mut plan = FaultPlan::default();
@@ -194,8 +194,8 @@ fn timers_may_be_late() {
     assert!(late.iter().all(|slept| (SECOND..=2 * SECOND).contains(slept)) && late.len() == 20);
 }
 
-/// The wall clock is set, or jumps by itself; the monotonic clock does not care. After a
-/// power cut the monotonic clock begins anew.
+/// The wall clock is set, or jumps by itself; the monotonic clock is not affected. After a power cut
+/// the monotonic clock starts again.
 #[test]
 fn wall_clocks_jump() {
     let world = World::new(1);

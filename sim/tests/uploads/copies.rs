@@ -1,4 +1,4 @@
-//! Copies within the bucket of which nobody has heard an answer, and what others put where they go.
+//! Copies within the bucket with a lost reply, and objects of other programs at their target keys.
 
 use crate::late::{die_flushing, files_in, fill, flush, flush_anew, late};
 use crate::{asked, end, make, make_in, name, start};
@@ -27,16 +27,15 @@ fn put_large(bucket: &SimBucket, process: &Process, key: &str, body: Bytes) {
     bucket.set_capabilities(usual);
 }
 
-/// What is renamed from `old` to `new`.
+/// The entry that is renamed from `old` to `new`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Renamed {
-    /// An object that others have put there.
+    /// An object of another program.
     Others,
     /// A file of a MiB.
     File,
-    /// A directory, to the name of another that goes out of its way. A `file` of a MiB that is made
-    /// in it then is sent to where it was, and copied once the other one's objects are out of the
-    /// way.
+    /// A directory that takes the name of another one, which moves away. A `file` of 1 MiB created in
+    /// it is uploaded to its old key, and copied once the other directory's objects have moved.
     Parent,
 }
 
@@ -79,9 +78,9 @@ fn renamed(world: &World, bucket: &SimBucket, what: Renamed) -> (Process, Rc<Nod
     (process, node, client)
 }
 
-/// Situation: nobody hears that others' object was copied, and copies have tags of their own. It is
-/// long, or the store forbids everything every now and then. Danger: the copy is taken for somebody
-/// else's, and kept beside the file.
+/// Situation: the reply to a copy of another program's object is lost, and copies get ETags of their
+/// own. The object is long, or the store forbids everything now and then. Danger: the copy counts as
+/// another program's, and is kept beside the file.
 #[test]
 fn a_copy_that_nobody_heard_of_is_known() {
     for (seed, (len_mib, forbidden)) in (0..24)
@@ -121,8 +120,8 @@ fn a_copy_that_nobody_heard_of_is_known() {
     }
 }
 
-/// Situation: as before, where a copy has the tag of what it is a copy of; others replace that
-/// before it is asked for again. Danger: the copy is taken for somebody else's.
+/// Situation: as before, where a copy has the ETag of its source; the source is replaced before the
+/// repetition. Danger: the copy counts as another program's.
 #[test]
 fn a_copy_is_known_though_its_source_is_replaced() {
     for seed in 0..8 {
@@ -133,7 +132,7 @@ fn a_copy_is_known_though_its_source_is_replaced() {
         let losing = BucketFaults { lost_answer: Rate::ALWAYS, ..BucketFaults::default() };
         world.set_faults(FaultPlan { bucket: losing, ..FaultPlan::default() });
         let flushing = process.call(async move {
-            // It may say that what was to be moved has been replaced.
+            // It may report that the source has been replaced.
             let _ = client.admin(AdminRequest::Flush { path: vec![] }).await;
             (node, client)
         });
@@ -158,10 +157,10 @@ fn a_copy_is_known_though_its_source_is_replaced() {
     }
 }
 
-/// Situation: what is long is copied as an upload, whose beginning or end nobody hears of; it is
-/// asked for again, and then the node may be killed. It is a copy to the new name of a file, of
-/// others' object, or of a file of which this says nothing that its directory has another name.
-/// Danger: an upload stays open for ever, and is paid for.
+/// Situation: a long object is copied as a multipart upload, with a lost reply to its beginning or
+/// end; it is repeated, and then the node may be killed. The source is a file, another program's
+/// object, or a file without a record that its directory was renamed. Danger: an upload stays open
+/// for ever, at a cost.
 #[test]
 fn a_copy_in_parts_leaves_no_upload() {
     let begun =
@@ -212,9 +211,9 @@ fn a_copy_in_parts_leaves_no_upload() {
     }
 }
 
-/// Situation: when what is long has been copied in parts, the store forbids everything for a while,
-/// also to end that upload. Danger: it stays open for ever, for the next attempt begins another
-/// one.
+/// Situation: when a long object has been copied in parts, the store forbids everything for a while,
+/// also the abort of that upload. Danger: it stays open for ever, since the next attempt begins
+/// another one.
 #[test]
 fn a_copy_that_is_forbidden_leaves_no_upload() {
     for seed in 0..8 {
@@ -224,7 +223,7 @@ fn a_copy_that_is_forbidden_leaves_no_upload() {
         let (process, node, client) = renamed(&world, &bucket, Renamed::File);
         let before = bucket.requests()["upload_complete"];
         let flushing = process.call(async move {
-            // It may say that it is forbidden.
+            // It may report the prohibition.
             let _ = client.admin(AdminRequest::Flush { path: vec![] }).await;
             (node, client)
         });
@@ -251,9 +250,8 @@ fn a_copy_that_is_forbidden_leaves_no_upload() {
     }
 }
 
-/// Situation: nobody hears that a copy in parts was completed, and the store lets nobody end
-/// uploads. Danger: that counts as a copy that was forbidden, and what it has made, or makes later,
-/// as somebody else's.
+/// Situation: the reply to the completion of a multipart copy is lost, and the store rejects aborts.
+/// Danger: that counts as a rejected copy, and its object, now or later, as another program's.
 #[test]
 fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
     for seed in 0..8 {
@@ -280,9 +278,8 @@ fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
     }
 }
 
-/// Situation: others' object stands where a file is to be, and is long; nobody hears of the upload
-/// that is to keep it beside, and then the node may be killed. Danger: that upload stays open for
-/// ever.
+/// Situation: a long object of another program is at a file's key; the reply to the upload that
+/// copies it aside is lost, and then the node may be killed. Danger: that upload stays open for ever.
 #[test]
 fn what_is_kept_beside_leaves_no_upload() {
     let kills = [None, Some(1), Some(30), Some(2000)];
@@ -328,9 +325,9 @@ fn what_is_kept_beside_leaves_no_upload() {
     }
 }
 
-/// Situation: a node is killed while it sends a file, and what it has sent is lost; before it
-/// starts again others put back what the object was two versions before. Danger: that is taken for
-/// what was sent, and replaced as the file's own, or deleted with the file.
+/// Situation: a node is killed during an upload, which is lost; before the next start another program
+/// puts back the object of two versions ago. Danger: that counts as the upload, and is replaced as
+/// the file's own, or deleted with the file.
 #[test]
 fn what_others_put_back_is_not_what_a_dead_node_has_sent() {
     for (seed, removed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -386,9 +383,9 @@ fn what_others_put_back_is_not_what_a_dead_node_has_sent() {
     }
 }
 
-/// Situation: a node is killed before it has heard that its object was copied; others remove what
-/// it was copied of before the next start. Danger: the copy, which is all that is left of the file,
-/// is taken for somebody else's.
+/// Situation: a node is killed before it receives the reply to a copy of its object; another program
+/// removes the source before the next start. Danger: the copy, which is all that is left of the
+/// file, counts as another program's.
 #[test]
 fn a_copy_of_ours_is_known_though_its_source_is_removed() {
     for seed in 0..8 {

@@ -40,7 +40,7 @@ async fn until_early(process: &Process, bucket: &SimBucket, parts: usize) {
     }
 }
 
-/// Who writes as fast as the machine can has its processors for a second.
+/// A writer at full speed keeps the processors for a second.
 #[test]
 fn what_has_just_grown_is_not_sent_yet() {
     let (world, bucket) = world(2);
@@ -60,10 +60,9 @@ fn what_has_just_grown_is_not_sent_yet() {
     done.expect("nobody ends the node");
 }
 
-/// A file of 20 MiB in parts of one, of which all are in the bucket before the file is due: of the
-/// upload the bucket makes all by itself. Then some are written over, once as a whole and once in
-/// part, one is made a hole, and what is behind is cut off: what was sent of these is of no use.
-/// What is renamed meanwhile goes where it is by then.
+/// A file of 20 MiB in parts of 1 MiB, all uploaded before the file is due: the store assembles the
+/// object from them alone. Then some are overwritten, completely and partly, one is punched, and the
+/// tail is truncated: their early parts are useless. A rename meanwhile changes the key.
 #[test]
 fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -79,7 +78,7 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
     let cases = [
         (Then::Nothing, 20),
         (Then::Renamed, 20),
-        // What has lost its checksum with them, in the same 16 MiB, gets it back.
+        // Neighbours in the same 16 MiB that lost their checksums get them back.
         (Then::Overwritten, 18),
         (Then::Punched, 19),
         (Then::Cut, 17),
@@ -168,9 +167,8 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
     }
 }
 
-/// What was sent early and nobody comes to use goes: of a file that is removed, also once the store
-/// allows it again, of a node that died, and where the bucket does not put parts together after
-/// all, or does not have them any more.
+/// Unused early parts are deleted: of a removed file, also once the store permits it again; of a node
+/// that died; and where the bucket cannot assemble parts after all, or has lost them.
 #[test]
 fn what_was_sent_early_in_vain_goes() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -231,8 +229,8 @@ fn what_was_sent_early_in_vain_goes() {
     }
 }
 
-/// A file is removed while its parts are on a slow line. Danger: whoever ends the node waits until
-/// what nobody wants has arrived, 40 s for four parts.
+/// A file is removed while its parts are on a slow connection. Danger: the end of the node waits for
+/// their transfer, 40 s for four parts.
 #[test]
 fn what_nobody_wants_is_not_waited_for() {
     let (world, bucket) = world(1);

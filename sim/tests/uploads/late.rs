@@ -10,7 +10,7 @@ use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, SimBucket, World};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What is asked for takes effect within 8 s.
+/// Requests take effect up to 8 s late.
 pub(crate) fn late() -> FaultPlan {
     let bucket = BucketFaults {
         late: Rate::ALWAYS,
@@ -47,9 +47,9 @@ pub(crate) fn files_in(bucket: &SimBucket) -> Vec<String> {
     bucket.objects().into_keys().filter(|key| !key.starts_with(".ebb/")).collect()
 }
 
-/// Situation: a node dies while an object is on its way to the bucket, which is there after the
-/// next start only, and by then the file is gone or has another name. Danger: nobody has claimed
-/// the key any more, so that the object counts as somebody else's, and a removed file is back.
+/// Situation: a node dies with an upload in flight, which takes effect only after the next start,
+/// when the file is gone or renamed. Danger: no inode claims the key, so the object counts as another
+/// program's, and a removed file is back.
 #[test]
 fn what_a_dead_node_has_sent_may_come_late() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -137,10 +137,10 @@ fn what_a_dead_node_has_sent_may_come_late() {
     }
 }
 
-/// Situation: what a dead node has sent came late, when its file was no longer what was sent; then
-/// the file is sent anew, and the node dies again meanwhile. The file is removed before that or
-/// after it. Danger: the object of before is taken for what was sent last, which is somebody else's
-/// then: a removed file is back.
+/// Situation: an upload of a dead node took effect late, when its file had changed; then the file is
+/// uploaded again, and the node dies meanwhile. The file is removed before or after that. Danger: the
+/// earlier object counts as the last upload, and the last upload as another program's: a removed
+/// file is back.
 #[test]
 fn what_came_late_is_not_what_was_sent_after_it() {
     for (seed, removed_before) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -154,7 +154,7 @@ fn what_came_late_is_not_what_was_sent_after_it() {
                 let (node, client) = start(inner.clone(), port).await;
                 match fills {
                     true => fill(&client, "file").await,
-                    // What came late is known by then.
+                    // The late object is known by then.
                     false => inner.ports.clock.sleep(Duration::from_secs(12)).await,
                 }
                 (node, client)
@@ -196,8 +196,8 @@ fn what_came_late_is_not_what_was_sent_after_it() {
     }
 }
 
-/// As before, of a copy of what others wrote: it carries no tag of ebb's, and what it was copied
-/// from goes before it comes.
+/// As before, for a copy of another program's object: it has no tag of ebb, and its source is gone
+/// before it appears.
 #[test]
 fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
     for (seed, removed) in (0..16).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -245,9 +245,9 @@ fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
     }
 }
 
-/// Situation: the power is cut while a file is sent that was not forced; it is started twice, and
-/// what was sent is there in between. Danger: the second start takes the file for what was sent,
-/// after the first has shown something else.
+/// Situation: a power cut during the upload of an unforced file; it starts twice, and the upload
+/// takes effect in between. Danger: the second start takes the file for the upload, after the first
+/// one has shown something else.
 #[test]
 fn what_was_read_stays_though_something_else_had_been_sent() {
     let mut lost = 0;
@@ -295,7 +295,7 @@ fn what_was_read_stays_though_something_else_had_been_sent() {
     assert!(lost > 0, "no power cut took the bytes");
 }
 
-/// What a node asks for again, and what the next one does about it.
+/// A repeated request of a node, and its successor's opposite action.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Asked {
     WrittenFile,
@@ -359,7 +359,7 @@ impl Asked {
         }
     }
 
-    /// Gives the files that are there then.
+    /// Returns the remaining files.
     async fn undo(self, client: &Client) -> &'static [&'static str] {
         let root = Caller::ROOT;
         match self {
@@ -407,10 +407,10 @@ pub(crate) async fn flush(client: &Client) {
     client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
 }
 
-/// Situation: nobody hears the answer to a request, which is asked for again and done; then the
-/// node ends, and the first request takes effect when the next node has undone it. Danger: what was
-/// removed is back, or what was made is gone. Expectation: the next node undoes nothing before all
-/// that was sent is over, and a node that stops waits for what it has sent itself.
+/// Situation: the reply to a request is lost, and it is repeated successfully; then the node ends,
+/// and the first attempt takes effect after the next node has undone it. Danger: a removed object is
+/// back, or a new one is gone. Expectation: the next node undoes nothing before all earlier requests
+/// have ended, and a stopping node waits for its own.
 #[test]
 fn what_an_ended_node_has_sent_twice_may_come_late() {
     let cases = Asked::ALL.into_iter().flat_map(|asked| [(asked, false), (asked, true)]);
@@ -440,7 +440,7 @@ fn what_an_ended_node_has_sent_twice_may_come_late() {
         });
         let calming = async {
             asked(&world, &bucket, what.request(), before + 1).await;
-            // Before it has come there.
+            // Before the request reaches the store.
             world.set_faults(late());
             world.sleep(Duration::from_millis(50)).await;
             world.set_faults(FaultPlan::default());
@@ -478,10 +478,10 @@ fn what_an_ended_node_has_sent_twice_may_come_late() {
     }
 }
 
-/// Situation: nobody hears the answer to the beginning of an upload, or the node dies before it has
-/// noted it. Danger: its parts, or the upload alone, are kept and paid for: nobody has its id. Nor
-/// may anybody look for it while the bucket forbids everything (seed 14338 of the stories).
-/// Expectation: it is ended, by the node or by the next one.
+/// Situation: the reply to the beginning of an upload is lost, or the node dies before it has logged
+/// it. Danger: its parts, or the upload alone, stay at a cost, since its id is unknown; and uploads
+/// cannot be listed while the bucket forbids everything (seed 14338 of volumes). Expectation: it is
+/// aborted, by this node or by the next one.
 #[test]
 fn an_upload_that_was_begun_for_nobody_is_ended() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -511,7 +511,7 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
         });
         let losing = async {
             asked(&world, &bucket, "upload_begin", 1).await;
-            // Before it has come there.
+            // Before the request reaches the store.
             world.set_faults(late());
             world.sleep(Duration::from_millis(50)).await;
             world.set_faults(FaultPlan::default());
@@ -543,8 +543,8 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
     }
 }
 
-/// Situation: as before, and the store allows everything but to end uploads. Danger: the file, and
-/// all that is to be sent after it, waits for that for ever, or the next start does.
+/// Situation: as before, and the store permits everything except aborts. Danger: the file, and every
+/// later upload, waits for that for ever, or the next start does.
 #[test]
 fn who_may_not_end_uploads_goes_on() {
     for (seed, killed) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -591,7 +591,7 @@ fn a_bucket_that_turns_read_only_keeps_no_upload() {
         let flushing = process.call(async move {
             let (node, client) = start(inner, port).await;
             make(&client, "large", 17).await;
-            // It may say that it is forbidden.
+            // It may report the prohibition.
             let _ = client.admin(AdminRequest::Flush { path: vec![] }).await;
             if ends {
                 end(node, client).await;
@@ -622,9 +622,9 @@ fn a_bucket_that_turns_read_only_keeps_no_upload() {
     }
 }
 
-/// Situation: the deletion of a removed directory's marker gets no answer, is repeated, and has its
-/// effect once more later; meanwhile a directory of that name is made again. Danger: the marker of
-/// the new one goes, and with it the directory, for whoever sees keys only.
+/// Situation: the delete of a removed directory's marker gets no reply, is repeated, and the first
+/// attempt takes effect late; meanwhile a directory of that name is created again. Danger: its marker
+/// is deleted, and with it the directory, for clients that see only keys.
 #[test]
 fn a_late_deletion_takes_no_new_marker() {
     for seed in 0..60 {
@@ -661,10 +661,9 @@ fn a_late_deletion_takes_no_new_marker() {
     }
 }
 
-/// Situation: nobody hears the answer to what is sent of a file, and the store refuses it when it
-/// is sent again, as one does that is full; the first request takes effect later. By then the file
-/// may be gone. Danger: what stands there is taken for somebody else's, and kept beside the file,
-/// or for ever.
+/// Situation: the reply to an upload is lost, and the store rejects its repetition, as a full one
+/// does; the first attempt takes effect late, when the file may be gone. Danger: the object counts as
+/// another program's, and is kept beside the file, or for ever.
 #[test]
 fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
     let cases = [false, true].into_iter().flat_map(|removed| [(removed, false), (removed, true)]);
@@ -693,7 +692,7 @@ fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
         let before = bucket.requests().get("put").copied().unwrap_or(0);
         let flushing = {
             let client = client.clone();
-            // It may say what the store has said.
+            // It may report the store's rejection.
             process.call(async move {
                 client.admin(AdminRequest::Flush { path: vec![] }).await.map(drop).ok()
             })

@@ -102,9 +102,9 @@ async fn make_in(client: &Client, dir: Ino, file: &str, mib: usize) -> Ino {
     made.ino
 }
 
-/// Situation: each part of a large file takes a while, all of them many times as long as one
-/// request may take. Danger: a flush, and with it an unmount, gives up though the bucket takes part
-/// after part. Expectation: it ends when all are there.
+/// Situation: each part of a large file takes a while, and together they exceed the request timeout
+/// many times. Danger: a flush, and with it an unmount, gives up though part after part is uploaded.
+/// Expectation: it ends with the last part.
 #[test]
 fn a_flush_waits_as_long_as_parts_arrive() {
     let world = World::new(1);
@@ -143,8 +143,8 @@ fn a_flush_waits_as_long_as_parts_arrive() {
     assert_eq!(bucket.objects()["file"].body.len(), 60 * MIB);
 }
 
-/// More content than uploads may hold in memory, in files each of which takes a part of it:
-/// none waits for memory that another holds and does not give back.
+/// Files together larger than the upload buffers, each of which takes a share: no upload waits for
+/// buffers that another one never returns.
 #[test]
 fn large_files_do_not_wait_for_each_other() {
     let world = World::new(1);
@@ -172,10 +172,10 @@ fn large_files_do_not_wait_for_each_other() {
     }
 }
 
-/// Situation: little memory for uploads; of two files one is cut and written all the time, until
-/// its writers are made to wait, and copied to the other. Danger: its upload, which nobody may
-/// write past, waits for the memory of the other one's, which waits for the copy, which waits for a
-/// writer. Expectation: both are in the bucket in the end.
+/// Situation: small upload buffers; of two files one is constantly truncated and written, until its
+/// writers must wait, and copied to the other. Danger: its upload, which blocks writes, waits for
+/// buffers of the other upload, which waits for the copy, which waits for a writer. Expectation: both
+/// are uploaded in the end.
 #[test]
 fn an_upload_that_makes_writers_wait_waits_for_no_other() {
     for seed in 0..4 {
@@ -218,9 +218,9 @@ fn an_upload_that_makes_writers_wait_waits_for_no_other() {
     }
 }
 
-/// Situation: a file is cut and written anew while the next part of its upload waits for memory,
-/// twice. Danger: what is read then is taken for damage, as it is not what the object was to say.
-/// Expectation: the upload is made anew, and nothing is wrong.
+/// Situation: a file is truncated and rewritten while the next part of its upload waits for a buffer,
+/// twice. Danger: the bytes then differ from the announced checksum and count as damage. Expectation:
+/// the upload begins again, without a trouble.
 #[test]
 fn what_changes_while_a_part_waits_for_memory_is_not_damaged() {
     for pause_ms in [400, 800] {
@@ -276,8 +276,8 @@ fn what_changes_while_a_part_waits_for_memory_is_not_damaged() {
     }
 }
 
-/// While a file is sent its name goes to another that is to be sent to the same key, or
-/// nobody has it any more: what is in the bucket in the end is what is in the volume.
+/// During a file's upload another file takes its name, or the name is removed. Expectation: in the
+/// end the bucket equals the volume.
 #[test]
 fn names_change_while_files_are_sent() {
     for pause_ms in (0..40).step_by(4) {
@@ -346,8 +346,8 @@ async fn asked(world: &World, bucket: &SimBucket, what: &str, times: u64) {
     }
 }
 
-/// The answer to a completion is lost, in a store that keeps the parts until somebody takes
-/// them away: whoever finds the object complete does, or they are paid for until the next start.
+/// The reply to a completion is lost, in a store that keeps the parts until they are deleted: the
+/// check that finds the object complete deletes them, instead of the next start.
 #[test]
 fn a_completion_whose_answer_is_lost_leaves_no_parts() {
     for seed in 0..8 {
@@ -372,7 +372,7 @@ fn a_completion_whose_answer_is_lost_leaves_no_parts() {
             asked(&world, &bucket, "upload_complete", 1).await;
             world.set_faults(FaultPlan { bucket: lost, ..FaultPlan::default() });
             world.sleep(Duration::from_millis(seed * 300)).await;
-            // Nor is each request answered that is to take them away (seed 955028 of the stories).
+            // Replies to those deletes are lost, too (seed 955028 of volumes).
             let refusing = BucketFaults { unavailable: Rate::one_in(2), ..Default::default() };
             world.set_faults(FaultPlan { bucket: refusing, ..FaultPlan::default() });
             world.sleep(Duration::from_secs(60)).await;
@@ -386,8 +386,8 @@ fn a_completion_whose_answer_is_lost_leaves_no_parts() {
     }
 }
 
-/// A file is written to while it is sent. What was sent of it is cached as before: reading it
-/// and writing within it take nothing from the bucket.
+/// A file is written during its upload. The uploaded bytes stay cached: reads and writes within them
+/// need no download.
 #[test]
 fn what_is_sent_stays_cached_though_the_file_is_written_to_meanwhile() {
     for pause_ms in (0..2000).step_by(100) {
@@ -421,9 +421,9 @@ fn what_is_sent_stays_cached_though_the_file_is_written_to_meanwhile() {
     }
 }
 
-/// A file that others wrote is renamed, and the node dies when its object is copied and before
-/// it hears of that. The copy carries no tag of ebb's, and is known for what it is all the same,
-/// also where the file has been removed by then.
+/// A file of another program is renamed, and the node dies after the copy of its object and before
+/// the reply. The copy has no tag of ebb, and is recognised all the same, also if the file was
+/// removed by then.
 #[test]
 fn a_copy_that_a_dead_node_has_made_is_known() {
     for (seed, removed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -492,9 +492,9 @@ fn a_copy_that_a_dead_node_has_made_is_known() {
     }
 }
 
-/// The object is there, the answer was lost, and then the bucket forbids everything for a while.
-/// What became of the upload is asked for until it is known: or the object would be nobody's once
-/// the file has another name.
+/// The object exists, the reply was lost, and then the bucket forbids everything for a while. The
+/// outcome is requested until it is known; otherwise the object would be unowned once the file is
+/// renamed.
 #[test]
 fn a_lost_answer_is_asked_for_while_the_bucket_forbids_it() {
     for seed in 0..8 {
@@ -543,15 +543,15 @@ fn a_lost_answer_is_asked_for_while_the_bucket_forbids_it() {
     }
 }
 
-/// What the bucket was asked for since, by kind.
+/// Number of requests of one kind since `before`.
 fn since(bucket: &SimBucket, before: &BTreeMap<&'static str, u64>, what: &str) -> u64 {
     let count = |requests: &BTreeMap<&'static str, u64>| requests.get(what).copied().unwrap_or(0);
     count(&bucket.requests()) - count(before)
 }
 
-/// Situation: a large file is in the bucket and nothing of it is cached. It is written to in one
-/// place, appended to, and gets another name. Expectation: what has not changed is neither fetched
-/// nor sent, and the object is the file.
+/// Situation: a large file is in the bucket and not cached. One range is written, it is appended to,
+/// and renamed. Expectation: unchanged ranges are neither downloaded nor uploaded, and the object
+/// equals the file.
 #[test]
 fn parts_that_have_not_changed_are_copied_within_the_bucket() {
     let world = World::new(1);
@@ -595,10 +595,10 @@ fn parts_that_have_not_changed_are_copied_within_the_bucket() {
     );
 }
 
-/// Situation: a large file of which nothing is cached is sent, because a byte has changed, and
-/// overwritten meanwhile. Danger: the upload is given up for what it can no longer read here, in
-/// the end while its writers wait. Expectation: what is overwritten is read from the object that
-/// has it, and the upload goes through as it began.
+/// Situation: a large file that is not cached is uploaded after a change of one byte, and overwritten
+/// meanwhile. Danger: the upload is aborted for bytes that are no longer available, in the end while
+/// its writers wait. Expectation: overwritten ranges are copied from the object that has them, and
+/// the upload completes as it began.
 #[test]
 fn what_is_overwritten_while_a_file_is_sent_is_read_from_the_bucket() {
     for refuses in [false, true] {
@@ -615,7 +615,7 @@ fn what_is_overwritten_while_a_file_is_sent_is_read_from_the_bucket() {
             let (node, client) = start(inner, port).await;
             let ino = make(&client, "file", 40).await;
             client.admin(flush.clone()).await.unwrap();
-            // What the bucket refuses is found out here.
+            // The bucket's limits are detected here.
             client.write(&root, ino, 1, Bytes::from_static(b"x"), false).await.unwrap();
             client.admin(flush.clone()).await.unwrap();
             let evict =
@@ -665,7 +665,7 @@ fn what_is_overwritten_while_a_file_is_sent_is_read_from_the_bucket() {
     }
 }
 
-/// A store that says nothing of it may not copy parts: then they are fetched and sent.
+/// A store without the capability to copy parts: they are downloaded and uploaded.
 #[test]
 fn a_bucket_that_copies_no_parts_is_sent_them() {
     let world = World::new(1);
@@ -702,8 +702,8 @@ fn a_bucket_that_copies_no_parts_is_sent_them() {
     );
 }
 
-/// A log: somebody appends to it all the time. It is not sent all the time, and yet the bucket is
-/// no more than a flush interval and what it takes to send it behind.
+/// A log file that is constantly appended to. Expectation: it is not constantly uploaded, and the
+/// bucket is behind by no more than a flush interval plus the upload.
 #[test]
 fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
     const SECONDS: u64 = 60;
@@ -722,7 +722,7 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
             client.write(&Caller::ROOT, ino, len, Bytes::from(vec![1; 100]), false).await.unwrap();
             len += 100;
             inner.ports.clock.sleep(Duration::from_millis(10)).await;
-            // 100 bytes in 10 ms: after its first time the bucket has what was there 12 s ago.
+            // 100 bytes per 10 ms: after the first upload the bucket has the file of 12 s ago.
             let behind =
                 len - bucket.objects().get("log").map_or(0, |object| object.body.len() as u64);
             assert!(behind <= 12 * 10_000 + 100, "{behind} bytes behind after {step} steps");
@@ -741,10 +741,9 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
     done.unwrap_or_else(|failure| panic!("{failure}")).unwrap();
 }
 
-/// Situation: somebody appends to a file all the time, and makes files beside it, while others
-/// flush. Danger: there is always something that the bucket does not have, and the flush never
-/// ends, or says that it could not. Expectation: it ends once the bucket has what was there when it
-/// began.
+/// Situation: a client constantly appends to a file and creates files beside it, while others flush.
+/// Danger: some data is always dirty, and the flush never ends, or fails. Expectation: it ends once
+/// everything is uploaded that was dirty when it began.
 #[test]
 fn a_flush_ends_though_there_is_always_more() {
     for seed in 0..4 {
@@ -791,10 +790,10 @@ fn a_flush_ends_though_there_is_always_more() {
     }
 }
 
-/// Situation: a file whose checksums a death has made void is sent, and the bucket refuses a part
-/// while checksums of another one are being logged, so that the upload is given up. Danger: nobody
-/// waits for these records any more, so that it is not known whether they are in the log, and it
-/// takes nothing else.
+/// Situation: a file whose checksums a death has invalidated is uploaded, and the bucket rejects a
+/// part while checksums of another part are being logged, so the upload is aborted. Danger: no task
+/// waits for these records, so it stays unknown whether they are in the log, which then accepts no
+/// others.
 #[test]
 fn an_upload_that_is_given_up_does_not_end_the_log() {
     for seed in 0..16 {
@@ -846,11 +845,10 @@ fn an_upload_that_is_given_up_does_not_end_the_log() {
     }
 }
 
-/// Situation: a large file is written to after its upload has begun, so that the upload's tag is
-/// older than what is sent, and forced; when it is in the bucket, it is overwritten, and a power
-/// cut takes that back and the end of the upload. Danger: what was overwritten in place counts as
-/// dirty again, with the checksum of what was there before: it is in the bucket, and nobody can
-/// read it. (Seed 9096 of volumes.)
+/// Situation: a large file is written and forced after its upload has begun, so that the upload's tag
+/// is older than the uploaded bytes; once uploaded, it is overwritten, and a power cut loses that and
+/// the end of the upload. Danger: blocks overwritten in place are dirty again with the earlier
+/// checksum: in the bucket, and unreadable. (Seed 9096 of volumes.)
 #[test]
 fn what_was_sent_is_overwritten_only_when_that_is_known_for_good() {
     const OLD: u8 = b'o';
