@@ -448,9 +448,9 @@ fn zeros_behind_a_cut_are_written_once_more() {
     }
 }
 
-/// Situation: part of a block was written, could not be forced, and the disk is full by the time
-/// that the next process writes once more what was not. Danger: the rest of the block takes room,
-/// and the volume cannot be opened any more, or what was written is left out.
+/// Situation: a range of a block was written and not forced, and the disk is full when the next
+/// process rewrites unforced data. Danger: the rest of the block takes space, so the volume cannot be
+/// opened, or the written range is left out.
 #[test]
 fn a_full_disk_keeps_nobody_from_starting() {
     for seed in 0..SEEDS {
@@ -478,10 +478,10 @@ fn a_full_disk_keeps_nobody_from_starting() {
     }
 }
 
-/// Situation: a small file that was not forced outgrows its range in a pack file, and the process
-/// dies before the log says that it has moved to a store file of its own. Danger: the next start
-/// removes that store file, and takes with it that the bytes in the pack file are still to be
-/// forced; an fsync then does nothing, and a power cut takes them back.
+/// Situation: a small unforced file outgrows its range in a pack file, and the process dies before
+/// the log records its move to a store file. Danger: the next start removes that store file, and with
+/// it the record that the bytes in the pack file are unforced; a later fsync does nothing, and a
+/// power cut loses them.
 #[test]
 fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
     let mut removed = 0;
