@@ -2,10 +2,11 @@
 //! the object `.ebb/d/<inode>`; the pieces of a large directory are `.ebb/e/<inode>-<id>`
 //! (`docs/format/bucket.md`).
 //!
-//! Laws, checked on both encode and decode:
+//! Laws, checked on encode and decode:
 //! - Entries are sorted by name and each name occurs once.
 //! - Pieces are sorted by their first name; the first piece starts at the lowest possible name.
-//! - A page in pieces has no entries in its head.
+//!
+//! Decoding also rejects a head with pieces that has entries.
 
 use crate::body::{self, u32_at};
 use crate::{Format, FormatError, crc32c};

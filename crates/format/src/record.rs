@@ -18,8 +18,7 @@ use std::borrow::Borrow;
 
 /// Position of a record in the logs, and the durable prefix at the time of the write.
 ///
-/// Laws: `synced < position`; positions have no gaps; `term` and `index` never decrease within a
-/// group.
+/// Laws: `synced < position`; positions have no gaps.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RecordHeader {
     /// Generation of the segment that holds the record.

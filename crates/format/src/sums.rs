@@ -3,8 +3,8 @@
 //!
 //! Laws:
 //! - A span is a block (64 KiB), doubled until an object has at most 256 spans.
-//! - The tag is bound to the object's length and its other tags: a tool that replaces the body and
-//!   keeps this tag invalidates it.
+//! - The tag is bound to the object's length and its other tags, times among them. Tools that
+//!   replace a body and keep its tags change at least the times, which invalidates this tag.
 
 use crate::checksum::{crc32c, crc32c_in_block, crc32c_of, crc32c_of_blocks};
 use ebb_model::BLOCK_BYTES;

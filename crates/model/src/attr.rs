@@ -16,8 +16,7 @@ pub enum FileKind {
 
 /// Attributes of an inode, as stat(2) reports them.
 ///
-/// Law: `version` grows with every change; `ctime` changes with it, except for a read that updates
-/// `atime`.
+/// Law: `version` grows with every change of the inode, also where no time changes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Attr {
     pub ino: Ino,

@@ -6,7 +6,8 @@
 //!   identity, choices of the leader.
 //! - Variant numbers and fields never change (`docs/format/log.md` numbers them); new variants are
 //!   appended.
-//! - A command that no longer applies to the state is ignored without an effect.
+//! - A command that does not fit the state has no effect; for a refused mutation the session table
+//!   records the refusal.
 //!
 //! The paper's prototype has 72 variants (O-66).
 

@@ -1,9 +1,11 @@
 //! Plain data of ebb: the types that cross crates, machines and restarts.
 //!
 //! Laws:
-//! - A value that can be constructed is valid; constructors and decoders reject invalid input.
+//! - Types with restricted values, such as [`Name`] and [`LockRange`], validate them in their
+//!   constructors and decoders.
 //! - No I/O, and no rule about the relation of several values: rules are `ebb_core`'s.
-//! - Wire and log numbers of variants never change; new variants and fields are appended.
+//! - In the log the numbers and fields of variants never change; new variants are appended. A
+//!   change of a type on the wire raises the protocol version.
 
 mod attr;
 mod command;

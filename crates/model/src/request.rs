@@ -3,8 +3,8 @@
 //!
 //! Laws:
 //! - A mutation executes once per `tx`, however often the client sends it.
-//! - A reply to a mutation survives the death of the process; it survives a power cut of the node
-//!   once its log index is `<= durable`.
+//! - An acknowledged mutation survives the death of every process. It survives a power cut of the
+//!   node once its log index is `<= durable`.
 
 use crate::*;
 use bytes::Bytes;
