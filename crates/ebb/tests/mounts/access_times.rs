@@ -1,4 +1,4 @@
-//! What reading does to access times, by the mount's rule.
+//! Access times under each mount option.
 
 use crate::place::Place;
 use std::fs::{self, File, OpenOptions};
@@ -16,7 +16,7 @@ fn times(path: &Path) -> [(i64, i64); 3] {
     ]
 }
 
-/// Whether this sets the access time forward, and that no other time changes.
+/// Whether this moves the access time forward; asserts that no other time changes.
 #[track_caller]
 fn counts(path: &Path, reading: impl FnOnce()) -> bool {
     let [read, modified, changed] = times(path);
@@ -70,8 +70,8 @@ fn they_stay_unless_it_is_asked_for() {
     }
 }
 
-/// Whatever the kernel has in its cache: the first reading since a change counts, those that
-/// follow do not, nor those with O_NOATIME. The bucket keeps it as it keeps other times.
+/// Independent of the kernel's caches: the first read since a change counts; later reads and reads
+/// with O_NOATIME do not. The bucket stores access times like other times.
 #[test]
 fn relatime_tells_what_was_read_since_it_changed() {
     let place = place("relatime");
@@ -102,15 +102,15 @@ fn relatime_tells_what_was_read_since_it_changed() {
     assert_eq!(times(&file), before);
     assert!(!counts(&file, || read(&file)));
     place.umount();
-    // Who may change nothing reads all the same.
+    // A read-only mount reads without updating access times.
     place.mount_with(&["-o", "ro,strictatime"]);
     assert!(!counts(&file, || read(&file)));
     place.umount();
 }
 
-/// Situation: a program reads files whose attributes the kernel has from a listing, and asks for
-/// nothing else first. Danger: nobody has noted that they are unread, and nothing is moved.
-/// Expectation: their readings count, and those of a file that somebody reserved room for.
+/// Situation: a program reads files whose attributes the kernel has from a listing, without a look-up
+/// before. Danger: the daemon does not know that they are unread, and updates nothing. Expectation:
+/// the reads count, also those of a file with preallocated space.
 #[test]
 fn relatime_counts_what_is_read_after_a_listing() {
     let place = place("relatime");

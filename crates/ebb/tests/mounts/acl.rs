@@ -1,5 +1,4 @@
-//! ACLs and extended attributes: whatever the file system of this machine's disk answers, a
-//! mount answers too.
+//! ACLs and extended attributes: a mount answers like this machine's disk.
 
 use crate::place::Place;
 use std::ffi::CString;
@@ -15,7 +14,7 @@ use std::process::{Command, Stdio};
 pub const ACCESS: &str = "system.posix_acl_access";
 pub const DEFAULT: &str = "system.posix_acl_default";
 
-/// Tag, permissions, who.
+/// Entries of (tag, permissions, id).
 pub fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut value = vec![2, 0, 0, 0];
     for (tag, permissions, id) in entries {
@@ -36,7 +35,7 @@ fn cvt(result: isize) -> Result<usize, i32> {
 
 pub fn set(path: &Path, name: &str, value: &[u8], flags: i32) -> Result<(), i32> {
     let (path, name) = (c_string(path), c_string(name));
-    // SAFETY: both strings end in NUL, and the value is as long as is said.
+    // SAFETY: both strings end in NUL, and the length is that of the value.
     cvt(unsafe {
         libc::lsetxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), flags)
     } as isize)
@@ -52,7 +51,7 @@ fn remove(path: &Path, name: &str) -> Result<(), i32> {
 pub fn get(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, i32> {
     let (path, name) = (c_string(path), c_string(name));
     let mut value = vec![0; room];
-    // SAFETY: both strings end in NUL, and the buffer is as long as is said.
+    // SAFETY: both strings end in NUL, and the length is that of the buffer.
     let len = cvt(unsafe {
         libc::lgetxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), room)
     })?;
@@ -63,7 +62,7 @@ pub fn get(path: &Path, name: &str, room: usize) -> Result<Vec<u8>, i32> {
 fn names(path: &Path) -> Vec<String> {
     let mut list = vec![0; 4096];
     let path = c_string(path);
-    // SAFETY: the string ends in NUL, and the buffer is as long as is said.
+    // SAFETY: the string ends in NUL, and the length is that of the buffer.
     let len = cvt(unsafe { libc::llistxattr(path.as_ptr(), list.as_mut_ptr().cast(), list.len()) })
         .unwrap();
     let mut names: Vec<String> = list[..len]
@@ -74,7 +73,7 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// What a process of that user and group gets.
+/// The result of `act` in a process of that user and group.
 fn as_user(id: u32, act: impl Fn() -> Result<(), i32> + Send + Sync + 'static) -> Option<i32> {
     let mut command = Command::new("true");
     // SAFETY: `act` makes system calls and allocates, which the C library lets a forked process do.
@@ -84,7 +83,7 @@ fn as_user(id: u32, act: impl Fn() -> Result<(), i32> + Send + Sync + 'static) -
     command.status().err().and_then(|error| error.raw_os_error())
 }
 
-/// What `sh` says as somebody, with a umask.
+/// Output of a shell script of that user and group, with a umask.
 pub fn shell(dir: &Path, uid: u32, gid: u32, script: &str) -> String {
     let mut command = Command::new("sh");
     command.args(["-c", script]).current_dir(dir).uid(uid).gid(gid).stdin(Stdio::null());
@@ -125,7 +124,7 @@ fn tree(root: &Path) -> String {
     out
 }
 
-/// Everything that is answered on the way, one line each.
+/// Runs the workload; returns every result, one line each.
 fn work(root: &Path) -> Vec<String> {
     let mut said = Vec::new();
     let mut say =
@@ -134,7 +133,7 @@ fn work(root: &Path) -> Vec<String> {
     fs::set_permissions(root, fs::Permissions::from_mode(0o755)).unwrap();
     let at = |name: &str| root.join(name);
 
-    // What a directory hands down, in place of the umask.
+    // A default ACL applies in place of the umask.
     let default = acl(&[
         (1, 7, 0),
         (2, 7, 1001),
@@ -162,7 +161,7 @@ fn work(root: &Path) -> Vec<String> {
     );
     say("made below minimal", &shell(&at("minimal"), 0, 0, make));
 
-    // Modes and lists follow each other.
+    // Mode bits and ACLs follow each other.
     fs::write(at("f"), "content").unwrap();
     chown(at("f"), Some(1000), Some(500)).unwrap();
     let named = acl(&[(1, 6, 0), (2, 6, 1001), (4, 4, 0), (16, 6, 0), (32, 0, 0)]);
@@ -184,7 +183,7 @@ fn work(root: &Path) -> Vec<String> {
     say("may after chmod", &shell(root, 1001, 1001, "cat f; echo >> f"));
     say("no room", &get(&at("f"), ACCESS, 5));
     say("length", &get(&at("f"), ACCESS, 0));
-    // An owner who is not of the group loses set-gid.
+    // An owner outside the group loses the set-gid bit.
     let value = acl(&[(1, 7, 0), (2, 5, 1001), (4, 5, 0), (16, 5, 0), (32, 5, 0)]);
     let set_by = |uid| {
         let (file, value) = (at("f"), value.clone());
@@ -205,7 +204,7 @@ fn work(root: &Path) -> Vec<String> {
     say("removed by a header", &set(&at("d/sub"), DEFAULT, &[2, 0, 0, 0], 0));
     say("created where it is", &set(&at("d/sub"), ACCESS, &named, libc::XATTR_CREATE));
 
-    // What is no list, or is none here.
+    // Invalid ACLs, and objects without ACLs.
     symlink("f", at("l")).unwrap();
     for (name, value) in [
         (ACCESS, vec![2]),
@@ -268,7 +267,7 @@ fn a_mount_answers_as_the_disk_does() {
     }
     assert_eq!(found.len(), expected.len());
     place.ebb(&["fsck", "mnt"]).good();
-    // ... and the bucket knows it all.
+    // ... and everything survives in the bucket.
     place.umount();
     place.drop_cache();
     place.mount_with(&["-o", "allow_other,dev,suid"]);

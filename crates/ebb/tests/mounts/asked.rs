@@ -58,8 +58,8 @@ fn a_mount_says_what_it_does() {
     place.umount();
 }
 
-/// Situation: more is dirty than one answer of a node has room for. Danger: who means to remove the
-/// data directory takes what is not listed for sent. Expectation: who asks for all is shown all.
+/// Situation: more files are dirty than one reply holds. Danger: a user who wants to remove the data
+/// directory takes unlisted files for uploaded. Expectation: the list is complete.
 #[test]
 fn all_that_is_dirty_can_be_listed() {
     let place = Place::new();
@@ -94,8 +94,8 @@ fn all_that_is_dirty_can_be_listed() {
     place.umount();
 }
 
-/// Danger: who may make files writes what root reads in a list, or to root's terminal. Expectation:
-/// a name is what is in one line.
+/// Danger: a user who may create files injects lines or control characters into output that root
+/// reads. Expectation: a name is printed escaped, in one line.
 #[test]
 fn names_forge_no_lines() {
     let place = Place::new();
@@ -139,9 +139,9 @@ fn names_forge_no_lines() {
     place.umount_at("m\x1b[2J");
 }
 
-/// Situation: what is named is a symbolic link on the mount, or below one. Danger: nothing is done,
-/// and it counts as done. Expectation: it is done for what the link leads to; a link that leads
-/// nowhere, or off the mount, is refused.
+/// Situation: a command's path is, or contains, a symbolic link on the mount. Danger: nothing is
+/// done, and success is reported. Expectation: the command applies to the target; a dangling link,
+/// or one that leaves the mount, is an error.
 #[test]
 fn links_lead_to_what_is_meant() {
     let place = Place::new();
@@ -183,8 +183,8 @@ fn links_lead_to_what_is_meant() {
     place.umount();
 }
 
-/// Situation: bits of the node's disk have rotted. Expectation: fsck finds it, says where,
-/// and its exit status says so too.
+/// Situation: bits of the node's disk have flipped. Expectation: fsck reports the location, and its
+/// exit status is that of damage.
 #[test]
 fn fsck_finds_what_has_rotted() {
     let place = Place::new();
@@ -204,8 +204,8 @@ fn fsck_finds_what_has_rotted() {
     assert!(found.out.contains("NOT CLEAN"), "{found:?}");
 }
 
-/// Situation: a daemon has died, and nobody has its data directory open. Expectation: fsck says how
-/// it is, changes nothing there, and finds what has rotted; of one that is in use it says by whom.
+/// Situation: a daemon has died, and its data directory is not in use. Expectation: fsck checks it
+/// without changes and finds damage; for a directory in use it reports the owner.
 #[test]
 fn a_data_directory_is_checked_without_its_node() {
     let place = Place::new();
@@ -237,7 +237,7 @@ fn a_data_directory_is_checked_without_its_node() {
     );
 }
 
-/// Every file of a directory, but for the lock, which says who looked last.
+/// Every file of a directory except for the lock, which records its last user.
 fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).unwrap() {
@@ -252,7 +252,7 @@ fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     found
 }
 
-/// What would be lost changes with fsync, flush and evict, and `ebb explain` follows.
+/// `ebb explain` follows fsync, flush and evict.
 #[test]
 fn explain_says_what_survives() {
     let place = Place::new();
@@ -312,8 +312,8 @@ fn survives<'a>(explained: &'a serde_json::Value, failure: &str) -> &'a str {
     explained["survives"][failure].as_str().unwrap_or_else(|| panic!("{explained}"))
 }
 
-/// What has no bytes is in the log, and in pages of the bucket, which are named with what is not
-/// there yet.
+/// Entries without bytes are in the log and in directory pages, which are named with their upload
+/// state.
 #[test]
 fn explain_names_what_has_names_and_attributes() {
     let place = Place::new();
@@ -361,8 +361,8 @@ fn explain_names_what_has_names_and_attributes() {
     place.umount();
 }
 
-/// Situation: bits of a block have rotted that the bucket does not have. Danger: it is said that
-/// nothing is lost. Expectation: the bytes are named.
+/// Situation: bits of a dirty block have flipped. Danger: the report says that nothing is lost.
+/// Expectation: it counts the bytes.
 #[test]
 fn explain_says_what_is_lost_already() {
     let place = Place::new();
@@ -390,9 +390,9 @@ fn explain_says_what_is_lost_already() {
     place.umount();
 }
 
-/// Situation: the daemon of a mount has as many descriptors open as it may. Danger: nobody can ask
-/// it what is wrong, and its log tells of nothing else. Expectation: `ebb status` is answered as
-/// often as it asks, and says so; the log says it once.
+/// Situation: the daemon of a mount is at its limit of descriptors. Danger: `ebb status` gets no
+/// answer, and the log is flooded. Expectation: every `ebb status` is answered and reports it; the
+/// log reports it once.
 #[test]
 fn a_daemon_without_descriptors_can_be_asked() {
     let place = Place::new();
@@ -420,7 +420,7 @@ fn a_daemon_without_descriptors_can_be_asked() {
     let written = (0..1000).find(|number| write(*number).is_err() && short());
     assert!(written.is_some(), "its files are open");
     for again in 0..5 {
-        // It has the descriptor of who asked last.
+        // It has the descriptor of the last connection.
         write(1000 + again).ok();
         assert!(short(), "{}", place.ebb(&["status", "mnt"]).good().out);
     }
@@ -436,7 +436,7 @@ fn a_daemon_without_descriptors_can_be_asked() {
     place.umount();
 }
 
-/// The most descriptors that a process may have open at one time, as it was before.
+/// Sets a process's limit of descriptors; returns the previous one.
 fn limit_descriptors(pid: u32, most: u64) -> u64 {
     let (mut before, mut limit) =
         (libc::rlimit { rlim_cur: 0, rlim_max: 0 }, libc::rlimit { rlim_cur: 0, rlim_max: 0 });

@@ -1,4 +1,4 @@
-//! `ebb backup` and `ebb restore`: the data directory is lost, and a backup is there.
+//! `ebb backup` and `ebb restore` after the loss of a data directory.
 
 use crate::place::Place;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ fn read(place: &Place, name: &str) -> String {
     fs::read_to_string(place.path("mnt").join(name)).unwrap()
 }
 
-/// A tree with what the bucket has, what it has in an older state, and what it has not.
+/// A tree of files whose bucket state is current, outdated or missing.
 fn fill(place: &Place) {
     fs::create_dir(place.path("mnt/d")).unwrap();
     for name in ["d/kept", "d/changed", "d/removed"] {
@@ -60,9 +60,9 @@ fn check(place: &Place, ino: u64) {
     );
 }
 
-/// Situation: the disk of a mount's node is lost, with changes that had not reached the bucket.
-/// Expectation: a restore says what cannot be had, does nothing unasked, and then names, attributes
-/// and inodes are as they were; what cannot be read is an error, and can be written anew.
+/// Situation: a node's disk is lost, with changes that had not reached the bucket. Expectation: a
+/// restore lists the losses, waits for consent, and then restores names, attributes and inode ids;
+/// lost data is an error on read, and can be rewritten.
 #[test]
 fn a_lost_data_directory_is_restored() {
     for place in [Place::new(), Place::over_s3()] {
@@ -110,7 +110,7 @@ fn a_lost_data_directory_is_restored() {
             ("written anew", "content of d/kept")
         );
         place.umount();
-        // What was lost and has come back is of a time before the restore.
+        // Data recovered from the bucket is older than the restore.
         place
             .ebb(&["mount", place.url(), "mnt", "--data", "lost"])
             .refused(1, "was served by another node");

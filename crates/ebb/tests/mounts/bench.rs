@@ -38,8 +38,8 @@ fn any_directory_can_be_measured() {
     place.umount();
 }
 
-/// Situation: somebody loses patience, or the terminal goes. Expectation: it ends soon, says so,
-/// and leaves nothing.
+/// Situation: SIGINT, or the terminal goes. Expectation: it ends soon, reports that, and leaves no
+/// files.
 #[test]
 fn who_interrupts_it_finds_nothing_left() {
     let mut place = Place::new();

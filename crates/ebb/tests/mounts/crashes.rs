@@ -1,4 +1,4 @@
-//! SIGKILL, and what is found after it.
+//! SIGKILL, and the state after it.
 
 use crate::place::{Place, until};
 use std::fs;
@@ -31,9 +31,9 @@ fn what_was_acknowledged_survives_the_daemon() {
     assert_eq!(fs::read_to_string(place.path("backing/seven")).unwrap(), "content 7");
 }
 
-/// Situation: the daemon is dead, and the user unmounts instead of mounting again. Danger:
-/// it looks as if all were well while data has not reached the bucket. Expectation: the
-/// mount goes, the user is told where the data is and how to go on, and that works.
+/// Situation: the daemon is dead, and the user unmounts instead of mounting again. Danger: success
+/// is reported while data has not reached the bucket. Expectation: the mount is removed, the message
+/// names the data directory and the next command, and that command works.
 #[test]
 fn a_dead_mount_is_cleared_away_and_nothing_is_forgotten() {
     let place = Place::new();
@@ -61,9 +61,8 @@ fn a_dead_mount_is_told_in_json() {
     assert_eq!(told.json()["data_dir"], place.text("data"));
 }
 
-/// Situation: a node dies with files that never reached the bucket, and another one takes the
-/// volume over. Expectation: the first data directory is refused, and what it holds can be read
-/// as docs/operation.md says.
+/// Situation: a node dies with unflushed files, and another one takes the volume over. Expectation:
+/// the first data directory is rejected, and its files can be read as docs/operation.md describes.
 #[test]
 fn what_another_node_has_overtaken_can_still_be_read() {
     let place = Place::new();
@@ -111,8 +110,8 @@ fn what_another_node_has_overtaken_can_still_be_read() {
     assert!(told.ends_with("everything is in the bucket\n"), "{told}");
 }
 
-/// Situation: a node is unmounted whose volume another one has taken, with files that never reached
-/// the bucket. Danger: they count as being there. Expectation: it is said that they are not.
+/// Situation: a node is unmounted after another one has taken its volume, with unflushed files.
+/// Danger: success is reported. Expectation: the message says that they are not in the bucket.
 #[test]
 fn what_another_node_has_overtaken_is_not_in_the_bucket() {
     let place = Place::new();
@@ -129,9 +128,8 @@ fn what_another_node_has_overtaken_is_not_in_the_bucket() {
     place.umount_at("mnt2");
 }
 
-/// Situation: a data directory has lost the file that says what it is of. Danger: it is taken for a
-/// new one, and what is dirty in it is removed. Expectation: it is refused, and with the file back
-/// all is there.
+/// Situation: a data directory has lost its identity file. Danger: it counts as new, and its dirty
+/// data is removed. Expectation: it is rejected, and with the file back everything is there.
 #[test]
 fn a_data_directory_without_an_identity_is_not_taken_for_a_new_one() {
     let place = Place::new();
@@ -149,9 +147,9 @@ fn a_data_directory_without_an_identity_is_not_taken_for_a_new_one() {
     place.umount();
 }
 
-/// Situation: the daemon has died, and nobody takes over. Danger: the command that is said to go on
-/// uses another data directory, so that another node takes the volume over, and what is dirty is
-/// left behind. Expectation: it goes on where the mount was.
+/// Situation: the daemon has died, and nothing takes over. Danger: the suggested command uses another
+/// data directory, so another node takes the volume over, and dirty data is left behind. Expectation:
+/// it continues with the mount's data directory.
 #[test]
 fn what_is_said_to_go_on_does() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! What programs do with the bytes of files besides reading and writing them.
+//! Operations on file data besides read and write.
 
 use crate::holes::{create, fallocate};
 use crate::joining::free_address;
@@ -39,9 +39,8 @@ fn copy(from: (&File, u64), to: (&File, u64), len: usize) -> Result<u64, i32> {
     })
 }
 
-/// Situation: a sparse file, of which part is written, part only in the bucket, and part
-/// stored through a mapping that nobody was told of. Expectation: all of that is data, the
-/// rest are holes, before and after the bucket has it.
+/// Situation: a sparse file, partly written, partly only in the bucket, and partly stored through a
+/// mapping. Expectation: all of that is data, the rest are holes, before and after the upload.
 #[test]
 fn holes_are_found_and_data_is_never_passed_over() {
     let place = Place::over_s3();
@@ -63,7 +62,7 @@ fn holes_are_found_and_data_is_never_passed_over() {
     place.ebb(&["flush", "mnt"]).good();
     check(&file);
     place.ebb(&["evict", "mnt"]).good();
-    // What is only in the bucket is data.
+    // Ranges that only the bucket has are data.
     check(&file);
 
     let len = 10 * BLOCK as usize;
@@ -81,7 +80,7 @@ fn holes_are_found_and_data_is_never_passed_over() {
         at.cast::<u8>().add(6 * BLOCK as usize).write(7);
         assert_eq!(seek(&file, 4 * BLOCK, libc::SEEK_DATA), Ok(6 * BLOCK));
         assert_eq!(seek(&file, 6 * BLOCK, libc::SEEK_HOLE), Ok(7 * BLOCK));
-        // Nor does a second descriptor miss it, and a copy has it.
+        // A second descriptor sees it, too, and so does a copy.
         at.cast::<u8>().add(8 * BLOCK as usize).write(8);
         let reader = File::open(&path).unwrap();
         assert_eq!(seek(&reader, 7 * BLOCK, libc::SEEK_DATA), Ok(8 * BLOCK));
@@ -139,8 +138,8 @@ fn write_asynchronously(file: &File, data: &[u8]) {
     assert_eq!(events[2], len, "{}", events[2] as i64);
 }
 
-/// Situation: direct writes that nobody waits for in the kernel, while somebody reads through its
-/// cache. Danger: what was read ahead during a write stays there.
+/// Situation: parallel direct writes, while another program reads through the page cache. Danger:
+/// pages that were read ahead during a write stay cached.
 #[test]
 fn readers_see_what_was_written_asynchronously() {
     let place = Place::new();
@@ -171,8 +170,7 @@ fn readers_see_what_was_written_asynchronously() {
     place.umount();
 }
 
-/// Situation: chown(2) that names neither owner nor group, of which the kernel says nothing to a
-/// file system.
+/// Situation: chown(2) with neither owner nor group, which the kernel does not pass to FUSE.
 #[test]
 fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
     let place = Place::new();
@@ -183,7 +181,7 @@ fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
         std::os::unix::fs::chown(&path, None, None).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o777, "{base}");
-        // Others have no such right, and ext4 says so.
+        // Other users lack the permission, as on ext4.
         std::os::unix::fs::chown(&path, Some(1), Some(1)).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
         let run = |script: &str, user: u32| {
@@ -203,7 +201,7 @@ fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
         };
         assert_eq!(run("chown -1, -1, $ARGV[0]", 2), 0o6777, "{base}");
         assert_eq!(run("chown -1, -1, $ARGV[0]", 1), 0o777, "{base}");
-        // Who writes has them taken away.
+        // A write clears them.
         for mode in [0o6777, 0o4666, 0o6666] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
             assert_eq!(
@@ -217,8 +215,8 @@ fn a_change_of_owner_to_the_same_takes_set_id_bits_away() {
     place.umount();
 }
 
-/// A write past the kernel's cache takes set-id bits away as one through it does, and stat(2) says
-/// so although the kernel may keep attributes.
+/// A write past the page cache clears set-id bits like one through it, and stat(2) shows that
+/// although the kernel may cache attributes.
 #[test]
 fn direct_writes_take_set_id_bits_away() {
     let place = Place::new();
@@ -244,8 +242,8 @@ fn direct_writes_take_set_id_bits_away() {
     place.umount();
 }
 
-/// Bytes are copied inside the node: between files, inside one, past its end, and refused
-/// where Linux refuses; what the kernel had cached of the target is no longer shown.
+/// copy_file_range runs in the node: between files, within one, past its end; it fails where Linux
+/// fails; and the kernel drops its cached pages of the target.
 #[test]
 fn ranges_are_copied() {
     let place = Place::over_s3();
@@ -315,9 +313,9 @@ fn link(file: &File, to: &Path) -> Result<u64, i32> {
     )
 }
 
-/// Situation: files are made without a name; one gets a name, one does not, and the daemon
-/// is killed while others are open. Expectation: the named one is in the bucket with what
-/// was written before it had a name; of the others nothing is left.
+/// Situation: files are created without a name; one gets a name, one does not, and the daemon is
+/// killed while others are open. Expectation: the named one is in the bucket with everything written
+/// before; nothing is left of the others.
 #[test]
 fn files_without_a_name() {
     let place = Place::new();
@@ -332,7 +330,7 @@ fn files_without_a_name() {
     assert_eq!(link(&named, &dir.join("name")), Err(libc::EEXIST));
     assert_eq!(named.metadata().unwrap().nlink(), 1);
     assert_eq!(fs::read(dir.join("name")).unwrap(), b"content");
-    // SAFETY: the path ends in NUL; the descriptor is owned by nobody else.
+    // SAFETY: the path ends in NUL; the new descriptor has no other owner.
     let sealed = unsafe {
         let dir = CString::new(dir.as_os_str().as_bytes()).unwrap();
         File::from_raw_fd(libc::open(
@@ -358,8 +356,8 @@ fn files_without_a_name() {
     place.umount();
 }
 
-/// What neither the node's disk nor the store could hold is refused when it is asked for; a
-/// write that begins below the limit stops there.
+/// A file size beyond the disk's and the store's limit fails at once; a write that begins below the
+/// limit is short.
 #[test]
 fn the_largest_file() {
     let place = Place::over_s3();
@@ -377,8 +375,8 @@ fn the_largest_file() {
     place.umount();
 }
 
-/// Several descriptors, processes and mounts append to one file at once, records that begin and end
-/// anywhere: every one is there, whole and once.
+/// Several descriptors, processes and mounts append unaligned records to one file: each record is
+/// present, whole and once.
 #[test]
 fn appends_do_not_overwrite_each_other() {
     let mut place = Place::new();
@@ -401,7 +399,7 @@ fn appends_do_not_overwrite_each_other() {
     let record = |writer: usize, number: usize| {
         format!("{writer}-{number:06}-{}", "x".repeat(800 + number * 7 % 400))
     };
-    // Open before the second mount comes: the kernel caches the end of file that it knows.
+    // Open before the second mount attaches, with the end of file cached by the kernel.
     let early: Vec<File> =
         (0..2).map(|_| OpenOptions::new().append(true).create(true).open(&path).unwrap()).collect();
     (&early[0]).write_all(b"begin...\n").unwrap();
@@ -435,10 +433,9 @@ fn appends_do_not_overwrite_each_other() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: on a mount that others can join somebody reads a file from the kernel's pages while
-/// somebody else appends to it, past them. Danger: the page with the end of the file is read before
-/// that is written, and shown when the file is longer, with zeros. Expectation: what is read is
-/// what was written.
+/// Situation: on a mount that others can join, one program reads a file through the page cache while
+/// another one appends past it. Danger: the last page is read before an append, and shown with zeros
+/// when the file is longer. Expectation: reads return the appended bytes.
 #[test]
 fn who_reads_what_is_appended_sees_no_zeros() {
     let place = Place::new();
@@ -462,9 +459,8 @@ fn who_reads_what_is_appended_sees_no_zeros() {
     place.umount();
 }
 
-/// Situation: the bucket is a directory of a small file system. Expectation: df shows what there is
-/// room for, less what is still to be sent, and what is beyond that is refused before it is
-/// written.
+/// Situation: the bucket is a directory of a small file system. Expectation: df shows its free space
+/// minus unflushed data, and writes beyond that fail at once.
 #[test]
 fn a_directory_has_the_room_of_its_file_system() {
     let place = Place::new();
@@ -491,7 +487,7 @@ fn a_directory_has_the_room_of_its_file_system() {
     place.program("umount", &[&backing]).good();
 }
 
-/// A bucket has no end: besides what is used there is always the same room.
+/// A bucket has no size limit: the free space is constant.
 #[test]
 fn a_bucket_has_no_size() {
     let place = Place::over_s3();
@@ -523,14 +519,14 @@ fn a_bucket_has_no_size() {
     place.umount();
 }
 
-/// The indices of what is logged and of what survives a power cut.
+/// The log positions that are written and forced.
 pub fn indices(place: &Place) -> (u64, u64) {
     let status = place.ebb(&["status", "mnt", "--json"]).good().json();
     (status["log_index"].as_u64().unwrap(), status["durable_index"].as_u64().unwrap())
 }
 
-/// syncfs(2) forces nothing, because the kernel says nothing of it; fsync(2) of the mount's root
-/// forces every file. Where the first fails the kernel has learned it, and the semantics can
+/// syncfs(2) forces nothing, because the kernel does not pass it on; fsync(2) of the mount's root
+/// forces every file. When the first assertion fails, the kernel has changed, and the semantics can
 /// promise more.
 #[test]
 fn syncfs_is_not_passed_on() {
@@ -557,8 +553,8 @@ fn syncfs_is_not_passed_on() {
     place.umount();
 }
 
-/// O_SYNC and O_DSYNC: what write(2) has returned for survives a power cut, so the log is
-/// forced as far as it is written. O_DIRECT: any offset, length and address.
+/// O_SYNC and O_DSYNC: a completed write(2) survives a power cut, so the log is forced up to it.
+/// O_DIRECT: any offset, length and address.
 #[test]
 fn synchronous_and_direct_writes() {
     let place = Place::new();
@@ -584,7 +580,7 @@ fn synchronous_and_direct_writes() {
     let mut back = vec![0; 77_777];
     file.read_exact_at(&mut back[..], 13).unwrap();
     assert_eq!(back, data[1..77_778]);
-    // Seen by those who read through the page cache, which had the file already.
+    // Visible through the page cache, which had cached the file before.
     assert_eq!(fs::read(&path).unwrap()[13..], data[1..77_778]);
     file.write_all_at(b"direct", 20).unwrap();
     assert_eq!(&fs::read(&path).unwrap()[20..26], b"direct");
@@ -592,9 +588,8 @@ fn synchronous_and_direct_writes() {
     place.umount();
 }
 
-/// A file that was opened while another mount had the volume is not cached, and the kernel
-/// leaves it to the mount to force what is written to it with O_SYNC. Once the other has gone
-/// nothing else does.
+/// A file that was opened while another mount was attached is not cached, and the kernel leaves the
+/// force of O_SYNC writes to the mount. After the other mount has left, that is the only force.
 #[test]
 fn synchronous_writes_that_are_not_cached() {
     let place = Place::new();
@@ -623,8 +618,7 @@ fn synchronous_writes_that_are_not_cached() {
     place.umount();
 }
 
-/// Nanoseconds and the time of birth are what they were set to, also for a node that has
-/// nothing but the bucket.
+/// Nanoseconds and birth time are exact, also for a node that starts with only the bucket.
 #[test]
 fn times_are_exact() {
     let place = Place::new();

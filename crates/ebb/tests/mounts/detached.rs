@@ -30,8 +30,7 @@ pub fn serve_with(place: &mut Place, more: &[&str]) -> (usize, String) {
     (child, address.to_owned())
 }
 
-/// Whoever waits on one mount for what is made, written or renamed on the other sees it at once, as
-/// on one machine (O-53).
+/// A process that waits on one mount sees changes of another mount at once, as on one machine (O-53).
 #[test]
 fn two_mounts_see_each_other_at_once() {
     let mut place = Place::new();
@@ -56,7 +55,7 @@ fn two_mounts_see_each_other_at_once() {
     );
     assert_eq!(mode & 0o777, 0o711, "the root of one mount is a directory of the other");
 
-    // The node is asked by path or by address.
+    // The node is addressed by path or by network address.
     let status = place.ebb(&["status", "mnt", "--json"]).good().json();
     assert_eq!(status["sessions"].as_array().unwrap().len(), 2);
     assert_eq!(place.ebb(&["status", &address, "--json"]).good().json()["volume"], "volume");
@@ -64,7 +63,7 @@ fn two_mounts_see_each_other_at_once() {
     assert_eq!(fs::read_to_string(place.path("backing/sub/newer")).unwrap(), "three");
     assert!(!place.path("backing/sub/file").exists(), "it was not asked for");
 
-    // The second shows the same directory by whatever name it has.
+    // The second mount follows the directory through renames.
     fs::rename(place.path("mnt/sub"), place.path("mnt/renamed")).unwrap();
     fs::create_dir(place.path("mnt/sub")).unwrap();
     fs::write(place.path("mnt/sub/file"), "of another directory").unwrap();
@@ -89,8 +88,8 @@ fn two_mounts_see_each_other_at_once() {
     assert_eq!(fs::read_to_string(place.path("backing/sub/file")).unwrap(), "of another directory");
 }
 
-/// Situation: the node is killed and started again while a mount works. Expectation: the
-/// mount waits, then goes on (O-59); nothing is lost and nothing fails.
+/// Situation: the node is killed and restarted while a mount works. Expectation: the mount waits and
+/// continues (O-59); nothing is lost and nothing fails.
 #[test]
 fn a_mount_outlives_its_node() {
     let mut place = Place::new();

@@ -10,8 +10,8 @@ fn content(at: usize) -> Vec<u8> {
     (0..MIB).map(|byte| (at * 7 + byte / 100) as u8).collect()
 }
 
-/// What is whole is there before the file has its name, and nothing of it is sent again; what a
-/// killed daemon has left goes.
+/// Complete parts are uploaded before the file is closed, and not again; leftovers of a killed daemon
+/// are deleted.
 #[test]
 fn a_file_is_in_the_bucket_soon_after_its_last_byte() {
     let place = Place::over_s3();
@@ -33,7 +33,7 @@ fn a_file_is_in_the_bucket_soon_after_its_last_byte() {
     fs::rename(place.path("mnt/new"), place.path("mnt/file")).unwrap();
     place.ebb(&["flush", "mnt"]).good();
     assert_eq!(counted("upload-part", "bytes"), 2 * MIB as u64);
-    // Parts of 8 MiB: those of before, and those that have become the file.
+    // Parts of 8 MiB: the leftover ones, and those that became the file.
     until("nothing else is left", || counted("delete", "count") == 12);
     assert!(place.ebb(&["fsck", "mnt"]).good().out.contains("no problem"));
     place.umount();

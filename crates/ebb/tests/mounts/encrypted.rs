@@ -1,4 +1,4 @@
-//! A data directory that is encrypted, and what must never be told.
+//! An encrypted data directory, and secrecy of keys and credentials.
 
 use crate::place::{Done, Place, until};
 use std::fs;
@@ -39,10 +39,9 @@ fn assert_nowhere(dir: &Path, words: &[&str]) {
     }
 }
 
-/// Situation: files of all sizes are written, changed, sent to the bucket and read back from it;
-/// the daemon is killed, the mount is killed, the node is started again. Danger: somebody who gets
-/// hold of the disk reads them. Expectation: all of it is there for who has the key, and neither
-/// names nor contents are anywhere on the disk.
+/// Situation: files of all sizes are written, changed, uploaded and read back; the daemon is killed,
+/// the mount is killed, the node restarts. Danger: the disk reveals data. Expectation: everything is
+/// readable with the key, and neither names nor contents appear on the disk.
 #[test]
 fn who_has_the_disk_has_nothing() {
     let place = place();
@@ -96,8 +95,8 @@ fn who_has_the_disk_has_nothing() {
     assert!(fs::read_to_string(place.path("backing/secretname/large")).unwrap() == large);
 }
 
-/// A key that is missing, wrong, no key, or given for what is not encrypted is refused before
-/// anything has changed, in words that say what to do.
+/// A missing, wrong or malformed key, or a key for a plain directory, is rejected before any change,
+/// with a message that names the remedy.
 #[test]
 fn only_the_right_key_is_taken() {
     let place = place();
@@ -174,9 +173,9 @@ fn the_key_can_be_changed() {
     place.umount();
 }
 
-/// Situation: everything is logged, and much goes wrong: wrong keys, a bucket that refuses, a
-/// daemon that dies. Expectation: neither the key nor the credentials are in any answer, log,
-/// record, argument or environment, where they were not put there by who started it.
+/// Situation: full logging, and many failures: wrong keys, a bucket that rejects, a daemon that dies.
+/// Expectation: neither the key nor the credentials appear in any output, log, record, argument or
+/// environment, except where the user put them.
 #[test]
 fn secrets_are_told_to_nobody() {
     let place = with_keys(Place::over_s3());
@@ -249,8 +248,8 @@ fn secrets_are_told_to_nobody() {
     assert_nowhere(&place.path("data"), &[KEY, OTHER_KEY, &secret, wrong_secret, told_by_command]);
 }
 
-/// Situation: what is secret is given where it does not belong. Expectation: that is refused, and
-/// not repeated.
+/// Situation: a secret is given in the wrong place. Expectation: it is rejected without being
+/// repeated.
 #[test]
 fn secrets_in_wrong_places_are_not_repeated() {
     let place = Place::new();
@@ -300,8 +299,8 @@ fn secrets_in_wrong_places_are_not_repeated() {
     }
 }
 
-/// What the store is to do is sent to one that checks signatures, and never passed over by one that
-/// cannot be told.
+/// Encryption settings reach a store that checks signatures, and are an error for a store that cannot
+/// honour them.
 #[test]
 fn the_store_is_told_how_to_encrypt() {
     let place = Place::over_s3();

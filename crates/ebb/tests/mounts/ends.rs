@@ -21,7 +21,7 @@ fn a_mount_in_use_is_not_taken_away() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Lazily, it goes out of sight at once, and on with its last user.
+/// A lazy unmount hides the mount at once; it ends with its last user.
 #[test]
 fn a_lazy_end_waits_for_the_last_user() {
     let place = Place::new();
@@ -38,9 +38,9 @@ fn a_lazy_end_waits_for_the_last_user() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: a mount is taken away that a process of another mount namespace sees, as that of a
-/// container, and one of which something is open. Danger: `ebb umount` waits without a word.
-/// Expectation: it names them, and ends when they have.
+/// Situation: an unmounted mount is still visible in another mount namespace, such as a container's,
+/// or has open files. Danger: `ebb umount` waits silently. Expectation: it names the processes, and
+/// ends when they have.
 #[test]
 fn who_keeps_a_mount_from_ending_is_named() {
     let mut place = Place::new();
@@ -78,9 +78,8 @@ fn who_keeps_a_mount_from_ending_is_named() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: the data directory is wanted again while something of the mount of before is open.
-/// Danger: nobody says what is waited for. Expectation: it is named, and once it is closed the
-/// mount is there.
+/// Situation: a mount needs a data directory whose previous mount has open files. Danger: it waits
+/// silently. Expectation: it names the cause, and mounts once they are closed.
 #[test]
 fn who_keeps_a_data_directory_is_named() {
     let place = Place::new();
@@ -134,8 +133,8 @@ fn in_the_foreground_a_signal_ends_it_with_success() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: the disk that the log is on is full. Danger: a line that cannot be written ends the
-/// daemon. Expectation: it is lost, and all else goes on.
+/// Situation: the disk with the log file is full. Danger: a failed log line ends the daemon.
+/// Expectation: the line is lost, and everything else works.
 #[test]
 fn a_log_that_cannot_be_written_ends_nothing() {
     let mut place = Place::new();
@@ -169,10 +168,9 @@ fn a_log_that_cannot_be_written_ends_nothing() {
     assert_eq!(refused.code(), Some(2));
 }
 
-/// Situation: the bucket has gone away, and the machine is to be shut down. Danger: the
-/// end waits for ever, or data that never reached the bucket is forgotten. Expectation: a
-/// second signal ends it at once, whoever unmounts is told what is left and where, and
-/// the next mount goes on with it.
+/// Situation: the bucket is away, and the machine is to be shut down. Danger: the end waits for ever,
+/// or unflushed data is forgotten. Expectation: a second signal ends it at once, the message names
+/// the unflushed data and its location, and the next mount continues with it.
 #[test]
 fn a_second_signal_does_not_wait_for_the_bucket() {
     let switch = Switch::default();
@@ -199,7 +197,7 @@ fn a_second_signal_does_not_wait_for_the_bucket() {
     place.umount();
 }
 
-/// The bucket comes back while `ebb umount` waits for it, and says for what.
+/// The bucket comes back while `ebb umount` waits for it with a message.
 #[test]
 fn unmounting_waits_for_a_bucket_that_is_away() {
     let switch = Switch::default();
@@ -238,8 +236,8 @@ fn the_outcome_can_be_had_as_json() {
     );
 }
 
-/// umount(8) returns while the daemon still writes to the bucket. Whoever mounts again at once
-/// waits for it a little, and goes on with what it has not written; nothing is lost either way.
+/// umount(8) returns while the daemon still writes to the bucket. A mount at once afterwards waits for
+/// it briefly, and continues its uploads; nothing is lost either way.
 #[test]
 fn mounting_follows_the_daemon_of_before() {
     let switch = Switch::default();
@@ -291,7 +289,7 @@ fn mounting_waits_for_who_still_uses_the_one_of_before() {
     place.umount();
 }
 
-/// A daemon takes its record away before it lets go of the data directory.
+/// A daemon removes its record before it unlocks the data directory.
 #[test]
 fn mounting_waits_for_who_has_only_to_end() {
     let mut place = Place::new();
@@ -312,9 +310,9 @@ fn mounting_waits_for_who_has_only_to_end() {
     place.umount();
 }
 
-/// Situation: a mount waits to see whether the node that had the volume still lives, and is
-/// interrupted. Danger: its daemon goes on in the background, and takes the volume over for nobody.
-/// Expectation: it ends, and whoever had the volume goes on.
+/// Situation: a mount is interrupted while it waits for the previous node's term. Danger: its daemon
+/// continues in the background and takes the volume over. Expectation: it ends, and the previous node
+/// continues.
 #[test]
 fn a_mount_that_is_interrupted_takes_nothing_over() {
     let mut place = Place::new();
@@ -326,7 +324,7 @@ fn a_mount_that_is_interrupted_takes_nothing_over() {
     let daemon = || fs::read_to_string(place.path("data2/LOCK")).ok()?.trim().parse().ok();
     until("there is a daemon", || daemon().is_some());
     let daemon: u32 = daemon().unwrap();
-    // Not SIGINT, which whoever was started in the background ignores.
+    // Not SIGINT, which background processes of a shell ignore.
     place.signal(child, libc::SIGTERM);
     until("the daemon has ended", || Process::of(daemon).is_none());
     place.mount_with(&[]);

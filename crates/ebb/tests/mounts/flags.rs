@@ -1,5 +1,5 @@
-//! Flags of chattr(1): whatever the file system of this machine's disk answers, a mount answers
-//! too, on this mount and on the next one that knows only the bucket.
+//! Flags of chattr(1): a mount answers like this machine's disk, also a later mount that starts with
+//! only the bucket.
 
 use crate::place::Place;
 use std::ffi::CString;
@@ -52,7 +52,7 @@ fn errno<T>(result: io::Result<T>) -> Option<i32> {
 
 fn set_xattr(path: &Path) -> Option<i32> {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
-    // SAFETY: both strings end in NUL, and the value is as long as is said.
+    // SAFETY: both strings end in NUL, and the length is that of the value.
     let result =
         unsafe { libc::setxattr(path.as_ptr(), c"user.a".as_ptr(), c"1".as_ptr().cast(), 1, 0) };
     (result != 0).then(|| io::Error::last_os_error().raw_os_error().unwrap())
@@ -71,7 +71,7 @@ fn punch(file: &File) -> Option<i32> {
     (result != 0).then(|| io::Error::last_os_error().raw_os_error().unwrap())
 }
 
-/// What is answered to everything that a flag may forbid.
+/// Results of all operations that a flag may forbid.
 fn answers(root: &Path) -> Vec<(String, Option<i32>)> {
     let mut said = Vec::new();
     for flag in [IMMUTABLE, APPEND, NO_DUMP] {
@@ -180,7 +180,7 @@ fn they_outlive_the_cache_and_are_no_attributes() {
     let path = CString::new(file.as_os_str().as_bytes()).unwrap();
     let name = CString::new(ebb_model::InodeFlags::ATTRIBUTE).unwrap();
     let mut value = [0u8; 64];
-    // SAFETY: all strings end in NUL and the buffer is as long as is said.
+    // SAFETY: all strings end in NUL and the length is that of the buffer.
     let (listed, got, removed, set) = unsafe {
         (
             libc::listxattr(path.as_ptr(), value.as_mut_ptr().cast(), value.len()),
@@ -196,8 +196,8 @@ fn they_outlive_the_cache_and_are_no_attributes() {
     place.umount();
 }
 
-/// Situation: a file that is open to write becomes immutable. Expectation: writes are refused, and
-/// nothing of them is there: on the mount, and in the object.
+/// Situation: a file that is open for writing becomes immutable. Expectation: writes fail, without
+/// effect on the mount and in the object.
 #[test]
 fn what_is_refused_changes_nothing() {
     let place = Place::new();

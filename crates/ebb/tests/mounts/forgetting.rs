@@ -18,9 +18,8 @@ fn listed(dir: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// All names are seen, again and again, and never more than the node may hold is in its memory.
-/// What is in use stays what it is, what was written comes back with its id, and what was read can
-/// be read again.
+/// All names are visited again and again, within the node's memory limit. Inodes in use stay
+/// unchanged, written files come back with their ids, and all files can be read again.
 #[test]
 fn a_bucket_that_does_not_fit_can_be_used() {
     let place = Place::new();
@@ -53,7 +52,7 @@ fn a_bucket_that_does_not_fit_can_be_used() {
             assert_eq!(read, file.to_string());
         }
         let status = place.ebb(&["status", "mnt", "--json"]).good().json();
-        // A page of a listing may come in beyond the limit.
+        // One listing batch may exceed the limit.
         assert!(status["metadata_bytes"].as_u64().unwrap() < (1 << 20) + (128 << 10), "{status}");
         assert!(status["inodes"].as_u64().unwrap() < (DIRS * FILES * 3 / 4) as u64, "{status}");
     }

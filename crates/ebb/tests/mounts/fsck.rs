@@ -1,4 +1,4 @@
-//! `ebb fsck`: what it finds in the bucket and in the data directory, and its exit status.
+//! `ebb fsck`: findings in the bucket and in the data directory, and exit statuses.
 
 use crate::place::{Place, until};
 use ebb_bucket::BucketSettings;
@@ -23,8 +23,8 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
     tokio::task::LocalSet::new().block_on(&runtime, work)
 }
 
-/// Situation: what is to be looked at may not be, or only be read, or is nothing of ebb's.
-/// Expectation: the first and the last are told as what they are, and the second is looked at.
+/// Situation: a directory without access, one with read access only, and one that is not of ebb.
+/// Expectation: the first and the last are reported as such, the second is checked.
 #[test]
 fn what_can_only_be_read_is_checked() {
     let place = Place::new();
@@ -58,9 +58,9 @@ fn what_can_only_be_read_is_checked() {
     place.umount();
 }
 
-/// Situation: an object and a page have gone from the bucket, something nobody knows is where ebb
-/// alone writes, and somebody has added a file. Expectation: a node that runs, and the data
-/// directory that it leaves, say just that.
+/// Situation: an object and a page are missing in the bucket, an unknown object is below `.ebb/`, and
+/// another program has added a file. Expectation: a running node, and a check of its data directory,
+/// report exactly that.
 #[test]
 fn the_bucket_is_compared() {
     for place in [Place::new(), Place::over_s3()] {
@@ -121,7 +121,7 @@ fn the_bucket_is_compared() {
     }
 }
 
-/// What cannot be compared is no finding: the exit status tells them apart.
+/// An incomplete check has an exit status of its own.
 #[test]
 fn what_cannot_be_compared_is_said() {
     let place = Place::over_s3();
@@ -141,9 +141,9 @@ fn what_cannot_be_compared_is_said() {
     place.umount_at("mnt2");
 }
 
-/// Situation: an object, a page and a cached block are damaged, and something nobody knows is where
-/// ebb alone writes. Expectation: nothing is done before somebody agrees; then all is as it was,
-/// the exit status says so, and a later check is clean.
+/// Situation: an object, a page and a cached block are damaged, and an unknown object is below
+/// `.ebb/`. Expectation: nothing happens without consent; afterwards everything is repaired, the
+/// exit status shows it, and a later check is clean.
 #[test]
 fn what_has_one_answer_is_repaired() {
     for place in [Place::new(), Place::over_s3()] {
@@ -200,9 +200,8 @@ fn what_has_one_answer_is_repaired() {
     }
 }
 
-/// Situation: what was written to a file and not sent yet is damaged. Expectation: nothing decides
-/// that by itself; given up by name, the file is what was last sent, for those who have it open
-/// too.
+/// Situation: dirty data of a file is damaged. Expectation: no automatic repair; after a rollback by
+/// name the file equals its last upload, also for programs that have it open.
 #[test]
 fn a_file_is_rolled_back_when_told_to() {
     let place = Place::over_s3();
@@ -235,7 +234,7 @@ fn a_file_is_rolled_back_when_told_to() {
     std::os::unix::fs::FileExt::read_exact_at(&open, &mut seen, 0).unwrap();
     assert!(seen == vec![1; 1 << 20]);
     place.ebb(&["fsck", "mnt", "--bucket"]).good();
-    // Work goes on from there.
+    // Writes continue from there.
     std::os::unix::fs::FileExt::write_all_at(&open, b"new", 5).unwrap();
     drop(open);
     place.umount();
@@ -246,10 +245,10 @@ fn a_file_is_rolled_back_when_told_to() {
     place.umount();
 }
 
-/// Situation: a bit of the log rots under a mount, with files that the bucket does not have; it is
-/// found, or the mount is killed before. Expectation: fsck of the mount names and repairs it, and
-/// nothing is lost; otherwise the next mount is refused, and fsck of the data directory says what
-/// there is and what can be done, with the exit status of damage.
+/// Situation: a bit of the log flips under a mount with unflushed files; it is found, or the mount is
+/// killed before. Expectation: fsck of the mount reports and repairs it, and nothing is lost;
+/// otherwise the next mount is rejected, and fsck of the data directory lists the data and the
+/// options, with the exit status of damage.
 #[test]
 fn a_log_that_rots_is_repaired_in_time_or_explained() {
     let place = Place::over_s3();
@@ -291,7 +290,7 @@ fn a_log_that_rots_is_repaired_in_time_or_explained() {
     place.umount();
 }
 
-/// Of the first record of the log. Says what of it is named.
+/// Flips a bit in the first record of the log; returns its reported name.
 fn rot_log(place: &Place) -> String {
     let names = fs::read_dir(place.path("data/log"))
         .unwrap()

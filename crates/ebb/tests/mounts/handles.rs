@@ -19,7 +19,7 @@ fn handle(path: &Path) -> Handle {
     let mut handle = Handle { len: 128, kind: 0, bytes: [0; 128] };
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut mount = 0;
-    // SAFETY: the path ends in NUL, and the handle has the room that it says.
+    // SAFETY: the path ends in NUL, and the handle has the stated capacity.
     let result = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
@@ -53,8 +53,8 @@ fn open(mount: &File, handle: &Handle) -> Result<String, i32> {
     Ok(content)
 }
 
-/// A handle is good as long as its file is, whatever the kernel has forgotten: after a remount
-/// too, under another name too, and never for another file.
+/// A file handle is valid as long as its file exists, through evictions of the kernel, remounts and
+/// renames, and never for another file.
 #[test]
 fn they_are_good_as_long_as_their_file() {
     let place = Place::new();

@@ -60,7 +60,7 @@ fn it_mounts_as_ebb_does() {
     assert_eq!(status["cache_limit_bytes"], 1 << 30);
     refused(place.program(&helper, &[place.url(), "mnt", "-o", &options]), 32, "is mounted at");
     place.umount();
-    // mount(8) leaves `suid` and `dev` out even where it is told them: they are what it means.
+    // mount(8) drops `suid` and `dev`, which are its defaults.
     place
         .program(&helper, &[place.url(), "mnt", "-o", &format!("rw,data={}", place.text("data"))])
         .good();
@@ -142,7 +142,7 @@ fn a_mount_changes_its_flags() {
     );
     assert_eq!(errno(fs::write(place.path("mnt/file"), "changed")), Some(libc::EROFS));
     assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "content");
-    // What was written before reaches the bucket all the same.
+    // Earlier writes reach the bucket all the same.
     place.ebb(&["flush", "mnt"]).good();
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
     refused(remount("rw,bogus"), 1, "unknown mount option");

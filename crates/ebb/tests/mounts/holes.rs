@@ -1,4 +1,4 @@
-//! fallocate on a real mount: sizes, zeros, and space that really comes back.
+//! fallocate(2) on a real mount: sizes, zeros, and freed space.
 
 use crate::place::Place;
 use crate::quota::room;
@@ -60,7 +60,7 @@ fn zeros_where_they_are_asked_for() {
     assert!(stored(&place) + 4 * BLOCK <= before, "{} bytes of {before} are left", stored(&place));
     assert_eq!(file.metadata().unwrap().len(), len);
 
-    // The kernel keeps no page of what was punched, and what is written there is there.
+    // The kernel has no stale page of the hole, and a new write is visible.
     file.write_all_at(b"again", BLOCK + 7).unwrap();
     expected[BLOCK as usize + 7..][..5].copy_from_slice(b"again");
     assert_eq!(fs::read(&path).unwrap(), expected);
@@ -74,7 +74,7 @@ fn zeros_where_they_are_asked_for() {
     place.umount();
     place.drop_cache();
     place.mount_with(&["--flush-interval", "1h"]);
-    // Nothing of it is cached, and only what the edges need is fetched.
+    // Nothing of it is cached, and only partial blocks at the edges are fetched.
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     zero(&file, &mut expected, PUNCH, 6 * BLOCK + 5, 3 * BLOCK);
     zero(&file, &mut expected, PUNCH, 0, BLOCK);
@@ -91,8 +91,7 @@ fn zeros_where_they_are_asked_for() {
     place.umount();
 }
 
-/// Mode 0 makes a file longer and KEEP_SIZE does not; whatever Linux refuses is refused, and
-/// so is what the kernel's FUSE does not pass on.
+/// Mode 0 extends a file and KEEP_SIZE does not; modes that Linux or the kernel's FUSE rejects fail.
 #[test]
 fn sizes_and_refusals() {
     let place = Place::new();
@@ -114,7 +113,7 @@ fn sizes_and_refusals() {
     assert_eq!(fallocate(&file, 0, largest, 1), Err(libc::EFBIG));
     assert_eq!(fallocate(&file, 0, 1 << 60, 1), Err(libc::EFBIG));
     let [.., available, _, _] = room(&place.path("mnt"));
-    // Others use the disk, too.
+    // Other programs use the disk, too.
     assert_eq!(fallocate(&file, 0, 0, available + (1 << 32)), Err(libc::ENOSPC));
     assert_eq!(fallocate(&file, libc::FALLOC_FL_KEEP_SIZE, 0, 2 * available), Err(libc::ENOSPC));
     assert_eq!(file.metadata().unwrap().len(), 5000);
@@ -134,9 +133,9 @@ fn sizes_and_refusals() {
     place.umount();
 }
 
-/// Situation: a sparse file is written, punched, cut, made longer and mapped; it is sent to the
-/// bucket, dropped from the cache, and mounted again. Expectation: `st_blocks` counts what is not
-/// a hole, also where the bucket alone has it, so that cp(1) and tar(1) copy the holes as such.
+/// Situation: a sparse file is written, punched, truncated, extended and mapped; it is uploaded,
+/// evicted, and mounted again. Expectation: `st_blocks` excludes holes, also where only the bucket
+/// has the file, so that cp(1) and tar(1) keep them.
 #[test]
 fn holes_take_no_blocks() {
     let place = Place::over_s3();
@@ -146,7 +145,7 @@ fn holes_take_no_blocks() {
     let file = create(&path);
     assert_eq!(blocks(&path), 0);
     file.set_len(10 * BLOCK).unwrap();
-    // Not none: tar(1) would not look for what has been stored through a mapping.
+    // Not zero: tar(1) would skip data stored through a mapping.
     assert_eq!(blocks(&path), 1);
     file.write_all_at(&[7; 3 * BLOCK as usize], 2 * BLOCK).unwrap();
     assert_eq!(blocks(&path), 3 * BLOCK / 512);
@@ -185,7 +184,7 @@ fn holes_take_no_blocks() {
         tar.stdout.len()
     );
 
-    // Who has nothing but the bucket knows of no holes.
+    // A node that starts with only the bucket does not know the holes.
     place.umount();
     place.drop_cache();
     place.mount();

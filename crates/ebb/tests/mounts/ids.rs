@@ -1,4 +1,4 @@
-//! Who is who: users and groups of the machine and of the volume.
+//! Users and groups of the machine and of the volume.
 
 use crate::acl::{ACCESS, DEFAULT, acl, get, set, shell};
 use crate::detached::serve;
@@ -14,8 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A mount once more at another directory: the first 2,000 ids of the volume are those from 100,000
-/// on there.
+/// A second, idmapped mount: the volume's ids 0 to 1,999 are 100,000 to 101,999 there.
 struct Idmapped {
     at: PathBuf,
 }
@@ -39,8 +38,8 @@ impl Idmapped {
         attr.attr_set = libc::MOUNT_ATTR_IDMAP;
         attr.userns_fd = users.as_raw_fd() as u64;
         let (of, to, none) = (c_string(of), c_string(&at), c"");
-        // SAFETY: all strings end in NUL and outlive the calls, as does `attr`, which is as long as
-        // is said.
+        // SAFETY: all strings end in NUL and outlive the calls, as does `attr`, whose size is
+        // passed.
         unsafe {
             let tree = libc::syscall(
                 libc::SYS_open_tree,
@@ -112,10 +111,9 @@ fn naming(id: u32) -> Vec<u8> {
     acl(&[(1, 6, u32::MAX), (2, 6, id), (4, 4, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)])
 }
 
-/// Situation: a mount is mounted once more with other numbers of users, as for a container with
-/// users of its own. Danger: the daemon takes numbers of the one for those of the other, or the
-/// kernel says that it cannot be done at all. Expectation: owners, ACLs and permissions are those
-/// of the map, in both directions; who is not in the map owns nothing.
+/// Situation: an idmapped copy of a mount, as for a container with a user namespace. Danger: the
+/// daemon confuses ids of both, or the kernel does not support it. Expectation: owners, ACLs and
+/// permissions are mapped in both directions; an unmapped user owns nothing.
 #[test]
 fn a_mount_can_be_idmapped() {
     let place = Place::over_s3();
@@ -136,11 +134,11 @@ fn a_mount_can_be_idmapped() {
     for name in ["f", "sub", "l", "p"] {
         assert_eq!(owner(&dir.join(name)), (1000, 1000), "{name}");
     }
-    // Who is 1000 on the machine is nobody there, nor does 1000 of the volume come in by the map.
+    // The machine's user 1000 is unmapped there, and is not the volume's user 1000.
     assert_eq!(shell(&mapped, 1000, 1000, "ls d"), r#"2  ["Permission denied"]"#);
     assert_eq!(shell(&mount, 101_000, 101_000, "ls d"), r#"2  ["Permission denied"]"#);
 
-    // Who has no number in the map.
+    // An owner without a mapped id.
     let (foreign, mapped_foreign) = both("foreign");
     make(&foreign, 0o644, 5000, 5000);
     assert_eq!(owner(&mapped_foreign), (65_534, 65_534));
@@ -168,7 +166,7 @@ fn a_mount_can_be_idmapped() {
     assert_eq!(shell(&mapped_dir, 101_001, 101_001, "cat f"), r#"1  ["Permission denied"]"#);
 
     drop(idmapped);
-    // ... and the bucket has what the volume has.
+    // ... and the bucket has the volume's ids.
     place.umount();
     place.drop_cache();
     place.mount_with(&["-o", "allow_other,dev,suid"]);
@@ -176,9 +174,9 @@ fn a_mount_can_be_idmapped() {
     place.umount();
 }
 
-/// Situation: on a mount that may be idmapped the kernel says of few requests who asks. Danger:
-/// root counts as an ordinary user, who loses set-id bits, or an ordinary user as root, who keeps
-/// them. Expectation: both are told apart, and groups too.
+/// Situation: for an idmappable mount the kernel omits the caller's ids in most requests. Danger:
+/// root is treated as an ordinary user and loses set-id bits, or an ordinary user as root and keeps
+/// them. Expectation: both are distinguished, and groups too.
 #[test]
 fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     let place = Place::new();
@@ -196,7 +194,7 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     };
     let append = ["sh", "-c", r#"echo more >> "$0""#];
     let by = |groups: &[&'static str]| [&["--reuid=1000"], groups, &append].concat();
-    // A mark of the file's group, which those in it and root may leave.
+    // A set-gid bit, which members of the group and root keep.
     assert_eq!(after(0o2664, "sh", &append[1..]), 0o2664);
     assert_eq!(after(0o2664, "setpriv", &by(&["--regid=50", "--clear-groups"])), 0o2664);
     assert_eq!(after(0o2664, "setpriv", &by(&["--regid=1000", "--groups=7,50"])), 0o2664);
@@ -210,7 +208,7 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
         ),
         0o664
     );
-    // Set-user-id stays when root reserves room, and for nobody else.
+    // Only root's fallocate keeps set-user-id.
     assert_eq!(after(0o4755, "fallocate", &["-l", "100"]), 0o4755);
     assert_eq!(
         after(
@@ -229,7 +227,7 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     place.program("fallocate", &["-l", "100", file.to_str().unwrap()]).good();
     assert_eq!(mode(&file), 0o4755);
 
-    // A trash says who has removed something.
+    // The trash records the user who removed a file.
     place.ebb(&["trash", "keep", "mnt/d", "1d"]).good();
     fs::create_dir(dir.join("sub")).unwrap();
     fs::write(dir.join("other"), "").unwrap();
@@ -251,10 +249,10 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     place.umount();
 }
 
-/// Situation: a volume numbers users otherwise than the machine. Danger: a number that only one
-/// side knows is somebody on the other, or what the machine gives reaches the volume unchanged.
-/// Expectation: owners, groups, ACLs and permissions are those of the map, in both directions; who
-/// has no number on the other side is nobody there, and nobody can act as it.
+/// Situation: a volume numbers users differently from the machine. Danger: an unmapped id of one side
+/// is a user of the other, or an id reaches the volume unmapped. Expectation: owners, groups, ACLs
+/// and permissions are mapped in both directions; unmapped ids are shown as nobody and have no
+/// rights.
 #[test]
 fn a_mount_numbers_users_otherwise_than_its_volume() {
     let place = Place::over_s3();
@@ -289,7 +287,7 @@ fn a_mount_numbers_users_otherwise_than_its_volume() {
     assert_eq!(owner(&file), (1009, 1000));
     assert_eq!(errno(chown(&file, Some(1010), None)), Some(libc::EOVERFLOW));
     assert_eq!(errno(chown(&file, None, Some(5000))), Some(libc::EOVERFLOW));
-    // Who may leave set-gid is in the group by the machine's numbers.
+    // Group membership for set-gid is checked with the machine's ids.
     fs::set_permissions(&file, Permissions::from_mode(0o2666)).unwrap();
     let by = |groups: &str| {
         ["--reuid=1002", "--regid=1002", groups, "sh", "-c", "echo >> mnt/d/f"].map(str::to_owned)
@@ -316,7 +314,7 @@ fn a_mount_numbers_users_otherwise_than_its_volume() {
     fs::create_dir(dir.join("sub/below")).unwrap();
     assert_eq!(get(&dir.join("sub/below"), DEFAULT, 100), Ok(handed_down));
 
-    // Whom only the volume knows.
+    // An id that only the volume has.
     assert_eq!(owner(&foreign), (65_534, 0));
     assert_eq!(
         shell(&place.path("mnt"), 65_534, 65_534, "cat foreign; cat private"),
@@ -333,7 +331,7 @@ fn a_mount_numbers_users_otherwise_than_its_volume() {
     );
     assert_eq!(get(&place.path("mnt/listed"), ACCESS, 100), Ok(naming(u32::MAX - 1)));
     assert_eq!(shell(&place.path("mnt"), 7777, 7777, "cat listed"), r#"1  ["Permission denied"]"#);
-    // Whom only the machine knows.
+    // An id that only the machine has.
     fs::set_permissions(&dir, Permissions::from_mode(0o777)).unwrap();
     let refused = r#"2  ["Value too large for defined data type"]"#;
     assert_eq!(shell(&dir, 2000, 2000, "echo > h"), refused);
@@ -362,7 +360,7 @@ fn a_mount_numbers_users_otherwise_than_its_volume() {
     place.umount();
 }
 
-/// A map that cannot be is refused before anything is mounted, with what is wrong.
+/// An invalid mapping is rejected before the mount, with the reason.
 #[test]
 fn a_map_that_is_none_is_refused() {
     let place = Place::new();
@@ -377,10 +375,9 @@ fn a_map_that_is_none_is_refused() {
     assert!(!place.is_mounted("mnt"));
 }
 
-/// Situation: root is not to be root on a mount. Danger: the kernel lets it do everything, and
-/// answers for much by itself: what it has cached of a directory for others lets root in.
-/// Expectation: content, listings and changes are those of the anonymous user, whatever the kernel
-/// knows; others are as ever.
+/// Situation: root squash. Danger: the kernel grants root everything, and answers from its caches: a
+/// directory cached for other users lets root in. Expectation: reads, listings and changes are those
+/// of the anonymous user, whatever the kernel has cached; other users are not affected.
 #[test]
 fn root_is_squashed() {
     let place = Place::over_s3();
@@ -414,7 +411,7 @@ fn root_is_squashed() {
         "--anonymous-uid=1500",
         "--anonymous-gid=1600",
     ]);
-    // The kernel has looked all of it up, for who may.
+    // The kernel has cached all of it for permitted users.
     assert_eq!(
         shell(&mount, 1000, 1000, "cat private/d/readable; ls private/d/e; cat secret"),
         "0 contentcontent []"
@@ -451,7 +448,7 @@ fn root_is_squashed() {
     assert_eq!(set(&mount.join("shown"), "trusted.a", b"", 0), Err(libc::EPERM));
     assert_eq!(set(&mount.join("shown"), ACCESS, &naming(7), 0), Err(libc::EPERM));
     assert_eq!(shell(&private, 1000, 1000, "cat d/readable"), "0 content []", "others are not");
-    // Who is in the group of a file only besides keeps its set-gid.
+    // A user with the file's group as a supplementary group keeps set-gid.
     let member = ["--reuid=1001", "--regid=1001", "--groups=1001,2001", "sh", "-ec"];
     for change in [
         "echo more >> mnt/set_gid",
@@ -466,7 +463,7 @@ fn root_is_squashed() {
         ["--reuid=1001", "--regid=1001", "--clear-groups", "sh", "-ec", "echo more >> mnt/set_gid"];
     place.program("setpriv", &stranger).good();
     assert_eq!(mode(&mount.join("set_gid")), 0o664);
-    // What the anonymous user may.
+    // Permitted for the anonymous user.
     assert_eq!(
         said("cat shown listed; echo more >> sticky/f; cat sticky/f"),
         "0 contentcontentcontentmore []"
