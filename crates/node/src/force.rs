@@ -94,7 +94,7 @@ impl Node {
         };
         synced.and(forced.map(drop))?;
         // What is small goes with the next force.
-        if self.store.has_doomed_files() {
+        if self.store.has_pending_file_frees() {
             self.remove_doomed().await;
         }
         Ok(self.safe.get())
@@ -123,7 +123,7 @@ impl Node {
         match self
             .waiting(
                 "the node's disk",
-                self.store.drop_doomed(self.replica.log().durable(), has_files),
+                self.store.free_pending(self.replica.log().durable(), has_files),
             )
             .await
         {

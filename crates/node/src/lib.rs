@@ -41,7 +41,7 @@ pub use recover::OpenError;
 use admin::stats::Counters;
 use admin::troubles::{Subject, Troubles};
 use buckets::ask::Answers;
-use buckets::head::Tenure;
+use buckets::head::HeadLease;
 use buckets::side_by_side::Member;
 use clients::attachments::Attachments;
 use data::cache::Cache;
@@ -61,11 +61,11 @@ use futures_util::future::{Either, select};
 use latches::Latches;
 use log::LogError;
 use names::forget::Forgetting;
-use names::gone::Gone;
 use names::listings::Listings;
 use names::metadata::Metadata;
 use names::pages::Pages;
 use names::quota::Quotas;
+use names::recent_deletes::RecentDeletes;
 use names::revalidate::Revalidation;
 use readahead::traversals::Traversals;
 use replica::Replica;
@@ -82,7 +82,7 @@ pub struct Node {
     /// All buckets of the volume as one.
     bucket: Option<Rc<dyn Bucket>>,
     members: Rc<[Member]>,
-    tenure: Option<Rc<Tenure>>,
+    head_lease: Option<Rc<HeadLease>>,
     replica: Replica,
     store: Store,
     attachments: Attachments,
@@ -98,7 +98,7 @@ pub struct Node {
     downloads: Downloads,
     cache: Cache,
     revalidation: Revalidation,
-    gone: Gone,
+    recent_deletes: RecentDeletes,
     forgetting: Forgetting,
     metadata: Metadata,
     flusher: Flusher,
@@ -108,7 +108,7 @@ pub struct Node {
     scrub: Scrub,
     quotas: Quotas,
     counters: Counters,
-    /// Mutations that have no answer yet, and whether each is [firm](Node::is_firm).
+    /// Mutations that have no answer yet, and whether each is [firm](Node::must_force).
     under_way: RefCell<BTreeMap<TxId, bool>>,
     troubles: Troubles,
     /// Of each bucket.
@@ -180,12 +180,16 @@ impl Node {
     /// Logs and applies a command of the node's own, and carries out what follows from it.
     async fn commit(&self, command: Command) -> Result<LogIndex, RpcError> {
         let (index, applied) = self.replica.propose(|_| Ok(command)).await?;
-        self.follow(applied, None).await?;
+        self.perform_effects(applied, None).await?;
         Ok(index)
     }
 
     /// Carries out what follows from an applied command: store files, caches of other clients.
-    async fn follow(&self, applied: Applied, author: Option<SessionId>) -> Result<(), RpcError> {
+    async fn perform_effects(
+        &self,
+        applied: Applied,
+        author: Option<SessionId>,
+    ) -> Result<(), RpcError> {
         let makes_holes =
             applied.effects.iter().any(|effect| matches!(effect, Effect::Punch { .. }));
         let _pending = makes_holes.then(|| self.holes.begin());
@@ -204,11 +208,13 @@ impl Node {
                     self.flusher.has_ended(ino);
                     self.flusher.forget_failed(ino);
                     // A power cut may bring the inode back as long as the command is not forced.
-                    self.store.doom(ino, self.replica.log().written());
+                    self.store.free_file_after(ino, self.replica.log().written());
                 }
-                Effect::Vacate { range } => self.store.vacate(range, self.replica.log().written()),
+                Effect::Vacate { range } => {
+                    self.store.free_range_after(range, self.replica.log().written())
+                }
                 Effect::Cut { ino, len_bytes } => {
-                    let place = self.place(ino);
+                    let place = self.location(ino);
                     // Whatever fails from here on.
                     self.store.is_to_be_cut(&place);
                     let longer = self
@@ -230,7 +236,7 @@ impl Node {
                     self.force_log().await?;
                     let (start, len) =
                         (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
-                    let made = self.store.hole(&self.place(ino), start, len).await;
+                    let made = self.store.hole(&self.location(ino), start, len).await;
                     if let Err(error) = &made
                         && self.is_seen(ino)
                     {
@@ -254,7 +260,7 @@ impl Node {
     /// anew. Called after writing, with the inode's latch held exclusively.
     fn drop_if_gone(&self, ino: Ino) {
         if self.replica.view().namespace().inode(ino).is_none() {
-            self.store.doom(ino, self.replica.log().written());
+            self.store.free_file_after(ino, self.replica.log().written());
         }
     }
 
@@ -288,7 +294,7 @@ impl Node {
             .replica
             .propose(|state| choose(state, Stamp { time, version: state.next_version() }));
         let (_, applied) = proposed.await?;
-        self.follow(applied, None).await
+        self.perform_effects(applied, None).await
     }
 
     /// The volume can be changed from here.
@@ -322,7 +328,7 @@ impl Node {
 
     /// The node that has taken the volume from this one.
     fn lost_to(&self) -> Option<String> {
-        self.tenure.as_ref().and_then(|tenure| tenure.lost_to())
+        self.head_lease.as_ref().and_then(|head_lease| head_lease.lost_to())
     }
 }
 

@@ -2,8 +2,8 @@
 
 use crate::Node;
 use crate::buckets::ask::Backoff;
-use crate::buckets::borders::Side;
-use crate::buckets::head::Tenure;
+use crate::buckets::borders::BucketIndex;
+use crate::buckets::head::HeadLease;
 use crate::buckets::members;
 use ebb_model::*;
 use ebb_ports::BucketError;
@@ -49,15 +49,17 @@ impl Node {
             spawn.spawn(Box::pin(self.clone().find_stores_for_ever()));
             spawn.spawn(Box::pin(self.clone().empty_for_ever()));
         }
-        if let Some(tenure) = &self.tenure {
-            spawn.spawn(Box::pin(self.clone().renew_for_ever(tenure.clone())));
+        if let Some(head_lease) = &self.head_lease {
+            spawn.spawn(Box::pin(self.clone().renew_for_ever(head_lease.clone())));
             for (at, member) in self.members.iter().enumerate() {
-                if let Some(tenure) = member.tenure() {
-                    spawn.spawn(Box::pin(self.clone().renew_member_for_ever(at, tenure.clone())));
+                if let Some(head_lease) = member.head_lease() {
+                    spawn.spawn(Box::pin(
+                        self.clone().renew_member_for_ever(at, head_lease.clone()),
+                    ));
                 }
             }
-            for side in self.sides() {
-                spawn.spawn(Box::pin(self.clone().flush_for_ever(side)));
+            for bucket_index in self.bucket_indexes() {
+                spawn.spawn(Box::pin(self.clone().flush_for_ever(bucket_index)));
             }
             spawn.spawn(Box::pin(self.clone().send_early_for_ever()));
         }
@@ -68,7 +70,7 @@ impl Node {
     async fn force_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(self.options.commit_interval).await;
-            if self.safe.get() < self.replica.log().written() || self.store.has_doomed() {
+            if self.safe.get() < self.replica.log().written() || self.store.has_pending_frees() {
                 let forced = self.force_all().await;
                 self.trouble(
                     "force",
@@ -135,21 +137,27 @@ impl Node {
     }
 
     /// Keeps the head of the volume, or learns that it is lost.
-    async fn renew_for_ever(self: Rc<Self>, tenure: Rc<Tenure>) {
-        self.renew_while_held(&tenure, Side::ROOT, "head", "the head of the volume").await;
-        if let Some(owner) = tenure.lost_to() {
-            self.trouble("tenure", Some(format!("the volume was taken over by {owner}")));
+    async fn renew_for_ever(self: Rc<Self>, head_lease: Rc<HeadLease>) {
+        self.renew_while_held(&head_lease, BucketIndex::ROOT, "head", "the head of the volume")
+            .await;
+        if let Some(owner) = head_lease.lost_to() {
+            self.trouble("head lease", Some(format!("the volume was taken over by {owner}")));
             self.attachments.notify_others(None, &Notice::Leaving);
         }
     }
 
     /// Keeps the head of a member. Where that is lost the volume goes on without writing there.
-    async fn renew_member_for_ever(self: Rc<Self>, at: usize, tenure: Rc<Tenure>) {
+    async fn renew_member_for_ever(self: Rc<Self>, at: usize, head_lease: Rc<HeadLease>) {
         let member = self.members[at].describe();
-        let subject = self.subject("head", Side(at + 1));
-        self.renew_while_held(&tenure, Side(at + 1), &subject, &format!("the head of {member}"))
-            .await;
-        if let Some(owner) = tenure.lost_to() {
+        let subject = self.subject("head", BucketIndex(at + 1));
+        self.renew_while_held(
+            &head_lease,
+            BucketIndex(at + 1),
+            &subject,
+            &format!("the head of {member}"),
+        )
+        .await;
+        if let Some(owner) = head_lease.lost_to() {
             let what = format!(
                 "{member} was taken over by {owner}: nothing more is written there until the \
                  volume is mounted anew"
@@ -158,15 +166,21 @@ impl Node {
         }
     }
 
-    async fn renew_while_held(&self, tenure: &Tenure, side: Side, subject: &str, what: &str) {
+    async fn renew_while_held(
+        &self,
+        head_lease: &HeadLease,
+        bucket_index: BucketIndex,
+        subject: &str,
+        what: &str,
+    ) {
         let mut backoff = Backoff::default();
         while !self.is_stopping() {
-            match tenure.renew().await {
+            match head_lease.renew().await {
                 Ok(()) => {
                     self.trouble(subject, None);
-                    self.answers(side).any.set(self.ports.clock.monotonic());
+                    self.answers(bucket_index).any.set(self.ports.clock.monotonic());
                     backoff = Backoff::default();
-                    self.ports.clock.sleep(tenure.rest()).await;
+                    self.ports.clock.sleep(head_lease.rest()).await;
                 }
                 Err(BucketError::Precondition { .. }) => return,
                 Err(error) => {
@@ -181,8 +195,8 @@ impl Node {
     /// long as that makes progress; either way nothing acknowledged is lost.
     pub async fn stop(self: &Rc<Self>, flush: bool) -> Result<Stopped, RpcError> {
         self.attachments.notify_others(None, &Notice::Leaving);
-        let flushed = match &self.tenure {
-            Some(tenure) if flush && tenure.holds() && !self.attachments.awaits_any() => {
+        let flushed = match &self.head_lease {
+            Some(head_lease) if flush && head_lease.holds() && !self.attachments.awaits_any() => {
                 self.flush_below(Ino::ROOT).await
             }
             _ => Ok((0, 0)),
@@ -206,8 +220,8 @@ impl Node {
             self.clear_early_at_last().await;
         }
         let dirty_files = self.replica.view().backing().dirt().files;
-        match &self.tenure {
-            Some(tenure) if self.is_settled() => match self.release(tenure).await {
+        match &self.head_lease {
+            Some(head_lease) if self.is_settled() => match self.release(head_lease).await {
                 Ok(()) => Ok(Stopped::Released),
                 Err(error) => {
                     tracing::warn!(%error, "the volume could not be released: the next node waits \
@@ -230,8 +244,8 @@ impl Node {
     }
 
     /// Gives back the members too, whatever becomes of them.
-    async fn release(&self, tenure: &Tenure) -> Result<(), BucketError> {
+    async fn release(&self, head_lease: &HeadLease) -> Result<(), BucketError> {
         members::release(&self.members).await;
-        tenure.release().await
+        head_lease.release().await
     }
 }

@@ -74,7 +74,7 @@ impl Node {
         if !self.members.is_empty() {
             return denied("a volume of several buckets cannot be restored from a backup");
         }
-        if self.tenure.is_none() {
+        if self.head_lease.is_none() {
             return denied(
                 "this node only reads the bucket, and has nothing that the bucket has not",
             );

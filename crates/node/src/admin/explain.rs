@@ -40,7 +40,7 @@ impl Node {
             ino,
             kind: attr.kind,
             size_bytes: attr.size_bytes,
-            store_file: (cached_bytes > 0).then(|| store::place(&state, ino).path()),
+            store_file: (cached_bytes > 0).then(|| store::location(&state, ino).path()),
             cached_bytes,
             dirty_bytes: sum(&dirty),
             dirty_runs: first(dirty),
@@ -58,7 +58,7 @@ impl Node {
             forced: self.store.is_forced(ino) && !extents.is_exposed(ino),
             force_failed: self.store.failure_of(ino).map(|error| error.to_string()),
             unforced_operations: log.written().0.saturating_sub(self.durable().0),
-            bucket: self.bucket.is_some().then(|| self.describe(self.side_of(ino))),
+            bucket: self.bucket.is_some().then(|| self.describe(self.bucket_of(ino))),
             object: backing
                 .backing_object(namespace, ino)
                 .filter(|_| missing != Some(MissingObject::Lost))

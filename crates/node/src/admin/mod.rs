@@ -42,7 +42,7 @@ impl Node {
                 Ok(AdminReply::FsckBatch(Box::new(self.fsck_bucket(from).await?)))
             }
             AdminRequest::Repair { remedy } => {
-                self.mend(remedy).await.map(|()| AdminReply::Repaired)
+                self.repair(remedy).await.map(|()| AdminReply::Repaired)
             }
             AdminRequest::RollBack { path } => {
                 let ino = self.walk(&path).await?;

@@ -4,7 +4,7 @@
 
 use crate::admin::backup::{BackupError, PATIENCE};
 use crate::buckets::ask::ask;
-use crate::buckets::head::{Candidate, TakeOver, Tenure};
+use crate::buckets::head::{Candidate, HeadLease, TakeOver};
 use crate::identity;
 use crate::log::{self, Log, SnapshotFrames, snapshot_path};
 use crate::names::listings::LIST_LIMIT;
@@ -96,14 +96,16 @@ impl Restoring {
             rearrange: false,
             restores: Some((self.backup.cluster, self.backup.incarnation)),
         };
-        let tenure =
-            Tenure::acquire(bucket.clone(), self.ports.clone(), candidate, take_over).await?;
-        let made = match select(pin!(self.make(&*bucket, node, &tenure)), pin!(tenure.keep())).await
-        {
-            Either::Left((made, _)) => made,
-            Either::Right((never, _)) => match never {},
-        };
-        give_back(&tenure).await;
+        let head_lease =
+            HeadLease::acquire(bucket.clone(), self.ports.clone(), candidate, take_over).await?;
+        let made =
+            match select(pin!(self.make(&*bucket, node, &head_lease)), pin!(head_lease.keep()))
+                .await
+            {
+                Either::Left((made, _)) => made,
+                Either::Right((never, _)) => match never {},
+            };
+        give_back(&head_lease).await;
         made
     }
 
@@ -111,9 +113,9 @@ impl Restoring {
         &self,
         bucket: &dyn Bucket,
         node: u128,
-        tenure: &Tenure,
+        head_lease: &HeadLease,
     ) -> Result<Outlook, BackupError> {
-        let (cluster, incarnation) = (tenure.cluster(), tenure.incarnation());
+        let (cluster, incarnation) = (head_lease.cluster(), head_lease.incarnation());
         let rebuilt = self.rebuild(bucket, incarnation).await?;
         let outlook = self.outlook_of(&rebuilt);
         let Ports { disk, spawn, .. } = &self.ports;

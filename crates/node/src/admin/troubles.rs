@@ -240,16 +240,18 @@ impl Node {
             return self.has_room_again();
         }
         let (rested, now) = (reported + REST, self.ports.clock.monotonic());
-        let is = |what: &str, side| *name == self.subject(what, side);
+        let is = |what: &str, bucket_index| *name == self.subject(what, bucket_index);
         // Whoever writes to a bucket reaches it; a bucket that is read can refuse to be written.
-        self.sides().any(|side| {
-            let answers = self.answers(side);
-            is("bucket reads", side) && answers.any.get() > rested
-                || is("bucket writes", side)
+        self.bucket_indexes().any(|bucket_index| {
+            let answers = self.answers(bucket_index);
+            is("bucket reads", bucket_index) && answers.any.get() > rested
+                || is("bucket writes", bucket_index)
                     && (answers.writes.get() > rested || self.replica.view().backing().is_settled())
         }) || name == "revalidation"
             && now >= self.revalidation_rests_until()
-            && self.sides().all(|side| self.answers(side).any.get() > reported)
+            && self
+                .bucket_indexes()
+                .all(|bucket_index| self.answers(bucket_index).any.get() > reported)
     }
 }
 

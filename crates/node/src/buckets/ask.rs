@@ -3,7 +3,7 @@
 
 use crate::Node;
 use crate::admin::troubles::Subject;
-use crate::buckets::borders::Side;
+use crate::buckets::borders::BucketIndex;
 use ebb_model::{FsError, RpcError};
 use ebb_ports::{Bucket, BucketError, Object, PortFuture, Ports};
 use futures_util::future::{Either, select};
@@ -137,15 +137,15 @@ impl Node {
             .expect("only a volume with a bucket has names or bytes to fetch and to flush")
     }
 
-    pub(crate) fn answers(&self, side: Side) -> &Answers {
-        &self.answers[side.0]
+    pub(crate) fn answers(&self, bucket_index: BucketIndex) -> &Answers {
+        &self.answers[bucket_index.0]
     }
 
     /// What became of a request of who writes.
     pub(crate) fn heard<T>(&self, key: &str, answer: &Result<T, BucketError>) {
         if !answer.as_ref().is_err_and(BucketError::is_silence) {
             let (answers, now) =
-                (self.answers(self.side_of_key(key)), self.ports.clock.monotonic());
+                (self.answers(self.bucket_of_key(key)), self.ports.clock.monotonic());
             answers.any.set(now);
             answers.writes.set(now);
         }
@@ -162,13 +162,13 @@ impl Node {
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
         let mut attempts = Attempts::new(&self.ports, self.options.bucket_timeout, body_bytes);
-        let side = self.side_of_key(key);
-        let subject = self.subject("bucket reads", side);
+        let bucket_index = self.bucket_of_key(key);
+        let subject = self.subject("bucket reads", bucket_index);
         loop {
             let attempt = attempts.attempt(ask(), || format!("no answer to {what} {key} in time"));
             let answer = self.waiting("the bucket", attempt).await;
             if !answer.as_ref().is_err_and(BucketError::is_silence) {
-                self.answers(side).any.set(self.ports.clock.monotonic());
+                self.answers(bucket_index).any.set(self.ports.clock.monotonic());
                 self.trouble(&subject, None);
             }
             let error = match answer {
@@ -178,7 +178,10 @@ impl Node {
             if error.is_silence() {
                 self.trouble(
                     &subject,
-                    Some(format!("{what} is not answered by {}: {error}", self.describe(side))),
+                    Some(format!(
+                        "{what} is not answered by {}: {error}",
+                        self.describe(bucket_index)
+                    )),
                 );
             }
             match attempts.pause(&error).filter(|_| !self.is_stopping()) {

@@ -4,46 +4,46 @@
 //! found out here still holds when the mutation is applied.
 
 use crate::Node;
-use crate::buckets::head::Tenure;
+use crate::buckets::head::HeadLease;
 use crate::buckets::side_by_side;
 use ebb_model::*;
 use std::rc::Rc;
 
 /// The buckets of a volume: its root bucket, then its members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Side(pub usize);
+pub struct BucketIndex(pub usize);
 
-impl Side {
-    pub const ROOT: Side = Side(0);
+impl BucketIndex {
+    pub const ROOT: BucketIndex = BucketIndex(0);
 }
 
 impl Node {
-    pub(crate) fn sides(&self) -> impl Iterator<Item = Side> + use<> {
-        (0..=self.members.len()).map(Side)
+    pub(crate) fn bucket_indexes(&self) -> impl Iterator<Item = BucketIndex> + use<> {
+        (0..=self.members.len()).map(BucketIndex)
     }
 
-    pub(crate) fn tenure_of(&self, side: Side) -> Option<&Rc<Tenure>> {
-        match side {
-            Side::ROOT => self.tenure.as_ref(),
-            Side(member) => self.members[member - 1].tenure(),
+    pub(crate) fn head_lease_of(&self, bucket_index: BucketIndex) -> Option<&Rc<HeadLease>> {
+        match bucket_index {
+            BucketIndex::ROOT => self.head_lease.as_ref(),
+            BucketIndex(member) => self.members[member - 1].head_lease(),
         }
     }
 
     /// The bucket that a key is in.
-    pub(crate) fn side_of_key(&self, key: &str) -> Side {
+    pub(crate) fn bucket_of_key(&self, key: &str) -> BucketIndex {
         match side_by_side::member_of(&self.members, key) {
-            None => Side::ROOT,
+            None => BucketIndex::ROOT,
             Some(found) => {
                 let at = self.members.iter().position(|member| member.dir() == found.dir());
-                Side(at.map_or(0, |at| at + 1))
+                BucketIndex(at.map_or(0, |at| at + 1))
             }
         }
     }
 
     /// The bucket that an inode's path leads to; the root bucket for what has no name.
-    pub(crate) fn side_of(&self, ino: Ino) -> Side {
+    pub(crate) fn bucket_of(&self, ino: Ino) -> BucketIndex {
         if self.members.is_empty() {
-            return Side::ROOT;
+            return BucketIndex::ROOT;
         }
         let state = self.replica.view();
         let mut top = ino;
@@ -51,7 +51,7 @@ impl Node {
             match state.namespace().primary_link(top) {
                 Some(link) if link.parent == Ino::ROOT => break,
                 Some(link) => top = link.parent,
-                None => return Side::ROOT,
+                None => return BucketIndex::ROOT,
             }
         }
         let leads = |name: &Name| {
@@ -60,20 +60,20 @@ impl Node {
         self.members
             .iter()
             .position(|member| leads(member.dir().name()))
-            .map_or(Side::ROOT, |at| Side(at + 1))
+            .map_or(BucketIndex::ROOT, |at| BucketIndex(at + 1))
     }
 
     /// What is wrong with one bucket is told apart from what is wrong with the others.
-    pub(crate) fn subject(&self, what: &str, side: Side) -> String {
-        match side.0.checked_sub(1).and_then(|at| self.members.get(at)) {
+    pub(crate) fn subject(&self, what: &str, bucket_index: BucketIndex) -> String {
+        match bucket_index.0.checked_sub(1).and_then(|at| self.members.get(at)) {
             Some(member) => format!("{what} of {}", member.dir()),
             None => what.to_owned(),
         }
     }
 
     /// How people and logs call one bucket of the volume.
-    pub(crate) fn describe(&self, side: Side) -> String {
-        match side.0.checked_sub(1).and_then(|at| self.members.get(at)) {
+    pub(crate) fn describe(&self, bucket_index: BucketIndex) -> String {
+        match bucket_index.0.checked_sub(1).and_then(|at| self.members.get(at)) {
             Some(member) => member.describe(),
             None => self.bucket().describe(),
         }
@@ -104,7 +104,7 @@ impl Node {
             return Ok(());
         }
         let crosses = |a: Ino, b: Ino| {
-            if self.side_of(a) == self.side_of(b) { Ok(()) } else { Err(FsError::CrossDevice) }
+            if self.bucket_of(a) == self.bucket_of(b) { Ok(()) } else { Err(FsError::CrossDevice) }
         };
         let make = |dir: Ino, name: &Name| {
             if self.is_reserved(dir, name) { Err(FsError::AccessDenied) } else { Ok(()) }

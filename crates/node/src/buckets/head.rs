@@ -92,7 +92,7 @@ pub struct Candidate {
 }
 
 /// The right to write to the bucket.
-pub struct Tenure {
+pub struct HeadLease {
     bucket: Rc<dyn Bucket>,
     ports: Ports,
     state: RefCell<State>,
@@ -114,14 +114,14 @@ struct State {
     etag: ETag,
 }
 
-impl Tenure {
+impl HeadLease {
     /// Takes over the head, or finds it in the hands of `node` from before a restart.
     pub async fn acquire(
         bucket: Rc<dyn Bucket>,
         ports: Ports,
         candidate: Candidate,
         take_over: TakeOver,
-    ) -> Result<Tenure, HeadError> {
+    ) -> Result<HeadLease, HeadError> {
         let backing = bucket.describe();
         let store = |error| HeadError::Store { backing: backing.clone(), error };
         if !bucket.capabilities().conditional_put && take_over != TakeOver::Now {
@@ -235,7 +235,7 @@ impl Tenure {
             let condition = bucket.capabilities().guard(condition);
             match put(&*bucket, &head, condition).await {
                 Ok(etag) => {
-                    let tenure = Tenure {
+                    let head_lease = HeadLease {
                         bucket,
                         ends: Cell::new(asked + Duration::from_secs(head.term_secs.into())),
                         renewed: Cell::new(asked),
@@ -250,7 +250,7 @@ impl Tenure {
                         lost_to: RefCell::default(),
                         writing: Mutex::default(),
                     };
-                    return Ok(tenure);
+                    return Ok(head_lease);
                 }
                 // Somebody was faster, or our own put arrived and its answer did not: look again.
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
@@ -448,11 +448,11 @@ impl Tenure {
 }
 
 /// A put of the head whose answer is not heard, also because nobody waits for it any more.
-struct Unheard<'a>(&'a Tenure);
+struct Unheard<'a>(&'a HeadLease);
 
 impl Drop for Unheard<'_> {
     fn drop(&mut self) {
-        let Tenure { unheard_until, ports, .. } = self.0;
+        let HeadLease { unheard_until, ports, .. } = self.0;
         unheard_until.set(ports.clock.monotonic() + LATE_EFFECT);
     }
 }

@@ -2,7 +2,7 @@
 //! root bucket, each must be this node's to write, and a data directory goes on only with
 //! the members that it knows.
 
-use crate::buckets::head::{Candidate, HEAD_KEY, HeadError, TakeOver, Tenure};
+use crate::buckets::head::{Candidate, HEAD_KEY, HeadError, HeadLease, TakeOver};
 use crate::buckets::side_by_side::Member;
 use crate::names::pages::{EntryError, entry_of};
 use crate::recover::OpenError;
@@ -56,12 +56,13 @@ pub(crate) async fn hold(
         };
         async move {
             let held =
-                Tenure::acquire(member.bucket().clone(), ports.clone(), candidate, take_over).await;
+                HeadLease::acquire(member.bucket().clone(), ports.clone(), candidate, take_over)
+                    .await;
             waiting.set(waiting.get() - 1);
             settled.raise();
-            if let Ok(tenure) = &held {
+            if let Ok(head_lease) = &held {
                 // Another bucket may take longer than the term of this one.
-                select(pin!(tenure.keep()), pin!(none_left(waiting, settled))).await;
+                select(pin!(head_lease.keep()), pin!(none_left(waiting, settled))).await;
             }
             held
         }
@@ -70,7 +71,7 @@ pub(crate) async fn hold(
     let mut refused = None;
     for (member, held) in members.iter_mut().zip(held) {
         match held {
-            Ok(tenure) => member.hold(Rc::new(tenure)),
+            Ok(head_lease) => member.hold(Rc::new(head_lease)),
             Err(error) => {
                 refused = refused
                     .or(Some(OpenError::Member { dir: member.dir().clone(), error: error.into() }))
@@ -95,9 +96,9 @@ async fn none_left(waiting: &Cell<usize>, settled: &Signal) {
 /// Gives back those that are held.
 pub(crate) async fn release(members: &[Member]) {
     join_all(members.iter().filter_map(|member| {
-        let tenure = member.tenure()?;
+        let head_lease = member.head_lease()?;
         Some(async move {
-            if let Err(error) = tenure.release().await {
+            if let Err(error) = head_lease.release().await {
                 tracing::warn!(dir = %member.dir(), %error, "a bucket could not be given back: the \
                     next node waits for its term to end");
             }
@@ -109,7 +110,7 @@ pub(crate) async fn release(members: &[Member]) {
 /// Renews the heads of all members until it is dropped.
 pub(crate) async fn keep(members: &[Member]) -> Infallible {
     let keeping: Vec<Infallible> =
-        join_all(members.iter().filter_map(|member| Some(member.tenure()?.keep()))).await;
+        join_all(members.iter().filter_map(|member| Some(member.head_lease()?.keep()))).await;
     match keeping.into_iter().next() {
         Some(never) => match never {},
         None => std::future::pending().await,

@@ -1,10 +1,10 @@
 //! The buckets of a volume: whose they are, how they are asked, and what their lines carry.
 
 pub(crate) mod ask;
+pub(crate) mod bandwidth;
 pub(crate) mod borders;
 pub mod head;
-pub(crate) mod line;
 pub(crate) mod members;
-pub(crate) mod paced;
+pub(crate) mod rate_limit;
 pub mod side_by_side;
-pub(crate) mod window;
+pub(crate) mod upload_window;

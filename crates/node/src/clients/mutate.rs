@@ -7,7 +7,7 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::data::store::Place;
+use crate::data::store::StoreLocation;
 use crate::latches::Mode;
 use crate::replica::refusal;
 use bytes::Bytes;
@@ -26,7 +26,7 @@ impl Node {
         if self.under_way.borrow().contains_key(&tx) {
             return Err(RpcError::Retry);
         }
-        let firm = self.is_firm(mutation);
+        let must_force = self.must_force(mutation);
         let verdict = self.replica.view().sessions().check(tx);
         match verdict {
             Verdict::New => {}
@@ -44,7 +44,7 @@ impl Node {
                 }
                 if self.answers_durably(tx.session) {
                     self.force_all().await?;
-                } else if firm || self.has_firm_under_way() {
+                } else if must_force || self.has_firm_under_way() {
                     self.force_log().await?;
                 }
                 return answer.map(|mutated| self.mutated(tx.session, mutated));
@@ -74,7 +74,7 @@ impl Node {
         if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
             return Err(FsError::Invalid.into());
         }
-        self.under_way.borrow_mut().insert(tx, firm);
+        self.under_way.borrow_mut().insert(tx, must_force);
         let answer = self.execute(*mutate).await;
         let forced = match &answer {
             Ok(_) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
@@ -109,12 +109,12 @@ impl Node {
     /// are forced before it is logged, with all that were written before, which are then not
     /// repeated over it; and the log before it is answered, or shown in the answer to another
     /// mutation.
-    fn is_firm(&self, mutation: &ClientMutation) -> bool {
+    fn must_force(&self, mutation: &ClientMutation) -> bool {
         matches!(mutation, ClientMutation::Copy { .. }) && !self.options.embedded
     }
 
     fn has_firm_under_way(&self) -> bool {
-        self.under_way.borrow().values().any(|firm| *firm)
+        self.under_way.borrow().values().any(|must_force| *must_force)
     }
 
     /// Whether this node, before a power cut, can have chosen what a client sends back. Time
@@ -132,11 +132,11 @@ impl Node {
         if replay.is_none() {
             self.room_to_make(&mutation)?;
         }
-        let order = Order {
+        let context = MutationContext {
             tx,
             caller,
             replay,
-            firm: self.is_firm(&mutation),
+            must_force: self.must_force(&mutation),
             looked_up: RefCell::default(),
         };
         if let Some(ino) = mutation.inode() {
@@ -144,10 +144,10 @@ impl Node {
         }
         match mutation {
             ClientMutation::Make { parent, name, mode, what, open } => {
-                self.resolve_for(&order, parent, &name).await?;
+                self.resolve_for(&context, parent, &name).await?;
                 let mutated = self
-                    .order(&order, |state| {
-                        let ino = order.made_ino(state, parent);
+                    .propose(&context, |state| {
+                        let ino = context.made_ino(state, parent);
                         let mode = state.namespace().made_mode(parent, mode);
                         Mutation::Make { parent, name, ino, mode, what }
                     })
@@ -158,14 +158,14 @@ impl Node {
                 Ok(mutated)
             }
             ClientMutation::Link { ino, parent, name } => {
-                self.resolve_for(&order, parent, &name).await?;
-                self.order(&order, |_| Mutation::Link { ino, parent, name }).await
+                self.resolve_for(&context, parent, &name).await?;
+                self.propose(&context, |_| Mutation::Link { ino, parent, name }).await
             }
             ClientMutation::Unlink { parent, name } => {
-                let victim = self.known_child(&order, parent, &name).await?;
+                let victim = self.known_child(&context, parent, &name).await?;
                 self.prepare_trash(parent, victim).await?;
                 let done = self
-                    .order_removal(&order, Some((parent, name.clone())), |state| {
+                    .propose_removal(&context, Some((parent, name.clone())), |state| {
                         let holders = self.holders_of(state, parent, &name);
                         Mutation::Unlink { parent, name, holders }
                     })
@@ -174,13 +174,13 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::Rmdir { parent, name } => {
-                let victim = self.known_child(&order, parent, &name).await?;
+                let victim = self.known_child(&context, parent, &name).await?;
                 if let Some(dir) = victim {
                     self.complete(dir).await?;
                 }
                 self.prepare_trash(parent, victim).await?;
                 let done = self
-                    .order_removal(&order, Some((parent, name.clone())), |state| {
+                    .propose_removal(&context, Some((parent, name.clone())), |state| {
                         let holders = self.holders_of(state, parent, &name);
                         Mutation::Rmdir { parent, name, holders }
                     })
@@ -189,8 +189,8 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::Rename { from, name, to, new_name, mode } => {
-                self.known_child(&order, from, &name).await?;
-                let victim = self.known_child(&order, to, &new_name).await?;
+                self.known_child(&context, from, &name).await?;
+                let victim = self.known_child(&context, to, &new_name).await?;
                 if let Some(dir) = victim.filter(|_| mode.replaces()) {
                     self.complete(dir).await?;
                 }
@@ -199,12 +199,12 @@ impl Node {
                     self.prepare_trash(to, victim).await?;
                 }
                 let done = self
-                    .order_removal(&order, replaced, |state| {
+                    .propose_removal(&context, replaced, |state| {
                         let holders = self.holders_of(state, to, &new_name);
                         let mode = match mode {
                             RenameMode::Whiteout { keep_target, .. } => RenameMode::Whiteout {
                                 keep_target,
-                                ino: Some(order.made_ino(state, from)),
+                                ino: Some(context.made_ino(state, from)),
                             },
                             RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Exchange => {
                                 mode
@@ -227,18 +227,18 @@ impl Node {
                     None => None,
                 };
                 let _growth = match set.size_bytes {
-                    Some(size) => self.grow_to(&order, ino, self.file_size(ino)?, size)?,
+                    Some(size) => self.grow_to(&context, ino, self.file_size(ino)?, size)?,
                     None => None,
                 };
                 self.break_upload_at(ino, set.size_bytes);
                 if let Some(size) = set.size_bytes {
-                    let place = self.place(ino);
-                    self.clear_behind(&place, place.size_bytes, size).await?;
+                    let location = self.location(ino);
+                    self.clear_behind(&location, location.size_bytes, size).await?;
                     self.force_rest(ino, size..u64::MAX).await?;
-                    self.void_cut(&place, size).await?;
+                    self.void_cut(&location, size).await?;
                 }
                 let size = set.size_bytes;
-                let done = self.order(&order, |_| Mutation::SetAttr { ino, set }).await?;
+                let done = self.propose(&context, |_| Mutation::SetAttr { ino, set }).await?;
                 if let Some(size) = size {
                     self.show_length(ino).await?;
                     self.unforced.borrow_mut().superseded(ino, size..u64::MAX);
@@ -251,28 +251,30 @@ impl Node {
                     true => Some(self.latches.hold(ino, Mode::Exclusive).await),
                     false => None,
                 };
-                self.order(&order, |_| Mutation::SetXattr { ino, name, value, mode }).await
+                self.propose(&context, |_| Mutation::SetXattr { ino, name, value, mode }).await
             }
             ClientMutation::SetAcl { ino, class, value, drop_set_gid } => {
-                self.order(&order, |_| Mutation::SetAcl { ino, class, value, drop_set_gid }).await
+                self.propose(&context, |_| Mutation::SetAcl { ino, class, value, drop_set_gid })
+                    .await
             }
             ClientMutation::RemoveXattr { ino, name } => {
-                self.order(&order, |_| Mutation::RemoveXattr { ino, name }).await
+                self.propose(&context, |_| Mutation::RemoveXattr { ino, name }).await
             }
             ClientMutation::Write { ino, offset, data, drop_set_id } => {
-                self.write(&order, ino, Some(offset), data, drop_set_id).await
+                self.write(&context, ino, Some(offset), data, drop_set_id).await
             }
             ClientMutation::Append { ino, data, drop_set_id } => {
-                let offset = order.replay.and_then(|replay| replay.offset);
-                self.write(&order, ino, offset, data, drop_set_id).await
+                let offset = context.replay.and_then(|replay| replay.offset);
+                self.write(&context, ino, offset, data, drop_set_id).await
             }
             ClientMutation::Copy { from, from_offset, ino, offset, len_bytes, drop_set_id } => {
-                self.copy(&order, (from, from_offset), (ino, offset), len_bytes, drop_set_id).await
+                self.copy(&context, (from, from_offset), (ino, offset), len_bytes, drop_set_id)
+                    .await
             }
             ClientMutation::Tmpfile { parent, mode } => {
                 let mutated = self
-                    .order(&order, |state| {
-                        let ino = order.made_ino(state, parent);
+                    .propose(&context, |state| {
+                        let ino = context.made_ino(state, parent);
                         let mode = state.namespace().made_mode(parent, mode);
                         Mutation::Tmpfile { parent, ino, mode, holder: tx.session }
                     })
@@ -283,7 +285,7 @@ impl Node {
                 Ok(mutated)
             }
             ClientMutation::Fallocate { ino, offset, len_bytes, what, keep_size, drop_set_id } => {
-                self.fallocate(&order, ino, (offset, len_bytes), (what, keep_size), drop_set_id)
+                self.fallocate(&context, ino, (offset, len_bytes), (what, keep_size), drop_set_id)
                     .await
             }
         }
@@ -296,7 +298,7 @@ impl Node {
     /// disk can refuse by then: of such a block nobody takes for granted what it is.
     pub(crate) async fn write(
         self: &Rc<Self>,
-        order: &Order,
+        context: &MutationContext,
         ino: Ino,
         offset: Option<u64>,
         data: Bytes,
@@ -305,14 +307,14 @@ impl Node {
         if data.len() > MAX_IO_BYTES {
             return Err(FsError::Invalid.into());
         }
-        self.reserve_for(order, data.len() as u64).await?;
+        self.reserve_for(context, data.len() as u64).await?;
         for _ in 0..MAX_ATTEMPTS {
             let guard = self.latches.hold(ino, Mode::Exclusive).await;
             let offset = match offset {
                 Some(offset) => offset,
                 None => self.file_size(ino)?,
             };
-            match self.write_locked(order, ino, offset, data.clone(), drop_set_id).await? {
+            match self.write_locked(context, ino, offset, data.clone(), drop_set_id).await? {
                 Written::Done(mutated) => return Ok(mutated),
                 Written::Missing(remote) => {
                     drop(guard);
@@ -326,7 +328,7 @@ impl Node {
     /// As [`Node::write`], with the inode's latch held exclusively.
     pub(crate) async fn write_locked(
         self: &Rc<Self>,
-        order: &Order,
+        context: &MutationContext,
         ino: Ino,
         offset: u64,
         data: Bytes,
@@ -339,7 +341,7 @@ impl Node {
         if room == 0 && len_bytes > 0 || offset.checked_add(len_bytes).is_none() {
             return Err(FsError::TooLarge.into());
         }
-        let (len_bytes, _growth) = self.grow(order, ino, size, offset, len_bytes.min(room))?;
+        let (len_bytes, _growth) = self.grow(context, ino, size, offset, len_bytes.min(room))?;
         let data = data.slice(..len_bytes as usize);
         let absent =
             in_home(&self.replica.view().extents().missing_for_write(ino, offset, len_bytes));
@@ -347,19 +349,19 @@ impl Node {
             return Ok(Written::Missing(absent));
         }
         if let Some(dropped) =
-            self.verify_rest(&self.place(ino), &(offset..offset + len_bytes)).await?
+            self.verify_rest(&self.location(ino), &(offset..offset + len_bytes)).await?
         {
             return Ok(Written::Missing(vec![dropped]));
         }
         // What would be refused with its bytes in place is refused now.
         let _stays =
-            self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
+            self.attachments.overwrite(context.tx.session).ok_or(RpcError::SessionExpired)?;
         if len_bytes > 0 {
             self.replica.view().namespace().permit_bytes(ino, false)?;
         }
-        let (place, reserved) = self.room_to_write(ino, offset + len_bytes).await?;
+        let (location, reserved) = self.room_to_write(ino, offset + len_bytes).await?;
         let written =
-            self.write_to(order, &place, reserved.is_some(), offset, data, drop_set_id).await;
+            self.write_to(context, &location, reserved.is_some(), offset, data, drop_set_id).await;
         if let Some(reserved) = reserved {
             self.vacate_unless_used(ino, &reserved);
         }
@@ -370,21 +372,21 @@ impl Node {
     /// says so.
     async fn write_to(
         self: &Rc<Self>,
-        order: &Order,
-        place: &Place,
+        context: &MutationContext,
+        location: &StoreLocation,
         begins: bool,
         offset: u64,
         data: Bytes,
         drop_set_id: bool,
     ) -> Result<Written, RpcError> {
-        let (ino, size, len_bytes) = (place.ino, place.size_bytes, data.len() as u64);
+        let (ino, size, len_bytes) = (location.ino, location.size_bytes, data.len() as u64);
         // An upload may have ended meanwhile, and let go of what it cannot vouch for.
         let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
         let absent = in_home(&missing);
         if !absent.is_empty() {
             return Ok(Written::Missing(absent));
         }
-        let unclear = match self.store.may_have_more(place) {
+        let unclear = match self.store.may_have_more(location) {
             true => {
                 self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes))
             }
@@ -394,19 +396,19 @@ impl Node {
         // What was stored there past the node stays.
         let exposed = self.is_exposed(ino);
         for fill in unclear.into_iter().filter(|_| !exposed) {
-            self.clear(place, fill.range()).await?;
+            self.clear(location, fill.range()).await?;
         }
         if len_bytes > 0 {
-            self.clear_behind(place, size, offset + len_bytes).await?;
+            self.clear_behind(location, size, offset + len_bytes).await?;
         }
         self.preserve(ino, offset..offset + len_bytes).await?;
         self.force_rest(ino, offset..offset + len_bytes).await?;
-        self.void_sums(place, offset..size.min(offset + len_bytes)).await?;
+        self.void_sums(location, offset..size.min(offset + len_bytes)).await?;
         self.expect_log_room().await?;
-        let sums = self.sums_of_write(place, offset, &data);
+        let sums = self.sums_of_write(location, offset, &data);
         let stored = self
             .store
-            .write(place, offset, data)
+            .write(location, offset, data)
             .await
             .map_err(|error| self.disk_failed(ino, error));
         self.unforced.borrow_mut().superseded(ino, offset..offset + len_bytes);
@@ -414,12 +416,12 @@ impl Node {
             self.trouble(Subject::Disk(ino), None);
         }
         let stored = match stored {
-            Ok(()) if order.firm => self.fsync(ino).await.map(drop),
+            Ok(()) if context.must_force => self.fsync(ino).await.map(drop),
             stored => stored,
         };
         let written = match stored {
             Ok(()) => {
-                self.order(order, |_| match place.packed.filter(|_| begins) {
+                self.propose(context, |_| match location.packed.filter(|_| begins) {
                     Some(range) => {
                         Mutation::WritePacked { ino, offset, len_bytes, sums, drop_set_id, range }
                     }
@@ -431,8 +433,11 @@ impl Node {
         };
         if written.is_ok() {
             // Of small files that were never read nothing more is remembered.
-            let blocks =
-                if place.packed.is_some() { extent::whole_blocks } else { extent::touched_blocks };
+            let blocks = if location.packed.is_some() {
+                extent::whole_blocks
+            } else {
+                extent::touched_blocks
+            };
             self.loans.verified(ino, blocks(offset, len_bytes));
             if offset + len_bytes > size {
                 self.has_grown(ino, size, offset + len_bytes);
@@ -443,7 +448,10 @@ impl Node {
             // Behind the end of the file there are zeros. What a log has that has failed the next
             // start finds out.
             if self.expect_log().is_ok() {
-                self.store.cut(place, size).await.map_err(|error| self.disk_failed(ino, error))?;
+                self.store
+                    .cut(location, size)
+                    .await
+                    .map_err(|error| self.disk_failed(ino, error))?;
             }
             self.drop_if_gone(ino);
         }
@@ -454,29 +462,29 @@ impl Node {
     /// pack file, nor was it where that has failed: it goes now, before anything is written there.
     pub(crate) async fn clear_behind(
         &self,
-        place: &Place,
+        location: &StoreLocation,
         from: u64,
         to: u64,
     ) -> Result<(), RpcError> {
-        match place.packed {
+        match location.packed {
             _ if from >= to => Ok(()),
-            Some(_) => self.clear(place, from..to).await,
+            Some(_) => self.clear(location, from..to).await,
             None => self
                 .store
-                .cut_again(place, from)
+                .cut_again(location, from)
                 .await
-                .map_err(|error| self.disk_failed(place.ino, error)),
+                .map_err(|error| self.disk_failed(location.ino, error)),
         }
     }
 
     /// Makes a range that is not in use read as zeros, whatever an earlier use left there. That it
     /// is not in use is forced before, or a power cut could bring back that use without its bytes.
-    async fn clear(&self, place: &Place, range: Range<u64>) -> Result<(), RpcError> {
+    async fn clear(&self, location: &StoreLocation, range: Range<u64>) -> Result<(), RpcError> {
         let (offset, len) = (range.start, range.end - range.start);
-        let failed = |error| self.disk_failed(place.ino, error);
-        if self.store.has_remains(place, offset, len).await.map_err(failed)? {
+        let failed = |error| self.disk_failed(location.ino, error);
+        if self.store.has_remains(location, offset, len).await.map_err(failed)? {
             self.force_log().await?;
-            self.store.clear(place, offset, len).await.map_err(failed)?;
+            self.store.clear(location, offset, len).await.map_err(failed)?;
         }
         Ok(())
     }
@@ -518,18 +526,18 @@ impl Node {
     }
 
     /// Proposes one mutation of a client and carries out what follows from it.
-    pub(crate) async fn order(
+    pub(crate) async fn propose(
         &self,
-        order: &Order,
+        context: &MutationContext,
         choose: impl FnOnce(&Partition) -> Mutation,
     ) -> Result<Mutated, RpcError> {
-        self.order_removal(order, None, choose).await
+        self.propose_removal(context, None, choose).await
     }
 
     /// As [`Node::order`], of a mutation that takes a name from what has it: that may be kept.
-    async fn order_removal(
+    async fn propose_removal(
         &self,
-        order: &Order,
+        context: &MutationContext,
         removed: Option<(Ino, Name)>,
         choose: impl FnOnce(&Partition) -> Mutation,
     ) -> Result<Mutated, RpcError> {
@@ -537,7 +545,7 @@ impl Node {
         let (_, applied) = self
             .replica
             .propose(|state| {
-                let stamp = match order.replay {
+                let stamp = match context.replay {
                     // Versions stay unique and growing, or an upload under way would take
                     // what is repeated now for something that it has read.
                     Some(Replay { stamp, .. }) => {
@@ -549,14 +557,14 @@ impl Node {
                 // What was looked up for it has changed since: sent again, it is looked up again.
                 let stands =
                     |(dir, epoch): &(Ino, Option<u64>)| state.backing().load_epoch(*dir) == *epoch;
-                let is_known = order.looked_up.borrow().iter().all(stands);
+                let is_known = context.looked_up.borrow().iter().all(stands);
                 if !is_known
                     || state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy)
                 {
                     return Err(RpcError::Retry);
                 }
                 let (tx, caller, repeated) =
-                    (order.tx, order.caller.clone(), order.replay.is_some());
+                    (context.tx, context.caller.clone(), context.replay.is_some());
                 let made = mutation.replay(stamp).ino;
                 let trash = removed
                     .map_or(Ok(None), |(dir, name)| self.trash_place(state, dir, &name, made))?;
@@ -570,24 +578,29 @@ impl Node {
             })
             .await?;
         let answer = applied.answer.clone().expect("a client's command has an answer");
-        self.follow(applied, Some(order.tx.session)).await?;
+        self.perform_effects(applied, Some(context.tx.session)).await?;
         answer
     }
 
-    async fn resolve_for(&self, order: &Order, dir: Ino, name: &Name) -> Result<(), RpcError> {
+    async fn resolve_for(
+        &self,
+        context: &MutationContext,
+        dir: Ino,
+        name: &Name,
+    ) -> Result<(), RpcError> {
         self.resolve(dir, name).await?;
-        order.looked_up.borrow_mut().push((dir, self.load_epoch(dir)));
+        context.looked_up.borrow_mut().push((dir, self.load_epoch(dir)));
         Ok(())
     }
 
     /// The inode of a name, with everything known that a change to it needs.
     async fn known_child(
         &self,
-        order: &Order,
+        context: &MutationContext,
         parent: Ino,
         name: &Name,
     ) -> Result<Option<Ino>, RpcError> {
-        self.resolve_for(order, parent, name).await?;
+        self.resolve_for(context, parent, name).await?;
         let child = self.replica.view().namespace().lookup(parent, name).ok().map(|attr| attr.ino);
         if let Some(ino) = child {
             self.see_all_names(ino).await?;
@@ -641,18 +654,18 @@ pub(crate) enum Written {
 }
 
 /// Whose mutation it is, and what was chosen for it before, if it was.
-pub(crate) struct Order {
+pub(crate) struct MutationContext {
     pub tx: TxId,
     pub caller: Caller,
     pub replay: Option<Replay>,
     /// Its bytes are forced before it is logged.
-    pub firm: bool,
+    pub must_force: bool,
     /// Directories in which names were looked up for it, with their epochs then: what was found, or
     /// not, may have been forgotten since.
     pub looked_up: RefCell<Vec<(Ino, Option<u64>)>>,
 }
 
-impl Order {
+impl MutationContext {
     /// The id of what it makes in `parent`.
     fn made_ino(&self, state: &Partition, parent: Ino) -> Ino {
         self.replay

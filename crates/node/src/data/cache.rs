@@ -1,7 +1,7 @@
 //! The budget of the node's disk: room for what comes in is made by evicting what is
 //! clean, and by waiting for the bucket where nothing is.
 
-use crate::clients::mutate::Order;
+use crate::clients::mutate::MutationContext;
 use crate::latches::Mode;
 use crate::{Node, Options};
 use ebb_core::cache;
@@ -101,8 +101,12 @@ impl Node {
 
     /// Makes room for what a mutation writes. What is repeated had its room when it was
     /// acknowledged, and the flusher that could make more waits until everything is repeated.
-    pub(crate) async fn reserve_for(&self, order: &Order, len_bytes: u64) -> Result<(), RpcError> {
-        if order.replay.is_some() {
+    pub(crate) async fn reserve_for(
+        &self,
+        context: &MutationContext,
+        len_bytes: u64,
+    ) -> Result<(), RpcError> {
+        if context.replay.is_some() {
             self.reserve_clean(len_bytes).await
         } else {
             self.reserve(len_bytes).await
@@ -311,11 +315,11 @@ impl Node {
         }
         self.vacate(ino).await?;
         self.force_log().await?;
-        let place = self.place(ino);
+        let location = self.location(ino);
         for run in runs {
             let (start, len) = (run.start * BLOCK_BYTES, (run.end - run.start) * BLOCK_BYTES);
             self.store
-                .punch(&place, start, len)
+                .punch(&location, start, len)
                 .await
                 .map_err(|error| self.disk_failed(ino, error))?;
         }

@@ -2,7 +2,7 @@
 //! copy is a write.
 
 use crate::Node;
-use crate::clients::mutate::{Order, Written};
+use crate::clients::mutate::{MutationContext, Written};
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::latches::{Guard, Mode};
 use ebb_core::extent::ByteOrigin;
@@ -15,13 +15,13 @@ impl Node {
     /// Where nothing is left of it nothing is written, and the answer says so.
     pub(crate) async fn copy(
         self: &Rc<Self>,
-        order: &Order,
+        context: &MutationContext,
         (from, from_offset): (Ino, u64),
         (ino, offset): (Ino, u64),
         len_bytes: u64,
         drop_set_id: bool,
     ) -> Result<Mutated, RpcError> {
-        self.reserve_for(order, len_bytes.min(MAX_IO_BYTES as u64)).await?;
+        self.reserve_for(context, len_bytes.min(MAX_IO_BYTES as u64)).await?;
         for _ in 0..MAX_ATTEMPTS {
             let guards = self.hold_both(from, ino).await;
             let source_bytes = self.file_size(from)?;
@@ -44,7 +44,7 @@ impl Node {
             }
             // A clean block was damaged: it is absent now, and fetched by the next attempt.
             let Some(data) = self.gather(from, &plan, &[]).await? else { continue };
-            match self.write_locked(order, ino, offset, data, drop_set_id).await? {
+            match self.write_locked(context, ino, offset, data, drop_set_id).await? {
                 Written::Done(mutated) => return Ok(mutated),
                 Written::Missing(remote) => {
                     drop(guards);

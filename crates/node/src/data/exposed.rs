@@ -92,12 +92,12 @@ impl Node {
     /// were compared. The inode's latch is held.
     pub(crate) async fn compare(&self, ino: Ino, blocks: Range<u64>) -> Result<Bytes, RpcError> {
         let _turn = self.exposures.comparing.hold(ino, Mode::Exclusive).await;
-        let place = self.place(ino);
+        let location = self.location(ino);
         let (start, len_bytes) =
             (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
         let data = self
             .store
-            .read(&place, start, len_bytes)
+            .read(&location, start, len_bytes)
             .await
             .map_err(|error| self.disk_failed(ino, error))?;
         let version = self.replica.view().version();
@@ -132,8 +132,8 @@ impl Node {
                 Ok(Command::Stored { ino, first, sums, stamp })
             });
             let (_, applied) = proposed.await?;
-            self.store.stored(&place, blocks);
-            self.follow(applied, None).await?;
+            self.store.stored(&location, blocks);
+            self.perform_effects(applied, None).await?;
         }
         Ok(data)
     }
@@ -156,7 +156,7 @@ impl Node {
         if !self.is_exposed(ino) {
             return Ok(());
         }
-        let end = range.end.min(self.place(ino).size_bytes).div_ceil(BLOCK_BYTES);
+        let end = range.end.min(self.location(ino).size_bytes).div_ceil(BLOCK_BYTES);
         let mut at = range.start / BLOCK_BYTES;
         while at < end {
             let piece = at..(at + PIECE_BLOCKS).min(end);
@@ -175,7 +175,7 @@ impl Node {
             return Ok(());
         }
         let (began, mut at) = (self.exposures.moment(), 0);
-        while self.is_exposed(ino) && at < self.place(ino).size_bytes {
+        while self.is_exposed(ino) && at < self.location(ino).size_bytes {
             let _guard = self.latches.hold(ino, Mode::Shared).await;
             let piece = at..at + PIECE_BLOCKS * BLOCK_BYTES;
             at = piece.end;
@@ -259,7 +259,7 @@ impl Node {
             .filter(|ino| only.is_none_or(|only| only == *ino))
             .collect();
         for ino in exposed {
-            self.store.stored(&self.place(ino), 0..u64::MAX);
+            self.store.stored(&self.location(ino), 0..u64::MAX);
         }
     }
 

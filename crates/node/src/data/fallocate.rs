@@ -1,9 +1,9 @@
 //! fallocate: zeros where bytes were, and the size that a file is to have.
 
 use crate::Node;
-use crate::clients::mutate::Order;
+use crate::clients::mutate::MutationContext;
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::data::store::Place;
+use crate::data::store::StoreLocation;
 use crate::latches::Mode;
 use bytes::Bytes;
 use ebb_core::extent::Edge;
@@ -18,7 +18,7 @@ impl Node {
     /// by a write, and whatever can be said of one that fails holds here.
     pub(crate) async fn fallocate(
         self: &Rc<Self>,
-        order: &Order,
+        context: &MutationContext,
         ino: Ino,
         (offset, len_bytes): (u64, u64),
         (what, keep_size): (Allocation, bool),
@@ -52,10 +52,10 @@ impl Node {
                 continue;
             }
             let parts: Vec<(Range<u64>, bool)> = edges().into_iter().filter_map(present).collect();
-            let place = self.place(ino);
+            let location = self.location(ino);
             for (part, _) in &parts {
                 if let Some(dropped) =
-                    self.verify_rest(&place, &(part.start..part.end.min(size))).await?
+                    self.verify_rest(&location, &(part.start..part.end.min(size))).await?
                 {
                     drop(guard);
                     self.fetch(ino, &[dropped]).await?;
@@ -64,16 +64,16 @@ impl Node {
             }
             if !reserved && parts.iter().any(|(_, dirty)| !dirty) {
                 drop(guard);
-                self.reserve_for(order, parts.len() as u64 * BLOCK_BYTES).await?;
+                self.reserve_for(context, parts.len() as u64 * BLOCK_BYTES).await?;
                 reserved = true;
                 continue;
             }
-            let _growth = if keep_size { None } else { self.grow_to(order, ino, size, end)? };
+            let _growth = if keep_size { None } else { self.grow_to(context, ino, size, end)? };
             // What would be refused with its zeros in place is refused now.
             self.replica.view().namespace().permit_bytes(ino, what == Allocation::Zero)?;
             let _stays =
-                self.attachments.overwrite(order.tx.session).ok_or(RpcError::SessionExpired)?;
-            let place = self
+                self.attachments.overwrite(context.tx.session).ok_or(RpcError::SessionExpired)?;
+            let location = self
                 .make_room(ino, parts.iter().map(|(part, _)| part.end.min(size)).max().unwrap_or(0))
                 .await?;
             let missing = absent();
@@ -88,18 +88,18 @@ impl Node {
                 self.preserve_zeroed(ino, span).await?;
             }
             if !keep_size {
-                self.clear_behind(&place, size, end).await?;
+                self.clear_behind(&location, size, end).await?;
             }
             let parts: Vec<Range<u64>> =
                 parts.into_iter().map(|(part, _)| part.start..part.end.min(size)).collect();
             for part in &parts {
-                self.void_sums(&place, part.clone()).await?;
+                self.void_sums(&location, part.clone()).await?;
             }
             self.expect_log_room().await?;
             let edges = parts.iter().map(|part| part.start / BLOCK_BYTES).collect();
-            let done = match self.write_zeros(&place, &parts).await {
+            let done = match self.write_zeros(&location, &parts).await {
                 Ok(()) => {
-                    self.order(order, |_| Mutation::Fallocate {
+                    self.propose(context, |_| Mutation::Fallocate {
                         ino,
                         offset,
                         len_bytes,
@@ -129,13 +129,17 @@ impl Node {
         Err(self.fetched_in_vain(ino))
     }
 
-    async fn write_zeros(&self, place: &Place, parts: &[Range<u64>]) -> Result<(), RpcError> {
+    async fn write_zeros(
+        &self,
+        location: &StoreLocation,
+        parts: &[Range<u64>],
+    ) -> Result<(), RpcError> {
         for part in parts {
             let zeros = Bytes::from(vec![0; (part.end - part.start) as usize]);
             self.store
-                .write(place, part.start, zeros)
+                .write(location, part.start, zeros)
                 .await
-                .map_err(|error| self.disk_failed(place.ino, error))?;
+                .map_err(|error| self.disk_failed(location.ino, error))?;
         }
         Ok(())
     }

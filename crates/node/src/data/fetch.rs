@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::ask::Damage;
-use crate::buckets::line::Line;
+use crate::buckets::bandwidth::BandwidthEstimator;
 use crate::data::buffers::Buffers;
 use crate::latches::Mode;
 use crate::readahead::streams::{MAX_REQUEST_BYTES, Streams};
@@ -37,7 +37,7 @@ pub struct Downloads {
     pending: RefCell<BTreeMap<(Ino, u64), Download>>,
     /// One for each bucket. One that does not answer keeps its share and no more.
     buffers: Vec<Buffers>,
-    lines: Vec<Line>,
+    estimators: Vec<BandwidthEstimator>,
     streams: RefCell<Streams>,
     pub(crate) walks: RefCell<Walks>,
 }
@@ -81,7 +81,7 @@ impl Downloads {
         Downloads {
             pending: RefCell::default(),
             buffers: (0..buckets).map(|_| buffers()).collect(),
-            lines: (0..buckets).map(|_| Line::new(clock.clone())).collect(),
+            estimators: (0..buckets).map(|_| BandwidthEstimator::new(clock.clone())).collect(),
             streams: RefCell::default(),
             walks: RefCell::default(),
         }
@@ -216,11 +216,15 @@ impl Node {
 
     /// How much of its bucket is fetched before anybody asks for it.
     pub(crate) fn most_ahead_bytes(&self, ino: Ino) -> u64 {
-        let line = match &self.downloads.lines[..] {
-            [line] => Some(line),
-            lines => self.object_of(ino).map(|(key, ..)| &lines[self.side_of_key(&key).0]),
+        let estimator = match &self.downloads.estimators[..] {
+            [estimator] => Some(estimator),
+            estimators => {
+                self.object_of(ino).map(|(key, ..)| &estimators[self.bucket_of_key(&key).0])
+            }
         };
-        self.options.read_ahead_bytes.min(line.map_or(u64::MAX, Line::ahead_bytes))
+        self.options
+            .read_ahead_bytes
+            .min(estimator.map_or(u64::MAX, BandwidthEstimator::ahead_bytes))
     }
 
     /// [`MAX_ATTEMPTS`] are over.
@@ -313,14 +317,14 @@ impl Node {
         let range =
             self.with_whole_spans(ino, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
         let room =
-            self.downloads.buffers[self.side_of_key(&key).0].take(range.end - range.start).await;
+            self.downloads.buffers[self.bucket_of_key(&key).0].take(range.end - range.start).await;
         let Some((key, etag, valid_bytes)) = self.object_of(ino) else { return Ok(()) };
         let first_byte = range.start;
         let range = first_byte..range.end.min(valid_bytes);
         if range.is_empty() {
             return Ok(());
         }
-        let fetching = self.downloads.lines[self.side_of_key(&key).0].fetch();
+        let fetching = self.downloads.estimators[self.bucket_of_key(&key).0].fetch();
         let summed = match self.get_summed(&key, range.clone(), &etag).await {
             Ok(summed) => {
                 fetching.came(summed.body.len() as u64);
@@ -357,7 +361,7 @@ impl Node {
         // All of it will come.
         let end = |node: &Node| {
             node.object_of(ino)
-                .map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.place(ino).size_bytes))
+                .map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.location(ino).size_bytes))
         };
         let mut _guard = self.latches.hold(ino, Mode::Shared).await;
         if !self.has_room(ino, end(self)) {
@@ -381,7 +385,7 @@ impl Node {
             fill.object_bytes > 0 && fill.block * BLOCK_BYTES + fill.object_bytes <= came
         };
         let fills: Vec<_> = fills.into_iter().filter(is_whole).collect();
-        let place = self.make_room(ino, end(self)).await?;
+        let location = self.make_room(ino, end(self)).await?;
         let mut at = 0;
         while at < fills.len() {
             let run = fills[at..]
@@ -404,9 +408,9 @@ impl Node {
                 .collect();
             let start = fills[at].block;
             let content = content
-                .slice(..self.visible_bytes(&place, start * BLOCK_BYTES, content.len()).await?);
+                .slice(..self.visible_bytes(&location, start * BLOCK_BYTES, content.len()).await?);
             self.store
-                .fill(&place, start * BLOCK_BYTES, content)
+                .fill(&location, start * BLOCK_BYTES, content)
                 .await
                 .map_err(|error| self.disk_failed(ino, error))?;
             if self.is_exposed(ino) {

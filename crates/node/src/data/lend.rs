@@ -12,7 +12,7 @@
 
 use crate::Node;
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::data::store::Place;
+use crate::data::store::StoreLocation;
 use crate::latches::Mode;
 use ebb_core::extent::{BlockRuns, ByteOrigin};
 use ebb_model::*;
@@ -259,7 +259,7 @@ impl Node {
             return Ok(());
         }
         self.store
-            .show_length(&self.place(ino))
+            .show_length(&self.location(ino))
             .await
             .map_err(|error| self.disk_failed(ino, error))?;
         if self.is_exposed(ino) { self.force_log().await.map(drop) } else { Ok(()) }
@@ -278,7 +278,7 @@ impl Node {
         for block in before.into_iter().flatten() {
             if self.replica.view().extents().is_zero(ino, block) {
                 let hidden =
-                    self.store.hole(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES).await;
+                    self.store.hole(&self.location(ino), block * BLOCK_BYTES, BLOCK_BYTES).await;
                 hidden.map_err(|error| self.disk_failed(ino, error))?;
             }
         }
@@ -290,14 +290,14 @@ impl Node {
     /// where it is to end: nothing has to be overwritten behind that.
     pub(crate) async fn visible_bytes(
         &self,
-        place: &Place,
+        location: &StoreLocation,
         offset: u64,
         len_bytes: usize,
     ) -> Result<usize, RpcError> {
-        let ino = place.ino;
+        let ino = location.ino;
         let is_seen = self.is_seen(ino)
             || self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
-        let end = if is_seen { place.size_bytes } else { place.end() };
+        let end = if is_seen { location.size_bytes } else { location.end() };
         Ok(len_bytes.min(end.saturating_sub(offset) as usize))
     }
 
@@ -317,7 +317,7 @@ impl Node {
         let state = self.replica.view();
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
         // Of a packed file it is as much as its range has.
-        let is_here = match self.place(ino).packed {
+        let is_here = match self.location(ino).packed {
             None => state.extents().resident_bytes_of(ino) == blocks * BLOCK_BYTES,
             Some(_) => (0..blocks).all(|block| state.extents().block(ino, block).is_some()),
         };
@@ -327,34 +327,34 @@ impl Node {
         let is_unknown =
             |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
         self.damaged_blocks(ino).is_empty()
-            && (self.store.is_young(ino)
+            && (self.store.is_never_synced(ino)
                 || !self.loans.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
     }
 
     /// A block is as it was written, as far as this run knows: it has put it there itself, or
     /// compared it.
     pub(crate) fn is_verified(&self, ino: Ino, block: u64) -> bool {
-        self.store.is_young(ino) || self.loans.unverified(ino, block..block + 1).is_empty()
+        self.store.is_never_synced(ino) || self.loans.unverified(ino, block..block + 1).is_empty()
     }
 
     /// Its bytes are in a store file of its own.
     fn is_apart(&self, ino: Ino) -> bool {
-        self.place(ino).packed.is_none() && self.store.has_own(ino)
+        self.location(ino).packed.is_none() && self.store.has_standalone(ino)
     }
 
     /// A file that is whole gets a store file of its own, however small it is.
     async fn set_apart(&self, ino: Ino) -> Result<(), RpcError> {
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         let size = self.file_size(ino)?;
-        let is_packed = self.place(ino).packed.is_some();
+        let is_packed = self.location(ino).packed.is_some();
         // What is moved is read anyway. Who reads it through the node is told of damage.
         let is_sound = !is_packed || matches!(self.read_local(ino, &(0..size)).await, Ok(Some(_)));
         if self.is_apart(ino) || !is_sound || !self.is_whole(ino, size) {
             return Ok(());
         }
-        match self.place(ino).packed {
+        match self.location(ino).packed {
             Some(_) => self.leave_pack(ino).await,
-            None => self.begin_own(ino).await,
+            None => self.begin_standalone(ino).await,
         }
     }
 

@@ -10,7 +10,7 @@
 //! - Space is used once. What a run that died had set aside and not logged is never used.
 
 use crate::Node;
-use crate::data::store::{self, Place};
+use crate::data::store::{self, StoreLocation};
 use crate::latches::Mode;
 use ebb_model::*;
 use ebb_ports::{Disk, DiskError};
@@ -212,29 +212,29 @@ pub fn gaps(pack: PackId, used: &[PackRange]) -> Vec<PackRange> {
 
 impl Node {
     /// Where the bytes of a file are now.
-    pub(crate) fn place(&self, ino: Ino) -> Place {
-        store::place(&self.replica.view(), ino)
+    pub(crate) fn location(&self, ino: Ino) -> StoreLocation {
+        store::location(&self.replica.view(), ino)
     }
 
     /// Whether bytes up to `end` of a file go where it is.
     pub(crate) fn has_room(&self, ino: Ino, end: u64) -> bool {
-        match self.place(ino).packed {
+        match self.location(ino).packed {
             // What is left of a file that was cut to nothing or evicted need not be cleared: it
             // goes elsewhere.
             Some(range) => end <= range.len_bytes && self.has_blocks(ino),
-            None => !self.is_small(end) || self.has_blocks(ino) || self.store.has_own(ino),
+            None => !self.is_small(end) || self.has_blocks(ino) || self.store.has_standalone(ino),
         }
     }
 
     /// Where bytes up to `end` of a file go. The inode's latch is held exclusively, or
     /// [`Node::has_room`] was true since it is held. A move may have let go of blocks.
-    pub(crate) async fn make_room(&self, ino: Ino, end: u64) -> Result<Place, RpcError> {
-        let place = self.place(ino);
+    pub(crate) async fn make_room(&self, ino: Ino, end: u64) -> Result<StoreLocation, RpcError> {
+        let location = self.location(ino);
         if self.has_room(ino, end) {
-            return Ok(place);
+            return Ok(location);
         }
         let reserved =
-            self.is_small(end).then(|| match place.packed.filter(|_| self.has_blocks(ino)) {
+            self.is_small(end).then(|| match location.packed.filter(|_| self.has_blocks(ino)) {
                 Some(range) => {
                     // Who has grown once will grow again.
                     let more = end.next_power_of_two().min(PACKED_BYTES);
@@ -245,7 +245,7 @@ impl Node {
                 }
                 None => self.first_room(end),
             });
-        self.relocate(&place, reserved).await
+        self.relocate(&location, reserved).await
     }
 
     /// As [`Node::make_room`], for a write: of a small file that has no blocks a range is set
@@ -254,13 +254,13 @@ impl Node {
         &self,
         ino: Ino,
         end: u64,
-    ) -> Result<(Place, Option<Reserved>), RpcError> {
+    ) -> Result<(StoreLocation, Option<Reserved>), RpcError> {
         if self.has_room(ino, end) || self.has_blocks(ino) || !self.is_small(end) {
             return Ok((self.make_room(ino, end).await?, None));
         }
         let reserved = self.first_room(end);
-        self.store.born(ino);
-        Ok((Place { packed: Some(reserved.range), ..self.place(ino) }, Some(reserved)))
+        self.store.mark_never_synced(ino);
+        Ok((StoreLocation { packed: Some(reserved.range), ..self.location(ino) }, Some(reserved)))
     }
 
     /// What was set aside goes, unless the file is there. What a log has that has failed the next
@@ -269,14 +269,18 @@ impl Node {
         if self.replica.view_without_backing().extents().packed(ino) != Some(reserved.range)
             && self.expect_log().is_ok()
         {
-            self.store.vacate(reserved.range, self.replica.log().written());
+            self.store.free_range_after(reserved.range, self.replica.log().written());
         }
     }
 
     /// A file moves to a store file of its own. The inode's latch is held exclusively.
     pub(crate) async fn leave_pack(&self, ino: Ino) -> Result<(), RpcError> {
-        let place = self.place(ino);
-        if place.packed.is_some() { self.relocate(&place, None).await.map(drop) } else { Ok(()) }
+        let location = self.location(ino);
+        if location.packed.is_some() {
+            self.relocate(&location, None).await.map(drop)
+        } else {
+            Ok(())
+        }
     }
 
     fn is_small(&self, end: u64) -> bool {
@@ -297,31 +301,37 @@ impl Node {
     }
 
     /// Moves a file to where it has room, or to a store file of its own.
-    async fn relocate(&self, from: &Place, reserved: Option<Reserved>) -> Result<Place, RpcError> {
+    async fn relocate(
+        &self,
+        from: &StoreLocation,
+        reserved: Option<Reserved>,
+    ) -> Result<StoreLocation, RpcError> {
         let ino = from.ino;
         let range = reserved.as_ref().map(|reserved| reserved.range);
-        let to = Place { packed: range, ..*from };
+        let to = StoreLocation { packed: range, ..*from };
         let stays = from.packed.zip(range).is_some_and(|(before, now)| now.begins_as(&before));
         let copied = if stays { Ok(()) } else { self.copy_to(from, &to).await };
         let moved = match copied {
             Ok(()) => self.commit(Command::Extent(ExtentCommand::Packed { ino, range })).await,
             Err(error) => Err(error),
         };
-        let place = self.place(ino);
-        let is_there = place.packed == range;
+        let location = self.location(ino);
+        let is_there = location.packed == range;
         match moved {
             Ok(index) => {
                 if let Some(unused) = range.filter(|_| !is_there) {
-                    self.store.vacate(unused, index);
+                    self.store.free_range_after(unused, index);
                 }
-                Ok(place)
+                Ok(location)
             }
             Err(error) => {
                 // What was written there is nobody's. What a log has that has failed the next start
                 // finds out.
                 if !stays && !is_there && self.expect_log().is_ok() {
                     match range {
-                        Some(range) => self.store.vacate(range, self.replica.log().written()),
+                        Some(range) => {
+                            self.store.free_range_after(range, self.replica.log().written())
+                        }
                         None => self.forget_own(ino).await?,
                     }
                 }
@@ -331,8 +341,8 @@ impl Node {
     }
 
     /// An empty store file for a file whose bytes are not in one.
-    pub(crate) async fn begin_own(&self, ino: Ino) -> Result<(), RpcError> {
-        self.store.begin_own(ino).await.map_err(|error| self.disk_failed(ino, error))
+    pub(crate) async fn begin_standalone(&self, ino: Ino) -> Result<(), RpcError> {
+        self.store.begin_standalone(ino).await.map_err(|error| self.disk_failed(ino, error))
     }
 
     async fn forget_own(&self, ino: Ino) -> Result<(), RpcError> {
@@ -341,17 +351,17 @@ impl Node {
 
     /// Copies what there is of a file to another place of it, and forces what may have been forced
     /// where it is. What cannot be read is absent from then on, if the bucket has it.
-    async fn copy_to(&self, from: &Place, to: &Place) -> Result<(), RpcError> {
+    async fn copy_to(&self, from: &StoreLocation, to: &StoreLocation) -> Result<(), RpcError> {
         let ino = from.ino;
         if from.packed.is_some() && to.packed.is_none() {
-            self.begin_own(ino).await?;
+            self.begin_standalone(ino).await?;
         }
         let is_dirty = self.replica.view().extents().dirty_bytes_of(ino) > 0;
         let next = |block: u64| {
             self.replica.view().extents().resident_runs(ino, block..u64::MAX).into_iter().next()
         };
         if next(0).is_none() {
-            self.store.born(ino);
+            self.store.mark_never_synced(ino);
         }
         let mut copied = 0;
         while let Some(run) = next(copied) {
@@ -372,7 +382,7 @@ impl Node {
             copied = run.end;
         }
         // What is dirty may have been forced where it is, by this run or an earlier one.
-        if is_dirty && !self.store.is_young(ino) {
+        if is_dirty && !self.store.is_never_synced(ino) {
             self.store
                 .sync(SyncScope::File(ino))
                 .await
@@ -384,11 +394,11 @@ impl Node {
     /// The cache has nothing of the file any more: its range can go. The inode's latch is held
     /// exclusively.
     pub(crate) async fn vacate(&self, ino: Ino) -> Result<(), RpcError> {
-        let place = self.place(ino);
+        let location = self.location(ino);
         let is_empty = self.replica.view().extents().resident_bytes_of(ino) == 0;
-        if place.packed.is_some() && is_empty {
+        if location.packed.is_some() && is_empty {
             self.commit(Command::Extent(ExtentCommand::Packed { ino, range: None })).await?;
-            if self.store.has_own(ino) {
+            if self.store.has_standalone(ino) {
                 // Of a move that was not logged.
                 self.forget_own(ino).await?;
             }
@@ -465,9 +475,9 @@ impl Node {
     async fn move_out_of(&self, pack: PackId, ino: Ino) -> Result<(), RpcError> {
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         self.vacate(ino).await?;
-        let place = self.place(ino);
-        if let Some(range) = place.packed.filter(|range| range.pack == pack) {
-            self.relocate(&place, Some(self.reserve_room(range.len_bytes))).await?;
+        let location = self.location(ino);
+        if let Some(range) = location.packed.filter(|range| range.pack == pack) {
+            self.relocate(&location, Some(self.reserve_room(range.len_bytes))).await?;
         }
         Ok(())
     }

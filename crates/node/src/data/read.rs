@@ -134,7 +134,7 @@ impl Node {
         let blocks = range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES);
         let first_byte = blocks.start * BLOCK_BYTES;
         let len_bytes = ((blocks.end - blocks.start) * BLOCK_BYTES) as usize;
-        let data = match self.store.read(&self.place(ino), first_byte, len_bytes).await {
+        let data = match self.store.read(&self.location(ino), first_byte, len_bytes).await {
             Ok(data) => data,
             Err(error) => return self.cannot_read(ino, blocks, &error).await.map(|()| None),
         };
@@ -184,8 +184,10 @@ impl Node {
         tracing::debug!(%ino, %error, "bytes could not be read");
         let (mut dropped, mut lost) = (false, false);
         for block in blocks {
-            let read =
-                self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+            let read = self
+                .store
+                .read(&self.location(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize)
+                .await;
             let known = self.replica.view().extents().block(ino, block);
             let (Err(error), Some(Block { version, dirty, .. })) = (read, known) else { continue };
             if dirty || self.is_exposed(ino) {

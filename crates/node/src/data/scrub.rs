@@ -37,13 +37,13 @@ impl Scrub {
 }
 
 /// How much may be read.
-struct Pace<'a> {
+struct ScrubRate<'a> {
     node: &'a Node,
     interval: Duration,
     due_bytes: u64,
 }
 
-impl Pace<'_> {
+impl ScrubRate<'_> {
     async fn tick(&mut self) {
         self.node.ports.clock.sleep(TICK).await;
         let all =
@@ -67,16 +67,16 @@ impl Pace<'_> {
 impl Node {
     pub(crate) async fn scrub_for_ever(self: Rc<Self>) {
         let Some(interval) = self.options.scrub_interval else { return };
-        let mut pace = Pace { node: &self, interval, due_bytes: 0 };
+        let mut rate = ScrubRate { node: &self, interval, due_bytes: 0 };
         while !self.is_stopping() {
-            pace.tick().await;
+            rate.tick().await;
             // Clients that are still to come back bring bytes whose checksums are not known yet,
             // nor does a snapshot say which these are.
             if self.attachments.awaits_any() {
                 continue;
             }
-            self.scrub_log(&mut pace).await;
-            self.scrub_blocks(&mut pace).await;
+            self.scrub_log(&mut rate).await;
+            self.scrub_blocks(&mut rate).await;
             if !self.is_stopping() {
                 self.scrub.status.borrow_mut().round_ended = Some(self.ports.clock.wall());
             }
@@ -85,8 +85,8 @@ impl Node {
 
     /// What is damaged of it is in memory, and written anew. As long as that cannot be done
     /// `status` says what is at stake.
-    async fn scrub_log(&self, pace: &mut Pace<'_>) {
-        let damage = self.replica.log().prove(async |bytes| pace.afford(bytes).await).await;
+    async fn scrub_log(&self, rate: &mut ScrubRate<'_>) {
+        let damage = self.replica.log().prove(async |bytes| rate.afford(bytes).await).await;
         if damage.is_none() {
             return;
         }
@@ -119,12 +119,12 @@ impl Node {
         }
     }
 
-    async fn scrub_blocks(self: &Rc<Self>, pace: &mut Pace<'_>) {
+    async fn scrub_blocks(self: &Rc<Self>, rate: &mut ScrubRate<'_>) {
         let mut at = START;
         while !self.is_stopping() {
             let next = self.replica.view().extents().next_resident(at, PIECE_BLOCKS);
             let Some((ino, blocks)) = next else { return };
-            pace.afford((blocks.end - blocks.start) * BLOCK_BYTES).await;
+            rate.afford((blocks.end - blocks.start) * BLOCK_BYTES).await;
             at = (ino, blocks.end);
             self.scrub(ino, blocks).await;
         }

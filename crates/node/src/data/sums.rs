@@ -3,7 +3,7 @@
 
 use crate::Node;
 use crate::buckets::ask::Damage;
-use crate::data::store::Place;
+use crate::data::store::StoreLocation;
 use crate::latches::Mode;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
 use ebb_core::extent::{self, Block, ByteOrigin, Segment};
@@ -20,11 +20,11 @@ impl Node {
     /// the next one. The inode's latch is held exclusively.
     pub(crate) fn sums_of_write(
         &self,
-        place: &Place,
+        location: &StoreLocation,
         offset: u64,
         data: &[u8],
     ) -> Vec<Option<u32>> {
-        let (ino, len_bytes) = (place.ino, data.len() as u64);
+        let (ino, len_bytes) = (location.ino, data.len() as u64);
         let state = self.replica.view();
         // An upload that has just ended may have let go of blocks whose bytes are here still.
         let left = state.extents().missing_for_write(ino, offset, len_bytes);
@@ -40,13 +40,13 @@ impl Node {
             if bytes.len() as u64 == BLOCK_BYTES {
                 return Some(ebb_format::crc32c(bytes));
             }
-            if written.end < place.size_bytes || self.is_exposed(ino) {
+            if written.end < location.size_bytes || self.is_exposed(ino) {
                 return None;
             }
             match state.extents().block(ino, block) {
                 None if has_zeros(block) => Some(ebb_format::crc32c_in_block(at, bytes)),
                 Some(_) if at == 0 => Some(ebb_format::crc32c_in_block(at, bytes)),
-                Some(Block { sum, .. }) if written.start >= place.size_bytes => {
+                Some(Block { sum, .. }) if written.start >= location.size_bytes => {
                     Some(ebb_format::crc32c_with(sum?, at, bytes))
                 }
                 _ => None,
@@ -140,26 +140,26 @@ impl Node {
     /// dropped, and given to be fetched.
     pub(crate) async fn verify_rest(
         &self,
-        place: &Place,
+        location: &StoreLocation,
         written: &Range<u64>,
     ) -> Result<Option<Range<u64>>, RpcError> {
-        for block in rest(place, written) {
-            let known = self.replica.view().extents().block(place.ino, block);
+        for block in rest(location, written) {
+            let known = self.replica.view().extents().block(location.ino, block);
             let Some(Block { dirty, sum: Some(_), .. }) =
-                known.filter(|_| !self.is_exposed(place.ino))
+                known.filter(|_| !self.is_exposed(location.ino))
             else {
                 continue;
             };
             let there = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
             let is_last_time = !dirty
                 || written.start.max(there.start)
-                    < written.end.min(there.end).min(place.size_bytes);
+                    < written.end.min(there.end).min(location.size_bytes);
             let is_sound = || {
-                self.is_verified(place.ino, block)
-                    && !self.damaged_blocks(place.ino).contains(&block)
+                self.is_verified(location.ino, block)
+                    && !self.damaged_blocks(location.ino).contains(&block)
             };
             if (is_last_time || !is_sound())
-                && Box::pin(self.read_local(place.ino, &there)).await?.is_none()
+                && Box::pin(self.read_local(location.ino, &there)).await?.is_none()
             {
                 return Ok(Some(there));
             }
@@ -170,25 +170,29 @@ impl Node {
     /// As [`Node::verify_rest`] and [`Node::void_sums`], of a file that is about to be cut. Of a
     /// store file that is longer the cut is forced before it is made; any other is written over
     /// where it was cut as it is.
-    pub(crate) async fn void_cut(&self, place: &Place, size: u64) -> Result<(), RpcError> {
-        if size == 0 || size >= place.size_bytes {
+    pub(crate) async fn void_cut(
+        &self,
+        location: &StoreLocation,
+        size: u64,
+    ) -> Result<(), RpcError> {
+        if size == 0 || size >= location.size_bytes {
             return Ok(());
         }
         // What is clean and was dropped is the bucket's up to there.
-        self.verify_rest(place, &(size..place.size_bytes)).await?;
-        let end = match place.packed {
-            Some(_) => place.size_bytes,
+        self.verify_rest(location, &(size..location.size_bytes)).await?;
+        let end = match location.packed {
+            Some(_) => location.size_bytes,
             None if self
                 .store
-                .is_longer(place, size)
+                .is_longer(location, size)
                 .await
-                .map_err(|error| self.disk_failed(place.ino, error))? =>
+                .map_err(|error| self.disk_failed(location.ino, error))? =>
             {
                 size
             }
-            None => place.size_bytes.min(size.next_multiple_of(BLOCK_BYTES)),
+            None => location.size_bytes.min(size.next_multiple_of(BLOCK_BYTES)),
         };
-        self.void_sums(place, size..end).await
+        self.void_sums(location, size..end).await
     }
 
     /// Dirty blocks lose their checksums before they are overwritten in place: a crash before the
@@ -200,10 +204,10 @@ impl Node {
     /// comes before any. What is left of a block that is changed in part was verified before.
     pub(crate) async fn void_sums(
         &self,
-        place: &Place,
+        location: &StoreLocation,
         changed: Range<u64>,
     ) -> Result<(), RpcError> {
-        let ino = place.ino;
+        let ino = location.ino;
         if self.is_exposed(ino) || changed.is_empty() {
             return Ok(());
         }
@@ -253,7 +257,7 @@ impl Node {
             }))
             .await?;
         }
-        if self.store.is_young(ino) { Ok(()) } else { self.force_log().await.map(drop) }
+        if self.store.is_never_synced(ino) { Ok(()) } else { self.force_log().await.map(drop) }
     }
 
     /// Computes the checksums of such blocks, by their versions, that have none, so that from now
@@ -274,7 +278,7 @@ impl Node {
                 if void {
                     let data = self
                         .store
-                        .read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize)
+                        .read(&self.location(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize)
                         .await;
                     sums.push((
                         block,
@@ -288,14 +292,14 @@ impl Node {
 }
 
 /// Blocks of which something of the file is left where these bytes are written, at most two.
-fn rest(place: &Place, written: &Range<u64>) -> Vec<u64> {
+fn rest(location: &StoreLocation, written: &Range<u64>) -> Vec<u64> {
     if written.is_empty() {
         return Vec::new();
     }
     let mut ends = vec![written.start / BLOCK_BYTES, (written.end - 1) / BLOCK_BYTES];
     ends.dedup();
     let is_left = |block: &u64| {
-        let there = block * BLOCK_BYTES..place.size_bytes.min((block + 1) * BLOCK_BYTES);
+        let there = block * BLOCK_BYTES..location.size_bytes.min((block + 1) * BLOCK_BYTES);
         there.start < written.start.min(there.end) || written.end < there.end
     };
     ends.retain(is_left);

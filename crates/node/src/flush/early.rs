@@ -11,7 +11,7 @@ use super::upload::PARTS_AT_ONCE;
 use super::{POLL, Work};
 use crate::Node;
 use crate::buckets::ask::Backoff;
-use crate::buckets::borders::Side;
+use crate::buckets::borders::BucketIndex;
 use crate::latches::Mode;
 use crate::signal::Signal;
 use bytes::Bytes;
@@ -208,7 +208,7 @@ impl Node {
         }
         let asked = cleared || next.is_some();
         if asked {
-            self.trouble(&self.subject("bucket writes", Side::ROOT), None);
+            self.trouble(&self.subject("bucket writes", BucketIndex::ROOT), None);
         }
         Ok(asked)
     }
@@ -221,8 +221,9 @@ impl Node {
         let read = stream::iter(self.whole_parts(ino)).take_while(|_| ready(goes_on())).filter_map(
             |range| async {
                 // What is due goes first.
-                drop(self.flusher.lane(Side::ROOT).cycling.lock().await);
-                let room = self.flusher.buffers(Side::ROOT).take(range.end - range.start).await;
+                drop(self.flusher.queue(BucketIndex::ROOT).cycling.lock().await);
+                let room =
+                    self.flusher.buffers(BucketIndex::ROOT).take(range.end - range.start).await;
                 let sending = early.begin();
                 if !goes_on() {
                     return None;
@@ -235,14 +236,14 @@ impl Node {
         let sent = read.for_each_concurrent(EARLY_AT_ONCE, |((start, key, body), held)| {
             let failed = &failed;
             async move {
-                let put = Box::pin(self.insist(&key, || {
+                let put = Box::pin(self.call_until_answered(&key, || {
                     self.bucket().put(&key, body.clone(), Condition::Always, vec![])
                 }));
                 let sent = match select(put, Box::pin(self.until_unwanted(ino, start, &key))).await
                 {
                     Either::Left((sent, _)) => sent,
                     Either::Right(_) => {
-                        self.note_doubts([key.clone()]);
+                        self.note_unknown_outcomes([key.clone()]);
                         Err(BucketError::Unknown { what: format!("{key} is not wanted any more") })
                     }
                 };
@@ -265,18 +266,19 @@ impl Node {
 
     /// Parts that are not sent yet, of those near the end.
     fn whole_parts(&self, ino: Ino) -> Vec<Range<u64>> {
-        let lane = self.flusher.lane(Side::ROOT);
+        let queue = self.flusher.queue(BucketIndex::ROOT);
         let limits = self.bucket().capabilities();
         let size = self.replica.view().namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
         let part_bytes = self.part_bytes(size);
         // As long as they are of one length, whatever is still to come.
         let fits = part_bytes == self.part_bytes(0) && part_bytes <= limits.max_put_bytes;
         // Others than the root bucket take nothing but what is the volume's.
-        let copies =
-            limits.copies_remotely && lane.copies_parts.get() && self.side_of(ino) == Side::ROOT;
+        let copies = limits.copies_remotely
+            && queue.copies_parts.get()
+            && self.bucket_of(ino) == BucketIndex::ROOT;
         if !fits
             || !copies
-            || lane.buffers.limit_bytes() < EARLY_SHARE * part_bytes
+            || queue.buffers.limit_bytes() < EARLY_SHARE * part_bytes
             || !self.is_early_wanted(ino)
         {
             return vec![];
@@ -395,7 +397,7 @@ impl Node {
                         what,
                         "the bucket does not copy parts: nothing is sent early from now on"
                     );
-                    self.flusher.lane(Side::ROOT).copies_parts.set(false);
+                    self.flusher.queue(BucketIndex::ROOT).copies_parts.set(false);
                     return None;
                 }
                 error if error.is_silence() => {}
@@ -434,7 +436,7 @@ impl Node {
         let removed = stream::iter(waste.into_iter().map(Ok)).try_for_each_concurrent(
             PARTS_AT_ONCE,
             |key| async move {
-                match self.insist(&key, || self.bucket().delete(&key, None)).await {
+                match self.call_until_answered(&key, || self.bucket().delete(&key, None)).await {
                     Ok(()) | Err(BucketError::NotFound { .. }) => {
                         early.waste.borrow_mut().retain(|waste| *waste != key)
                     }
@@ -448,9 +450,9 @@ impl Node {
 
     /// The same before the volume is given back. What is left is the next node's to remove.
     pub(crate) async fn clear_early_at_last(&self) {
-        let Some(tenure) = &self.tenure else { return };
+        let Some(head_lease) = &self.head_lease else { return };
         let cleared = Box::pin(self.clear_early());
-        match select(cleared, self.ports.clock.sleep(tenure.term() / 3)).await {
+        match select(cleared, self.ports.clock.sleep(head_lease.term() / 3)).await {
             Either::Left((Ok(_), _)) => {}
             Either::Left((Err(_), _)) | Either::Right(_) => {
                 tracing::warn!(

@@ -6,23 +6,24 @@
 //! (`UploadBegun`), and nothing else is done to that key until its end is logged, so a
 //! crash at any point leaves a record from which the next start finds out what happened.
 
+mod cooldown;
 mod early;
 mod object;
+mod object_checksums;
 mod page;
 mod preserve;
 mod refused;
-mod rests;
-mod said;
 mod settle;
 mod transact;
 mod upload;
 
 use crate::Node;
 use crate::buckets::ask::Backoff;
-use crate::buckets::borders::Side;
-use crate::buckets::window::slow_upload;
+use crate::buckets::borders::BucketIndex;
+use crate::buckets::upload_window::slow_upload;
 use crate::data::buffers::Buffers;
 use crate::signal::Signal;
+use cooldown::FlushCooldowns;
 use early::Early;
 use ebb_core::backing::{DirtyWork, FlushStep};
 use ebb_core::extent::{Block, BlockRuns, touched_blocks};
@@ -34,13 +35,12 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream;
 use preserve::Preserved;
 use refused::RefusedWork;
-use rests::Rests;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
-use transact::{Doubts, FlushError};
+use transact::{FlushError, UnknownOutcomes};
 
 /// How often the queue of dirty files is looked at.
 const POLL: Duration = Duration::from_millis(200);
@@ -52,19 +52,19 @@ pub struct Flusher {
     /// Raised after each file, page and delete.
     pub progress: Signal,
     /// One for each bucket.
-    lanes: Vec<Lane>,
+    queues: Vec<BucketQueue>,
     refused: RefusedWork,
-    doubts: Doubts,
+    unknown_outcomes: UnknownOutcomes,
     early: Early,
-    pub(crate) rests: Rests,
+    pub(crate) cooldowns: FlushCooldowns,
     flushed: Cell<Flushed>,
     /// Of files that are being sent in parts: how many bytes the bucket has taken.
-    taken: RefCell<BTreeMap<Ino, u64>>,
+    uploaded_bytes: RefCell<BTreeMap<Ino, u64>>,
     /// Files that changed while they were sent, and up to where the bucket has what they were.
-    behind: RefCell<BTreeMap<Ino, Version>>,
+    superseded_at: RefCell<BTreeMap<Ino, Version>>,
     /// Blocks into which a write has failed: what they are is not what an upload under way has
     /// sent.
-    torn: RefCell<BlockRuns>,
+    failed_blocks: RefCell<BlockRuns>,
     /// Files that are being sent, as they were at these versions.
     sending: RefCell<BTreeMap<Ino, Version>>,
     /// Files that were sent, and the commands that say so.
@@ -72,7 +72,7 @@ pub struct Flusher {
 }
 
 /// The way to one bucket.
-struct Lane {
+struct BucketQueue {
     /// Somebody waits for room or for a flush: what is dirty is due at once.
     urgent: Cell<bool>,
     cycling: futures_util::lock::Mutex<()>,
@@ -98,7 +98,7 @@ struct Flushed {
 impl Flusher {
     /// For a volume over so many buckets.
     pub fn new(buckets: usize, buffer_bytes: u64) -> Flusher {
-        let lane = || Lane {
+        let queue = || BucketQueue {
             urgent: Cell::new(false),
             cycling: Default::default(),
             copies_parts: Cell::new(true),
@@ -108,15 +108,15 @@ impl Flusher {
             preserved: Preserved::default(),
             woken: Signal::default(),
             progress: Signal::default(),
-            lanes: (0..buckets).map(|_| lane()).collect(),
+            queues: (0..buckets).map(|_| queue()).collect(),
             refused: RefusedWork::default(),
-            doubts: Doubts::default(),
+            unknown_outcomes: UnknownOutcomes::default(),
             early: Early::default(),
-            rests: Rests::default(),
+            cooldowns: FlushCooldowns::default(),
             flushed: Cell::default(),
-            taken: RefCell::default(),
-            behind: RefCell::default(),
-            torn: RefCell::default(),
+            uploaded_bytes: RefCell::default(),
+            superseded_at: RefCell::default(),
+            failed_blocks: RefCell::default(),
             sending: RefCell::default(),
             sent: RefCell::default(),
         }
@@ -125,12 +125,14 @@ impl Flusher {
     /// A write of these bytes has failed, and may have changed some of them. The inode's latch is
     /// held exclusively.
     pub fn has_failed_at(&self, ino: Ino, bytes: Range<u64>) {
-        self.torn.borrow_mut().insert(ino, touched_blocks(bytes.start, bytes.end - bytes.start));
+        self.failed_blocks
+            .borrow_mut()
+            .insert(ino, touched_blocks(bytes.start, bytes.end - bytes.start));
     }
 
     /// An upload has ended, or the file is gone.
     pub fn forget_failed(&self, ino: Ino) {
-        self.torn.borrow_mut().remove(ino, 0..u64::MAX);
+        self.failed_blocks.borrow_mut().remove(ino, 0..u64::MAX);
     }
 
     /// The file is about to be sent as it is at this version. The inode's latch is held.
@@ -168,21 +170,21 @@ impl Flusher {
         self.early.is_sending()
     }
 
-    fn lane(&self, side: Side) -> &Lane {
-        &self.lanes[side.0]
+    fn queue(&self, bucket_index: BucketIndex) -> &BucketQueue {
+        &self.queues[bucket_index.0]
     }
 
-    pub(crate) fn buffers(&self, side: Side) -> &Buffers {
-        &self.lane(side).buffers
+    pub(crate) fn buffers(&self, bucket_index: BucketIndex) -> &Buffers {
+        &self.queue(bucket_index).buffers
     }
 
     /// Of a file that is being sent.
     pub fn sent_bytes_of(&self, ino: Ino) -> u64 {
-        self.taken.borrow().get(&ino).copied().unwrap_or_default()
+        self.uploaded_bytes.borrow().get(&ino).copied().unwrap_or_default()
     }
 
     pub fn sent_bytes(&self) -> u64 {
-        self.taken.borrow().values().sum()
+        self.uploaded_bytes.borrow().values().sum()
     }
 
     /// Files since the start, and what of others has been sent by now.
@@ -196,7 +198,7 @@ impl Flusher {
 
     /// Makes everything dirty due now.
     pub fn urge(&self) {
-        self.lanes.iter().for_each(|lane| lane.urgent.set(true));
+        self.queues.iter().for_each(|queue| queue.urgent.set(true));
         self.woken.raise();
     }
 
@@ -208,26 +210,26 @@ impl Flusher {
 
 /// What a cycle, or one piece of its work, has come to.
 #[derive(Clone, Copy, Default)]
-struct Round {
+struct CycleOutcome {
     /// It has brought something to an end.
-    done: bool,
+    progressed: bool,
     /// The bucket or the node's disk should be left alone for a while.
     failed: bool,
     /// Something was refused, or waits for something else.
-    left: bool,
+    blocked: bool,
 }
 
-impl std::ops::BitOrAssign for Round {
-    fn bitor_assign(&mut self, other: Round) {
-        self.done |= other.done;
+impl std::ops::BitOrAssign for CycleOutcome {
+    fn bitor_assign(&mut self, other: CycleOutcome) {
+        self.progressed |= other.progressed;
         self.failed |= other.failed;
-        self.left |= other.left;
+        self.blocked |= other.blocked;
     }
 }
 
 /// What the bucket has taken of a file, and how often it has begun to anew.
 #[derive(Default)]
-struct Taken {
+struct UploadProgress {
     bytes: u64,
     beginnings: u32,
 }
@@ -235,7 +237,7 @@ struct Taken {
 const MOST_BEGINNINGS: u32 = 4;
 
 /// What was not in the bucket when a flush began.
-struct Owed {
+struct FlushTarget {
     root: Ino,
     files: Vec<Ino>,
     keys: Vec<String>,
@@ -245,19 +247,19 @@ struct Owed {
 
 impl Node {
     /// Writes back what becomes dirty for one bucket until the node stops.
-    pub(crate) async fn flush_for_ever(self: Rc<Self>, side: Side) {
+    pub(crate) async fn flush_for_ever(self: Rc<Self>, bucket_index: BucketIndex) {
         let mut backoff = Backoff::default();
         while !self.is_stopping() {
             let woken = Box::pin(self.flusher.woken.wait());
-            if !self.is_due(side) {
+            if !self.is_due(bucket_index) {
                 select(woken, self.ports.clock.sleep(POLL)).await;
                 continue;
             }
-            let turn = self.flusher.lane(side).cycling.lock().await;
-            let ended = self.cycle(side, None).await;
+            let turn = self.flusher.queue(bucket_index).cycling.lock().await;
+            let ended = self.cycle(bucket_index, None).await;
             drop(turn);
             match ended {
-                Ok(round) if round.done => backoff = Backoff::default(),
+                Ok(outcome) if outcome.progressed => backoff = Backoff::default(),
                 // What is due waits for something else.
                 Ok(_) => self.ports.clock.sleep(POLL).await,
                 Err(()) => {
@@ -277,8 +279,8 @@ impl Node {
         let before = self.flusher.flushed.get();
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
-        let mut taken = BTreeMap::new();
-        let owed = self.owed_below(root);
+        let mut uploaded_bytes = BTreeMap::new();
+        let target = self.outstanding_below(root);
         // How many of its cycles wait for others, and what these had sent by then.
         let (waiting, mut sent) = (Rc::new(Cell::new(0)), self.flusher.sent());
         loop {
@@ -287,7 +289,7 @@ impl Node {
             if remaining == 0 {
                 break;
             }
-            let gets_on = self.sends_more_of(root, &mut taken);
+            let gets_on = self.sends_more_of(root, &mut uploaded_bytes);
             let others_get_on = waiting.get() > 0 && self.flusher.sent() != sent;
             sent = self.flusher.sent();
             if remaining < left || gets_on || others_get_on {
@@ -298,18 +300,19 @@ impl Node {
             }
             // Where nobody has changed anything since, what is left is the flush's own, and ends
             // with it.
-            let is_there = self.replica.view().version() > owed.version && !self.owes(&owed);
+            let is_there =
+                self.replica.view().version() > target.version && !self.is_outstanding(&target);
             self.flusher.refused.try_again();
             // In tasks of their own: a request that the bucket does not answer has to be seen
             // through, and whoever waits here does not have to.
-            let ended = self.sides_of_flush(root).map(|side| {
+            let ended = self.buckets_of_flush(root).map(|bucket_index| {
                 let (sender, ended) = oneshot::channel();
                 let (node, waiting) = (self.clone(), waiting.clone());
                 waiting.set(waiting.get() + 1);
                 self.ports.spawn.spawn(Box::pin(async move {
-                    let _turn = node.flusher.lane(side).cycling.lock().await;
+                    let _turn = node.flusher.queue(bucket_index).cycling.lock().await;
                     waiting.set(waiting.get() - 1);
-                    let (Ok(()) | Err(_)) = sender.send(node.cycle(side, Some(root)).await);
+                    let (Ok(()) | Err(_)) = sender.send(node.cycle(bucket_index, Some(root)).await);
                 }));
                 ended
             });
@@ -317,17 +320,17 @@ impl Node {
             let patience = deadline.saturating_sub(self.ports.clock.monotonic());
             match select(ended, self.ports.clock.sleep(patience)).await {
                 Either::Left((ended, _)) => {
-                    let failed = Round { failed: true, ..Round::default() };
-                    let mut round = Round::default();
+                    let failed = CycleOutcome { failed: true, ..CycleOutcome::default() };
+                    let mut outcome = CycleOutcome::default();
                     ended.into_iter().for_each(|ended| {
-                        round |= ended.ok().and_then(Result::ok).unwrap_or(failed)
+                        outcome |= ended.ok().and_then(Result::ok).unwrap_or(failed)
                     });
                     // The pages that tell of it are there as well, and what had to go for it is
                     // gone.
-                    if is_there && !round.failed && !round.left {
+                    if is_there && !outcome.failed && !outcome.blocked {
                         break;
                     }
-                    if !round.done {
+                    if !outcome.progressed {
                         self.ports.clock.sleep(POLL).await;
                     }
                 }
@@ -348,26 +351,26 @@ impl Node {
         files.collect()
     }
 
-    fn owed_below(&self, root: Ino) -> Owed {
+    fn outstanding_below(&self, root: Ino) -> FlushTarget {
         let (files, keys) = (self.dirty_files_below(root), self.keys_to_go(root));
-        Owed { root, files, keys, version: self.replica.view().version() }
+        FlushTarget { root, files, keys, version: self.replica.view().version() }
     }
 
-    fn owes(&self, owed: &Owed) -> bool {
-        let dirty = self.dirty_files_below(owed.root);
+    fn is_outstanding(&self, target: &FlushTarget) -> bool {
+        let dirty = self.dirty_files_below(target.root);
         let state = self.replica.view();
-        let (backing, behind) = (state.backing(), self.flusher.behind.borrow());
+        let (backing, superseded_at) = (state.backing(), self.flusher.superseded_at.borrow());
         let step = |ino| backing.flush_step(state.namespace(), ino);
         let is_there = |ino| {
-            behind.get(&ino).is_some_and(|version| *version >= owed.version)
+            superseded_at.get(&ino).is_some_and(|version| *version >= target.version)
                 && matches!(step(ino), FlushStep::Put { .. })
         };
         // What a directory has taken along moves in the course of a flush.
         let moves = dirty.iter().any(|ino| matches!(step(*ino), FlushStep::Move { .. }));
         let unwanted: BTreeSet<&str> = backing.unwanted().collect();
         moves
-            || owed.files.iter().any(|ino| backing.is_dirty(*ino) && !is_there(*ino))
-            || owed
+            || target.files.iter().any(|ino| backing.is_dirty(*ino) && !is_there(*ino))
+            || target
                 .keys
                 .iter()
                 .any(|key| backing.is_to_be_deleted(key) || unwanted.contains(&key[..]))
@@ -376,9 +379,9 @@ impl Node {
     /// The bucket has taken more of a file below an inode than when these numbers were written. One
     /// that begins again and again, as it does if it changes, counts no more: it may do so for
     /// ever.
-    fn sends_more_of(&self, root: Ino, before: &mut BTreeMap<Ino, Taken>) -> bool {
-        let taken = self.flusher.taken.borrow();
-        let below = taken.iter().filter(|(ino, _)| self.is_below(**ino, root));
+    fn sends_more_of(&self, root: Ino, before: &mut BTreeMap<Ino, UploadProgress>) -> bool {
+        let uploaded_bytes = self.flusher.uploaded_bytes.borrow();
+        let below = uploaded_bytes.iter().filter(|(ino, _)| self.is_below(**ino, root));
         below.fold(false, |more, (ino, bytes)| {
             let before = before.entry(*ino).or_default();
             before.beginnings += u32::from(*bytes < before.bytes);
@@ -406,10 +409,11 @@ impl Node {
 
     /// The buckets that have anything of what is below an inode: objects without a key of
     /// their own are in the root bucket.
-    fn sides_of_flush(&self, root: Ino) -> impl Iterator<Item = Side> + use<> {
-        let only = (root != Ino::ROOT).then(|| self.side_of(root));
-        self.sides()
-            .filter(move |side| only.is_none_or(|only| *side == only || *side == Side::ROOT))
+    fn buckets_of_flush(&self, root: Ino) -> impl Iterator<Item = BucketIndex> + use<> {
+        let only = (root != Ino::ROOT).then(|| self.bucket_of(root));
+        self.bucket_indexes().filter(move |bucket_index| {
+            only.is_none_or(|only| *bucket_index == only || *bucket_index == BucketIndex::ROOT)
+        })
     }
 
     /// Files and pages below an inode that the bucket does not have, and all deletes in its
@@ -422,36 +426,37 @@ impl Node {
     }
 
     fn keys_to_go(&self, root: Ino) -> Vec<String> {
-        let sides: Vec<Side> = self.sides_of_flush(root).collect();
+        let bucket_indexes: Vec<BucketIndex> = self.buckets_of_flush(root).collect();
         let state = self.replica.view();
         let gone = state
             .backing()
             .deletes()
             .map(|(key, _)| key)
             .chain(state.backing().unwanted().map(str::to_owned));
-        gone.filter(|key| sides.contains(&self.side_of_key(key))).collect()
+        gone.filter(|key| bucket_indexes.contains(&self.bucket_of_key(key))).collect()
     }
 
     /// Whether a cycle of one bucket would find anything to do.
-    fn is_due(&self, side: Side) -> bool {
-        self.is_any_due(side) && (self.members.is_empty() || self.is_work_of(side))
+    fn is_due(&self, bucket_index: BucketIndex) -> bool {
+        self.is_any_due(bucket_index) && (self.members.is_empty() || self.is_work_of(bucket_index))
     }
 
     /// Anything that is due belongs to this bucket. Looks no further than at what is due.
-    fn is_work_of(&self, side: Side) -> bool {
-        let urgent = self.flusher.lane(side).urgent.get();
+    fn is_work_of(&self, bucket_index: BucketIndex) -> bool {
+        let urgent = self.flusher.queue(bucket_index).urgent.get();
         let state = self.replica.view();
         let refused = &self.flusher.refused;
         let mut due =
             state.backing().dirty_inodes().take_while(|(since, _)| urgent || self.is_old(*since));
         let mut deletes = state.backing().deletes();
-        due.any(|(_, ino)| !refused.is_paused(&Work::Inode(ino)) && self.side_of(ino) == side)
-            || deletes.any(|(key, _)| {
-                !refused.is_paused(&Work::Key(key.clone())) && self.side_of_key(&key) == side
-            })
+        due.any(|(_, ino)| {
+            !refused.is_paused(&Work::Inode(ino)) && self.bucket_of(ino) == bucket_index
+        }) || deletes.any(|(key, _)| {
+            !refused.is_paused(&Work::Key(key.clone())) && self.bucket_of_key(&key) == bucket_index
+        })
     }
 
-    fn is_any_due(&self, side: Side) -> bool {
+    fn is_any_due(&self, bucket_index: BucketIndex) -> bool {
         let (oldest, deletes) = {
             let state = self.replica.view();
             let oldest = state.backing().dirty_inodes().next().map(|(since, _)| since);
@@ -464,7 +469,7 @@ impl Node {
         match oldest {
             None => deletes && !self.flusher.refused.is_any_paused(),
             Some(since) => {
-                self.flusher.lane(side).urgent.get()
+                self.flusher.queue(bucket_index).urgent.get()
                     || self.is_old(since) && !self.everything_paused()
             }
         }
@@ -498,77 +503,84 @@ impl Node {
 
     /// One round over what is due for one bucket: everything below `root`, or what is old enough.
     /// It is the turn of whoever asks for it.
-    async fn cycle(self: &Rc<Self>, side: Side, root: Option<Ino>) -> Result<Round, ()> {
+    async fn cycle(
+        self: &Rc<Self>,
+        bucket_index: BucketIndex,
+        root: Option<Ino>,
+    ) -> Result<CycleOutcome, ()> {
         if !self.may_flush() {
             return Err(());
         }
-        let all = root.is_some() || self.flusher.lane(side).urgent.take();
-        let mut round = Round::default();
+        let all = root.is_some() || self.flusher.queue(bucket_index).urgent.take();
+        let mut outcome = CycleOutcome::default();
         let now = self.ports.clock.monotonic();
-        self.flusher.rests.end(now);
+        self.flusher.cooldowns.end(now);
         self.flusher
-            .behind
+            .superseded_at
             .borrow_mut()
             .retain(|ino, _| self.replica.view().backing().is_dirty(*ino));
-        let files = self.due(side, root, all, |work| match work {
+        let files = self.due(bucket_index, root, all, |work| match work {
             DirtyWork::File(ino) => {
-                Some(ino).filter(|ino| all || !self.flusher.rests.has(*ino, now))
+                Some(ino).filter(|ino| all || !self.flusher.cooldowns.has(*ino, now))
             }
             DirtyWork::Page(_) => None,
         });
         let mut sent = stream::iter(files.into_iter().map(|ino| async move {
-            self.conclude(side, Work::Inode(ino), self.flush_file(ino).await)
+            self.conclude(bucket_index, Work::Inode(ino), self.flush_file(ino).await)
         }))
         .buffer_unordered(self.options.flush_parallel);
         while let Some(ended) = sent.next().await {
             // Of files whoever waits knows himself which he waits for.
-            round |= Round { left: false, ..ended };
+            outcome |= CycleOutcome { blocked: false, ..ended };
         }
         self.move_renamed().await;
         let now = self.ports.clock.monotonic();
-        let pages = self.due(side, root, all, |work| match work {
+        let pages = self.due(bucket_index, root, all, |work| match work {
             DirtyWork::Page(dir) => {
-                Some(dir).filter(|dir| root.is_some() || !self.flusher.rests.has(*dir, now))
+                Some(dir).filter(|dir| root.is_some() || !self.flusher.cooldowns.has(*dir, now))
             }
             DirtyWork::File(_) => None,
         });
         let mut sent = stream::iter(pages.into_iter().map(|dir| async move {
-            self.conclude(side, Work::Inode(dir), self.flush_page(dir).await)
+            self.conclude(bucket_index, Work::Inode(dir), self.flush_page(dir).await)
         }))
         .buffer_unordered(self.options.flush_parallel);
         while let Some(ended) = sent.next().await {
-            round |= ended;
+            outcome |= ended;
         }
         let mut tried = BTreeSet::new();
         loop {
-            let deletes = self.deletes_due(side, &tried);
+            let deletes = self.deletes_due(bucket_index, &tried);
             if deletes.is_empty() {
                 break;
             }
             tried.extend(deletes.iter().map(|(key, _)| key.clone()));
             let mut sent = stream::iter(deletes.into_iter().map(|(key, etag)| async move {
                 let ended = self.delete(&key, etag.as_ref()).await;
-                self.conclude(side, Work::Key(key), ended)
+                self.conclude(bucket_index, Work::Key(key), ended)
             }))
             .buffer_unordered(self.options.flush_parallel);
             while let Some(ended) = sent.next().await {
-                round |= ended;
+                outcome |= ended;
             }
         }
-        if round.failed {
+        if outcome.failed {
             return Err(());
         }
-        self.trouble(&self.subject("bucket writes", side), None);
-        Ok(round)
+        self.trouble(&self.subject("bucket writes", bucket_index), None);
+        Ok(outcome)
     }
 
     /// What is to be deleted that was not `tried`: directories come behind what is below them.
-    fn deletes_due(&self, side: Side, tried: &BTreeSet<String>) -> Vec<(String, Option<ETag>)> {
+    fn deletes_due(
+        &self,
+        bucket_index: BucketIndex,
+        tried: &BTreeSet<String>,
+    ) -> Vec<(String, Option<ETag>)> {
         let state = self.replica.view();
-        let due = state
-            .backing()
-            .deletes()
-            .filter(|(key, _)| self.side_of_key(key) == side && !state.backing().awaits_head(key));
+        let due = state.backing().deletes().filter(|(key, _)| {
+            self.bucket_of_key(key) == bucket_index && !state.backing().awaits_head(key)
+        });
         let due = due.filter(|(key, _)| {
             !tried.contains(key) && !self.flusher.refused.is_paused(&Work::Key(key.clone()))
         });
@@ -580,7 +592,7 @@ impl Node {
 
     fn due(
         &self,
-        side: Side,
+        bucket_index: BucketIndex,
         root: Option<Ino>,
         all: bool,
         pick: impl Fn(DirtyWork) -> Option<Ino>,
@@ -594,16 +606,21 @@ impl Node {
         let due = candidates
             .into_iter()
             .filter(|(_, ino)| root.is_none_or(|root| self.is_below(*ino, root)));
-        let due = due.filter(|(_, ino)| self.side_of(*ino) == side);
+        let due = due.filter(|(_, ino)| self.bucket_of(*ino) == bucket_index);
         due.map(|(_, ino)| ino).collect()
     }
 
     /// Takes note of how one piece of work ended.
-    fn conclude(&self, side: Side, work: Work, ended: Result<(), FlushError>) -> Round {
+    fn conclude(
+        &self,
+        bucket_index: BucketIndex,
+        work: Work,
+        ended: Result<(), FlushError>,
+    ) -> CycleOutcome {
         self.flusher.progress.raise();
         let what = match &work {
             Work::Inode(ino) => {
-                self.flusher.taken.borrow_mut().remove(ino);
+                self.flusher.uploaded_bytes.borrow_mut().remove(ino);
                 self.name_of(*ino)
             }
             Work::Key(key) => key.clone(),
@@ -611,18 +628,20 @@ impl Node {
         match ended {
             Ok(()) => {
                 self.flusher.refused.done(&work);
-                Round { done: true, ..Round::default() }
+                CycleOutcome { progressed: true, ..CycleOutcome::default() }
             }
-            Err(FlushError::Later) => Round { left: true, ..Round::default() },
+            Err(FlushError::Later) => CycleOutcome { blocked: true, ..CycleOutcome::default() },
             Err(FlushError::Node(error)) => {
                 tracing::warn!(what, %error, "could not be written to the bucket");
-                Round { failed: true, ..Round::default() }
+                CycleOutcome { failed: true, ..CycleOutcome::default() }
             }
             Err(FlushError::Bucket(error)) if error.is_silence() => {
-                let what =
-                    format!("{} does not take what is written: {error}", self.describe(side));
-                self.trouble(&self.subject("bucket writes", side), Some(what));
-                Round { failed: true, ..Round::default() }
+                let what = format!(
+                    "{} does not take what is written: {error}",
+                    self.describe(bucket_index)
+                );
+                self.trouble(&self.subject("bucket writes", bucket_index), Some(what));
+                CycleOutcome { failed: true, ..CycleOutcome::default() }
             }
             Err(FlushError::Bucket(error)) => {
                 let what = format!("{what} cannot be written to the bucket: {error}");
@@ -632,7 +651,7 @@ impl Node {
                     self.ports.clock.monotonic(),
                     self.ports.clock.wall(),
                 );
-                Round { left: true, ..Round::default() }
+                CycleOutcome { blocked: true, ..CycleOutcome::default() }
             }
         }
     }

@@ -85,7 +85,7 @@ impl Node {
         (from, to, etag): (&str, &str, &ETag),
         planned: impl FnOnce(&Partition) -> bool,
     ) -> Result<(), FlushError> {
-        self.begin(ino, to, planned).await?;
+        self.log_upload_begun(ino, to, planned).await?;
         // An earlier copy of the same may stand there.
         let moved = match self.keep_other(to, Some(etag)).await {
             Ok(there) => self.copy_object((from, etag), to, there).await,
@@ -93,7 +93,8 @@ impl Node {
         };
         match moved {
             Ok(etag) => {
-                self.end(BackingCommand::Moved { ino, key: to.into(), etag: etag.0 }).await?;
+                self.log_upload_ended(BackingCommand::Moved { ino, key: to.into(), etag: etag.0 })
+                    .await?;
                 self.is_sound(to, &(0..u64::MAX));
                 self.flusher.count(0);
                 Ok(())
@@ -101,7 +102,7 @@ impl Node {
             // Only a node that stops leaves it at that: the next start finds out.
             Err(error @ BucketError::Unknown { .. }) => Err(error.into()),
             Err(error) => {
-                self.give_up(ino).await?;
+                self.log_upload_aborted(ino).await?;
                 if matches!(error, BucketError::Precondition { .. } | BucketError::NotFound { .. })
                 {
                     self.object_changed(ino, from, etag, error.clone()).await?;
@@ -115,15 +116,15 @@ impl Node {
         self.await_late_effects(key)?;
         // Or a power cut could bring back a name whose object is gone.
         self.force_log().await?;
-        match self.insist(key, || self.bucket().delete(key, etag)).await {
+        match self.call_until_answered(key, || self.bucket().delete(key, etag)).await {
             Ok(()) | Err(BucketError::NotFound { .. }) => {
-                self.gone.note(key, self.ports.clock.monotonic())
+                self.recent_deletes.note(key, self.ports.clock.monotonic())
             }
             // Somebody else has put something there since: it is theirs.
             Err(BucketError::Precondition { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        self.end(BackingCommand::Deleted { key: key.into() }).await?;
+        self.log_upload_ended(BackingCommand::Deleted { key: key.into() }).await?;
         self.is_sound(key, &(0..u64::MAX));
         Ok(())
     }
@@ -134,9 +135,11 @@ impl Node {
         to: &str,
         guard: Condition,
     ) -> Result<ETag, BucketError> {
-        let (doubt, guard) = (Cell::new(false), self.bucket().capabilities().guard(guard));
+        let (is_unknown, guard) = (Cell::new(false), self.bucket().capabilities().guard(guard));
         let heard = self
-            .ask_until_clear(to, &doubt, || self.bucket().copy(from, to, Some(etag), guard.clone()))
+            .ask_until_clear(to, &is_unknown, || {
+                self.bucket().copy(from, to, Some(etag), guard.clone())
+            })
             .await;
         let (leaves_upload, heard) = match heard {
             Err(BucketError::Unended { why }) => (true, Err(*why)),
@@ -144,8 +147,8 @@ impl Node {
         };
         match heard {
             Err(error @ BucketError::Unknown { .. }) => return Err(error),
-            heard if doubt.get() => return self.seen_copy((from, etag), to, heard).await,
-            _ if leaves_upload => self.abort_unheard(to, None).await?,
+            heard if is_unknown.get() => return self.seen_copy((from, etag), to, heard).await,
+            _ if leaves_upload => self.abort_unanswered(to, None).await?,
             _ => {}
         }
         heard
@@ -159,9 +162,9 @@ impl Node {
         to: &str,
         heard: Result<ETag, BucketError>,
     ) -> Result<ETag, BucketError> {
-        self.outlast_doubts(to).await;
+        self.outlast_unknown_outcomes(to).await;
         // What is large is copied in parts.
-        self.abort_unheard(to, None).await?;
+        self.abort_unanswered(to, None).await?;
         let is_made = async |there: &ObjectMeta| match self.bucket().head(from).await {
             _ if there.etag == *etag => Ok(true),
             Ok(source) if source.etag == *etag => self.is_copy((from, &source), (to, there)).await,
@@ -245,7 +248,7 @@ impl Node {
                 &keys::conflict_key(key, ebb_format::crc32c(found.etag.0.as_bytes()), number);
             if let Some(there) = self.there(aside).await? {
                 if self.is_copy((key, found), (aside, &there)).await? {
-                    return self.abort_unheard(aside, None).await;
+                    return self.abort_unanswered(aside, None).await;
                 }
                 // Of another conflict, or others have changed it.
                 continue;
@@ -256,7 +259,7 @@ impl Node {
                 "somebody else has written the object: their version is kept beside"
             );
             // A run of before may have begun to copy it in parts.
-            self.abort_unheard(aside, None).await?;
+            self.abort_unanswered(aside, None).await?;
             return self.copy_object((key, &found.etag), aside, Condition::Absent).await.map(drop);
         }
         Err(BucketError::Unavailable {

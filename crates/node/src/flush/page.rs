@@ -53,21 +53,23 @@ impl Node {
         // The marker of a directory of that name that was removed before.
         marker.as_deref().map_or(Ok(()), |marker| self.await_late_effects(marker))?;
         let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
-        self.begin(dir, &key, |state| state.backing().page_step(state.namespace(), dir) == step)
-            .await?;
+        self.log_upload_begun(dir, &key, |state| {
+            state.backing().page_step(state.namespace(), dir) == step
+        })
+        .await?;
         let written = self.put_page(dir, &key, marker.as_deref(), old.as_ref()).await;
         // What is loaded from now on is read anew: the page says more than it did.
         self.pages.forget(dir);
         match written {
             Ok(told) => {
                 for command in told {
-                    self.end(command).await?;
+                    self.log_upload_ended(command).await?;
                 }
                 Ok(())
             }
             Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
             Err(error) => {
-                self.give_up(dir).await?;
+                self.log_upload_aborted(dir).await?;
                 match (error, marker) {
                     (FlushError::Bucket(nested @ BucketError::Nested { .. }), Some(marker)) => {
                         self.make_way(dir, &marker, nested).await
@@ -151,7 +153,9 @@ impl Node {
             }
         };
         let now = self.ports.clock.monotonic();
-        self.flusher.rests.begin(dir, now + self.options.flush_interval.max((now - began) * REST));
+        self.flusher
+            .cooldowns
+            .begin(dir, now + self.options.flush_interval.max((now - began) * REST));
         let ETag(etag) = etag;
         if head.pieces.is_empty() {
             return Ok(vec![BackingCommand::PageWritten { dir, version, etag }]);
@@ -168,7 +172,9 @@ impl Node {
             return Ok(());
         }
         match self
-            .insist(marker, || self.bucket().put(marker, Bytes::new(), guard.clone(), Vec::new()))
+            .call_until_answered(marker, || {
+                self.bucket().put(marker, Bytes::new(), guard.clone(), Vec::new())
+            })
             .await
         {
             Ok(_) | Err(BucketError::Precondition { .. }) => Ok(()),
@@ -188,7 +194,7 @@ impl Node {
         let puts = pieces.into_iter().map(|(id, body)| async move {
             let key = piece_key(dir, id);
             // Nobody else writes there, and a repetition writes the same.
-            self.insist(&key, || {
+            self.call_until_answered(&key, || {
                 self.bucket().put(&key, body.clone(), Condition::Always, Vec::new())
             })
             .await
@@ -222,16 +228,16 @@ impl Node {
                 .bucket()
                 .capabilities()
                 .guard(there.map_or(Condition::Absent, Condition::Match));
-            let doubt = Cell::new(false);
+            let is_unknown = Cell::new(false);
             match self
-                .ask_until_clear(key, &doubt, || {
+                .ask_until_clear(key, &is_unknown, || {
                     self.bucket().put(key, body.clone(), guard.clone(), Vec::new())
                 })
                 .await
             {
                 // An attempt whose answer was lost may come late, and make the page anew.
-                Ok(_) if guard == Condition::Always && doubt.get() => {
-                    self.outlast_doubts(key).await;
+                Ok(_) if guard == Condition::Always && is_unknown.get() => {
+                    self.outlast_unknown_outcomes(key).await;
                     return Ok(self.persist(key, || self.bucket().head(key)).await?.etag);
                 }
                 Err(what @ (BucketError::Precondition { .. } | BucketError::NotFound { .. }))

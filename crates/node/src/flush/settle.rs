@@ -26,8 +26,10 @@ impl Node {
         for (ino, begun) in under_way {
             let aborted = match begun.upload.clone().map(UploadId) {
                 Some(upload) => {
-                    self.insist(&begun.key, || self.bucket().upload_abort(&begun.key, &upload))
-                        .await
+                    self.call_until_answered(&begun.key, || {
+                        self.bucket().upload_abort(&begun.key, &upload)
+                    })
+                    .await
                 }
                 None => Ok(()),
             };
@@ -49,7 +51,7 @@ impl Node {
             if end.is_none() {
                 late.push((ino, begun.key));
             }
-            self.log_end(end.unwrap_or(BackingCommand::UploadLate { ino })).await?;
+            self.try_log_upload_ended(end.unwrap_or(BackingCommand::UploadLate { ino })).await?;
         }
         if !late.is_empty() {
             // Before anybody reads what is here.
@@ -71,7 +73,7 @@ impl Node {
         let Some(begun) = self.replica.view().backing().upload(ino).cloned() else { return };
         let ended = match begun.upload.clone().map(UploadId) {
             Some(upload) => self.abort(key, &upload).await,
-            None => self.abort_unheard(key, None).await,
+            None => self.abort_unanswered(key, None).await,
         };
         if ended.is_err() {
             return;
@@ -80,8 +82,9 @@ impl Node {
             match self.end_to_be_seen(ino, &begun).await {
                 Ok(end) => {
                     // Never sent, or somebody else's: what is dirty is sent again.
-                    let ended =
-                        self.end(end.unwrap_or(BackingCommand::UploadAborted { ino })).await;
+                    let ended = self
+                        .log_upload_ended(end.unwrap_or(BackingCommand::UploadAborted { ino }))
+                        .await;
                     if let Err(error) = ended {
                         tracing::error!(key, %error, "what became of an upload of before could not \
                             be logged");
@@ -92,7 +95,10 @@ impl Node {
                     let what = format!(
                         "it cannot be seen what became of {key} when the node last stopped: {error}"
                     );
-                    self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
+                    self.trouble(
+                        &self.subject("bucket writes", self.bucket_of_key(key)),
+                        Some(what),
+                    );
                     backoff.wait(&self.ports, None).await;
                 }
             }

@@ -3,7 +3,7 @@
 
 use crate::Node;
 use crate::buckets::ask::Backoff;
-use crate::buckets::head::{LATE_EFFECT, Tenure};
+use crate::buckets::head::{HeadLease, LATE_EFFECT};
 use crate::buckets::side_by_side::Member;
 use crate::flush::POLL;
 use ebb_core::partition::Partition;
@@ -17,11 +17,11 @@ use std::time::Duration;
 
 /// Keys of which it was given up to wait for an answer, and until when that may have effects.
 #[derive(Default)]
-pub struct Doubts {
+pub struct UnknownOutcomes {
     until: RefCell<BTreeMap<String, Duration>>,
 }
 
-impl Doubts {
+impl UnknownOutcomes {
     fn add(&self, keys: impl IntoIterator<Item = String>, now: Duration) {
         let mut until = self.until.borrow_mut();
         until.retain(|_, until| *until > now);
@@ -62,13 +62,13 @@ impl From<RpcError> for FlushError {
 impl Node {
     /// The bucket is this node's to write.
     pub(super) fn may_write(&self) -> bool {
-        match &self.tenure {
-            Some(tenure) if tenure.holds() => {
-                self.trouble("tenure", None);
+        match &self.head_lease {
+            Some(head_lease) if head_lease.holds() => {
+                self.trouble("head lease", None);
                 true
             }
-            Some(tenure) => {
-                let what = match tenure.lost_to() {
+            Some(head_lease) => {
+                let what = match head_lease.lost_to() {
                     Some(owner) => format!(
                         "the volume was taken over by {owner}: nothing more is \
                         written to the bucket from here"
@@ -79,7 +79,7 @@ impl Node {
                             .into()
                     }
                 };
-                self.trouble("tenure", Some(what));
+                self.trouble("head lease", Some(what));
                 false
             }
             None => false,
@@ -89,7 +89,7 @@ impl Node {
     /// Logs that `key` is about to be written for `ino`, unless it is no longer the one to
     /// write. That and everything before it is forced: the bucket is never ahead of what a
     /// power cut would leave here.
-    pub(crate) async fn begin(
+    pub(crate) async fn log_upload_begun(
         &self,
         ino: Ino,
         key: &str,
@@ -115,9 +115,9 @@ impl Node {
         if !stands {
             return Err(FlushError::Later);
         }
-        self.follow(begun?.1, None).await?;
+        self.perform_effects(begun?.1, None).await?;
         if let Err(error) = self.force_log().await {
-            self.give_up(ino).await?;
+            self.log_upload_aborted(ino).await?;
             return Err(error.into());
         }
         Ok(())
@@ -131,48 +131,53 @@ impl Node {
 
     /// An earlier request could still undo what would be done to the key now.
     pub(super) fn await_late_effects(&self, key: &str) -> Result<(), FlushError> {
-        let until = self.flusher.doubts.until(key).max(self.late_until());
+        let until = self.flusher.unknown_outcomes.until(key).max(self.late_until());
         if self.ports.clock.monotonic() < until { Err(FlushError::Later) } else { Ok(()) }
     }
 
     /// When all is over that a run before this one may have asked for.
     pub(super) fn late_until(&self) -> Duration {
-        self.tenures().map(|tenure| tenure.late_until()).max().unwrap_or_default()
+        self.head_leases().map(|head_lease| head_lease.late_until()).max().unwrap_or_default()
     }
 
     /// Waits until nothing that was asked for can take effect any more, and keeps the volume
     /// meanwhile.
     pub(crate) async fn outlast_late_effects(&self) {
-        let until = self.flusher.doubts.last().max(self.late_until());
-        join_all(self.tenures().map(|tenure| tenure.keep_until(until))).await;
+        let until = self.flusher.unknown_outcomes.last().max(self.late_until());
+        join_all(self.head_leases().map(|head_lease| head_lease.keep_until(until))).await;
     }
 
-    fn tenures(&self) -> impl Iterator<Item = &Rc<Tenure>> {
-        self.tenure.iter().chain(self.members.iter().filter_map(Member::tenure))
+    fn head_leases(&self) -> impl Iterator<Item = &Rc<HeadLease>> {
+        self.head_lease.iter().chain(self.members.iter().filter_map(Member::head_lease))
     }
 
     /// Waits until no earlier request can do anything to the key any more.
-    pub(super) async fn outlast_doubts(&self, key: &str) {
+    pub(super) async fn outlast_unknown_outcomes(&self, key: &str) {
         self.ports
             .clock
-            .sleep(self.flusher.doubts.until(key).saturating_sub(self.ports.clock.monotonic()))
+            .sleep(
+                self.flusher
+                    .unknown_outcomes
+                    .until(key)
+                    .saturating_sub(self.ports.clock.monotonic()),
+            )
             .await;
     }
 
-    pub(super) fn note_doubts(&self, keys: impl IntoIterator<Item = String>) {
-        self.flusher.doubts.add(keys, self.ports.clock.monotonic());
+    pub(super) fn note_unknown_outcomes(&self, keys: impl IntoIterator<Item = String>) {
+        self.flusher.unknown_outcomes.add(keys, self.ports.clock.monotonic());
     }
 
-    pub(crate) async fn give_up(&self, ino: Ino) -> Result<(), RpcError> {
-        self.end(BackingCommand::UploadAborted { ino }).await
+    pub(crate) async fn log_upload_aborted(&self, ino: Ino) -> Result<(), RpcError> {
+        self.log_upload_ended(BackingCommand::UploadAborted { ino }).await
     }
 
     /// Logs how a write to the bucket has ended. What has begun must end, or nothing is done
     /// to its key any more: while the node's disk is full, the end waits.
-    pub(crate) async fn end(&self, end: BackingCommand) -> Result<(), RpcError> {
+    pub(crate) async fn log_upload_ended(&self, end: BackingCommand) -> Result<(), RpcError> {
         let mut backoff = Backoff::default();
         loop {
-            match self.log_end(end.clone()).await {
+            match self.try_log_upload_ended(end.clone()).await {
                 Err(RpcError::Refused(FsError::NoSpace)) if !self.is_stopping() => {
                     self.trouble("space", Some("the node's disk is full".into()));
                     backoff.wait(&self.ports, None).await;
@@ -182,7 +187,7 @@ impl Node {
         }
     }
 
-    pub(super) async fn log_end(&self, end: BackingCommand) -> Result<(), RpcError> {
+    pub(super) async fn try_log_upload_ended(&self, end: BackingCommand) -> Result<(), RpcError> {
         let sent = match &end {
             BackingCommand::Uploaded { ino, .. } => Some(*ino),
             _ => None,
@@ -191,13 +196,13 @@ impl Node {
         if let Some(ino) = sent {
             self.flusher.note_sent(ino, index, self.replica.log().durable());
         }
-        self.follow(applied, None).await
+        self.perform_effects(applied, None).await
     }
 
     /// Repeats a request for as long as nobody knows whether it was carried out, which ends
     /// with an answer or with the node. What is repeated is guarded by its condition, or
     /// changes nothing when it is done twice.
-    pub(crate) async fn insist<'a, T>(
+    pub(crate) async fn call_until_answered<'a, T>(
         &'a self,
         key: &str,
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
@@ -207,7 +212,7 @@ impl Node {
 
     /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever
     /// complete them.
-    pub(super) async fn abort_unheard(
+    pub(super) async fn abort_unanswered(
         &self,
         key: &str,
         heard: Option<&UploadId>,
@@ -260,8 +265,8 @@ impl Node {
     /// time. An error says that it stops.
     async fn await_renewal(&self, key: &str) -> Result<(), BucketError> {
         let now = self.ports.clock.monotonic();
-        let Some(tenure) = self.tenure_of(self.side_of_key(key)) else { return Ok(()) };
-        while tenure.renewed() <= now {
+        let Some(head_lease) = self.head_lease_of(self.bucket_of_key(key)) else { return Ok(()) };
+        while head_lease.renewed() <= now {
             if self.is_stopping() {
                 return Err(BucketError::Unknown {
                     what: format!("{key} is left to the next start"),
@@ -282,12 +287,12 @@ impl Node {
         self.ask_until_clear(key, &Cell::new(true), ask).await
     }
 
-    /// `doubt`: a request may have been carried out without an answer. An error that says
+    /// `is_unknown`: a request may have been carried out without an answer. An error that says
     /// that nothing was done then speaks only of the last one.
     pub(crate) async fn ask_until_clear<'a, T>(
         &'a self,
         key: &str,
-        doubt: &Cell<bool>,
+        is_unknown: &Cell<bool>,
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
         let mut backoff = Backoff::default();
@@ -303,18 +308,18 @@ impl Node {
             self.heard(key, &asked);
             let (what, retry_after) = match asked {
                 Err(BucketError::Unknown { what }) => {
-                    doubt.set(true);
+                    is_unknown.set(true);
                     outlasted = false;
-                    self.note_doubts([key.to_owned()]);
+                    self.note_unknown_outcomes([key.to_owned()]);
                     (what, None)
                 }
-                Err(BucketError::Unavailable { what, retry_after }) if doubt.get() => {
+                Err(BucketError::Unavailable { what, retry_after }) if is_unknown.get() => {
                     (what, retry_after)
                 }
-                Err(BucketError::Forbidden { what }) if doubt.get() => (what, None),
+                Err(BucketError::Forbidden { what }) if is_unknown.get() => (what, None),
                 // What was in the way of this one may be gone before an earlier one comes.
-                Err(BucketError::Nested { .. }) if doubt.get() && !outlasted => {
-                    self.outlast_doubts(key).await;
+                Err(BucketError::Nested { .. }) if is_unknown.get() && !outlasted => {
+                    self.outlast_unknown_outcomes(key).await;
                     outlasted = true;
                     continue;
                 }
@@ -323,7 +328,7 @@ impl Node {
             if self.is_stopping() || self.lost_to().is_some() {
                 return Err(BucketError::Unknown { what });
             }
-            self.trouble(&self.subject("bucket writes", self.side_of_key(key)), Some(what));
+            self.trouble(&self.subject("bucket writes", self.bucket_of_key(key)), Some(what));
             backoff.wait(&self.ports, retry_after).await;
         }
     }

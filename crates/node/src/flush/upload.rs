@@ -1,10 +1,10 @@
 //! Sending the content of a file: one request below a chunk (O-77), parts above (O-75).
 
+use super::object_checksums::{ChecksumMismatch, ObjectChecksums, UploadVerifier};
 use super::preserve::Kept;
-use super::said::{Proof, Said, Untrue};
 use super::transact::FlushError;
 use crate::buckets::ask::Backoff;
-use crate::buckets::borders::Side;
+use crate::buckets::borders::BucketIndex;
 use crate::data::buffers::Room;
 use crate::latches::Mode;
 use crate::{Node, Planted};
@@ -52,7 +52,7 @@ enum Attempt {
     /// Nothing was sent: it is not any more what the object says.
     Outdated,
     /// Something of what was to be sent is not what the object says.
-    Untrue(Range<u64>),
+    ChecksumMismatch(Range<u64>),
 }
 
 /// How a guarded write is known to have been done.
@@ -102,8 +102,10 @@ impl Node {
             key: key.into(),
             replaces: replaces.as_ref().map(|etag| etag.0.clone()),
         };
-        self.begin(ino, key, |state| state.backing().flush_step(state.namespace(), ino) == step)
-            .await?;
+        self.log_upload_begun(ino, key, |state| {
+            state.backing().flush_step(state.namespace(), ino) == step
+        })
+        .await?;
         let sent = if size < CHUNK_BYTES && size <= limits.max_put_bytes {
             self.put_whole(ino, key, replaces).await
         } else {
@@ -115,7 +117,7 @@ impl Node {
                     version = self.replica.view().version();
                 }
                 self.sum_sent(ino, len_bytes, version).await;
-                self.end(BackingCommand::Uploaded {
+                self.log_upload_ended(BackingCommand::Uploaded {
                     ino,
                     key: key.into(),
                     etag: etag.0,
@@ -129,13 +131,13 @@ impl Node {
                 self.flusher.early.forget(ino, len_bytes);
                 self.flusher.count(len_bytes);
                 self.is_sound(key, &(0..u64::MAX));
-                self.rest(ino, began, version);
+                self.start_cooldown(ino, began, version);
                 Ok(())
             }
             // Only a node that stops leaves it at that: the next start finds out.
             Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
             Err(error) => {
-                self.give_up(ino).await?;
+                self.log_upload_aborted(ino).await?;
                 self.flusher.has_ended(ino);
                 // Where what the file has not fetched yet is another's by now, the next cycle
                 // sends what the file is then.
@@ -154,15 +156,15 @@ impl Node {
 
     /// What has changed while it was sent is not sent again at once, or who appends to a large file
     /// all the time would have all of it sent all the time.
-    fn rest(&self, ino: Ino, began: Duration, version: Version) {
+    fn start_cooldown(&self, ino: Ino, began: Duration, version: Version) {
         let is_changed = {
             let state = self.replica.view();
             matches!(state.backing().flush_step(state.namespace(), ino), FlushStep::Put { .. })
         };
         if is_changed {
             let now = self.ports.clock.monotonic();
-            self.flusher.rests.begin(ino, now + (now - began));
-            self.flusher.behind.borrow_mut().insert(ino, version);
+            self.flusher.cooldowns.begin(ino, now + (now - began));
+            self.flusher.superseded_at.borrow_mut().insert(ino, version);
         }
     }
 
@@ -175,7 +177,7 @@ impl Node {
         // Of a file that is appended to there is more by the time that it is read.
         let size = self.content(ino)?.size_bytes;
         let most = (size + size / 4 + SLACK_BYTES).min(CHUNK_BYTES - 1);
-        let _room = self.flusher.buffers(self.side_of_key(key)).take(most).await;
+        let _room = self.flusher.buffers(self.bucket_of_key(key)).take(most).await;
         let (content, body) = {
             let _guard = self.latches.hold(ino, Mode::Shared).await;
             let mut content = self.content(ino)?;
@@ -208,25 +210,25 @@ impl Node {
             // key are looked for.
             let mut content = self.content(ino)?;
             // Of a file that is written to all the time it says less and less.
-            let said = match outdated {
-                0 => self.all_to_be_said(ino, content.size_bytes).await?,
-                1 => self.to_be_said(ino, content.size_bytes).await,
+            let checksums = match outdated {
+                0 => self.compute_checksums(ino, content.size_bytes).await?,
+                1 => self.known_checksums(ino, content.size_bytes).await,
                 _ => None,
             };
-            if let Some(Said { sums, .. }) = &said {
+            if let Some(ObjectChecksums { sums, .. }) = &checksums {
                 content.say(sums);
             }
             let tags = content.tags;
             if broken > 0 || outdated > 0 || untrue {
                 self.note_upload(ino, key, None).await?;
             }
-            let doubt = Cell::new(false);
+            let is_unknown = Cell::new(false);
             let begun = self
-                .ask_until_clear(key, &doubt, || self.bucket().upload_begin(key, tags.clone()))
+                .ask_until_clear(key, &is_unknown, || self.bucket().upload_begin(key, tags.clone()))
                 .await;
-            if doubt.get() && !matches!(begun, Err(BucketError::Unknown { .. })) {
-                self.outlast_doubts(key).await;
-                self.abort_unheard(key, begun.as_ref().ok()).await?;
+            if is_unknown.get() && !matches!(begun, Err(BucketError::Unknown { .. })) {
+                self.outlast_unknown_outcomes(key).await;
+                self.abort_unanswered(key, begun.as_ref().ok()).await?;
             }
             let upload = begun?;
             match self
@@ -235,7 +237,7 @@ impl Node {
                     key,
                     &replaces,
                     &upload,
-                    (tags, said),
+                    (tags, checksums),
                     broken >= ATTEMPTS_WITHOUT_WAITING,
                 )
                 .await
@@ -243,8 +245,8 @@ impl Node {
                 Ok(Attempt::Whole(content, etag)) => return Ok((content, etag)),
                 Ok(Attempt::Broken) => broken += 1,
                 Ok(Attempt::Outdated) => outdated += 1,
-                Ok(Attempt::Untrue(_)) if !untrue => untrue = true,
-                Ok(Attempt::Untrue(span)) => {
+                Ok(Attempt::ChecksumMismatch(_)) if !untrue => untrue = true,
+                Ok(Attempt::ChecksumMismatch(span)) => {
                     self.abort(key, &upload).await?;
                     let what = format!(
                         "bytes {} to {} of what is to be {key} are not what was written",
@@ -282,7 +284,7 @@ impl Node {
         key: &str,
         replaces: &Option<ETag>,
         upload: &UploadId,
-        (tags, said): (ObjectTags, Option<Said>),
+        (tags, checksums): (ObjectTags, Option<ObjectChecksums>),
         waits: bool,
     ) -> Result<Attempt, FlushError> {
         self.note_upload(ino, key, Some(upload)).await?;
@@ -292,23 +294,25 @@ impl Node {
         if content.size_bytes == 0 {
             return Err(FlushError::Later);
         }
-        let said = match said.map(|said| self.said_still(ino, content.size_bytes, said)) {
+        let checksums = match checksums
+            .map(|checksums| self.revalidated_checksums(ino, content.size_bytes, checksums))
+        {
             Some(None) => return Ok(Attempt::Outdated),
-            said => said.flatten(),
+            checksums => checksums.flatten(),
         };
         self.flusher.sends(ino, content.version);
-        self.flusher.preserved.begin(ino, content.size_bytes, said.is_some());
-        self.flusher.taken.borrow_mut().remove(&ino);
+        self.flusher.preserved.begin(ino, content.size_bytes, checksums.is_some());
+        self.flusher.uploaded_bytes.borrow_mut().remove(&ino);
         let frozen = waits.then_some(guard);
         let untrue = RefCell::default();
         let sent = self
-            .send_parts(ino, key, upload, &content, (said.as_ref(), &untrue), frozen.is_some())
+            .send_parts(ino, key, upload, &content, (checksums.as_ref(), &untrue), frozen.is_some())
             .await;
         drop(frozen);
         let whole = !self.flusher.preserved.is_broken(ino);
         self.flusher.preserved.end(ino);
         if let Some(span) = untrue.take() {
-            return Ok(Attempt::Untrue(span));
+            return Ok(Attempt::ChecksumMismatch(span));
         }
         let parts = match sent {
             Err(FlushError::Later) if !whole => return Ok(Attempt::Broken),
@@ -336,13 +340,13 @@ impl Node {
         key: &str,
         upload: &UploadId,
         content: &Content,
-        (said, untrue): (Option<&Said>, &RefCell<Option<Range<u64>>>),
+        (checksums, untrue): (Option<&ObjectChecksums>, &RefCell<Option<Range<u64>>>),
         frozen: bool,
     ) -> Result<Vec<PartTag>, FlushError> {
         let size = content.size_bytes;
         let part_bytes = self.part_bytes(size);
         let numbers = 1..=size.div_ceil(part_bytes) as u32;
-        let proof = RefCell::new(Proof::of(said));
+        let proof = RefCell::new(UploadVerifier::of(checksums));
         let proof = &proof;
         let read = stream::iter(numbers)
             .take_while(|_| ready(!self.flusher.preserved.is_broken(ino)))
@@ -358,7 +362,7 @@ impl Node {
                     self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
                     return Ok((number, range, Part::Stored(piece)));
                 }
-                let buffers = self.flusher.buffers(self.side_of_key(key));
+                let buffers = self.flusher.buffers(self.bucket_of_key(key));
                 // Those who have room may wait for the file that is kept as it is.
                 let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
                 let _guard = match frozen {
@@ -373,7 +377,7 @@ impl Node {
                 let proven = proof.borrow_mut().read(&range, &body);
                 if let Err(cause) = proven {
                     self.flusher.preserved.break_off(ino);
-                    if let Untrue::Other(span) = cause {
+                    if let ChecksumMismatch::Other(span) = cause {
                         tracing::warn!(
                             key,
                             ?span,
@@ -409,7 +413,8 @@ impl Node {
                     .await?
                 }
             };
-            *self.flusher.taken.borrow_mut().entry(ino).or_default() += range.end - range.start;
+            *self.flusher.uploaded_bytes.borrow_mut().entry(ino).or_default() +=
+                range.end - range.start;
             Ok(sent)
         });
         sent.try_buffered(PARTS_AT_ONCE).try_collect().await
@@ -428,7 +433,7 @@ impl Node {
             .await;
         if let Err(BucketError::Refused { what }) = &copied {
             tracing::warn!(key, what, "the bucket does not copy parts: they are sent from now on");
-            self.flusher.lane(self.side_of_key(key)).copies_parts.set(false);
+            self.flusher.queue(self.bucket_of_key(key)).copies_parts.set(false);
             return Err(FlushError::Later);
         }
         Ok(copied?)
@@ -450,7 +455,7 @@ impl Node {
     ) -> Result<PartTag, BucketError> {
         let (mut backoff, mut failing) = (Backoff::default(), None);
         loop {
-            let error = match self.insist(key, &send).await {
+            let error = match self.call_until_answered(key, &send).await {
                 Err(error @ BucketError::Unavailable { .. }) => error,
                 sent => return sent,
             };
@@ -463,10 +468,13 @@ impl Node {
             {
                 return Err(error);
             }
-            let side = self.side_of_key(key);
+            let bucket_index = self.bucket_of_key(key);
             self.trouble(
-                &self.subject("bucket writes", side),
-                Some(format!("{} does not take what is written: {what}", self.describe(side))),
+                &self.subject("bucket writes", bucket_index),
+                Some(format!(
+                    "{} does not take what is written: {what}",
+                    self.describe(bucket_index)
+                )),
             );
             backoff.wait(&self.ports, *retry_after).await;
         }
@@ -476,18 +484,19 @@ impl Node {
     /// or sent early. What is so now was so when the upload began: of one file only one is under
     /// way.
     async fn stored(&self, ino: Ino, key: &str, range: &Range<u64>) -> Option<Piece> {
-        let side = self.side_of_key(key);
-        if !self.bucket().capabilities().copies_parts || !self.flusher.lane(side).copies_parts.get()
+        let bucket_index = self.bucket_of_key(key);
+        if !self.bucket().capabilities().copies_parts
+            || !self.flusher.queue(bucket_index).copies_parts.get()
         {
             return None;
         }
         let home = self.object_of(ino).filter(|(home, ..)| {
-            self.side_of_key(home) == side
+            self.bucket_of_key(home) == bucket_index
                 && self.replica.view().extents().is_as_in_object(ino, range.clone())
         });
         match home {
             Some((home, etag, _)) => Some(Piece { key: home, etag, range: range.clone() }),
-            None if side == Side::ROOT => self.early_piece(ino, range).await,
+            None if bucket_index == BucketIndex::ROOT => self.early_piece(ino, range).await,
             None => None,
         }
     }
@@ -502,13 +511,15 @@ impl Node {
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
     ) -> Result<Sent, BucketError> {
         // An attempt whose outcome nobody knows.
-        let doubt = Cell::new(false);
-        let error = match self.send_guarded(key, replaces, content, send, &doubt).await {
-            Err(error) if doubt.get() && !matches!(error, BucketError::Unknown { .. }) => error,
+        let is_unknown = Cell::new(false);
+        let error = match self.send_guarded(key, replaces, content, send, &is_unknown).await {
+            Err(error) if is_unknown.get() && !matches!(error, BucketError::Unknown { .. }) => {
+                error
+            }
             ended => return ended,
         };
         // What was refused is the last attempt: an earlier one may stand there, or still come.
-        self.outlast_doubts(key).await;
+        self.outlast_unknown_outcomes(key).await;
         match self.persist(key, || self.bucket().head(key)).await {
             Ok(there) if content.is_in(&there) => Ok(Sent::Found(there.etag)),
             Err(unclear @ BucketError::Unknown { .. }) => Err(unclear),
@@ -522,7 +533,7 @@ impl Node {
         replaces: Option<ETag>,
         content: &Content,
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
-        doubt: &Cell<bool>,
+        is_unknown: &Cell<bool>,
     ) -> Result<Sent, BucketError> {
         let limits = self.bucket().capabilities();
         let mut condition =
@@ -532,25 +543,26 @@ impl Node {
             self.keep_other(key, replaces.as_ref()).await?;
         }
         for _ in 0..MAX_CONFLICTS {
-            match self.ask_until_clear(key, doubt, || send(condition.clone())).await {
+            match self.ask_until_clear(key, is_unknown, || send(condition.clone())).await {
                 Err(BucketError::Precondition { .. }) => {}
                 // The object to be replaced is gone, or the upload: it may have been completed.
                 Err(BucketError::NotFound { .. })
-                    if doubt.get() || matches!(condition, Condition::Match(_)) => {}
+                    if is_unknown.get() || matches!(condition, Condition::Match(_)) => {}
                 // An attempt whose answer was lost may come late, and make the object anew.
-                Ok(_) if condition == Condition::Always && doubt.get() => {
-                    self.outlast_doubts(key).await
+                Ok(_) if condition == Condition::Always && is_unknown.get() => {
+                    self.outlast_unknown_outcomes(key).await
                 }
                 ended => return ended.map(Sent::Answered),
             }
-            let there = match self.ask_until_clear(key, doubt, || self.bucket().head(key)).await {
-                Ok(meta) if doubt.get() && content.is_in(&meta) => {
-                    return Ok(Sent::Found(meta.etag));
-                }
-                Ok(_) => self.keep_other(key, replaces.as_ref()).await?,
-                Err(BucketError::NotFound { .. }) => Condition::Absent,
-                Err(error) => return Err(error),
-            };
+            let there =
+                match self.ask_until_clear(key, is_unknown, || self.bucket().head(key)).await {
+                    Ok(meta) if is_unknown.get() && content.is_in(&meta) => {
+                        return Ok(Sent::Found(meta.etag));
+                    }
+                    Ok(_) => self.keep_other(key, replaces.as_ref()).await?,
+                    Err(BucketError::NotFound { .. }) => Condition::Absent,
+                    Err(error) => return Err(error),
+                };
             condition = limits.guard(there);
         }
         Err(BucketError::Unavailable {
@@ -640,8 +652,9 @@ impl Node {
     async fn sum_sent(&self, ino: Ino, len_bytes: u64, sent: Version) {
         let _guard = self.latches.hold(ino, Mode::Shared).await;
         let plan = self.replica.view().extents().plan_read(ino, 0..len_bytes, len_bytes);
-        let is_as_sent =
-            |block, version| version <= sent && !self.flusher.torn.borrow().contains(ino, block);
+        let is_as_sent = |block, version| {
+            version <= sent && !self.flusher.failed_blocks.borrow().contains(ino, block)
+        };
         if let Err(error) = self.sum_void(ino, &plan, is_as_sent).await {
             tracing::warn!(%ino, %error, "blocks that were sent are to be fetched again");
         }

@@ -15,21 +15,21 @@
 //!   disk holds is unknown, and only a recovery can say.
 
 mod error;
-mod proof;
 mod recovery;
 mod replay;
 mod scan;
 mod segments;
 mod snapshots;
 mod turns;
+mod verify;
 
 pub use error::LogError;
-pub use proof::Damage;
 pub use recovery::{Recovery, Start};
 pub use replay::Commands;
 pub(crate) use segments::{LOG_DIR, is_segment};
 pub use snapshots::SnapshotFrames;
 pub(crate) use snapshots::{SNAPSHOT_DIR, is_snapshot, list as snapshots, path as snapshot_path};
+pub use verify::Damage;
 
 use crate::signal::Signal;
 use ebb_format::record::{

@@ -282,7 +282,7 @@ impl Node {
             self.loans.forget(*ino);
         }
         drop(guards);
-        self.follow(applied, None).await?;
+        self.perform_effects(applied, None).await?;
         Ok(going.len())
     }
 
@@ -291,7 +291,7 @@ impl Node {
     async fn drop_clean(&self, files: &mut BTreeSet<Ino>) -> Result<(), RpcError> {
         let mut dropped = Vec::new();
         for ino in files.clone() {
-            if !self.replica.view().extents().is_stored(ino) && !self.store.has_own(ino) {
+            if !self.replica.view().extents().is_stored(ino) && !self.store.has_standalone(ino) {
                 continue;
             }
             if self.is_exposed(ino) || self.is_lent_out(ino).await? {

@@ -3,7 +3,7 @@
 //! longer to answer than he to come for them, several are asked for at one time, behind keys that
 //! are [likely](Pace) to be there.
 
-use super::questions::{Page, Questions, list};
+use super::listing_pipeline::{ListingPipeline, Page, list};
 use crate::Node;
 use crate::names::load::For;
 use ebb_core::backing::{Listed, LoadPlan, Part};
@@ -139,14 +139,15 @@ impl Node {
         let is_awaited = Rc::new(Cell::new(false));
         let parts = Parts { coming, is_awaited: is_awaited.clone() };
         let Some(bucket) = self.bucket.clone() else { return parts };
-        let mut questions =
-            Questions::new(bucket, self.ports.clone(), plan.prefix.clone(), is_awaited);
+        let mut listing_pipeline =
+            ListingPipeline::new(bucket, self.ports.clone(), plan.prefix.clone(), is_awaited);
         let mut after = behind(plan.after.as_ref(), left.as_ref());
         self.ports.spawn.spawn(Box::pin(async move {
             while let Some(key) = after.take()
                 && poll_fn(|cx| sender.poll_ready(cx)).await.is_ok()
             {
-                let part = questions.page_behind(&key).await.map(|page| part_of(left.take(), page));
+                let part =
+                    listing_pipeline.page_behind(&key).await.map(|page| part_of(left.take(), page));
                 if let Ok(part) = &part {
                     (after, left) =
                         (behind(part.last.as_ref(), part.left.as_ref()), part.left.clone());

@@ -7,8 +7,8 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::latches::Mode;
+use crate::names::listing_pipeline::{MOST_AGE, Page, list};
 use crate::names::pages::LOAD_PIECES;
-use crate::names::questions::{MOST_AGE, Page, list};
 use crate::readahead::traversals::Look;
 use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope};
 use ebb_core::backing::{are_agreed, end_of_batch, page_key, pieces_of_listing, pieces_of_name};
@@ -164,7 +164,7 @@ impl Node {
         };
         let Part { entries, last, to_probe, .. } =
             self.patiently(whom, self.list_part(dir, &plan, early, whom, end)).await?;
-        let mut entries = self.patiently(whom, self.believed(entries)).await?;
+        let mut entries = self.patiently(whom, self.drop_stale(entries)).await?;
         entries.extend(self.patiently(whom, self.probe(to_probe)).await?);
         let page = match &head {
             Some((head, _)) => {
@@ -380,7 +380,7 @@ impl Node {
                 })
                 .await?;
             self.found.set(index);
-            self.follow(applied, None).await?;
+            self.perform_effects(applied, None).await?;
             if more && current {
                 continue;
             }

@@ -7,7 +7,7 @@
 
 use crate::Node;
 use crate::admin::path_bytes;
-use crate::clients::mutate::Order;
+use crate::clients::mutate::MutationContext;
 use crate::signal::Signal;
 use ebb_core::namespace::Namespace;
 use ebb_model::*;
@@ -140,7 +140,7 @@ impl Node {
     /// `size_bytes`, with the room for it set aside. What is repeated was allowed before.
     pub(crate) fn grow(
         &self,
-        order: &Order,
+        order: &MutationContext,
         ino: Ino,
         size_bytes: u64,
         offset: u64,
@@ -179,7 +179,7 @@ impl Node {
     /// As [`Node::grow`], of a file that is to be `len_bytes` long or not changed at all.
     pub(crate) fn grow_to(
         &self,
-        order: &Order,
+        order: &MutationContext,
         ino: Ino,
         size_bytes: u64,
         len_bytes: u64,

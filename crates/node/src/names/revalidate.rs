@@ -192,7 +192,7 @@ impl Node {
             let Part { entries, last, to_probe, .. } =
                 self.in_time(self.list_part(dir, &plan, None, For::Listing, |_| None)).await?;
             plan.after = last;
-            let mut entries = self.in_time(self.believed(entries)).await?;
+            let mut entries = self.in_time(self.drop_stale(entries)).await?;
             entries.extend(self.in_time(self.probe(to_probe)).await?);
             {
                 let _guard = self.loads.hold(dir, Mode::Exclusive).await;

@@ -4,7 +4,7 @@
 //! Each bucket of a volume has its own, at its root: nothing is moved from one bucket to another.
 
 use crate::Node;
-use crate::buckets::borders::Side;
+use crate::buckets::borders::BucketIndex;
 use ebb_core::namespace::{trash_name, trashed_name};
 use ebb_core::partition::Partition;
 use ebb_model::*;
@@ -89,12 +89,12 @@ impl Node {
 
     /// The directory that has the trash for what is removed from `dir`.
     fn top_of(&self, dir: Ino) -> Ino {
-        self.top(self.side_of(dir)).unwrap_or(Ino::ROOT)
+        self.top(self.bucket_of(dir)).unwrap_or(Ino::ROOT)
     }
 
     /// The directory at the root of a bucket; of a member `None` until it is known.
-    fn top(&self, side: Side) -> Option<Ino> {
-        match side.0.checked_sub(1) {
+    fn top(&self, bucket_index: BucketIndex) -> Option<Ino> {
+        match bucket_index.0.checked_sub(1) {
             None => Some(Ino::ROOT),
             Some(at) => self
                 .replica
@@ -121,7 +121,7 @@ impl Node {
         };
         let mut at = from;
         while (at.bucket as usize) <= self.members.len() {
-            if let Some(top) = self.top(Side(at.bucket as usize)) {
+            if let Some(top) = self.top(BucketIndex(at.bucket as usize)) {
                 self.load_trash(top).await?;
                 let state = self.replica.view();
                 for (cookie, entry) in state.namespace().trashed(top, Cookie(at.after)) {
@@ -172,7 +172,7 @@ impl Node {
         let (name, parent) = to.split_last().ok_or(FsError::Exists)?;
         let dir = self.walk(parent).await?;
         self.resolve(dir, name).await?;
-        if self.side_of(ino) != self.side_of(dir) {
+        if self.bucket_of(ino) != self.bucket_of(dir) {
             return Err(FsError::CrossDevice.into());
         }
         self.commit_stamped(|state, stamp| {
@@ -227,18 +227,18 @@ impl Node {
     pub(crate) async fn empty_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(ROUND).await;
-            for side in self.sides() {
-                let expired = self.expire_trash(side).await;
+            for bucket_index in self.bucket_indexes() {
+                let expired = self.expire_trash(bucket_index).await;
                 let said = expired
                     .err()
                     .map(|error| format!("what was kept for its time cannot be removed: {error}"));
-                self.trouble(&self.subject("trash", side), said);
+                self.trouble(&self.subject("trash", bucket_index), said);
             }
         }
     }
 
-    async fn expire_trash(&self, side: Side) -> Result<(), RpcError> {
-        let Some(top) = self.top(side) else { return Ok(()) };
+    async fn expire_trash(&self, bucket_index: BucketIndex) -> Result<(), RpcError> {
+        let Some(top) = self.top(bucket_index) else { return Ok(()) };
         // One that nobody has come across since the cache was lost is not asked for.
         let trash = self.replica.view().namespace().trash_of(top);
         let Some(trash) = trash.filter(|_| self.expect_changeable().is_ok()) else { return Ok(()) };

@@ -1,9 +1,9 @@
 //! Starting a node: whose volume it is, what the log says (O-70), what a power cut took back.
 
-mod doubt;
 mod ownership;
 mod replay;
 mod root;
+mod verify_unsynced;
 
 pub(crate) use ownership::give_back;
 pub(crate) use replay::{Replayed, replay};
@@ -11,9 +11,9 @@ pub(crate) use replay::{Replayed, replay};
 use crate::admin::fsck::Readable;
 use crate::admin::stats::Counters;
 use crate::buckets::ask::Answers;
-use crate::buckets::head::{Candidate, HeadError, TakeOver, Tenure};
+use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver};
 use crate::buckets::members;
-use crate::buckets::paced::Pace;
+use crate::buckets::rate_limit::RateLimits;
 use crate::buckets::side_by_side::Member;
 use crate::data::cache::Cache;
 use crate::data::exposed::Exposures;
@@ -26,9 +26,9 @@ use crate::flush::Flusher;
 use crate::identity::{self, IdentityError};
 use crate::log::{self, Log, LogError, Recovery, Start};
 use crate::names::forget::Forgetting;
-use crate::names::gone::Gone;
 use crate::names::metadata::Metadata;
 use crate::names::quota::Quotas;
+use crate::names::recent_deletes::RecentDeletes;
 use crate::names::revalidate::Revalidation;
 use crate::replica::Replica;
 use crate::{Node, Options, Planted};
@@ -138,7 +138,7 @@ impl Node {
         let counted = |bucket| -> Rc<dyn Bucket> {
             Rc::new(CountedBucket::new(bucket, ports.clock.clone(), asked.clone()))
         };
-        let pace = Rc::new(Pace::new(
+        let rate_limits = Rc::new(RateLimits::new(
             &ports.clock,
             options.download_bytes_per_sec,
             options.upload_bytes_per_sec,
@@ -160,7 +160,7 @@ impl Node {
             members::check_free(root, &members).await?;
         }
         let Some(root) = root.clone().filter(|_| !options.read_only) else {
-            let backing = Buckets::of(root, None, members, asked, pace);
+            let backing = Buckets::of(root, None, members, asked, rate_limits);
             return Node::recover(ports, backing, options, identity, None).await;
         };
         expect_current(&ports, &*root, &identity, options.take_over).await?;
@@ -173,7 +173,7 @@ impl Node {
             rearrange: options.rearrange,
             restores: None,
         };
-        let tenure = match Tenure::acquire(
+        let head_lease = match HeadLease::acquire(
             root.clone(),
             ports.clone(),
             candidate.clone(),
@@ -181,7 +181,7 @@ impl Node {
         )
         .await
         {
-            Ok(tenure) => Rc::new(tenure),
+            Ok(head_lease) => Rc::new(head_lease),
             Err(HeadError::Held { owner, address, cluster, .. })
                 if matches!(options.take_over, TakeOver::Join | TakeOver::Leave)
                     && !address.is_empty() =>
@@ -195,21 +195,27 @@ impl Node {
             }
             Err(refused) => return Err(refused.into()),
         };
-        let held = tenure.clone();
+        let held = head_lease.clone();
         let (has_nothing, others) = (identity.serves.is_none(), RefCell::new(None));
         let opening = async {
             if let Err(refused) =
                 members::hold(&mut members, &ports, &candidate, options.take_over, &root.describe())
                     .await
             {
-                give_back(&tenure).await;
+                give_back(&head_lease).await;
                 return Err(refused);
             }
-            let backing =
-                Buckets::of(Some(root), Some(tenure.clone()), members, asked.clone(), pace);
+            let backing = Buckets::of(
+                Some(root),
+                Some(head_lease.clone()),
+                members,
+                asked.clone(),
+                rate_limits,
+            );
             let members = backing.members.clone();
             others.replace(Some(members.clone()));
-            let recovering = Node::recover(ports.clone(), backing, options, identity, Some(tenure));
+            let recovering =
+                Node::recover(ports.clone(), backing, options, identity, Some(head_lease));
             match select(pin!(recovering), pin!(members::keep(&members))).await {
                 Either::Left((node, _)) => node,
                 Either::Right((never, _)) => match never {},
@@ -234,14 +240,14 @@ impl Node {
         backing: Buckets,
         mut options: Options,
         identity: Identity,
-        tenure: Option<Rc<Tenure>>,
+        head_lease: Option<Rc<HeadLease>>,
     ) -> Result<Rc<Node>, OpenError> {
-        let serves = serves(&ports, &backing, tenure.as_deref(), &identity);
+        let serves = serves(&ports, &backing, head_lease.as_deref(), &identity);
         let Buckets { bucket, members, asked } = backing;
         let known = identity.serves.as_ref();
-        if let Err(refused) = claim(&ports, &identity, &serves, tenure.is_some()).await {
-            if let Some(tenure) = tenure {
-                give_back(&tenure).await;
+        if let Err(refused) = claim(&ports, &identity, &serves, head_lease.is_some()).await {
+            if let Some(head_lease) = head_lease {
+                give_back(&head_lease).await;
                 members::release(&members).await;
             }
             return Err(refused);
@@ -271,7 +277,8 @@ impl Node {
         let snapshot_at =
             recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
         let mut missing_root = None;
-        let Replayed { partition, unsynced, kept, doubtful, unforced, holes, cuts } = match fresh {
+        let Replayed { partition, unsynced, kept, unverified, unforced, holes, cuts } = match fresh
+        {
             true => {
                 let (partition, root) = empty(&ports, bucket.as_deref(), &serves, &options).await?;
                 missing_root = root;
@@ -294,7 +301,7 @@ impl Node {
             incarnation: serves.incarnation,
             replica: Replica::new(partition, log, ports.spawn.clone()),
             store,
-            tenure,
+            head_lease,
             bucket,
             flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
             downloads: Downloads::new(
@@ -312,7 +319,7 @@ impl Node {
             pages: Default::default(),
             traversals: Default::default(),
             revalidation: Revalidation::default(),
-            gone: Gone::default(),
+            recent_deletes: RecentDeletes::default(),
             forgetting: Forgetting::default(),
             metadata: Metadata::default(),
             cache: Cache::new(&options, is_disk_small),
@@ -343,22 +350,24 @@ impl Node {
             false => node.ports.disk.sync_dir(log::SNAPSHOT_DIR).await?,
         }
         node.store.not_forced(
-            unsynced.iter().flat_map(|(ino, runs)| runs.iter().map(|run| (node.place(*ino), run))),
+            unsynced
+                .iter()
+                .flat_map(|(ino, runs)| runs.iter().map(|run| (node.location(*ino), run))),
         );
-        node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.place(ino), len)));
+        node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.location(ino), len)));
         node.dirty_again(kept).await?;
-        node.doubt_void_blocks();
+        node.watch_void_blocks();
         // What is removed or cut now must not come back with the next power cut.
         node.force_log().await?;
         node.drop_strays().await?;
         node.store.sync_names().await?;
         node.make_holes(holes).await?;
         node.resume_sessions().await?;
-        let late = match node.tenure {
+        let late = match node.head_lease {
             Some(_) => node.settle_uploads().await?,
             None => Vec::new(),
         };
-        node.doubt(doubtful).await?;
+        node.verify_unsynced(unverified).await?;
         node.find_missing().await?;
         node.fill_cache_order();
         node.start(late);

@@ -3,9 +3,9 @@
 
 use super::OpenError;
 use super::replay::{Replayed, replay};
-use crate::buckets::head::{HEAD_KEY, TakeOver, Tenure};
+use crate::buckets::head::{HEAD_KEY, HeadLease, TakeOver};
 use crate::buckets::members;
-use crate::buckets::paced::{Pace, PacedBucket};
+use crate::buckets::rate_limit::{RateLimitedBucket, RateLimits};
 use crate::buckets::side_by_side::{Member, SideBySide};
 use crate::identity;
 use crate::log::Log;
@@ -28,29 +28,29 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// The rights to write to them are held past the `pace`.
+    /// The rights to write to them are held past the `rate_limits`.
     pub(super) fn of(
         root: Option<Rc<dyn Bucket>>,
-        tenure: Option<Rc<Tenure>>,
+        head_lease: Option<Rc<HeadLease>>,
         members: Vec<Member>,
         asked: Rc<RefCell<Tallies>>,
-        pace: Rc<Pace>,
+        rate_limits: Rc<RateLimits>,
     ) -> Buckets {
-        let paced = |bucket, tenure| -> Rc<dyn Bucket> {
-            Rc::new(PacedBucket::new(bucket, pace.clone(), tenure))
+        let paced = |bucket, head_lease| -> Rc<dyn Bucket> {
+            Rc::new(RateLimitedBucket::new(bucket, rate_limits.clone(), head_lease))
         };
         let of_member = |member: Member| {
-            let tenure = member.tenure().cloned();
-            member.within(|bucket| paced(bucket, tenure))
+            let head_lease = member.head_lease().cloned();
+            member.within(|bucket| paced(bucket, head_lease))
         };
         let members: Rc<[Member]> = members.into_iter().map(of_member).collect();
-        let root = root.map(|root| paced(root, tenure));
+        let root = root.map(|root| paced(root, head_lease));
         Buckets { bucket: root.map(|root| SideBySide::over(root, members.clone())), members, asked }
     }
 }
 
-pub(crate) async fn give_back(tenure: &Tenure) {
-    if let Err(error) = tenure.release().await {
+pub(crate) async fn give_back(head_lease: &HeadLease) {
+    if let Err(error) = head_lease.release().await {
         tracing::warn!(%error, "the volume could not be given back");
     }
 }
@@ -76,16 +76,16 @@ pub(super) async fn rearrange(ports: &Ports, identity: Identity) -> Result<Ident
 pub(super) fn serves(
     ports: &Ports,
     backing: &Buckets,
-    tenure: Option<&Tenure>,
+    head_lease: Option<&HeadLease>,
     identity: &Identity,
 ) -> Serves {
     let Buckets { bucket, members, .. } = backing;
     let members = members::describe(members);
     let backing = bucket.as_ref().map_or_else(|| "no bucket".into(), |bucket| bucket.describe());
-    match (tenure, &identity.serves) {
-        (Some(tenure), _) => Serves {
-            cluster: tenure.cluster(),
-            incarnation: tenure.incarnation(),
+    match (head_lease, &identity.serves) {
+        (Some(head_lease), _) => Serves {
+            cluster: head_lease.cluster(),
+            incarnation: head_lease.incarnation(),
             backing,
             members,
         },

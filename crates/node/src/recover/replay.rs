@@ -21,7 +21,7 @@ pub(crate) struct Replayed {
     /// Those of them that were written since the machine was last down.
     pub kept: Blocks,
     /// Those of them that a power cut may have taken back.
-    pub doubtful: Blocks,
+    pub unverified: Blocks,
     pub unforced: Unforced,
     /// Blocks that became holes since the snapshot.
     pub holes: Vec<(Ino, Range<u64>)>,
@@ -36,7 +36,7 @@ impl Replayed {
             partition,
             unsynced: Blocks::new(),
             kept: Blocks::new(),
-            doubtful: Blocks::new(),
+            unverified: Blocks::new(),
             unforced: Unforced::default(),
             holes: Vec::new(),
             cuts: BTreeMap::new(),
@@ -52,8 +52,8 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
     let mut cuts = BTreeMap::new();
     let mut unsynced: BTreeMap<Ino, Vec<Unsynced>> = BTreeMap::new();
     while let Some((index, command)) = recovery.commands.next().await? {
-        let is_doubtful = !recovery.commands.is_of_this_boot();
-        let written = |blocks| Unsynced { index, blocks, is_fetched: false, is_doubtful };
+        let is_unverified = !recovery.commands.is_of_this_boot();
+        let written = |blocks| Unsynced { index, blocks, is_fetched: false, is_unverified };
         match &command {
             Command::Client { mutation, .. } | Command::Repeated { mutation, .. } => {
                 if let Some((ino, offset, len_bytes)) = mutation.span() {
@@ -151,13 +151,13 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             unforced.written(ino, bytes, stamp.version, index);
         }
     }
-    let doubtful = blocks_of(&unsynced, |one| one.is_doubtful || one.is_fetched);
-    let kept = blocks_of(&unsynced, |one| !one.is_doubtful && !one.is_fetched);
+    let unverified = blocks_of(&unsynced, |one| one.is_unverified || one.is_fetched);
+    let kept = blocks_of(&unsynced, |one| !one.is_unverified && !one.is_fetched);
     Ok(Replayed {
         partition,
         unsynced: blocks_of(&unsynced, |_| true),
         kept,
-        doubtful,
+        unverified,
         unforced,
         holes,
         cuts,
@@ -169,7 +169,7 @@ pub(super) struct Unsynced {
     index: LogIndex,
     blocks: Range<u64>,
     is_fetched: bool,
-    is_doubtful: bool,
+    is_unverified: bool,
 }
 
 pub(super) fn blocks_of(

@@ -24,11 +24,11 @@ fn world(dirs: &[&str]) -> World {
     let root: Rc<dyn Bucket> = Rc::new(Memory::new());
     let members: Vec<Rc<dyn Bucket>> =
         dirs.iter().map(|_| Rc::new(Memory::new()) as Rc<dyn Bucket>).collect();
-    let sides = dirs
+    let bucket_indexes = dirs
         .iter()
         .zip(&members)
         .map(|(dir, bucket)| Member::new(MemberDir::new(dir).unwrap(), bucket.clone()));
-    let all = SideBySide::over(root.clone(), sides.collect());
+    let all = SideBySide::over(root.clone(), bucket_indexes.collect());
     World { root, members, all }
 }
 

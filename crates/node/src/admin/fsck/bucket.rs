@@ -135,11 +135,11 @@ impl<'a> Comparison<'a> {
             }
         }
         report.objects += proved.len() as u64;
-        let doubtful = {
+        let unverified = {
             let state = self.state();
             state.backing().expected_objects_in(state.namespace(), dir, &proved)
         };
-        report.add(self.objects(doubtful).await?);
+        report.add(self.objects(unverified).await?);
         report.others.extend(self.added(dir, added).await?);
         report.add(self.page(dir).await?);
         Ok(report)
@@ -328,7 +328,7 @@ impl<'a> Comparison<'a> {
             .filter(|_| page.more)
             .map(|last| FsckPoint::Reserved { after: last.key().to_owned() });
         let mut report = FsckReport::default();
-        let mut doubtful = Vec::new();
+        let mut unverified = Vec::new();
         {
             let state = self.state();
             let is_loaded = state.backing().is_loaded();
@@ -337,13 +337,13 @@ impl<'a> Comparison<'a> {
                     Reserved::Referenced => {}
                     Reserved::Undecided => report.undecided += 1,
                     Reserved::Unreferenced | Reserved::Foreign => {
-                        doubtful.push(entry.key().to_owned())
+                        unverified.push(entry.key().to_owned())
                     }
                 }
             }
         }
         let parts =
-            stream::iter(doubtful).map(|key| self.reserved_key(key)).buffered(OBJECTS_AT_ONCE);
+            stream::iter(unverified).map(|key| self.reserved_key(key)).buffered(OBJECTS_AT_ONCE);
         report.add(sum(parts).await?);
         Ok(FsckBatch { report, done: total, total, next })
     }
@@ -413,7 +413,7 @@ fn is_taken_on(state: &Partition, ino: Ino) -> bool {
 /// How much of a file is on the node, in words.
 fn what_is_here(state: &Partition, ino: Ino) -> String {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
-    match super::mend::missing(state, ino) {
+    match super::repair::missing(state, ino) {
         0 => "all of it is cached here".into(),
         missing => format!(
             "{missing} of its {size_bytes} bytes are nowhere else: restore the object, or remove \

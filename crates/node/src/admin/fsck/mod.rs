@@ -2,15 +2,15 @@
 //! nobody refers to (O-80, C-16): of a node that runs, and of a data directory that none has open.
 
 mod bucket;
-mod mend;
 mod readable;
+mod repair;
 
 pub use readable::Readable;
 
 use crate::Node;
 use crate::admin::path_bytes;
 use crate::buckets::head::{HEAD_KEY, HeadError};
-use crate::data::store::{self, Place, Store};
+use crate::data::store::{self, Store, StoreLocation};
 use crate::identity;
 use crate::latches::Mode;
 use crate::log::{Log, LogError};
@@ -96,7 +96,7 @@ impl Node {
                 let state = self.replica.view();
                 (named(&state, ino), known_blocks(&state, ino))
             };
-            compare(&self.store, (&self.place(ino), &file), blocks, &mut report).await;
+            compare(&self.store, (&self.location(ino), &file), blocks, &mut report).await;
         }
         Ok(bounded(report))
     }
@@ -111,7 +111,7 @@ impl Node {
                 "the volume was taken over by {owner}, which may be writing to the bucket"
             )));
         }
-        if self.tenure.is_none() {
+        if self.head_lease.is_none() {
             return Err(RpcError::Denied(
                 "this node only reads the bucket, which others may be writing to".into(),
             ));
@@ -165,7 +165,7 @@ pub async fn fsck(
         return Ok(FsckReport::default());
     }
     let damaged = recovery.damaged.clone();
-    let Replayed { partition, doubtful, .. } = match replay(recovery).await {
+    let Replayed { partition, unverified, .. } = match replay(recovery).await {
         Err(damage @ (OpenError::State(_) | OpenError::Snapshot(_) | OpenError::NoSnapshot)) => {
             let mut report = FsckReport::default();
             report.problem(damage.to_string());
@@ -183,11 +183,11 @@ pub async fn fsck(
     for (ino, _) in partition.extents().files() {
         let mut blocks = known_blocks(&partition, ino);
         // What was not forced need not be what was written.
-        let doubted = doubtful.get(&ino).map_or(&[][..], |runs| runs);
-        blocks.retain(|(block, _)| !doubted.iter().any(|run| run.contains(block)));
+        let unverified_runs = unverified.get(&ino).map_or(&[][..], |runs| runs);
+        blocks.retain(|(block, _)| !unverified_runs.iter().any(|run| run.contains(block)));
         compare(
             &store,
-            (&store::place(&partition, ino), &named(&partition, ino)),
+            (&store::location(&partition, ino), &named(&partition, ino)),
             blocks,
             &mut report,
         )
@@ -290,7 +290,7 @@ fn known_blocks(state: &Partition, ino: Ino) -> Vec<(u64, Block)> {
 
 async fn compare(
     store: &Store,
-    (place, file): (&Place, &str),
+    (place, file): (&StoreLocation, &str),
     blocks: Vec<(u64, Block)>,
     report: &mut FsckReport,
 ) {

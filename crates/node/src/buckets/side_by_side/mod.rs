@@ -11,7 +11,7 @@
 mod across;
 mod listing;
 
-use crate::buckets::head::Tenure;
+use crate::buckets::head::HeadLease;
 use bytes::Bytes;
 use ebb_core::backing::keys::MAX_KEY_BYTES;
 use ebb_model::MemberDir;
@@ -30,12 +30,12 @@ pub struct Member {
     prefix: String,
     bucket: Rc<dyn Bucket>,
     /// The right to write to it; none where nothing is written at all.
-    tenure: Option<Rc<Tenure>>,
+    head_lease: Option<Rc<HeadLease>>,
 }
 
 impl Member {
     pub fn new(dir: MemberDir, bucket: Rc<dyn Bucket>) -> Member {
-        Member { prefix: format!("{dir}/"), dir, bucket, tenure: None }
+        Member { prefix: format!("{dir}/"), dir, bucket, head_lease: None }
     }
 
     pub fn dir(&self) -> &MemberDir {
@@ -55,12 +55,12 @@ impl Member {
         Member { bucket: wrap(self.bucket), ..self }
     }
 
-    pub(crate) fn tenure(&self) -> Option<&Rc<Tenure>> {
-        self.tenure.as_ref()
+    pub(crate) fn head_lease(&self) -> Option<&Rc<HeadLease>> {
+        self.head_lease.as_ref()
     }
 
-    pub(crate) fn hold(&mut self, tenure: Rc<Tenure>) {
-        self.tenure = Some(tenure);
+    pub(crate) fn hold(&mut self, head_lease: Rc<HeadLease>) {
+        self.head_lease = Some(head_lease);
     }
 
     /// How people and logs call it.
@@ -99,7 +99,7 @@ pub struct SideBySide {
 }
 
 /// Where a key of the volume is.
-enum Place<'a, 'k> {
+enum KeyOwner<'a, 'k> {
     Root,
     Member(&'a Member, &'k str),
     /// The directory of a member.
@@ -114,12 +114,12 @@ impl SideBySide {
         if members.is_empty() { root } else { Rc::new(SideBySide { root, members }) }
     }
 
-    fn place<'k>(&self, key: &'k str) -> Place<'_, 'k> {
-        let Some(member) = member_of(&self.members, key) else { return Place::Root };
+    fn owner_of<'k>(&self, key: &'k str) -> KeyOwner<'_, 'k> {
+        let Some(member) = member_of(&self.members, key) else { return KeyOwner::Root };
         match &key[member.prefix.len()..] {
-            "" => Place::Marker,
-            rest if listing::is_reserved(rest) => Place::Hidden,
-            rest => Place::Member(member, rest),
+            "" => KeyOwner::Marker,
+            rest if listing::is_reserved(rest) => KeyOwner::Hidden,
+            rest => KeyOwner::Member(member, rest),
         }
     }
 
@@ -129,11 +129,11 @@ impl SideBySide {
         ask: impl FnOnce(&'a dyn Bucket, &str) -> PortFuture<'a, Result<T, BucketError>>,
         marker: impl FnOnce() -> Result<T, BucketError>,
     ) -> PortFuture<'a, Result<T, BucketError>> {
-        match self.place(key) {
-            Place::Root => ask(&*self.root, key),
-            Place::Marker => Box::pin(ready(marker())),
-            Place::Hidden => Box::pin(ready(Err(BucketError::NotFound { key: key.into() }))),
-            Place::Member(member, rest) => {
+        match self.owner_of(key) {
+            KeyOwner::Root => ask(&*self.root, key),
+            KeyOwner::Marker => Box::pin(ready(marker())),
+            KeyOwner::Hidden => Box::pin(ready(Err(BucketError::NotFound { key: key.into() }))),
+            KeyOwner::Member(member, rest) => {
                 let answer = ask(&*member.bucket, rest);
                 Box::pin(async move { answer.await.map_err(|error| member.outward(error)) })
             }
@@ -145,14 +145,14 @@ impl SideBySide {
         key: &str,
         ask: impl FnOnce(&'a dyn Bucket, &str) -> PortFuture<'a, Result<T, BucketError>>,
     ) -> PortFuture<'a, Result<T, BucketError>> {
-        match self.place(key) {
-            Place::Root => ask(&*self.root, key),
-            Place::Marker | Place::Hidden => Box::pin(ready(Err(not_to_be_written(key)))),
-            Place::Member(..) if key.len() > MAX_KEY_BYTES => {
+        match self.owner_of(key) {
+            KeyOwner::Root => ask(&*self.root, key),
+            KeyOwner::Marker | KeyOwner::Hidden => Box::pin(ready(Err(not_to_be_written(key)))),
+            KeyOwner::Member(..) if key.len() > MAX_KEY_BYTES => {
                 let what = format!("a key of {} bytes is longer than {MAX_KEY_BYTES}", key.len());
                 Box::pin(ready(Err(BucketError::Refused { what })))
             }
-            Place::Member(member, rest) => {
+            KeyOwner::Member(member, rest) => {
                 let answer = ask(&*member.bucket, rest);
                 Box::pin(async move { answer.await.map_err(|error| member.outward(error)) })
             }
@@ -222,20 +222,21 @@ impl Bucket for SideBySide {
         if_match: Option<&ETag>,
         condition: Condition,
     ) -> PortFuture<'_, Result<ETag, BucketError>> {
-        let side = |key: &str| member_of(&self.members, key).map(|member| member.dir.clone());
+        let bucket_index =
+            |key: &str| member_of(&self.members, key).map(|member| member.dir.clone());
         let (from, if_match) = (from.to_owned(), if_match.cloned());
-        if side(&from) != side(to) {
+        if bucket_index(&from) != bucket_index(to) {
             let to = to.to_owned();
             return Box::pin(async move {
                 across::copy(self, &from, &to, if_match.as_ref(), condition).await
             });
         }
-        match self.place(&from) {
-            Place::Marker | Place::Hidden => Box::pin(ready(Err(not_to_be_written(&from)))),
-            Place::Root => {
+        match self.owner_of(&from) {
+            KeyOwner::Marker | KeyOwner::Hidden => Box::pin(ready(Err(not_to_be_written(&from)))),
+            KeyOwner::Root => {
                 self.write(to, |bucket, to| bucket.copy(&from, to, if_match.as_ref(), condition))
             }
-            Place::Member(_, inner) => {
+            KeyOwner::Member(_, inner) => {
                 self.write(to, |bucket, to| bucket.copy(inner, to, if_match.as_ref(), condition))
             }
         }
@@ -271,17 +272,19 @@ impl Bucket for SideBySide {
         number: u32,
         from: Piece,
     ) -> PortFuture<'_, Result<PartTag, BucketError>> {
-        let side = |key: &str| member_of(&self.members, key).map(|member| &member.dir);
-        if side(&from.key) != side(key) {
+        let bucket_index = |key: &str| member_of(&self.members, key).map(|member| &member.dir);
+        if bucket_index(&from.key) != bucket_index(key) {
             let what = format!("{key}: a part cannot be copied from another bucket");
             return Box::pin(ready(Err(BucketError::Refused { what })));
         }
-        match self.place(&from.key) {
-            Place::Marker | Place::Hidden => Box::pin(ready(Err(not_to_be_written(&from.key)))),
-            Place::Root => {
+        match self.owner_of(&from.key) {
+            KeyOwner::Marker | KeyOwner::Hidden => {
+                Box::pin(ready(Err(not_to_be_written(&from.key))))
+            }
+            KeyOwner::Root => {
                 self.write(key, |bucket, key| bucket.upload_part_copy(key, upload, number, from))
             }
-            Place::Member(_, inner) => {
+            KeyOwner::Member(_, inner) => {
                 let from = Piece { key: inner.to_owned(), ..from.clone() };
                 self.write(key, |bucket, key| bucket.upload_part_copy(key, upload, number, from))
             }

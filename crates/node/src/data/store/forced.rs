@@ -1,6 +1,6 @@
 //! Forcing what store files have, and what could not be forced.
 
-use super::{DIRECTORY, FileId, Place, Store};
+use super::{DIRECTORY, FileId, Store, StoreLocation};
 use crate::data::packs;
 use ebb_model::{BLOCK_BYTES, Ino, SyncScope};
 use ebb_ports::DiskError;
@@ -13,19 +13,22 @@ const SECTOR_BYTES: usize = 512;
 
 impl Store {
     /// These blocks were written by an earlier run, which may not have forced them.
-    pub fn not_forced<'a>(&self, blocks: impl IntoIterator<Item = (Place, &'a Range<u64>)>) {
+    pub fn not_forced<'a>(
+        &self,
+        blocks: impl IntoIterator<Item = (StoreLocation, &'a Range<u64>)>,
+    ) {
         let mut state = self.state.borrow_mut();
         state.names_changed(DIRECTORY);
         state.names_changed(packs::DIRECTORY);
-        blocks.into_iter().for_each(|(place, blocks)| state.changed(&place, blocks.clone()));
+        blocks.into_iter().for_each(|(location, blocks)| state.changed(&location, blocks.clone()));
     }
 
     /// Writes what the system has of a block once more. The process before may have ended because
     /// it could not be forced: the system then calls it clean, and the next sync would say that all
     /// is well without having written it.
-    pub async fn dirty_again(&self, place: &Place, block: u64) -> Result<(), DiskError> {
-        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
-        let at = place.at(block * BLOCK_BYTES, BLOCK_BYTES);
+    pub async fn dirty_again(&self, location: &StoreLocation, block: u64) -> Result<(), DiskError> {
+        let Some(file) = self.existing(location.file()).await? else { return Ok(()) };
+        let at = location.at(block * BLOCK_BYTES, BLOCK_BYTES);
         let read = || file.read_at(at.start, (at.end - at.start) as usize);
         let bytes = match read().await {
             Err(error) => {
@@ -50,7 +53,7 @@ impl Store {
             },
             // Nobody can force it any more; whoever reads it is told.
             Err(error) => {
-                tracing::error!(ino = %place.ino, block, %error, "what a run before has written \
+                tracing::error!(ino = %location.ino, block, %error, "what a run before has written \
                     and not forced cannot be read");
                 Ok(())
             }
@@ -58,11 +61,11 @@ impl Store {
     }
 
     /// These files were cut by an earlier run, which may not have forced their new length.
-    pub fn not_forced_cuts(&self, cuts: impl IntoIterator<Item = (Place, u64)>) {
+    pub fn not_forced_cuts(&self, cuts: impl IntoIterator<Item = (StoreLocation, u64)>) {
         let mut state = self.state.borrow_mut();
         cuts.into_iter()
-            .filter(|(place, _)| place.packed.is_none())
-            .for_each(|(place, len)| state.was_cut(&place, len));
+            .filter(|(location, _)| location.packed.is_none())
+            .for_each(|(location, len)| state.was_cut(&location, len));
     }
 
     /// What was removed, by whichever run, does not come back under a name that is used again:
@@ -133,7 +136,7 @@ impl Store {
                 }
             }
             for (ino, _) in files.values().flatten() {
-                state.young.remove(ino);
+                state.never_synced.remove(ino);
             }
             state.names_changed.clone()
         };

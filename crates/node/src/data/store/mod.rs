@@ -16,8 +16,8 @@
 //! - Of a file that is lent there is one open file here, whatever else is closed: whether
 //!   anybody has it is asked of that one.
 
-mod doomed;
 mod forced;
+mod reclaim;
 mod state;
 
 use crate::data::packs::{self, Packs};
@@ -50,7 +50,7 @@ pub struct Store {
 
 /// Where the bytes of a file are, and how many it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct StoreLocation {
     pub ino: Ino,
     pub size_bytes: u64,
     pub packed: Option<PackRange>,
@@ -63,7 +63,7 @@ pub enum FileId {
     Pack(PackId),
 }
 
-impl Place {
+impl StoreLocation {
     /// The file that has its bytes.
     pub fn file(&self) -> FileId {
         self.packed.map_or(FileId::Own(self.ino), |range| FileId::Pack(range.pack))
@@ -118,21 +118,30 @@ impl Store {
     /// The store files that there are, to be looked at.
     pub async fn found(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         let names = disk.list(DIRECTORY).await?;
-        let own: BTreeSet<Ino> =
+        let standalone: BTreeSet<Ino> =
             names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect();
         let packs = Packs::found(&*disk).await?;
         Ok(Store {
             disk,
-            state: RefCell::new(State { earlier: own.clone(), own, ..State::default() }),
+            state: RefCell::new(State {
+                from_previous_run: standalone.clone(),
+                standalone,
+                ..State::default()
+            }),
             packs,
             failing: Signal::default(),
         })
     }
 
     /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
-    pub async fn read(&self, place: &Place, offset: u64, len: usize) -> Result<Bytes, DiskError> {
-        let at = place.at(offset, (len as u64).min(place.size_bytes.saturating_sub(offset)));
-        let data = match self.existing(place.file()).await? {
+    pub async fn read(
+        &self,
+        location: &StoreLocation,
+        offset: u64,
+        len: usize,
+    ) -> Result<Bytes, DiskError> {
+        let at = location.at(offset, (len as u64).min(location.size_bytes.saturating_sub(offset)));
+        let data = match self.existing(location.file()).await? {
             Some(file) if !at.is_empty() => {
                 file.read_at(at.start, (at.end - at.start) as usize).await?
             }
@@ -147,36 +156,51 @@ impl Store {
         Ok(padded.into())
     }
 
-    pub async fn write(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
+    pub async fn write(
+        &self,
+        location: &StoreLocation,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), DiskError> {
         let blocks = touched_blocks(offset, data.len() as u64);
-        let written = self.put(place, offset, data).await;
+        let written = self.put(location, offset, data).await;
         // After the write: a sync that ran meanwhile may have missed it. After a failure
         // too: part of the bytes may be there.
-        self.state.borrow_mut().changed(place, blocks);
+        self.state.borrow_mut().changed(location, blocks);
         written
     }
 
     /// As [`Store::write`], of bytes that can be fetched again.
-    pub async fn fill(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
+    pub async fn fill(
+        &self,
+        location: &StoreLocation,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), DiskError> {
         let blocks = touched_blocks(offset, data.len() as u64);
-        let written = self.put(place, offset, data).await;
-        self.state.borrow_mut().filled(place, blocks);
+        let written = self.put(location, offset, data).await;
+        self.state.borrow_mut().filled(location, blocks);
         written
     }
 
-    async fn put(&self, place: &Place, offset: u64, data: Bytes) -> Result<(), DiskError> {
-        let at = place.at(offset, data.len() as u64);
+    async fn put(
+        &self,
+        location: &StoreLocation,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<(), DiskError> {
+        let at = location.at(offset, data.len() as u64);
         if at.end - at.start != data.len() as u64 {
             let what = format!(
                 "{} bytes at {offset} of inode {} are more than it has room for",
                 data.len(),
-                place.ino
+                location.ino
             );
-            return Err(DiskError::Failed { path: place.file().path(), what });
+            return Err(DiskError::Failed { path: location.file().path(), what });
         }
-        let file = self.file(place.file(), OpenMode::Create).await?;
+        let file = self.file(location.file(), OpenMode::Create).await?;
         let written = file.write_at(at.start, data).await;
-        if let Some(range) = place.packed {
+        if let Some(range) = location.packed {
             self.packs.written(range, at.end);
         }
         written
@@ -184,43 +208,43 @@ impl Store {
 
     /// The file ends at a shorter length than it had, and is still to be cut there: until
     /// [`Store::cut`] has done that it does not grow.
-    pub fn is_to_be_cut(&self, place: &Place) {
-        if place.packed.is_none() {
-            self.state.borrow_mut().uncut.insert(place.ino);
+    pub fn is_to_be_cut(&self, location: &StoreLocation) {
+        if location.packed.is_none() {
+            self.state.borrow_mut().uncut.insert(location.ino);
         }
     }
 
     /// Makes bytes from `len` on, the end of the file, vanish, so that a later extension reads as
     /// zeros.
-    pub async fn cut(&self, place: &Place, len: u64) -> Result<(), DiskError> {
-        self.is_to_be_cut(place);
-        if self.is_longer(place, len).await?
-            && let Some(file) = self.existing(place.file()).await?
+    pub async fn cut(&self, location: &StoreLocation, len: u64) -> Result<(), DiskError> {
+        self.is_to_be_cut(location);
+        if self.is_longer(location, len).await?
+            && let Some(file) = self.existing(location.file()).await?
         {
             let cut = file.set_len(len).await;
-            self.state.borrow_mut().was_cut(place, len);
+            self.state.borrow_mut().was_cut(location, len);
             cut?;
         }
-        self.state.borrow_mut().uncut.remove(&place.ino);
+        self.state.borrow_mut().uncut.remove(&location.ino);
         Ok(())
     }
 
     /// As [`Store::cut`], where that has failed before.
-    pub async fn cut_again(&self, place: &Place, len: u64) -> Result<(), DiskError> {
-        let is_uncut = self.state.borrow().uncut.contains(&place.ino);
-        if is_uncut { self.cut(place, len).await } else { Ok(()) }
+    pub async fn cut_again(&self, location: &StoreLocation, len: u64) -> Result<(), DiskError> {
+        let is_uncut = self.state.borrow().uncut.contains(&location.ino);
+        if is_uncut { self.cut(location, len).await } else { Ok(()) }
     }
 
     /// Whether an earlier use of a range that is not in use has left anything there.
     pub async fn has_remains(
         &self,
-        place: &Place,
+        location: &StoreLocation,
         offset: u64,
         len: u64,
     ) -> Result<bool, DiskError> {
-        let Some(file) = self.existing(place.file()).await? else { return Ok(false) };
-        let at = place.at(offset, len);
-        let is_used = match place.packed {
+        let Some(file) = self.existing(location.file()).await? else { return Ok(false) };
+        let at = location.at(offset, len);
+        let is_used = match location.packed {
             None => file.len().await? > at.start,
             Some(range) => self.packs.may_be_written(range, at.start),
         };
@@ -233,97 +257,118 @@ impl Store {
 
     /// Makes a range that is not in use read as zeros. What was there is forced away: it must not
     /// come back beside bytes that are written there next and lost.
-    pub async fn clear(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
-        self.hole(place, offset, len).await?;
-        self.sync(SyncScope::File(place.ino)).await.map(drop)
+    pub async fn clear(
+        &self,
+        location: &StoreLocation,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), DiskError> {
+        self.hole(location, offset, len).await?;
+        self.sync(SyncScope::File(location.ino)).await.map(drop)
     }
 
     /// Gives back the space of a range.
-    pub async fn punch(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
-        let Some(file) = self.existing(place.file()).await? else { return Ok(()) };
-        let at = place.at(offset, len);
+    pub async fn punch(
+        &self,
+        location: &StoreLocation,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), DiskError> {
+        let Some(file) = self.existing(location.file()).await? else { return Ok(()) };
+        let at = location.at(offset, len);
         if at.is_empty() { Ok(()) } else { file.punch(at.start, at.end - at.start).await }
     }
 
     /// Makes a hole. Unlike space that is only given back, it is forced with the file: what was
     /// there before must not come back under bytes that are written later and lost.
-    pub async fn hole(&self, place: &Place, offset: u64, len: u64) -> Result<(), DiskError> {
-        let punched = self.punch(place, offset, len).await;
-        self.state.borrow_mut().changed(place, touched_blocks(offset, len));
+    pub async fn hole(
+        &self,
+        location: &StoreLocation,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), DiskError> {
+        let punched = self.punch(location, offset, len).await;
+        self.state.borrow_mut().changed(location, touched_blocks(offset, len));
         punched
     }
 
     /// Blocks of a store file were stored into past this.
-    pub fn stored(&self, place: &Place, blocks: Range<u64>) {
-        self.state.borrow_mut().changed(place, blocks);
+    pub fn stored(&self, location: &StoreLocation, blocks: Range<u64>) {
+        self.state.borrow_mut().changed(location, blocks);
     }
 
     /// Blocks of a file of which nothing is there.
     pub async fn missing(
         &self,
-        place: &Place,
+        location: &StoreLocation,
         blocks: impl Iterator<Item = u64>,
     ) -> Result<Vec<u64>, DiskError> {
-        let end = match self.existing(place.file()).await? {
+        let end = match self.existing(location.file()).await? {
             Some(file) => file.len().await?,
             None => 0,
         };
-        Ok(blocks.filter(|block| place.at(block * BLOCK_BYTES, 1).start >= end).collect())
+        Ok(blocks.filter(|block| location.at(block * BLOCK_BYTES, 1).start >= end).collect())
     }
 
     /// From now on there is something in these blocks of a file, zeros where there was nothing.
-    pub async fn fill_up(&self, place: &Place, blocks: &Range<u64>) -> Result<(), DiskError> {
-        let (file, end) =
-            (self.file(place.file(), OpenMode::Create).await?, place.at(0, place.size_bytes).end);
+    pub async fn fill_up(
+        &self,
+        location: &StoreLocation,
+        blocks: &Range<u64>,
+    ) -> Result<(), DiskError> {
+        let (file, end) = (
+            self.file(location.file(), OpenMode::Create).await?,
+            location.at(0, location.size_bytes).end,
+        );
         let filled = if file.len().await? < end { file.set_len(end).await } else { Ok(()) };
-        self.state.borrow_mut().changed(place, blocks.clone());
+        self.state.borrow_mut().changed(location, blocks.clone());
         filled
     }
 
     /// Who reads the store file past this sees where the file ends.
-    pub async fn show_length(&self, place: &Place) -> Result<(), DiskError> {
-        match self.existing(place.file()).await? {
-            Some(file) if file.len().await? < place.size_bytes => {
-                file.set_len(place.size_bytes).await
+    pub async fn show_length(&self, location: &StoreLocation) -> Result<(), DiskError> {
+        match self.existing(location.file()).await? {
+            Some(file) if file.len().await? < location.size_bytes => {
+                file.set_len(location.size_bytes).await
             }
             _ => Ok(()),
         }
     }
 
     /// A file that has nothing yet gets a range.
-    pub fn born(&self, ino: Ino) {
-        self.state.borrow_mut().young.insert(ino);
+    pub fn mark_never_synced(&self, ino: Ino) {
+        self.state.borrow_mut().never_synced.insert(ino);
     }
 
     /// Nobody was ever told that bytes of it are forced.
-    pub fn is_young(&self, ino: Ino) -> bool {
-        self.state.borrow().young.contains(&ino)
+    pub fn is_never_synced(&self, ino: Ino) -> bool {
+        self.state.borrow().never_synced.contains(&ino)
     }
 
     /// The file has a store file of its own, whatever is in it.
-    pub fn has_own(&self, ino: Ino) -> bool {
-        self.state.borrow().own.contains(&ino)
+    pub fn has_standalone(&self, ino: Ino) -> bool {
+        self.state.borrow().standalone.contains(&ino)
     }
 
     /// A store file of its own for a file whose bytes are not in one. What a move that failed has
     /// left there is nobody's.
-    pub async fn begin_own(&self, ino: Ino) -> Result<(), DiskError> {
+    pub async fn begin_standalone(&self, ino: Ino) -> Result<(), DiskError> {
         let file = self.file(FileId::Own(ino), OpenMode::Create).await?;
         if file.len().await? > 0 { file.set_len(0).await } else { Ok(()) }
     }
 
     /// There may be bytes in blocks that are not in use: those of a write whose command a power cut
     /// has taken.
-    pub fn may_have_more(&self, place: &Place) -> bool {
-        place.packed.is_some() || self.state.borrow().earlier.contains(&place.ino)
+    pub fn may_have_more(&self, location: &StoreLocation) -> bool {
+        location.packed.is_some() || self.state.borrow().from_previous_run.contains(&location.ino)
     }
 
     /// The store file reaches beyond this length.
-    pub async fn is_longer(&self, place: &Place, len: u64) -> Result<bool, DiskError> {
-        if place.packed.is_some() {
+    pub async fn is_longer(&self, location: &StoreLocation, len: u64) -> Result<bool, DiskError> {
+        if location.packed.is_some() {
             return Ok(false);
         }
-        let Some(file) = self.existing(place.file()).await? else { return Ok(false) };
+        let Some(file) = self.existing(location.file()).await? else { return Ok(false) };
         Ok(file.len().await? > len)
     }
 
@@ -335,7 +380,7 @@ impl Store {
         if file.is_held().is_none() {
             return Ok(None);
         }
-        self.cut_again(&Place { ino, size_bytes: len, packed: None }, len).await?;
+        self.cut_again(&StoreLocation { ino, size_bytes: len, packed: None }, len).await?;
         if file.len().await? != len {
             file.set_len(len).await?;
         }
@@ -372,13 +417,13 @@ impl Store {
 
     /// Every inode that has a store file of its own.
     pub fn list(&self) -> Vec<Ino> {
-        self.state.borrow().own.iter().copied().collect()
+        self.state.borrow().standalone.iter().copied().collect()
     }
 
     /// The file, if there is one.
     async fn existing(&self, file: FileId) -> Result<Option<Rc<dyn DiskFile>>, DiskError> {
         if let FileId::Own(ino) = file
-            && !self.has_own(ino)
+            && !self.has_standalone(ino)
         {
             return Ok(None);
         }
@@ -407,7 +452,7 @@ impl Store {
             // call; taking it for new costs an old one a sync of the directory with its next.
             state.names_changed(file.directory());
             if let FileId::Own(ino) = file {
-                state.own.insert(ino);
+                state.standalone.insert(ino);
             }
         }
         if state.open.insert(file, open.clone()).is_none() {
@@ -423,9 +468,9 @@ impl Store {
 }
 
 /// Where the bytes of a file are, as the state has it.
-pub fn place(state: &Partition, ino: Ino) -> Place {
+pub fn location(state: &Partition, ino: Ino) -> StoreLocation {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
-    Place { ino, size_bytes, packed: state.extents().packed(ino) }
+    StoreLocation { ino, size_bytes, packed: state.extents().packed(ino) }
 }
 
 fn path(ino: Ino) -> String {

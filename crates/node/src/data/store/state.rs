@@ -1,7 +1,7 @@
 //! What is remembered of store files, beside what the partition knows.
 
-use super::doomed::Doomed;
-use super::{FileId, Place};
+use super::reclaim::PendingFree;
+use super::{FileId, StoreLocation};
 use ebb_core::extent::BlockRuns;
 use ebb_model::{BLOCK_BYTES, Ino, LogIndex, PackId};
 use ebb_ports::{DiskError, DiskFile};
@@ -13,9 +13,9 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(super) struct State {
     /// Files that have a store file of their own.
-    pub own: BTreeSet<Ino>,
+    pub standalone: BTreeSet<Ino>,
     /// Those of them that an earlier run has made.
-    pub earlier: BTreeSet<Ino>,
+    pub from_previous_run: BTreeSet<Ino>,
     pub open: BTreeMap<FileId, Rc<dyn DiskFile>>,
     pub removing: BTreeSet<FileId>,
     /// Open files, oldest first.
@@ -38,7 +38,7 @@ pub(super) struct State {
     /// before, or bytes that were cut off could come back under a later extension.
     pub cut: BTreeSet<Ino>,
     /// Files that this run has packed and that nothing was ever forced of.
-    pub young: BTreeSet<Ino>,
+    pub never_synced: BTreeSet<Ino>,
     /// By directory: number of the last change of names, and of the last that is forced.
     pub names_changed: BTreeMap<&'static str, u64>,
     pub names_synced: BTreeMap<&'static str, u64>,
@@ -49,33 +49,33 @@ pub(super) struct State {
     /// only one that it failed.
     pub syncing: BTreeMap<FileId, Rc<Mutex<()>>>,
     /// In the order of the commands that said so.
-    pub doomed: VecDeque<(LogIndex, Doomed)>,
+    pub pending_frees: VecDeque<(LogIndex, PendingFree)>,
 }
 
 impl State {
-    pub fn changed(&mut self, place: &Place, blocks: Range<u64>) {
-        self.put(place, blocks);
-        self.fetched.remove(&(place.ino, place.file()));
+    pub fn changed(&mut self, location: &StoreLocation, blocks: Range<u64>) {
+        self.put(location, blocks);
+        self.fetched.remove(&(location.ino, location.file()));
     }
 
-    pub fn filled(&mut self, place: &Place, blocks: Range<u64>) {
-        let is_first = self.put(place, blocks);
+    pub fn filled(&mut self, location: &StoreLocation, blocks: Range<u64>) {
+        let is_first = self.put(location, blocks);
         if is_first {
-            self.fetched.insert((place.ino, place.file()));
+            self.fetched.insert((location.ino, location.file()));
         }
         self.has_fetched = true;
     }
 
     /// Whether all that was there before was forced.
-    fn put(&mut self, place: &Place, blocks: Range<u64>) -> bool {
+    fn put(&mut self, location: &StoreLocation, blocks: Range<u64>) -> bool {
         self.changes += 1;
-        self.unforced.insert(place.ino, blocks);
-        self.unsynced.insert((place.ino, place.file()), self.changes).is_none()
+        self.unforced.insert(location.ino, blocks);
+        self.unsynced.insert((location.ino, location.file()), self.changes).is_none()
     }
 
-    pub fn was_cut(&mut self, place: &Place, len: u64) {
-        self.changed(place, len / BLOCK_BYTES..u64::MAX);
-        self.cut.insert(place.ino);
+    pub fn was_cut(&mut self, location: &StoreLocation, len: u64) {
+        self.changed(location, len / BLOCK_BYTES..u64::MAX);
+        self.cut.insert(location.ino);
     }
 
     /// Nothing of the file is left to force, or it is of no use any more.
@@ -86,7 +86,7 @@ impl State {
         }
         self.unforced.remove(ino, 0..u64::MAX);
         self.cut.remove(&ino);
-        self.young.remove(&ino);
+        self.never_synced.remove(&ino);
     }
 
     pub fn synced(&mut self, ino: Ino, file: FileId) {

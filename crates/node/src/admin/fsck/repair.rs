@@ -26,7 +26,7 @@ const PIECE_BLOCKS: usize = 16;
 const POLL: Duration = Duration::from_millis(200);
 
 impl Node {
-    pub(crate) async fn mend(self: &Rc<Self>, remedy: Remedy) -> Result<(), RpcError> {
+    pub(crate) async fn repair(self: &Rc<Self>, remedy: Remedy) -> Result<(), RpcError> {
         if self.attachments.awaits_any() {
             return Err(RpcError::Denied(
                 "clients of before the node's restart are still to come \
@@ -141,7 +141,7 @@ impl Node {
             if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
-            self.flusher.rests.cut_short(ino);
+            self.flusher.cooldowns.cancel(ino);
             self.flusher.urge();
             let progress = Box::pin(self.flusher.progress.wait());
             select(progress, self.ports.clock.sleep(POLL)).await;
@@ -161,7 +161,7 @@ impl Node {
         if reserved != Reserved::Unreferenced {
             return Ok(());
         }
-        match self.insist(key, || self.bucket().delete(key, Some(&etag))).await {
+        match self.call_until_answered(key, || self.bucket().delete(key, Some(&etag))).await {
             Ok(()) | Err(BucketError::NotFound { .. }) => Ok(()),
             Err(BucketError::Precondition { .. }) => {
                 Err(RpcError::Denied(format!("{key} is another object by now")))
@@ -307,7 +307,7 @@ impl Node {
 
     /// What is done to the bucket is this node's to do.
     fn check_writes(&self) -> Result<(), RpcError> {
-        match (self.lost_to(), &self.tenure) {
+        match (self.lost_to(), &self.head_lease) {
             (Some(owner), _) => {
                 Err(RpcError::Denied(format!("the volume was taken over by {owner}")))
             }

@@ -11,64 +11,70 @@ use ebb_model::*;
 use ebb_ports::ETag;
 use std::ops::Range;
 
-pub(super) struct Said {
+pub(super) struct ObjectChecksums {
     pub sums: Sums,
     /// What the file's home says of itself, which some of that is from.
-    home: Option<(ETag, Sums)>,
+    object: Option<(ETag, Sums)>,
     /// Of the blocks that were written here.
     known: Vec<Option<u32>>,
 }
 
 /// What is sent of a file, part after part.
-pub(super) struct Proof<'a> {
-    said: Option<&'a Said>,
+pub(super) struct UploadVerifier<'a> {
+    checksums: Option<&'a ObjectChecksums>,
     /// The blocks' checksums, as far as anybody here knows.
     sent: Vec<Option<u32>>,
 }
 
 /// What is sent is not what the object says.
-pub(super) enum Untrue {
+pub(super) enum ChecksumMismatch {
     /// Something else was read.
     Other(Range<u64>),
     /// Of this the store has some, and some was read: what the store has nobody here knows.
     Mixed,
 }
 
-impl<'a> Proof<'a> {
-    pub fn of(said: Option<&'a Said>) -> Proof<'a> {
-        Proof { said, sent: Vec::new() }
+impl<'a> UploadVerifier<'a> {
+    pub fn of(checksums: Option<&'a ObjectChecksums>) -> UploadVerifier<'a> {
+        UploadVerifier { checksums, sent: Vec::new() }
     }
 
     /// The next part goes from here.
-    pub fn read(&mut self, part: &Range<u64>, bytes: &[u8]) -> Result<(), Untrue> {
-        let Some(said) = self.said else { return Ok(()) };
+    pub fn read(&mut self, part: &Range<u64>, bytes: &[u8]) -> Result<(), ChecksumMismatch> {
+        let Some(checksums) = self.checksums else { return Ok(()) };
         self.sent.extend(sums_of_blocks(bytes).into_iter().map(Some));
-        self.check(said, part)
+        self.check(checksums, part)
     }
 
     /// The store has the next part.
-    pub fn stored(&mut self, part: &Range<u64>) -> Result<(), Untrue> {
-        let Some(said) = self.said else { return Ok(()) };
+    pub fn stored(&mut self, part: &Range<u64>) -> Result<(), ChecksumMismatch> {
+        let Some(checksums) = self.checksums else { return Ok(()) };
         self.sent.extend(
-            said.known
+            checksums
+                .known
                 .iter()
                 .skip(self.sent.len())
                 .take((part.end - part.start).div_ceil(BLOCK_BYTES) as usize),
         );
-        self.check(said, part)
+        self.check(checksums, part)
     }
 
-    fn check(&self, said: &Said, part: &Range<u64>) -> Result<(), Untrue> {
-        for (span, sum) in said.sums.spans_of(part.clone()).filter(|(span, _)| span.end <= part.end)
+    fn check(
+        &self,
+        checksums: &ObjectChecksums,
+        part: &Range<u64>,
+    ) -> Result<(), ChecksumMismatch> {
+        for (span, sum) in
+            checksums.sums.spans_of(part.clone()).filter(|(span, _)| span.end <= part.end)
         {
             let sent = &self.sent
                 [(span.start / BLOCK_BYTES) as usize..span.end.div_ceil(BLOCK_BYTES) as usize];
             match crc32c_of_blocks(span.end - span.start, sent.iter().copied()) {
                 Some(sent) if sent == sum => {}
-                Some(_) => return Err(Untrue::Other(span)),
+                Some(_) => return Err(ChecksumMismatch::Other(span)),
                 // Then it is what the home says.
                 None if sent.iter().all(Option::is_none) => {}
-                None => return Err(Untrue::Mixed),
+                None => return Err(ChecksumMismatch::Mixed),
             }
         }
         Ok(())
@@ -78,11 +84,11 @@ impl<'a> Proof<'a> {
 impl Node {
     /// What the object of a file of this length is to say. Blocks that were written over in place
     /// have their checksums from now on.
-    pub(super) async fn all_to_be_said(
+    pub(super) async fn compute_checksums(
         &self,
         ino: Ino,
         len_bytes: u64,
-    ) -> Result<Option<Said>, RpcError> {
+    ) -> Result<Option<ObjectChecksums>, RpcError> {
         for start in (0..len_bytes).step_by(CHUNK_BYTES as usize) {
             let _guard = self.latches.hold(ino, Mode::Shared).await;
             let plan = self.replica.view().extents().plan_read(
@@ -92,24 +98,33 @@ impl Node {
             );
             self.sum_void(ino, &plan, |_, _| !self.is_exposed(ino)).await?;
         }
-        Ok(self.to_be_said(ino, len_bytes).await)
+        Ok(self.known_checksums(ino, len_bytes).await)
     }
 
     /// As far as it is known.
-    pub(super) async fn to_be_said(&self, ino: Ino, len_bytes: u64) -> Option<Said> {
-        let said = self.said_of(ino, len_bytes, None)?;
-        if said.sums.are_all_known() {
-            return Some(said);
+    pub(super) async fn known_checksums(
+        &self,
+        ino: Ino,
+        len_bytes: u64,
+    ) -> Option<ObjectChecksums> {
+        let checksums = self.checksums_of(ino, len_bytes, None)?;
+        if checksums.sums.are_all_known() {
+            return Some(checksums);
         }
-        let home = self.sums_of_object(ino).await;
-        self.said_of(ino, len_bytes, home).filter(|said| said.sums.is_any_known())
+        let object = self.sums_of_object(ino).await;
+        self.checksums_of(ino, len_bytes, object).filter(|checksums| checksums.sums.is_any_known())
     }
 
     /// The same with what is known now, if that has not become less.
-    pub(super) fn said_still(&self, ino: Ino, len_bytes: u64, said: Said) -> Option<Said> {
-        let Said { sums, home, .. } = said;
-        let now = self.said_of(ino, len_bytes, home).filter(|now| sums.are_in(&now.sums))?;
-        Some(Said { sums, ..now })
+    pub(super) fn revalidated_checksums(
+        &self,
+        ino: Ino,
+        len_bytes: u64,
+        checksums: ObjectChecksums,
+    ) -> Option<ObjectChecksums> {
+        let ObjectChecksums { sums, object, .. } = checksums;
+        let now = self.checksums_of(ino, len_bytes, object).filter(|now| sums.are_in(&now.sums))?;
+        Some(ObjectChecksums { sums, ..now })
     }
 
     async fn sums_of_object(&self, ino: Ino) -> Option<(ETag, Sums)> {
@@ -122,7 +137,12 @@ impl Node {
     /// The checksums of an object that is this file now, as far as they are known: of what was
     /// written here, and what the home says of what is as there. What came from there and was not
     /// checked is not what the home has, which the bucket may copy into the object.
-    fn said_of(&self, ino: Ino, len_bytes: u64, home: Option<(ETag, Sums)>) -> Option<Said> {
+    fn checksums_of(
+        &self,
+        ino: Ino,
+        len_bytes: u64,
+        object: Option<(ETag, Sums)>,
+    ) -> Option<ObjectChecksums> {
         let state = self.replica.view();
         let extents = state.extents();
         if extents.is_exposed(ino) {
@@ -144,8 +164,8 @@ impl Node {
             }));
         }
         let mut sums = Sums::of_blocks(len_bytes, known.iter().copied())?;
-        if let Some((etag, of_home)) =
-            home.as_ref().filter(|(etag, _)| now.is_some_and(|now| now.etag == etag.0))
+        if let Some((etag, of_object)) =
+            object.as_ref().filter(|(etag, _)| now.is_some_and(|now| now.etag == etag.0))
         {
             let blocks =
                 |span: &Range<u64>| span.start / BLOCK_BYTES..span.end.div_ceil(BLOCK_BYTES);
@@ -153,10 +173,10 @@ impl Node {
             let is_right = |span: &Range<u64>, sum| {
                 is_absent(span) || self.sum_of_cached(ino, etag, span) == Some(sum)
             };
-            sums.take_over(of_home, |span, sum| {
+            sums.take_over(of_object, |span, sum| {
                 extents.is_as_in_object(ino, span.clone()) && is_right(span, sum)
             });
         }
-        Some(Said { sums, home, known })
+        Some(ObjectChecksums { sums, object, known })
     }
 }

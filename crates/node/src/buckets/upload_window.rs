@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-pub struct Window {
+pub struct UploadWindow {
     clock: Rc<dyn Clock>,
     line: Buffers,
     /// Monotonic time at which it was last made smaller.
@@ -30,16 +30,16 @@ pub enum Fate {
 
 /// A body on its way, until dropped.
 pub struct Sending<'a> {
-    window: &'a Window,
+    window: &'a UploadWindow,
     room: Room<'a>,
     began: Duration,
     /// There was not much more to go beside it than went.
     fills: bool,
 }
 
-impl Window {
-    pub fn new(clock: Rc<dyn Clock>) -> Window {
-        Window {
+impl UploadWindow {
+    pub fn new(clock: Rc<dyn Clock>) -> UploadWindow {
+        UploadWindow {
             clock,
             line: Buffers::new(FIRST_BYTES, usize::MAX),
             shrunk: Cell::default(),
@@ -144,13 +144,13 @@ mod tests {
         }
     }
 
-    fn all_that_may<'a>(window: &'a Window, bytes: u64) -> Vec<Sending<'a>> {
+    fn all_that_may<'a>(window: &'a UploadWindow, bytes: u64) -> Vec<Sending<'a>> {
         std::iter::from_fn(|| window.send(bytes).now_or_never().flatten()).take(100).collect()
     }
 
     #[test]
     fn a_line_that_answers_soon_is_filled() {
-        let window = Window::new(Rc::new(Watch::default()));
+        let window = UploadWindow::new(Rc::new(Watch::default()));
         for most in [1, 4, 13, 34, 88] {
             let sent = all_that_may(&window, 8 * MIB);
             assert_eq!(sent.len(), most);
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn one_after_the_other_says_nothing_of_more() {
-        let window = Window::new(Rc::new(Watch::default()));
+        let window = UploadWindow::new(Rc::new(Watch::default()));
         for _ in 0..100 {
             window.send(MIB).now_or_never().flatten().unwrap().ended(Fate::Taken);
         }
@@ -175,7 +175,7 @@ mod tests {
             (Fate::Refused, [8, 8, 8, 8, 8]),
         ] {
             let watch = Rc::new(Watch::default());
-            let window = Window::new(watch.clone());
+            let window = UploadWindow::new(watch.clone());
             for most in expected {
                 let sent = all_that_may(&window, MIB);
                 assert_eq!(sent.len(), most);
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn after_a_pause_it_is_another_line() {
         let watch = Rc::new(Watch::default());
-        let window = Window::new(watch.clone());
+        let window = UploadWindow::new(watch.clone());
         for _ in 0..3 {
             all_that_may(&window, 8 * MIB)
                 .into_iter()
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn small_ones_pass_by() {
-        let window = Window::new(Rc::new(Watch::default()));
+        let window = UploadWindow::new(Rc::new(Watch::default()));
         let _all = all_that_may(&window, 16 * MIB);
         assert!(matches!(window.send(SMALL_BYTES - 1).now_or_never(), Some(None)));
         assert!(window.send(SMALL_BYTES).now_or_never().is_none());

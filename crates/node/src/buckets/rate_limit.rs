@@ -8,8 +8,8 @@
 //! a rate.
 
 use crate::buckets::ask::slow_download;
-use crate::buckets::head::Tenure;
-use crate::buckets::window::{Fate, Window};
+use crate::buckets::head::HeadLease;
+use crate::buckets::upload_window::{Fate, UploadWindow};
 use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_ports::{
@@ -25,57 +25,57 @@ use std::rc::Rc;
 use std::time::Duration;
 
 /// How fast all buckets of a volume may be used together; `None`: as fast as it goes.
-pub struct Pace {
+pub struct RateLimits {
     clock: Rc<dyn Clock>,
-    download: Option<Gate>,
-    upload: Option<Gate>,
+    download: Option<TokenBucket>,
+    upload: Option<TokenBucket>,
 }
 
-impl Pace {
+impl RateLimits {
     pub fn new(
         clock: &Rc<dyn Clock>,
         download_bytes_per_sec: Option<u64>,
         upload_bytes_per_sec: Option<u64>,
-    ) -> Pace {
-        let gate = |rate| Gate::new(clock.clone(), rate);
-        Pace {
+    ) -> RateLimits {
+        let tokens = |rate| TokenBucket::new(clock.clone(), rate);
+        RateLimits {
             clock: clock.clone(),
-            download: download_bytes_per_sec.map(gate),
-            upload: upload_bytes_per_sec.map(gate),
+            download: download_bytes_per_sec.map(tokens),
+            upload: upload_bytes_per_sec.map(tokens),
         }
     }
 }
 
 /// Requests that wait for the time of others to be over.
-struct Gate {
+struct TokenBucket {
     clock: Rc<dyn Clock>,
     bytes_per_sec: u64,
     /// Monotonic time at which everything that was let through is over.
     free_at: Cell<Duration>,
-    waiting: RefCell<BTreeSet<Place>>,
+    waiting: RefCell<BTreeSet<Turn>>,
     last_number: Cell<u64>,
     /// Somebody has left the queue.
     left: Signal,
 }
 
 /// When a request would end over the slowest line, and a number of its own.
-type Place = (Duration, u64);
+type Turn = (Duration, u64);
 
 struct Waiting<'a> {
-    gate: &'a Gate,
-    place: Place,
+    tokens: &'a TokenBucket,
+    turn: Turn,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.gate.waiting.borrow_mut().remove(&self.place);
-        self.gate.left.raise();
+        self.tokens.waiting.borrow_mut().remove(&self.turn);
+        self.tokens.left.raise();
     }
 }
 
-impl Gate {
-    fn new(clock: Rc<dyn Clock>, bytes_per_sec: u64) -> Gate {
-        Gate {
+impl TokenBucket {
+    fn new(clock: Rc<dyn Clock>, bytes_per_sec: u64) -> TokenBucket {
+        TokenBucket {
             clock,
             bytes_per_sec: bytes_per_sec.max(1),
             free_at: Cell::default(),
@@ -89,13 +89,13 @@ impl Gate {
     async fn pass(&self, bytes: u64) {
         let ends = self.clock.monotonic() + slow_download(bytes);
         self.last_number.set(self.last_number.get() + 1);
-        let place = (ends, self.last_number.get());
-        self.waiting.borrow_mut().insert(place);
-        let waiting = Waiting { gate: self, place };
+        let turn = (ends, self.last_number.get());
+        self.waiting.borrow_mut().insert(turn);
+        let waiting = Waiting { tokens: self, turn };
         loop {
             let left = self.left.wait();
             let (now, free_at) = (self.clock.monotonic(), self.free_at.get());
-            let is_first = self.waiting.borrow().first() == Some(&waiting.place);
+            let is_first = self.waiting.borrow().first() == Some(&waiting.turn);
             match is_first {
                 true if now >= free_at => break,
                 true => drop(select(pin!(left), self.clock.sleep(free_at - now)).await),
@@ -122,18 +122,27 @@ impl Gate {
     }
 }
 
-pub struct PacedBucket {
+pub struct RateLimitedBucket {
     inner: Rc<dyn Bucket>,
-    pace: Rc<Pace>,
-    window: Window,
+    rate_limits: Rc<RateLimits>,
+    window: UploadWindow,
     /// None where nothing is written at all.
-    tenure: Option<Rc<Tenure>>,
+    head_lease: Option<Rc<HeadLease>>,
 }
 
-impl PacedBucket {
-    /// Several may share the same `pace`.
-    pub fn new(inner: Rc<dyn Bucket>, pace: Rc<Pace>, tenure: Option<Rc<Tenure>>) -> PacedBucket {
-        PacedBucket { inner, window: Window::new(pace.clock.clone()), pace, tenure }
+impl RateLimitedBucket {
+    /// Several may share the same `rate_limits`.
+    pub fn new(
+        inner: Rc<dyn Bucket>,
+        rate_limits: Rc<RateLimits>,
+        head_lease: Option<Rc<HeadLease>>,
+    ) -> RateLimitedBucket {
+        RateLimitedBucket {
+            inner,
+            window: UploadWindow::new(rate_limits.clock.clone()),
+            rate_limits,
+            head_lease,
+        }
     }
 
     /// Refuses a write once another node may have the bucket, however long it has waited for its
@@ -143,11 +152,11 @@ impl PacedBucket {
         body_bytes: u64,
         send: impl FnOnce(&'a dyn Bucket) -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
-        if let Some(gate) = self.pace.upload.as_ref().filter(|_| body_bytes > 0) {
-            gate.pass(body_bytes).await;
+        if let Some(tokens) = self.rate_limits.upload.as_ref().filter(|_| body_bytes > 0) {
+            tokens.pass(body_bytes).await;
         }
         let sending = self.window.send(body_bytes).await;
-        self.tenure.as_ref().map_or(Ok(()), |tenure| tenure.check())?;
+        self.head_lease.as_ref().map_or(Ok(()), |head_lease| head_lease.check())?;
         let sent = send(&*self.inner).await;
         if let Some(sending) = sending {
             sending.ended(match &sent {
@@ -160,22 +169,24 @@ impl PacedBucket {
     }
 }
 
-impl Bucket for PacedBucket {
+impl Bucket for RateLimitedBucket {
     fn get(
         &self,
         key: &str,
         range: Option<Range<u64>>,
         if_match: Option<&ETag>,
     ) -> PortFuture<'_, Result<Object, BucketError>> {
-        let Some(gate) = &self.pace.download else { return self.inner.get(key, range, if_match) };
+        let Some(tokens) = &self.rate_limits.download else {
+            return self.inner.get(key, range, if_match);
+        };
         let (key, if_match) = (key.to_owned(), if_match.cloned());
         Box::pin(async move {
             // How long a whole object is nobody knows before.
             let expected_bytes =
                 range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
-            gate.pass(expected_bytes).await;
+            tokens.pass(expected_bytes).await;
             let answer = self.inner.get(&key, range, if_match.as_ref()).await;
-            gate.settle(
+            tokens.settle(
                 expected_bytes,
                 answer.as_ref().map_or(0, |object| object.body.len() as u64),
             );

@@ -22,14 +22,14 @@ const MOST_PATIENCE: Duration = Duration::from_secs(1);
 /// What was asked for longer ago is asked for again: others may have changed the bucket.
 pub(crate) const MOST_AGE: Duration = Duration::from_secs(5);
 
-pub(crate) struct Questions {
+pub(crate) struct ListingPipeline {
     bucket: Rc<dyn Bucket>,
     ports: Ports,
     prefix: String,
     /// Whether somebody waits for the next page.
     is_awaited: Rc<Cell<bool>>,
     /// In the order of keys.
-    open: VecDeque<Question>,
+    open: VecDeque<ListingRequest>,
     pace: Option<Pace>,
     /// It was like that of the page before.
     is_steady: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Questions {
     most: usize,
 }
 
-struct Question {
+struct ListingRequest {
     after: String,
     asked: Duration,
     answer: oneshot::Receiver<(Result<Page, BucketError>, Duration)>,
@@ -51,15 +51,15 @@ pub(crate) struct Page {
     pub more: bool,
 }
 
-impl Questions {
+impl ListingPipeline {
     pub fn new(
         bucket: Rc<dyn Bucket>,
         ports: Ports,
         prefix: String,
         is_awaited: Rc<Cell<bool>>,
-    ) -> Questions {
+    ) -> ListingPipeline {
         let most = if bucket.capabilities().lists_from_anywhere { MOST_AHEAD } else { 0 };
-        Questions {
+        ListingPipeline {
             bucket,
             ports,
             prefix,
@@ -75,7 +75,7 @@ impl Questions {
     /// Entries that follow `after`, with none left out between them.
     pub async fn page_behind(&mut self, after: &str) -> Result<Page, BucketError> {
         loop {
-            let Question { after: from, answer, .. } = self.question_at(after);
+            let ListingRequest { after: from, answer, .. } = self.question_at(after);
             let never = || {
                 (
                     Err(BucketError::Unavailable {
@@ -133,23 +133,23 @@ impl Questions {
         let deeper =
             if self.is_awaited.replace(false) { (2 * self.depth).max(1) } else { self.depth };
         self.depth = deeper.min(self.most);
-        let question = self.question_at(after);
-        self.open.push_front(question);
+        let request = self.question_at(after);
+        self.open.push_front(request);
         while self.open.len() <= self.depth
             && let Some(last) = self.open.back()
             && let Some(next) =
                 self.pace.as_ref().and_then(|pace| pace.end_behind(&last.after, self.is_steady))
         {
-            let question = self.ask(next);
-            self.open.push_back(question);
+            let request = self.ask(next);
+            self.open.push_back(request);
         }
     }
 
     /// The last one that begins at `after` or before it. Where there is none, what stands there is
     /// asked for.
-    fn question_at(&mut self, after: &str) -> Question {
+    fn question_at(&mut self, after: &str) -> ListingRequest {
         let now = self.ports.clock.monotonic();
-        self.open.retain(|question| now < question.asked + MOST_AGE);
+        self.open.retain(|request| now < request.asked + MOST_AGE);
         while self.open.get(1).is_some_and(|next| next.after.as_str() <= after) {
             self.open.pop_front();
         }
@@ -158,7 +158,7 @@ impl Questions {
             .unwrap_or_else(|| self.ask(after.to_owned()))
     }
 
-    fn ask(&self, after: String) -> Question {
+    fn ask(&self, after: String) -> ListingRequest {
         let (mut sender, answer) = oneshot::channel();
         let (bucket, clock, prefix, behind) =
             (self.bucket.clone(), self.ports.clock.clone(), self.prefix.clone(), after.clone());
@@ -171,7 +171,7 @@ impl Questions {
                 sender.send((page, took)).ok();
             }
         }));
-        Question { after, asked, answer }
+        ListingRequest { after, asked, answer }
     }
 }
 

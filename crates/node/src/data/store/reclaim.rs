@@ -8,7 +8,7 @@ use ebb_ports::DiskError;
 use std::collections::BTreeSet;
 
 /// What goes once the command that said so is forced.
-pub(super) enum Doomed {
+pub(super) enum PendingFree {
     File(Ino),
     Range(PackRange),
 }
@@ -23,40 +23,44 @@ struct Going {
 
 impl Store {
     /// The inode is gone by the command at `index`: its file goes once that is forced.
-    pub fn doom(&self, ino: Ino, index: LogIndex) {
+    pub fn free_file_after(&self, ino: Ino, index: LogIndex) {
         let mut state = self.state.borrow_mut();
         // Its bytes are of use only if the command is lost, and then as they are.
         state.settled(ino);
         state.uncut.remove(&ino);
         // Of one that could not be forced that is forgotten with it.
-        if state.own.contains(&ino) || state.failed.contains_key(&ino) {
-            state.doomed.push_back((index, Doomed::File(ino)));
+        if state.standalone.contains(&ino) || state.failed.contains_key(&ino) {
+            state.pending_frees.push_back((index, PendingFree::File(ino)));
         }
     }
 
     /// No file has this range any more by the command at `index`.
-    pub fn vacate(&self, range: PackRange, index: LogIndex) {
-        self.state.borrow_mut().doomed.push_back((index, Doomed::Range(range)));
+    pub fn free_range_after(&self, range: PackRange, index: LogIndex) {
+        self.state.borrow_mut().pending_frees.push_back((index, PendingFree::Range(range)));
     }
 
     /// Something goes once the log is forced.
-    pub fn has_doomed(&self) -> bool {
-        !self.state.borrow().doomed.is_empty()
+    pub fn has_pending_frees(&self) -> bool {
+        !self.state.borrow().pending_frees.is_empty()
     }
 
     /// Files of their own do, which can be large.
-    pub fn has_doomed_files(&self) -> bool {
-        self.state.borrow().doomed.iter().any(|(_, doomed)| matches!(doomed, Doomed::File(_)))
+    pub fn has_pending_file_frees(&self) -> bool {
+        self.state
+            .borrow()
+            .pending_frees
+            .iter()
+            .any(|(_, pending_frees)| matches!(pending_frees, PendingFree::File(_)))
     }
 
     /// Removes what is doomed by commands up to `durable`; says whether there was any. `has_files`
     /// says of a pack file whether any file is in it.
-    pub async fn drop_doomed(
+    pub async fn free_pending(
         &self,
         durable: LogIndex,
         has_files: impl Fn(PackId) -> bool,
     ) -> Result<bool, DiskError> {
-        let Going { files, ranges, packs } = self.take_doomed(durable, has_files);
+        let Going { files, ranges, packs } = self.take_due_frees(durable, has_files);
         let any = !(files.is_empty() && ranges.is_empty() && packs.is_empty());
         let mut dropped = Ok(());
         for ino in files {
@@ -72,18 +76,18 @@ impl Store {
     }
 
     /// At one moment: a pack file that goes is known to go until it is gone.
-    fn take_doomed(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Going {
+    fn take_due_frees(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Going {
         let mut files = Vec::new();
         let mut ranges = Vec::new();
-        while let Some((_, doomed)) =
-            self.state.borrow_mut().doomed.pop_front_if(|(index, _)| *index <= durable)
+        while let Some((_, pending_frees)) =
+            self.state.borrow_mut().pending_frees.pop_front_if(|(index, _)| *index <= durable)
         {
-            match doomed {
-                Doomed::File(ino) => files.push(ino),
-                Doomed::Range(range) => ranges.push(range),
+            match pending_frees {
+                PendingFree::File(ino) => files.push(ino),
+                PendingFree::Range(range) => ranges.push(range),
             }
         }
-        let waits = |pack| self.packs.is_in_use(pack) || self.is_doomed_later(pack);
+        let waits = |pack| self.packs.is_in_use(pack) || self.is_freed_later(pack);
         let (ranges, empty): (Vec<_>, Vec<_>) = packs::joined(ranges)
             .into_iter()
             .partition(|range| has_files(range.pack) || waits(range.pack));
@@ -100,12 +104,12 @@ impl Store {
     }
 
     /// Part of a pack file is in use as long as a command is not forced.
-    fn is_doomed_later(&self, pack: PackId) -> bool {
+    fn is_freed_later(&self, pack: PackId) -> bool {
         let state = self.state.borrow();
         state
-            .doomed
+            .pending_frees
             .iter()
-            .any(|(_, doomed)| matches!(doomed, Doomed::Range(range) if range.pack == pack))
+            .any(|(_, pending_frees)| matches!(pending_frees, PendingFree::Range(range) if range.pack == pack))
     }
 
     /// Gives back the space of a range of a pack file.
@@ -136,8 +140,8 @@ impl Store {
     pub async fn drop_own(&self, ino: Ino) -> Result<(), DiskError> {
         {
             let mut state = self.state.borrow_mut();
-            state.own.remove(&ino);
-            state.earlier.remove(&ino);
+            state.standalone.remove(&ino);
+            state.from_previous_run.remove(&ino);
             state.uncut.remove(&ino);
             state.lent.remove(&ino);
             state.synced(ino, FileId::Own(ino));
@@ -171,10 +175,10 @@ impl Store {
             return false;
         }
         match file {
-            FileId::Own(ino) => !self.has_own(ino) && is_over(ino),
+            FileId::Own(ino) => !self.has_standalone(ino) && is_over(ino),
             FileId::Pack(pack) => {
                 let goes_by_itself =
-                    self.packs.ended().contains(&pack) || self.is_doomed_later(pack);
+                    self.packs.ended().contains(&pack) || self.is_freed_later(pack);
                 !has_files(pack)
                     && !self.packs.is_in_use(pack)
                     && !self.packs.is_to_come(pack)

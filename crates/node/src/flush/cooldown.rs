@@ -7,17 +7,17 @@ use std::time::Duration;
 
 /// Inodes that were sent a short time ago, and until when they are left alone.
 #[derive(Default)]
-pub struct Rests {
+pub struct FlushCooldowns {
     until: RefCell<BTreeMap<Ino, Duration>>,
 }
 
-impl Rests {
+impl FlushCooldowns {
     pub(super) fn begin(&self, ino: Ino, until: Duration) {
         self.until.borrow_mut().insert(ino, until);
     }
 
     /// Somebody waits for it.
-    pub fn cut_short(&self, ino: Ino) {
+    pub fn cancel(&self, ino: Ino) {
         self.until.borrow_mut().remove(&ino);
     }
 

@@ -25,7 +25,7 @@ const MOST_KEYS: usize = 1 << 16;
 const ASKED_AT_ONCE: usize = 16;
 
 #[derive(Default)]
-pub struct Gone {
+pub struct RecentDeletes {
     keys: RefCell<Keys>,
 }
 
@@ -37,7 +37,7 @@ struct Keys {
     oldest: VecDeque<(Duration, Rc<str>)>,
 }
 
-impl Gone {
+impl RecentDeletes {
     pub fn note(&self, key: &str, now: Duration) {
         let mut keys = self.keys.borrow_mut();
         let key: Rc<str> = key.into();
@@ -78,17 +78,17 @@ impl Keys {
 
 impl Node {
     /// Of what was listed what is there.
-    pub(crate) async fn believed(&self, entries: Vec<Listed>) -> Result<Vec<Listed>, RpcError> {
-        let believed =
-            stream::iter(entries).map(|entry| self.believe(entry)).buffered(ASKED_AT_ONCE);
-        believed.try_filter_map(|entry| ready(Ok(entry))).try_collect().await
+    pub(crate) async fn drop_stale(&self, entries: Vec<Listed>) -> Result<Vec<Listed>, RpcError> {
+        let drop_stale =
+            stream::iter(entries).map(|entry| self.confirm_entry(entry)).buffered(ASKED_AT_ONCE);
+        drop_stale.try_filter_map(|entry| ready(Ok(entry))).try_collect().await
     }
 
-    async fn believe(&self, entry: Listed) -> Result<Option<Listed>, RpcError> {
+    async fn confirm_entry(&self, entry: Listed) -> Result<Option<Listed>, RpcError> {
         let now = self.ports.clock.monotonic();
         let is_doubtful = match &entry {
-            Listed::Object { key, .. } => self.gone.has(key, now),
-            Listed::Prefix { key } => self.gone.has_below(key, now),
+            Listed::Object { key, .. } => self.recent_deletes.has(key, now),
+            Listed::Prefix { key } => self.recent_deletes.has_below(key, now),
         };
         if !is_doubtful || self.is_known(&entry) {
             return Ok(Some(entry));
@@ -121,12 +121,12 @@ impl Node {
     /// The prefix, if there is anything below it.
     pub(crate) async fn ask_for_prefix(&self, key: String) -> Result<Option<Listed>, RpcError> {
         let now = self.ports.clock.monotonic();
-        let limit = if self.gone.has_below(&key, now) { LIST_LIMIT } else { 1 };
+        let limit = if self.recent_deletes.has_below(&key, now) { LIST_LIMIT } else { 1 };
         let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit };
         let found =
             self.bucket_read("list", &key, 0, || self.bucket().list(request.clone())).await?;
         let (doubtful, certain): (Vec<_>, Vec<_>) =
-            found.entries.into_iter().partition(|entry| self.gone.has(entry.key(), now));
+            found.entries.into_iter().partition(|entry| self.recent_deletes.has(entry.key(), now));
         let asked = stream::iter(doubtful)
             .map(|entry| self.ask_for_object(entry.key().to_owned()))
             .buffer_unordered(ASKED_AT_ONCE);

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-pub struct Line {
+pub struct BandwidthEstimator {
     clock: Rc<dyn Clock>,
     under_way: Cell<u64>,
     count: Cell<Count>,
@@ -27,12 +27,12 @@ struct Count {
 
 /// Something that is under way, until dropped.
 pub struct Fetching<'a> {
-    line: &'a Line,
+    estimator: &'a BandwidthEstimator,
 }
 
-impl Line {
-    pub fn new(clock: Rc<dyn Clock>) -> Line {
-        Line {
+impl BandwidthEstimator {
+    pub fn new(clock: Rc<dyn Clock>) -> BandwidthEstimator {
+        BandwidthEstimator {
             clock,
             under_way: Cell::default(),
             count: Cell::default(),
@@ -47,7 +47,7 @@ impl Line {
             self.count.set(Count { since: now, last: now, bytes: 0, first: true });
         }
         self.under_way.set(self.under_way.get() + 1);
-        Fetching { line: self }
+        Fetching { estimator: self }
     }
 
     /// How much may be on its way for one reader before he asks for it.
@@ -83,18 +83,18 @@ impl Line {
 
 impl Fetching<'_> {
     pub fn came(&self, bytes: u64) {
-        let (line, now) = (self.line, self.line.clock.monotonic());
-        if now - line.count.get().last > BURST {
-            line.measure();
+        let (estimator, now) = (self.estimator, self.estimator.clock.monotonic());
+        if now - estimator.count.get().last > BURST {
+            estimator.measure();
         }
-        let count = line.count.get();
-        line.count.set(Count { last: now, bytes: count.bytes + bytes, ..count });
+        let count = estimator.count.get();
+        estimator.count.set(Count { last: now, bytes: count.bytes + bytes, ..count });
     }
 }
 
 impl Drop for Fetching<'_> {
     fn drop(&mut self) {
-        self.line.under_way.set(self.line.under_way.get() - 1);
+        self.estimator.under_way.set(self.estimator.under_way.get() - 1);
     }
 }
 
@@ -138,18 +138,18 @@ mod tests {
 
     struct Scene {
         watch: Rc<Watch>,
-        line: Line,
+        estimator: BandwidthEstimator,
     }
 
     impl Scene {
         fn new() -> Scene {
             let watch = Rc::new(Watch::default());
-            Scene { line: Line::new(watch.clone()), watch }
+            Scene { estimator: BandwidthEstimator::new(watch.clone()), watch }
         }
 
         /// Pieces of 1 MiB that share the line.
         fn fetch(&self, pieces: u64, millis: u64) {
-            let under_way: Vec<_> = (0..pieces).map(|_| self.line.fetch()).collect();
+            let under_way: Vec<_> = (0..pieces).map(|_| self.estimator.fetch()).collect();
             self.watch.0.set(self.watch.0.get() + millis);
             under_way.iter().for_each(|fetching| fetching.came(MIB));
         }
@@ -158,29 +158,29 @@ mod tests {
     #[test]
     fn as_much_as_two_seconds_carry() {
         let scene = Scene::new();
-        assert_eq!(scene.line.ahead_bytes(), u64::MAX, "nothing is known");
+        assert_eq!(scene.estimator.ahead_bytes(), u64::MAX, "nothing is known");
         scene.fetch(1, 1000);
-        assert_eq!(scene.line.ahead_bytes(), 2 * MIB);
+        assert_eq!(scene.estimator.ahead_bytes(), 2 * MIB);
         scene.fetch(4, 1000);
-        assert_eq!(scene.line.ahead_bytes(), 8 * MIB);
+        assert_eq!(scene.estimator.ahead_bytes(), 8 * MIB);
     }
 
     #[test]
     fn a_line_that_becomes_slow_or_fast() {
         let scene = Scene::new();
         scene.fetch(1, 10);
-        let fast = scene.line.ahead_bytes();
+        let fast = scene.estimator.ahead_bytes();
         assert_eq!(fast, 200 * MIB);
         // One that is stuck.
         scene.fetch(1, 20_000);
-        assert_eq!(scene.line.ahead_bytes(), fast / 2);
+        assert_eq!(scene.estimator.ahead_bytes(), fast / 2);
         (0..10).for_each(|_| scene.fetch(1, 20_000));
-        assert_eq!(scene.line.ahead_bytes(), LEAST_BYTES);
+        assert_eq!(scene.estimator.ahead_bytes(), LEAST_BYTES);
         // One that is let through at once where others are not.
         scene.fetch(1, 1);
-        assert_eq!(scene.line.ahead_bytes(), LEAST_BYTES);
+        assert_eq!(scene.estimator.ahead_bytes(), LEAST_BYTES);
         scene.fetch(10, 1000);
-        assert_eq!(scene.line.ahead_bytes(), 20 * MIB);
+        assert_eq!(scene.estimator.ahead_bytes(), 20 * MIB);
     }
 
     /// What is counted is what has come, however many fetch it.
@@ -188,20 +188,20 @@ mod tests {
     fn a_busy_line_is_counted_as_a_whole() {
         let scene = Scene::new();
         let mut under_way: std::collections::VecDeque<_> =
-            (0..8).map(|_| scene.line.fetch()).collect();
+            (0..8).map(|_| scene.estimator.fetch()).collect();
         for _ in 0..40 {
             scene.watch.0.set(scene.watch.0.get() + 100);
-            under_way.push_back(scene.line.fetch());
+            under_way.push_back(scene.estimator.fetch());
             under_way.pop_front().unwrap().came(MIB);
-            scene.line.ahead_bytes();
+            scene.estimator.ahead_bytes();
         }
-        assert_eq!(scene.line.ahead_bytes(), 20 * MIB);
+        assert_eq!(scene.estimator.ahead_bytes(), 20 * MIB);
     }
 
     #[test]
     fn what_does_not_come_says_nothing() {
         let scene = Scene::new();
-        drop(scene.line.fetch());
-        assert_eq!(scene.line.ahead_bytes(), u64::MAX);
+        drop(scene.estimator.fetch());
+        assert_eq!(scene.estimator.ahead_bytes(), u64::MAX);
     }
 }

@@ -27,12 +27,12 @@ impl Node {
     /// but for those that are what was written here. What else an upload is found to have made
     /// clean is fetched again. Where nothing of them is left there are zeros: what is missing later
     /// was taken from here by something else.
-    pub(super) async fn doubt(&self, doubtful: Blocks) -> Result<(), RpcError> {
+    pub(super) async fn verify_unsynced(&self, unverified: Blocks) -> Result<(), RpcError> {
         let mut passed = 0;
-        for (ino, ranges) in doubtful {
+        for (ino, ranges) in unverified {
             for blocks in ranges {
                 self.store
-                    .fill_up(&self.place(ino), &blocks)
+                    .fill_up(&self.location(ino), &blocks)
                     .await
                     .map_err(|error| self.disk_failed(ino, error))?;
                 let mut first = blocks.start;
@@ -73,8 +73,10 @@ impl Node {
                 break;
             }
             self.pass(passed).await;
-            let read =
-                self.store.read(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize).await;
+            let read = self
+                .store
+                .read(&self.location(ino), block * BLOCK_BYTES, BLOCK_BYTES as usize)
+                .await;
             if read.is_ok_and(|bytes| ebb_format::crc32c(&bytes) == sum) {
                 found.push(block);
             }
@@ -102,7 +104,7 @@ impl Node {
             let dirty = |blocks: Range<u64>| self.replica.view().extents().dirty_runs(ino, blocks);
             for block in ranges.into_iter().flat_map(dirty).flatten() {
                 self.pass(&mut passed).await;
-                match self.store.dirty_again(&self.place(ino), block).await {
+                match self.store.dirty_again(&self.location(ino), block).await {
                     // A full disk is no reason not to start.
                     Err(DiskError::NoSpace) => {
                         tracing::warn!(%ino, block, "no room to write once more what is not forced")
@@ -127,7 +129,7 @@ impl Node {
         };
         let damaged = !ebb_format::crc32c(&[0; BLOCK_BYTES as usize]);
         for (ino, blocks) in void {
-            let missing = self.store.missing(&self.place(ino), blocks.into_iter()).await;
+            let missing = self.store.missing(&self.location(ino), blocks.into_iter()).await;
             let sums: Vec<(u64, u32)> = missing
                 .map_err(|error| self.disk_failed(ino, error))?
                 .into_iter()
@@ -144,11 +146,11 @@ impl Node {
 
     /// A write into a block that has no checksum is in the store file before anything of it is in
     /// the log. Where the process died in between, readers see what nobody else knows of.
-    pub(super) fn doubt_void_blocks(&self) {
+    pub(super) fn watch_void_blocks(&self) {
         let state = self.replica.view();
         let blocks: Vec<(Ino, Range<u64>)> =
             state.extents().void_blocks().map(|(ino, block)| (ino, block..block + 1)).collect();
-        self.store.not_forced(blocks.iter().map(|(ino, block)| (self.place(*ino), block)));
+        self.store.not_forced(blocks.iter().map(|(ino, block)| (self.location(*ino), block)));
     }
 
     /// Store files of inodes that are gone or elsewhere, and bytes beyond the end of a file, are
@@ -156,7 +158,7 @@ impl Node {
     /// command (O-80).
     pub(super) async fn drop_strays(&self) -> Result<(), DiskError> {
         for ino in self.store.list() {
-            let place = self.place(ino);
+            let place = self.location(ino);
             let is_known = self.replica.view().namespace().inode(ino).is_some();
             match place.packed {
                 _ if !is_known => self.store.drop_file(ino).await?,
@@ -186,7 +188,7 @@ impl Node {
         for (ino, blocks) in holes {
             for block in blocks {
                 if self.replica.view().extents().block(ino, block).is_none() {
-                    self.store.hole(&self.place(ino), block * BLOCK_BYTES, BLOCK_BYTES).await?;
+                    self.store.hole(&self.location(ino), block * BLOCK_BYTES, BLOCK_BYTES).await?;
                     made.insert(ino);
                 }
             }
