@@ -1,4 +1,4 @@
-//! Several mounts of one storage: the first serves it, the others join.
+//! Several mounts of one bucket: the first serves it, the others join.
 
 use crate::place::{Place, until};
 use crate::switch::Switch;
@@ -6,9 +6,9 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-/// Situation: a second machine mounts the same storage, and is to join. Expectation: it works
-/// through the first one's node, also over a death of that node; once the first is gone for
-/// good, the next mount takes the volume over.
+/// Situation: a second machine mounts the same bucket and joins. Expectation: it works through the
+/// first one's node, also across a restart of that node; once the first is gone for good, the next
+/// mount takes the volume over.
 #[test]
 fn a_second_mount_of_the_storage_joins_the_first() {
     let place = Place::new();
@@ -30,7 +30,7 @@ fn a_second_mount_of_the_storage_joins_the_first() {
     let second = ["mount", &url, "mnt2", "--data", "data2", "--take-over", "join"];
     place.ebb(&first).good();
     fs::write(place.path("mnt/file"), "one").unwrap();
-    // Without being told to join it is refused, and told how.
+    // Without the option it fails, with a hint.
     place.ebb(&second[..5]).refused(1, "--take-over=join");
     place.ebb(&second).good();
     assert_eq!(fs::read_to_string(place.path("mnt2/file")).unwrap(), "one");
@@ -44,17 +44,17 @@ fn a_second_mount_of_the_storage_joins_the_first() {
 
     place.umount_at("mnt2");
     place.kill("mnt");
-    // What has not reached the bucket is in the first one's data directory only.
+    // Unflushed data is only in the first one's data directory.
     place.ebb(&second).good();
     fs::write(place.path("mnt2/own"), "four").unwrap();
     place.umount_at("mnt2");
     assert_eq!(fs::read_to_string(place.path("backing/own")).unwrap(), "four");
 }
 
-/// Situation: a mount has been alone and another joins it, while a file is read and the bucket does
-/// not answer for longer than the session term. Danger: the kernel gives up no page that it waits
-/// for, and the session of who reads is ended for that. Expectation: the other waits until the
-/// bucket has answered, and nobody loses anything.
+/// Situation: a sole mount is joined by another, while a read waits for the bucket for longer than
+/// the session term. Danger: the kernel cannot drop a page that it waits for, and the reader's
+/// session ends for that. Expectation: the other mount waits for the bucket's reply, and no session
+/// ends.
 #[test]
 fn who_waits_for_the_bucket_has_time_to_share() {
     let switch = Switch::default();
@@ -68,7 +68,7 @@ fn who_waits_for_the_bucket_has_time_to_share() {
     place.umount();
     fs::remove_dir_all(place.path("data")).unwrap();
     place.ebb(&first).good();
-    // It goes with its session.
+    // It would be lost with its session.
     let unnamed = fs::File::options()
         .read(true)
         .write(true)
@@ -114,8 +114,8 @@ fn only_what_a_mount_serves_can_be_listened_for() {
 }
 
 /// Situation: the node is gone, and another volume of the same name is served at its address.
-/// Expectation: whoever asks for the one never gets the other, neither a new mount nor one
-/// that had joined and comes back with what it had been answered.
+/// Expectation: no client of the first volume ever gets the second, neither a new mount nor one that
+/// reconnects with acknowledged operations.
 #[test]
 fn an_address_that_another_volume_has_now_is_not_followed() {
     let place = Place::new();
@@ -165,8 +165,8 @@ fn an_address_that_another_volume_has_now_is_not_followed() {
     assert!(of_b.iter().all(|name| name == "of b" || name == ".ebb"), "{of_b:?}");
 }
 
-/// Situation: a machine dies with work that had not reached the bucket, another takes over, and
-/// the first one joins. Expectation: it is told of what it still has.
+/// Situation: a machine dies with unflushed data, another one takes over, and the first one joins.
+/// Expectation: the message names the unflushed data.
 #[test]
 fn who_joins_is_told_of_what_never_reached_the_bucket() {
     let place = Place::new();
@@ -195,8 +195,8 @@ fn who_joins_is_told_of_what_never_reached_the_bucket() {
     place.umount_at("mnt2");
 }
 
-/// Danger: a node whose disk has failed answers nothing any more and never ends, so that
-/// nobody starts it again and all its clients hang.
+/// Danger: a node whose disk has failed stops answering and never ends, so it is not restarted and
+/// all its clients hang.
 #[test]
 fn a_mount_that_others_join_ends_with_its_disk() {
     let mut place = Place::new();

@@ -1,4 +1,4 @@
-//! What the kernel and the C library make of a mount by themselves.
+//! Features that kernel and C library build on a mount by themselves.
 
 use crate::place::Place;
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ fn text(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap()
 }
 
-/// Events that have come, with the names that they are of.
+/// Pending events, with their names.
 fn events(of: &mut File) -> Vec<(u32, String)> {
     let mut bytes = [0; 16 << 10];
     let len = of.read(&mut bytes).unwrap_or(0);
@@ -33,7 +33,7 @@ fn events(of: &mut File) -> Vec<(u32, String)> {
     found
 }
 
-/// Who watches a directory is told of what is done to it through the mount.
+/// inotify reports changes made through the mount.
 #[test]
 fn changes_are_told_of() {
     let place = Place::new();
@@ -44,7 +44,7 @@ fn changes_are_told_of() {
     // SAFETY: the call passes no memory.
     let fd = unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) };
     assert!(fd >= 0);
-    // SAFETY: the descriptor is new, and nobody else's.
+    // SAFETY: the descriptor is new, without another owner.
     let mut watch = unsafe { File::from_raw_fd(fd) };
     let all = libc::IN_CREATE
         | libc::IN_MODIFY
@@ -113,8 +113,8 @@ fn a_mapping_ends_with_the_file() {
         unsafe { libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, flags, file.as_raw_fd(), 0) };
     assert_ne!(mapping, libc::MAP_FAILED);
     let copied = File::create(place.path("copy")).unwrap();
-    // The kernel touches the page, and says of one that is not there what would be SIGBUS
-    // otherwise.
+    // A system call touches the page and returns EFAULT where a program would get
+    // SIGBUS.
     let touch = |at: usize| {
         // SAFETY: the byte is within the mapping, which the kernel reads.
         let written =
@@ -130,13 +130,13 @@ fn a_mapping_ends_with_the_file() {
     assert_eq!(touch(PAGE), Ok(()));
     file.set_len(1).unwrap();
     assert_eq!((touch(0), touch(PAGE)), (Ok(()), Err(libc::EFAULT)));
-    // SAFETY: the mapping that was made above, which nobody uses any more.
+    // SAFETY: the mapping from above, without another user.
     assert_eq!(unsafe { libc::munmap(mapping, 2 * PAGE) }, 0);
     drop(file);
     place.umount();
 }
 
-/// Where telldir(3) was seekdir(3) goes on, whatever came and went meanwhile.
+/// seekdir(3) continues at telldir(3)'s position, whatever was created or removed in between.
 #[test]
 fn a_listing_goes_on_where_it_was() {
     let place = Place::new();
@@ -161,9 +161,9 @@ fn a_listing_goes_on_where_it_was() {
     seen[5..150].iter().for_each(|name| fs::remove_file(dir.join(name)).unwrap());
     fs::remove_file(dir.join(&left[7])).unwrap();
     File::create(dir.join("new")).unwrap();
-    // SAFETY: the place is one of this stream.
+    // SAFETY: the position is one of this stream.
     unsafe { libc::seekdir(stream, at) };
-    // What came or went meanwhile may be there or not.
+    // Entries that were created or removed in between may appear or not.
     let stays = |name: &String| name != "new" && *name != left[7];
     let again: Vec<String> = std::iter::from_fn(next).filter(stays).collect();
     assert_eq!(again, left.iter().filter(|name| stays(name)).cloned().collect::<Vec<_>>());

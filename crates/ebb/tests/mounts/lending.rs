@@ -1,4 +1,4 @@
-//! Files that the kernel reads by itself on mounts whose node is another process of this machine.
+//! Passthrough reads on mounts whose node is another process of this machine.
 
 use crate::detached::serve;
 use crate::native::{LEN, content, is_read_from, read};
@@ -83,16 +83,16 @@ impl Shared {
     }
 }
 
-/// A mapping of all of a file that nobody cuts.
+/// A mapping of a whole file, which is not truncated.
 fn map(file: &File) -> *mut libc::c_void {
     let (protection, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: at a place of the kernel's choice.
+    // SAFETY: at an address of the kernel's choice.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, protection, how, file.as_raw_fd(), 0) };
     assert_ne!(at, libc::MAP_FAILED);
     at
 }
 
-/// What one mount reads past the node is what the other one writes, cuts and makes longer, at once.
+/// A passthrough reader sees writes, truncations and extensions by another mount at once.
 #[test]
 fn who_reads_past_the_node_sees_what_others_do() {
     let shared = Shared::new();
@@ -113,14 +113,14 @@ fn who_reads_past_the_node_sees_what_others_do() {
         expected.resize(len as usize, 0);
         assert!(read(&one) == expected && read(&two) == expected, "{len} bytes long");
     }
-    // Who has it open has it still.
+    // An open file stays usable.
     fs::remove_file(shared.path("mnt2/file")).unwrap();
     assert!(read(&one) == expected);
     drop((one, two, writer));
     shared.end();
 }
 
-/// What is stored through a mapping of such a file everybody sees, and the bucket gets.
+/// Stores through a mapping of such a file are visible everywhere, and reach the bucket.
 #[test]
 fn what_is_stored_into_a_lent_file_others_see() {
     let shared = Shared::new();
@@ -142,9 +142,8 @@ fn what_is_stored_into_a_lent_file_others_see() {
     shared.end();
 }
 
-/// Situation: the node dies, or ends in good order, while a mount reads a file past it, and another
-/// one serves. Danger: that one knows of no reader, evicts the file, and keeps its changes to
-/// itself.
+/// Situation: the node dies, or ends cleanly, while a mount reads a file by passthrough, and another
+/// node serves. Danger: that one does not know the reader, evicts the file, and changes another one.
 #[test]
 fn what_is_read_past_a_node_its_successor_does_not_take_away() {
     for signal in [libc::SIGKILL, libc::SIGTERM] {
@@ -165,8 +164,8 @@ fn what_is_read_past_a_node_its_successor_does_not_take_away() {
     }
 }
 
-/// Situation: the daemon of a mount dies that reads a file past its node, and another one takes
-/// over. Expectation: the file stays as long as somebody has it, and then goes.
+/// Situation: the daemon of a mount dies that reads a file by passthrough, and another one takes over.
+/// Expectation: the file stays cached as long as it is open.
 #[test]
 fn what_a_mount_reads_stays_when_its_daemon_dies() {
     let shared = Shared::new();
@@ -185,9 +184,9 @@ fn what_a_mount_reads_stays_when_its_daemon_dies() {
     shared.end();
 }
 
-/// Situation: the node comes back with a copy of its data directory while a mount reads a file past
-/// it. Danger: who opens the file now is shown what nobody changes any more. Expectation: ESTALE,
-/// until those have closed it who had it open.
+/// Situation: the node restarts with a copy of its data directory while a mount reads a file by
+/// passthrough. Danger: new opens get the abandoned store file. Expectation: ESTALE until the earlier
+/// opens are closed.
 #[test]
 fn what_a_node_has_lost_is_not_opened_again() {
     let mut shared = Shared::new();
@@ -210,8 +209,8 @@ fn what_a_node_has_lost_is_not_opened_again() {
     shared.end();
 }
 
-/// Who keeps pages from one opening to the next drops them after somebody has stored into the file
-/// past the node, and closed it.
+/// A kernel that keeps cached pages between opens drops them after another program stored into the
+/// file by passthrough and closed it.
 #[test]
 fn who_opens_a_file_sees_what_was_stored_past_the_node() {
     let shared = Shared::new();
@@ -248,7 +247,7 @@ fn who_opens_a_file_sees_what_was_stored_past_the_node() {
     shared.end();
 }
 
-/// Where a mount does not want it, all that it reads the node answers.
+/// A mount with passthrough off reads everything through the node.
 #[test]
 fn who_borrows_nothing_reads_through_the_node() {
     let shared = Shared::new();

@@ -1,4 +1,4 @@
-//! Waiting for locks of another mount, and what ends locks and waits: signals, deaths, restarts.
+//! Waits for locks across mounts, and their ends: signals, deaths, restarts.
 
 use crate::detached::serve;
 use crate::locks::{
@@ -14,7 +14,7 @@ fn lock_waiting(file: &File, kind: i32, start: i64, len: i64) -> Result<(), i32>
     record(file.as_raw_fd(), libc::F_SETLKW, kind, start, len).map(drop)
 }
 
-/// A child that takes a lock, says so, and stays until it is killed.
+/// A child that acquires a lock, reports that, and waits until it is killed.
 fn holder(fd: RawFd) -> i32 {
     let (mut said, says) = pipe();
     let tell = says.as_raw_fd();
@@ -103,7 +103,7 @@ fn a_circle_is_refused() {
     };
     let first = circle(1, 0);
     said.read_exact(&mut [0]).unwrap();
-    // It has what the second one waits for.
+    // It has the lock that the second one waits for.
     let second = circle(2, 1);
     drop(says);
     said.read_exact(&mut [0]).unwrap();
@@ -137,15 +137,15 @@ fn a_signal_ends_a_wait() {
                 false => record(fd, libc::F_SETLKW, READ, 0, 0).err().unwrap_or(0),
             }
         });
-        // The first may come before it waits.
+        // The first signal may arrive before the wait.
         let signalling = std::thread::spawn(move || exit_status(waiting));
         while !signalling.is_finished() {
             std::thread::sleep(Duration::from_millis(100));
-            // SAFETY: kill takes plain integers; nobody has another process of this number so soon.
+            // SAFETY: kill takes plain integers; the process id is not reused so soon.
             unsafe { libc::kill(waiting, libc::SIGUSR1) };
         }
         assert_eq!(signalling.join().unwrap(), libc::EINTR);
-        // And one that nobody can survive.
+        // SIGKILL ends the wait, too.
         let waiting = forked(move || record(fd, libc::F_SETLKW, READ, 0, 0).err().unwrap_or(0));
         std::thread::sleep(Duration::from_millis(300));
         kill(waiting as u32, libc::SIGKILL);
@@ -173,7 +173,7 @@ fn the_locks_of_a_dead_process_are_free() {
     });
 }
 
-/// As [`twice`], with one mount in the node's process and another whose session is short.
+/// As [`twice`], with one mount in the node's process and another one with a short session term.
 fn joined() -> Place {
     let place = Place::new();
     let url = place.url().to_owned();
@@ -197,7 +197,7 @@ fn joined() -> Place {
     place
 }
 
-/// A mount dies with its locks: others have them when its session is over, and not before.
+/// A mount dies with its locks: they are released when its session expires, and not before.
 #[test]
 fn the_locks_of_a_dead_mount_are_free_after_its_term() {
     let place = joined();
@@ -213,8 +213,8 @@ fn the_locks_of_a_dead_mount_are_free_after_its_term() {
     assert!(took > Duration::from_secs(1) && took < Duration::from_secs(20), "{took:?}");
 }
 
-/// A mount stands still for longer than its session lasts, and others have its locks. When it goes
-/// on it is told: nothing is written over what they wrote, until the file is opened anew.
+/// A mount is stopped for longer than its session term, and other mounts take its locks. Expectation:
+/// when it continues, its writes fail until the file is opened again.
 #[test]
 fn whoever_has_lost_a_lock_is_told() {
     let place = joined();
@@ -232,7 +232,7 @@ fn whoever_has_lost_a_lock_is_told() {
     assert_eq!(set(&there, READ, 0, 0), Err(libc::EIO));
     assert_eq!(there.sync_all().map_err(|error| error.raw_os_error()), Err(Some(libc::EIO)));
     drop(there);
-    // Close does not wait for its last part: what is opened before that is a description more.
+    // close(2) returns before the release: an open before that adds a description.
     until("the error goes with the last close", || {
         set(&open(&place.path("mnt2/file")), READ, 0, 1) == Err(libc::EAGAIN)
     });
@@ -244,9 +244,9 @@ fn whoever_has_lost_a_lock_is_told() {
     assert_eq!(read, "here");
 }
 
-/// The daemons of mounts die: whoever had a lock has it still, whoever waited goes on waiting, and
-/// each is given up when it would have been. So it is where the node is elsewhere, and where it
-/// dies with one of them.
+/// The daemons of mounts die: each owner keeps its locks, each waiter keeps waiting, and each lock is
+/// released when it should be. The same with the node elsewhere, and with a node that dies with a
+/// mount.
 #[test]
 fn locks_outlive_the_daemons() {
     let mut place = Place::new();
@@ -258,7 +258,7 @@ fn locks_outlive_the_daemons() {
     }
     locks_stay_while_daemons_die(&place);
     for mountpoint in ["mnt", "mnt2"] {
-        // A child of another test can have what was open here when it began.
+        // A child of another test may have inherited descriptors.
         until("it is unmounted", || place.ebb(&["umount", mountpoint]).status == 0);
     }
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
@@ -308,8 +308,8 @@ fn locks_stay_while_daemons_die(place: &Place) {
     until("they go with the last close", || set(&there, WRITE, 0, 0).is_ok());
 }
 
-/// The node dies and starts anew: whoever had a lock has it still, whoever waited goes on
-/// waiting, and whoever comes first afterwards is not let in between.
+/// The node dies and restarts: each owner keeps its locks, each waiter keeps waiting, and a new
+/// request does not get ahead of them.
 #[test]
 fn locks_outlive_the_node() {
     let mut place = Place::new();

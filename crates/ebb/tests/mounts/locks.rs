@@ -1,4 +1,4 @@
-//! Advisory locks over two mounts of one volume: who shuts out whom, where, and for how long.
+//! Advisory locks across two mounts of one volume.
 
 use crate::detached::serve;
 use crate::place::Place;
@@ -58,7 +58,7 @@ pub fn set(file: &File, kind: i32, start: i64, len: i64) -> Result<(), i32> {
     record(file.as_raw_fd(), libc::F_SETLK, kind, start, len).map(drop)
 }
 
-/// What is in the way of a lock: kind, start, length and process.
+/// F_GETLK: kind, start, length and process of a conflicting lock.
 fn test(file: &File, kind: i32, start: i64, len: i64) -> Option<(i32, i64, i64, i32)> {
     let found = record(file.as_raw_fd(), libc::F_GETLK, kind, start, len).unwrap();
     (i32::from(found.l_type) != NONE).then_some((
@@ -85,8 +85,8 @@ pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-/// A process of its own. `work` makes system calls and nothing else, since it was forked from
-/// one with several threads; what it gives is its exit status.
+/// Runs `work` in a forked process; its result is the exit status. The process was forked from one
+/// with several threads, so `work` may only make system calls.
 pub fn forked(work: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child makes system calls only, and never returns.
     match unsafe { libc::fork() } {
@@ -104,8 +104,7 @@ pub fn exit_status(pid: i32) -> i32 {
 
 const BUSY: Result<(), i32> = Err(libc::EAGAIN);
 
-/// LTP's fcntl11 and its like: locks are split, merged and converted, and what is left of them
-/// is what the other mount sees.
+/// As in LTP's fcntl11: locks are split, merged and converted, and the other mount sees the result.
 #[test]
 fn ranges_split_and_merge() {
     let place = twice();
@@ -133,7 +132,7 @@ fn ranges_split_and_merge() {
     assert_eq!(seen(500, 1), Some((WRITE, 0, 0)));
     set(&here, NONE, 100, 0).unwrap();
     assert_eq!((seen(0, 0), seen(100, 0)), (Some((WRITE, 0, 100)), None));
-    // Backwards from a place, which is no other way to say the same.
+    // A negative length: the range before the start.
     let mut lock = libc::flock {
         l_type: NONE as i16,
         l_whence: libc::SEEK_SET as i16,
@@ -154,7 +153,7 @@ fn shared_locks_get_along() {
     set(&there, READ, 5, 10).unwrap();
     assert_eq!(set(&here, WRITE, 0, 5), Ok(()), "only these bytes were its own");
     assert_eq!((set(&here, WRITE, 0, 10), set(&there, WRITE, 5, 10)), (BUSY, BUSY));
-    // What was refused is as it was.
+    // A failed request changes nothing.
     assert_eq!(
         test(&there, READ, 0, 0).map(|(kind, start, len, _)| (kind, start, len)),
         Some((WRITE, 0, 5))
@@ -185,8 +184,8 @@ fn the_holder_is_named() {
     assert_eq!(exit_status(child), 0);
 }
 
-/// A process that closes any descriptor of a file has no more locks on it; its child, which has
-/// the same open file, has none from the beginning, and takes none away when it ends.
+/// A process that closes any descriptor of a file loses its locks on it; its child, which inherits
+/// the open file, has none, and releases none when it ends.
 #[test]
 fn a_process_loses_its_locks_with_any_close() {
     let place = twice();
@@ -202,14 +201,14 @@ fn a_process_loses_its_locks_with_any_close() {
     drop(File::open(place.path("mnt/file")).unwrap());
     assert_eq!(set(&there, WRITE, 0, 1), Ok(()));
     set(&there, NONE, 0, 0).unwrap();
-    // Also what was taken over a descriptor that stays open, and by way of a duplicate.
+    // Also locks set through a descriptor that stays open, and a close of a duplicate.
     set(&here, WRITE, 0, 10).unwrap();
     drop(here.try_clone().unwrap());
     assert_eq!(set(&there, WRITE, 0, 1), Ok(()));
 }
 
-/// Locks of open file descriptions: two of one process shut each other out, closing another
-/// descriptor of the file changes nothing, and the last close of their own ends them.
+/// Locks of open file descriptions: two of one process exclude each other, closing another descriptor
+/// of the file changes nothing, and the last close of their own releases them.
 #[test]
 fn open_files_have_locks_of_their_own() {
     let place = twice();
@@ -222,7 +221,7 @@ fn open_files_have_locks_of_their_own() {
     );
     assert_eq!(set(&beside, READ, 0, 1), BUSY, "a process is another owner than its open files");
     open_set(&beside, READ, 10, 5).unwrap();
-    // Of F_UNLCK one hears what one has oneself (Linux 6.5).
+    // F_OFD_GETLK with F_UNLCK reports the caller's own locks (Linux 6.5).
     let own = |file: &File, start| {
         let found = record(file.as_raw_fd(), libc::F_OFD_GETLK, NONE, start, 0)
             .map(|found| (found.l_type.into(), found.l_start, found.l_len));
@@ -248,15 +247,15 @@ fn open_files_have_locks_of_their_own() {
     });
 }
 
-/// Whoever asks right after a description was closed does not hear of its locks any more. In a
-/// process of its own: programs that other tests start have all that is open here until they run.
+/// A request right after a close finds the locks released. In a process of its own, since programs
+/// that other tests start inherit the descriptors of this process until they exec.
 #[test]
 fn what_a_closed_file_had_is_gone() {
     let place = twice();
     let asks = open(&place.path("mnt/file"));
     let name = CString::new(place.path("mnt/file").into_os_string().into_encoded_bytes()).unwrap();
     let round = || {
-        // SAFETY: the name outlives the call; what it opens belongs to nobody else.
+        // SAFETY: the name outlives the call; the new descriptor has no other owner.
         let had = match unsafe { libc::open(name.as_ptr(), libc::O_RDWR) } {
             -1 => return Err(errno()),
             fd => unsafe { File::from_raw_fd(fd) },
@@ -283,18 +282,18 @@ fn whole_files_are_locked() {
     flock(&there, shared).unwrap();
     flock(&beside, shared).unwrap();
     assert_eq!(flock(&there, exclusive), BUSY);
-    // flock(2): whoever is refused another mode has lost the one that it had.
+    // flock(2): a failed conversion loses the existing lock.
     assert_eq!((flock(&here, none), flock(&beside, none)), (Ok(()), Ok(())));
     assert_eq!(flock(&here, exclusive), Ok(()));
     assert_eq!((flock(&there, shared), flock(&beside, shared)), (BUSY, BUSY));
     flock(&here, shared).unwrap();
     flock(&there, shared).unwrap();
     flock(&there, none).unwrap();
-    // They know nothing of the locks of fcntl(2).
+    // They are independent of fcntl(2) locks.
     set(&there, WRITE, 0, 0).unwrap();
     set(&there, NONE, 0, 0).unwrap();
     flock(&here, exclusive).unwrap();
-    // A duplicate and a child have the same lock; it goes with the last of them, or by any.
+    // A duplicate and a child share the lock, and either can release it.
     let duplicate = here.try_clone().unwrap();
     drop(here);
     assert_eq!(flock(&there, shared), BUSY);
@@ -310,8 +309,8 @@ fn whole_files_are_locked() {
     crate::place::until("the lock goes with the last close", || flock(&there, exclusive).is_ok());
 }
 
-/// What a descriptor cannot do it cannot lock, and what is no file of bytes is locked by the
-/// kernel.
+/// A lock needs a descriptor with the matching access mode; the kernel locks anything that is no
+/// regular file.
 #[test]
 fn what_cannot_be_locked_is_refused() {
     let place = twice();
@@ -331,7 +330,7 @@ fn what_cannot_be_locked_is_refused() {
     );
 }
 
-/// A mount that nobody can join: the kernel keeps its locks.
+/// On a sole mount that no other can join, the kernel manages the locks.
 #[test]
 fn a_mount_of_its_own_has_locks_too() {
     let place = Place::new();
@@ -348,8 +347,8 @@ fn a_mount_of_its_own_has_locks_too() {
     place.umount();
 }
 
-/// Situation: both mounts map the file, one of them since before the other was there, and they
-/// take turns by locks. Expectation: each sees what the other stored while it had the lock.
+/// Situation: both mounts map the file, one of them since before the other attached, and take turns
+/// under a lock. Expectation: each sees the other's stores made under the lock.
 #[test]
 fn what_a_lock_protects_is_seen_with_it() {
     let mut place = Place::new();
@@ -393,7 +392,7 @@ impl Mapped {
     }
 
     fn get(&self) -> u8 {
-        // SAFETY: it is mapped for as long as this is there.
+        // SAFETY: mapped until this is dropped.
         unsafe { self.0.read_volatile() }
     }
 
@@ -405,15 +404,15 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nobody looks at it any more.
+        // SAFETY: no reference into the mapping is left.
         unsafe { libc::munmap(self.0.cast(), 4096) };
     }
 }
 
-/// A pipe, to wait for what a forked process does.
+/// A pipe, to wait for a forked process.
 pub fn pipe() -> (File, File) {
     let mut ends = [0; 2];
-    // SAFETY: both ends are new, and nobody else's.
+    // SAFETY: both descriptors are new, without another owner.
     unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]))

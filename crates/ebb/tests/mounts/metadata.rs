@@ -3,11 +3,11 @@
 use crate::place::{Place, until};
 use std::fs::{self, File};
 
-/// Files are made until that is ENOSPC. Status says why, and when they are removed it is over.
+/// Files are created until ENOSPC. Status reports the reason, and removals end it.
 #[test]
 fn what_does_not_fit_into_the_memory_is_refused() {
     let place = Place::new();
-    // What has not reached the bucket cannot be forgotten.
+    // Dirty names cannot be evicted.
     place.mount_with(&["--metadata-memory", "1M", "--flush-interval", "1h"]);
     let path = |number: usize| place.path(&format!("mnt/d/{number}"));
     fs::create_dir(place.path("mnt/d")).unwrap();

@@ -1,4 +1,4 @@
-//! What becomes of names while a directory is read.
+//! Names while a directory is read or changed.
 
 use crate::place::Place;
 use std::collections::BTreeSet;
@@ -41,8 +41,9 @@ fn who_renames_what_a_directory_shows_comes_to_the_end() {
 }
 
 /// Situation: a file has many names in one directory and one in another, and the cache is lost.
-/// Danger: a page tells all of them with each, and is too large to be of use; or some of them are
-/// another file afterwards. Expectation: all are there, of one file, which can lose one of them.
+/// Danger: the page repeats all names for each of them, and becomes too large; or some names belong
+/// to another file afterwards. Expectation: all names are present and of one file, and one can be
+/// removed.
 #[test]
 fn many_names_of_one_file_come_back_from_the_bucket() {
     let place = Place::new();
@@ -73,9 +74,9 @@ fn many_names_of_one_file_come_back_from_the_bucket() {
     place.umount();
 }
 
-/// Situation: a directory is so large that its page is in pieces, and one more name comes. Danger:
-/// the bucket gets all of the page again; or it does not give it back when the cache is lost.
-/// Expectation: it gets one or two pieces, and gives back all names with what they are.
+/// Situation: a directory is so large that its page is in pieces, and one name is added. Danger: the
+/// whole page is uploaded; or it is incomplete when the cache is lost. Expectation: one or two pieces
+/// are uploaded, and all names are loaded from them.
 #[test]
 fn a_large_directory_comes_back_from_the_bucket() {
     const LINKS: usize = 12_000;
@@ -119,8 +120,8 @@ fn a_large_directory_comes_back_from_the_bucket() {
     assert!(!stored.exists());
 }
 
-/// Situation: the kernel knows a file by the name that it is moved away from. Danger: it goes on to
-/// show that, or nothing. Expectation: the old name is the whiteout at once, the new one the file.
+/// Situation: the kernel has cached the name that a file is moved away from. Danger: it keeps showing
+/// the file, or nothing. Expectation: the old name is a whiteout at once, the new one the file.
 #[test]
 fn a_whiteout_is_there_at_once() {
     let place = Place::new();
@@ -189,9 +190,8 @@ impl Drop for Overlay {
 }
 
 /// Situation: a container's root is an overlay whose upper directory is on ebb; files of the lower
-/// one are removed, renamed and changed there, and the cache is lost. Danger: whiteouts are
-/// refused, or are lost, and what was removed comes back. Expectation: the overlay shows what it
-/// did.
+/// one are removed, renamed and changed, and the cache is lost. Danger: whiteouts are rejected or
+/// lost, and removed files reappear. Expectation: the overlay shows the changes.
 #[test]
 fn an_overlay_has_its_upper_directory_here() {
     let place = Place::new();
@@ -232,10 +232,9 @@ fn an_overlay_has_its_upper_directory_here() {
     place.umount();
 }
 
-/// Situation: files and directories change places, over a directory, in which no file has the name
-/// of a directory. Danger: the flush waits for ever, for each is in the other's way. Expectation:
-/// it gets through, others see in the backing what the mount shows, and the bucket alone gives it
-/// back.
+/// Situation: files and directories exchange names, over a directory, in which a file and a directory
+/// cannot share a name. Danger: the flush waits for ever, since each blocks the other. Expectation:
+/// it completes, the backing directory equals the mount, and a restart from it alone shows the same.
 #[test]
 fn files_and_directories_change_places() {
     let place = Place::new();

@@ -1,4 +1,4 @@
-//! Files that the kernel reads by itself: which ones, and that nobody can tell by what they read.
+//! Passthrough reads: the eligible files, and equal results.
 
 use crate::place::{Place, until};
 use std::fs::{self, File, OpenOptions};
@@ -14,7 +14,7 @@ pub fn content(len: usize) -> Vec<u8> {
     (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
-/// A place whose bucket has these files, and whose node has nothing of them.
+/// A place whose bucket has these files, with nothing cached.
 pub fn holding(place: Place, files: &[(&str, usize)]) -> Place {
     place.mount();
     for (name, len) in files {
@@ -29,7 +29,7 @@ pub fn open(place: &Place, name: &str) -> File {
     File::open(place.path("mnt").join(name)).unwrap()
 }
 
-/// Reads are the node's to answer, whatever the kernel has.
+/// Opens with O_DIRECT: the node answers reads, whatever the kernel has cached.
 pub fn open_direct(place: &Place, name: &str) -> File {
     OpenOptions::new()
         .read(true)
@@ -60,7 +60,7 @@ pub fn store(place: &Place, name: &str) -> PathBuf {
     place.path("data").join(explained["store_file"].as_str().expect("something of it is cached"))
 }
 
-/// Whether who reads the open file reads the store file: a byte is another one there for a moment.
+/// Whether reads come from the store file: flips a byte there for a moment.
 pub fn is_native(place: &Place, name: &str, file: &File) -> bool {
     is_read_from(&store(place, name), file)
 }
@@ -79,8 +79,8 @@ pub fn is_read_from(store: &Path, file: &File) -> bool {
     seen == !before
 }
 
-/// Opens a file that is whole in the cache. What the kernel reads ahead keeps an open that is
-/// closed already, and with it the inode's mode, for a moment.
+/// Opens a fully cached file. The kernel's read-ahead keeps a closed open, and with it the inode's
+/// I/O mode, for a moment.
 pub fn open_natively(place: &Place, name: &str) -> File {
     for _ in 0..100 {
         let file = open(place, name);
@@ -106,7 +106,7 @@ struct Mapping {
 impl Mapping {
     fn new(file: &File) -> Mapping {
         let len = file.metadata().unwrap().len() as usize;
-        // SAFETY: a new mapping of a file that nobody cuts.
+        // SAFETY: a new mapping of a file that is not truncated.
         let at = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -134,15 +134,15 @@ impl Drop for Mapping {
     }
 }
 
-/// A file comes in by being read, and whoever opens it when it is whole reads it past the daemon:
-/// all of it and no more, whatever way. A small one does not.
+/// Reading a file caches it; an open after that reads past the daemon, all of it and no more, by
+/// every system call. A small file does not.
 #[test]
 fn what_is_cached_is_read_past_the_daemon() {
     let place = holding(Place::over_s3(), &[("file", LEN), ("small", 100_000)]);
     place.mount_with(&["-o", "ro"]);
     let cold = open(&place, "file");
     assert!(read(&cold) == content(LEN));
-    // The kernel has one mode for all opens of an inode at one time.
+    // The kernel has one I/O mode per inode at a time.
     let beside = open(&place, "file");
     assert!(read(&beside) == content(LEN) && !is_native(&place, "file", &beside));
     drop((cold, beside));
@@ -152,7 +152,7 @@ fn what_is_cached_is_read_past_the_daemon() {
     assert_eq!(fs::metadata(store(&place, "file")).unwrap().len(), LEN as u64);
     assert!(Mapping::new(&warm).bytes() == content(LEN));
     assert_eq!(warm.metadata().unwrap().len(), LEN as u64);
-    // The node's disk wants these to be aligned; ebb does not.
+    // The node's disk requires alignment for these; ebb does not.
     let direct = open_direct(&place, "file");
     let mut odd = vec![0; 12_345];
     direct.read_exact_at(&mut odd, 77_777).unwrap();
@@ -171,7 +171,7 @@ fn what_is_cached_is_read_past_the_daemon() {
     place.umount();
 }
 
-/// Where it is turned off nothing goes past the daemon.
+/// With passthrough off, everything is read through the daemon.
 #[test]
 fn who_does_not_want_it_does_not_get_it() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -186,8 +186,9 @@ fn who_does_not_want_it_does_not_get_it() {
     }
 }
 
-/// Situation: a file is open, then only mapped, and is to be evicted. Danger: what is evicted reads
-/// as zeros. Expectation: it stays while anybody has it, and `ebb evict` says so; then it goes.
+/// Situation: a file is open, then only mapped, and is to be evicted. Danger: evicted ranges read as
+/// zeros. Expectation: it stays while it is in use, `ebb evict` reports that, and afterwards it is
+/// evicted.
 #[test]
 fn what_somebody_has_is_not_evicted() {
     let place = holding(Place::over_s3(), &[("file", LEN)]);
@@ -199,7 +200,7 @@ fn what_somebody_has_is_not_evicted() {
     drop(file);
     assert_eq!(evicted(&place, "file"), 0);
     assert!(mapping.bytes() == content(LEN));
-    // Opened again meanwhile, it is the same file.
+    // Opened again in between, it is the same file.
     let file = open_natively(&place, "file");
     assert!(read(&file) == content(LEN));
     drop(file);
@@ -212,8 +213,8 @@ fn what_somebody_has_is_not_evicted() {
     place.umount();
 }
 
-/// Situation: the daemon dies while a file is open, another takes the mount over. Danger: to the
-/// new one nobody has the file. Expectation: who has it open reads on, whatever is evicted.
+/// Situation: the daemon dies while a file is open, another one takes over. Danger: the new daemon
+/// does not know of the open. Expectation: reads of the open file continue, whatever is evicted.
 #[test]
 fn what_a_dead_mount_has_is_not_evicted() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -232,8 +233,8 @@ fn what_a_dead_mount_has_is_not_evicted() {
     place.umount();
 }
 
-/// Situation: a block has rotted on the node's disk while nobody looked. Expectation: nobody gets
-/// to see it: the first reader comes through the node, which finds it.
+/// Situation: a block is damaged on the node's disk. Expectation: no program reads it: the first read
+/// after a start goes through the node, which verifies the block.
 #[test]
 fn what_has_rotted_is_not_handed_over() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -257,8 +258,8 @@ fn what_has_rotted_is_not_handed_over() {
     place.umount();
 }
 
-/// Situation: others replace the object of a file that is open natively, by a longer and by a
-/// shorter one, and the node finds out. Expectation: who has it open sees what it is then.
+/// Situation: another program replaces the object of a file that is open by passthrough, with a
+/// longer and a shorter one, and the node detects it. Expectation: the open file shows the change.
 #[test]
 fn what_others_replace_is_replaced_under_its_readers() {
     for len in [LEN + 100_000, LEN - 100_000] {
@@ -289,9 +290,9 @@ fn what_others_replace_is_replaced_under_its_readers() {
     }
 }
 
-/// Situation: others replace the object of a file that is open natively, then remove it, and
-/// somebody looks for the name later than `--revalidate` says. Expectation: who has it open sees
-/// the new object, and reads that on when it is gone; whoever looks for it then does not find it.
+/// Situation: another program replaces the object of a file that is open by passthrough, then removes
+/// it, and the name is looked up after `--revalidate`. Expectation: the open file shows the new
+/// object, also after its removal; the look-up fails.
 #[test]
 fn what_others_remove_is_read_on() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -301,7 +302,7 @@ fn what_others_remove_is_read_on() {
     let new: Vec<u8> = content(LEN + 100_000).into_iter().map(|byte| !byte).collect();
     fs::write(place.path("new"), &new).unwrap();
     fs::rename(place.path("new"), place.path("backing/file")).unwrap();
-    // Nobody opens the file anew: whoever looks at its name has to be enough.
+    // No new open: a look-up of the name must suffice.
     let len = || fs::metadata(place.path("mnt/file")).unwrap().len();
     until("the open file is the new object", || len() == new.len() as u64 && read(&file) == new);
     fs::remove_file(place.path("backing/file")).unwrap();
@@ -342,8 +343,8 @@ fn a_cache_is_not_lent_out_as_a_whole() {
     place.umount();
 }
 
-/// Situation: the kernel is told to make the mount writable, which the node is not. Danger: who
-/// opens for reading and writing would map the store file. Expectation: EROFS.
+/// Situation: the kernel remounts the mount writable, which the node is not. Danger: a read-write
+/// open maps the store file. Expectation: EROFS.
 #[test]
 fn a_remount_opens_nothing() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -352,7 +353,7 @@ fn a_remount_opens_nothing() {
     let file = open_natively(&place, "file");
     let point = std::ffi::CString::new(place.text("mnt")).unwrap();
     let flags = libc::MS_REMOUNT | libc::MS_NOSUID | libc::MS_NODEV;
-    // SAFETY: the string ends in NUL and outlives the call, which looks at no other.
+    // SAFETY: the string ends in NUL and outlives the call; the other pointers are unused.
     assert_eq!(
         unsafe {
             libc::mount(std::ptr::null(), point.as_ptr(), std::ptr::null(), flags, std::ptr::null())
@@ -367,8 +368,8 @@ fn a_remount_opens_nothing() {
     place.umount();
 }
 
-/// Opens and closes race each other, evictions and reads through the node: no open fails, and
-/// nobody reads anything else.
+/// Opens and closes race with evictions and reads through the node: no open fails, and all reads
+/// agree.
 #[test]
 fn opens_race() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -404,9 +405,9 @@ fn opens_race() {
     place.umount();
 }
 
-/// Situation: the kernel reads a file by itself, and the daemon dies. Danger: the kernel refuses
-/// every other open of the file that does not name the very file which it has. Expectation: who has
-/// it open reads on without a daemon, and with the next one opens go on as they were.
+/// Situation: a file is open by passthrough, and the daemon dies. Danger: the kernel rejects every
+/// other open of the file that does not name the same store file. Expectation: reads continue without
+/// a daemon, and opens continue with the next one.
 #[test]
 fn what_is_read_natively_outlives_the_daemon() {
     let place = holding(Place::new(), &[("file", LEN), ("other", LEN)]);
@@ -416,7 +417,7 @@ fn what_is_read_natively_outlives_the_daemon() {
     assert!(is_native(&place, "file", &native));
     let ordinary = open(&place, "other");
     assert_eq!(read(&ordinary), content(LEN));
-    // What was not forced the next daemon takes for absent, and yet it is what the kernel has.
+    // The next daemon takes unforced data for absent, yet the kernel uses that store file.
     let (file, other) = (store(&place, "file"), store(&place, "other"));
     let record = place.record("mnt");
     place.kill_daemon("mnt");

@@ -1,4 +1,4 @@
-//! What happens to names while what they refer to is opened or open.
+//! Changes of names during an open and while a file is open.
 
 use crate::place::{Ending, Place};
 use std::ffi::CString;
@@ -11,9 +11,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Situation: directories are open while they are removed, one of them by a rename over it.
-/// Expectation: they are still what they were, without a name, empty, and nothing can be made
-/// in them.
+/// Situation: open directories are removed, one of them by a rename over it. Expectation: they stay
+/// usable, nameless and empty, and reject new entries.
 #[test]
 fn a_directory_stays_while_it_is_open() {
     let place = Place::new();
@@ -42,8 +41,7 @@ fn a_directory_stays_while_it_is_open() {
     place.ebb(&["fsck", "mnt"]).good();
 }
 
-/// Situation: a program runs. Danger: whoever opens it to cut it is refused, and it is cut all the
-/// same.
+/// Situation: a program runs. Danger: an open with O_TRUNC fails, and truncates it all the same.
 #[test]
 fn a_program_that_runs_cannot_be_written_or_cut() {
     let place = Place::new();
@@ -71,9 +69,9 @@ fn a_program_that_runs_cannot_be_written_or_cut() {
     assert_eq!(fs::metadata(&program).unwrap().len(), 0);
 }
 
-/// Situation: a name is given to one file after the other, and to a symbolic link, as fast as
-/// it can be, while others open it. Danger: what was looked up has gone when it is opened, and
-/// the kernel looks only once more. Expectation: whoever opens it gets one of them.
+/// Situation: one name is constantly given to other files and to a symbolic link, while it is opened.
+/// Danger: the looked-up inode is gone before the open, and the kernel retries only once.
+/// Expectation: each open gets one of them.
 #[test]
 fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
     let place = Place::new();
@@ -101,10 +99,9 @@ fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
     place.ebb(&["fsck", "mnt"]).good();
 }
 
-/// Situation: something is in use that the kernel does not call open, and loses its last name: a
-/// FIFO, what is open with O_PATH, and a current directory. Danger: whoever asks for its attributes
-/// is told that it is stale. Expectation: as on this machine's disk, it is what it was, without a
-/// name.
+/// Situation: an inode is in use without an open that the kernel reports, and loses its last name: a
+/// FIFO, an O_PATH descriptor, a current directory. Danger: its attributes are ESTALE. Expectation:
+/// as on this machine's disk, it stays usable without a name.
 #[test]
 fn what_is_in_use_without_being_open_outlives_its_name() {
     let place = Place::new();
@@ -135,7 +132,7 @@ fn what_is_in_use_without_being_open_outlives_its_name() {
         }
         (&opened).write_all(b"6789").unwrap();
         drop(opened);
-        // The kernel tells of that afterwards.
+        // The kernel reports that later.
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(
             (removed.metadata().unwrap().len(), replaced.metadata().unwrap().len()),

@@ -1,4 +1,4 @@
-//! Others change the bucket below a mount that looks for it (`--revalidate`, O-55).
+//! Other programs change the bucket of a mount with `--revalidate` (O-55).
 
 use crate::place::{Place, until};
 use std::fs;
@@ -46,7 +46,7 @@ fn what_others_do_appears() {
     place.umount();
 }
 
-/// What is written here goes on while its directory is looked at again and again.
+/// Dirty changes survive repeated revalidation of their directory.
 #[test]
 fn an_own_file_is_left_alone() {
     let place = Place::new();
@@ -73,9 +73,9 @@ fn an_own_file_is_left_alone() {
     );
 }
 
-/// Situation: others replace a file in the directory that is the bucket, again and again with as
-/// many bytes, while it is changed here. Danger: their versions look alike there, and one takes the
-/// place of another.
+/// Situation: another program repeatedly replaces a file in the backing directory by one of equal
+/// length, while it is changed on the mount. Danger: its versions have equal ETags, and one is taken
+/// for another.
 #[test]
 fn versions_of_others_are_kept() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! Quotas on real mounts: what programs are told, what `df` shows, and that a quota outlives
-//! the cache.
+//! Quotas on real mounts: errors of programs, output of `df`, and persistence across a loss of the
+//! cache.
 
 use crate::detached::serve;
 use crate::place::{Place, until};
@@ -22,19 +22,19 @@ pub fn room(path: &Path) -> [u64; 5] {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     // SAFETY: statvfs is plain data, for which zeros are a value.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends with a zero, and the buffer is there to be written.
+    // SAFETY: the path ends in NUL, and the buffer is valid for writes.
     assert_eq!(unsafe { libc::statvfs(path.as_ptr(), &mut stat) }, 0);
     let bytes = |blocks: u64| blocks * stat.f_frsize;
     [bytes(stat.f_blocks), bytes(stat.f_bfree), bytes(stat.f_bavail), stat.f_files, stat.f_ffree]
 }
 
-/// One line of `ebb quota get`: bytes and inodes used.
+/// Output of `ebb quota get`: used bytes and inodes.
 fn used(place: &Place, path: &str) -> (u64, u64) {
     let quotas = place.ebb(&["quota", "get", path, "--json"]).good().json();
     (quotas[0]["used_bytes"].as_u64().unwrap(), quotas[0]["used_inodes"].as_u64().unwrap())
 }
 
-/// What is full says so to every way of growing, loses nothing, and has room again at once.
+/// A full quota rejects every kind of growth, loses nothing, and has room again at once.
 #[test]
 fn full_is_full_until_something_goes() {
     let place = Place::new();
@@ -86,7 +86,7 @@ fn full_is_full_until_something_goes() {
     let checked = place.ebb(&["fsck", "mnt"]).good().out;
     assert!(checked.contains("no problem"), "{checked}");
 
-    // Until the last descriptor is closed the bytes are there.
+    // The bytes count until the last descriptor is closed.
     fs::remove_file(dir.join("dd")).unwrap();
     assert_eq!(used(&place, "mnt/d"), (10 * MIB, 5));
     drop(file);
@@ -125,8 +125,8 @@ fn across_the_border_is_another_file_system() {
     place.umount();
 }
 
-/// statfs(2) speaks of the innermost quota: of its limits, of what is used of them, and of what is
-/// left by those above it too. Without one it speaks of the volume.
+/// statfs(2) shows the innermost quota: its limits, its usage, and the free space of all enclosing
+/// ones. Without a quota it shows the volume.
 #[test]
 fn df_shows_the_quota() {
     let mut place = Place::new();
@@ -160,8 +160,8 @@ fn df_shows_the_quota() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: the cache is lost, and the bucket alone says what there is. Expectation: the quota
-/// is back with its directory, counts what is in the bucket, and refuses as before.
+/// Situation: the cache is lost, and only the bucket is left. Expectation: the quota is loaded with
+/// its directory, counts the objects, and rejects as before.
 fn comes_back(place: &Place) {
     place.mount();
     fs::create_dir_all(place.path("mnt/home/user/deep/er")).unwrap();
@@ -198,7 +198,7 @@ fn a_quota_comes_back_from_s3() {
     comes_back(&Place::over_s3());
 }
 
-/// What others have put into the bucket is counted before `ebb quota set` returns.
+/// Objects of other programs are counted before `ebb quota set` returns.
 #[test]
 fn what_is_in_the_bucket_counts() {
     let place = Place::new();

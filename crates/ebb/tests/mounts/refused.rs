@@ -1,5 +1,5 @@
-//! What cannot be: one line that says what is wrong, and an exit status that says whose
-//! mistake it was.
+//! Rejected commands: one line with the reason, and an exit status that tells usage errors from
+//! failures.
 
 use crate::place::Place;
 use std::ffi::OsStr;
@@ -47,7 +47,7 @@ fn mistakes_of_the_caller() {
     ] {
         unreadable(unknown);
     }
-    // What nobody can mean: sums with it would have no room, and no user has the number -1.
+    // Values that overflow, and -1, which is no user id.
     for (flag, value) in [
         ("--cache-size", "much"),
         ("--flush-interval", "9223372036854775807"),
@@ -61,8 +61,8 @@ fn mistakes_of_the_caller() {
     assert!(!place.is_mounted("mnt"));
 }
 
-/// Situation: a setting comes from the environment. Expectation: a wrong one is told under the
-/// variable's name, and an empty one is none.
+/// Situation: a setting comes from the environment. Expectation: an invalid value is reported under
+/// the variable's name, and an empty one counts as unset.
 #[test]
 fn variables_that_cannot_be_or_are_empty() {
     let place = Place::new();
@@ -95,7 +95,7 @@ fn names_that_no_record_can_have() {
     place.ebb(&args).refused(2, "is not UTF-8");
 }
 
-/// Situation: something takes connections and says nothing. Danger: whoever asks waits for ever.
+/// Situation: a server accepts connections and never replies. Danger: the command waits for ever.
 #[test]
 fn who_says_nothing_is_no_node() {
     let place = Place::new();
@@ -121,9 +121,9 @@ fn failures_of_the_world() {
     assert!(!place.is_mounted("mnt"));
 }
 
-/// Situation: root of a container that may not mount, somebody without a helper to mount for him.
-/// Danger: the volume is taken over first, and belongs to a data directory that nobody has any
-/// more. Expectation: they are told what is missing, and nothing has changed.
+/// Situation: root in a container without the right to mount, or a user without fusermount3. Danger:
+/// the volume is taken over first, by a data directory that is then lost. Expectation: the message
+/// names the missing right or program, and nothing has changed.
 #[test]
 fn who_may_not_mount() {
     let place = Place::new();
@@ -198,7 +198,7 @@ fn versions_and_completions_need_no_mount() {
     assert!(place.ebb(&["--help"]).good().out.contains("Usage"));
 }
 
-/// What help says of what is needed and what is answered is so.
+/// Statements in the help texts about requirements and results are correct.
 #[test]
 fn help_says_what_is_needed_and_what_is_answered() {
     let place = Place::new();
@@ -234,9 +234,9 @@ fn a_data_directory_is_not_below_its_own_mount() {
     assert!(fs::read_dir(place.path("mnt")).unwrap().next().is_none(), "nothing is left there");
 }
 
-/// Situation: a data directory is given in which others keep files, also under names that ebb uses.
-/// Danger: these are taken for what is left of an earlier start, and removed. Expectation: it is
-/// refused, and nothing in it changes.
+/// Situation: the given data directory contains foreign files, also with names that ebb uses. Danger:
+/// they count as leftovers of an earlier start, and are removed. Expectation: it is rejected, and
+/// nothing in it changes.
 #[test]
 fn a_data_directory_holds_nothing_of_others() {
     for theirs in ["log/syslog", "snapshot/monday.tar", "log/nginx/access", "notes"] {
@@ -280,10 +280,10 @@ fn what_serves_a_volume_is_not_stored_in_it() {
     assert_eq!(fs::read_dir(place.path("backing")).unwrap().count(), 1);
 }
 
-/// Situation: two data directories have had a volume, one after the other, both with files that the
-/// bucket does not have, and the first one is mounted by mistake. Danger: it is refused, but the
-/// volume was taken over for that, and now the second one is refused too. Expectation: nothing has
-/// changed, and the second one goes on with its files.
+/// Situation: two data directories have served a volume, one after the other, both with unflushed
+/// files, and the first one is mounted by mistake. Danger: it is rejected after it has taken the
+/// volume over, and now the second one is rejected too. Expectation: nothing has changed, and the
+/// second one continues with its files.
 #[test]
 fn a_mount_that_is_refused_takes_nothing_over() {
     let place = Place::new();
@@ -314,8 +314,7 @@ fn a_mount_that_is_refused_takes_nothing_over() {
     place.umount();
 }
 
-/// Situation: what was asked for cannot be written. Danger: it counts as done. Expectation: it is a
-/// failure.
+/// Situation: the output cannot be written. Danger: exit status 0. Expectation: a failure.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
     for asked in ["--help", "--version"] {

@@ -1,5 +1,4 @@
-//! What users do all day, and that it is all there again: with the cache kept, and from
-//! the bucket alone.
+//! Everyday work, and the same tree afterwards: with the cache kept, and from the bucket alone.
 
 use crate::place::Place;
 use std::ffi::CString;
@@ -100,7 +99,7 @@ fn check(root: &Path) {
 fn set_xattr(path: &Path, name: &str, value: &[u8]) {
     let (path, name) =
         (CString::new(path.as_os_str().as_bytes()).unwrap(), CString::new(name).unwrap());
-    // SAFETY: both strings end in NUL, and the value is as long as is said.
+    // SAFETY: both strings end in NUL, and the length is that of the value.
     assert_eq!(
         unsafe {
             libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0)
@@ -113,7 +112,7 @@ fn xattr(path: &Path, name: &str) -> Vec<u8> {
     let (path, name) =
         (CString::new(path.as_os_str().as_bytes()).unwrap(), CString::new(name).unwrap());
     let mut value = vec![0u8; 100];
-    // SAFETY: both strings end in NUL, and the buffer is as long as is said.
+    // SAFETY: both strings end in NUL, and the length is that of the buffer.
     let len = unsafe {
         libc::getxattr(path.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
     };
@@ -150,7 +149,7 @@ fn everything_comes_back_from_s3() {
     comes_back(&Place::over_s3());
 }
 
-/// Objects that others wrote appear as files, also below prefixes that nobody made.
+/// Objects of other programs appear as files, also below implicit directories.
 #[test]
 fn what_others_wrote_is_there() {
     let place = Place::new();

@@ -1,5 +1,5 @@
-//! The daemon of a mount dies whose volume others use too: its session with the node, and what that
-//! keeps for it, is taken over (O-6).
+//! The daemon of a mount of a shared volume dies: the next one resumes its session with the node
+//! (O-6).
 
 use crate::detached::{serve, serve_with};
 use crate::joining::free_address;
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::time::Duration;
 
-/// Others find the node at the address that they know.
+/// Other mounts find the node at its known address.
 #[test]
 fn a_mount_that_others_have_joined_is_upgraded() {
     let place = Place::new();
@@ -26,25 +26,25 @@ fn a_mount_that_others_have_joined_is_upgraded() {
     place.umount();
 }
 
-/// Situation: mount and node die together, and the node is back first; what the mount had been
-/// answered need not have been forced. Expectation: the mount goes on if it was, and else says that
+/// Situation: mount and node die together, and the node is back first; acknowledged operations of the
+/// mount may not be forced. Expectation: the mount continues if they were, and otherwise reports that
 /// it cannot.
 #[test]
 fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
     for forced in [true, false] {
         let mut place = Place::new();
-        // Nothing is forced unless it is asked for.
+        // Forces happen on demand only.
         let (node, address) =
             serve_with(&mut place, &["--listen", "127.0.0.1:0", "--commit-interval", "1h"]);
         place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt", "--data", "client"]).good();
-        // What is open would be closed by the processes that are started here, which nobody answers
-        // meanwhile.
+        // Processes that are started here would close an inherited descriptor, which no daemon
+        // could answer.
         fs::write(place.path("mnt/file"), "content").unwrap();
         match forced {
             true => File::open(place.path("mnt")).unwrap().sync_all().unwrap(),
             false => fs::write(place.path("mnt/file"), "not forced").unwrap(),
         }
-        // Nobody starts another one meanwhile.
+        // Prevents a new daemon for the moment.
         let supervisor = place.record("mnt").supervisor.unwrap();
         let held = Held::stop(supervisor.pid);
         kill(place.record("mnt").daemon.pid, libc::SIGKILL);
@@ -71,9 +71,9 @@ fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
     }
 }
 
-/// Situation: nobody can take over from the daemon for longer than its session lasts, and somebody
-/// else changes what the mount's kernel has cached. Danger: programs go on with that. Expectation:
-/// they see nothing of it, and errors once it is clear that the session is gone.
+/// Situation: no daemon takes over for longer than the session term, and another mount changes data
+/// that this mount's kernel has cached. Danger: programs continue with stale data. Expectation: they
+/// see none of it, and get errors once the session has expired.
 #[test]
 fn what_the_kernel_has_cached_goes_with_the_session() {
     let mut place = Place::new();
@@ -105,10 +105,10 @@ fn what_the_kernel_has_cached_goes_with_the_session() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: the node does not answer, a daemon dies while it is to fill a page, nobody takes over
-/// until others could be let in, and then the mount is ended. Danger: what drops caches waits for
-/// the page, and keeps the connection that whoever reads it waits for, for ever. Expectation: the
-/// mount ends, and who reads gets an error.
+/// Situation: the node does not answer, a daemon dies while it fills a page, no daemon takes over
+/// until the session expires, and then the mount is ended. Danger: dropping the caches waits for that
+/// page, and keeps the connection that the reader waits on, for ever. Expectation: the mount ends,
+/// and the read fails.
 #[test]
 fn a_mount_ends_though_its_caches_cannot_be_dropped() {
     let mut place = Place::new();
@@ -134,9 +134,9 @@ fn a_mount_ends_though_its_caches_cannot_be_dropped() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: a daemon was stopped for so long that its session has ended, and has begun another
-/// one. Danger: an upgrade kills it, and nobody can take over what the first session had.
-/// Expectation: the upgrade is refused, and the mount goes on.
+/// Situation: a daemon was stopped for so long that its session has expired, and has begun another
+/// one. Danger: an upgrade kills it, and its successor cannot resume the first session. Expectation:
+/// the upgrade is rejected, and the mount continues.
 #[test]
 fn who_has_begun_another_session_is_not_upgraded() {
     let mut place = Place::new();

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-/// A bucket of the S3 server, told from the others by its prefix, and a directory.
+/// A bucket on the same S3 server, with a prefix of its own, and a directory.
 const TABLES: &str = r#"
 [[bucket]]
 dir = "logs"
@@ -18,7 +18,7 @@ dir = "models"
 url = "file://DIR/models"
 "#;
 
-/// Two buckets beside the one of the place; those in the S3 server are reached at `endpoint`.
+/// Two member buckets; those on the S3 server are reached at `endpoint`.
 fn side_by_side(place: &Place, endpoint: &str) {
     fs::create_dir_all(place.path("models")).unwrap();
     configure(place, &TABLES.replace("ENDPOINT", endpoint));
@@ -48,7 +48,7 @@ fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     result.unwrap_err().raw_os_error().unwrap()
 }
 
-/// Files of every size below each directory, and what objects cannot say.
+/// Files of every size below each directory, and attributes that objects cannot hold.
 fn write(place: &Place, round: &str) {
     for dir in ["logs", "models", "plain"] {
         let dir = place.path("mnt").join(dir).join(round);
@@ -70,9 +70,9 @@ fn check(place: &Place, round: &str) {
     }
 }
 
-/// Situation: two buckets stand beside the first; the daemon is killed, and later every cache
-/// is lost. Expectation: what was written is in the bucket of its directory, as ordinary
-/// objects, and nothing is lost.
+/// Situation: a volume with two member buckets; the daemon is killed, and later every cache is lost.
+/// Expectation: each file is in the bucket of its directory as an ordinary object, and nothing is
+/// lost.
 #[test]
 fn each_directory_is_in_its_own_bucket() {
     let place = Place::over_s3();
@@ -93,7 +93,7 @@ fn each_directory_is_in_its_own_bucket() {
     place.ebb(&["fsck", "mnt"]).good();
     place.umount();
     assert_eq!(names(place.path("models")), [".ebb", "2", "renamed"]);
-    // A directory as bucket collects there what is on its way.
+    // A directory as bucket stages uploads there.
     assert_eq!(
         names(place.path("models/.ebb")),
         ["head", "incoming"],
@@ -119,7 +119,7 @@ fn each_directory_is_in_its_own_bucket() {
     );
     place.umount();
 
-    // What others see of the bucket of logs.
+    // The bucket of logs from the view of another program.
     place
         .ebb(&["mount", "s3://bucket/of logs", "mnt", "--data", "other", "--take-over", "never"])
         .good();
@@ -128,7 +128,7 @@ fn each_directory_is_in_its_own_bucket() {
     place.umount();
 }
 
-/// Borders between buckets are those between file systems, and `mv` knows them.
+/// Renames across buckets fail with EXDEV, as across file systems, and `mv` copies.
 #[test]
 fn nothing_is_moved_from_one_bucket_to_another() {
     let place = Place::over_s3();
@@ -152,7 +152,7 @@ fn nothing_is_moved_from_one_bucket_to_another() {
     }
     assert_eq!(errno(fs::rename(at("logs/file"), at("logs/.ebb"))), libc::EACCES);
     fs::create_dir(at("plain/.ebb")).unwrap();
-    // The directory itself has attributes like any other.
+    // The directory itself has ordinary attributes.
     fs::set_permissions(at("logs"), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
     let moved = std::process::Command::new("mv")
         .arg(at("logs/file"))
@@ -172,8 +172,8 @@ fn nothing_is_moved_from_one_bucket_to_another() {
     place.umount();
 }
 
-/// Situation: one bucket goes away while all are written to. Expectation: the others go on,
-/// whoever asks is told which one it is, and everything arrives once it is back.
+/// Situation: one bucket goes away while all are written. Expectation: the others work, the report
+/// names the missing one, and its files arrive once it is back.
 #[test]
 fn a_bucket_that_goes_away_stops_only_its_own_directory() {
     let switch = Switch::default();
@@ -263,7 +263,7 @@ fn a_bucket_has_one_writer_in_whatever_volume() {
         .ebb(&["mount", &models, "mnt2", "--data", "alone", "--head-term", "3s"])
         .refused(1, "as models of s3://");
     place.umount();
-    // Given back, it is anybody's.
+    // After its release the bucket can be mounted alone.
     place.ebb(&["mount", &models, "mnt2", "--data", "alone", "--head-term", "3s"]).good();
     let refused = mount(&place, &["--head-term", "3s"]).refused(1, "the bucket of models: ");
     assert!(refused.err.contains("is served by"), "{refused:?}");
@@ -324,14 +324,14 @@ fn buckets_that_cannot_stand_there() {
     configure(&place, models);
     mount(&place, &[]).good();
     fs::write(place.path("mnt/models/shown"), "").unwrap();
-    // What is dirty for one arrangement is not carried into another.
+    // Dirty data of one arrangement must not go to another.
     place.kill("mnt");
     place.ebb(&["umount", "mnt"]).refused(1, "goes on with it");
     refused("", 1, "start once more as it was");
     configure(&place, models);
     mount(&place, &[]).good();
     place.umount();
-    // Taken out unasked, or another bucket in its place.
+    // Removing or replacing a bucket needs an explicit flag.
     refused("", 1, "--rearrange");
     fs::create_dir(place.path("others")).unwrap();
     refused(&models.replace("DIR/models", "DIR/others"), 1, "--rearrange");
@@ -348,7 +348,7 @@ fn buckets_that_cannot_stand_there() {
     place.umount();
 }
 
-/// Each bucket keeps what was removed from it, and all of them are one trash to who looks.
+/// Each bucket has a trash of its own, and commands show them as one.
 #[test]
 fn each_bucket_has_its_trash() {
     let place = Place::over_s3();

@@ -1,4 +1,4 @@
-//! stats, metrics, and what the log says of slow operations.
+//! stats, metrics, and log lines about slow operations.
 
 use crate::detached::serve;
 use crate::place::{Place, until};
@@ -16,7 +16,7 @@ fn stats(place: &Place, of: &str) -> Value {
 #[test]
 fn a_mount_tells_what_came_and_from_where() {
     let place = Place::new();
-    // Of what the kernel reads by itself nothing is counted.
+    // Passthrough reads are not counted.
     place.mount_with(&["--flush-interval", "1h", "--passthrough", "off"]);
     fs::write(place.path("mnt/file"), vec![1; 300_000]).unwrap();
     assert!(fs::metadata(place.path("mnt/no such file")).is_err());
@@ -36,7 +36,7 @@ fn a_mount_tells_what_came_and_from_where() {
         "{before}"
     );
 
-    // Nothing of it is in the page cache of a process that goes past it.
+    // O_DIRECT leaves nothing in the page cache.
     let read = || {
         let mut file = fs::File::open(place.path("mnt/file")).unwrap();
         // SAFETY: the descriptor is open.
@@ -108,8 +108,8 @@ fn a_table_has_what_came_in_its_interval() {
     place.ebb(&["stats", "mnt", "--count", "1"]).refused(1, "has ended");
 }
 
-/// Situation: whoever reads the tables has seen enough. Danger: they are made for ever, for nobody.
-/// Expectation: that is their end, and a good one.
+/// Situation: the reader of the tables closes the pipe. Danger: the command runs for ever.
+/// Expectation: it ends with success.
 #[test]
 fn tables_end_with_who_reads_them() {
     let place = Place::new();
@@ -124,7 +124,7 @@ fn tables_end_with_who_reads_them() {
 }
 
 /// Situation: the node of a mount is another process, which then dies. Expectation: the mount's own
-/// figures are there all the same; the node's can be had by its address while it lives.
+/// figures are available; the node's are, by its address, while it lives.
 #[test]
 fn a_mount_is_asked_without_its_node() {
     let mut place = Place::new();
@@ -207,7 +207,7 @@ fn prometheus_is_answered() {
         "ebb_cache_limit_bytes ",
     ];
     assert!(expected.iter().all(|series| has(&page, series)), "{page}");
-    // Whoever asks for other things is told so, and disturbs nobody.
+    // Other requests get an error without side effects.
     assert!(ask(port, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
     assert!(ask(port, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405 "));
     assert!(ask(port, "nonsense\r\n\r\n").starts_with("HTTP/1.1 400 "));
@@ -219,7 +219,7 @@ fn prometheus_is_answered() {
         ask(port, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 ")
     });
 
-    // An address that somebody has is refused before anything is mounted.
+    // An address in use is reported before the mount.
     let second = format!("file://{}", place.text("data2"));
     fs::create_dir(place.path("data2")).unwrap();
     place
@@ -229,7 +229,7 @@ fn prometheus_is_answered() {
     place.umount();
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "it ends with the mount");
 
-    // A node alone tells of itself, and so does a mount whose node is elsewhere.
+    // A node without a mount has metrics, and so has a mount with its node elsewhere.
     let url = place.url().to_owned();
     let (_, line) = place.start(&[
         "serve",
@@ -262,9 +262,8 @@ fn prometheus_is_answered() {
     assert!(has(&mount, "ebb_kernel_") && !has(&mount, "ebb_node_"), "{mount}");
 }
 
-/// Situation: the bucket does not answer for a while, and a read waits for it. Expectation: the log
-/// says which operation was slow, on what, and what it waited for; of one that is not slow,
-/// nothing.
+/// Situation: a read waits for a slow bucket. Expectation: the log names the slow operation, its
+/// file, and the cause; fast operations are not logged.
 #[test]
 fn a_slow_operation_is_told_of() {
     let switch = Switch::default();
@@ -304,9 +303,8 @@ fn a_slow_operation_is_told_of() {
     place.umount();
 }
 
-/// Situation: a program works on a mount, while others do elsewhere on it. Expectation: its profile
-/// has what was done by file and operation, what was done before is not in it, and it ends with the
-/// program.
+/// Situation: a program works on a mount, and other programs elsewhere on it. Expectation: its profile
+/// shows its operations by file, none from before, and ends with the program.
 #[test]
 fn a_profile_tells_files_apart() {
     let place = Place::new();
@@ -337,7 +335,7 @@ fn a_profile_tells_files_apart() {
         place.ebb(&["profile", "mnt", "--top", "1", "--", "touch", "mnt/d/before"]).good().out;
     assert!(table.contains("requests in") && table.contains("lines more"), "{table}");
 
-    // What the program says is said on.
+    // The program's output and exit status are passed on.
     let failed = place.ebb(&["profile", "mnt", "--", "sh", "-c", "exit 3"]);
     assert!(
         failed.status == 1
@@ -351,9 +349,8 @@ fn a_profile_tells_files_apart() {
     place.umount();
 }
 
-/// Situation: somebody watches, and another one wants to; the first one is killed. Expectation:
-/// there is one at a time, and none is left behind; an interrupt ends one early and shows what
-/// there is.
+/// Situation: a second profile is requested while one runs; the first one is killed. Expectation: one
+/// runs at a time, and none is left over; SIGINT ends one early with its results.
 #[test]
 fn one_profile_is_taken_at_a_time() {
     let mut place = Place::new();

@@ -1,5 +1,5 @@
-//! The daemon of a mount dies, and another one takes over (O-6): who uses the mount waits, and sees
-//! no error, and what was asked for is done once.
+//! The daemon of a mount dies, and another one takes over (O-6): programs wait without an error, and
+//! each request is executed once.
 
 use crate::detached::serve;
 use crate::joining::free_address;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What goes on while daemons die: each of these does one thing over and over, and panics at the
-/// first error. What was done twice is an error of the next time.
+/// Work while daemons die: each function repeats one operation and panics at the first error. An
+/// operation that was executed twice makes the next one fail.
 struct Work {
     root: PathBuf,
     stop: AtomicBool,
@@ -77,8 +77,8 @@ fn directories(root: &Path, round: u64) {
     fs::remove_file(&target).unwrap();
 }
 
-/// A file is written, cut, opened with O_TRUNC and written again: what was once cut away and
-/// written since is not cut away again.
+/// A file is written, truncated, opened with O_TRUNC and written again: a truncation is not repeated
+/// over a later write.
 fn truncate(root: &Path, round: u64) {
     let path = root.join("truncated");
     let text = format!("{round} ").repeat(1000);
@@ -139,9 +139,9 @@ fn prepare(root: &Path) {
     }
 }
 
-/// Situation: a mount is worked on, and its daemon is killed again and again, at any moment.
-/// Danger: what was under way fails, is lost, or is done twice by the next daemon. Expectation:
-/// nobody sees an error, and everything was done once.
+/// Situation: the daemon of a busy mount is killed again and again, at any moment. Danger: a pending
+/// request fails, is lost, or is executed twice by the next daemon. Expectation: no program sees an
+/// error, and each request was executed once.
 #[test]
 fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
     let place = Place::new();
@@ -175,7 +175,7 @@ fn who_works_on_a_node_elsewhere_does_not_notice_that_daemons_of_mounts_die() {
     place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt2", "--data", "client2"]).good();
     fs::create_dir_all(place.path("mnt2/a/b")).unwrap();
     place.ebb(&["mount", &format!("ebb://{address}/volume/a/b"), "mnt", "--data", "client"]).good();
-    // The mount is of the directory, whatever that is called.
+    // The mount follows its directory through renames.
     fs::rename(place.path("mnt2/a"), place.path("mnt2/c")).unwrap();
     let check = work_while_daemons_die(&place);
     check(&place.path("mnt2/c/b"));
@@ -185,7 +185,7 @@ fn who_works_on_a_node_elsewhere_does_not_notice_that_daemons_of_mounts_die() {
     check(&place.path("backing/c/b"));
 }
 
-/// Gives what finds all of the work in a directory.
+/// Returns a check of the whole work in a directory.
 fn work_while_daemons_die(place: &Place) -> impl Fn(&Path) + use<> {
     let root = place.path("mnt");
     prepare(&root);
@@ -250,10 +250,10 @@ fn work_while_daemons_die(place: &Place) -> impl Fn(&Path) + use<> {
     check
 }
 
-/// Fewer in a row than are taken for daemons that die of themselves.
+/// Fewer in a row than count as a crash loop.
 const KILLS: u64 = 12;
 
-/// What is stored through a mapping reaches the file, whichever daemon it is written back to.
+/// Stores through a mapping reach the file, whichever daemon receives the write-back.
 #[test]
 fn mappings_outlive_the_daemon() {
     let place = Place::new();
@@ -262,7 +262,7 @@ fn mappings_outlive_the_daemon() {
     fs::write(&path, vec![b'a'; 1 << 20]).unwrap();
     let file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
     let (protection, how) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a mapping at a place of the kernel's choice.
+    // SAFETY: a mapping at an address of the kernel's choice.
     let mapped =
         unsafe { libc::mmap(std::ptr::null_mut(), 1 << 20, protection, how, file.as_raw_fd(), 0) };
     assert_ne!(mapped, libc::MAP_FAILED);
@@ -273,7 +273,7 @@ fn mappings_outlive_the_daemon() {
     kill(daemon.pid, libc::SIGKILL);
     // A page that was not read before.
     store(900_000, b'c');
-    // SAFETY: the mapping as it was made.
+    // SAFETY: the mapping from above.
     unsafe {
         assert_eq!(libc::msync(mapped, 1 << 20, libc::MS_SYNC), 0);
         libc::munmap(mapped, 1 << 20);
@@ -285,8 +285,8 @@ fn mappings_outlive_the_daemon() {
     assert_eq!((found.len(), found[10], found[900_000], found[11]), (1 << 20, b'b', b'c', b'a'));
 }
 
-/// Situation: the daemon dies while nobody is there to serve, and the user asks or unmounts.
-/// Expectation: as if it had not died.
+/// Situation: the daemon dies, and before the next one serves, the user runs a command or unmounts.
+/// Expectation: the same result as without the death.
 #[test]
 fn a_mount_that_is_taken_over_is_asked_and_unmounted_like_any() {
     let place = Place::new();
@@ -303,7 +303,7 @@ fn a_mount_that_is_taken_over_is_asked_and_unmounted_like_any() {
     place.ebb(&["umount", "mnt"]).refused(2, "is no mount of ebb");
 }
 
-/// Whoever ends the supervisor ends the mount, cleanly, whether or not it ends the daemon too.
+/// A signal to the supervisor ends the mount cleanly, whether or not the daemon gets it too.
 #[test]
 fn a_signal_to_the_supervisor_is_for_the_daemon() {
     for both in [false, true] {
@@ -324,7 +324,7 @@ fn a_signal_to_the_supervisor_is_for_the_daemon() {
     }
 }
 
-/// Without the supervisor the daemon goes on, and with it the mount dies.
+/// Without its supervisor the daemon continues, and the mount dies with it.
 #[test]
 fn a_daemon_outlives_its_supervisor() {
     let place = Place::new();
@@ -337,10 +337,9 @@ fn a_daemon_outlives_its_supervisor() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: every daemon dies soon after its start. Danger: the machine is kept busy for ever,
-/// and whoever uses the mount waits for ever. Expectation: after a number of them the mount is
-/// given up, its users get errors, the log says why, and the next mount has all that was
-/// acknowledged.
+/// Situation: every daemon dies soon after its start. Danger: an endless loop, with programs that
+/// wait for ever. Expectation: after a number of daemons the mount is given up, programs get errors,
+/// the log tells why, and the next mount has all acknowledged data.
 #[test]
 fn a_mount_whose_daemons_all_die_is_given_up() {
     let place = Place::new();
@@ -376,8 +375,9 @@ fn kill_children_of(supervisor: u32) {
     }
 }
 
-/// Situation: the binary of a mount is replaced, and replaced by what does not work. Expectation:
-/// the mount goes on with the new one, or with the one of before, and its users do not notice.
+/// Situation: the binary of a mount is replaced, by a good one and by one that does not work.
+/// Expectation: the mount continues with the new one, or with the previous one, unnoticed by
+/// programs.
 #[test]
 fn a_mount_is_upgraded_while_it_is_used() {
     let place = Place::new();
@@ -453,8 +453,8 @@ fn a_daemon_that_cannot_be_started_is_tried_again() {
     assert_eq!(fs::read_to_string(place.path("backing/other")).unwrap(), "written");
 }
 
-/// Situation: the disk refuses to force a file, and the daemon dies. Danger: whoever comes after it
-/// does not know, and an fsync says that what was never forced is safe. Expectation: nobody takes
+/// Situation: the disk fails to force a file, and the daemon dies. Danger: the next daemon does not
+/// know of it, and its fsync succeeds for data that was never forced. Expectation: no daemon takes
 /// over.
 #[test]
 fn what_the_disk_did_not_force_is_not_forced_by_a_successor() {
@@ -489,9 +489,8 @@ fn foreground(place: &mut Place) -> usize {
     child
 }
 
-/// Situation: a mount is a service, in the foreground of whatever watches it. Danger: the death of
-/// its daemon is that of the mount. Expectation: as in the background; the command stays, says what
-/// happened, and ends with the mount.
+/// Situation: a mount is a service in the foreground. Danger: the death of its daemon ends the mount.
+/// Expectation: as in the background; the command stays, reports the death, and ends with the mount.
 #[test]
 fn in_the_foreground_a_daemon_is_replaced_too() {
     let mut place = Place::new();
@@ -512,7 +511,7 @@ fn in_the_foreground_a_daemon_is_replaced_too() {
     assert!(log.contains("another one takes over"), "{log}");
 }
 
-/// Both sides of a terminal, which nobody else gets.
+/// Both ends of a new pseudo-terminal.
 fn terminal() -> (File, File) {
     let open = |path: &Path| {
         let flags = libc::O_NOCTTY | libc::O_CLOEXEC;
