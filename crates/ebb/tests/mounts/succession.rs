@@ -519,7 +519,7 @@ fn terminal() -> (File, File) {
     };
     let ours = open(Path::new("/dev/ptmx"));
     let (mut number, unlocked) = (0u32, 0i32);
-    // SAFETY: both take a valid place for a number.
+    // SAFETY: both pointers are valid for writes.
     let made = unsafe {
         libc::ioctl(ours.as_raw_fd(), libc::TIOCSPTLCK, &unlocked) == 0
             && libc::ioctl(ours.as_raw_fd(), libc::TIOCGPTN, &mut number) == 0
@@ -528,9 +528,9 @@ fn terminal() -> (File, File) {
     (ours, open(Path::new(&format!("/dev/pts/{number}"))))
 }
 
-/// Situation: a terminal, or a service manager, tells daemon and command to end; the command passes
-/// it on, and the mount takes its time. Danger: the echo is a second signal, which does not wait
-/// for the bucket. Expectation: it is none.
+/// Situation: a terminal or service manager signals daemon and command; the command passes the signal
+/// on, and the mount takes its time. Danger: the echo counts as a second signal, which does not wait
+/// for the bucket. Expectation: it is ignored.
 #[test]
 fn what_both_are_told_is_told_once() {
     let mut place = Place::new();
@@ -538,7 +538,7 @@ fn what_both_are_told_is_told_once() {
     let file = File::create(place.path("mnt/file")).unwrap();
     (&file).write_all(b"content").unwrap();
     kill(place.record("mnt").daemon.pid, libc::SIGTERM);
-    // By then the daemon has begun to end.
+    // The daemon has begun to end.
     std::thread::sleep(Duration::from_millis(5));
     kill(place.pid(child), libc::SIGTERM);
     std::thread::sleep(Duration::from_millis(400));
@@ -547,8 +547,8 @@ fn what_both_are_told_is_told_once() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: the bucket is away, the daemon has died, none can take over, and the command is told
-/// to end. Danger: it goes on to start daemons. Expectation: it ends.
+/// Situation: the bucket is away, the daemon has died, no daemon can take over, and the command is
+/// told to end. Danger: it keeps starting daemons. Expectation: it ends.
 #[test]
 fn a_command_that_is_told_to_end_starts_no_more_daemons() {
     let switch = Switch::default();
@@ -560,8 +560,8 @@ fn a_command_that_is_told_to_end_starts_no_more_daemons() {
     assert_ne!(place.signal(child, libc::SIGTERM), 0);
 }
 
-/// Situation: a daemon that nobody takes over from is killed. Danger: the command ends without a
-/// word. Expectation: it says so, and its status says by what.
+/// Situation: a daemon without a possible successor is killed. Danger: the command ends silently.
+/// Expectation: it reports that, and its exit status names the signal.
 #[test]
 fn a_command_says_that_its_daemon_was_killed() {
     let mut place = Place::new();
@@ -580,9 +580,8 @@ fn a_command_says_that_its_daemon_was_killed() {
     assert!(log.contains("the mount is given up"), "{log}");
 }
 
-/// Situation: a mount is in the foreground of a terminal, which goes. Danger: that is taken for
-/// what asks for an upgrade, or kills. Expectation: the mount ends as by a signal, and the bucket
-/// has everything.
+/// Situation: a foreground mount loses its terminal. Danger: SIGHUP upgrades or kills it.
+/// Expectation: the mount ends as by SIGTERM, and the bucket has everything.
 #[test]
 fn a_mount_ends_with_its_terminal() {
     let mut place = Place::new();
@@ -593,7 +592,7 @@ fn a_mount_ends_with_its_terminal() {
     // SAFETY: between fork and exec only system calls are made.
     unsafe {
         command.pre_exec(|| {
-            // Who started the tests may be deaf to it, as under nohup.
+            // It may be ignored in the test's own process, as under nohup.
             libc::signal(libc::SIGHUP, libc::SIG_DFL);
             match libc::setsid() == -1 || libc::ioctl(libc::STDERR_FILENO, libc::TIOCSCTTY, 0) == -1
             {
@@ -603,7 +602,7 @@ fn a_mount_ends_with_its_terminal() {
         });
     }
     let child = place.adopt(command.spawn().unwrap());
-    // The other side of the terminal is open in it too.
+    // It has the other end of the terminal open, too.
     drop(command);
     until("it is mounted", || {
         place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable)
@@ -616,9 +615,8 @@ fn a_mount_ends_with_its_terminal() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: what is in the foreground is killed. Danger: a daemon that nobody watches goes on
-/// with the mount and the data directory. Expectation: it dies too, and the next mount has what was
-/// acknowledged.
+/// Situation: a foreground command is killed. Danger: its daemon continues unsupervised with the mount
+/// and the data directory. Expectation: it dies too, and the next mount has all acknowledged data.
 #[test]
 fn who_kills_what_is_in_the_foreground_kills_the_mount() {
     let mut place = Place::new();
@@ -632,10 +630,10 @@ fn who_kills_what_is_in_the_foreground_kills_the_mount() {
     place.umount();
 }
 
-/// Situation: a page is being read from a bucket that is away when another mount comes, for which
-/// the kernel is told to drop what it has cached, and waits for that page; then the daemon is
-/// killed. Danger: the process does not end, for it waits for a reader that waits for a daemon.
-/// Expectation: another daemon serves, and the reader gets what it asked for.
+/// Situation: a page is being read from a bucket that is away when another mount attaches, for which
+/// the kernel is told to drop its caches, and waits for that page; then the daemon is killed. Danger:
+/// the process does not end, because it waits for a reader that waits for a daemon. Expectation:
+/// another daemon serves, and the read succeeds.
 #[test]
 fn a_daemon_dies_while_the_kernel_drops_what_is_being_read() {
     let switch = Switch::default();
@@ -669,7 +667,7 @@ fn a_daemon_dies_while_the_kernel_drops_what_is_being_read() {
     place.umount();
 }
 
-/// Whether the thread of that name waits inside the kernel for what no signal ends.
+/// Whether the thread of that name waits uninterruptibly in the kernel.
 fn is_stuck(pid: u32, name: &str) -> bool {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
     threads

@@ -42,7 +42,7 @@ impl Switch {
         address
     }
 
-    /// What it stands before.
+    /// The server behind it.
     pub fn server(&self) -> String {
         self.state.lock().unwrap().server.clone()
     }
@@ -51,7 +51,7 @@ impl Switch {
         let mut state = self.state.lock().unwrap();
         state.closed = true;
         for connection in state.connections.drain(..) {
-            // Its ends may have gone by themselves.
+            // Either end may have closed already.
             connection.shutdown(Shutdown::Both).ok();
         }
     }

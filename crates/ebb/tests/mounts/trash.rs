@@ -1,4 +1,4 @@
-//! The trash on real mounts: what was removed comes back as it was, from wherever it is by then.
+//! The trash on real mounts: restored files are unchanged, whatever happened in between.
 
 use crate::detached::serve;
 use crate::place::{Place, until};
@@ -46,7 +46,7 @@ fn names(dir: &Path) -> Vec<String> {
 }
 
 /// Situation: `rm -rf` of a directory, and then the daemon is killed, the cache is lost, or both.
-/// Expectation: one command brings all of it back, with modes, owners, times and contents.
+/// Expectation: one command restores everything, with modes, owners, times and contents.
 fn comes_back(place: &Place) {
     place.mount();
     place.ebb(&["trash", "keep", "mnt", "7d"]).good();
@@ -116,8 +116,8 @@ fn what_was_removed_comes_back_from_s3() {
     comes_back(&Place::over_s3());
 }
 
-/// What editors and `mv` replace is kept too, version by version; nothing that is there is ever
-/// replaced by what comes back, and a directory that has gone is made again.
+/// Replaced files are kept too, version by version; a restore never replaces an existing entry, and
+/// recreates a removed directory.
 #[test]
 fn versions_of_a_path_come_back_beside_it() {
     let place = Place::new();
@@ -151,7 +151,7 @@ fn versions_of_a_path_come_back_beside_it() {
         .ebb(&["trash", "restore", "mnt/none"])
         .refused(1, "nothing that was there is in the trash");
 
-    // Below another directory, with what else was there.
+    // Moved below another directory, with its other entries.
     fs::create_dir(place.path("mnt/e")).unwrap();
     fs::write(place.path("mnt/e/g"), "g").unwrap();
     assert_eq!(place.program("rm", &["-r", "mnt/e"]).status, 0);
@@ -168,8 +168,8 @@ fn versions_of_a_path_come_back_beside_it() {
     place.umount();
 }
 
-/// Situation: something stands where a directory was. Danger: nothing is put back, and that counts
-/// as done. Expectation: it is told, but of a directory into which what was in it is put back.
+/// Situation: a directory's path is taken. Danger: nothing is restored, and success is reported.
+/// Expectation: an error, unless a directory is there, which then receives the entries.
 #[test]
 fn a_directory_that_cannot_come_back_is_told() {
     let place = Place::new();
@@ -205,8 +205,8 @@ fn a_directory_that_cannot_come_back_is_told() {
     place.umount();
 }
 
-/// Who has a file open goes on with it, and it comes back with what was written meanwhile. What
-/// never had a name, or is below a directory that keeps nothing, goes as ever.
+/// An open removed file stays usable, and is restored with later writes. Unnamed files, and files
+/// below a directory without a trash, are deleted as usual.
 #[test]
 fn what_is_open_is_kept_with_what_is_written() {
     let place = Place::new();
@@ -266,9 +266,9 @@ fn what_is_open_is_kept_with_what_is_written() {
     place.umount();
 }
 
-/// Situation: a file is removed, and that it is gone has been seen; then it is restored, below the
-/// root and below a directory. Danger: the kernel goes on saying that there is none. Expectation:
-/// it is there, and what is mounted beside it stays.
+/// Situation: a file is removed, and a look-up has failed; then it is restored, below the root and
+/// below a directory. Danger: the kernel keeps the negative entry. Expectation: the file is visible,
+/// and mounts beside it stay.
 #[test]
 fn who_has_seen_it_go_sees_it_come_back() {
     let place = Place::new();
@@ -293,7 +293,7 @@ fn who_has_seen_it_go_sees_it_come_back() {
     place.umount();
 }
 
-/// Another mount sees at once that a name has gone, and that it is back.
+/// Another mount sees a removal and a restore at once.
 #[test]
 fn other_mounts_see_what_goes_and_comes() {
     let mut place = Place::new();
@@ -323,9 +323,8 @@ fn other_mounts_see_what_goes_and_comes() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: somebody says of a directory that is on no mount of ebb that what is removed there is
-/// to be kept. Danger: it is believed. Expectation: it is refused, as pinning is, and nothing is
-/// written there.
+/// Situation: `ebb trash keep` for a directory outside any mount of ebb. Danger: success is reported.
+/// Expectation: an error, as for pinning, and nothing is written there.
 #[test]
 fn what_is_on_no_mount_is_not_kept() {
     let place = Place::new();

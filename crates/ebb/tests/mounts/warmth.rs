@@ -1,4 +1,4 @@
-//! warmup and evict, and which bytes make room for others.
+//! Warmup, evict and eviction policies.
 
 use crate::place::Place;
 use crate::switch::Switch;
@@ -25,8 +25,8 @@ fn cached(place: &Place) -> u64 {
     place.ebb(&["status", "mnt", "--json"]).good().json()["cached_bytes"].as_u64().unwrap()
 }
 
-/// Situation: a model is in the bucket, and nothing of it here. Expectation: `ebb warmup` brings
-/// all of it, once; from then on nobody asks the bucket for it, which may be out of reach.
+/// Situation: a model is in the bucket and not cached. Expectation: `ebb warmup` fetches it once;
+/// afterwards it is readable while the bucket is away.
 #[test]
 fn what_was_warmed_needs_no_bucket() {
     let switch = Switch::default();
@@ -58,15 +58,14 @@ fn what_was_warmed_needs_no_bucket() {
     place.umount();
 }
 
-/// Names come from lists too. What is wrong with one of them keeps nobody from the others, and
-/// shows.
+/// Names come from lists too. An error with one of them is reported, and the others are warmed.
 #[test]
 fn what_fails_is_named_and_the_rest_is_warmed() {
     let place = Place::new();
     put(&place, &[("a", MIB), ("b c", MIB), ("gone", MIB)]);
     fs::write(place.path("list"), "mnt/a\nmnt/no/such\n\nmnt/gone\n").unwrap();
     place.mount();
-    // Known by name, and removed behind the node's back.
+    // Loaded, and removed by another program.
     assert_eq!(fs::read_dir(place.path("mnt")).unwrap().count(), 3);
     fs::remove_file(place.path("backing/gone")).unwrap();
     let done = place.ebb(&["warmup", "--list", "list", "--json"]);
@@ -102,7 +101,7 @@ fn what_fails_is_named_and_the_rest_is_warmed() {
     place.umount();
 }
 
-/// More than the cache holds would push itself out again.
+/// More than the cache size would evict itself.
 #[test]
 fn what_does_not_fit_is_refused_before_it_starts() {
     let place = Place::new();
@@ -115,8 +114,8 @@ fn what_does_not_fit_is_refused_before_it_starts() {
     place.umount();
 }
 
-/// A rate is kept, an interrupt ends the work at once with what was done, and the same command goes
-/// on from there.
+/// The rate limit holds, an interrupt ends the work at once with a summary, and the same command
+/// continues from there.
 #[test]
 fn a_warmup_is_slow_on_demand_and_can_be_interrupted() {
     let place = Place::new();
@@ -145,9 +144,9 @@ fn a_warmup_is_slow_on_demand_and_can_be_interrupted() {
     let done = done.json();
     assert_eq!((&done["files"], &done["interrupted"]), (&1.into(), &true.into()), "{done}");
     let fetched = done["fetched_bytes"].as_u64().unwrap() - 1;
-    // One piece is fetched at once, and one each second.
+    // One range at once, and one each second.
     assert!(fetched >= 2 * MIB as u64 && fetched <= 10 * MIB as u64, "{fetched}");
-    // What was under way then comes in.
+    // Transfers in flight complete.
     let rest = place.ebb(&["warmup", "mnt/file", "--json"]).good().json();
     let came = fetched + rest["fetched_bytes"].as_u64().unwrap();
     assert!(
@@ -157,7 +156,7 @@ fn a_warmup_is_slow_on_demand_and_can_be_interrupted() {
     place.umount();
 }
 
-/// `ebb evict` drops what is below a path, no faster than it is told, and nothing else.
+/// `ebb evict` drops data below a path, within its rate limit, and nothing else.
 #[test]
 fn an_eviction_is_slow_on_demand() {
     let place = Place::new();
@@ -173,8 +172,8 @@ fn an_eviction_is_slow_on_demand() {
     place.umount();
 }
 
-/// A file of four times the cache is read once while another one is in use. Under S3-FIFO that one
-/// stays, under LRU nothing of it does.
+/// A file of four times the cache is read once while another one is in use. Under S3-FIFO the other
+/// one stays cached, under LRU it does not.
 #[test]
 fn a_scan_leaves_what_is_in_use() {
     for (eviction, stays) in [("s3-fifo", true), ("lru", false)] {
@@ -190,8 +189,8 @@ fn a_scan_leaves_what_is_in_use() {
     }
 }
 
-/// What is pinned is brought in, and stays from whoever reads more than the cache has and whoever
-/// evicts, until it is unpinned.
+/// Pinned files are fetched, and stay cached through larger reads and `ebb evict` until they are
+/// unpinned.
 #[test]
 fn what_is_pinned_stays() {
     let place = Place::new();
@@ -221,7 +220,7 @@ fn what_is_pinned_stays() {
     place.umount();
 }
 
-/// A rate holds for reads of applications and for what is written, and shows.
+/// A rate limit applies to reads and writes of applications, and is reported.
 #[test]
 fn rates_are_kept() {
     let place = Place::over_s3();
@@ -251,8 +250,8 @@ fn read_all(path: &Path) {
     std::io::copy(&mut fs::File::open(path).unwrap(), &mut std::io::sink()).unwrap();
 }
 
-/// What programs say with posix_fadvise(2) reaches the node by what the kernel then asks for, at
-/// most a MiB with each call. Expectation: what will be needed comes though nobody reads.
+/// posix_fadvise(2) reaches the node as read-ahead requests of the kernel, at most 1 MiB per call.
+/// Expectation: POSIX_FADV_WILLNEED fetches data without a read.
 #[test]
 fn what_programs_say_they_will_need_comes() {
     let switch = Switch::default();

@@ -1,7 +1,7 @@
-//! What the session itself costs: a file system in memory under the loads of `docs/benchmarks.md`.
+//! The cost of the session itself: an in-memory file system under the loads of `docs/benchmarks.md`.
 //!
-//! `cargo run --release -p ebb-fuse --example measure [DIRECTORY]`: with a directory the
-//! same loads run there instead, for comparison with what is mounted at it.
+//! `cargo run --release -p ebb-fuse --example measure [DIRECTORY]`: with a directory the same loads
+//! run there, to compare with the file system of that directory.
 
 #[expect(dead_code, reason = "the tests use the rest of it")]
 #[path = "../tests/memfs/mod.rs"]
@@ -127,7 +127,7 @@ const LARGE_BYTES: usize = 512 << 20;
 
 fn writes(at: &Path) -> io::Result<f64> {
     let path = at.join("large");
-    // Once before, so that the memory behind the file is there.
+    // A first pass allocates the memory.
     fill(&path)?;
     let start = Instant::now();
     let file = OpenOptions::new().write(true).open(&path)?;
@@ -143,7 +143,7 @@ fn writes(at: &Path) -> io::Result<f64> {
 fn reads(at: &Path) -> io::Result<f64> {
     let path = at.join("large");
     fill(&path)?;
-    // The open drops what the writes have left in the page cache.
+    // The open drops the pages of the writes.
     let start = Instant::now();
     let mut file = File::open(&path)?;
     let mut block = vec![0; 1 << 20];

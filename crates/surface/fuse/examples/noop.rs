@@ -1,4 +1,4 @@
-//! What any FUSE server costs: one that keeps its files in memory and does nothing else.
+//! The cost of any FUSE server: keeps its files in memory and does nothing else.
 //! `cargo xtask bench` mounts it beside ebb.
 
 #[expect(dead_code, reason = "the tests use the rest of it")]

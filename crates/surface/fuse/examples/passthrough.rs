@@ -1,5 +1,5 @@
-//! What the kernel can do at best for files of a FUSE mount: `cargo xtask bench` mounts it
-//! beside ebb.
+//! The kernel's limit for passthrough files of a FUSE mount: `cargo xtask bench` mounts it beside
+//! ebb.
 
 mod beside;
 mod serving;

@@ -1,5 +1,5 @@
-//! When reading changes access times. The kernel leaves them to whoever serves a mount, and reads
-//! from its page cache without asking: so what is due is not read from there.
+//! Updates of access times. The kernel leaves them to the FUSE server and reads from its page cache
+//! without a request; so an inode whose update is due is not read from the page cache.
 
 use ebb_model::{Attr, FileKind, Ino, Time};
 use std::cell::RefCell;
@@ -9,12 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The rule of a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AccessTimes {
-    /// `noatime`: they stay. Otherwise whoever reads a bucket would write to it.
+    /// `noatime`: never. Otherwise reading a bucket would write to it.
     #[default]
     Kept,
-    /// `relatime`: they tell whether something was read since it last changed, and the day.
+    /// `relatime`: at the first read after a change, and once a day.
     Relative,
-    /// `strictatime`: each opening whose descriptor is read from counts.
+    /// `strictatime`: once per open that reads.
     Strict,
 }
 
@@ -31,7 +31,7 @@ impl Default for AccessRule {
     }
 }
 
-/// Which inodes' next reading is to be noted.
+/// Inodes whose next read updates the access time.
 pub(crate) struct Readings {
     rule: AccessRule,
     due: RefCell<BTreeSet<Ino>>,
@@ -42,7 +42,7 @@ impl Readings {
         Readings { rule, due: RefCell::default() }
     }
 
-    /// The kernel is given these attributes of an inode that it knows by this id.
+    /// Records the attributes of an inode that go to the kernel.
     pub fn seen(&self, ino: Ino, attr: &Attr) {
         match self.rule.times {
             AccessTimes::Relative if attr.kind != FileKind::Directory => {
@@ -57,15 +57,15 @@ impl Readings {
         }
     }
 
-    /// Its bytes are changed here. It counts as unread at once, whatever the clocks say.
+    /// Records a change of the inode's bytes: it counts as unread at once, whatever the clocks show.
     pub fn changed(&self, ino: Ino) {
         if self.rule.times == AccessTimes::Relative {
             self.due.borrow_mut().insert(ino);
         }
     }
 
-    /// Somebody opens it for reading. Whether the kernel is to forget what it has cached of it, so
-    /// that it asks. `attr` are those of a directory, of which the kernel changes none itself.
+    /// Records an open for reading. Returns whether the kernel must drop its cached pages, so that it
+    /// sends a request. `attr` are those of a directory, whose access time the kernel never updates.
     pub fn opened(&self, ino: Ino, attr: Option<&Attr>) -> bool {
         let mut due = self.due.borrow_mut();
         let unread = match (self.rule.times, attr) {
@@ -82,7 +82,7 @@ impl Readings {
         unread
     }
 
-    /// It is read. Whether that is to be noted.
+    /// Records a read. Returns whether to update the access time.
     pub fn read(&self, ino: Ino) -> bool {
         self.rule.times != AccessTimes::Kept && self.due.borrow_mut().remove(&ino)
     }
@@ -98,7 +98,7 @@ impl Readings {
     }
 }
 
-/// As Linux has it: not read since it last changed, or not for a day.
+/// Linux's rule: not read since the last change, or not for a day.
 fn is_due(attr: &Attr, now: i64) -> bool {
     let order = |time: Time| (time.secs, time.nanos);
     order(attr.atime) <= order(attr.mtime)

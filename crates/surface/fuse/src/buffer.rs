@@ -5,8 +5,8 @@ use ebb_model::MAX_IO_BYTES;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Whole-message buffers, reused. One that a WRITE fills for the most part is handed on as the
-/// payload itself and comes back when the last piece of it is dropped, on any thread.
+/// Reusable message buffers. A buffer that a WRITE mostly fills becomes the payload itself, and
+/// returns when its last slice is dropped, on any thread.
 #[derive(Clone, Default)]
 pub(crate) struct BufferPool {
     free: Arc<Mutex<Vec<Box<[u8]>>>>,
@@ -23,7 +23,7 @@ impl BufferPool {
 }
 
 pub(crate) struct Buffer {
-    /// Empty only after it has gone back to the pool.
+    /// Empty only after its return to the pool.
     memory: Box<[u8]>,
     pool: BufferPool,
 }
@@ -53,9 +53,8 @@ impl Drop for Buffer {
     }
 }
 
-/// The message in the first `len` bytes, to be shared with its payload, if that is most of the
-/// buffer; which is another one then. Whoever keeps a payload counts its bytes, and has not much
-/// more.
+/// Shares the message in the first `len` bytes with its payload if it fills most of the buffer, and
+/// replaces the buffer. So a retained payload uses at most about twice its counted bytes.
 pub(crate) fn share(buffer: &mut Buffer, len: usize) -> Option<Bytes> {
     if len < SHARED_FROM_BYTES {
         return None;
@@ -79,9 +78,8 @@ const SHARED_FROM_BYTES: usize = MAX_IO_BYTES / 2;
 mod tests {
     use super::*;
 
-    /// Situation: writes of one length are kept, as many as there may be. Danger: each keeps all of
-    /// the buffer that it came in. Expectation: they have twice what is counted of them at most,
-    /// and a header.
+    /// Situation: many writes of one length are retained. Danger: each retains its whole buffer.
+    /// Expectation: together they use at most twice their counted bytes, plus a header each.
     #[test]
     fn what_is_kept_is_what_is_counted() {
         let pool = BufferPool::default();

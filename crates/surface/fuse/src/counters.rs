@@ -1,4 +1,4 @@
-//! What is counted of a mount's requests, and what is said of those that take long.
+//! Counters of a mount's requests, and the log of slow ones.
 
 use crate::abi;
 use crate::profile::Profiling;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 pub struct Counters {
     began: Instant,
     operations: RefCell<Tallies>,
-    /// Requests that take this long are told of in the log.
+    /// Requests that take longer are logged.
     slow: Cell<Option<Duration>>,
     budget: RefCell<LogBudget>,
     pub(crate) profiling: RefCell<Option<Profiling>>,
@@ -65,7 +65,7 @@ impl Counters {
         if let Some(profiling) = self.profiling.borrow_mut().as_mut() {
             profiling.add(request, took, error != 0, bytes as u64);
         }
-        // Whoever waits for a lock waits for others, not for us.
+        // A wait for a lock depends on its owner, not on ebb.
         if request.opcode != abi::SETLKW && self.slow.get().is_some_and(|limit| took >= limit) {
             let told = self.budget.borrow_mut().take(now.saturating_duration_since(self.began));
             if let Some(left_out) = told {

@@ -1,4 +1,4 @@
-//! `fusermount3`, the set-user-id helper that mounts for users who may not.
+//! `fusermount3`, the set-user-id helper for unprivileged mounts.
 
 use crate::passing::receive_with_fd;
 use crate::{AccessTimes, MountError, MountOptions};
@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 const HELPER: &str = "fusermount3";
 
 pub(crate) fn expect_there() -> Result<(), MountError> {
-    // As execvp(3) has it.
+    // The default path of execvp(3).
     let path = env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
     let is_there = env::split_paths(&path).any(|dir| dir.join(HELPER).is_file());
     is_there.then_some(()).ok_or_else(|| MountError::NoHelper(io::ErrorKind::NotFound.into()))
@@ -28,7 +28,7 @@ pub(crate) fn mount(point: &Path, options: &MountOptions) -> Result<OwnedFd, Mou
     helper.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let child = helper.spawn().map_err(MountError::NoHelper)?;
     drop(theirs);
-    // The helper's end closes with the helper, so this ends whatever becomes of it.
+    // The socket closes when the helper ends, so this ends in any case.
     let received = receive_fd(&ours);
     let output = child.wait_with_output().map_err(MountError::NoHelper)?;
     match received {
@@ -76,7 +76,7 @@ fn inherit(socket: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// The descriptor that comes with one byte, or `None` where the other end closes without it.
+/// The descriptor that comes with one byte; `None` if the other end closes without it.
 fn receive_fd(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     loop {
         match receive_with_fd(socket.as_fd(), &mut IoSliceMut::new(&mut [0])) {

@@ -1,11 +1,10 @@
-//! What the fuzz targets reach.
+//! Entry points of the fuzz targets.
 
 use crate::mountinfo::{self, DeviceId};
 use crate::{DirBuffer, EntryReply, Pushed};
 use ebb_model::{Cookie, Ino, Name};
 
-/// A table of mounts, as the kernel tells it: paths may hold anything, and so may what calls itself
-/// a kernel.
+/// A mount table from the kernel: paths may contain any bytes, and the input may be hostile.
 pub fn mountinfo(table: &[u8]) {
     for line in table.split(|byte| *byte == b'\n') {
         if let Some(mounted) = mountinfo::parse(line) {
@@ -14,7 +13,7 @@ pub fn mountinfo(table: &[u8]) {
     }
 }
 
-/// The answer to READDIR of a directory that has these entries: as long as was asked for, at most.
+/// The reply to READDIR for these entries, no longer than requested.
 pub fn listed(
     dir: Ino,
     position: u64,

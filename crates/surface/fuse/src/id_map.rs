@@ -1,8 +1,7 @@
-//! Users and groups that the machine numbers otherwise than the volume.
+//! UID and GID mapping between the machine and the volume.
 //!
-//! What has no number on the other side is nobody there, as on an idmapped mount of the kernel: of
-//! an owner that the kernel cannot name it shows 65534, and lets nobody act as it, nor give a file
-//! to it.
+//! An id without a counterpart is nobody on the other side, as on an idmapped mount: the kernel
+//! shows such an owner as 65534; no process can act as it or give a file to it.
 
 use crate::Errno;
 use crate::abi::NO_ID;
@@ -11,7 +10,7 @@ use ebb_model::{Attr, Caller, SetAttr};
 use std::fmt;
 use thiserror::Error;
 
-/// One to one: no two ranges share an id of either side. Without a range every id is itself.
+/// A one-to-one mapping: no two ranges share an id of either side. Empty: the identity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IdMap {
     ranges: Vec<IdRange>,
@@ -25,7 +24,7 @@ struct IdRange {
     count: u32,
 }
 
-/// What a mount is told of both.
+/// The mappings of a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct IdMaps {
     pub users: IdMap,
@@ -108,14 +107,14 @@ impl IdMaps {
         *self == IdMaps::default()
     }
 
-    /// Who asks, by the volume's numbers.
+    /// The caller with the volume's ids.
     pub(crate) fn caller(&self, caller: Caller) -> Caller {
         let groups = caller.groups.iter().filter_map(|gid| self.groups.to_remote(*gid)).collect();
         let (uid, gid) = (self.users.to_remote(caller.uid), self.groups.to_remote(caller.gid));
         Caller { uid: uid.unwrap_or(NO_ID), gid: gid.unwrap_or(NO_ID), groups, ..caller }
     }
 
-    /// What is to be set, by the volume's numbers.
+    /// The attributes to set, with the volume's ids.
     pub(crate) fn set(&self, set: SetAttr) -> Result<SetAttr, Errno> {
         let uid =
             set.uid.map(|uid| self.users.to_remote(uid).ok_or(Errno::OVERFLOW)).transpose()?;
@@ -135,13 +134,13 @@ impl IdMaps {
         self.acl(acl, |map, id| map.to_remote(id).ok_or(Errno::INVALID))
     }
 
-    /// An ACL by the machine's numbers. The kernel takes no list that names nobody.
+    /// An ACL with the machine's ids. The kernel rejects an ACL with an invalid id.
     pub(crate) fn acl_to_local(&self, acl: Bytes) -> Result<Bytes, Errno> {
         self.acl(acl, |map, id| Ok(map.to_local(id).unwrap_or(UNNAMED)))
     }
 
-    /// The form of `system.posix_acl_*`: four bytes of version, then tag, permissions and id of
-    /// each entry, eight bytes. What has another one is left to those who refuse it.
+    /// Maps the ids of a `system.posix_acl_*` value: four bytes of version, then eight bytes per entry:
+    /// tag, permissions and id. Malformed values pass unchanged; the node rejects them.
     fn acl(
         &self,
         acl: Bytes,
@@ -171,8 +170,7 @@ fn number(text: &str) -> Option<u32> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
 }
 
-/// Whom an entry of an ACL names that has no number on the machine: no process is this one, as no
-/// map has it.
+/// Stands for an unmapped id in an ACL. No mapping contains it, so no process has it.
 const UNNAMED: u32 = NO_ID - 1;
 
 const LAST_ID: u32 = UNNAMED - 1;
@@ -276,8 +274,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is taken is one to one: what has a number on the other side is what that number
-        /// means there.
+        /// Accepted mappings are one to one: mapping an id there and back yields the same id.
         #[test]
         fn each_direction_undoes_the_other(
             ranges in proptest::collection::vec((0u32..40, 0u32..40, 0u32..12), 0..6),

@@ -1,30 +1,30 @@
-//! How old what the kernel has cached of a file can be, where others may change the file: an open
-//! must not show what was there before another's close (O-50).
+//! Validity of the kernel's cached pages where other mounts may change a file: an open must not show
+//! data older than another mount's last close (O-50).
 //!
-//! An open that finds the file at another version is answered so that the kernel drops its pages.
-//! It does so once it has the answer, and until then another open could still find the old pages:
-//! so they count as dropped only when that open reads, which the kernel lets nobody do before.
+//! An open that finds another version is answered so that the kernel drops its pages. The kernel does
+//! that after it receives the reply; until then another open could still use the old pages. So pages
+//! count as dropped only at the first read of that open, which the kernel sends after the drop.
 
 use crate::Handle;
 use ebb_model::{Ino, Version};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-/// The pages of all files that the kernel knows.
+/// Cached pages of all files that the kernel knows.
 #[derive(Default)]
 pub(crate) struct Pages {
     files: RefCell<BTreeMap<Ino, Known>>,
-    /// Grows whenever everything is dropped because what was known of versions is not so any more:
-    /// a node that was without power gives them once more, to other bytes.
+    /// Grows whenever all pages are dropped because recorded versions are no longer valid: a node that
+    /// lost power reuses version numbers for other contents.
     era: Cell<u64>,
 }
 
-/// A file of which the kernel may have pages.
+/// A file with possibly cached pages.
 #[derive(Default)]
 struct Known {
     /// No page is older.
     since: Option<Version>,
-    /// The last open that was told to drop them, and what the file was when it was opened.
+    /// The last open that drops the pages, and the file's version at that open.
     dropping: Option<(Handle, Version)>,
 }
 
@@ -36,14 +36,13 @@ pub(crate) struct Found {
 }
 
 impl Pages {
-    /// To be taken before the file's version is asked for.
+    /// Read this before the request for the file's version.
     pub fn era(&self) -> u64 {
         self.era.get()
     }
 
-    /// A file is open as `handle` and reads through the kernel's cache. Gives whether the kernel
-    /// may keep what it has, for an open that has `found` the file at some version; else it drops
-    /// that.
+    /// Records an open as `handle` through the page cache. Returns whether the kernel may keep its pages,
+    /// for an open that `found` the file at some version; otherwise the kernel drops them.
     pub fn opened(&self, ino: Ino, handle: Handle, found: Option<Found>) -> bool {
         let mut files = self.files.borrow_mut();
         let known = files.entry(ino).or_default();
@@ -55,7 +54,7 @@ impl Pages {
         keep
     }
 
-    /// The kernel asks for bytes of a file that it has opened.
+    /// Records a READ of an open file.
     pub fn read(&self, ino: Ino, by: Handle) {
         if let Some(known) = self.files.borrow_mut().get_mut(&ino)
             && let Some((_, version)) = known.dropping.take_if(|(handle, _)| *handle == by)
@@ -64,20 +63,19 @@ impl Pages {
         }
     }
 
-    /// Whether the kernel may have pages of it.
+    /// Whether the kernel may have pages of the file.
     pub fn of(&self, ino: Ino) -> bool {
         self.files.borrow().contains_key(&ino)
     }
 
-    /// Whatever version the file is found at, the next open drops its pages.
+    /// The next open drops the file's pages, whatever its version.
     pub fn distrust(&self, ino: Ino) {
         if let Some(known) = self.files.borrow_mut().get_mut(&ino) {
             *known = Known::default();
         }
     }
 
-    /// Nothing of what was known of versions counts any more. Whoever has a file open may still
-    /// fill the kernel's cache.
+    /// Invalidates all recorded versions. Open files may still fill the page cache.
     pub fn distrust_all(&self) {
         self.era.set(self.era.get() + 1);
         self.files.borrow_mut().values_mut().for_each(|known| *known = Known::default());

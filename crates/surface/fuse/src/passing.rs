@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// As u64 for the alignment of a cmsghdr; room for exactly one descriptor.
 type Control = [u64; 4];
 
-/// Some bytes, and the descriptor that came with them. `None` once the other end is closed.
+/// Bytes, with an optional descriptor. `None` once the other end is closed.
 pub fn receive_with_fd(
     socket: BorrowedFd<'_>,
     bytes: &mut IoSliceMut<'_>,
@@ -22,8 +22,8 @@ pub fn receive_with_fd(
         1.. => {}
         _ => return Err(io::Error::last_os_error()),
     }
-    // SAFETY: recvmsg has filled the control buffer; the header is read only if it is there
-    // and says that one whole descriptor follows, which is then ours to own.
+    // SAFETY: recvmsg has filled the control buffer; the header is read only if it is present
+    // and announces one whole descriptor, which has no other owner.
     unsafe {
         let header = libc::CMSG_FIRSTHDR(&message);
         let whole = libc::CMSG_LEN(size_of::<RawFd>() as u32) as usize;
@@ -74,7 +74,7 @@ fn message(control: &mut Control) -> libc::msghdr {
     // SAFETY: CMSG_SPACE computes only.
     let control_len = unsafe { libc::CMSG_SPACE(size_of::<RawFd>() as u32) } as usize;
     assert!(control_len <= size_of_val(control));
-    // SAFETY: an all-zero msghdr is valid; whoever sets pointers sees to it that they live.
+    // SAFETY: an all-zero msghdr is valid; the caller keeps its pointers alive.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();

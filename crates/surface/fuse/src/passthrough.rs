@@ -1,9 +1,8 @@
-//! Files that the kernel reads, writes and maps by itself, without asking the session
+//! Passthrough: the kernel reads, writes and maps a backing file without requests to the session
 //! (FUSE_PASSTHROUGH).
 //!
-//! What the kernel demands of whoever answers opens: while an inode is open this
-//! way, every open of it names the same registration; while it is open in any other way, none
-//! does. An open that breaks this fails with EIO.
+//! Kernel's law: while an inode is open by passthrough, every open of it must name the same
+//! registration; while it is open in any other way, none may. A violating open fails with EIO.
 
 use crate::abi;
 use std::io;
@@ -16,8 +15,8 @@ pub struct Passthrough {
     device: Weak<OwnedFd>,
 }
 
-/// A file that opens can name, as long as this lives. Opens that have named it keep it, and so
-/// do mappings, whatever becomes of this and of the file's name.
+/// A registered backing file, until this is dropped. Opens that named it keep it, and so do mappings,
+/// independent of this value and of the file's name.
 pub struct Registered {
     device: Weak<OwnedFd>,
     id: PassthroughId,
@@ -32,8 +31,8 @@ impl Passthrough {
         Passthrough { device }
     }
 
-    /// Needs CAP_SYS_ADMIN, and a file on a file system that is not itself stacked on others.
-    /// The kernel opens it anew, with the rights of this process and the flags of each open.
+    /// Needs CAP_SYS_ADMIN, and a file on a file system that is not stacked on another. The kernel reopens
+    /// it with this process's credentials and each open's flags.
     pub fn register(&self, file: BorrowedFd<'_>) -> io::Result<Registered> {
         let device = self.device.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let map = abi::BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
@@ -47,7 +46,7 @@ impl Passthrough {
 }
 
 impl Passthrough {
-    /// What an earlier process has registered for the connection, by its number, and not closed.
+    /// A registration by an earlier process of the connection, by its number.
     pub(crate) fn left(&self, id: i32) -> Registered {
         Registered { device: self.device.clone(), id: PassthroughId(id) }
     }

@@ -1,4 +1,4 @@
-//! What a workload did, by inode and operation, from one moment to another.
+//! Operations of a workload by inode, over an interval.
 
 use crate::abi;
 use crate::counters::{Arrival, Counters};
@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Inodes and operations that are kept apart, some 100 bytes each; what comes beyond is counted in
-/// one.
+/// Pairs of inode and operation with counters of their own, about 100 bytes each; further ones share
+/// one counter.
 const MOST_LINES: usize = 1 << 16;
 
 pub(crate) struct Profiling {

@@ -4,7 +4,7 @@ use ebb_model::MAX_IO_BYTES;
 use std::fs;
 use tracing::debug;
 
-/// What the kernel is told at INIT.
+/// Limits that the kernel gets at INIT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RequestSize {
     pub pages: u16,
@@ -12,18 +12,17 @@ pub(crate) struct RequestSize {
 }
 
 impl RequestSize {
-    /// In one WRITE: the largest power of two that the kernel's pages hold from wherever in a page
-    /// it begins. What begins inside a block leaves that without a checksum until it is sent, and
-    /// what is written in other lengths, or smaller ones, is kept in small folios, of which who
-    /// maps the file has each mapped by itself.
+    /// The size of a WRITE: the largest power of two that fits the kernel's pages at any offset within a
+    /// page. A write that begins inside a block leaves that block without a checksum until its upload;
+    /// other lengths, or smaller ones, end up in small folios, which slow down mapped reads.
     pub fn within(most_pages: usize, page_bytes: usize) -> RequestSize {
         let pages = most_pages.clamp(1, pages_from_anywhere(page_bytes));
         let write_bytes = 1 << (pages * page_bytes - page_bytes).max(page_bytes).ilog2();
         RequestSize { pages: pages as u16, write_bytes }
     }
 
-    /// Of mounts that are made from now on. The kernel's own limit is one page too few, and root
-    /// raises it by that one; whoever has set another one meant it.
+    /// For new mounts. The kernel's default limit is one page short, and root raises it by one page; a
+    /// limit that the user has set stays.
     pub fn of_this_kernel() -> RequestSize {
         let wanted = pages_from_anywhere(page_bytes());
         let limit = limit_pages();
@@ -49,7 +48,7 @@ fn limit_pages() -> usize {
 }
 
 fn page_bytes() -> usize {
-    // SAFETY: asks for a number.
+    // SAFETY: takes and returns plain integers.
     usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 

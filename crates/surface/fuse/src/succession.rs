@@ -1,8 +1,8 @@
-//! The order of requests where a session was taken over: first the changes that the process before
-//! may have made and not answered.
+//! Order of requests after a takeover: first those whose changes the previous process may have made
+//! without a reply.
 //!
-//! The kernel counts links itself as names go. What it is told of an inode before it hears that one
-//! of its names has gone, and knows of that already, it would count down once more.
+//! The kernel adjusts link counts itself when it receives the reply to an unlink. If other attributes
+//! that include the unlink arrive first, it would count down twice.
 
 use crate::{Operation, Request};
 use std::collections::BTreeSet;
@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 pub(crate) struct Succession {
-    /// Requests that were sent again; none once it is known that no more will be.
+    /// Requests to be repeated; `None` once no more can arrive.
     again: Option<BTreeSet<u64>>,
-    /// Those of them that change something and have no answer yet have this.
+    /// Shared by repeated mutations without a reply.
     unanswered: Rc<()>,
     pub until: Instant,
 }
@@ -27,8 +27,7 @@ impl Succession {
         }
     }
 
-    /// What is to be held until the request has its answer; `None` if the request itself is held
-    /// up.
+    /// A guard to keep until the request's reply; `None` if the request must wait.
     pub fn admit(&mut self, request: &Request) -> Option<Rc<()>> {
         if request.context.resent
             && let Some(again) = &mut self.again
@@ -42,7 +41,7 @@ impl Succession {
         self.again.is_some()
     }
 
-    /// No request is sent again from now on. Gives those that were, once.
+    /// No further request is repeated. Returns those that were, once.
     pub fn all_came(&mut self) -> Option<BTreeSet<u64>> {
         self.again.take()
     }
@@ -68,6 +67,6 @@ fn changes(operation: &Operation) -> bool {
     )
 }
 
-/// What was made and not answered is answered at once; what was not made may have to wait for a
-/// bucket, and then nobody else waits for it.
+/// A change that was made is answered at once; one that was not may wait for a bucket, and others do
+/// not wait for it.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -3,7 +3,7 @@
 use ebb_fuse::Errno;
 use ebb_model::{FsError, RpcError};
 
-/// The match in the table has no default arm, so no variant is missing; this pins what each says.
+/// The match in the table has no default arm, so no variant is missing; this pins each value.
 #[test]
 fn every_error_has_its_number() {
     let table = [

@@ -1,4 +1,4 @@
-//! What older kernels leave to us.
+//! Work that older kernels leave to the session.
 
 #![allow(dead_code, reason = "each test binary uses its part of the harness")]
 
@@ -50,7 +50,7 @@ fn asked(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<ClientMutat
     asked_by(kernel, work).into_iter().map(|(_, mutation)| mutation).collect()
 }
 
-/// The same with who asks for them.
+/// The same with the caller of each mutation.
 fn asked_by(kernel: Negotiated, work: impl AsyncFnOnce(&Volume)) -> Vec<(Caller, ClientMutation)> {
     let point = Point::new();
     let seen = Rc::new(RefCell::new(Vec::new()));
@@ -94,8 +94,8 @@ fn by(uid: u32, gid: u32) -> Context {
     Context { unique: 1, ids: Some(Ids { uid, gid }), pid: 1, umask: 0, resent: false }
 }
 
-/// In a directory with set-gid anybody may write. A program of its group, with set-gid, would
-/// lend the group to whoever made it: where the kernel does not take the bit away, we do.
+/// In a set-gid directory that all users can write, a new set-gid program would have the directory's
+/// group: where the kernel does not clear the bit, the session does.
 #[test]
 fn set_gid_is_dropped_where_the_kernel_does_not() {
     if !can_mount() {
@@ -125,7 +125,7 @@ fn set_gid_is_dropped_where_the_kernel_does_not() {
     assert_eq!(modes(NEW, 1000, 1000), kept, "the kernel knows all groups, and has seen to it");
 }
 
-/// The same of an access ACL, which changes the mode. It drops the bit by itself if told to.
+/// The same for an access ACL, which changes the mode. The node clears the bit on request.
 #[test]
 fn acls_drop_set_gid_where_the_kernel_does_not_say_so() {
     if !can_mount() {
@@ -161,8 +161,8 @@ fn acls_drop_set_gid_where_the_kernel_does_not_say_so() {
     assert_eq!(dropped(NEW, 1000, 1000, true), [true, true]);
 }
 
-/// Whoever can open a file could make it immutable, or undo that, where the kernel does not ask who
-/// it is: the node does.
+/// A user who can open a file could make it immutable, or undo that, where the kernel does not check
+/// the owner: the node does.
 #[test]
 fn who_sets_flags_is_checked_where_the_kernel_does_not() {
     if !can_mount() {

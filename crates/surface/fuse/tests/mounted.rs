@@ -76,7 +76,7 @@ fn large_files_pass_in_large_requests() {
     let before = mount.tree().requests;
     fs::write(mount.path("big"), &content).unwrap();
     let written = mount.tree().requests - before;
-    // Root has raised the kernel's limit, where there is one, by the page that was missing.
+    // Root has raised the kernel's limit, where there is one, by the missing page.
     let limit = fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit")
         .map_or(256, |said| said.trim().parse().unwrap());
     let (most, kib) = if limit > 256 { (18, 1024) } else { (28, 512) };
@@ -94,8 +94,8 @@ fn large_files_pass_in_large_requests() {
 }
 
 /// Situation: a directory is listed with a large buffer, as overlays and exports do. Danger: the
-/// kernel asks for as much as all pages of a request hold, which is more than a READ has.
-/// Expectation: it gets what there is.
+/// kernel requests as much as all pages of a request hold, which exceeds the limit of a READ.
+/// Expectation: it gets the available entries.
 #[test]
 fn a_listing_may_be_asked_for_in_any_length() {
     if !can_mount() {
@@ -146,8 +146,8 @@ fn ten_thousand_entries() {
     assert_eq!(fs::read_dir(mount.root()).unwrap().count(), 0);
 }
 
-/// A reader that removes what it lists must see every entry once: cookies are positions
-/// that stay, not counts.
+/// A reader that removes each listed entry must see every entry once: cookies are stable positions,
+/// not counts.
 #[test]
 fn a_directory_emptied_while_it_is_listed() {
     if !can_mount() {
@@ -207,17 +207,16 @@ fn extended_attributes() {
     assert_eq!(get(c"user.a", 10), Err(libc::ENODATA));
 }
 
-/// Works with a mapping in a process of its own, and expects true. A page that is waited for holds
-/// the address space, which whoever serves the mount may want to change just then, to get memory:
-/// in one process they would wait for each other for ever. `work` makes system calls and touches
-/// what is there.
+/// Uses a mapping in a process of its own, and expects true. A page fault in progress locks the
+/// address space, which the server's threads may need to change for memory at that moment: in one
+/// process they would deadlock. `work` makes system calls and touches existing memory only.
 #[track_caller]
 fn apart(work: impl FnOnce() -> bool) {
     // SAFETY: the child takes no lock and no memory until it ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let good = work();
-        // SAFETY: ends this process, and nothing of it is used afterwards.
+        // SAFETY: ends this process.
         unsafe { libc::_exit(if good { 0 } else { 1 }) };
     }
     let mut status = -1;
@@ -237,8 +236,8 @@ fn mapped_files() {
         fs::write(mount.path("m"), &content).unwrap();
         let file = OpenOptions::new().read(true).write(true).open(mount.path("m")).unwrap();
         let len = content.len();
-        // SAFETY: a new mapping of the whole file, which nobody cuts, and which is gone before this
-        // ends.
+        // SAFETY: a new mapping of the whole file, which is not truncated, and is unmapped before
+        // this ends.
         apart(|| unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let map = libc::mmap(
@@ -284,7 +283,7 @@ fn an_unlinked_file_lives_while_it_is_open() {
     file.read_to_string(&mut content).unwrap();
     assert_eq!(content, "still here");
     drop(file);
-    // RELEASE and FORGET come after close(2) has returned.
+    // RELEASE and FORGET arrive after close(2) has returned.
     let start = std::time::Instant::now();
     while mount.tree().references.contains_key(&ebb_model::Ino(ino)) {
         assert!(start.elapsed().as_secs() < 10, "the kernel never forgets the file");
@@ -324,8 +323,8 @@ fn special_files_and_rename_flags() {
     assert_eq!(rename(libc::RENAME_WHITEOUT), Err(libc::EINVAL));
 }
 
-/// What the file system does not do is refused or made up for by the kernel, and goes on
-/// working: a refusal must not spoil the connection.
+/// Operations that the file system lacks fail or are emulated by the kernel, and the connection keeps
+/// working.
 #[test]
 fn operations_that_are_not_served() {
     if !can_mount() {
@@ -373,8 +372,8 @@ fn statfs_and_birth_time() {
     assert!(meta.created().unwrap() <= meta.modified().unwrap());
 }
 
-/// Situation: a file system that has nothing to say at close(2). Expectation: it is not asked, and
-/// what a mapping has stored is there all the same once the mapping is gone.
+/// Situation: a file system without FLUSH. Expectation: close(2) sends none, and stores through a
+/// mapping are present once the mapping is gone.
 #[test]
 fn who_has_nothing_to_say_at_close_is_not_asked() {
     if !can_mount() {
@@ -383,8 +382,8 @@ fn who_has_nothing_to_say_at_close_is_not_asked() {
     let flushes = |reports_at_close: bool| {
         let mount = Mounted::new(Settings { reports_at_close, ..Settings::default() });
         let path = CString::new(mount.path("file").as_os_str().as_bytes()).unwrap();
-        // SAFETY: the path ends in NUL; the mapping is of the file's one page, which nobody cuts,
-        // and is unmapped after it was written to.
+        // SAFETY: the path ends in NUL; the mapping is of the file's one page, is not truncated,
+        // and is unmapped after the write.
         apart(|| unsafe {
             let file = libc::open(
                 path.as_ptr(),

@@ -1,5 +1,5 @@
-//! Files that the kernel was handed: bytes go past the session, and what the kernel demands of
-//! opens that overlap is as `ebb_fuse::Passthrough` says.
+//! Passthrough files: bytes bypass the session, and overlapping opens follow the law of
+//! `ebb_fuse::Passthrough`.
 
 #[path = "../examples/beside/mod.rs"]
 mod beside;
@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A mount beside a directory; gone when the test ends.
+/// A mount beside a directory, removed on drop.
 struct Mounted {
     below: PathBuf,
     point: PathBuf,
@@ -82,7 +82,7 @@ impl Drop for Mounted {
     }
 }
 
-/// The server of this mount refuses WRITE, so whatever arrives below came there by the kernel.
+/// The server of this mount rejects WRITE, so the bytes below came through the kernel.
 #[test]
 fn bytes_go_past_the_session() {
     let Some(mount) = Mounted::new("bytes") else { return };
@@ -91,14 +91,14 @@ fn bytes_go_past_the_session() {
     assert_eq!(fs::read(&below).unwrap(), b"written above");
     assert_eq!(fs::metadata(&above).unwrap().len(), 13);
 
-    // What changes below is seen at once: there is one page cache.
+    // Changes below are visible at once: there is one page cache.
     let mut open = File::open(&above).unwrap();
     OpenOptions::new().write(true).open(&below).unwrap().write_all_at(b"changed", 0).unwrap();
     let mut text = String::new();
     open.read_to_string(&mut text).unwrap();
     assert_eq!(text, "changed above");
 
-    // SAFETY: a new mapping of a page of a file that nobody cuts meanwhile.
+    // SAFETY: a new mapping of a page of a file that is not truncated meanwhile.
     unsafe {
         let both = OpenOptions::new().read(true).write(true).open(&above).unwrap();
         let at = libc::mmap(
@@ -117,8 +117,8 @@ fn bytes_go_past_the_session() {
     }
 }
 
-/// An open keeps what it was given: neither the end of the registration, which comes with the
-/// last close here, nor the loss of the name below changes it. The next open gets the new file.
+/// An open keeps its backing file after the end of the registration, here at the last close, and
+/// after the loss of the name below. The next open gets the new file.
 #[test]
 fn an_open_keeps_its_file() {
     let Some(mount) = Mounted::new("keeps") else { return };
@@ -131,7 +131,7 @@ fn an_open_keeps_its_file() {
     open.read_to_string(&mut text).unwrap();
     assert_eq!(text, "old");
     drop(open);
-    // RELEASE is not waited for: until it has come the old file is the right answer.
+    // RELEASE is asynchronous: until it has arrived the old file is the right result.
     for _ in 0..100 {
         if fs::read_to_string(&above).unwrap() == "new" {
             return;
@@ -141,7 +141,7 @@ fn an_open_keeps_its_file() {
     panic!("the old file is still handed out");
 }
 
-/// Many opens of one file at a time share one registration, whatever order they close in.
+/// Concurrent opens of one file share one registration, in any order of closes.
 #[test]
 fn opens_that_overlap() {
     let Some(mount) = Mounted::new("overlap") else { return };

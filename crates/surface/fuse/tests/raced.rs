@@ -1,5 +1,4 @@
-//! Names that others make while somebody opens them, on a real mount over a node that plays
-//! the others.
+//! Names that another client creates during an open, on a real mount over a scripted node.
 
 #![allow(dead_code, reason = "each test binary uses its part of the harness")]
 
@@ -25,8 +24,8 @@ const FILE: Ino = Ino(2);
 const NOBODY: u32 = 65_534;
 const CONTENT_BYTES: u64 = 7;
 
-/// A node whose root anybody may write. Right after the first look for `file` somebody else
-/// makes it, for root alone.
+/// A node with a world-writable root. Right after the first look-up of `file` another client creates
+/// it, for root alone.
 struct Raced {
     looked: Cell<bool>,
     size_bytes: Arc<AtomicU64>,
@@ -94,7 +93,7 @@ impl Raced {
     }
 }
 
-/// Runs `work` with a mount of such a node, and says how long the file is then.
+/// Runs `work` with a mount of such a node; returns the length of the file afterwards.
 fn raced(work: impl FnOnce(&Point)) -> u64 {
     let point = Point::new();
     let size_bytes = Arc::new(AtomicU64::new(CONTENT_BYTES));
@@ -133,8 +132,8 @@ fn raced(work: impl FnOnce(&Point)) -> u64 {
     size_bytes.load(Ordering::Relaxed)
 }
 
-/// The kernel lets in whoever creates a file, and has not asked who may open this one: it did
-/// not exist. Opened and emptied here it would be anybody's.
+/// The kernel grants access to the creator of a file, and has not checked permissions of this one,
+/// which did not exist. An open with O_TRUNC must not succeed.
 #[test]
 fn a_file_made_meanwhile_is_not_opened_by_who_may_not() {
     if !can_mount() {
@@ -150,7 +149,7 @@ fn a_file_made_meanwhile_is_not_opened_by_who_may_not() {
     assert_eq!(left, CONTENT_BYTES);
 }
 
-/// Who may open it does so, and gets no error of the race.
+/// A permitted open succeeds in spite of the race.
 #[test]
 fn a_file_made_meanwhile_is_opened_by_who_may() {
     if !can_mount() {

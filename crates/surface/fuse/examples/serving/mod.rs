@@ -1,5 +1,5 @@
-//! Running an example server: `EXAMPLE … MOUNTPOINT` serves until the mount is taken away or
-//! SIGTERM comes, and prints `ready` once the mount answers.
+//! Runs an example server: `EXAMPLE … MOUNTPOINT` serves until the unmount or SIGTERM, and prints
+//! `ready` once the mount answers.
 
 use ebb_fuse::{Filesystem, Mount, MountOptions, Passthrough, Session};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// `options.passthrough` asks for what `make` is given.
+/// `options.passthrough` enables the argument of `make`.
 pub fn serve<F: Filesystem>(
     point: &Path,
     options: &MountOptions,

@@ -18,8 +18,8 @@ fn what_has_not_changed_is_kept() {
     assert!(pages.opened(FILE, Handle(5), found(&pages, 6)));
 }
 
-/// Two processes open a file that has changed. The second is answered before the kernel has
-/// dropped anything for the first: told to keep the pages it would read the old ones.
+/// Two processes open a changed file. The second open is answered before the kernel has dropped its
+/// pages for the first: if it keeps the pages, it reads the old ones.
 #[test]
 fn nothing_is_kept_on_the_word_of_an_open_that_has_not_returned() {
     let pages = Pages::default();
@@ -35,7 +35,7 @@ fn nothing_is_kept_on_the_word_of_an_open_that_has_not_returned() {
     assert!(pages.opened(FILE, Handle(4), found(&pages, 6)));
 }
 
-/// A node without power has lost what it had answered, and gives its versions again to others.
+/// A node that lost power has lost acknowledged changes, and reuses their version numbers.
 #[test]
 fn versions_of_before_a_restart_say_nothing() {
     let pages = Pages::default();
@@ -45,13 +45,13 @@ fn versions_of_before_a_restart_say_nothing() {
     pages.distrust_all();
     assert!(pages.of(FILE), "who has it open goes on reading");
     assert!(!pages.opened(FILE, Handle(2), found(&pages, 5)));
-    // Asked before, answered to after.
+    // Requested before, answered after.
     assert!(!pages.opened(FILE, Handle(3), before));
     pages.read(FILE, Handle(3));
     assert!(!pages.opened(FILE, Handle(4), found(&pages, 5)));
 }
 
-/// What this mount wrote was lost with the node, which may have the version of before.
+/// A write of this mount was lost with the node, whose version number may be in use again.
 #[test]
 fn a_file_of_which_something_is_wrong_is_read_anew() {
     let pages = Pages::default();

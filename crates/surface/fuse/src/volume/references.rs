@@ -1,4 +1,4 @@
-//! Inodes that the node wants to forget.
+//! Replies to the node's reference queries.
 
 use crate::known::Known;
 use crate::{Notification, Notifier, NotifyError};
@@ -6,12 +6,12 @@ use ebb_model::Ino;
 use std::cell::RefCell;
 use std::time::Duration;
 
-/// The kernel forgets what it is told to drop at once, and says so behind what it is asking for.
+/// The kernel drops unused inodes at once, but sends FORGET behind its pending requests.
 const LOOKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Has the kernel forget what nobody uses, where it can be told to; others it forgets when it needs
-/// the memory. Gives those that it still has.
+/// Asks the kernel to drop unused inodes, where it supports that; otherwise it drops them under
+/// memory pressure. Returns those that it still references.
 pub(super) async fn give_up(
     inos: Vec<Ino>,
     root: Ino,

@@ -1,24 +1,23 @@
-//! Root that counts as somebody else. The kernel lets root do everything, so what such a caller may
-//! is checked here and by the node. What the kernel answers from its caches is not asked for:
-//! names, attributes, targets of links.
+//! Root squash. The kernel grants root everything, so permissions of such a caller are checked here
+//! and by the node. Replies from kernel caches are not checked: names, attributes, link targets.
 
 use super::Volume;
 use crate::{Context, Errno, Handle, Ids, OpenFlags};
 use ebb_model::{Access, AdminReply, AdminRequest, Caller, FsError, Ino, Name, SetAttr};
 
 impl Volume {
-    /// Takes whoever is root for `anonymous`, if that is anybody.
+    /// Treats root as `anonymous`, if given.
     pub fn squashing(self, anonymous: Option<Ids>) -> Volume {
         Volume { anonymous, ..self }
     }
 
-    /// Who it is taken for, if the caller is squashed. The node checks what this one asks for.
+    /// The substitute of a squashed caller, for which the node checks permissions.
     pub(super) fn squashed(&self, cx: &Context) -> Option<Caller> {
         let Ids { uid, gid } = self.anonymous.filter(|_| cx.ids.is_some_and(|ids| ids.uid == 0))?;
         Some(self.ids.caller(Caller { uid, gid, groups: Vec::new(), checked: false }))
     }
 
-    /// Whether a squashed caller gets to an inode by its oldest name, and has these rights to it.
+    /// Whether a squashed caller can reach an inode by its oldest name, with this access.
     pub(super) async fn admit(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
         let Some(caller) = self.squashed(cx) else { return Ok(()) };
         let ino = self.real(ino);
@@ -29,7 +28,7 @@ impl Volume {
         };
         match paths.into_iter().next().flatten() {
             Some(path) => self.admit_by(&caller, &path, ino).await?,
-            // What has no name was come by when it was open.
+            // An unlinked inode was reached when it was opened.
             None if self.client.getattr(ino).await?.nlink == 0 => {}
             None => return Err(FsError::AccessDenied.into()),
         }
@@ -44,7 +43,7 @@ impl Volume {
             if in_mount {
                 self.client.access(caller, at, Access::EXECUTE).await?;
             }
-            // Removed or renamed meanwhile: nobody knows any more by which way.
+            // Removed or renamed in between, so the path is unknown.
             let found = self.client.lookup(at, &Name::new(name)?).await;
             at = found
                 .map_err(
@@ -56,8 +55,8 @@ impl Volume {
         if in_mount && at == ino { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 
-    /// Who opens a file is to have the rights of the descriptor; to run a program is none to read
-    /// it.
+    /// Checks an open: the access mode needs the matching permission; execute permission does not include
+    /// reading.
     pub(super) async fn admit_opener(
         &self,
         cx: &Context,
@@ -77,7 +76,7 @@ impl Volume {
         self.admit(cx, ino, asked).await
     }
 
-    /// A file is cut by who has it open to write, whatever its mode is by now.
+    /// ftruncate(2) needs only a descriptor open for writing, whatever the mode is now.
     pub(super) fn cuts_open_file(set: &SetAttr, handle: Option<Handle>) -> bool {
         let rest = SetAttr { size_bytes: None, mtime: None, drop_set_id: false, ..*set };
         set.size_bytes.is_some()

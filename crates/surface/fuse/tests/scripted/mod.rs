@@ -1,4 +1,4 @@
-//! A client of a node that answers as a test says.
+//! A client of a scripted node.
 
 use ebb_client::{Client, ClientPorts, LocalLink, Options};
 use ebb_model::*;
@@ -37,7 +37,7 @@ impl Spawn for World {
     }
 }
 
-/// What it says first.
+/// The first reply.
 pub fn attached() -> Reply {
     Reply::Attached(Attached {
         session: SessionId(1),
@@ -58,7 +58,7 @@ pub async fn client(answer: impl Fn(Request) -> Result<Reply, RpcError> + 'stati
     slow_client(|_| Duration::ZERO, answer).await
 }
 
-/// Of a node that does nothing with a request for as long as `pause` says.
+/// Of a node that delays each reply by `pause`.
 pub async fn slow_client(
     pause: impl Fn(&Request) -> Duration + 'static,
     answer: impl Fn(Request) -> Result<Reply, RpcError> + 'static,
