@@ -251,7 +251,7 @@ pub fn machine() -> Vec<Vec<u8>> {
         (5, "6465666768696a6b6c6d6e6f707172737475767778797A7B7C7D7E7F80818283\n"),
         (6, "1.5T"),
         (6, "250ms"),
-        (7, "ro,allow_other,fsname=s3://a/b,max_read=131072,io_uring"),
+        (7, "ro,allow_other,fsname=s3://a/b,max_read=131072"),
     ];
     texts.into_iter().map(|(what, text)| [&[what], text.as_bytes()].concat()).collect()
 }

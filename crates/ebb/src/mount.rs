@@ -184,9 +184,6 @@ impl Plan {
                     .into(),
             ));
         }
-        if options.io_uring && (listen.is_some() || matches!(source, Source::Served { .. })) {
-            return Err(Failure::Usage(format!("-o io_uring: {}", MountError::RingWithLocks)));
-        }
         let passthrough = args.passthrough == args::Passthrough::Auto;
         let consistency = args.consistency;
         let text = args.source;

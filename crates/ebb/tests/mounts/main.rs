@@ -22,7 +22,6 @@ mod handles;
 mod helper;
 mod holes;
 mod ids;
-mod io_uring;
 mod joining;
 mod kernel;
 mod lending;

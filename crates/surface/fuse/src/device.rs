@@ -1,10 +1,13 @@
 //! The connection to the kernel: `/dev/fuse` after mount(2).
 
+use crate::abi;
 use std::io::{self, IoSlice};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use zerocopy::IntoBytes;
 
 pub(crate) struct Device {
     /// Others borrow it through weak references, so that dropping the device closes it. With that
@@ -64,7 +67,16 @@ impl Device {
         self.fd.ready(WAKES).await.map(|mut guard| guard.clear_ready())
     }
 
-    /// Replies are taken whole or not at all, and without waiting.
+    /// Replies to the request `unique`. The kernel takes a reply as a whole or not at all, and
+    /// without waiting.
+    pub fn answer(&self, error: i32, unique: u64, body: &[u8]) -> io::Result<()> {
+        let len = (size_of::<abi::OutHeader>() + body.len()) as u32;
+        let header = abi::OutHeader { len, error, unique };
+        let parts = [IoSlice::new(header.as_bytes()), IoSlice::new(body)];
+        self.write(if body.is_empty() { &parts[..1] } else { &parts })
+    }
+
+    /// The kernel takes a message as a whole or not at all, and without waiting.
     pub fn write(&self, parts: &[IoSlice<'_>]) -> io::Result<()> {
         write_message(self.fd.get_ref(), parts)
     }

@@ -40,22 +40,22 @@ const WANTED: u64 =
     // Requests can be sent again to a successor of this process.
     | init::HAS_RESEND;
 
-// Not asked for, with the reason: ATOMIC_O_TRUNC a program that runs is cut before the kernel finds
-// that it must not be (ETXTBSY) ASYNC_DIO what the kernel reads ahead while a direct write is under
-// way stays in its
-//                       cache, stale, unless it waits for the write
-// AUTO_INVAL_DATA drops pages on any change of mtime, our own included EXPLICIT_INVAL_DATA asked
-// for with the mount ([`crate::Consistency`]); without it the kernel drops
-//                       the pages of a file whose length it learns to be another
-// WRITEBACK_CACHE       one SETATTR per created file, no passthrough, times made up by the kernel
-// POSIX_LOCKS, FLOCK_LOCKS   asked for with the mount ([`crate::MountOptions::shared_locks`]);
-//                       without them the kernel keeps locks itself, for the mount alone
-// SPLICE_* one more copy saved on large messages, two more system calls on all SECURITY_CTX labels
-// of SELinux arrive as ordinary xattrs SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX virtio-fs
-// OVER_IO_URING asked for with the mount ([`crate::MountOptions::io_uring`]) ALLOW_IDMAP asked for
-// with the mount, where others may enter ([`crate::MountOptions::allow_other`]):
-//                       the kernel then says only of what makes an inode who asks
-// REQUEST_TIMEOUT       not served by this session
+// Not requested, with the reason:
+// - ATOMIC_O_TRUNC: the kernel would truncate a running program before it finds ETXTBSY.
+// - ASYNC_DIO: pages that the kernel reads ahead during a direct write stay stale in its cache.
+// - AUTO_INVAL_DATA: drops pages on every change of mtime, the mount's own included.
+// - EXPLICIT_INVAL_DATA: requested per mount ([`crate::Consistency`]). Without it the kernel drops
+//   the pages of a file whose length changes.
+// - WRITEBACK_CACHE: one SETATTR per created file, no passthrough, times from the kernel.
+// - POSIX_LOCKS, FLOCK_LOCKS: requested per mount ([`crate::MountOptions::shared_locks`]). Without
+//   them the kernel keeps the locks of this mount alone.
+// - SPLICE_*: saves one copy of large messages and costs two more system calls on all.
+// - SECURITY_CTX: SELinux labels arrive as ordinary extended attributes.
+// - SUBMOUNTS, MAP_ALIGNMENT, HAS_INODE_DAX: virtio-fs.
+// - OVER_IO_URING: no row of the benchmarks gains by it (decision 23).
+// - ALLOW_IDMAP: requested per mount ([`crate::MountOptions::allow_other`]). The kernel then names
+//   the caller only in requests that create an inode.
+// - REQUEST_TIMEOUT: this session does not serve it.
 
 /// Files that the kernel is handed lie on a file system that is stacked on no other, and what is
 /// stacked on the mount may be as deep as that leaves.

@@ -43,11 +43,6 @@ pub enum MountError {
     NoHelper(io::Error),
     #[error("fusermount3 refused: {0}")]
     HelperFailed(String),
-    #[error(
-        "io_uring is for mounts that share no locks: who waits for one could keep the next \
-         requests of its processor waiting"
-    )]
-    RingWithLocks,
     #[error("the kernel refused to mount: {0}{wants}", wants = what_it_wants(.0))]
     Refused(io::Error),
 }
@@ -87,9 +82,6 @@ impl Mount {
     /// Mounts at an existing directory. A dead mount of ours that is in the way, left by a
     /// process that was killed, is removed.
     pub fn new(point: &Path, options: &MountOptions) -> Result<Mount, MountError> {
-        if options.io_uring && options.shared_locks {
-            return Err(MountError::RingWithLocks);
-        }
         let path = clear(point)?;
         let size = RequestSize::of_this_kernel();
         let device = match is_root() {
@@ -112,9 +104,6 @@ impl Mount {
             if options.shared_locks { init::POSIX_LOCKS | init::FLOCK_LOCKS } else { 0 };
         if options.passthrough {
             wants |= init::PASSTHROUGH;
-        }
-        if options.io_uring {
-            wants |= init::OVER_IO_URING;
         }
         // Permissions of an idmapped mount are the kernel's to check, and who is alone on a mount
         // has nobody to map.
@@ -264,18 +253,7 @@ pub(crate) struct MountPoint {
 
 impl Drop for MountPoint {
     fn drop(&mut self) {
-        // The kernel may have work for the thread that had a ring, and unmounting may wait for
-        // that.
-        let cut_off = std::thread::scope(|scope| {
-            match std::thread::Builder::new()
-                .name("ebb-umount".into())
-                .spawn_scoped(scope, || self.place.cut_off())
-            {
-                Ok(thread) => thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())),
-                Err(_) => self.place.cut_off(),
-            }
-        });
-        if let Err(failure) = cut_off {
+        if let Err(failure) = self.place.cut_off() {
             warn!(path = %self.place.path.display(), %failure, "the mount is left behind");
         }
     }

@@ -55,9 +55,6 @@ pub struct MountOptions {
     /// Locks are asked of the file system, because others than this mount may take them.
     /// Otherwise the kernel keeps them, and closing a file that was only read needs no request.
     pub shared_locks: bool,
-    /// Requests come through an io_uring. Then nobody can go on with the mount when its process has
-    /// died.
-    pub io_uring: bool,
 }
 
 impl Default for MountOptions {
@@ -78,7 +75,6 @@ impl Default for MountOptions {
             read_ahead_bytes: 2 << 20,
             passthrough: false,
             shared_locks: false,
-            io_uring: false,
         }
     }
 }
@@ -121,7 +117,6 @@ impl MountOptions {
                 "strictatime" => self.access.times = AccessTimes::Strict,
                 "diratime" => self.access.directories = true,
                 "nodiratime" => self.access.directories = false,
-                "io_uring" => self.io_uring = true,
                 _ => return Err(MountOptionsError::Unknown(option.into())),
             },
             Some(("fsname", value)) if !value.is_empty() && !value.contains('\0') => {
@@ -171,7 +166,7 @@ mod tests {
     #[test]
     fn a_list_is_applied_in_order() {
         let options: MountOptions =
-            "ro,allow_other,dev,suid,noexec,fsname=s3://a/b,max_read=131072,noatime,relatime,nodiratime,io_uring,rw".parse().unwrap();
+            "ro,allow_other,dev,suid,noexec,fsname=s3://a/b,max_read=131072,noatime,relatime,nodiratime,rw".parse().unwrap();
         let expected = MountOptions {
             allow_other: true,
             dev: true,
@@ -180,7 +175,6 @@ mod tests {
             access: AccessRule { times: AccessTimes::Relative, directories: false },
             source: "s3://a/b".into(),
             max_read_bytes: 131072,
-            io_uring: true,
             ..MountOptions::default()
         };
         assert_eq!(options, expected);

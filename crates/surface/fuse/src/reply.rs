@@ -2,7 +2,7 @@
 
 use crate::abi::fopen;
 use crate::counters::{Arrival, Counters};
-use crate::lines::Line;
+use crate::device::Device;
 use crate::request::{EXTENDED, FlagForm};
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
 use ebb_model::{
@@ -15,7 +15,7 @@ use zerocopy::{Immutable, IntoBytes};
 /// The duty to answer one request. Dropped without an answer (the handler was given up or
 /// has panicked) it answers EIO, so no caller ever waits for ever.
 pub(crate) struct Responder {
-    line: Line,
+    device: Rc<Device>,
     counters: Rc<Counters>,
     unique: u64,
     request: Arrival,
@@ -23,8 +23,13 @@ pub(crate) struct Responder {
 }
 
 impl Responder {
-    pub fn new(line: Line, counters: Rc<Counters>, unique: u64, request: Arrival) -> Responder {
-        Responder { line, counters, unique, request, answered: false }
+    pub fn new(
+        device: Rc<Device>,
+        counters: Rc<Counters>,
+        unique: u64,
+        request: Arrival,
+    ) -> Responder {
+        Responder { device, counters, unique, request, answered: false }
     }
 
     pub fn error(mut self, errno: Errno) {
@@ -56,7 +61,7 @@ impl Responder {
     }
 
     fn write(&self, error: i32, body: &[u8]) {
-        let Err(failure) = self.line.answer(error, self.unique, body) else { return };
+        let Err(failure) = self.device.answer(error, self.unique, body) else { return };
         let operation = abi::opcode_name(self.request.opcode);
         match failure.raw_os_error() {
             // The caller was killed before the answer, or the mount is gone: nobody waits.

@@ -1,20 +1,17 @@
 //! Serving a mount: reads requests, runs them concurrently on this thread, answers.
 //!
-//! A request costs two system calls, read and writev, or comes through a [ring](crate::ring). A
-//! handler that completes at once is polled in place and costs no allocation; one that has to wait
-//! moves to the set of those in flight.
+//! A request costs two system calls, read and writev. A handler that completes at once is polled in
+//! place and costs no allocation; one that has to wait moves to the set of those in flight.
 
 use crate::buffer::{BufferPool, share};
 use crate::counters::{Arrival, Counters};
 use crate::device::{Device, Received};
 use crate::init::{Answer, negotiate};
 use crate::interrupt::Interrupts;
-use crate::lines::{Came, Lines};
 use crate::mount::{LeftMount, MountPoint};
 use crate::notify::Telling;
 use crate::reply::Responder;
 use crate::request_size::RequestSize;
-use crate::ring::Ring;
 use crate::succession::Succession;
 use crate::{
     Filesystem, Message, Mount, Negotiated, Notification, Notifier, NotifyError, Operation,
@@ -26,7 +23,6 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io;
-use std::mem::size_of;
 use std::os::fd::BorrowedFd;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -50,16 +46,6 @@ pub enum SessionError {
     EndedEarly,
     #[error("the kernel does not keep to the protocol: {0}")]
     Protocol(&'static str),
-    #[error(
-        "this kernel offers no FUSE over io_uring: it takes Linux 6.14, and `echo Y > \
-         /sys/module/fuse/parameters/enable_uring` as root"
-    )]
-    NoRing,
-    #[error(
-        "the io_uring of the mount: {0}; -o io_uring takes a kernel, and a container, that allow \
-         it (kernel.io_uring_disabled)"
-    )]
-    Ring(io::Error),
     #[error("/dev/fuse: {0}")]
     Device(#[from] io::Error),
     #[error("the kernel does not send again what was not answered: {0}")]
@@ -102,9 +88,6 @@ impl Session {
         let Mount { device, point, read_ahead_bytes, wants, size } = mount;
         let device = Rc::new(Device::new(device)?);
         let negotiated = initialise(&device, wants, size).await?;
-        if wants & !negotiated.flags & abi::init::OVER_IO_URING != 0 {
-            return Err(SessionError::NoRing);
-        }
         point.place.set_read_ahead(read_ahead_bytes);
         let telling = Telling::start(&device)?;
         debug!(
@@ -150,12 +133,9 @@ impl Session {
         }
     }
 
-    /// What a successor needs, if this kernel sends requests again: it does not where they came
-    /// through a ring.
+    /// The descriptor that a successor needs, if this kernel sends requests again.
     pub fn device(&self) -> Option<BorrowedFd<'_>> {
-        let resends = self.negotiated.has(abi::init::HAS_RESEND)
-            && !self.negotiated.has(abi::init::OVER_IO_URING);
-        resends.then(|| self.device.fd())
+        self.negotiated.has(abi::init::HAS_RESEND).then(|| self.device.fd())
     }
 
     /// Where it is mounted, in a number, for [`LeftMount::new`].
@@ -222,12 +202,6 @@ impl Session {
             at_end,
             idle,
         } = self;
-        let ring = negotiated
-            .has(abi::init::OVER_IO_URING)
-            .then(|| Ring::start(&device))
-            .transpose()
-            .map_err(SessionError::Ring)?;
-        let lines = Lines::new(device, ring);
         let mut succession = taken_over.then(Succession::new);
         let mut held: VecDeque<Held> = VecDeque::new();
         let desk = Desk {
@@ -250,14 +224,14 @@ impl Session {
             }
             for _ in 0..BATCH {
                 let next = if succession.is_none() { held.pop_front() } else { None };
-                let (line, request, arrival, unanswered) = match next {
+                let (request, arrival, unanswered) = match next {
                     Some(Held::Interrupt(unique)) => {
                         desk.interrupts.interrupt(unique);
                         continue;
                     }
                     Some(Held::Request(request, arrival)) => {
                         in_flight_bytes -= sent_bytes(&request.operation) as u64;
-                        (lines.device(), request, arrival, None)
+                        (request, arrival, None)
                     }
                     None if is_full(
                         succession.as_ref(),
@@ -269,18 +243,17 @@ impl Session {
                         break;
                     }
                     None => {
-                        let (line, len) = match lines.receive(buffer.as_mut())? {
-                            Came::Message(line, len) => {
+                        let len = match device.receive(buffer.as_mut())? {
+                            Received::Message(len) => {
                                 vigil.came();
-                                (line, len)
+                                len
                             }
-                            Came::Nothing if in_flight.is_empty() && vigil.goes_on() => {
-                                lines.send()?;
+                            Received::Nothing if in_flight.is_empty() && vigil.goes_on() => {
                                 idle();
                                 std::thread::yield_now();
                                 continue;
                             }
-                            Came::Nothing => {
+                            Received::Nothing => {
                                 if let Some(again) =
                                     succession.as_mut().and_then(Succession::all_came)
                                 {
@@ -293,7 +266,7 @@ impl Session {
                                 drained = true;
                                 break;
                             }
-                            Came::Gone => {
+                            Received::Gone => {
                                 break 'serve if deadline.is_some() {
                                     Ended::Stopped
                                 } else {
@@ -330,7 +303,7 @@ impl Session {
                                     "request refused"
                                 );
                                 Responder::new(
-                                    line,
+                                    device.clone(),
                                     counters.clone(),
                                     unique,
                                     Arrival::now(opcode, None, 0),
@@ -359,11 +332,16 @@ impl Session {
                                 continue;
                             }
                         }
-                        (line, request, arrival, unanswered)
+                        (request, arrival, unanswered)
                     }
                 };
                 let cost = sent_bytes(&request.operation) as u64;
-                let reply = Responder::new(line, counters.clone(), request.context.unique, arrival);
+                let reply = Responder::new(
+                    device.clone(),
+                    counters.clone(),
+                    request.context.unique,
+                    arrival,
+                );
                 let served = move |()| {
                     drop(unanswered);
                     cost
@@ -382,7 +360,6 @@ impl Session {
                     Some(Poll::Ready(_)) | None => spare.set(None),
                 }
             }
-            lines.send()?;
             if drained {
                 idle();
             }
@@ -401,17 +378,13 @@ impl Session {
                 }
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => break Ended::CutOff,
                 Some(cost) = in_flight.next(), if !in_flight.is_empty() => in_flight_bytes -= cost,
-                ready = lines.readable(), if drained => ready?,
+                ready = device.readable(), if drained => ready?,
                 () = sleep_until(succession.as_ref().map_or_else(Instant::now, |succession| succession.until)), if succession.is_some() => {}
                 () = tokio::task::yield_now(), if !drained && room => {}
             }
         };
 
-        let finish = async {
-            while in_flight.next().await.is_some() {
-                lines.send().ok();
-            }
-        };
+        let finish = async { while in_flight.next().await.is_some() {} };
         let patience_left = deadline.unwrap_or_else(|| Instant::now() + patience);
         if tokio::time::timeout_at(patience_left, finish).await.is_err() {
             warn!(requests = in_flight.len(), "requests are given up: the mount has ended");
@@ -423,12 +396,11 @@ impl Session {
             info!(path = %point.place.path.display(), "somebody still uses the mount: they are cut \
                 off");
         }
-        // The order matters: what is unanswered is answered EIO, then the device is closed (after a
-        // ring soon after this), which ends the connection, and then nothing can hold up the
-        // unmounting.
+        // The order matters: unanswered requests are answered EIO, then the device is closed, which
+        // ends the connection, and then nothing can hold up the unmounting.
         drop(in_flight);
         drop(spare);
-        drop(lines);
+        drop(device);
         drop(telling);
         drop(point);
         Ok(ended)
@@ -477,9 +449,7 @@ async fn initialise(
         if let Answer::TooOld { major, minor } = answer {
             return Err(SessionError::KernelTooOld { major, minor });
         }
-        let len = (size_of::<abi::OutHeader>() + size_of::<abi::InitOut>()) as u32;
-        let head = abi::OutHeader { len, error: 0, unique: header.unique };
-        device.write(&[io::IoSlice::new(head.as_bytes()), io::IoSlice::new(out.as_bytes())])?;
+        device.answer(0, header.unique, out.as_bytes())?;
         if let Answer::Agreed(negotiated) = answer {
             return Ok(negotiated);
         }

@@ -138,8 +138,8 @@ fn requests_that_never_end_are_given_up() {
     assert!(!mount.point.is_mounted());
 }
 
-/// Situation: far more requests wait than a ring has slots at first. Danger: what they wait for
-/// cannot be asked any more. Expectation: whoever comes then is served.
+/// Situation: far more requests wait than the daemon has threads. Danger: the next caller waits
+/// behind them. Expectation: it is served.
 #[test]
 fn whoever_waits_is_in_nobodys_way() {
     if !can_mount() {

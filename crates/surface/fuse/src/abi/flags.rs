@@ -22,7 +22,6 @@ pub mod init {
     pub const PASSTHROUGH: u64 = 1 << 37;
     pub const HAS_RESEND: u64 = 1 << 39;
     pub const ALLOW_IDMAP: u64 = 1 << 40;
-    pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// Which fields of [`super::SetattrIn`] are meant.

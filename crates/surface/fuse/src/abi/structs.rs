@@ -208,19 +208,3 @@ const _: () = {
     assert!(size_of::<IoctlIn>() == 32);
     assert!(size_of::<Fsxattr>() == 28);
 };
-
-// FUSE over io_uring: `fuse_uring_cmd_req`, `fuse_uring_ent_in_out` and `fuse_uring_req_header`.
-abi! {
-    struct RingCommand { flags: u64, commit_id: u64, queue: u16, padding: [u8; 6], }
-    struct RingSlot { flags: u64, commit_id: u64, payload_bytes: u32, padding: u32, reserved: u64, }
-}
-
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
-#[repr(C)]
-pub struct RingHeader {
-    /// [`InHeader`], and in the answer [`OutHeader`].
-    pub in_out: [u8; 128],
-    /// The first argument of the request.
-    pub arguments: [u8; 128],
-    pub slot: RingSlot,
-}

@@ -70,9 +70,7 @@ impl Mounted {
     }
 
     pub fn at(point: Point, settings: Settings, options: &str, patience: Duration) -> Mounted {
-        // All of it over another transport: `./test` does that.
-        let more = std::env::var("EBB_TEST_FUSE_OPTIONS").unwrap_or_default();
-        let mount = Mount::new(&point.0, &format!("{options},{more}").parse().unwrap()).unwrap();
+        let mount = Mount::new(&point.0, &options.parse().unwrap()).unwrap();
         let (stop, stopped) = oneshot::channel();
         let (ready, started) = std::sync::mpsc::channel();
         let server = std::thread::spawn(move || {
