@@ -320,34 +320,6 @@ fn what_was_asked_for_ahead_does_not_become_old() {
     assert_eq!(names, 1501);
 }
 
-/// Situation: somebody lists a large directory, first so quickly that many parts are asked for
-/// ahead, then with pauses. Danger: he is given what was there long before he came for it.
-/// Expectation: what is too old is asked for again.
-#[test]
-fn what_was_foretold_does_not_become_old_either() {
-    let keys = (0..20_000).map(|at| format!("d/{at:05}"));
-    let (found, ..) = with_keys(keys, async |world, client| {
-        let dir = dir(client, "d").await;
-        let (mut found, mut after) = (0, Cookie::START);
-        loop {
-            let Page { entries, end } = client.readdir(dir, after, 1000).await.unwrap();
-            found += entries.len();
-            match found {
-                ..8000 => {}
-                8000..9000 => {
-                    drop(world.bucket().put_as_outsider("d/14000x", "content", vec![]).unwrap())
-                }
-                _ => world.sleep(Duration::from_secs(4)).await,
-            }
-            match entries.last() {
-                Some((entry, _)) if !end => after = entry.cookie,
-                _ => return found,
-            }
-        }
-    });
-    assert_eq!(found, 20_001);
-}
-
 /// Danger: what is left of a part to the next one is listed again, and a store that goes on only
 /// where it ended begins anew each time. Expectation: each entry comes once.
 #[test]
@@ -358,82 +330,16 @@ fn each_entry_of_a_listing_comes_once() {
             find(client, dir(client, "d").await).await
         });
     assert_eq!(found, 100);
-    // The root, two entries each, and what is asked for behind the end before that has come.
-    assert!(listings <= 1 + 51 + MOST_IN_VAIN, "{listings}");
-}
-
-/// What 20 parts of a listing take, one after the other.
-const IN_A_ROW: Duration = Duration::from_secs(3);
-
-/// Parts of a listing that are asked for behind its end.
-const MOST_IN_VAIN: u64 = 8;
-
-/// 20,000 names in the order of the bucket, hashes of numbers.
-fn hashed() -> Vec<String> {
-    let mut names: Vec<_> = (0..20_000u64)
-        .map(|at| format!("{:016x}", (at + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
-        .collect();
-    names.sort();
-    names
-}
-
-/// Situation: ls(1) on a directory that takes many questions, each of which takes long. Danger: one
-/// part after the other, as if it were not known what keys the bucket has. Expectation: several are
-/// asked for at one time, and few for nothing.
-#[test]
-fn keys_that_can_be_foretold_are_not_asked_for_one_after_the_other() {
-    let counted: Vec<_> = (0..20_000).map(|at| format!("{at:05}.jpg")).collect();
-    let denser: Vec<_> =
-        (0..3000).map(|at| at * 10).chain(30_000..47_000).map(|at| format!("{at:05}")).collect();
-    for (what, names, most_listings) in [
-        ("counted", counted, 1 + 20 + 3),
-        ("hashed", hashed(), 1 + 20 + 6),
-        ("denser", denser, 1 + 20 + 3 + MOST_IN_VAIN),
-    ] {
-        let keys = names.iter().map(|name| format!("d/{name}"));
-        let (found, took, listings) =
-            with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
-        assert_eq!(found, names.len());
-        assert!(took < IN_A_ROW / 2, "{what}: {took:?}");
-        assert!(listings <= most_listings + MOST_IN_VAIN, "{what}: {listings}");
-    }
-}
-
-/// Situation: names come in heaps, here and there, or begin with dates. Danger: questions behind
-/// keys that are not there, or far from there, without end. Expectation: all are found, and it is
-/// given up soon to foretell any.
-#[test]
-fn what_cannot_be_foretold_is_not_asked_for_in_vain() {
-    let heaps = (0..20u64).map(|heap| heap.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let heaped: Vec<_> = heaps
-        .flat_map(|heap| {
-            (0..1003).map(move |at| format!("{:016x}", (heap & !0xfff).wrapping_add(at)))
-        })
-        .collect();
-    // A hundred a day, of 31 days in each of seven months.
-    let days = (0..7u32).flat_map(|month| {
-        (1..=31).map(move |day| format!("{}{:02}{day:02}", 2025 + month / 4, (8 + month) % 12 + 1))
-    });
-    let dated: Vec<_> =
-        days.flat_map(|day| (0..100).map(move |at| format!("{day}-{at:03}"))).collect();
-    for (what, names) in [("heaped", heaped), ("dated", dated)] {
-        let keys = names.iter().map(|name| format!("d/{name}"));
-        let (found, _, listings) =
-            with_keys(keys, async |_, client| find(client, dir(client, "d").await).await);
-        assert_eq!(found, names.len(), "{what}");
-        assert!(
-            listings <= 1 + names.len() as u64 / 1000 + 1 + 2 * MOST_IN_VAIN,
-            "{what}: {listings}"
-        );
-    }
+    // The root, and two entries each.
+    assert!(listings <= 1 + 51, "{listings}");
 }
 
 /// Situation: names of all kinds, a bucket that gives as many of them as it likes and errors in
-/// between, and others who make and remove some meanwhile. Danger: where parts that were asked for
-/// at one time meet, a name is left out or shown twice. Expectation: what was there all the time is
-/// found once.
+/// between, and others who make and remove some meanwhile. Danger: where a part that was requested
+/// ahead begins, a name is left out or shown twice. Expectation: each name that was there all the
+/// time is found once.
 #[test]
-fn parts_asked_for_at_one_time_leave_nothing_out() {
+fn parts_requested_ahead_leave_nothing_out() {
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
     for seed in 0..60 {
         let world = World::new(seed);

@@ -216,9 +216,6 @@ pub struct Capabilities {
     pub copies_parts: bool,
     /// Such copies happen within the store, without a transfer through this process.
     pub copies_remotely: bool,
-    /// A listing that starts after an arbitrary key costs the same as a continued listing.
-    pub lists_from_anywhere: bool,
-    /// Minimum length of a part, except of the last.
     pub min_part_bytes: u64,
     pub max_parts: u32,
     pub max_object_bytes: u64,

@@ -482,7 +482,6 @@ const CAPABILITIES: Capabilities = Capabilities {
     conditional_delete: true,
     copies_parts: true,
     copies_remotely: true,
-    lists_from_anywhere: true,
     min_part_bytes: 4 << 10,
     max_parts: 1000,
     max_object_bytes: 1 << 30,

@@ -311,7 +311,6 @@ impl Bucket for Memory {
             conditional_delete: true,
             copies_parts: true,
             copies_remotely: true,
-            lists_from_anywhere: true,
             min_part_bytes: 1,
             max_parts: 10_000,
             max_object_bytes: 1 << 40,

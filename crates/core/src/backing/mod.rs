@@ -32,7 +32,6 @@ mod key_conflicts;
 pub mod keys;
 mod listing;
 mod observe;
-mod pace;
 mod page;
 mod pieces;
 mod plan;
@@ -49,7 +48,6 @@ pub use listing::{
     Interpreted, Listed, Listing, Part, Scope, are_agreed, end_of_batch, pieces_of_listing,
     pieces_of_name,
 };
-pub use pace::Pace;
 pub use page::{Drafted, PageChanges, PageDraft};
 pub use pieces::found_pieces;
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStatus, PageStep};

@@ -1,20 +1,16 @@
-//! Listings of directories come part by part, and each question needs the answer before it. Whoever
-//! takes in one part will want the next ones: they are asked for meanwhile. Where the bucket takes
-//! longer to answer than he to come for them, several are asked for at one time, behind keys that
-//! are [likely](Pace) to be there.
+//! A directory is listed part by part, and each request needs the key at which the part before it
+//! ended. While the caller takes in one part, the next one is requested.
 
-use super::listing_pipeline::{ListingPipeline, Page, list};
 use crate::Node;
 use crate::names::load::For;
 use ebb_core::backing::{Listed, LoadPlan, Part};
 use ebb_model::*;
-use ebb_ports::{BucketError, ListEntry, PortFuture};
+use ebb_ports::{Bucket, BucketError, ListEntry, ListRequest, PortFuture};
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::rc::Rc;
 use std::time::Duration;
 
 /// Keys asked for at one time: the most that S3 gives.
@@ -29,6 +25,15 @@ const MOST_AHEAD: usize = 16;
 /// Whoever comes for the next part later than this gets one that is asked for then, and is not run
 /// ahead of: others may have changed the bucket.
 const MOST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The result of a listing is used up to this age: other programs may change the bucket.
+pub(crate) const MOST_AGE: Duration = Duration::from_secs(5);
+
+/// One response to a listing request.
+pub(crate) struct Page {
+    pub entries: Vec<Listed>,
+    pub more: bool,
+}
 
 /// Directories that somebody lists.
 #[derive(Default)]
@@ -48,20 +53,8 @@ struct Begun {
     ahead: Option<Parts>,
 }
 
-struct Parts {
-    /// It ends with the last part, and behind an error.
-    coming: mpsc::Receiver<Result<Part, BucketError>>,
-    is_awaited: Rc<Cell<bool>>,
-}
-
-impl Parts {
-    async fn next(&mut self) -> Option<Result<Part, BucketError>> {
-        self.is_awaited.set(true);
-        let part = self.coming.next().await;
-        self.is_awaited.set(false);
-        part
-    }
-}
+/// Parts that are requested ahead. The stream ends after the last part, and after an error.
+type Parts = mpsc::Receiver<Result<Part, BucketError>>;
 
 impl Listings {
     /// What was begun by this very plan. Of one directory nothing else is of use then.
@@ -135,19 +128,16 @@ impl Node {
 
     /// All parts from this one on, as long as somebody takes them.
     fn list_from(&self, plan: &LoadPlan, mut left: Option<Listed>) -> Parts {
-        let (mut sender, coming) = mpsc::channel(MOST_WAITING);
-        let is_awaited = Rc::new(Cell::new(false));
-        let parts = Parts { coming, is_awaited: is_awaited.clone() };
+        let (mut sender, parts) = mpsc::channel(MOST_WAITING);
         let Some(bucket) = self.bucket.clone() else { return parts };
-        let mut listing_pipeline =
-            ListingPipeline::new(bucket, self.ports.clone(), plan.prefix.clone(), is_awaited);
+        let prefix = plan.prefix.clone();
         let mut after = behind(plan.after.as_ref(), left.as_ref());
         self.ports.spawn.spawn(Box::pin(async move {
             while let Some(key) = after.take()
                 && poll_fn(|cx| sender.poll_ready(cx)).await.is_ok()
             {
-                let part =
-                    listing_pipeline.page_behind(&key).await.map(|page| part_of(left.take(), page));
+                let page = list(&*bucket, &prefix, Some(key)).await;
+                let part = page.map(|page| part_of(left.take(), page));
                 if let Ok(part) = &part {
                     (after, left) =
                         (behind(part.last.as_ref(), part.left.as_ref()), part.left.clone());
@@ -168,6 +158,17 @@ fn behind(last: Option<&String>, left: Option<&Listed>) -> Option<String> {
 
 fn part_of(left: Option<Listed>, page: Page) -> Part {
     Part::of(left.into_iter().chain(page.entries).collect(), page.more)
+}
+
+pub(crate) async fn list(
+    bucket: &dyn Bucket,
+    prefix: &str,
+    after: Option<String>,
+) -> Result<Page, BucketError> {
+    let request =
+        ListRequest { prefix: prefix.to_owned(), by_directory: true, after, limit: LIST_LIMIT };
+    let page = bucket.list(request).await?;
+    Ok(Page { entries: page.entries.into_iter().map(listed).collect(), more: page.more })
 }
 
 pub(crate) fn listed(entry: ListEntry) -> Listed {

@@ -3,7 +3,6 @@
 
 pub(crate) mod external_changes;
 pub(crate) mod forget;
-pub(crate) mod listing_pipeline;
 pub(crate) mod listings;
 pub(crate) mod load;
 pub(crate) mod metadata;

@@ -122,7 +122,6 @@ pub(crate) async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilitie
         conditional_delete: kept.delete,
         copies_parts: false,
         copies_remotely: false,
-        lists_from_anywhere: false,
         min_part_bytes: 1,
         max_parts: staging::MAX_PARTS,
         max_object_bytes: u64::from(staging::MAX_PARTS) * MAX_PART_BYTES,

@@ -219,7 +219,6 @@ impl Bucket for Directory {
             conditional_delete: self.store.locks_files,
             copies_parts: true,
             copies_remotely: false,
-            lists_from_anywhere: false,
             min_part_bytes: 1,
             max_parts: uploads::MAX_PARTS,
             max_object_bytes: self.store.longest_bytes,

@@ -131,7 +131,6 @@ pub(crate) async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilit
         conditional_delete: kept.delete,
         copies_parts: false,
         copies_remotely: false,
-        lists_from_anywhere: true,
         min_part_bytes: 1,
         max_parts: staging::MAX_PARTS,
         max_object_bytes: MAX_OBJECT_BYTES,

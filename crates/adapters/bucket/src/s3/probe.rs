@@ -28,7 +28,6 @@ pub(crate) async fn probe(
         conditional_delete: kept.delete,
         copies_parts: true,
         copies_remotely: true,
-        lists_from_anywhere: true,
         min_part_bytes: 5 << 20,
         max_parts: 10_000,
         max_object_bytes: MAX_OBJECT_BYTES,

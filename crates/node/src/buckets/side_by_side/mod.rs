@@ -322,7 +322,6 @@ impl Bucket for SideBySide {
                 conditional_delete: all.conditional_delete && one.conditional_delete,
                 copies_parts: all.copies_parts && one.copies_parts,
                 copies_remotely: all.copies_remotely && one.copies_remotely,
-                lists_from_anywhere: all.lists_from_anywhere && one.lists_from_anywhere,
                 min_part_bytes: all.min_part_bytes.max(one.min_part_bytes),
                 max_parts: all.max_parts.min(one.max_parts),
                 max_object_bytes: all.max_object_bytes.min(one.max_object_bytes),
