@@ -216,6 +216,7 @@ pub struct Capabilities {
     pub copies_parts: bool,
     /// Such copies happen within the store, without a transfer through this process.
     pub copies_remotely: bool,
+    /// Minimum length of a part, except of the last.
     pub min_part_bytes: u64,
     pub max_parts: u32,
     pub max_object_bytes: u64,

@@ -1,21 +1,18 @@
 //! Percent-encoding, byte by byte.
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use std::fmt::Write;
 
-/// Percent-encodes all but what RFC 3986 leaves unreserved; that form both travels and is
-/// signed. `/` stays in paths.
+/// All but what RFC 3986 leaves unreserved.
+const RESERVED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+const RESERVED_IN_PATHS: &AsciiSet = &RESERVED.remove(b'/');
+
+/// Percent-encodes all but unreserved bytes; that form both travels and is signed. `/` stays in
+/// paths.
 pub(crate) fn encode(text: &str, keep_slash: bool) -> String {
-    let mut out = String::with_capacity(text.len() + 16);
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                out.push(byte as char)
-            }
-            b'/' if keep_slash => out.push('/'),
-            _ => write!(out, "%{byte:02X}").expect("writing to a String"),
-        }
-    }
-    out
+    let set = if keep_slash { RESERVED_IN_PATHS } else { RESERVED };
+    utf8_percent_encode(text, set).to_string()
 }
 
 /// Sorted and encoded, as signatures want it; sent the same way.
@@ -28,21 +25,17 @@ pub(crate) fn encode_query(pairs: &[(&str, String)]) -> String {
     pairs.join("&")
 }
 
-/// The inverse; `None` where the text is no encoding of UTF-8. `plus_is_blank`: as in forms.
+/// The inverse; `None` if the text is no encoding of UTF-8. `plus_is_blank`: as in forms.
 pub(crate) fn decode(text: &str, plus_is_blank: bool) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'%' => {
-                let digit = |byte: Option<u8>| (byte? as char).to_digit(16);
-                (digit(rest.next())? * 16 + digit(rest.next())?) as u8
-            }
-            b'+' if plus_is_blank => b' ',
-            other => other,
-        });
+    let is_encoded = |rest: &str| {
+        rest.as_bytes().get(..2).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    // The crate leaves a `%` that begins no encoding as it is.
+    if !text.split('%').skip(1).all(is_encoded) {
+        return None;
     }
-    String::from_utf8(bytes).ok()
+    let blanks = if plus_is_blank { text.replace('+', " ") } else { text.to_owned() };
+    Some(percent_decode_str(&blanks).decode_utf8().ok()?.into_owned())
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

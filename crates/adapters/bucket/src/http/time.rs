@@ -1,6 +1,6 @@
 //! The three spellings of time that stores use, in whole seconds since the epoch.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub(crate) fn now_secs() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
@@ -15,16 +15,7 @@ pub(crate) fn basic_iso(secs: i64) -> String {
 
 /// `Sat, 21 Nov 2026 21:46:25 GMT`, as headers have it.
 pub(crate) fn http_date(secs: i64) -> String {
-    const WEEKDAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    let (days, rest) = (secs.div_euclid(86_400), secs.rem_euclid(86_400));
-    let (year, month, day) = civil(days);
-    let (weekday, month) = (WEEKDAYS[days.rem_euclid(7) as usize], MONTHS[month as usize - 1]);
-    format!(
-        "{weekday}, {day:02} {month} {year:04} {:02}:{:02}:{:02} GMT",
-        rest / 3600,
-        rest / 60 % 60,
-        rest % 60
-    )
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(secs.max(0) as u64))
 }
 
 /// `2026-11-21T21:46:25.000Z`, as listings and credentials have it.
@@ -38,17 +29,9 @@ pub(crate) fn parse_iso(text: &str) -> Option<i64> {
 
 /// `Sat, 21 Nov 2026 21:46:25 GMT`, as `Last-Modified` has it.
 pub(crate) fn parse_http(text: &str) -> Option<i64> {
-    let mut words = text.split_once(',')?.1.split_ascii_whitespace();
-    let day = number(words.next()?)?;
-    let name = words.next()?;
-    let month = MONTHS.iter().position(|month| *month == name)? as i64 + 1;
-    let year = number(words.next()?)?;
-    let clock = clock(words.next()?)?;
-    Some(days(year, month, day)? * 86_400 + clock)
+    let since = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    i64::try_from(since.as_secs()).ok()
 }
-
-const MONTHS: [&str; 12] =
-    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 fn clock(text: &str) -> Option<i64> {
     let mut parts = text.splitn(3, ':').map(number);
