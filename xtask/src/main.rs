@@ -2,7 +2,6 @@
 
 mod advisories;
 mod arrows;
-mod bans;
 mod bench;
 mod conformance;
 mod crash;
@@ -38,8 +37,6 @@ struct Cli {
 enum Command {
     /// Check the dependencies between crates against ARCHITECTURE.md.
     Arrows,
-    /// Check that core, node and client use the outside world only through ports.
-    Bans,
     /// Check the licences of all dependencies against deny.toml.
     Licences,
     /// Check the versions of all dependencies against advisories.toml.
@@ -132,7 +129,6 @@ fn main() -> ExitCode {
 fn perform(command: Command) -> Outcome<()> {
     match command {
         Command::Arrows => arrows::run(),
-        Command::Bans => bans::run(),
         Command::Licences => licences::run(),
         Command::Advisories { database } => advisories::run(database),
         Command::Conformance { suite } => conformance::run(suite),

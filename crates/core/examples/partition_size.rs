@@ -4,6 +4,8 @@
 //! Creates files like an application: 1000 per directory with names of 21 characters and 4 KiB
 //! each. Then lists, looks up and removes them in another order.
 
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // It measures.
+
 use ebb_core::backing::{Interpreted, Listed, Listing, Scope};
 use ebb_core::partition::Partition;
 use ebb_model::*;

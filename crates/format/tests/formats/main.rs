@@ -1,5 +1,7 @@
 //! One binary for all formats, so that they share their sample values.
 
+#![allow(clippy::disallowed_methods)] // Golden files are files.
+
 mod backup;
 mod encryption;
 mod golden;
