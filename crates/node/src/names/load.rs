@@ -7,8 +7,8 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::latches::Mode;
-use crate::names::pages::LOAD_PIECES;
 use crate::names::listings::{MOST_AGE, Page, list};
+use crate::names::pages::LOAD_PIECES;
 use crate::readahead::traversals::Look;
 use ebb_core::backing::{Listed, Listing, LoadPlan, LookupPlan, Part, Scope};
 use ebb_core::backing::{are_agreed, end_of_batch, page_key, pieces_of_listing, pieces_of_name};
