@@ -186,8 +186,9 @@ struct ProcessDisk {
 
 impl ProcessDisk {
     /// Performs `effect` at one instant after some latency, and answers later still, so
-    /// that a process can die on either side of the effect. The effect is told whether
-    /// the device fails it.
+    /// that a process can die on either side of the effect. A force answers much later, so
+    /// that writes and removals fall between its effect and its answer. The effect is told
+    /// whether the device fails it.
     async fn submit<T: 'static>(
         &self,
         operation: DiskOperation,
@@ -196,7 +197,11 @@ impl ProcessDisk {
         let shared = &self.disk.shared;
         let latency =
             || shared.faults.plan().disk.slow.latency(&shared.rng, LATENCY_MIN, LATENCY_MAX);
-        let (before, after) = (latency(), shared.rng.duration(LATENCY_MIN, LATENCY_MAX));
+        let (min, max) = match operation {
+            DiskOperation::Sync => (FORCE_ANSWER_MIN, FORCE_ANSWER_MAX),
+            _ => (LATENCY_MIN, LATENCY_MAX),
+        };
+        let (before, after) = (latency(), shared.rng.duration(min, max));
         let port = self.clone();
         let result = shared
             .executor
@@ -503,6 +508,10 @@ fn outcome<T>(result: &Result<T, DiskError>) -> String {
 /// Of a local NVMe drive, with its tail: wide enough that operations overtake each other.
 const LATENCY_MIN: Duration = Duration::from_micros(10);
 const LATENCY_MAX: Duration = Duration::from_micros(200);
+
+/// From the effect of a force to its answer: flushes of drives under load take as long.
+const FORCE_ANSWER_MIN: Duration = Duration::from_millis(1);
+const FORCE_ANSWER_MAX: Duration = Duration::from_millis(30);
 
 const CAPACITY_BYTES: u64 = 64 << 30;
 
