@@ -1,13 +1,13 @@
 //! The simulation finds bugs: each of these is planted into the node and must break a seed
 //! among the first few hundred, while the node as it is keeps that seed whole.
 
-use ebb_node::Planted;
+use ebb_model::Planted;
 use ebb_sim::volume::{Broken, run, run_planted};
 
 const WITHIN_SEEDS: u64 = 500;
 
 fn finds(bug: Planted) {
-    let broken = (1..=WITHIN_SEEDS).find_map(|seed| run_planted(seed, Some(bug)).err());
+    let broken = (1..=WITHIN_SEEDS).find_map(|seed| run_planted(seed, bug).err());
     let Some(Broken { seed, what, .. }) = broken else {
         panic!("{bug:?} breaks none of {WITHIN_SEEDS} seeds")
     };

@@ -7,6 +7,7 @@ use crate::rig::Rig;
 use crate::rng::Rng;
 use crate::rounds::Rounds;
 use crate::workload::{Crew, Mix};
+use ebb_model::{Planted, VARIABLE};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ pub fn run(rounds: &Rounds) -> Outcome<()> {
     for shape in &rounds.mount {
         let mut rig = Rig::new(*shape, &binaries)?;
         if rounds.planted {
-            rig.store.environment.push(("EBB_PLANTED", "late-record".into()));
+            rig.store.environment.push((VARIABLE, format!("{:?}", Planted::LateRecord)));
         }
         let outcome = on_shape(&mut rig, rounds);
         rounds.judge(*shape, outcome, || {

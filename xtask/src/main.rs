@@ -8,6 +8,7 @@ mod crash;
 mod fuzz;
 mod licences;
 mod memory;
+mod mutants;
 mod powercut;
 mod recoveries;
 mod rounds;
@@ -67,7 +68,12 @@ enum Command {
         /// Run only the seeds of this deployment.
         #[arg(long, value_enum)]
         only: Option<sim::Only>,
+        /// End with the first seed that breaks.
+        #[arg(long)]
+        until_broken: bool,
     },
+    /// Plant bugs one after the other and print which check finds each.
+    Mutants(mutants::Wanted),
     /// Fuzz every parser of outside bytes.
     Fuzz {
         /// Targets; all by default.
@@ -109,6 +115,11 @@ enum Command {
     },
     /// Cut the power of nodes under load; check that forced changes survive. Needs root.
     Powercut(Rounds),
+    /// Cut the power under a directory that serves as bucket. Needs root.
+    PowercutBucket {
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Kill daemons under load; check that acknowledged changes survive.
     Crash(Rounds),
 }
@@ -133,10 +144,12 @@ fn perform(command: Command) -> Outcome<()> {
         Command::Advisories { database } => advisories::run(database),
         Command::Conformance { suite } => conformance::run(suite),
         Command::Sim { seed: Some(seed), .. } => sim::one(seed),
-        Command::Sim { seeds, minutes, from, only, .. } => {
+        Command::Sim { seeds, minutes, from, only, until_broken, .. } => {
             let time = minutes.map(|minutes| Duration::from_secs(60 * minutes));
-            sim::many(from, seeds.or(time.is_none().then_some(DEFAULT_SEEDS)), time, only)
+            let seeds = seeds.or(time.is_none().then_some(DEFAULT_SEEDS));
+            sim::many(from, seeds, time, only, until_broken)
         }
+        Command::Mutants(wanted) => mutants::run(&wanted),
         Command::Fuzz { targets, seconds } => fuzz::run(&targets, Duration::from_secs(seconds)),
         Command::Scale { keys, release } => scale::run(keys, release),
         Command::Memory { entries, release } => memory::run(entries, release),
@@ -145,6 +158,7 @@ fn perform(command: Command) -> Outcome<()> {
             store_faults::run(&faults, seconds, seed, release)
         }
         Command::Powercut(rounds) => powercut::run(&rounds),
+        Command::PowercutBucket { seed } => powercut::under_bucket(seed),
         Command::Crash(rounds) => crash::run(&rounds),
     }
 }

@@ -45,11 +45,13 @@ impl Only {
 }
 
 /// Runs `count` seeds from `first` on, or as many as fit `time`; `only` selects a deployment.
+/// With `until_broken` the first broken seed ends the run.
 pub fn many(
     first: u64,
     count: Option<u64>,
     time: Option<Duration>,
     only: Option<Only>,
+    until_broken: bool,
 ) -> Outcome<()> {
     let began = Instant::now();
     let next = AtomicU64::new(first);
@@ -65,6 +67,9 @@ pub fn many(
                 continue;
             }
             let outcome = judged(seed);
+            if outcome.is_err() && until_broken {
+                next.store(end, Ordering::Relaxed);
+            }
             let mut tally = tally.lock().expect("no worker panics while it holds the tally");
             tally.add(outcome);
             if tally.seeds.is_multiple_of(TOLD_EVERY) {

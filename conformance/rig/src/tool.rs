@@ -109,7 +109,7 @@ pub fn build(packages: &[&str], release: bool) -> Outcome<PathBuf> {
     Ok(target().join(if release { "release" } else { "debug" }))
 }
 
-/// As [`build`], with switchable bugs in `ebb` (crates/node/src/planted.rs), in a directory of its
+/// As [`build`], with switchable bugs in `ebb` (crates/model/src/planted.rs), in a directory of its
 /// own.
 pub fn build_planted() -> Outcome<PathBuf> {
     if let Some(there) = std::env::var_os("EBB_BINARIES") {

@@ -11,8 +11,8 @@ use crate::mutate::InDoubt;
 use crate::references::answer_reference_queries;
 use crate::session::Slots;
 use ebb_model::{
-    Attached, ClientMutation, ClusterId, FsError, LogIndex, Mutate, Notice, Reply, Request,
-    RpcError, SessionId,
+    Attached, ClientMutation, ClusterId, FsError, LogIndex, Mutate, Notice, Planted, Reply,
+    Request, RpcError, SessionId,
 };
 use futures_util::future::{Either, join_all, select};
 use std::future::Future;
@@ -316,6 +316,9 @@ async fn replay(
     recovered: LogIndex,
 ) -> Result<(), Failure> {
     let mut closed = Vec::new();
+    if Planted::LostNotRepeated.is_on() {
+        shared.journal.clear();
+    }
     while let Some(operation) = shared.journal.first_lost() {
         let mut mutation = operation.mutation.clone();
         // Who has no answer yet, though what it has made was shown, is still to have it open.
@@ -389,7 +392,11 @@ async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Fai
 
 /// Takes back what was held before the node started anew. Others wait meanwhile.
 async fn reclaim_locks(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
-    for some in shared.reclaims(session).chunks(RECLAIMS_AT_ONCE) {
+    let reclaims = match Planted::LocksNotReclaimed.is_on() {
+        true => Vec::new(),
+        false => shared.reclaims(session),
+    };
+    for some in reclaims.chunks(RECLAIMS_AT_ONCE) {
         let answers =
             join_all(some.iter().map(|(_, request)| insist(shared, request.clone()))).await;
         for ((party, request), answer) in some.iter().zip(answers) {
@@ -420,6 +427,9 @@ async fn declare_opens(
     session: SessionId,
     if_refused: IfRefused,
 ) -> Result<(), Failure> {
+    if Planted::OpensNotDeclared.is_on() {
+        return Ok(());
+    }
     for inodes in shared.holds.undeclared().chunks(OPENS_AT_ONCE) {
         let answers =
             join_all(inodes.iter().map(|ino| insist(shared, Request::Open { session, ino: *ino })))
@@ -501,7 +511,7 @@ async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
     }
     loop {
         let drops = shared.caching.changed.until(|| shared.caching.take()).await;
-        if let Some(handler) = shared.caching.handler() {
+        if let Some(handler) = shared.caching.handler().filter(|_| !Planted::CachesKept.is_on()) {
             for change in drops.changes {
                 handler(change, shared.caching.rule()).await;
             }

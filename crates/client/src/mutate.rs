@@ -9,8 +9,8 @@ use crate::client::{Attachment, Shared};
 use crate::journal::{Operation, Room};
 use crate::session::{Requested, Ticket};
 use ebb_model::{
-    Caller, ClientMutation, FsError, Ino, LogIndex, Mutate, Mutated, Preceding, Reply, Request,
-    RpcError, SessionId, TxId,
+    Caller, ClientMutation, FsError, Ino, LogIndex, Mutate, Mutated, Planted, Preceding, Reply,
+    Request, RpcError, SessionId, TxId,
 };
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
@@ -157,8 +157,9 @@ impl Shared {
         let _in_doubt =
             (!self.link.is_local()).then(|| Doubt::new(self, ticket.tx, caller, mutation));
         loop {
+            let again = doubt && Planted::FreshTransaction.is_on();
             let mutate = Mutate {
-                tx: ticket.tx,
+                tx: if again { ticket.slots.next(ticket.tx.slot, None) } else { ticket.tx },
                 caller: caller.clone(),
                 mutation: mutation.clone(),
                 replay: None,
@@ -257,6 +258,9 @@ impl Shared {
 
     /// Leaves an error on every inode that the mutation was about.
     pub(crate) fn blame(&self, mutation: &ClientMutation, made: Option<Ino>, error: FsError) {
+        if Planted::BlameForgotten.is_on() {
+            return;
+        }
         for ino in mutation.directories().chain(mutation.inode()).chain(made) {
             self.errors.set(ino, error);
             self.caching.invalidate(ino);

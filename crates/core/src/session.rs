@@ -11,7 +11,7 @@
 //!   cut lost and that must not be repeated.
 //! - Only the last reply of a slot exists: an earlier sequence is `Misordered`.
 
-use ebb_model::{LogIndex, Mutated, Preceding, RpcError, SESSION_SLOTS, SessionId, TxId};
+use ebb_model::{LogIndex, Mutated, Planted, Preceding, RpcError, SESSION_SLOTS, SessionId, TxId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -86,6 +86,7 @@ impl Sessions {
         let last = session.slots.get(&tx.slot);
         let sequence = last.map_or(0, |slot| slot.sequence);
         match last {
+            Some(_) if tx.sequence == sequence && Planted::RepeatExecuted.is_on() => Verdict::New,
             Some(slot) if tx.sequence == sequence => Verdict::Done(slot.answer.clone()),
             _ if tx.sequence > sequence => Verdict::New,
             _ => Verdict::Misordered,

@@ -4,8 +4,8 @@ use crate::failure::Failure;
 use ebb_bucket::{BucketSettings, ServerSideEncryption};
 use ebb_cli::{args, places};
 use ebb_model::PACKED_BYTES;
+use ebb_node::Eviction;
 use ebb_node::head::TakeOver;
-use ebb_node::{Eviction, Planted};
 use std::path::Path;
 use std::time::Duration;
 
@@ -55,7 +55,6 @@ pub fn node(
         read_ahead_bytes: args.read_ahead.0,
         slow_operation: slow_operation(args),
         pack_below_bytes: args.pack_below.0,
-        planted: planted(),
         ..ebb_node::Options::default()
     }
 }
@@ -89,17 +88,6 @@ pub fn request_buffer_bytes(args: &args::Node) -> u64 {
 /// What is slow enough to be told of.
 pub fn slow_operation(args: &args::Node) -> Option<Duration> {
     (!args.slow_operation.0.is_zero()).then_some(args.slow_operation.0)
-}
-
-/// A bug that `cargo xtask powercut --planted` or `crash --planted` is to find. No release has the
-/// feature.
-fn planted() -> Option<Planted> {
-    let wanted = cfg!(feature = "planted").then(|| std::env::var_os("EBB_PLANTED")).flatten()?;
-    match wanted.to_str()? {
-        "skipped-fsync" => Some(Planted::SkippedFsync),
-        "late-record" => Some(Planted::LateRecord),
-        _ => None,
-    }
 }
 
 /// Values that would make a node useless are mistakes.

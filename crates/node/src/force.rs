@@ -5,9 +5,9 @@
 //! fsync and by syncfs. While clients are still to come back, bytes are forced all the same, and no
 //! record says so: `repeat`.
 
+use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::replica::refusal;
-use crate::{Node, Planted};
 use ebb_model::*;
 use ebb_ports::{DiskError, PortFuture};
 use futures_util::future::join;
@@ -52,7 +52,7 @@ impl Node {
     /// Forces the bytes of one file and every operation answered so far. The answer is what
     /// clients need not keep: bytes of other files may not be safe yet.
     pub(crate) async fn fsync(&self, ino: Ino) -> Result<LogIndex, RpcError> {
-        if self.has(Planted::SkippedFsync) {
+        if Planted::SkippedFsync.is_on() {
             return Ok(self.safe.get());
         }
         self.doubt_exposed(Some(ino));
@@ -120,13 +120,11 @@ impl Node {
 
     async fn remove_doomed(&self) {
         let has_files = |pack| self.replica.view().extents().packed_in(pack).next().is_some();
-        match self
-            .waiting(
-                "the node's disk",
-                self.store.free_pending(self.replica.log().durable(), has_files),
-            )
-            .await
-        {
+        let forced = match Planted::RemovedBeforeForced.is_on() {
+            true => self.replica.log().written(),
+            false => self.replica.log().durable(),
+        };
+        match self.waiting("the node's disk", self.store.free_pending(forced, has_files)).await {
             Ok(true) => self.trouble("removal", None),
             Ok(false) => {}
             // The space comes back with the next start, which removes what nobody knows.

@@ -17,7 +17,6 @@ mod life;
 pub mod log;
 mod names;
 mod options;
-mod planted;
 mod readahead;
 mod recover;
 mod replica;
@@ -35,7 +34,6 @@ pub use ebb_core::backing::Loss;
 pub use ebb_core::cache::Eviction;
 pub use life::Stopped;
 pub use options::Options;
-pub use planted::Planted;
 pub use recover::OpenError;
 
 use admin::stats::Counters;

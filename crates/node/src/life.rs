@@ -70,6 +70,9 @@ impl Node {
     async fn force_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(self.options.commit_interval).await;
+            if Planted::IntervalForgotten.is_on() {
+                continue;
+            }
             if self.safe.get() < self.replica.log().written() || self.store.has_pending_frees() {
                 let forced = self.force_all().await;
                 self.trouble(

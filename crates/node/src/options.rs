@@ -1,7 +1,6 @@
 //! What a node can be told. Defaults are here and nowhere else; `docs/configuration.md`
 //! lists them with their flags.
 
-use crate::Planted;
 use crate::buckets::head::TakeOver;
 use ebb_core::cache::Eviction;
 use ebb_model::{PACK_BYTES, PACKED_BYTES, SessionId};
@@ -89,8 +88,6 @@ pub struct Options {
     pub page_piece_entries: usize,
     /// Most pieces that one record of the log tells of.
     pub record_pieces: usize,
-    /// For the simulation alone: see [`Planted`].
-    pub planted: Option<Planted>,
 }
 
 impl Default for Options {
@@ -135,7 +132,6 @@ impl Default for Options {
             segment_bytes: 16 << 20,
             page_piece_entries: 4096,
             record_pieces: 1024,
-            planted: None,
         }
     }
 }

@@ -12,7 +12,6 @@ use crate::oracle::{ClientId, Event, History, Identity};
 use crate::{FaultPlan, Process, Rate, Rng, World};
 use ebb_client::Client;
 use ebb_model::*;
-use ebb_node::Planted;
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,13 +28,12 @@ const DATA: &str = "data0";
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Runs the story of a seed.
-pub fn run(seed: u64, bug: Option<Planted>) -> Result<Report, Broken> {
+pub fn run(seed: u64) -> Result<Report, Broken> {
     let rng = Rng::new(seed).split("detached");
     let trouble = [Trouble::Cuts, Trouble::Isolation][rng.index(2)];
     let clients = 1 + rng.below(3) as u32;
     let rounds = 1 + rng.below(6);
     let mut plan = Plan::draw(&rng);
-    plan.options.planted = bug;
     plan.workers = 1 + rng.below(2);
     plan.pace.operations += 20;
     if trouble == Trouble::Cuts {

@@ -10,17 +10,16 @@ use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
 use crate::{FaultPlan, Process, Rate, Rng, SimBucket, World};
 use ebb_client::Client;
 use ebb_model::*;
-use ebb_node::{Node, OpenError, Planted, Stopped};
+use ebb_node::{Node, OpenError, Stopped};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// Runs the story of a seed.
-pub fn run(seed: u64, bug: Option<Planted>) -> Result<Report, Broken> {
+pub fn run(seed: u64) -> Result<Report, Broken> {
     let rng = Rng::new(seed).split("embedded");
     let mut plan = Plan::draw(&rng);
     plan.options.embedded = true;
-    plan.options.planted = bug;
     let lives = 1 + rng.below(5);
     let life_limit = Duration::from_millis([50, 1000, 10_000][rng.index(3)]);
     let world = World::with_faults(seed, plan.faults);

@@ -10,7 +10,7 @@ mod succession;
 mod verify;
 mod workload;
 
-use ebb_node::Planted;
+use ebb_model::{Planted, planted_during};
 
 pub use report::{Broken, Report};
 pub use succession::{
@@ -33,13 +33,13 @@ pub fn deployment(seed: u64) -> Deployment {
 
 /// Runs the scenario of a seed.
 pub fn run(seed: u64) -> Result<Report, Broken> {
-    run_planted(seed, None)
+    match deployment(seed) {
+        Deployment::Embedded => embedded::run(seed),
+        Deployment::Detached => detached::run(seed),
+    }
 }
 
-/// Runs the scenario of a seed with a node that has a bug.
-pub fn run_planted(seed: u64, bug: Option<Planted>) -> Result<Report, Broken> {
-    match deployment(seed) {
-        Deployment::Embedded => embedded::run(seed, bug),
-        Deployment::Detached => detached::run(seed, bug),
-    }
+/// Runs the scenario of a seed with a bug in the product.
+pub fn run_planted(seed: u64, bug: Planted) -> Result<Report, Broken> {
+    planted_during(Some(bug), || run(seed))
 }

@@ -7,6 +7,7 @@
 //!   replays it, and no application sees an error;
 //! - both stopped cleanly before: every acknowledged operation.
 
+mod bucket;
 mod disk;
 mod layer;
 mod machine;
@@ -21,6 +22,7 @@ use crate::rounds::Rounds;
 use crate::scratch::Scratch;
 use crate::workload::{AtWork, Crew, Mix};
 use disk::Lost;
+use ebb_model::{Planted, VARIABLE};
 use layer::Layer;
 use machine::Boot;
 use std::fs;
@@ -29,17 +31,23 @@ use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+/// Cuts the power under a directory that serves as bucket alone.
+pub fn under_bucket(seed: u64) -> Outcome<()> {
+    bucket::run(&Scratch::new("powercut")?, &mut Rng(seed))
+}
+
 pub fn run(rounds: &Rounds) -> Outcome<()> {
     let binaries = rounds.build()?;
     let place = Scratch::new("powercut")?;
     let mut rng = Rng(rounds.seed);
     let boot = Boot::first(&place, &binaries, &mut rng)?;
     trial::run(&place)?;
+    bucket::run(&place, &mut rng)?;
     rounds.announce("power cuts");
     for shape in &rounds.mount {
         let mut site = Site::new(*shape, &binaries, &boot, Rng(rng.draw()))?;
         if rounds.planted {
-            site.rig.store.environment.push(("EBB_PLANTED", "skipped-fsync".into()));
+            site.rig.store.environment.push((VARIABLE, format!("{:?}", Planted::SkippedFsync)));
             // A surviving client would repair the loss.
             site.always_both = true;
         }

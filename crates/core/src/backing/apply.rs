@@ -164,6 +164,12 @@ impl Backing {
                 late: false,
             },
         );
+        if Planted::DeletedBeforeMoved.is_on()
+            && let Some((old, home)) = self.backing_object(namespace, ino)
+            && old != key
+        {
+            self.deletes.insert(&old, &Some(home.etag));
+        }
         if self.files.contains_key(&ino) {
             extents.upload_begun(ino, now);
         }
@@ -271,7 +277,8 @@ impl Backing {
         stamp: Stamp,
     ) -> Vec<Ino> {
         let Some(file) = self.files.get(&ino) else { return Vec::new() };
-        let changed_here = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some());
+        let changed_here = file.dirty.as_ref().is_some_and(|dirty| dirty.content.is_some())
+            && !Planted::OutsiderWins.is_on();
         // An upload in progress is based on the former object; its end determines the result.
         if file.object.is_none() || self.uploads.contains_key(&ino) {
             return Vec::new();

@@ -150,7 +150,9 @@ impl Backing {
         self.change_file(ino, |file| file.dirty = None);
         self.files.remove(&ino);
         // The object of an unlinked file got an explicit key with the loss of the last name.
-        if let Some(BackingObject { key: Some(key), etag, .. }) = file.object {
+        if let Some(BackingObject { key: Some(key), etag, .. }) = file.object
+            && !Planted::RemovedKeepsObject.is_on()
+        {
             self.explicit_keys.remove(&key);
             self.deletes.insert(&key, &Some(etag));
         }

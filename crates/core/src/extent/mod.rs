@@ -41,7 +41,7 @@ pub use unforced::Unforced;
 
 use crate::namespace::Change;
 use crate::tree::{Tree, Value, pack, remembered_wrongly, take, unpack};
-use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, PackRange, Version};
+use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, PackRange, Planted, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::iter::repeat;
@@ -213,7 +213,7 @@ impl Extents {
                 if self.is_exposed(ino) => {}
             ExtentCommand::Absent { ino, first, count } => self.edit(ino, |edit| {
                 for (block, state) in edit.list(first..first.saturating_add(count)) {
-                    if !state.dirty {
+                    if !state.dirty || Planted::DirtyEvicted.is_on() {
                         edit.take(block);
                     }
                 }
@@ -312,6 +312,7 @@ impl Extents {
             }
             if let Some(object) =
                 edit.file.object.clone().filter(|object| object.valid_bytes > len_bytes)
+                && !Planted::CutKeepsTail.is_on()
             {
                 edit.set_object(Some(ObjectBytes { valid_bytes: len_bytes, ..object }));
             }
@@ -374,7 +375,10 @@ impl Extents {
         let is_exposed = self.is_exposed(ino);
         self.edit(ino, |edit| {
             let zeros_from = edit.file.object_blocks();
-            let cuts = edit.file.cuts.take().unwrap_or_default();
+            let mut cuts = edit.file.cuts.take().unwrap_or_default();
+            if Planted::CutForgottenByUpload.is_on() {
+                cuts.clear();
+            }
             let since = cuts.into_iter().filter(|(cut, _)| *cut > version).map(|(_, len)| len);
             let object =
                 ObjectBytes { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };

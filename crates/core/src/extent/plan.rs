@@ -2,7 +2,7 @@
 //! eviction.
 
 use super::{Block, Extents, FileExtents};
-use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
+use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino, Planted};
 use std::ops::Range;
 
 /// Blocks that a write covers completely. The last block of a file counts only with all of its 64
@@ -94,7 +94,9 @@ impl Extents {
             let block_end = (at / BLOCK_BYTES + 1).saturating_mul(BLOCK_BYTES).min(end);
             if self.blocks.contains_key(&(ino, at / BLOCK_BYTES)) {
                 push(ByteOrigin::Local, at..block_end);
-            } else if self.holes.contains(ino, at / BLOCK_BYTES) {
+            } else if self.holes.contains(ino, at / BLOCK_BYTES)
+                && !Planted::HoleReadsObject.is_on()
+            {
                 push(ByteOrigin::Zero, at..block_end);
             } else {
                 let border = valid_bytes.clamp(at, block_end);

@@ -4,7 +4,7 @@
 //! - A byte is recorded from the command that wrote it until a sync covers that command.
 //! - Each byte has one last writer: bytes of an earlier one are obsolete.
 
-use ebb_model::{Ino, LogIndex, Version};
+use ebb_model::{Ino, LogIndex, Planted, Version};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -61,7 +61,7 @@ impl Unforced {
         for (_, ranges) in
             self.files.iter_mut().filter(|(ino, _)| only.is_none_or(|only| only == **ino))
         {
-            ranges.retain(|_, written| written.index > upto);
+            ranges.retain(|_, written| written.index > upto && !Planted::SyncForgetsLater.is_on());
         }
         self.files.retain(|_, ranges| !ranges.is_empty());
     }

@@ -115,7 +115,8 @@ impl LockTable {
             if self.session(party.0).locks >= LOCKS_PER_SESSION && self.splits(ino, party, range) {
                 return Err(FsError::NoLocks);
             }
-            self.set(ino, party, range, None);
+            let freed = if Planted::UnlockFreesAll.is_on() { LockRange::WHOLE } else { range };
+            self.set(ino, party, freed, None);
             self.settle(ino);
             return Ok(LockAnswer::Granted);
         };
@@ -333,7 +334,8 @@ impl LockTable {
 
 fn conflict(party: Party, lock: RangeLock, other: Party, with: RangeLock) -> bool {
     let one_kind = std::mem::discriminant(&party.1) == std::mem::discriminant(&other.1);
-    let excludes = lock.mode == LockMode::Exclusive || with.mode == LockMode::Exclusive;
+    let excludes = (lock.mode == LockMode::Exclusive && !Planted::SharedLockIgnored.is_on())
+        || with.mode == LockMode::Exclusive;
     party != other && one_kind && excludes && lock.range.overlaps(with.range)
 }
 

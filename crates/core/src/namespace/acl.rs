@@ -219,7 +219,8 @@ impl Inode {
 
     /// The mode and ACLs that a new inode of this directory inherits.
     pub(super) fn inherit_acl(&self, kind: FileKind, mode: u16) -> (u16, Vec<(Bytes, Bytes)>) {
-        let default = self.acl(AclClass::Default).filter(|_| kind != FileKind::Symlink);
+        let inherits = kind != FileKind::Symlink && !Planted::AclNotInherited.is_on();
+        let default = self.acl(AclClass::Default).filter(|_| inherits);
         let Some(default) = default else { return (mode, Vec::new()) };
         let mut access = default.clone();
         access.restrict(mode);

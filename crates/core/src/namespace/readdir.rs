@@ -26,7 +26,8 @@ impl Namespace {
             Err(FsError::NotFound) => return Ok((Vec::new(), true)),
             Err(error) => return Err(error),
         }
-        let mut rest = self.stream(dir, after);
+        let skips = Planted::CookieSkipped.is_on() && after != Cookie::START;
+        let mut rest = self.stream(dir, after).skip(usize::from(skips));
         let shown = |(cookie, Entry { name, ino, kind })| {
             let attr = self.attr(ino).ok()?;
             (name.as_bytes() != TRASH).then_some((DirEntry { name, ino, kind, cookie }, attr))

@@ -73,7 +73,10 @@ impl Namespace {
         if from == to {
             return Ok(());
         }
-        if source.kind == FileKind::Directory && self.is_within(to, source.ino) {
+        if source.kind == FileKind::Directory
+            && self.is_within(to, source.ino)
+            && !Planted::LoopAllowed.is_on()
+        {
             return Err(FsError::Invalid);
         }
         match target {
@@ -169,8 +172,13 @@ impl Namespace {
         let (from, to) = (source.link.parent, target.link.parent);
         self.retarget(source, target.ino, target.kind);
         self.retarget(target, source.ino, source.kind);
-        let moves = i32::from(source.kind == FileKind::Directory)
-            - i32::from(target.kind == FileKind::Directory);
+        let moves = match Planted::ExchangeKeepsLinks.is_on() {
+            true => 0,
+            false => {
+                i32::from(source.kind == FileKind::Directory)
+                    - i32::from(target.kind == FileKind::Directory)
+            }
+        };
         self.dir_changed(from, op.stamp, -moves);
         self.dir_changed(to, op.stamp, moves);
         let source_primary = self.name_moved(source, target.link, op.stamp);
@@ -189,7 +197,9 @@ impl Namespace {
     /// Moves the link of an inode from `named` to `to`. Returns whether it is the primary one.
     fn name_moved(&mut self, named: Named, to: Link, stamp: Stamp) -> bool {
         let mut inode = self.inode(named.ino).expect("a dentry refers to an inode that exists");
-        inode.changed(stamp);
+        if !Planted::CtimeKept.is_on() {
+            inode.changed(stamp);
+        }
         let primary = self.move_link(&mut inode, named.link, to);
         self.put_inode(&inode);
         primary

@@ -44,7 +44,14 @@ impl Namespace {
         inode.drop_capability();
         let dropped = privileges != (inode.attr.mode, inode.xattrs.len());
         inode.attr.size_bytes = inode.attr.size_bytes.max(end);
+        let before = inode.attr.clone();
         inode.modified(op.stamp);
+        if Planted::MtimeKept.is_on() {
+            inode.attr.mtime = before.mtime;
+        }
+        if Planted::VersionKept.is_on() {
+            inode.attr.version = before.version;
+        }
         self.put_inode(&inode);
         op.changes.push(Change::Written {
             ino,

@@ -49,7 +49,9 @@ impl Namespace {
         }
         let exists = inode.xattrs.contains_key(name);
         match mode {
-            XattrMode::Create if exists => return Err(FsError::Exists),
+            XattrMode::Create if exists && !Planted::XattrCreateReplaces.is_on() => {
+                return Err(FsError::Exists);
+            }
             XattrMode::Replace if !exists => return Err(FsError::NoAttribute),
             _ => {}
         }

@@ -125,7 +125,6 @@ impl Restoring {
             volume: VolumeId(cluster.0),
             incarnation,
             segment_bytes: log::DEFAULT_SEGMENT_BYTES,
-            late_records: false,
         };
         let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
         let version = rebuilt.partition.version();

@@ -89,7 +89,8 @@ impl Node {
     /// With several clients nothing is answered that a power cut could take back: one would
     /// act on it, and another repeat it too late. A client that is alone repeats it in order.
     fn answers_durably(&self, session: SessionId) -> bool {
-        self.options.ack_durable || !self.attachments.is_alone(session)
+        let is_shared = !self.attachments.is_alone(session) && !Planted::SharedNotForced.is_on();
+        self.options.ack_durable || is_shared
     }
 
     /// The answer to a mutation. In this process nobody repeats anything.
@@ -483,7 +484,9 @@ impl Node {
         let (offset, len) = (range.start, range.end - range.start);
         let failed = |error| self.disk_failed(location.ino, error);
         if self.store.has_remains(location, offset, len).await.map_err(failed)? {
-            self.force_log().await?;
+            if !Planted::ClearedBeforeForced.is_on() {
+                self.force_log().await?;
+            }
             self.store.clear(location, offset, len).await.map_err(failed)?;
         }
         Ok(())
@@ -519,6 +522,7 @@ impl Node {
         if [changed.start, changed.end.saturating_sub(1)]
             .into_iter()
             .any(|at| is_at_stake(at / BLOCK_BYTES))
+            && !Planted::RestNotForced.is_on()
         {
             self.fsync(ino).await?;
         }
@@ -558,7 +562,7 @@ impl Node {
                 let stands =
                     |(dir, epoch): &(Ino, Option<u64>)| state.backing().load_epoch(*dir) == *epoch;
                 let is_known = context.looked_up.borrow().iter().all(stands);
-                if !is_known
+                if !(is_known || Planted::LookupNotChecked.is_on())
                     || state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy)
                 {
                     return Err(RpcError::Retry);
@@ -623,6 +627,7 @@ impl Node {
             .holders(ino)
             .into_iter()
             .filter(|session| state.sessions().get(*session).is_some())
+            .take(if Planted::HoldersForgotten.is_on() { 1 } else { usize::MAX })
             .collect()
     }
 

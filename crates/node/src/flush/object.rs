@@ -115,7 +115,10 @@ impl Node {
     pub(super) async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {
         self.await_late_effects(key)?;
         // Or a power cut could bring back a name whose object is gone.
-        self.force_log().await?;
+        if !Planted::DeleteNotForced.is_on() {
+            self.force_log().await?;
+        }
+        let etag = etag.filter(|_| !Planted::DeleteUnguarded.is_on());
         match self.call_until_answered(key, || self.bucket().delete(key, etag)).await {
             Ok(()) | Err(BucketError::NotFound { .. }) => {
                 self.recent_deletes.note(key, self.ports.clock.monotonic())
@@ -236,7 +239,7 @@ impl Node {
         mine: Option<&ETag>,
     ) -> Result<Condition, BucketError> {
         let Some(found) = self.there(key).await? else { return Ok(Condition::Absent) };
-        if Some(&found.etag) != mine {
+        if Some(&found.etag) != mine && !Planted::OtherReplaced.is_on() {
             self.keep_beside(key, &found).await?;
         }
         Ok(Condition::Match(found.etag))

@@ -37,7 +37,7 @@ use ebb_format::record::{
 };
 use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_format::snapshot::SnapshotHeader;
-use ebb_model::{Command, Incarnation, LogIndex, Version};
+use ebb_model::{Command, Incarnation, LogIndex, Planted, Version};
 use ebb_ports::{Disk, DiskError, DiskFile, Spawn};
 use futures_util::lock::Mutex;
 use scan::{GROUP, Used};
@@ -57,8 +57,6 @@ pub struct Options {
     /// Of each file of the log; a multiple of 4096. Bounds the longest command, what recovery holds
     /// in memory, and how much is kept that no snapshot needs. Files of another size stay readable.
     pub segment_bytes: u64,
-    /// [`Planted::LateRecord`](crate::Planted): each record is written with the next one.
-    pub late_records: bool,
 }
 
 pub const DEFAULT_SEGMENT_BYTES: u64 = 16 << 20;
@@ -378,7 +376,7 @@ impl Log {
         let unless_abandoned = Finally(|| {
             self.fail(LogError::Abandoned);
         });
-        let result = match self.options.late_records {
+        let result = match Planted::LateRecord.is_on() {
             false => end.segment.file.write_at(end.offset, bytes.into()).await,
             true => end.write_late(bytes).await,
         };

@@ -31,7 +31,7 @@ use crate::names::quota::Quotas;
 use crate::names::recent_deletes::RecentDeletes;
 use crate::names::revalidate::Revalidation;
 use crate::replica::Replica;
-use crate::{Node, Options, Planted};
+use crate::{Node, Options};
 use ebb_core::partition::Inconsistent;
 use ebb_format::FormatError;
 use ebb_format::identity::{Identity, Serves};
@@ -367,7 +367,9 @@ impl Node {
             Some(_) => node.settle_uploads().await?,
             None => Vec::new(),
         };
-        node.verify_unsynced(unverified).await?;
+        if !Planted::DoubtForgotten.is_on() {
+            node.verify_unsynced(unverified).await?;
+        }
         node.find_missing().await?;
         node.fill_cache_order();
         node.start(late);
@@ -423,7 +425,6 @@ async fn recover_log(
         volume: VolumeId(serves.cluster.0),
         incarnation: serves.incarnation,
         segment_bytes: options.segment_bytes,
-        late_records: options.has(Planted::LateRecord),
     };
     let (log, recovery) = Log::recover(ports.disk.clone(), ports.spawn.clone(), options).await?;
     if let Some(damage) = &recovery.damaged {

@@ -67,12 +67,7 @@ pub fn run<T>(disk: &TestDisk, tasks: &Tasks, main: impl Future<Output = T>) -> 
 pub const VOLUME: VolumeId = VolumeId(77);
 
 pub fn options() -> Options {
-    Options {
-        volume: VOLUME,
-        incarnation: Incarnation(3),
-        segment_bytes: MIN_SEGMENT_BYTES,
-        late_records: false,
-    }
+    Options { volume: VOLUME, incarnation: Incarnation(3), segment_bytes: MIN_SEGMENT_BYTES }
 }
 
 pub fn command(tag: u64, len: usize) -> Command {

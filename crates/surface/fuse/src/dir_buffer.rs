@@ -2,7 +2,7 @@
 
 use crate::reply::{entry_out, file_type};
 use crate::{EntryReply, abi};
-use ebb_model::{Cookie, FileKind, Ino, Name};
+use ebb_model::{Cookie, FileKind, Ino, Name, Planted};
 use std::mem::size_of;
 use zerocopy::IntoBytes;
 
@@ -45,7 +45,8 @@ impl DirBuffer {
                 return None;
             }
         }
-        Some(Cookie(position.saturating_sub(DOTS)))
+        let skips = Planted::DirOffsetSkipped.is_on() && position > DOTS;
+        Some(Cookie(position.saturating_sub(DOTS) + u64::from(skips)))
     }
 
     /// Attributes are wanted: an entry pushed becomes known to the kernel.

@@ -1,6 +1,6 @@
 //! The one table from what went wrong to what an application is told.
 
-use ebb_model::{FsError, RpcError};
+use ebb_model::{FsError, Planted, RpcError};
 use std::fmt;
 
 /// An error number of Linux, positive.
@@ -38,6 +38,7 @@ impl From<FsError> for Errno {
             FsError::Exists => libc::EEXIST,
             FsError::NotDirectory => libc::ENOTDIR,
             FsError::IsDirectory => libc::EISDIR,
+            FsError::NotEmpty if Planted::NotEmptyIsBusy.is_on() => libc::EBUSY,
             FsError::NotEmpty => libc::ENOTEMPTY,
             FsError::AccessDenied => libc::EACCES,
             FsError::NotPermitted => libc::EPERM,

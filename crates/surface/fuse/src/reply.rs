@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::request::{EXTENDED, FlagForm};
 use crate::{AttrReply, Caching, EntryReply, Errno, Lookup, OpenReply, PassthroughId, abi};
 use ebb_model::{
-    Attr, BLOCK_BYTES, FileKind, InodeFlags, LockConflict, LockMode, Time, VolumeStat,
+    Attr, BLOCK_BYTES, FileKind, InodeFlags, LockConflict, LockMode, Planted, Time, VolumeStat,
 };
 use std::rc::Rc;
 use tracing::{debug, error};
@@ -106,7 +106,7 @@ fn attr(attr: &Attr) -> abi::Attr {
         mtime: attr.mtime.secs,
         ctime: attr.ctime.secs,
         atimensec: attr.atime.nanos,
-        mtimensec: attr.mtime.nanos,
+        mtimensec: if Planted::NanosecondsCut.is_on() { 0 } else { attr.mtime.nanos },
         ctimensec: attr.ctime.nanos,
         mode: file_type(attr.kind) | u32::from(attr.mode),
         nlink: attr.nlink,

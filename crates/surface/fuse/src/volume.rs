@@ -15,7 +15,7 @@ use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
 use ebb_client::{CacheRule, Change, Client};
 use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags,
-    LockAsk, LockConflict, LockMode, LockOwner, LockRange, Make, Name, NewMode, RangeLock,
+    LockAsk, LockConflict, LockMode, LockOwner, LockRange, Make, Name, NewMode, Planted, RangeLock,
     RenameMode, Seek, SetAttr, SetTime, VolumeStat, XattrMode,
 };
 use futures_util::future::join_all;
@@ -498,7 +498,7 @@ impl Filesystem for Volume {
         let past_cache =
             (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write too.
-        let written = match mode.append {
+        let written = match mode.append && !Planted::AppendIgnored.is_on() {
             true => self.once(cx).append(&caller, ino, data, drop_set_id).await?,
             false => self.once(cx).write(&caller, ino, offset, data, drop_set_id).await?,
         };
@@ -546,7 +546,10 @@ impl Filesystem for Volume {
         } else {
             Ok(())
         };
-        let unlocked = self.client.unlock_all(ino, LockOwner::Fcntl(owner)).await;
+        let unlocked = match Planted::CloseKeepsLocks.is_on() {
+            true => Ok(()),
+            false => self.client.unlock_all(ino, LockOwner::Fcntl(owner)).await,
+        };
         self.lockers.borrow_mut().flushed(ino, owner);
         told?;
         match self.client.error(ino) {

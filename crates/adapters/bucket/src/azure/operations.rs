@@ -16,6 +16,7 @@ use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
 use crate::http::xml::escape;
 use bytes::Bytes;
+use ebb_model::Planted;
 use ebb_ports::{
     BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, UploadId,
 };
@@ -142,13 +143,18 @@ impl Operations for Blobs {
             return refused("an upload has at least one part".into());
         }
         let mut list = String::from("<?xml version=\"1.0\" encoding=\"utf-8\"?><BlockList>");
+        let begins = list.len();
         for (position, part) in parts.iter().enumerate() {
             let in_order = position == 0 || parts[position - 1].number < part.number;
             if !in_order || !part.receipt.starts_with(&block(part.number, "")) {
                 return refused(format!("part {} is not what was uploaded", part.number));
             }
-            list +=
-                &format!("<Latest>{}</Latest>", escape(&base64::encode(part.receipt.as_bytes())));
+            let block =
+                format!("<Latest>{}</Latest>", escape(&base64::encode(part.receipt.as_bytes())));
+            match Planted::AzureBlocksReversed.is_on() {
+                true => list.insert_str(begins, &block),
+                false => list += &block,
+            }
         }
         list += "</BlockList>";
         let call = self

@@ -7,6 +7,7 @@ use super::objects::secs;
 use super::path::{INCOMING, KeyPath};
 use super::store::Store;
 use super::sys::{self, Kind, Stat};
+use ebb_model::Planted;
 use ebb_ports::{BucketError, ListEntry, ListPage, ListRequest};
 use std::fs::File;
 use std::io::{Error, ErrorKind};
@@ -46,6 +47,9 @@ impl Store {
         let mut walk = Walk { store: self, request, wanted: limit + 1, entries: vec![] };
         walk.folder(&folder, base).map_err(|error| fault("list", base, &error))?;
         let more = walk.entries.len() > limit;
+        if more && Planted::DirectoryListSkips.is_on() {
+            walk.entries.remove(limit - 1);
+        }
         walk.entries.truncate(limit);
         Ok(ListPage { entries: walk.entries, more })
     }

@@ -5,6 +5,7 @@ use super::notes::{Notes, etag_of};
 use super::path::{Form, INCOMING, KeyPath};
 use super::sparse;
 use super::sys::{self, Kind};
+use ebb_model::Planted;
 use ebb_ports::{BucketError, Condition, ETag, ObjectTags};
 use std::fs::{File, FileTimes};
 use std::io::{Error, ErrorKind};
@@ -145,6 +146,9 @@ impl Store {
             self.notes.forget(self.writable()?, &etag);
         }
         let parent = placed?;
+        if Planted::DirectoryNotForced.is_on() {
+            return Ok(etag);
+        }
         // The object is visible now; only a successful sync makes it durable.
         parent.sync_all().map_err(|error| BucketError::Unknown {
             what: format!("put {:?}: {error}", path.key),
@@ -168,8 +172,10 @@ impl Store {
                 return Err(BucketError::Precondition { key: key.clone() });
             }
             let renamed = match condition {
-                Condition::Absent => sys::rename_new(incoming, unfinished, &parent, path.name()),
-                Condition::Always | Condition::Match(_) => {
+                Condition::Absent if !Planted::DirectoryReplaces.is_on() => {
+                    sys::rename_new(incoming, unfinished, &parent, path.name())
+                }
+                Condition::Always | Condition::Absent | Condition::Match(_) => {
                     sys::rename(incoming, unfinished, &parent, path.name())
                 }
             };
@@ -339,7 +345,7 @@ impl Store {
 pub(super) fn holds(condition: &Condition, there: Option<&ETag>) -> bool {
     match condition {
         Condition::Always => true,
-        Condition::Absent => there.is_none(),
+        Condition::Absent => there.is_none() || Planted::DirectoryReplaces.is_on(),
         Condition::Match(tag) => there == Some(tag),
     }
 }

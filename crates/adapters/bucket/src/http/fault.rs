@@ -4,6 +4,7 @@ use super::json;
 use super::time::{now_secs, parse_http};
 use super::transport::{Answer, Lost};
 use super::xml::Element;
+use ebb_model::Planted;
 use ebb_ports::BucketError;
 use hyper::StatusCode;
 use std::time::Duration;
@@ -197,6 +198,9 @@ impl Refusal {
 /// A server or gateway that broke in the middle: a mutation may have gone through behind it.
 fn broken(effect: Effect, what: String) -> BucketError {
     match effect {
+        _ if Planted::UnknownIsUnavailable.is_on() => {
+            BucketError::Unavailable { what, retry_after: None }
+        }
         Effect::None => BucketError::Unavailable { what, retry_after: None },
         Effect::Mutation => BucketError::Unknown { what },
     }

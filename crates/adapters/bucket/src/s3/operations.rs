@@ -10,6 +10,7 @@ use crate::http::time::{now_secs, parse_http};
 use crate::http::transport::Answer;
 use crate::http::xml::{Element, escape};
 use bytes::Bytes;
+use ebb_model::Planted;
 use ebb_ports::{
     BucketError, Condition, ETag, ListRequest, Object, ObjectMeta, ObjectTags, PartTag, Piece,
     UploadId,
@@ -32,7 +33,9 @@ impl Operations for S3 {
             call = call.header("if-match", quoted(tag));
         }
         if let Some(range) = &range {
-            call = call.header("range", format!("bytes={}-{}", range.start, range.end - 1));
+            let short = u64::from(Planted::S3RangeShort.is_on() && range.end > range.start + 1);
+            let last = range.end - 1 - short;
+            call = call.header("range", format!("bytes={}-{last}", range.start));
         }
         match self.try_call(&call).await? {
             Outcome::Done(answer) => {
@@ -393,6 +396,7 @@ fn completed_part(part: &PartTag) -> String {
 
 fn conditional<'a>(call: Call<'a>, condition: &Condition) -> Call<'a> {
     match condition {
+        _ if Planted::S3Unconditional.is_on() => call,
         Condition::Always => call,
         Condition::Absent => call.header("if-none-match", "*"),
         Condition::Match(tag) => call.header("if-match", quoted(tag)),

@@ -2,7 +2,7 @@
 
 use super::{DIRECTORY, FileId, Store, StoreLocation};
 use crate::data::packs;
-use ebb_model::{BLOCK_BYTES, Ino, SyncScope};
+use ebb_model::{BLOCK_BYTES, Ino, Planted, SyncScope};
 use ebb_ports::DiskError;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -142,7 +142,8 @@ impl Store {
         };
         let any = !files.is_empty();
         for (directory, change) in names {
-            let is_concerned = files.keys().any(|file| file.directory() == directory);
+            let is_concerned = files.keys().any(|file| file.directory() == directory)
+                && !Planted::NamesNotForced.is_on();
             if is_concerned
                 && self
                     .state
@@ -186,7 +187,9 @@ impl Store {
                 result = Err(error);
             }
             for (ino, change) in changes {
-                if state.unsynced.get(&(ino, file)) == Some(&change) {
+                if state.unsynced.get(&(ino, file)) == Some(&change)
+                    || Planted::ForceCoversLater.is_on()
+                {
                     state.synced(ino, file);
                     if state.unsynced_files(ino).next().is_none() {
                         state.settled(ino);

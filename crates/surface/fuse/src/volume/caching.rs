@@ -7,7 +7,7 @@ use crate::{
     OpenFlags,
 };
 use ebb_client::{CacheRule, Change};
-use ebb_model::{Attr, FileKind, Ino, Name};
+use ebb_model::{Attr, FileKind, Ino, Name, Planted};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::time::Duration;
@@ -177,6 +177,9 @@ pub(super) async fn drop_cached(
 /// all names were dropped.
 async fn expire(parent: Ino, name: Name, known: &RefCell<Known>, notifier: &Notifier) {
     if !known.borrow().has(parent) {
+        return;
+    }
+    if Planted::NamesKept.is_on() {
         return;
     }
     match notifier.send(Notification::Entry { parent, name, expire: true }).await {
