@@ -4,9 +4,9 @@
 //! a broken law. `cargo xtask fuzz` searches guided by coverage. The tests run every target over
 //! its seeds, mutated in many ways, and over every input that a search has found (`found/`).
 
-mod estate;
 mod file;
 mod formats;
+mod handover;
 mod pages;
 mod replies;
 mod requests;
@@ -63,7 +63,7 @@ pub const TARGETS: &[Target] = &[
     Target { most_bytes: 1 << 10, ..target_of("config", surfaces::config, seeds::configs) },
     Target { most_bytes: 1 << 10, ..target_of("machine", surfaces::machine, seeds::machine) },
     target_of("frames", surfaces::frames, seeds::frames),
-    target_of("estate", estate::run, estate::seeds),
+    target_of("estate", handover::run, handover::seeds),
 ];
 
 pub fn target(name: &str) -> Option<&'static Target> {

@@ -184,7 +184,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Ok(Reply::Attached(attached())),
         mutated(1, None),
         Ok(Reply::Attr(Box::new(attr.clone()))),
-        Ok(Reply::Opened { lends: false }),
+        Ok(Reply::Opened { passthrough: false }),
         mutated(2, Some(9)),
         mutated(3, Some(13)),
     ];

@@ -77,10 +77,10 @@ impl Life {
         self.process.call(work(self.client.clone(), self.ino)).await.expect("the process lives")
     }
 
-    async fn lend(&self, borrow: Borrow) -> bool {
+    async fn grant(&self, request: GrantRequest) -> bool {
         let (node, ino) = (self.node.clone(), self.ino);
-        let lent = self.process.call(async move { node.lend(ino, borrow).await });
-        lent.await.expect("the process lives").unwrap().is_some()
+        let granted = self.process.call(async move { node.grant(ino, request).await });
+        granted.await.expect("the process lives").unwrap().is_some()
     }
 
     async fn read(&self) -> Vec<u8> {
@@ -214,14 +214,14 @@ impl Scene<'_> {
             self.life.read().await;
         }
         let begin = if self.model.len() < 200_000 || self.rng.below(2) == 0 {
-            Borrow::Follow
+            GrantRequest::Follow
         } else {
-            Borrow::Begin
+            GrantRequest::Begin
         };
-        assert!(self.life.lend(begin).await);
+        assert!(self.life.grant(begin).await);
         let path = format!("store/{:016x}", self.life.ino.0);
         self.holder = Some(self.world.machine("a").disk("data").hold(&path).unwrap());
-        assert!(self.life.lend(Borrow::Expose).await);
+        assert!(self.life.grant(GrantRequest::Expose).await);
         for _ in 0..2 {
             self.life.node.take_back(self.life.ino);
         }
@@ -337,7 +337,7 @@ impl Scene<'_> {
         self.life = Life::begin(self.world, &self.options, self.lives).await;
         // As the mount is taken over by who finds it open.
         if self.holder.is_some() && self.rng.below(2) == 0 {
-            assert!(self.life.lend(Borrow::Resume).await);
+            assert!(self.life.grant(GrantRequest::Resume).await);
             self.life.node.take_back(self.life.ino);
         }
     }
@@ -470,7 +470,7 @@ fn what_could_not_be_moved_is_not_lent() {
             let (node, ino) = (life.node.clone(), life.ino);
             let failure = life
                 .process
-                .call(async move { node.lend(ino, Borrow::Follow).await })
+                .call(async move { node.grant(ino, GrantRequest::Follow).await })
                 .await
                 .expect("the process lives");
             failed += u64::from(failure.is_err());
@@ -482,7 +482,7 @@ fn what_could_not_be_moved_is_not_lent() {
             })
             .await
             .unwrap();
-            assert!(life.lend(Borrow::Follow).await);
+            assert!(life.grant(GrantRequest::Follow).await);
             let holder = disk.hold(&format!("store/{:016x}", life.ino.0)).unwrap();
             assert!(holder.load() == expected, "another file is lent");
             expected[..4].copy_from_slice(b"last");
@@ -527,7 +527,9 @@ fn what_is_stored_while_it_is_sent_is_no_damage_of_the_object() {
             life.ino = made.await;
             let store = async {
                 world.sleep(Duration::from_millis(delay_ms)).await;
-                assert!(life.lend(Borrow::Begin).await && life.lend(Borrow::Expose).await);
+                assert!(
+                    life.grant(GrantRequest::Begin).await && life.grant(GrantRequest::Expose).await
+                );
                 let holder = world
                     .machine("a")
                     .disk("data")
@@ -565,7 +567,7 @@ fn those_who_ask_at_one_time_share_a_comparison() {
             ino
         });
         life.ino = made.await;
-        assert!(life.lend(Borrow::Begin).await && life.lend(Borrow::Expose).await);
+        assert!(life.grant(GrantRequest::Begin).await && life.grant(GrantRequest::Expose).await);
         let holder =
             world.machine("a").disk("data").hold(&format!("store/{:016x}", life.ino.0)).unwrap();
         life.flush().await.unwrap();

@@ -549,7 +549,7 @@ fn who_opens_a_file_is_run_ahead_of() {
         world.sleep(Duration::from_secs(5)).await;
         let fetched = || world.bucket().requests().get("get").copied().unwrap_or(0);
         let before = fetched();
-        assert!(node.lend(files[3], Borrow::Begin).await.unwrap().is_none(), "it is small");
+        assert!(node.grant(files[3], GrantRequest::Begin).await.unwrap().is_none(), "it is small");
         node.apply_deferred();
         world.sleep(Duration::from_secs(5)).await;
         assert!(fetched() > before, "{before} objects were fetched, and no more since");

@@ -17,7 +17,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The request may have been executed, now or later.
-    pub(crate) fn is_doubtful(&self) -> bool {
+    pub(crate) fn may_have_run(&self) -> bool {
         matches!(self, Failure::Silent | Failure::Rpc(RpcError::Lost))
     }
 }
@@ -37,12 +37,12 @@ impl Shared {
         patience: Option<Duration>,
         request: impl Fn(SessionId) -> Request,
     ) -> Result<Reply, FsError> {
-        self.ask_and_tell(patience, request).await.map(|(reply, _)| reply)
+        self.ask_with_identity(patience, request).await.map(|(reply, _)| reply)
     }
 
     /// Tells with the reply whose it is: by the time it is looked at, the client may be
     /// attached to a node that has started anew.
-    pub(crate) async fn ask_and_tell(
+    pub(crate) async fn ask_with_identity(
         &self,
         patience: Option<Duration>,
         request: impl Fn(SessionId) -> Request,
@@ -55,7 +55,7 @@ impl Shared {
             let _finding = request.finds().then(|| self.references.awaiting_answer());
             match self.send(request, patience).await {
                 Ok(reply) => return Ok((reply, identity)),
-                Err(failure) => self.weather(failure, attachment, &mut backoff).await?,
+                Err(failure) => self.backoff_or_fail(failure, attachment, &mut backoff).await?,
             }
         }
     }
@@ -78,7 +78,7 @@ impl Shared {
     }
 
     /// Waits until it makes sense to send again, or says what the caller gets.
-    pub(crate) async fn weather(
+    pub(crate) async fn backoff_or_fail(
         &self,
         failure: Failure,
         attachment: Attachment,

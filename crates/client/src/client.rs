@@ -2,15 +2,15 @@
 
 use crate::caching::{CacheRule, Caching, Change};
 use crate::errors::Errors;
-use crate::estate::Estate;
 use crate::gate::Gate;
-use crate::holds::Holds;
+use crate::handover::HandoverState;
 use crate::journal::Journal;
-use crate::keeper;
 use crate::link::Link;
-use crate::loan::Lent;
 use crate::locks::Locks;
-use crate::mutate::InDoubt;
+use crate::mutate::Unanswered;
+use crate::open_table::OpenTable;
+use crate::passthrough::PassthroughGrants;
+use crate::reconnect;
 use crate::references::ReferenceQueries;
 use crate::session::{Requested, Slots};
 use ebb_model::{Attached, ClusterId, FsError, Incarnation, Ino, Request, SessionId, TxId};
@@ -120,34 +120,36 @@ impl Client {
         Client::attach_with(link, ports, options, None).await
     }
 
-    /// As [`Client::attach`], and leaves what a successor needs in `estate`. If a process before
+    /// As [`Client::attach`], and leaves what a successor needs in `handover`. If a process before
     /// has left something there, this is its successor: the same session, with what is open and
     /// locked, and what was asked for. A node in this process has to wait for it.
-    pub async fn attach_as_heir(
+    pub async fn attach_resumed(
         link: Rc<dyn Link>,
         ports: ClientPorts,
         options: Options,
-        estate: Rc<Estate>,
+        handover: Rc<HandoverState>,
     ) -> Result<Client, AttachError> {
-        Client::attach_with(link, ports, options, Some(estate)).await
+        Client::attach_with(link, ports, options, Some(handover)).await
     }
 
     async fn attach_with(
         link: Rc<dyn Link>,
         ports: ClientPorts,
         options: Options,
-        estate: Option<Rc<Estate>>,
+        handover: Option<Rc<HandoverState>>,
     ) -> Result<Client, AttachError> {
-        let left = estate.as_ref().and_then(|estate| estate.session());
-        if let (Some(_), Some(why)) = (left, estate.as_ref().and_then(|estate| estate.unfit())) {
+        let left = handover.as_ref().and_then(|handover| handover.session());
+        if let (Some(_), Some(why)) =
+            (left, handover.as_ref().and_then(|handover| handover.unfit()))
+        {
             return Err(AttachError::Lost(why));
         }
-        let (attached, heard) = keeper::first_attach(&*link, &ports, &options, left).await?;
+        let (attached, heard) = reconnect::first_attach(&*link, &ports, &options, left).await?;
         let taken_up = Client::go_on(
             link.clone(),
             ports.clone(),
             options,
-            estate,
+            handover,
             (attached.clone(), heard),
             left,
         )
@@ -166,7 +168,7 @@ impl Client {
         link: Rc<dyn Link>,
         ports: ClientPorts,
         options: Options,
-        estate: Option<Rc<Estate>>,
+        handover: Option<Rc<HandoverState>>,
         (attached, heard): (Attached, Duration),
         left: Option<SessionId>,
     ) -> Result<Client, AttachError> {
@@ -174,18 +176,22 @@ impl Client {
             return Err(AttachError::Lost("the node does not know its session any more"));
         }
         let damaged = |_| AttachError::Lost("what it has left is damaged");
-        let locks = Locks::new(attached.session, estate.clone()).map_err(damaged)?;
-        let served = estate.as_ref().map(|estate| estate.served());
-        let (slots, requests, holds) = match &estate {
-            Some(estate) => {
+        let locks = Locks::new(attached.session, handover.clone()).map_err(damaged)?;
+        let served = handover.as_ref().map(|handover| handover.served());
+        let (slots, requests, open_table) = match &handover {
+            Some(handover) => {
                 if left.is_none() {
-                    estate.serves(attached.start, attached.incarnation);
-                    estate.begin(attached.session);
+                    handover.serves(attached.start, attached.incarnation);
+                    handover.begin(attached.session);
                 }
-                let (slots, requests) = Slots::left(attached.session, estate.clone());
-                (slots, requests, Holds::left(estate.opens().into_iter().map(|open| open.ino)))
+                let (slots, requests) = Slots::left(attached.session, handover.clone());
+                (
+                    slots,
+                    requests,
+                    OpenTable::left(handover.opens().into_iter().map(|open| open.ino)),
+                )
             }
-            None => (Rc::new(Slots::new(attached.session)), BTreeMap::new(), Holds::default()),
+            None => (Rc::new(Slots::new(attached.session)), BTreeMap::new(), OpenTable::default()),
         };
         let shared = Rc::new(Shared {
             link,
@@ -197,25 +203,25 @@ impl Client {
             standing_changed: Gate::default(),
             generation: Cell::new(1),
             identity: Cell::new(Identity::of(&attached)),
-            term: Cell::new(keeper::term(&attached)),
-            heard: Cell::new(heard),
-            cache_term: Cell::new(keeper::cache_term(&attached)),
+            term: Cell::new(reconnect::term(&attached)),
+            last_ack_at: Cell::new(heard),
+            cache_term: Cell::new(reconnect::cache_term(&attached)),
             read_only: attached.read_only,
             slots: RefCell::new(slots),
-            journal: Journal::new(estate.clone()),
-            lent: Lent::default(),
-            errors: Errors::new(estate.clone()),
-            estate,
+            journal: Journal::new(handover.clone()),
+            granted: PassthroughGrants::default(),
+            errors: Errors::new(handover.clone()),
+            handover,
             taken_up: Gate::default(),
             inherited: RefCell::new(left.map(|_| Inherited {
                 unanswered: requests.keys().copied().collect(),
                 all_came: false,
             })),
             requests: RefCell::new(requests),
-            in_doubt: RefCell::default(),
-            asked: Cell::new(attached.start),
-            told: Cell::new((attached.session, attached.start)),
-            holds,
+            unanswered: RefCell::default(),
+            unanswered_resolved_for: Cell::new(attached.start),
+            opens_declared_to: Cell::new((attached.session, attached.start)),
+            open_table,
             locks,
             caching: Caching::new(attached.sole),
             references: ReferenceQueries::default(),
@@ -227,27 +233,27 @@ impl Client {
         let client =
             Client { _alive: Rc::new(Alive { shared: shared.clone() }), shared, requested: None };
         client.shared.hears_of_node(heard);
-        keeper::start_listening(&client.shared);
+        reconnect::start_listening(&client.shared);
         if let (Some(_), Some(served)) = (left, served) {
             if client.shared.others() {
                 client.shared.caching.distrust();
             }
-            keeper::take_up(&client.shared, served).await?;
+            reconnect::take_up(&client.shared, served).await?;
         }
-        keeper::start(&client.shared);
+        reconnect::start(&client.shared);
         Ok(client)
     }
 
     /// What is left to a successor, where one can be.
-    pub fn estate(&self) -> Option<&Rc<Estate>> {
-        self.shared.estate.as_ref()
+    pub fn handover(&self) -> Option<&Rc<HandoverState>> {
+        self.shared.handover.as_ref()
     }
 
     /// This client on behalf of a request of its user that may come again to a successor, and makes
     /// one change at most. Numbers of requests are never 0 and never used again. Until
     /// [`Client::answered`] is called for it, nobody else gets what it needs to make it once.
     pub fn on_behalf_of(&self, request: u64) -> Client {
-        if self.shared.estate.is_none() {
+        if self.shared.handover.is_none() {
             return self.clone();
         }
         let mut requests = self.shared.requests.borrow_mut();
@@ -275,7 +281,7 @@ impl Client {
         if self.shared.inherited.borrow_mut().as_mut().is_some_and(is_over) {
             self.shared.inherited.take();
             self.shared.taken_up.changed();
-            keeper::tell_closed(&self.shared);
+            reconnect::report_closed(&self.shared);
         }
     }
 
@@ -291,8 +297,8 @@ impl Client {
             comes
         });
         drop(gone);
-        if let Some(estate) = &self.shared.estate {
-            estate.all_came();
+        if let Some(handover) = &self.shared.handover {
+            handover.all_came();
         }
         self.inherit(|inherited| {
             inherited.unanswered.retain(|request| again.contains(request));
@@ -420,26 +426,26 @@ pub(crate) struct Shared {
     pub(crate) identity: Cell<Identity>,
     pub(crate) term: Cell<Duration>,
     /// When the last attach or renewal was sent that has been answered.
-    pub(crate) heard: Cell<Duration>,
+    pub(crate) last_ack_at: Cell<Duration>,
     pub(crate) cache_term: Cell<Option<Duration>>,
     pub(crate) read_only: bool,
     /// Of the present session.
     pub(crate) slots: RefCell<Rc<Slots>>,
-    pub(crate) estate: Option<Rc<Estate>>,
+    pub(crate) handover: Option<Rc<HandoverState>>,
     /// Requests of the user that have asked for a change and have no answer, by number.
     pub(crate) requests: RefCell<BTreeMap<u64, Rc<Requested>>>,
     inherited: RefCell<Option<Inherited>>,
     /// Changes when nothing of before can come again or is under way.
     pub(crate) taken_up: Gate,
     pub(crate) journal: Journal,
-    pub(crate) lent: Lent,
+    pub(crate) granted: PassthroughGrants,
     /// Mutations that were sent and have no answer.
-    pub(crate) in_doubt: RefCell<BTreeMap<TxId, InDoubt>>,
+    pub(crate) unanswered: RefCell<BTreeMap<TxId, Unanswered>>,
     /// The run of the node that has been asked for what earlier ones left in doubt.
-    pub(crate) asked: Cell<u64>,
+    pub(crate) unanswered_resolved_for: Cell<u64>,
     /// The session, and the run of the node, that know what is open and lent.
-    pub(crate) told: Cell<(SessionId, u64)>,
-    pub(crate) holds: Holds,
+    pub(crate) opens_declared_to: Cell<(SessionId, u64)>,
+    pub(crate) open_table: OpenTable,
     pub(crate) locks: Locks,
     pub(crate) errors: Errors,
     pub(crate) caching: Caching,
@@ -555,9 +561,9 @@ impl Shared {
 
     /// The node has answered what was sent then: for a term from then on it has this session.
     pub(crate) fn hears_of_node(&self, sent: Duration) {
-        self.heard.set(sent);
-        if let Some(estate) = self.estate.as_ref().filter(|_| !self.link.is_local()) {
-            estate.set_sure_until(keeper::sure_until(self));
+        self.last_ack_at.set(sent);
+        if let Some(handover) = self.handover.as_ref().filter(|_| !self.link.is_local()) {
+            handover.set_sure_until(reconnect::sure_until(self));
         }
     }
 
@@ -576,16 +582,16 @@ impl Shared {
     }
 
     /// What is left to another process is of a session that has ended.
-    pub(crate) fn unsucceedable(&self) {
-        if let Some(estate) = &self.estate {
-            estate.session_has_ended();
+    pub(crate) fn forbid_handover(&self) {
+        if let Some(handover) = &self.handover {
+            handover.session_has_ended();
         }
     }
 
     /// All that was answered is repeated to this run of the node.
-    pub(crate) fn succeedable(&self, start: u64, incarnation: Incarnation) {
-        if let Some(estate) = &self.estate {
-            estate.serves(start, incarnation);
+    pub(crate) fn allow_handover(&self, start: u64, incarnation: Incarnation) {
+        if let Some(handover) = &self.handover {
+            handover.serves(start, incarnation);
         }
     }
 

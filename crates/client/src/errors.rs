@@ -1,6 +1,6 @@
 //! What went wrong behind an answer that had been given.
 
-use crate::estate::{Estate, INODES_WITH_ERRORS, Place};
+use crate::handover::{HandoverState, INODES_WITH_ERRORS, RecordIndex};
 use ebb_model::{FsError, Ino};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -11,35 +11,36 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(crate) struct Errors {
     /// And where that is written.
-    inodes: RefCell<BTreeMap<Ino, (FsError, Option<Place>)>>,
+    inodes: RefCell<BTreeMap<Ino, (FsError, Option<RecordIndex>)>>,
     /// Stands for inodes that found no place: every inode has it until it is reported by a sync of
     /// all.
     everywhere: Cell<Option<FsError>>,
     /// What the next sync of all reports.
     unsynced: Cell<Option<FsError>>,
-    estate: Option<Rc<Estate>>,
+    handover: Option<Rc<HandoverState>>,
 }
 
 impl Errors {
     /// With what a process before has left.
-    pub(crate) fn new(estate: Option<Rc<Estate>>) -> Errors {
+    pub(crate) fn new(handover: Option<Rc<HandoverState>>) -> Errors {
         let errors = Errors::default();
-        if let Some(estate) = &estate {
-            let inodes = estate.errors().map(|(place, ino, error)| (ino, (error, Some(place))));
+        if let Some(handover) = &handover {
+            let inodes = handover.errors().map(|(place, ino, error)| (ino, (error, Some(place))));
             errors.inodes.replace(inodes.collect());
-            let (everywhere, unsynced) = estate.general_errors();
+            let (everywhere, unsynced) = handover.general_errors();
             errors.everywhere.set(everywhere);
             errors.unsynced.set(unsynced);
         }
-        Errors { estate, ..errors }
+        Errors { handover, ..errors }
     }
 
     /// The first error of an inode stays.
     pub(crate) fn set(&self, ino: Ino, error: FsError) {
         let mut inodes = self.inodes.borrow_mut();
         if inodes.len() < INODES_WITH_ERRORS || inodes.contains_key(&ino) {
-            let write =
-                || (error, self.estate.as_ref().and_then(|estate| estate.put_error(ino, error)));
+            let write = || {
+                (error, self.handover.as_ref().and_then(|handover| handover.put_error(ino, error)))
+            };
             inodes.entry(ino).or_insert_with(write);
         } else {
             self.everywhere.set(Some(error));
@@ -70,15 +71,15 @@ impl Errors {
 
     fn remove(&self, ino: Ino) -> Option<FsError> {
         let (error, place) = self.inodes.borrow_mut().remove(&ino)?;
-        if let (Some(place), Some(estate)) = (place, &self.estate) {
-            estate.clear_error(place);
+        if let (Some(place), Some(handover)) = (place, &self.handover) {
+            handover.clear_error(place);
         }
         Some(error)
     }
 
     fn write_general(&self) {
-        if let Some(estate) = &self.estate {
-            estate.set_general_errors(self.everywhere.get(), self.unsynced.get());
+        if let Some(handover) = &self.handover {
+            handover.set_general_errors(self.everywhere.get(), self.unsynced.get());
         }
     }
 }

@@ -22,7 +22,7 @@ impl Gate {
 
     pub(crate) async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         let place =
-            Place { gate: self, number: self.next_place.replace(self.next_place.get() + 1) };
+            Waiting { gate: self, number: self.next_place.replace(self.next_place.get() + 1) };
         poll_fn(|context| match look() {
             Some(found) => Poll::Ready(found),
             None => {
@@ -34,12 +34,12 @@ impl Gate {
     }
 }
 
-struct Place<'a> {
+struct Waiting<'a> {
     gate: &'a Gate,
     number: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.gate.waiting.borrow_mut().remove(&self.number);
     }

@@ -7,8 +7,8 @@
 //!   it. While a replay runs, everything in `answered` precedes it in that order.
 //! - No new mutation is sent while `lost` is not empty.
 
-use crate::estate::Estate;
 use crate::gate::Gate;
+use crate::handover::HandoverState;
 use ebb_model::{Caller, ClientMutation, FsError, LogIndex, Mutated, Replay, TxId};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -40,7 +40,7 @@ pub(crate) struct Journal {
     /// A process before may have been answered what is not durable yet.
     of_before: Cell<bool>,
     /// Where it is written whether there is anything of this kind.
-    estate: Option<Rc<Estate>>,
+    handover: Option<Rc<HandoverState>>,
 }
 
 #[derive(Default)]
@@ -62,9 +62,10 @@ pub(crate) enum Room {
 }
 
 impl Journal {
-    pub(crate) fn new(estate: Option<Rc<Estate>>) -> Journal {
-        let of_before = Cell::new(estate.as_ref().is_some_and(|estate| estate.served().undurable));
-        Journal { of_before, estate, ..Journal::default() }
+    pub(crate) fn new(handover: Option<Rc<HandoverState>>) -> Journal {
+        let of_before =
+            Cell::new(handover.as_ref().is_some_and(|handover| handover.served().undurable));
+        Journal { of_before, handover, ..Journal::default() }
     }
 
     /// Everything that a process before was answered is durable.
@@ -74,8 +75,8 @@ impl Journal {
     }
 
     fn leave(&self, state: &State) {
-        if let Some(estate) = &self.estate {
-            estate.set_undurable(
+        if let Some(handover) = &self.handover {
+            handover.set_undurable(
                 self.of_before.get() || !state.answered.is_empty() || !state.lost.is_empty(),
             );
         }
@@ -153,11 +154,11 @@ impl Journal {
         mut next: impl FnMut() -> TxId,
     ) -> Vec<Operation> {
         let mut state = self.state.borrow_mut();
-        let mut in_doubt = std::mem::take(&mut state.first_sent);
+        let mut unanswered = std::mem::take(&mut state.first_sent);
         let (certain, doubtful): (VecDeque<Operation>, VecDeque<Operation>) =
             std::mem::take(&mut state.lost)
                 .into_iter()
-                .partition(|o| !std::mem::take(&mut in_doubt) && o.index > recovered);
+                .partition(|o| !std::mem::take(&mut unanswered) && o.index > recovered);
         state.bytes -= doubtful.iter().map(size).sum::<usize>();
         state.lost = certain;
         for operation in &mut state.lost {

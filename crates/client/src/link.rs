@@ -1,5 +1,5 @@
-use crate::{Borrower, Loan};
-use ebb_model::{Borrow, Ino, Notice, Reply, Request, RpcError};
+use crate::{Grant, Grantee};
+use ebb_model::{GrantRequest, Ino, Notice, Reply, Request, RpcError};
 use ebb_ports::PortFuture;
 use std::future::ready;
 
@@ -22,12 +22,12 @@ pub trait Link {
 
     /// The file of this machine's disk that has the bytes of an inode, where there is one that may
     /// be read past the node.
-    fn lend(
+    fn grant(
         &self,
-        _borrower: Borrower,
+        _borrower: Grantee,
         _ino: Ino,
-        _borrow: Borrow,
-    ) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
+        _borrow: GrantRequest,
+    ) -> PortFuture<'_, Result<Option<Grant>, RpcError>> {
         Box::pin(ready(Ok(None)))
     }
 

@@ -1,12 +1,13 @@
 use crate::gate::Gate;
-use crate::{Borrower, Link, LinkEvent, Loan};
-use ebb_model::{Borrow, Ino, Notice, Reply, Request, RpcError, SessionId};
+use crate::{Grant, Grantee, Link, LinkEvent};
+use ebb_model::{GrantRequest, Ino, Notice, Reply, Request, RpcError, SessionId};
 use ebb_ports::PortFuture;
 use std::cell::Cell;
 use std::future::ready;
 
 type Handle = Box<dyn Fn(Request) -> PortFuture<'static, Result<Reply, RpcError>>>;
-type Lend = Box<dyn Fn(Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>>>;
+type GrantFn =
+    Box<dyn Fn(Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>>>;
 type NextNotice = Box<dyn Fn(SessionId) -> PortFuture<'static, Option<Notice>>>;
 
 /// The way to a node in the same process. Client and node do not know each other's crates:
@@ -14,7 +15,7 @@ type NextNotice = Box<dyn Fn(SessionId) -> PortFuture<'static, Option<Notice>>>;
 pub struct LocalLink {
     handle: Handle,
     next_notice: NextNotice,
-    lend: Option<Lend>,
+    grant: Option<GrantFn>,
     session: Cell<Option<SessionId>>,
     attached: Gate,
 }
@@ -30,18 +31,19 @@ impl LocalLink {
         LocalLink {
             handle,
             next_notice,
-            lend: None,
+            grant: None,
             session: Cell::new(None),
             attached: Gate::default(),
         }
     }
 
-    /// The node lends files by `lend`.
-    pub fn lending(
+    /// The node lends files by `grant`.
+    pub fn granting(
         self,
-        lend: impl Fn(Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> + 'static,
+        grant: impl Fn(Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>>
+        + 'static,
     ) -> LocalLink {
-        LocalLink { lend: Some(Box::new(lend)), ..self }
+        LocalLink { grant: Some(Box::new(grant)), ..self }
     }
 }
 
@@ -79,14 +81,14 @@ impl Link for LocalLink {
         true
     }
 
-    fn lend(
+    fn grant(
         &self,
-        _borrower: Borrower,
+        _borrower: Grantee,
         ino: Ino,
-        borrow: Borrow,
-    ) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
-        match &self.lend {
-            Some(lend) => lend(ino, borrow),
+        request: GrantRequest,
+    ) -> PortFuture<'_, Result<Option<Grant>, RpcError>> {
+        match &self.grant {
+            Some(grant) => grant(ino, request),
             None => Box::pin(ready(Ok(None))),
         }
     }

@@ -11,8 +11,8 @@
 
 use crate::call::wrong_reply;
 use crate::client::{Attachment, Shared};
-use crate::estate::{Estate, EstateError, Lock, Place};
 use crate::gate::Gate;
+use crate::handover::{HandoverError, HandoverState, Lock, RecordIndex};
 use crate::mutate::Count;
 use crate::session::{Slots, Ticket};
 use crate::{Client, backoff::Backoff, call::Failure};
@@ -29,13 +29,13 @@ use std::rc::Rc;
 type Party = (Ino, LockOwner);
 
 pub(crate) struct Locks {
-    held: RefCell<BTreeMap<Party, Held>>,
+    held: RefCell<BTreeMap<Party, OwnerLocks>>,
     /// Those of whom a request is under way, and where that is written.
-    busy: RefCell<BTreeMap<Party, Option<Place>>>,
+    busy: RefCell<BTreeMap<Party, Option<RecordIndex>>>,
     turn: Gate,
     /// Those of whom a request was under way when the process before died.
-    in_doubt: RefCell<BTreeMap<Party, Place>>,
-    estate: Option<Rc<Estate>>,
+    unanswered: RefCell<BTreeMap<Party, RecordIndex>>,
+    handover: Option<Rc<HandoverState>>,
     /// Of the present session.
     slots: RefCell<Rc<Slots>>,
     /// By number: whether there is news.
@@ -49,12 +49,12 @@ pub(crate) struct Locks {
 }
 
 #[derive(Default)]
-struct Held {
+struct OwnerLocks {
     /// The process that locked last.
     pid: u32,
     ranges: Ranges,
     /// Where each piece is written.
-    places: BTreeMap<(LockRange, LockMode), Place>,
+    places: BTreeMap<(LockRange, LockMode), RecordIndex>,
 }
 
 /// Locks.
@@ -266,7 +266,7 @@ impl Shared {
                 Err(Failure::Rpc(RpcError::Refused(error))) => return Err(error),
                 Err(failure) => {
                     drop(in_flight);
-                    self.weather(failure, attachment, &mut backoff).await?;
+                    self.backoff_or_fail(failure, attachment, &mut backoff).await?;
                 }
             }
             attachment = self.attached().await?;
@@ -325,7 +325,7 @@ impl Shared {
         self.locks.slots.replace(Rc::new(Slots::new(session))).end();
         self.locks.upheavals.set(self.locks.upheavals.get() + 1);
         self.locks.to_reclaim.set(false);
-        self.locks.in_doubt.take();
+        self.locks.unanswered.take();
         let lost: BTreeSet<Ino> = self.locks.held.take().into_keys().map(|(ino, _)| ino).collect();
         for ino in &lost {
             tracing::error!(%ino, "a lock is lost: its session has ended");
@@ -372,15 +372,15 @@ impl Locks {
     /// With what a process before has left of the session, if there may be such a one.
     pub(crate) fn new(
         session: SessionId,
-        estate: Option<Rc<Estate>>,
-    ) -> Result<Locks, EstateError> {
-        let used_up = estate.as_ref().map_or(0, |estate| estate.life() << LIFE_SHIFT);
+        handover: Option<Rc<HandoverState>>,
+    ) -> Result<Locks, HandoverError> {
+        let used_up = handover.as_ref().map_or(0, |handover| handover.generation() << LIFE_SHIFT);
         let locks = Locks {
             held: RefCell::default(),
             busy: RefCell::default(),
             turn: Gate::default(),
-            in_doubt: RefCell::default(),
-            estate,
+            unanswered: RefCell::default(),
+            handover,
             slots: RefCell::new(Rc::new(Slots::after(session, used_up))),
             waits: RefCell::default(),
             news: Gate::default(),
@@ -388,14 +388,14 @@ impl Locks {
             upheavals: Cell::new(0),
             to_reclaim: Cell::new(false),
         };
-        if let Some(estate) = &locks.estate {
-            let left = estate.locks()?;
+        if let Some(handover) = &locks.handover {
+            let left = handover.locks()?;
             let mut all = locks.held.borrow_mut();
             for (place, Lock { ino, owner, lock, pid }) in left {
                 let party = (ino, owner);
                 let Some(lock) = lock else {
-                    if locks.in_doubt.borrow_mut().insert(party, place).is_some() {
-                        return Err(EstateError::Damaged("two requests of one owner of locks"));
+                    if locks.unanswered.borrow_mut().insert(party, place).is_some() {
+                        return Err(HandoverError::Damaged("two requests of one owner of locks"));
                     }
                     continue;
                 };
@@ -404,13 +404,13 @@ impl Locks {
                 // A change that was half written is between what was before and what is after it.
                 held.ranges.strengthen(lock.range, lock.mode);
                 if let Some(twice) = held.places.insert((lock.range, lock.mode), place) {
-                    estate.clear_lock(twice);
+                    handover.clear_lock(twice);
                 }
             }
             for (party, held) in &mut *all {
                 let written = held.places.keys().copied().collect();
                 let is_held = held.pieces_in(LockRange::WHOLE);
-                held.write(estate, *party, &written, &is_held);
+                held.write(handover, *party, &written, &is_held);
             }
             drop(all);
         }
@@ -445,15 +445,15 @@ impl Locks {
     }
 
     fn is_in_doubt(&self, party: Party) -> bool {
-        self.in_doubt.borrow().contains_key(&party)
+        self.unanswered.borrow().contains_key(&party)
     }
 
     /// The party holds nothing, and the node has said so.
     fn settled(&self, party: Party) {
-        if let (Some(place), Some(estate)) =
-            (self.in_doubt.borrow_mut().remove(&party), &self.estate)
+        if let (Some(place), Some(handover)) =
+            (self.unanswered.borrow_mut().remove(&party), &self.handover)
         {
-            estate.clear_lock(place);
+            handover.clear_lock(place);
         }
     }
 
@@ -462,7 +462,7 @@ impl Locks {
         let all = (ino, LockOwner::Fcntl(0))..=(ino, LockOwner::Flock(u64::MAX));
         self.held.borrow().range(all.clone()).next().is_some()
             || self.busy.borrow().range(all.clone()).next().is_some()
-            || self.in_doubt.borrow().range(all).next().is_some()
+            || self.unanswered.borrow().range(all).next().is_some()
     }
 
     fn overlapping(&self, party: Party, range: LockRange) -> Vec<RangeLock> {
@@ -502,14 +502,14 @@ impl Locks {
         let mut all = self.held.borrow_mut();
         let held = all.entry(party).or_default();
         held.pid = pid.unwrap_or(held.pid);
-        match &self.estate {
+        match &self.handover {
             None => change(&mut held.ranges),
-            Some(estate) => {
+            Some(handover) => {
                 let concerned = with_neighbours(range);
                 let before = held.pieces_in(concerned);
                 change(&mut held.ranges);
                 let after = held.pieces_in(concerned);
-                held.write(estate, party, &before, &after);
+                held.write(handover, party, &before, &after);
             }
         }
         if held.ranges.is_empty() {
@@ -518,7 +518,7 @@ impl Locks {
     }
 }
 
-impl Held {
+impl OwnerLocks {
     fn pieces_in(&self, range: LockRange) -> BTreeSet<(LockRange, LockMode)> {
         self.ranges.overlapping(range).map(|lock| (lock.range, lock.mode)).collect()
     }
@@ -526,20 +526,20 @@ impl Held {
     /// Writes down what has changed: first what is new, so that nothing is missing in between.
     fn write(
         &mut self,
-        estate: &Estate,
+        handover: &HandoverState,
         (ino, owner): Party,
         before: &BTreeSet<(LockRange, LockMode)>,
         after: &BTreeSet<(LockRange, LockMode)>,
     ) {
         for (range, mode) in after.difference(before) {
             let lock = Some(RangeLock { range: *range, mode: *mode });
-            if let Some(place) = estate.put_lock(Lock { ino, owner, lock, pid: self.pid }) {
+            if let Some(place) = handover.put_lock(Lock { ino, owner, lock, pid: self.pid }) {
                 self.places.insert((*range, *mode), place);
             }
         }
         for lock in before.difference(after) {
             if let Some(place) = self.places.remove(lock) {
-                estate.clear_lock(place);
+                handover.clear_lock(place);
             }
         }
     }
@@ -580,9 +580,9 @@ impl Turn {
         let free = || (!locks.busy.borrow().contains_key(&party)).then_some(());
         locks.turn.until(free).await;
         let (ino, owner) = party;
-        let written = locks.estate.as_ref().filter(|_| !locks.is_in_doubt(party));
+        let written = locks.handover.as_ref().filter(|_| !locks.is_in_doubt(party));
         let place =
-            written.and_then(|estate| estate.put_lock(Lock { ino, owner, lock: None, pid: 0 }));
+            written.and_then(|handover| handover.put_lock(Lock { ino, owner, lock: None, pid: 0 }));
         locks.busy.borrow_mut().insert(party, place);
         Turn { shared: shared.clone(), party }
     }
@@ -592,8 +592,8 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let locks = &self.shared.locks;
         let place = locks.busy.borrow_mut().remove(&self.party).flatten();
-        if let (Some(place), Some(estate)) = (place, &locks.estate) {
-            estate.clear_lock(place);
+        if let (Some(place), Some(handover)) = (place, &locks.handover) {
+            handover.clear_lock(place);
         }
         locks.turn.changed();
     }

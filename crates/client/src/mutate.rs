@@ -154,8 +154,8 @@ impl Shared {
         let mut attachment = first;
         let mut backoff = Backoff::new();
         // What a node in this process has answered is there as long as this process is.
-        let _in_doubt =
-            (!self.link.is_local()).then(|| Doubt::new(self, ticket.tx, caller, mutation));
+        let _in_doubt = (!self.link.is_local())
+            .then(|| UnansweredGuard::new(self, ticket.tx, caller, mutation));
         loop {
             let again = doubt && Planted::FreshTransaction.is_on();
             let mutate = Mutate {
@@ -182,9 +182,11 @@ impl Shared {
                 Err(Failure::Rpc(RpcError::Refused(error))) => return Outcome::Known(Err(error)),
                 Err(failure) => {
                     drop(in_flight);
-                    doubt |= failure.is_doubtful()
+                    doubt |= failure.may_have_run()
                         || matches!(failure, Failure::Rpc(RpcError::Misordered));
-                    if let Err(error) = self.weather(failure, attachment, &mut backoff).await {
+                    if let Err(error) =
+                        self.backoff_or_fail(failure, attachment, &mut backoff).await
+                    {
                         return self.give_up(mutation, doubt, error);
                     }
                 }
@@ -226,8 +228,8 @@ impl Shared {
     /// Keeps what was in doubt until now, and is made.
     fn keep(&self, made: Preceding) {
         let Preceding { tx, index, replay } = made;
-        let Some(InDoubt { caller, mutation, kept_until }) =
-            self.in_doubt.borrow().get(&tx).cloned()
+        let Some(Unanswered { caller, mutation, kept_until }) =
+            self.unanswered.borrow().get(&tx).cloned()
         else {
             return;
         };
@@ -324,7 +326,7 @@ impl Shared {
         request: impl Fn(SessionId) -> Request,
     ) -> Result<(), FsError> {
         let (reply, identity) =
-            self.ask_and_tell(Some(self.options.request_timeout), request).await?;
+            self.ask_with_identity(Some(self.options.request_timeout), request).await?;
         let Reply::Forced { durable } = reply else { return Err(wrong_reply()) };
         // Another incarnation counts from the beginning.
         if self.identity.get().incarnation == identity.incarnation {
@@ -343,7 +345,7 @@ enum Outcome {
 
 /// A mutation that was sent and has no answer.
 #[derive(Clone)]
-pub(crate) struct InDoubt {
+pub(crate) struct Unanswered {
     pub(crate) caller: Caller,
     pub(crate) mutation: ClientMutation,
     /// Its bytes were repeated: see [`Operation::kept_until`].
@@ -351,23 +353,31 @@ pub(crate) struct InDoubt {
 }
 
 /// Has a mutation listed as in doubt, until it is dropped.
-struct Doubt {
+struct UnansweredGuard {
     shared: Rc<Shared>,
     tx: TxId,
 }
 
-impl Doubt {
-    fn new(shared: &Rc<Shared>, tx: TxId, caller: &Caller, mutation: &ClientMutation) -> Doubt {
-        let in_doubt =
-            InDoubt { caller: caller.clone(), mutation: mutation.clone(), kept_until: LogIndex(0) };
-        shared.in_doubt.borrow_mut().insert(tx, in_doubt);
-        Doubt { shared: shared.clone(), tx }
+impl UnansweredGuard {
+    fn new(
+        shared: &Rc<Shared>,
+        tx: TxId,
+        caller: &Caller,
+        mutation: &ClientMutation,
+    ) -> UnansweredGuard {
+        let unanswered = Unanswered {
+            caller: caller.clone(),
+            mutation: mutation.clone(),
+            kept_until: LogIndex(0),
+        };
+        shared.unanswered.borrow_mut().insert(tx, unanswered);
+        UnansweredGuard { shared: shared.clone(), tx }
     }
 }
 
-impl Drop for Doubt {
+impl Drop for UnansweredGuard {
     fn drop(&mut self) {
-        self.shared.in_doubt.borrow_mut().remove(&self.tx);
+        self.shared.unanswered.borrow_mut().remove(&self.tx);
     }
 }
 

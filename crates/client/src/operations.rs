@@ -410,7 +410,7 @@ impl Client {
         self.shared
             .within(pin!(self.shared.force(|session| Request::Fsync { session, ino })))
             .await?;
-        let error = if self.shared.holds.is_open(ino) {
+        let error = if self.shared.open_table.is_open(ino) {
             self.shared.errors.get(ino)
         } else {
             self.shared.errors.take(ino)

@@ -31,7 +31,7 @@ impl<T> Pool<T> {
 
     /// `None` once the pool is closed.
     pub(crate) async fn acquire(self: &Rc<Pool<T>>) -> Option<Lease<T>> {
-        let lent = {
+        let granted = {
             let mut state = self.state.borrow_mut();
             if state.closed {
                 return None;
@@ -45,11 +45,11 @@ impl<T> Pool<T> {
                 }
             }
         };
-        lent.await.ok()
+        granted.await.ok()
     }
 
     /// Lends what was not among the free at first. It is, once it is given back.
-    pub(crate) fn lend(self: &Rc<Pool<T>>, item: T) -> Lease<T> {
+    pub(crate) fn grant(self: &Rc<Pool<T>>, item: T) -> Lease<T> {
         Lease { item: Some(item), pool: self.clone() }
     }
 

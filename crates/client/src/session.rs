@@ -1,6 +1,6 @@
 //! The session's slots, through which every mutation goes.
 
-use crate::estate::Estate;
+use crate::handover::HandoverState;
 use crate::pool::{Lease, Pool};
 use ebb_model::{Planted, SESSION_SLOTS, SessionId, TxId};
 use std::cell::{Cell, RefCell};
@@ -18,7 +18,7 @@ pub(crate) struct Slots {
     /// Sequence last given out, by slot.
     sequences: RefCell<Vec<u64>>,
     /// Where these are written too.
-    estate: Option<Rc<Estate>>,
+    handover: Option<Rc<HandoverState>>,
 }
 
 /// The right to one mutation.
@@ -39,16 +39,16 @@ impl Slots {
         let lowest_first = (0..SESSION_SLOTS).rev().collect();
         let sequences = RefCell::new(vec![sequence; usize::from(SESSION_SLOTS)]);
         let for_bytes = Pool::new(vec![(); SLOTS_FOR_BYTES]);
-        Slots { session, free: Pool::new(lowest_first), for_bytes, sequences, estate: None }
+        Slots { session, free: Pool::new(lowest_first), for_bytes, sequences, handover: None }
     }
 
     /// The slots as they are in what was left, with those that requests without an answer have.
     pub(crate) fn left(
         session: SessionId,
-        estate: Rc<Estate>,
+        handover: Rc<HandoverState>,
     ) -> (Rc<Slots>, BTreeMap<u64, Rc<Requested>>) {
         let left: Vec<(u64, Option<u64>)> =
-            (0..SESSION_SLOTS).map(|slot| estate.slot(slot)).collect();
+            (0..SESSION_SLOTS).map(|slot| handover.slot(slot)).collect();
         let free =
             (0..SESSION_SLOTS).rev().filter(|slot| left[usize::from(*slot)].1.is_none()).collect();
         let sequences = RefCell::new(left.iter().map(|(sequence, _)| *sequence).collect());
@@ -61,18 +61,18 @@ impl Slots {
             free: Pool::new(free),
             for_bytes,
             sequences,
-            estate: Some(estate),
+            handover: Some(handover),
         });
         let mut asked = BTreeMap::new();
         for (slot, (sequence, request)) in (0..SESSION_SLOTS).zip(left) {
             let Some(request) = request else { continue };
-            let for_bytes = (may_bring > 0).then(|| slots.for_bytes.lend(()));
+            let for_bytes = (may_bring > 0).then(|| slots.for_bytes.grant(()));
             may_bring = may_bring.saturating_sub(1);
             let tx = TxId { session, slot, sequence };
             let ticket = Ticket {
                 tx,
                 slots: slots.clone(),
-                _slot: slots.free.lend(slot),
+                _slot: slots.free.grant(slot),
                 _for_bytes: for_bytes,
             };
             asked.insert(request, Rc::new(Requested::again(request, ticket)));
@@ -88,7 +88,7 @@ impl Slots {
     ) -> Option<Ticket> {
         let for_bytes = if brings_bytes { Some(self.for_bytes.acquire().await?) } else { None };
         let slot = match Planted::SlotReused.is_on() {
-            true => self.free.lend(0),
+            true => self.free.grant(0),
             false => self.free.acquire().await?,
         };
         let tx = self.next(slot.item()?, request);
@@ -109,8 +109,8 @@ impl Slots {
         let mut sequences = self.sequences.borrow_mut();
         let sequence = &mut sequences[usize::from(slot)];
         *sequence += 1;
-        if let Some(estate) = &self.estate {
-            estate.give_out(slot, *sequence, request);
+        if let Some(handover) = &self.handover {
+            handover.give_out(slot, *sequence, request);
         }
         TxId { session: self.session, slot, sequence: *sequence }
     }
@@ -186,8 +186,8 @@ impl Drop for Requested {
         let Some(ticket) = self.ticket.take() else { return };
         // One that may still come again is left to the next process, if this one could not take
         // over.
-        if let (Some(estate), false) = (&ticket.slots.estate, self.is_of_before()) {
-            estate.free(ticket.tx.slot);
+        if let (Some(handover), false) = (&ticket.slots.handover, self.is_of_before()) {
+            handover.free(ticket.tx.slot);
         }
     }
 }

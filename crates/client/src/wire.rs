@@ -3,10 +3,10 @@
 use crate::gate::Gate;
 use crate::link::{Link, LinkEvent};
 use crate::pool::Pool;
-use crate::{Borrower, ClientPorts, Loan};
+use crate::{ClientPorts, Grant, Grantee};
 use bytes::Bytes;
 use ebb_format::rpc::{self, Message, RequestId};
-use ebb_model::{Borrow, FsError, Ino, Reply, Request, RpcError};
+use ebb_model::{FsError, GrantRequest, Ino, Reply, Request, RpcError};
 use ebb_ports::{FrameReceiver, FrameSender, Net, PortFuture};
 use futures_channel::oneshot;
 use futures_util::future::{Either, select};
@@ -37,11 +37,11 @@ pub struct WireLink {
     next_id: Cell<u64>,
     turns: Rc<Pool<()>>,
     inbox: Rc<Inbox>,
-    lend: Option<Lend>,
+    grant: Option<GrantFn>,
 }
 
-type Lend =
-    Box<dyn Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>>>;
+type GrantFn =
+    Box<dyn Fn(Grantee, Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>>>;
 
 /// What outlives a connection.
 #[derive(Default)]
@@ -73,17 +73,21 @@ impl WireLink {
             next_id: Cell::new(1),
             turns,
             inbox: Rc::default(),
-            lend: None,
+            grant: None,
         }
     }
 
-    /// Where the node is on this machine it lends files by `lend`.
+    /// Where the node is on this machine it lends files by `grant`.
     pub fn borrowing(
         mut self,
-        lend: impl Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>>
+        grant: impl Fn(
+            Grantee,
+            Ino,
+            GrantRequest,
+        ) -> PortFuture<'static, Result<Option<Grant>, RpcError>>
         + 'static,
     ) -> WireLink {
-        self.lend = Some(Box::new(lend));
+        self.grant = Some(Box::new(grant));
         self
     }
 
@@ -178,14 +182,14 @@ impl Link for WireLink {
         false
     }
 
-    fn lend(
+    fn grant(
         &self,
-        borrower: Borrower,
+        grantee: Grantee,
         ino: Ino,
-        borrow: Borrow,
-    ) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
-        match &self.lend {
-            Some(lend) => lend(borrower, ino, borrow),
+        request: GrantRequest,
+    ) -> PortFuture<'_, Result<Option<Grant>, RpcError>> {
+        match &self.grant {
+            Some(grant) => grant(grantee, ino, request),
             None => Box::pin(std::future::ready(Ok(None))),
         }
     }

@@ -35,12 +35,12 @@ const SUCCESSION_POLL: Duration = Duration::from_millis(20);
 const LINK_PATIENCE: Duration = Duration::from_secs(20);
 
 pub async fn status(target: Target) -> Result<(), Failure> {
-    let node = Asked::of(&target.path)?;
+    let node = ResolvedTarget::of(&target.path)?;
     output::reply_on(node.mount.as_ref(), &node.ask(AdminRequest::Status).await?, target.output)
 }
 
 pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
-    let node = Asked::of(&args.target.path)?;
+    let node = ResolvedTarget::of(&args.target.path)?;
     let (mut items, mut after) = (Vec::new(), None);
     // One answer has room for some of them.
     let left_out = loop {
@@ -60,11 +60,11 @@ pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
 }
 
 pub async fn flush(target: Target) -> Result<(), Failure> {
-    let node = Asked::at(&target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Followed).await?;
     let path = node.path().await?;
     let reply =
         {
-            let flushing = node.ask_told(AdminRequest::Flush { path }, |error| match error {
+            let flushing = node.ask_explaining(AdminRequest::Flush { path }, |error| match error {
             FsError::TimedOut => Some(Failure::of(node.shown(), "the bucket has not taken \
                 everything in time; `ebb status` says why")),
             FsError::ReadOnly => Some(Failure::Failed(format!(
@@ -95,7 +95,7 @@ async fn watch(address: &str) -> Infallible {
 }
 
 pub async fn explain(target: Target) -> Result<(), Failure> {
-    let node = Asked::at(&target.path, Last::Named).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Named).await?;
     let reply = node.ask(AdminRequest::Explain { path: node.path().await? }).await?;
     output::reply_on(node.mount.as_ref(), &reply, target.output)
 }
@@ -119,7 +119,7 @@ pub enum Last {
 
 /// The node that a path or address on the command line means.
 #[derive(Clone)]
-pub struct Asked {
+pub struct ResolvedTarget {
     /// As people call it.
     given: PathBuf,
     pub address: String,
@@ -131,13 +131,13 @@ pub struct Asked {
     pub mount: Option<MountRecord>,
 }
 
-impl Asked {
-    pub fn of(target: &Path) -> Result<Asked, Failure> {
+impl ResolvedTarget {
+    pub fn of(target: &Path) -> Result<ResolvedTarget, Failure> {
         let run_dir = RunDir::of_user()
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let found = run_dir.find(target).map_err(|error| Failure::of(target.shown(), error))?;
         match found {
-            Some((record, below)) => Asked::on_mount(target, record, &below),
+            Some((record, below)) => ResolvedTarget::on_mount(target, record, &below),
             None => served(target)?.ok_or_else(|| {
                 let what = match Mount::has(target) {
                     Ok(true) => {
@@ -158,10 +158,10 @@ impl Asked {
     /// find nothing below a link, or do its work for the link itself. Only where a link is the
     /// mount is asked: a kernel that is asked for what is not there takes it for absent afterwards,
     /// also when it has come back from the trash.
-    pub async fn at(target: &Path, last: Last) -> Result<Asked, Failure> {
+    pub async fn at(target: &Path, last: Last) -> Result<ResolvedTarget, Failure> {
         let last =
             if target.as_os_str().as_bytes().ends_with(b"/") { Last::Followed } else { last };
-        let mut asked = Asked::of(target)?;
+        let mut asked = ResolvedTarget::of(target)?;
         while let Some((link, rest)) = asked.first_link(last).await? {
             let failed = |why: String| Failure::of(target.shown(), why);
             let real = real_path(&link)
@@ -172,7 +172,7 @@ impl Asked {
             }
             let path =
                 rest.iter().fold(real, |path, name| path.join(OsStr::from_bytes(name.as_bytes())));
-            asked = Asked { given: target.to_owned(), ..Asked::of(&path)? };
+            asked = ResolvedTarget { given: target.to_owned(), ..ResolvedTarget::of(&path)? };
         }
         Ok(asked)
     }
@@ -181,8 +181,9 @@ impl Asked {
     /// names behind it. What else is wrong with the way is for the node to say.
     async fn first_link(&self, last: Last) -> Result<Option<(PathBuf, Vec<Name>)>, Failure> {
         let Some(mount) = &self.mount else { return Ok(None) };
-        let line =
-            Line::to(&self.address).await.map_err(|error| Failure::of(self.shown(), error))?;
+        let line = NodeConnection::to(&self.address)
+            .await
+            .map_err(|error| Failure::of(self.shown(), error))?;
         let mut dir = Ino::ROOT;
         let root = self.root().await?;
         for name in &root {
@@ -210,7 +211,7 @@ impl Asked {
     }
 
     /// The mount of this machine, where there is just one.
-    pub fn only_mount() -> Result<Asked, Failure> {
+    pub fn only_mount() -> Result<ResolvedTarget, Failure> {
         let run_dir = RunDir::of_user()
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         let records = run_dir
@@ -223,7 +224,7 @@ impl Asked {
                 Err(Failure::Usage("nothing is mounted: say which node by HOST:PORT".into()))
             }
             (Some(record), true) => {
-                Asked::on_mount(&record.mountpoint.clone(), record, Path::new(""))
+                ResolvedTarget::on_mount(&record.mountpoint.clone(), record, Path::new(""))
             }
             (Some(last), false) => {
                 let all = alive.iter().chain([&last]).map(|record| record.mountpoint.shown());
@@ -245,7 +246,11 @@ impl Asked {
         self.given.to_string_lossy().into_owned()
     }
 
-    fn on_mount(target: &Path, record: MountRecord, below: &Path) -> Result<Asked, Failure> {
+    fn on_mount(
+        target: &Path,
+        record: MountRecord,
+        below: &Path,
+    ) -> Result<ResolvedTarget, Failure> {
         let record = succeeded(record);
         let mountpoint = record.mountpoint.shown();
         if !record.daemon.is_alive() {
@@ -258,7 +263,7 @@ impl Asked {
         }
         let below = names(below)
             .ok_or_else(|| Failure::Usage(format!("{} cannot be a path", target.shown())))?;
-        Ok(Asked {
+        Ok(ResolvedTarget {
             given: target.to_owned(),
             address: record.control.clone(),
             volume: None,
@@ -295,8 +300,9 @@ impl Asked {
         }
     }
 
-    pub fn is_on_mount_of(&self, other: &Asked) -> bool {
-        let mountpoint = |asked: &Asked| asked.mount.as_ref().map(|mount| mount.mountpoint.clone());
+    pub fn is_on_mount_of(&self, other: &ResolvedTarget) -> bool {
+        let mountpoint =
+            |asked: &ResolvedTarget| asked.mount.as_ref().map(|mount| mount.mountpoint.clone());
         self.is_on_node_of(other) && mountpoint(self) == mountpoint(other)
     }
 
@@ -311,7 +317,7 @@ impl Asked {
         }
     }
 
-    pub fn is_on_node_of(&self, other: &Asked) -> bool {
+    pub fn is_on_node_of(&self, other: &ResolvedTarget) -> bool {
         self.address == other.address && self.volume == other.volume
     }
 
@@ -321,11 +327,11 @@ impl Asked {
     }
 
     pub async fn ask(&self, request: AdminRequest) -> Result<AdminReply, Failure> {
-        self.ask_told(request, |_| None).await
+        self.ask_explaining(request, |_| None).await
     }
 
     /// `tell`: what a refusal means of this request, where that is more than of any.
-    pub async fn ask_told(
+    pub async fn ask_explaining(
         &self,
         request: AdminRequest,
         tell: impl Fn(&FsError) -> Option<Failure>,
@@ -376,12 +382,12 @@ fn succeeded(mut record: MountRecord) -> MountRecord {
 
 /// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` of whatever volume, unless a file has
 /// that name.
-fn served(target: &Path) -> Result<Option<Asked>, Failure> {
+fn served(target: &Path) -> Result<Option<ResolvedTarget>, Failure> {
     let Some(text) = target.to_str() else { return Ok(None) };
     let given = target.to_owned();
     match Source::parse(text) {
         Ok(Source::Served { address, volume, subdirectory }) => {
-            return Ok(Some(Asked {
+            return Ok(Some(ResolvedTarget {
                 given,
                 address,
                 volume: Some(volume),
@@ -401,7 +407,7 @@ fn served(target: &Path) -> Result<Option<Asked>, Failure> {
         .filter(|(host, _)| !host.is_empty())
         .and_then(|(_, port)| port.parse::<u16>().ok());
     let is_address = port.is_some() && std::fs::symlink_metadata(target).is_err();
-    Ok(is_address.then(|| Asked {
+    Ok(is_address.then(|| ResolvedTarget {
         given,
         address: text.to_owned(),
         volume: None,
@@ -427,7 +433,7 @@ impl std::fmt::Display for AskError {
 
 /// One question over a connection of its own.
 async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskError> {
-    let line = Line::to(address).await?;
+    let line = NodeConnection::to(address).await?;
     // Other work takes as long as it takes.
     let patience = if request == AdminRequest::Status { STATUS_PATIENCE } else { Duration::MAX };
     let Ok(answer) = tokio::time::timeout(patience, line.call(Request::Admin(request))).await
@@ -445,18 +451,18 @@ async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskErro
 
 /// A connection to a node, for questions only. Whoever asks does not become a client: clients of
 /// a node would stop caching for the sake of another.
-pub struct Line {
+pub struct NodeConnection {
     link: WireLink,
 }
 
-impl Line {
-    pub async fn to(address: &str) -> Result<Line, AskError> {
+impl NodeConnection {
+    pub async fn to(address: &str) -> Result<NodeConnection, AskError> {
         let ports = ClientPorts {
             clock: Rc::new(OsClock),
             entropy: Rc::new(OsEntropy),
             spawn: Rc::new(OsSpawn),
         };
-        let line = Line { link: WireLink::new(Rc::new(OsNet), ports, address.into()) };
+        let line = NodeConnection { link: WireLink::new(Rc::new(OsNet), ports, address.into()) };
         match line.link.connect().await {
             Ok(()) => Ok(line),
             Err(error) => Err(line.explain(error)),

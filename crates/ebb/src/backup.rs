@@ -1,7 +1,7 @@
 //! `ebb backup` and `ebb restore`: a volume's metadata in other storage, and a data directory made
 //! of it (decision 14).
 
-use crate::ask::{Asked, node_status};
+use crate::ask::{ResolvedTarget, node_status};
 use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
 use crate::fsck::ask;
@@ -23,7 +23,7 @@ use std::path::Path;
 
 /// `ebb backup`
 pub async fn back_up(args: Backup) -> Result<(), Failure> {
-    let node = Asked::of(&args.mount)?;
+    let node = ResolvedTarget::of(&args.mount)?;
     let record = node.mount.as_ref().filter(|record| record.embedded);
     let record = record.ok_or_else(|| {
         Failure::Usage(format!("{} has its node elsewhere: back it up there", args.mount.shown()))

@@ -1,10 +1,10 @@
 //! `ebb evict`: drops clean cached bytes, in pieces, so that others have their turn in between.
 
-use crate::ask::{Asked, Last};
+use crate::ask::{Last, ResolvedTarget};
 use crate::failure::Failure;
 use crate::output;
-use crate::pace::Pace;
 use crate::progress::Progress;
+use crate::rate_limit::RateLimit;
 use crate::signals::Signals;
 use ebb_cli::args::Evict;
 use ebb_cli::units::Bytes;
@@ -15,12 +15,12 @@ use std::cell::Cell;
 const PIECE_BYTES: u64 = 64 << 20;
 
 pub async fn run(args: Evict) -> Result<(), Failure> {
-    let pace = Pace::new(args.rate)?;
-    let node = Asked::at(&args.target.path, Last::Followed).await?;
+    let rate_limit = RateLimit::new(args.rate)?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Followed).await?;
     let mut signals = Signals::listen()?;
     let freed = Cell::new(0);
     let outcome = tokio::select! {
-        outcome = evict(&node, &pace, &freed) => outcome,
+        outcome = evict(&node, &rate_limit, &freed) => outcome,
         () = signals.next() => Err(Failure::Failed("interrupted; the same command goes on where it \
             was".into())),
     };
@@ -31,13 +31,17 @@ pub async fn run(args: Evict) -> Result<(), Failure> {
     outcome
 }
 
-async fn evict(node: &Asked, pace: &Pace, freed: &Cell<u64>) -> Result<(), Failure> {
+async fn evict(
+    node: &ResolvedTarget,
+    rate_limit: &RateLimit,
+    freed: &Cell<u64>,
+) -> Result<(), Failure> {
     let mut progress = Progress::new("evict");
     let cached = crate::ask::node_status(&node.address).await?.cached_bytes;
     let path = node.path().await?;
     let mut from = (Ino(0), 0);
     loop {
-        let limit_bytes = pace.piece_bytes(PIECE_BYTES);
+        let limit_bytes = rate_limit.piece_bytes(PIECE_BYTES);
         let reply = node.ask(AdminRequest::Evict { path: path.clone(), from, limit_bytes }).await?;
         let AdminReply::Evicted { bytes: dropped, next } = reply else {
             return Err(Failure::Failed("a reply of the wrong kind".into()));
@@ -46,6 +50,6 @@ async fn evict(node: &Asked, pace: &Pace, freed: &Cell<u64>) -> Result<(), Failu
         let Some(next) = next else { return Ok(()) };
         from = next;
         progress.show(freed.get(), cached, || format!("{} dropped", Bytes(freed.get())));
-        pace.wait(dropped).await;
+        rate_limit.wait(dropped).await;
     }
 }

@@ -1,6 +1,6 @@
 //! `ebb fsck`: of a node, or of a data directory that none has open. Exit statuses are fsck(8)'s.
 
-use crate::ask::{Asked, Last};
+use crate::ask::{Last, ResolvedTarget};
 use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
 use crate::output::{self, Shown};
@@ -67,7 +67,7 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
             path.display()
         )));
     }
-    let node = Asked::of(path)?;
+    let node = ResolvedTarget::of(path)?;
     let report = of_node(&node, args.bucket).await?;
     if !args.repair || report.problems.iter().all(|problem| problem.remedy.is_none()) {
         return tell(report, args.target.output);
@@ -123,7 +123,7 @@ pub fn ask(question: &str) -> Result<bool, Failure> {
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-async fn of_node(node: &Asked, bucket: bool) -> Result<FsckReport, Failure> {
+async fn of_node(node: &ResolvedTarget, bucket: bool) -> Result<FsckReport, Failure> {
     let mut report = match node.ask(AdminRequest::Fsck).await? {
         AdminReply::Fsck(report) => report,
         _ => return Err(wrong_reply()),
@@ -140,7 +140,7 @@ async fn of_node(node: &Asked, bucket: bool) -> Result<FsckReport, Failure> {
 
 /// `ebb rollback`: a file becomes what its object is (O-74).
 pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
-    let node = Asked::at(&args.target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Followed).await?;
     let question = format!(
         "Lose what was written to {} since it was last sent to the bucket?",
         args.target.path.shown()
@@ -154,7 +154,7 @@ pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
     )
 }
 
-async fn compare(node: &Asked, report: &mut FsckReport) -> Result<(), Failure> {
+async fn compare(node: &ResolvedTarget, report: &mut FsckReport) -> Result<(), Failure> {
     let mut progress = Progress::counting("fsck");
     let mut next = Some(FsckPoint::START);
     while let Some(from) = next {

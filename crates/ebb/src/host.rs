@@ -3,8 +3,8 @@
 use crate::daemon::Report;
 use crate::encryption::{self, DataDir};
 use crate::failure::Failure;
-use crate::lending;
 use crate::output::Shown;
+use crate::passthrough;
 use crate::predecessor;
 use crate::settings;
 use crate::signals::Signals;
@@ -87,10 +87,10 @@ pub async fn open(
                     .and_then(|listener| listener.address().rsplit_once(':')?.1.parse().ok());
                 if let Some(listener) = listener {
                     // Before anybody can attach. What is encrypted nobody reads by itself.
-                    let lends = !data_dir.is_encrypted();
-                    if lends
-                        && let Err(error) =
-                            RunDir::of_user().and_then(|run_dir| lending::offer(&node, &run_dir))
+                    let passthrough = !data_dir.is_encrypted();
+                    if passthrough
+                        && let Err(error) = RunDir::of_user()
+                            .and_then(|run_dir| passthrough::offer(&node, &run_dir))
                     {
                         tracing::warn!(%error, "mounts of other processes here read through the \
                             node");

@@ -34,7 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What this process can tell of.
 #[derive(Clone)]
-pub struct Told {
+pub struct Metrics {
     pub mount: Option<Rc<Counters>>,
     pub node: Option<Rc<Node>>,
 }
@@ -60,7 +60,7 @@ enum Answer {
     Nothing,
 }
 
-impl Told {
+impl Metrics {
     async fn page(&self, path: &str, from: From) -> Answer {
         match (path, from, &self.mount) {
             ("/metrics", ..) => {
@@ -139,11 +139,11 @@ impl Listener {
     }
 
     /// Answers for as long as the process lives.
-    pub fn answer(self, told: Told) {
+    pub fn answer(self, told: Metrics) {
         tokio::task::spawn_local(self.accept(told));
     }
 
-    async fn accept(self, told: Told) {
+    async fn accept(self, told: Metrics) {
         let open = Rc::new(Cell::new(0));
         let mut failing = false;
         loop {
@@ -171,7 +171,7 @@ impl Listener {
 
 fn start(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
-    told: &Told,
+    told: &Metrics,
     open: &Rc<Cell<usize>>,
     from: From,
 ) {
@@ -190,7 +190,7 @@ fn start(
 
 async fn exchange(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    told: &Told,
+    told: &Metrics,
     from: From,
 ) -> io::Result<()> {
     let mut head = Vec::new();

@@ -4,17 +4,17 @@ use crate::daemon::{self, Report};
 use crate::encryption::DataDir;
 use crate::failure::Failure;
 use crate::host::{self, Elsewhere, Host};
-use crate::http::{Listener, Told};
+use crate::http::{Listener, Metrics};
 use crate::output::Shown;
 use crate::settings;
 use crate::signals::Signals;
 use crate::source::Source;
 use crate::supervisor::{self, Mode};
-use crate::ward::Ward;
-use crate::{block_on, lending, log};
+use crate::supervisor_link::SupervisorLink;
+use crate::{block_on, log, passthrough};
 use ebb_cli::args;
 use ebb_cli::places::{self, Left, MountRecord, Process, RunDir};
-use ebb_client::{AttachError, Client, ClientPorts, Link, Loan, LocalLink, WireLink};
+use ebb_client::{AttachError, Client, ClientPorts, Grant, Link, LocalLink, WireLink};
 use ebb_fuse::{Consistency, Ids, Mount, MountError, MountOptions, Session, Volume};
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
@@ -48,16 +48,16 @@ struct Plan {
     bucket: args::Bucket,
     run_dir: RunDir,
     /// Where this process is one that another one watches.
-    ward: Option<Ward>,
+    supervisor_link: Option<SupervisorLink>,
 }
 
 /// `tells`: somebody wants to know how far it is.
 pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
-    let ward = Ward::inherited()?;
-    let is_ward = ward.is_some();
+    let supervisor_link = SupervisorLink::inherited()?;
+    let is_ward = supervisor_link.is_some();
     // A configuration file may say something else by the time that a daemon takes over.
     let foreground = if is_ward { supervisor::is_in_foreground()? } else { args.foreground };
-    let plan = Plan::new(args, ward)?;
+    let plan = Plan::new(args, supervisor_link)?;
     if plan.heir().is_none() {
         Mount::expect_allowed().map_err(|error| Failure::Failed(error.to_string()))?;
     }
@@ -96,7 +96,7 @@ pub fn check(args: args::Mount) -> Result<(), Failure> {
 }
 
 impl Plan {
-    fn new(args: args::Mount, ward: Option<Ward>) -> Result<Plan, Failure> {
+    fn new(args: args::Mount, supervisor_link: Option<SupervisorLink>) -> Result<Plan, Failure> {
         let source = Source::parse(&args.source)?;
         settings::check(&args.node)?;
         if matches!(source, Source::Served { .. }) && !args.bucket.members.is_empty() {
@@ -132,7 +132,11 @@ impl Plan {
         options.read_only |= args.node.take_over == args::TakeOver::Never;
         let mountpoint = match std::env::var_os(supervisor::MOUNTPOINT) {
             // Its mount is there, and waits for this process.
-            Some(mountpoint) if ward.as_ref().is_some_and(Ward::is_heir) => mountpoint.into(),
+            Some(mountpoint)
+                if supervisor_link.as_ref().is_some_and(SupervisorLink::is_resumed) =>
+            {
+                mountpoint.into()
+            }
             _ => Mount::prepare(&args.mountpoint).map_err(|error| match error {
                 MountError::Missing(_) | MountError::NotDirectory(_) => {
                     Failure::Usage(error.to_string())
@@ -154,7 +158,7 @@ impl Plan {
         let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&key));
         let data_dir =
             std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.shown(), error))?;
-        if ward.as_ref().is_none_or(|ward| !ward.is_heir()) {
+        if supervisor_link.as_ref().is_none_or(|supervisor_link| !supervisor_link.is_resumed()) {
             let real = places::real(&data_dir);
             if real.starts_with(&mountpoint) {
                 let (data, at) = (data_dir.shown(), mountpoint.shown());
@@ -199,7 +203,7 @@ impl Plan {
             node,
             bucket,
             run_dir,
-            ward,
+            supervisor_link,
         })
     }
 
@@ -208,8 +212,8 @@ impl Plan {
         report
             .watch(signals.ask())
             .map_err(|error| Failure::of("who has asked for the mount", error))?;
-        if let Some(ward) = &self.ward {
-            ward.hears();
+        if let Some(supervisor_link) = &self.supervisor_link {
+            supervisor_link.hears();
         }
         self.run_dir
             .sweep()
@@ -232,13 +236,15 @@ impl Plan {
         let settings =
             settings::node(&self.node, &self.volume(), &self.data_dir, self.options.read_only);
         let mut options = ebb_node::Options { embedded: self.listen.is_none(), ..settings };
-        options.heir_of = self.heir().and_then(|ward| ward.estate().session());
-        if self.heir().is_some_and(Ward::has_joined) {
+        options.resumes =
+            self.heir().and_then(|supervisor_link| supervisor_link.handover().session());
+        if self.heir().is_some_and(SupervisorLink::has_joined) {
             options.take_over = TakeOver::Leave;
         }
         let read_only = options.read_only;
         let listen = self.listen.as_ref().map(|address| {
-            self.heir().map_or_else(|| address.clone(), |ward| ward.address(address))
+            self.heir()
+                .map_or_else(|| address.clone(), |supervisor_link| supervisor_link.address(address))
         });
         let listen = listen.as_deref();
         let data_dir = DataDir { path: &self.data_dir, encryption: &self.node.encryption };
@@ -247,14 +253,16 @@ impl Plan {
                 .await?
             {
                 Host::Here(node, port) => {
-                    if let (Some(ward), Some(port)) = (&self.ward, port) {
-                        ward.listens(port);
+                    if let (Some(supervisor_link), Some(port)) = (&self.supervisor_link, port) {
+                        supervisor_link.listens(port);
                     }
                     break node;
                 }
                 Host::Elsewhere(there) => {
-                    if let Some(ward) = self.heir().filter(|ward| !ward.has_joined()) {
-                        ward.gives_up();
+                    if let Some(supervisor_link) =
+                        self.heir().filter(|supervisor_link| !supervisor_link.has_joined())
+                    {
+                        supervisor_link.gives_up();
                         return Err(Failure::Failed(format!(
                             "{url} is served by another node now, at {}",
                             there.address
@@ -271,8 +279,8 @@ impl Plan {
                     }
                     let why = match self.join(&there, report, signals).await? {
                         Ok((client, address)) => {
-                            if let Some(ward) = &self.ward {
-                                ward.joins();
+                            if let Some(supervisor_link) = &self.supervisor_link {
+                                supervisor_link.joins();
                             }
                             return self.over_client(client, &address, &[], report, signals).await;
                         }
@@ -348,11 +356,11 @@ impl Plan {
             },
         );
         let lender = node.clone();
-        let link = link.lending(move |ino, borrow| {
+        let link = link.granting(move |ino, request| {
             let lender = lender.clone();
             Box::pin(async move {
-                let file = lender.lend(ino, borrow).await?;
-                Ok(file.map(|file| Loan::new(file, move || lender.take_back(ino))))
+                let file = lender.grant(ino, request).await?;
+                Ok(file.map(|file| Grant::new(file, move || lender.take_back(ino))))
             })
         });
         // After a restart it comes back under the same name, which ends its session of before.
@@ -386,10 +394,13 @@ impl Plan {
         ports: ClientPorts,
         options: ebb_client::Options,
     ) -> Result<Client, AttachError> {
-        let Some(ward) = &self.ward else { return Client::attach(link, ports, options).await };
-        let attached = Client::attach_as_heir(link, ports, options, ward.estate().clone()).await;
+        let Some(supervisor_link) = &self.supervisor_link else {
+            return Client::attach(link, ports, options).await;
+        };
+        let attached =
+            Client::attach_resumed(link, ports, options, supervisor_link.handover().clone()).await;
         if let Err(AttachError::Lost(_)) = attached {
-            ward.gives_up();
+            supervisor_link.gives_up();
         }
         attached
     }
@@ -420,7 +431,7 @@ impl Plan {
         let ports = ebb_os::ports(&self.data_dir)
             .map_err(|error| Failure::of("the data directory cannot be used", error))?;
         let link = WireLink::new(ports.net.clone(), ClientPorts::from(&ports), address.into());
-        let link = link.borrowing(lending::borrower(self.run_dir.clone()));
+        let link = link.borrowing(passthrough::grantee(self.run_dir.clone()));
         report.note(&format!("attaching to {address}"));
         let name = format!(
             "{} process {} at {}",
@@ -448,7 +459,7 @@ impl Plan {
         signals: &mut Signals,
     ) -> Result<(), Failure> {
         let root = match self.heir() {
-            Some(ward) => Ok(ward.root()),
+            Some(supervisor_link) => Ok(supervisor_link.root()),
             None => directory(&client, subdirectory).await,
         };
         let outcome = match root {
@@ -480,12 +491,12 @@ impl Plan {
 
     /// This daemon was to take over, and could not: the next one is to find what this one found.
     fn leaves_all(&self) -> bool {
-        self.ward.as_ref().is_some_and(Ward::takes_over)
+        self.supervisor_link.as_ref().is_some_and(SupervisorLink::takes_over)
     }
 
     /// If a daemon before this one has left something.
-    fn heir(&self) -> Option<&Ward> {
-        self.ward.as_ref().filter(|ward| ward.is_heir())
+    fn heir(&self) -> Option<&SupervisorLink> {
+        self.supervisor_link.as_ref().filter(|supervisor_link| supervisor_link.is_resumed())
     }
 
     fn record(&self, control: String, embedded: bool, read_only: bool) -> MountRecord {
@@ -500,8 +511,8 @@ impl Plan {
             mountpoint: self.mountpoint.clone(),
             source: self.text.clone(),
             daemon: Process::this(),
-            supervisor: self.ward.as_ref().and_then(Ward::supervisor),
-            succeedable: false,
+            supervisor: self.supervisor_link.as_ref().and_then(SupervisorLink::supervisor),
+            allow_handover: false,
             control,
             counters: Some(self.run_dir.counters_socket()),
             subdirectory,
@@ -529,9 +540,9 @@ impl Plan {
         // Whom nobody can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
         let read_only = client.is_read_only();
-        let lends = node.is_some()
+        let passthrough = node.is_some()
             || self.run_dir.lender(client.run()).is_ok_and(|lender| lender.is_some());
-        let passthrough = self.passthrough && lends;
+        let passthrough = self.passthrough && passthrough;
         let mut consistency = match self.consistency {
             args::Consistency::Strong => Consistency::Strong,
             args::Consistency::CloseToOpen => Consistency::CloseToOpen,
@@ -548,24 +559,27 @@ impl Plan {
             None => None,
         };
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.shown(), error);
-        let mut session =
-            match self.ward.as_ref().and_then(|ward| ward.left(self.mountpoint.clone())) {
-                Some((left, as_agreed)) => {
-                    consistency = as_agreed;
-                    Session::take_over(left).await.map_err(failed)?
-                }
-                None => {
-                    let mount = Mount::new(&self.mountpoint, &options)
-                        .map_err(|error| Failure::Failed(error.to_string()))?;
-                    Session::start(mount).await.map_err(failed)?
-                }
-            };
+        let mut session = match self
+            .supervisor_link
+            .as_ref()
+            .and_then(|supervisor_link| supervisor_link.left(self.mountpoint.clone()))
+        {
+            Some((left, as_agreed)) => {
+                consistency = as_agreed;
+                Session::take_over(left).await.map_err(failed)?
+            }
+            None => {
+                let mount = Mount::new(&self.mountpoint, &options)
+                    .map_err(|error| Failure::Failed(error.to_string()))?;
+                Session::start(mount).await.map_err(failed)?
+            }
+        };
         session.hold_at_most(settings::request_buffer_bytes(&self.node));
         if let Some(node) = node.clone() {
             session.when_idle(move || node.apply_deferred());
         }
-        let connection = match &self.ward {
-            Some(ward) => ward.prepare(&mut session, root, consistency)?,
+        let connection = match &self.supervisor_link {
+            Some(supervisor_link) => supervisor_link.prepare(&mut session, root, consistency)?,
             None => None,
         };
         let device = Mount::device_at(&self.mountpoint)
@@ -573,12 +587,12 @@ impl Plan {
         let record = MountRecord {
             root: (root != Ino::ROOT).then_some(root),
             device,
-            succeedable: connection.is_some(),
+            allow_handover: connection.is_some(),
             ..record
         };
         let counters = session.counters();
         counters.tell_slower_than(settings::slow_operation(&self.node));
-        let told = Told { mount: Some(counters), node: node.clone() };
+        let told = Metrics { mount: Some(counters), node: node.clone() };
         let socket = Listener::at_path(self.run_dir.counters_socket())
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
         [Some(socket), metrics]
@@ -622,12 +636,14 @@ impl Plan {
     /// Once its disk has failed a node answers with errors only it knows of: nobody takes over from
     /// it.
     async fn forsake(&self, node: Option<&Node>, record: &MountRecord) -> Infallible {
-        if let (Some(node), Some(ward), true) = (node, &self.ward, record.succeedable) {
+        if let (Some(node), Some(supervisor_link), true) =
+            (node, &self.supervisor_link, record.allow_handover)
+        {
             let error = node.failure().await;
             tracing::error!(%error, "the disk has failed: with the daemon the mount dies");
-            ward.gives_up();
+            supervisor_link.gives_up();
             if let Err(error) =
-                self.run_dir.update(&MountRecord { succeedable: false, ..record.clone() })
+                self.run_dir.update(&MountRecord { allow_handover: false, ..record.clone() })
             {
                 tracing::warn!(%error, "the record of the mount");
             }
@@ -653,11 +669,11 @@ impl Plan {
             .write(record)
             .map_err(|error| Failure::of("the mount cannot be recorded", error))?;
         tracing::info!(source = self.text, at = %self.mountpoint.shown(), "mounted");
-        if let Some(ward) = &self.ward {
+        if let Some(supervisor_link) = &self.supervisor_link {
             if let Some(connection) = connection {
-                ward.serves(connection);
+                supervisor_link.serves(connection);
             }
-            ward.ready();
+            supervisor_link.ready();
         }
         if report.ready() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! `ebb profile`: what a workload does to a mount, by file and operation.
 
-use crate::ask::Asked;
+use crate::ask::ResolvedTarget;
 use crate::failure::Failure;
 use crate::output::Shown;
 use crate::signals::Signals;
@@ -14,7 +14,7 @@ use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 pub async fn run(args: args::Profile) -> Result<(), Failure> {
-    let asked = Asked::of(&args.path)?;
+    let asked = ResolvedTarget::of(&args.path)?;
     let socket = asked.mount.as_ref().and_then(|record| record.counters.clone());
     let socket = socket.ok_or_else(|| {
         Failure::Usage(format!("{} is on no mount: a profile is of one", args.path.shown()))
@@ -63,7 +63,7 @@ async fn command(words: Vec<OsString>) -> Result<(), Failure> {
 }
 
 /// Paths of inodes, as far as the node can be asked and knows them.
-async fn paths(asked: &Asked, profile: &Profile) -> Paths {
+async fn paths(asked: &ResolvedTarget, profile: &Profile) -> Paths {
     let mut paths = Paths::new();
     if let Err(failure) = look_up(asked, profile, &mut paths).await {
         output::say(format!("ebb: paths are not known: {}", failure.text().unwrap_or_default()));
@@ -71,7 +71,11 @@ async fn paths(asked: &Asked, profile: &Profile) -> Paths {
     paths
 }
 
-async fn look_up(asked: &Asked, profile: &Profile, paths: &mut Paths) -> Result<(), Failure> {
+async fn look_up(
+    asked: &ResolvedTarget,
+    profile: &Profile,
+    paths: &mut Paths,
+) -> Result<(), Failure> {
     // What the mount shows is the root to the kernel.
     let root = asked.root().await?;
     let root: Vec<&[u8]> = root.iter().map(Name::as_bytes).collect();

@@ -1,6 +1,6 @@
 //! `ebb quota`.
 
-use crate::ask::{Asked, Last, POLL};
+use crate::ask::{Last, POLL, ResolvedTarget};
 use crate::failure::Failure;
 use crate::output;
 use ebb_cli::args::{Quota, SetQuota, Target};
@@ -18,14 +18,14 @@ pub async fn run(command: Quota) -> Result<(), Failure> {
         Quota::Get(target) => (target, |path| AdminRequest::Quotas { path }),
         Quota::List(target) => (target, |path| AdminRequest::ListQuotas { path }),
     };
-    let node = Asked::at(&target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Followed).await?;
     output::reply(&node.ask(request(node.path().await?)).await?, target.output)
 }
 
 async fn remove(target: Target) -> Result<(), Failure> {
-    let node = Asked::at(&target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Followed).await?;
     let request = AdminRequest::SetQuota { path: node.path().await?, limits: None };
-    let reply = node.ask_told(request, |error| match error {
+    let reply = node.ask_explaining(request, |error| match error {
         FsError::NoAttribute => Some(Failure::of(node.shown(), "it has no quota")),
         _ => None,
     });
@@ -43,7 +43,7 @@ async fn remove(target: Target) -> Result<(), Failure> {
 /// Waits until all that is below has been counted. Whoever does not want to wait interrupts it:
 /// the quota stays, and the node goes on counting.
 async fn set(args: SetQuota) -> Result<(), Failure> {
-    let node = Asked::at(&args.target.path, Last::Followed).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Followed).await?;
     let path = node.path().await?;
     let limits = QuotaLimits { bytes: args.bytes.map(|Bytes(bytes)| bytes), inodes: args.inodes };
     let mut reply =

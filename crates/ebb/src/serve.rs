@@ -4,7 +4,7 @@ use crate::daemon::Report;
 use crate::encryption::DataDir;
 use crate::failure::Failure;
 use crate::host::Host;
-use crate::http::{Listener, Told};
+use crate::http::{Listener, Metrics};
 use crate::output::Shown;
 use crate::signals::Signals;
 use crate::{host, log, output, service, settings};
@@ -54,7 +54,7 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         }
     };
     if let Some(metrics) = metrics {
-        metrics.answer(Told { mount: None, node: Some(node.clone()) });
+        metrics.answer(Metrics { mount: None, node: Some(node.clone()) });
     }
     output::print(&format!("serving {} over {}\n", node.address(), args.backing))?;
     service::ready();

@@ -1,6 +1,6 @@
 //! `ebb stats`: what a mount and its node count, from one moment to the next.
 
-use crate::ask::Asked;
+use crate::ask::ResolvedTarget;
 use crate::failure::Failure;
 use crate::output::Shown;
 use crate::{http, output};
@@ -20,8 +20,8 @@ pub async fn run(args: args::Stats) -> Result<(), Failure> {
         ));
     }
     let asked = match &args.path {
-        Some(path) => Asked::of(path)?,
-        None => Asked::only_mount()?,
+        Some(path) => ResolvedTarget::of(path)?,
+        None => ResolvedTarget::only_mount()?,
     };
     let show = |sample: &Sample| sample.show(&asked, args.json);
     let mut before = Sample::take(&asked).await?;
@@ -51,7 +51,7 @@ struct Sample {
 }
 
 impl Sample {
-    async fn take(asked: &Asked) -> Result<Sample, Failure> {
+    async fn take(asked: &ResolvedTarget) -> Result<Sample, Failure> {
         let mount = match asked
             .mount
             .as_ref()
@@ -89,7 +89,7 @@ impl Sample {
     }
 
     /// False once nobody reads any more.
-    fn show(&self, asked: &Asked, as_json: bool) -> Result<bool, Failure> {
+    fn show(&self, asked: &ResolvedTarget, as_json: bool) -> Result<bool, Failure> {
         let (mount, node) = (self.mount.as_ref(), self.node.as_ref().ok());
         let missing = self.node.as_ref().err().and_then(Failure::text);
         if as_json {

@@ -18,10 +18,10 @@
 use crate::failure::Failure;
 use crate::log;
 use crate::service;
-use crate::ward::{self, Word};
+use crate::supervisor_link::{self, DaemonEvent};
 use ebb_cli::places::Process;
-use ebb_client::Estate;
-use ebb_os::{OsClock, SharedWords};
+use ebb_client::HandoverState;
+use ebb_os::{OsClock, OsSharedMemory};
 use ebb_ports::Clock;
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -55,10 +55,10 @@ const ESTATE: &[u8] = b"/memfd:ebb";
 const OPEN_FILES: usize = 1 << 20;
 
 /// A daemon that has lived this long has not died of what the one before died of.
-const LONG_LIFE: Duration = Duration::from_secs(10);
+const LONG_RUN: Duration = Duration::from_secs(10);
 
 /// Daemons in a row that were killed within that, before the mount is given up.
-const SHORT_LIVES: u32 = 16;
+const SHORT_RUNS: u32 = 16;
 
 /// How long daemons may fail to take over, as they do where the bucket is away.
 const WITHOUT_SERVICE: Duration = Duration::from_secs(600);
@@ -121,13 +121,13 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
     let directory = env::current_dir().unwrap_or_else(|_| "/".into());
     env::set_current_dir("/").map_err(failed)?;
     let signals = Signals::block().map_err(failed)?;
-    let estate = SharedWords::make(Estate::words_for(OPEN_FILES)).map_err(failed)?;
-    let words = SharedWords::of(estate.as_fd()).map_err(failed)?;
+    let handover = OsSharedMemory::make(HandoverState::words_for(OPEN_FILES)).map_err(failed)?;
+    let words = OsSharedMemory::of(handover.as_fd()).map_err(failed)?;
     let mut supervisor = Supervisor {
         mode,
         directory,
         signals,
-        estate,
+        handover,
         words,
         fenced: None,
         dropping: Vec::new(),
@@ -138,44 +138,44 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
         binary: Binary::OfNow,
     };
     let mut report = report;
-    let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
+    let mut runs = DaemonRuns { killed: 0, failed: 0, served: Instant::now() };
     loop {
         let began = Instant::now();
-        let life = supervisor.live(report.take()).map_err(failed)?;
-        if supervisor.is_over(&life) {
-            if life.status.signal().is_some() && supervisor.told_to_end.is_none() {
-                tracing::error!(status = %life.status, "the daemon has died, and nobody takes \
+        let run = supervisor.live(report.take()).map_err(failed)?;
+        if supervisor.is_over(&run) {
+            if run.status.signal().is_some() && supervisor.told_to_end.is_none() {
+                tracing::error!(status = %run.status, "the daemon has died, and nobody takes \
                     over");
             }
-            return Ok(life.status);
+            return Ok(run.status);
         }
         let is_new = supervisor.binary == Binary::OfNow && replacement().is_some();
-        match lives.after(&life, began.elapsed(), is_new) {
+        match runs.after(&run, began.elapsed(), is_new) {
             Next::Upgraded => {
                 tracing::info!("the daemon makes way for another");
                 supervisor.binary = Binary::OfNow;
             }
             Next::OfBefore => {
-                tracing::error!(status = %life.status, "what the binary is now cannot take over: \
+                tracing::error!(status = %run.status, "what the binary is now cannot take over: \
                     it is left to the one of before");
                 supervisor.binary = Binary::OfBefore;
             }
             Next::Another(pause) => {
-                tracing::error!(status = %life.status, "the daemon has died: another one takes \
+                tracing::error!(status = %run.status, "the daemon has died: another one takes \
                     over, and who uses the mount waits for it");
                 std::thread::sleep(pause);
             }
             Next::GivenUp(why) => {
-                tracing::error!(status = %life.status, "{why}: the mount is given up, and who uses \
+                tracing::error!(status = %run.status, "{why}: the mount is given up, and who uses \
                     it gets errors");
-                return Ok(life.status);
+                return Ok(run.status);
             }
         }
     }
 }
 
 /// Daemons with a short life in a row.
-struct Lives {
+struct DaemonRuns {
     /// By signals, their own bugs among them.
     killed: u32,
     /// Could not take over, and said so.
@@ -196,32 +196,32 @@ enum Next {
     GivenUp(String),
 }
 
-impl Lives {
+impl DaemonRuns {
     /// After one more, of a binary that `is_new` or not.
-    fn after(&mut self, life: &Life, lived: Duration, is_new: bool) -> Next {
-        if lived >= LONG_LIFE && life.served {
+    fn after(&mut self, run: &DaemonRun, lived: Duration, is_new: bool) -> Next {
+        if lived >= LONG_RUN && run.served {
             (self.killed, self.failed) = (0, 0);
         }
-        if life.served {
+        if run.served {
             self.served = Instant::now();
         }
-        if life.upgraded {
+        if run.upgraded {
             return Next::Upgraded;
         }
-        if !life.served && is_new {
+        if !run.served && is_new {
             return Next::OfBefore;
         }
-        match life.status.signal() {
+        match run.status.signal() {
             Some(_) => self.killed += 1,
             None => self.failed += 1,
         }
-        if self.killed >= SHORT_LIVES {
+        if self.killed >= SHORT_RUNS {
             return Next::GivenUp(format!(
-                "{SHORT_LIVES} daemons in a row have died within {} s",
-                LONG_LIFE.as_secs()
+                "{SHORT_RUNS} daemons in a row have died within {} s",
+                LONG_RUN.as_secs()
             ));
         }
-        if !life.served && self.served.elapsed() >= WITHOUT_SERVICE {
+        if !run.served && self.served.elapsed() >= WITHOUT_SERVICE {
             return Next::GivenUp(format!(
                 "for {} s no daemon could take over",
                 WITHOUT_SERVICE.as_secs()
@@ -239,8 +239,8 @@ struct Supervisor {
     /// Where the command was given: its arguments may be relative to that.
     directory: PathBuf,
     signals: Signals,
-    estate: OwnedFd,
-    words: SharedWords,
+    handover: OwnedFd,
+    words: OsSharedMemory,
     /// The kernel's connection, as long as somebody is to serve it.
     device: Option<OwnedFd>,
     /// The time that what the kernel had cached was dropped for.
@@ -267,13 +267,13 @@ enum Binary {
 
 /// What a daemon has said.
 #[derive(Default)]
-struct Heard {
+struct ReceivedEvents {
     hears: bool,
     serves: bool,
 }
 
 /// How a daemon has lived and ended.
-struct Life {
+struct DaemonRun {
     status: ExitStatus,
     served: bool,
     /// It was killed to be replaced.
@@ -284,7 +284,8 @@ impl Supervisor {
     /// While nobody serves the mount: has the kernel drop what it has cached once others need not
     /// keep from changing that any more. Gives how long they still have to.
     fn fence(&mut self) -> Option<Duration> {
-        let (Some(device), Some(sure_until)) = (&self.device, Estate::sure_until_in(&self.words))
+        let (Some(device), Some(sure_until)) =
+            (&self.device, HandoverState::sure_until_in(&self.words))
         else {
             return None;
         };
@@ -297,7 +298,7 @@ impl Supervisor {
             "the node has not heard of the mount for too long: what the kernel has cached of it is \
              dropped"
         );
-        let inodes = Estate::inodes_in(&self.words);
+        let inodes = HandoverState::inodes_in(&self.words);
         let dropping = device.try_clone().and_then(|device| {
             std::thread::Builder::new()
                 .name("ebb-fence".into())
@@ -310,14 +311,14 @@ impl Supervisor {
         None
     }
 
-    fn is_over(&self, life: &Life) -> bool {
-        let by_itself = life.status.signal().is_none();
+    fn is_over(&self, run: &DaemonRun) -> bool {
+        let by_itself = run.status.signal().is_none();
         self.ending
             || self.device.is_none()
-            || by_itself && (life.served || self.told_to_end.is_some())
+            || by_itself && (run.served || self.told_to_end.is_some())
     }
 
-    fn live(&mut self, report: Option<RawFd>) -> io::Result<Life> {
+    fn live(&mut self, report: Option<RawFd>) -> io::Result<DaemonRun> {
         // Perhaps no daemon can be started.
         self.fence();
         let started = UnixStream::pair()
@@ -326,7 +327,7 @@ impl Supervisor {
             // As where memory is short, which is what the one before may have died of.
             Err(error) if self.device.is_some() => {
                 tracing::error!(%error, "no daemon can be started");
-                return Ok(Life {
+                return Ok(DaemonRun {
                     status: ExitStatus::from_raw(1 << 8),
                     served: false,
                     upgraded: false,
@@ -340,7 +341,7 @@ impl Supervisor {
             drop(unsafe { OwnedFd::from_raw_fd(report) });
         }
         words.set_nonblocking(true)?;
-        let (mut heard, mut upgraded) = (Heard::default(), false);
+        let (mut heard, mut upgraded) = (ReceivedEvents::default(), false);
         let mut silent: Option<Instant> = None;
         let status = loop {
             let timeout = if heard.serves { None } else { self.fence() };
@@ -359,7 +360,7 @@ impl Supervisor {
                             && !self.ending
                             && self.told_to_end.is_none() =>
                     {
-                        match Estate::unfit_in(&self.words) {
+                        match HandoverState::unfit_in(&self.words) {
                             None => {
                                 upgraded = true;
                                 pass_on(&daemon, libc::SIGKILL);
@@ -398,25 +399,30 @@ impl Supervisor {
             }
         };
         let served = heard.serves;
-        Ok(Life { status, served, upgraded: upgraded && self.device.is_some() })
+        Ok(DaemonRun { status, served, upgraded: upgraded && self.device.is_some() })
     }
 
     /// Everything that the daemon has said since it was asked.
-    fn hear(&mut self, words: &UnixStream, daemon: &Child, heard: &mut Heard) -> io::Result<()> {
+    fn hear(
+        &mut self,
+        words: &UnixStream,
+        daemon: &Child,
+        heard: &mut ReceivedEvents,
+    ) -> io::Result<()> {
         while let Some((word, device)) = hear(words)? {
             match word {
-                Word::Hears => {
+                DaemonEvent::Hears => {
                     heard.hears = true;
                     if let Some(signal) = self.told_to_end {
                         pass_on(daemon, signal);
                     }
                 }
-                Word::Ready => service::ready(),
-                Word::Serves => {
+                DaemonEvent::Ready => service::ready(),
+                DaemonEvent::Serves => {
                     heard.serves = true;
                     self.device = device.or(self.device.take());
                 }
-                Word::Ends => (self.ending, self.device) = (true, None),
+                DaemonEvent::Ends => (self.ending, self.device) = (true, None),
             }
         }
         Ok(())
@@ -435,9 +441,13 @@ impl Supervisor {
 
     /// This very command, as a daemon.
     fn start(&self, words: &UnixStream, report: Option<RawFd>) -> io::Result<Child> {
-        let mut inherited: Vec<(&str, RawFd)> =
-            vec![(ward::WORDS, words.as_raw_fd()), (ward::ESTATE, self.estate.as_raw_fd())];
-        inherited.extend(self.device.as_ref().map(|device| (ward::DEVICE, device.as_raw_fd())));
+        let mut inherited: Vec<(&str, RawFd)> = vec![
+            (supervisor_link::WORDS, words.as_raw_fd()),
+            (supervisor_link::ESTATE, self.handover.as_raw_fd()),
+        ];
+        inherited.extend(
+            self.device.as_ref().map(|device| (supervisor_link::DEVICE, device.as_raw_fd())),
+        );
         inherited.extend(report.map(|report| (crate::daemon::REPORT, report)));
         let mut command = Command::new(match self.binary {
             Binary::OfNow => replacement().unwrap_or_else(own),
@@ -449,9 +459,9 @@ impl Supervisor {
             .current_dir(self.directory())
             .env_remove(LOG)
             .env_remove(crate::daemon::REPORT)
-            .env_remove(ward::DEVICE)
+            .env_remove(supervisor_link::DEVICE)
             .env_remove("NOTIFY_SOCKET")
-            .env(ward::SUPERVISOR, std::process::id().to_string());
+            .env(supervisor_link::SUPERVISOR, std::process::id().to_string());
         command.envs(inherited.iter().map(|(name, fd)| (name, fd.to_string())));
         command.stdin(Stdio::null());
         let dies_with = match &self.mode {
@@ -494,7 +504,7 @@ impl Drop for Supervisor {
     /// so waits for ever.
     fn drop(&mut self) {
         if self.dropping.iter().any(|dropping| !dropping.is_finished())
-            && let Err(error) = ebb_fuse::cut_off(ward::place(&self.words))
+            && let Err(error) = ebb_fuse::cut_off(supervisor_link::place(&self.words))
         {
             tracing::error!(%error, "the mount cannot be ended: who uses it waits until it is \
                 unmounted by force");
@@ -542,8 +552,8 @@ pub fn unfit(supervisor: u32) -> io::Result<Option<&'static str>> {
     for entry in fs::read_dir(format!("/proc/{supervisor}/fd"))? {
         let path = entry?.path();
         if fs::read_link(&path).is_ok_and(|what| what.as_os_str().as_bytes().starts_with(ESTATE)) {
-            let estate = fs::OpenOptions::new().read(true).write(true).open(&path)?;
-            return Ok(Estate::unfit_in(&SharedWords::of(estate.as_fd())?));
+            let handover = fs::OpenOptions::new().read(true).write(true).open(&path)?;
+            return Ok(HandoverState::unfit_in(&OsSharedMemory::of(handover.as_fd())?));
         }
     }
     Ok(None)
@@ -651,11 +661,11 @@ fn wait(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<bool> {
 }
 
 /// The next that the daemon says, with what comes with it.
-fn hear(words: &UnixStream) -> io::Result<Option<(Word, Option<OwnedFd>)>> {
+fn hear(words: &UnixStream) -> io::Result<Option<(DaemonEvent, Option<OwnedFd>)>> {
     let mut byte = [0u8];
     let mut part = IoSliceMut::new(&mut byte);
     match ebb_fuse::receive_with_fd(words.as_fd(), &mut part) {
-        Ok(Some(device)) => Ok(Word::of(byte[0]).map(|word| (word, device))),
+        Ok(Some(device)) => Ok(DaemonEvent::of(byte[0]).map(|word| (word, device))),
         Ok(None) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         // It died with something unread.
@@ -668,8 +678,8 @@ fn hear(words: &UnixStream) -> io::Result<Option<(Word, Option<OwnedFd>)>> {
 mod tests {
     use super::*;
 
-    fn life(raw: i32, served: bool) -> Life {
-        Life { status: ExitStatus::from_raw(raw), served, upgraded: false }
+    fn run(raw: i32, served: bool) -> DaemonRun {
+        DaemonRun { status: ExitStatus::from_raw(raw), served, upgraded: false }
     }
 
     fn long_ago() -> Instant {
@@ -680,17 +690,17 @@ mod tests {
     /// for ever.
     #[test]
     fn daemons_in_a_row_that_die_soon() {
-        let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
+        let mut runs = DaemonRuns { killed: 0, failed: 0, served: Instant::now() };
         let mut pauses = Vec::new();
         while let Next::Another(pause) =
-            lives.after(&life(libc::SIGKILL, true), Duration::from_secs(1), false)
+            runs.after(&run(libc::SIGKILL, true), Duration::from_secs(1), false)
         {
             pauses.push(pause.as_millis() as u64);
         }
         assert_eq!(pauses, [0, 0, 0, 0, 0, 0, 0, 50, 100, 200, 400, 800, 1600, 2000, 2000]);
-        let mut lives = Lives { killed: SHORT_LIVES - 1, failed: 0, served: Instant::now() };
+        let mut runs = DaemonRuns { killed: SHORT_RUNS - 1, failed: 0, served: Instant::now() };
         assert_eq!(
-            lives.after(&life(libc::SIGKILL, true), LONG_LIFE, false),
+            runs.after(&run(libc::SIGKILL, true), LONG_RUN, false),
             Next::Another(Duration::ZERO)
         );
     }
@@ -698,20 +708,17 @@ mod tests {
     /// One that cannot take over says so, and may be able to later. It does not count as killed.
     #[test]
     fn daemons_that_cannot_take_over() {
-        let mut lives = Lives { killed: 0, failed: 0, served: Instant::now() };
-        let failed = life(1 << 8, false);
+        let mut runs = DaemonRuns { killed: 0, failed: 0, served: Instant::now() };
+        let failed = run(1 << 8, false);
         for _ in 0..1000 {
-            assert!(matches!(
-                lives.after(&failed, Duration::from_secs(1), false),
-                Next::Another(_)
-            ));
+            assert!(matches!(runs.after(&failed, Duration::from_secs(1), false), Next::Another(_)));
         }
         assert_eq!(
-            lives.after(&failed, Duration::from_secs(1), false),
+            runs.after(&failed, Duration::from_secs(1), false),
             Next::Another(LONGEST_PAUSE)
         );
-        lives.served = long_ago();
-        assert!(matches!(lives.after(&failed, Duration::from_secs(1), false), Next::GivenUp(_)));
+        runs.served = long_ago();
+        assert!(matches!(runs.after(&failed, Duration::from_secs(1), false), Next::GivenUp(_)));
     }
 
     /// Situation: a daemon that has served for long makes way for another, and that cannot take
@@ -719,12 +726,12 @@ mod tests {
     /// long. Expectation: they are tried for as long as others are.
     #[test]
     fn daemons_that_cannot_take_over_from_one_that_made_way() {
-        let mut lives = Lives { killed: 0, failed: 0, served: long_ago() };
-        let upgraded = Life { upgraded: true, ..life(libc::SIGKILL, true) };
-        assert_eq!(lives.after(&upgraded, LONG_LIFE, true), Next::Upgraded);
-        assert_eq!(lives.after(&life(1 << 8, false), Duration::from_secs(1), true), Next::OfBefore);
+        let mut runs = DaemonRuns { killed: 0, failed: 0, served: long_ago() };
+        let upgraded = DaemonRun { upgraded: true, ..run(libc::SIGKILL, true) };
+        assert_eq!(runs.after(&upgraded, LONG_RUN, true), Next::Upgraded);
+        assert_eq!(runs.after(&run(1 << 8, false), Duration::from_secs(1), true), Next::OfBefore);
         assert_eq!(
-            lives.after(&life(1 << 8, false), Duration::from_secs(1), false),
+            runs.after(&run(1 << 8, false), Duration::from_secs(1), false),
             Next::Another(Duration::ZERO)
         );
     }

@@ -1,6 +1,6 @@
 //! `ebb trash`.
 
-use crate::ask::{AskError, Asked, Last};
+use crate::ask::{AskError, Last, ResolvedTarget};
 use crate::attribute;
 use crate::failure::Failure;
 use crate::output;
@@ -35,14 +35,14 @@ pub async fn run(command: Trash) -> Result<(), Failure> {
 }
 
 async fn list(target: Target) -> Result<(), Failure> {
-    let node = Asked::at(&target.path, Last::Named).await?;
+    let node = ResolvedTarget::at(&target.path, Last::Named).await?;
     let mut entries = listed(&node, &node.path().await?).await?;
     entries.sort_by(|a, b| (&a.trashed.path, a.trashed.at).cmp(&(&b.trashed.path, b.trashed.at)));
     output::reply(&AdminReply::Trash { entries, next: None }, target.output)
 }
 
 /// Everything in the trash that was at or below the path.
-async fn listed(node: &Asked, path: &[Name]) -> Result<Vec<TrashEntry>, Failure> {
+async fn listed(node: &ResolvedTarget, path: &[Name]) -> Result<Vec<TrashEntry>, Failure> {
     let (mut all, mut at) = (Vec::new(), Some(TrashPoint::default()));
     while let Some(from) = at {
         match node.ask(AdminRequest::ListTrash { path: path.to_vec(), from }).await? {
@@ -57,7 +57,7 @@ async fn listed(node: &Asked, path: &[Name]) -> Result<Vec<TrashEntry>, Failure>
 }
 
 async fn empty(args: EmptyTrash) -> Result<(), Failure> {
-    let node = Asked::at(&args.target.path, Last::Named).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Named).await?;
     let path = node.path().await?;
     let now = OsClock.wall();
     let age_secs = args.older_than.map_or(0, |span| span.0.as_secs());
@@ -76,9 +76,9 @@ async fn empty(args: EmptyTrash) -> Result<(), Failure> {
 }
 
 async fn restore(args: RestoreTrash) -> Result<(), Failure> {
-    let node = Asked::at(&args.target.path, Last::Named).await?;
+    let node = ResolvedTarget::at(&args.target.path, Last::Named).await?;
     let to = match &args.to {
-        Some(to) => Some(Asked::at(to, Last::Named).await?),
+        Some(to) => Some(ResolvedTarget::at(to, Last::Named).await?),
         None => None,
     };
     if let Some(to) = to.as_ref().filter(|to| !to.is_on_node_of(&node)) {
@@ -151,7 +151,7 @@ fn last_of_each(entries: Vec<TrashEntry>) -> BTreeMap<Vec<Name>, TrashEntry> {
 }
 
 struct Restoring<'a> {
-    node: &'a Asked,
+    node: &'a ResolvedTarget,
     /// What the mount shows.
     root: Vec<Name>,
     /// Directories that are in the trash, once they have been asked for.

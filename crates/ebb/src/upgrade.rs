@@ -75,7 +75,7 @@ fn upgrade(
             record.daemon.pid
         )));
     };
-    if !record.succeedable {
+    if !record.allow_handover {
         return Err(Failure::Failed(format!(
             "{shown} cannot be upgraded while it is mounted: nobody can take it over from its \
              daemon"

@@ -2,12 +2,12 @@
 //! What is cached already costs no more than a question, so the same command goes on where one
 //! that was interrupted has ended.
 
-use crate::ask::{Asked, Last, Line, POLL};
+use crate::ask::{Last, NodeConnection, POLL, ResolvedTarget};
 use crate::failure::Failure;
 use crate::output::{self, Shown};
-use crate::pace::Pace;
 use crate::pin;
 use crate::progress::Progress;
+use crate::rate_limit::RateLimit;
 use crate::signals::Signals;
 use ebb_cli::args::Warmup;
 use ebb_cli::render::with_path;
@@ -35,14 +35,16 @@ pub enum Stay {
 }
 
 pub async fn run(args: Warmup, stay: Stay) -> Result<(), Failure> {
-    let pace = Pace::new(args.rate)?;
+    let rate_limit = RateLimit::new(args.rate)?;
     let (node, named) = named(&args).await?;
     node.confirm().await?;
     // From here on it ends with what it has done.
     let mut signals = Signals::listen()?;
-    let line = Line::to(&node.address).await.map_err(|error| Failure::of(&node.address, error))?;
+    let line = NodeConnection::to(&node.address)
+        .await
+        .map_err(|error| Failure::of(&node.address, error))?;
     let (jobs, progress) = (args.jobs.into(), RefCell::new(Progress::new("warmup")));
-    let warming = Warming { node, line, jobs, pace, progress, sum: RefCell::default() };
+    let warming = Warming { node, line, jobs, rate_limit, progress, sum: RefCell::default() };
     let interrupted =
         || Failure::Failed("interrupted; the same command goes on where it was".into());
     let pinned: Vec<PathBuf> = match stay {
@@ -78,7 +80,7 @@ struct Named {
 }
 
 /// Whose node is asked, and what of it is meant.
-async fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
+async fn named(args: &Warmup) -> Result<(ResolvedTarget, Vec<Named>), Failure> {
     let mut paths = Vec::new();
     for path in &args.paths {
         match path == Path::new("-") {
@@ -94,9 +96,9 @@ async fn named(args: &Warmup) -> Result<(Asked, Vec<Named>), Failure> {
     let mut first = None;
     let mut named = Vec::new();
     // Of the path before: what is listed is on one mount, as a rule.
-    let mut mount: Option<(Asked, Vec<Name>)> = None;
+    let mut mount: Option<(ResolvedTarget, Vec<Name>)> = None;
     for path in paths {
-        let asked = Asked::of(&path)?;
+        let asked = ResolvedTarget::of(&path)?;
         let root = match mount {
             Some((other, root)) if asked.is_on_mount_of(&other) => root,
             _ => asked.root().await?,
@@ -127,10 +129,10 @@ fn read_names(from: impl BufRead, paths: &mut Vec<PathBuf>) -> io::Result<()> {
 }
 
 struct Warming {
-    node: Asked,
-    line: Line,
+    node: ResolvedTarget,
+    line: NodeConnection,
     jobs: usize,
-    pace: Pace,
+    rate_limit: RateLimit,
     progress: RefCell<Progress>,
     sum: RefCell<Sum>,
 }
@@ -229,7 +231,7 @@ impl Warming {
             Ok(Attr { kind: FileKind::Symlink, .. }) | Err(Refusal::Of(FsError::NotDirectory)) => {}
             known => return known,
         }
-        let real = Asked::at(&named.path, Last::Followed).await.map_err(Refusal::All)?;
+        let real = ResolvedTarget::at(&named.path, Last::Followed).await.map_err(Refusal::All)?;
         if !real.is_on_node_of(&self.node) {
             return Err(Refusal::All(elsewhere(&named.path)));
         }
@@ -290,7 +292,7 @@ impl Warming {
 
     async fn fetch(&self, files: &[Wanted]) -> Result<(), Failure> {
         let total = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size_bytes));
-        let piece_bytes = self.pace.piece_bytes(CHUNK_BYTES);
+        let piece_bytes = self.rate_limit.piece_bytes(CHUNK_BYTES);
         let pieces = files
             .iter()
             .flat_map(|file| pieces(file.size_bytes, piece_bytes).map(move |piece| (file, piece)));
@@ -324,9 +326,9 @@ impl Warming {
     /// How many bytes of the piece are cached now, and how many of them came for that.
     async fn warm(&self, ino: Ino, piece: Range<u64>) -> Result<(u64, u64), Refusal> {
         let len_bytes = piece.end - piece.start;
-        self.pace.wait(len_bytes).await;
+        self.rate_limit.wait(len_bytes).await;
         if self.sum.borrow().failed_inodes.contains(&ino) {
-            self.pace.give_back(len_bytes);
+            self.rate_limit.give_back(len_bytes);
             return Ok((0, 0));
         }
         let warmed = self
@@ -336,7 +338,7 @@ impl Warming {
             Ok(Reply::Admin(AdminReply::Warmed { bytes })) => *bytes,
             _ => 0,
         };
-        self.pace.give_back(len_bytes.saturating_sub(fetched_bytes));
+        self.rate_limit.give_back(len_bytes.saturating_sub(fetched_bytes));
         match warmed? {
             Reply::Admin(AdminReply::Warmed { .. }) => Ok((len_bytes, fetched_bytes)),
             _ => Err(wrong_reply()),

@@ -501,7 +501,7 @@ pub enum Reply {
     Conflict(Option<LockConflict>),
     Opened {
         /// Whether a client on the node's machine can get a passthrough grant for the file.
-        lends: bool,
+        passthrough: bool,
     },
 }
 

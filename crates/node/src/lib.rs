@@ -46,7 +46,7 @@ use data::cache::Cache;
 use data::exposed::Exposures;
 use data::fetch::Downloads;
 use data::holes::Holes;
-use data::lend::Loans;
+use data::passthrough::PassthroughGrants;
 use data::scrub::Scrub;
 use data::store::Store;
 use ebb_core::extent::Unforced;
@@ -101,7 +101,7 @@ pub struct Node {
     metadata: Metadata,
     flusher: Flusher,
     holes: Holes,
-    loans: Loans,
+    grants: PassthroughGrants,
     exposures: Exposures,
     scrub: Scrub,
     quotas: Quotas,
@@ -202,7 +202,7 @@ impl Node {
                 Effect::Drop { ino } => {
                     self.cache.forget(ino);
                     self.downloads.forget(ino);
-                    self.loans.forget(ino);
+                    self.grants.forget(ino);
                     self.flusher.has_ended(ino);
                     self.flusher.forget_failed(ino);
                     // A power cut may bring the inode back as long as the command is not forced.

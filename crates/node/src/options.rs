@@ -23,7 +23,7 @@ pub struct Options {
     /// The only client lives in the node's process: sessions of before a restart are over.
     pub embedded: bool,
     /// But for this one: the process of before has left it to the client in this one.
-    pub heir_of: Option<SessionId>,
+    pub resumes: Option<SessionId>,
     pub take_over: TakeOver,
     /// Member buckets that the volume had may be missing now.
     pub rearrange: bool,
@@ -101,7 +101,7 @@ impl Default for Options {
             read_only: false,
             encrypted: false,
             embedded: false,
-            heir_of: None,
+            resumes: None,
             take_over: TakeOver::IfAbandoned,
             rearrange: false,
             head_term: Duration::from_secs(30),

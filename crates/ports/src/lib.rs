@@ -10,14 +10,14 @@ mod clock;
 mod counted;
 mod disk;
 mod net;
-mod words;
+mod shared_memory;
 
 pub use bucket::*;
 pub use clock::*;
 pub use counted::*;
 pub use disk::*;
 pub use net::*;
-pub use words::*;
+pub use shared_memory::*;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -3,7 +3,8 @@
 use crate::{Process, SimBucket};
 use bytes::{Bytes, BytesMut};
 use ebb_client::{
-    AttachError, Client, ClientPorts, Estate, Link, LocalLink, Options as ClientOptions, WireLink,
+    AttachError, Client, ClientPorts, HandoverState, Link, LocalLink, Options as ClientOptions,
+    WireLink,
 };
 use ebb_encryption::{EncryptionError, Key};
 use ebb_model::*;
@@ -71,24 +72,24 @@ pub async fn attach_wire(process: &Process, server: &str) -> Option<Result<Clien
 }
 
 /// One that leaves what a successor needs in the estate, and may be one.
-pub async fn attach_heir(
+pub async fn attach_resumed(
     process: &Process,
     link: Rc<dyn Link>,
-    estate: Rc<Estate>,
+    handover: Rc<HandoverState>,
 ) -> Option<Result<Client, AttachError>> {
-    attach(process, link, process.name().to_owned(), Some(estate)).await
+    attach(process, link, process.name().to_owned(), Some(handover)).await
 }
 
 async fn attach(
     process: &Process,
     link: Rc<dyn Link>,
     name: String,
-    estate: Option<Rc<Estate>>,
+    handover: Option<Rc<HandoverState>>,
 ) -> Option<Result<Client, AttachError>> {
     let (ports, options) = (ClientPorts::from(&process.ports), ClientOptions::new(VOLUME, name));
     let attaching = async move {
-        match estate {
-            Some(estate) => Client::attach_as_heir(link, ports, options, estate).await,
+        match handover {
+            Some(handover) => Client::attach_resumed(link, ports, options, handover).await,
             None => Client::attach(link, ports, options).await,
         }
     };

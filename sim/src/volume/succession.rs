@@ -135,7 +135,7 @@ async fn end(
     errors: Errors,
 ) -> Result<(), String> {
     let life = scene.life()?;
-    let mut left: Vec<u64> = life.estate.opens().iter().map(|open| open.handle).collect();
+    let mut left: Vec<u64> = life.handover.opens().iter().map(|open| open.handle).collect();
     let mut held: Vec<u64> = scene.open().into_values().flatten().collect();
     left.sort_unstable();
     held.sort_unstable();
@@ -148,10 +148,10 @@ async fn end(
     if is_missing || at_node > scene.open().len() as u64 {
         return Err(format!("{} files are open, to the node it is {at_node}", scene.open().len()));
     }
-    let (client, estate) = (life.client.clone(), life.estate.clone());
+    let (client, handover) = (life.client.clone(), life.handover.clone());
     let closed = life.process.call(async move {
-        for open in estate.opens() {
-            estate.closed(open.handle);
+        for open in handover.opens() {
+            handover.closed(open.handle);
             client.close(open.ino);
         }
     });

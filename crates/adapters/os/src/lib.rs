@@ -12,16 +12,16 @@ mod file;
 pub mod fuzz;
 mod memory;
 mod net;
+mod shared_memory;
 mod spawn;
-mod words;
 
 pub use clock::OsClock;
 pub use disk::OsDisk;
 pub use entropy::OsEntropy;
 pub use memory::memory_bytes;
 pub use net::OsNet;
+pub use shared_memory::OsSharedMemory;
 pub use spawn::OsSpawn;
-pub use words::SharedWords;
 
 use ebb_ports::{DiskError, Ports};
 use std::path::Path;

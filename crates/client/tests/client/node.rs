@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use bytes::Bytes;
-use ebb_client::{Borrower, Client, Link, LinkEvent, Loan, Options};
+use ebb_client::{Client, Grant, Grantee, Link, LinkEvent, Options};
 use ebb_core::locks::LockTable;
 use ebb_model::*;
 use ebb_ports::PortFuture;
@@ -65,8 +65,8 @@ pub struct Node {
     /// It lives in the process of its client.
     pub local: Cell<bool>,
     /// What is asked to be lent, and by which file that is answered: device and inode.
-    pub borrowed: RefCell<Vec<Borrow>>,
-    pub lends: Cell<(u64, u64)>,
+    pub grant_requests: RefCell<Vec<GrantRequest>>,
+    pub passthrough: Cell<(u64, u64)>,
     /// All requests that arrived.
     pub seen: RefCell<Vec<Request>>,
     /// Fates of mutations, and of requests for locks.
@@ -110,8 +110,8 @@ impl Node {
             seen: RefCell::default(),
             fates: RefCell::default(),
             fates_of: RefCell::default(),
-            borrowed: RefCell::default(),
-            lends: Cell::new((1, 1)),
+            grant_requests: RefCell::default(),
+            passthrough: Cell::new((1, 1)),
             chaos: Cell::new(None),
             refuse: RefCell::default(),
             refuse_replays: Cell::new(false),
@@ -279,7 +279,7 @@ impl Node {
                     self.opens.borrow().get(&ino).copied().unwrap_or(0)
                 };
                 self.opens.borrow_mut().insert(ino, counted + 1);
-                Ok(Reply::Opened { lends: false })
+                Ok(Reply::Opened { passthrough: false })
             }
             Request::Close { session, ino, count } => {
                 known(session)?;
@@ -500,17 +500,17 @@ impl Link for Node {
         self.local.get()
     }
 
-    fn lend(
+    fn grant(
         &self,
-        _borrower: Borrower,
+        _borrower: Grantee,
         _ino: Ino,
-        borrow: Borrow,
-    ) -> PortFuture<'_, Result<Option<Loan>, RpcError>> {
-        self.borrowed.borrow_mut().push(borrow);
-        let (device, inode) = self.lends.get();
+        request: GrantRequest,
+    ) -> PortFuture<'_, Result<Option<Grant>, RpcError>> {
+        self.grant_requests.borrow_mut().push(request);
+        let (device, inode) = self.passthrough.get();
         let (file, _) = std::io::pipe().expect("a pipe");
         Box::pin(std::future::ready(Ok(Some(
-            Loan::new(file.into(), || {}).known_as(device, inode),
+            Grant::new(file.into(), || {}).known_as(device, inode),
         ))))
     }
 

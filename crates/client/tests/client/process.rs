@@ -2,9 +2,9 @@
 
 use crate::node::Node;
 use crate::world::World;
-use ebb_client::{AttachError, Client, ClientPorts, Estate, Link, LinkEvent, Options};
+use ebb_client::{AttachError, Client, ClientPorts, HandoverState, Link, LinkEvent, Options};
 use ebb_model::{Reply, Request, RpcError};
-use ebb_ports::{PortFuture, Spawn, Words};
+use ebb_ports::{PortFuture, SharedMemory, Spawn};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending, poll_fn};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use std::time::Duration;
 pub type Left = Rc<RefCell<Vec<u64>>>;
 
 pub fn nothing_left() -> Left {
-    Rc::new(RefCell::new(vec![0; Estate::words_for(64)]))
+    Rc::new(RefCell::new(vec![0; HandoverState::words_for(64)]))
 }
 
 /// When it comes in the life of a process.
@@ -64,8 +64,9 @@ impl Process {
         options: Options,
     ) -> impl Future<Output = Result<Client, AttachError>> + use<> {
         let ports = ClientPorts { spawn: self.clone(), ..self.world.ports() };
-        let estate = Rc::new(Estate::take(self.clone()).expect("what was left can be read"));
-        Client::attach_as_heir(self.clone(), ports, options, estate)
+        let handover =
+            Rc::new(HandoverState::take(self.clone()).expect("what was left can be read"));
+        Client::attach_resumed(self.clone(), ports, options, handover)
     }
 
     pub fn start_attach(
@@ -179,7 +180,7 @@ impl Spawn for Process {
     }
 }
 
-impl Words for Process {
+impl SharedMemory for Process {
     fn count(&self) -> usize {
         self.left.borrow().len()
     }

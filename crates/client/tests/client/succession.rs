@@ -6,7 +6,7 @@ use crate::node::*;
 use crate::process::{Death, Process, nothing_left, with_every_death};
 use crate::world::World;
 use bytes::Bytes;
-use ebb_client::{AttachError, CacheRule, Change, Client, Estate, Open, Options};
+use ebb_client::{AttachError, CacheRule, Change, Client, HandoverState, Open, Options};
 use ebb_model::*;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -30,9 +30,9 @@ async fn append(client: Client, request: u64) -> Result<u64, FsError> {
 fn opens(process: &Rc<Process>, client: &Client, request: u64) {
     let opening = client.clone();
     process.run(async move { opening.open(FILE).await }).expect("opens");
-    let estate = client.estate().expect("something is left");
+    let handover = client.handover().expect("something is left");
     assert!(
-        estate.opened(Open { request, ino: FILE, handle: request, detail: 0 }),
+        handover.opened(Open { request, ino: FILE, handle: request, detail: 0 }),
         "few files are open"
     );
 }
@@ -303,7 +303,7 @@ fn a_request_that_does_not_come_again_is_forgotten() {
 /// something was answered and not forced, or had no answer.
 #[test]
 fn no_heir_serves_what_has_lost_answers() {
-    let (heirs, lost) = (Cell::new(0), Cell::new(0));
+    let (successors, lost) = (Cell::new(0), Cell::new(0));
     with_every_death(|death| {
         let world = World::new(3);
         let (node, left) = (Node::new(&world), nothing_left());
@@ -336,10 +336,10 @@ fn no_heir_serves_what_has_lost_answers() {
         drop(client);
         node.cut_power();
         node.restart();
-        let heir = Process::on(&node, &left);
-        match heir.try_attach() {
+        let successor = Process::on(&node, &left);
+        match successor.try_attach() {
             Ok(client) => {
-                heirs.set(heirs.get() + 1);
+                successors.set(successors.get() + 1);
                 assert_eq!(
                     node.executed().len() as u64,
                     answers.get(),
@@ -347,7 +347,7 @@ fn no_heir_serves_what_has_lost_answers() {
                 );
                 client.all_came(&BTreeSet::from([answers.get() + 1]));
                 assert_eq!(
-                    heir.run(append(client.clone(), answers.get() + 1)),
+                    successor.run(append(client.clone(), answers.get() + 1)),
                     Ok(answers.get()),
                     "{death:?}"
                 );
@@ -361,7 +361,7 @@ fn no_heir_serves_what_has_lost_answers() {
         }
         dies
     });
-    assert!(heirs.get() > 3 && lost.get() > 3, "both happen");
+    assert!(successors.get() > 3 && lost.get() > 3, "both happen");
 }
 
 /// Situation: the power of a node fails, it has lost what it had answered, and does not take it
@@ -370,7 +370,7 @@ fn no_heir_serves_what_has_lost_answers() {
 /// either nobody succeeds, or the error stands until the user has it, and no longer.
 #[test]
 fn an_error_outlives_the_process() {
-    let heirs = Cell::new(0);
+    let successors = Cell::new(0);
     with_every_death(|death| {
         let world = World::new(9);
         let (node, left) = (Node::new(&world), nothing_left());
@@ -387,23 +387,23 @@ fn an_error_outlives_the_process() {
             .lives_until(death, || client.error(FILE).is_some() && node.count("renew") > renewals);
         first.kill();
         for said in [false, true] {
-            let heir = Process::on(&node, &left);
-            let client = match heir.try_attach() {
+            let successor = Process::on(&node, &left);
+            let client = match successor.try_attach() {
                 Ok(client) => client,
                 Err(AttachError::Lost(_)) => return dies,
                 Err(other) => panic!("{death:?}: {other}"),
             };
-            heirs.set(heirs.get() + 1);
+            successors.set(successors.get() + 1);
             let syncing = client.clone();
-            let synced = heir.run(async move { syncing.sync_fs().await });
+            let synced = successor.run(async move { syncing.sync_fs().await });
             let (error, expected) =
                 (client.take_error(FILE), if said { None } else { Some(FsError::Io) });
             assert_eq!((error, synced.err()), (expected, expected), "{death:?}");
-            heir.kill();
+            successor.kill();
         }
         dies
     });
-    assert!(heirs.get() > 3, "some succeed");
+    assert!(successors.get() > 3, "some succeed");
 }
 
 /// Situation: a file that was open is gone when the heir tells the node of it.
@@ -467,7 +467,7 @@ fn what_passes_is_tried_again_and_what_does_not_is_given_up() {
 struct Caches {
     world: World,
     node: Rc<Node>,
-    heir: Rc<Process>,
+    successor: Rc<Process>,
     client: Client,
     /// When the user was told to drop what, and what rule there was then.
     told: Rc<RefCell<Vec<(Duration, Change, CacheRule)>>>,
@@ -494,10 +494,10 @@ impl Caches {
         first.start(append(client, REQUEST));
         world.pass(Duration::from_secs(1));
         first.kill();
-        let heir = Process::on(&node, &left);
-        let client = attach(&heir);
+        let successor = Process::on(&node, &left);
+        let client = attach(&successor);
         client.all_came(&BTreeSet::from([REQUEST]));
-        Caches { world, node, heir, client, told: Rc::default() }
+        Caches { world, node, successor, client, told: Rc::default() }
     }
 
     /// Dropping takes 50 ms.
@@ -554,7 +554,7 @@ fn caches_of_before_are_dropped_once_all_is_answered() {
         caches.can_be_dropped();
         caches.nothing_is_cached_until(since, 300);
         assert_eq!(*caches.told.borrow(), []);
-        let answered = caches.heir.run(append(caches.client.clone(), REQUEST));
+        let answered = caches.successor.run(append(caches.client.clone(), REQUEST));
         assert_eq!(answered, Ok(0));
         caches.nothing_is_cached_until(since, 400);
         assert_eq!(*caches.told.borrow(), [], "the answer has not left");
@@ -622,13 +622,13 @@ fn what_is_of_an_expired_session_is_not_asked_again() {
         first.kill();
         node.fates_of.take();
 
-        let heir = Process::on(&node, &left);
-        let client = heir.attach();
+        let successor = Process::on(&node, &left);
+        let client = successor.attach();
         client.all_came(&BTreeSet::from([REQUEST]));
-        assert_eq!(Estate::unfit_in(&*heir), None, "{case}");
+        assert_eq!(HandoverState::unfit_in(&*successor), None, "{case}");
         let asked = if on_its_way {
             node.meet("mutate", Fate::LostRequest);
-            let asked = heir.start(append(client.clone(), REQUEST));
+            let asked = successor.start(append(client.clone(), REQUEST));
             world.pass(Duration::from_millis(1));
             node.expire_sessions();
             asked
@@ -636,7 +636,7 @@ fn what_is_of_an_expired_session_is_not_asked_again() {
             node.expire_sessions();
             node.disconnect();
             world.pass(Duration::from_secs(1));
-            heir.start(append(client.clone(), REQUEST))
+            successor.start(append(client.clone(), REQUEST))
         };
         world.pass(Duration::from_secs(20));
         assert_eq!(asked.take(), Some(Err(FsError::Io)), "{case}");
@@ -649,8 +649,8 @@ fn what_is_of_an_expired_session_is_not_asked_again() {
             "{case}: under no other id: {:?}",
             transactions(&node)
         );
-        assert!(Estate::unfit_in(&*heir).is_some(), "{case}");
-        heir.kill();
+        assert!(HandoverState::unfit_in(&*successor).is_some(), "{case}");
+        successor.kill();
         match Process::on(&node, &left).try_attach() {
             Err(AttachError::Lost(_)) => {}
             other => panic!("{case}: {:?}", other.map(drop)),

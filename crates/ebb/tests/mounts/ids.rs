@@ -249,9 +249,9 @@ fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
     place.umount();
 }
 
-/// Situation: a volume numbers users differently from the machine. Danger: an unmapped id of one side
-/// is a user of the other, or an id reaches the volume unmapped. Expectation: owners, groups, ACLs
-/// and permissions are mapped in both directions; unmapped ids are shown as nobody and have no
+/// Situation: a volume numbers users differently from the machine. Danger: an unmapped id of one
+/// side is a user of the other, or an id reaches the volume unmapped. Expectation: owners, groups,
+/// ACLs and permissions are mapped in both directions; unmapped ids are shown as nobody and have no
 /// rights.
 #[test]
 fn a_mount_numbers_users_otherwise_than_its_volume() {
@@ -375,9 +375,9 @@ fn a_map_that_is_none_is_refused() {
     assert!(!place.is_mounted("mnt"));
 }
 
-/// Situation: root squash. Danger: the kernel grants root everything, and answers from its caches: a
-/// directory cached for other users lets root in. Expectation: reads, listings and changes are those
-/// of the anonymous user, whatever the kernel has cached; other users are not affected.
+/// Situation: root squash. Danger: the kernel grants root everything, and answers from its caches:
+/// a directory cached for other users lets root in. Expectation: reads, listings and changes are
+/// those of the anonymous user, whatever the kernel has cached; other users are not affected.
 #[test]
 fn root_is_squashed() {
     let place = Place::over_s3();

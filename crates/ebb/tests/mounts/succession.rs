@@ -467,7 +467,7 @@ fn what_the_disk_did_not_force_is_not_forced_by_a_successor() {
     let errno = |done: std::io::Result<()>| done.unwrap_err().raw_os_error();
     assert_eq!(errno(file.sync_all()), Some(libc::EIO));
     fs::remove_file(place.path("disk fails")).unwrap();
-    until("it says so", || !place.record("mnt").succeedable);
+    until("it says so", || !place.record("mnt").allow_handover);
     place.ebb(&["upgrade", "mnt"]).refused(1, "nobody can take it over");
     let supervisor = place.record("mnt").supervisor.unwrap();
     place.kill_daemon("mnt");
@@ -484,7 +484,8 @@ fn foreground(place: &mut Place) -> usize {
     let url = place.url().to_owned();
     let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--foreground"]);
     until("it is mounted", || {
-        place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable)
+        place.is_mounted("mnt")
+            && place.find_record("mnt").is_some_and(|record| record.allow_handover)
     });
     child
 }
@@ -568,7 +569,8 @@ fn a_command_says_that_its_daemon_was_killed() {
     let url = place.url().to_owned();
     let child = place.start_silent(&["mount", &url, "mnt", "--data", "data", "--foreground"]);
     until("it is mounted", || {
-        place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable)
+        place.is_mounted("mnt")
+            && place.find_record("mnt").is_some_and(|record| record.allow_handover)
     });
     let supervisor = place.record("mnt").supervisor.unwrap();
     until("it is given up", || {
@@ -605,7 +607,8 @@ fn a_mount_ends_with_its_terminal() {
     // It has the other end of the terminal open, too.
     drop(command);
     until("it is mounted", || {
-        place.is_mounted("mnt") && place.find_record("mnt").is_some_and(|record| record.succeedable)
+        place.is_mounted("mnt")
+            && place.find_record("mnt").is_some_and(|record| record.allow_handover)
     });
     fs::write(place.path("mnt/file"), "content").unwrap();
     let daemon = place.record("mnt").daemon;

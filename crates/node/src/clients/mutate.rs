@@ -439,7 +439,7 @@ impl Node {
             } else {
                 extent::touched_blocks
             };
-            self.loans.verified(ino, blocks(offset, len_bytes));
+            self.grants.verified(ino, blocks(offset, len_bytes));
             if offset + len_bytes > size {
                 self.has_grown(ino, size, offset + len_bytes);
                 self.show_length(ino).await?;

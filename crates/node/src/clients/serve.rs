@@ -174,7 +174,7 @@ impl Node {
                     }
                 }
                 self.attachments.open(session, ino);
-                Ok(Reply::Opened { lends: self.may_be_lent(ino) })
+                Ok(Reply::Opened { passthrough: self.may_be_granted(ino) })
             }
             Request::Close { session, ino, count } => self.close(session, ino, count).await,
             Request::Read { ino, offset, len_bytes } => {

@@ -294,7 +294,7 @@ impl Node {
         if runs.is_empty() {
             return Ok(Some(0));
         }
-        if self.is_exposed(ino) || self.is_lent_out(ino).await? {
+        if self.is_exposed(ino) || self.is_in_use(ino).await? {
             return Ok(None);
         }
         let bytes = {

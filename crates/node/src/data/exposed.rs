@@ -48,7 +48,7 @@ pub struct Exposures {
 }
 
 impl Exposures {
-    pub fn lent(&self, ino: Ino) {
+    pub fn granted(&self, ino: Ino) {
         self.ending.borrow_mut().remove(&ino);
     }
 
@@ -187,7 +187,7 @@ impl Node {
 
     /// The file is exposed no longer, if nobody has it.
     async fn end_exposure(&self, ino: Ino) -> Result<bool, RpcError> {
-        if self.is_lent_out(ino).await? {
+        if self.is_in_use(ino).await? {
             return Ok(false);
         }
         self.exposures.ending.borrow_mut().insert(ino);

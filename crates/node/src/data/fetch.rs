@@ -429,7 +429,7 @@ impl Node {
             }
             self.commit(present(start, &sums)).await?;
             self.note_clean(ino, start..start + run as u64);
-            self.loans.verified(ino, start..start + run as u64);
+            self.grants.verified(ino, start..start + run as u64);
             at += run;
         }
         self.drop_if_gone(ino);

@@ -168,7 +168,7 @@ impl Node {
                 .await?;
             return Ok(None);
         }
-        self.loans.verified(ino, blocks);
+        self.grants.verified(ino, blocks);
         Ok(Some(wanted))
     }
 

@@ -149,7 +149,7 @@ impl Node {
         }
         drop(guard);
         if self.scrub.status().dropped > before {
-            self.refresh_lent(ino);
+            self.refresh_granted(ino);
         }
     }
 }

@@ -105,7 +105,7 @@ impl Node {
                 continue;
             }
             self.drop_fetched(ino, &span).await?;
-            self.refresh_lent(ino);
+            self.refresh_granted(ino);
         }
         Ok(())
     }

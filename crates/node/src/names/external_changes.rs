@@ -175,7 +175,7 @@ impl Node {
         self.take_on(stands, change).await?;
         self.is_sound(key, &(0..u64::MAX));
         self.hide_dropped(ino, before).await?;
-        self.refresh_lent(ino);
+        self.refresh_granted(ino);
         Ok(())
     }
 

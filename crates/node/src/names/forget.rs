@@ -279,7 +279,7 @@ impl Node {
         for ino in &going {
             self.cache.forget(*ino);
             self.downloads.forget(*ino);
-            self.loans.forget(*ino);
+            self.grants.forget(*ino);
         }
         drop(guards);
         self.perform_effects(applied, None).await?;
@@ -294,7 +294,7 @@ impl Node {
             if !self.replica.view().extents().is_stored(ino) && !self.store.has_standalone(ino) {
                 continue;
             }
-            if self.is_exposed(ino) || self.is_lent_out(ino).await? {
+            if self.is_exposed(ino) || self.is_in_use(ino).await? {
                 files.remove(&ino);
                 continue;
             }

@@ -19,7 +19,7 @@ use crate::data::cache::Cache;
 use crate::data::exposed::Exposures;
 use crate::data::fetch::Downloads;
 use crate::data::holes::Holes;
-use crate::data::lend::Loans;
+use crate::data::passthrough::PassthroughGrants;
 use crate::data::scrub::Scrub;
 use crate::data::store::Store;
 use crate::flush::Flusher;
@@ -324,7 +324,7 @@ impl Node {
             metadata: Metadata::default(),
             cache: Cache::new(&options, is_disk_small),
             holes: Holes::default(),
-            loans: Loans::default(),
+            grants: PassthroughGrants::default(),
             exposures: Exposures::default(),
             scrub: Scrub::default(),
             quotas: Quotas::default(),
@@ -384,7 +384,7 @@ impl Node {
         let sessions: Vec<SessionId> =
             self.replica.view().sessions().iter().map(|(session, _)| session).collect();
         for session in sessions {
-            if self.options.embedded && self.options.heir_of != Some(session) {
+            if self.options.embedded && self.options.resumes != Some(session) {
                 self.commit(Command::SessionClose { session }).await?;
             } else {
                 self.attachments.await_return(session, now);

@@ -26,8 +26,8 @@ pub struct MountRecord {
     #[serde(default)]
     pub supervisor: Option<Process>,
     /// Another daemon can take over what is open and under way.
-    #[serde(default)]
-    pub succeedable: bool,
+    #[serde(default, rename = "succeedable")]
+    pub allow_handover: bool,
     /// `host:port` or `unix:/path` of the node that serves it.
     pub control: String,
     /// The socket at which the mount tells what it has counted, over HTTP.

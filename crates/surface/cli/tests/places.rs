@@ -25,7 +25,7 @@ impl Place {
             source: "s3://bucket".into(),
             daemon: Process::this(),
             supervisor: None,
-            succeedable: false,
+            allow_handover: false,
             counters: None,
             control: "unix:/run/x".into(),
             subdirectory: PathBuf::new(),

@@ -4,17 +4,22 @@ use crate::reply::{
     Responder, attr_out, create_out, entry_out, flags_out, lk_out, lookup_out, open_out,
     opendir_out, statfs_out, statx_out,
 };
-use crate::session::Desk;
+use crate::session::SessionShared;
 use crate::{DirBuffer, Errno, Filesystem, OpenFlags, Operation, Request, abi};
 use ebb_model::MAX_XATTR_VALUE_BYTES;
 use zerocopy::IntoBytes;
 
 /// Serves one request. Ends when it is answered.
-pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Responder, desk: &Desk) {
+pub(crate) async fn serve<F: Filesystem>(
+    fs: &F,
+    request: Request,
+    reply: Responder,
+    shared: &SessionShared,
+) {
     let Request { context: cx, ino, operation, .. } = request;
     let cx = &cx;
     let hears_close =
-        |flags: OpenFlags| desk.hears_closes || flags.writes() && fs.reports_at_close();
+        |flags: OpenFlags| shared.hears_closes || flags.writes() && fs.reports_at_close();
     match operation {
         Operation::Lookup { name } => {
             reply.value(fs.lookup(cx, ino, name).await.map(|lookup| lookup_out(&lookup)))
@@ -114,7 +119,7 @@ pub(crate) async fn serve<F: Filesystem>(fs: &F, request: Request, reply: Respon
             reply.value(fs.getlk(cx, ino, owner, range, mode).await.map(lk_out))
         }
         Operation::SetLk { lock, wait } => {
-            let wait = wait.then(|| desk.interrupts.expect(cx.unique));
+            let wait = wait.then(|| shared.interrupts.expect(cx.unique));
             reply.empty(fs.setlk(cx, ino, lock, wait).await);
         }
         Operation::Fallocate { handle, offset, len_bytes, mode } => {

@@ -13,7 +13,7 @@
 //! ahead of this. It can be behind, as long as whoever has opened the file has not come to run.
 
 use crate::{Negotiated, OpenFlags, Passthrough, PassthroughId, Registered};
-use ebb_client::{Held, Loan};
+use ebb_client::{Grant, GrantHandle};
 use ebb_model::Ino;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -61,7 +61,7 @@ pub(crate) struct Opener {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     /// From pages, or from the lent file.
-    Undirected,
+    Cached,
     /// By requests alone, to read too: it can be mapped.
     Direct,
     /// By requests alone, to write alone.
@@ -88,14 +88,14 @@ struct Unheard {
 struct Native {
     // Dropped in this order: the file is given back when the kernel does not have it any more.
     registered: Registered,
-    _held: Option<Held>,
+    _held: Option<GrantHandle>,
     count: u64,
 }
 
 /// What an earlier process has left open of an inode.
 #[derive(Default)]
 pub(crate) struct Left {
-    undirected: u64,
+    cached: u64,
     direct: u64,
     writers: Vec<u64>,
     pub registration: Option<i32>,
@@ -104,7 +104,7 @@ pub(crate) struct Left {
 impl Left {
     pub fn add(&mut self, number: u64, way: Way) {
         match way {
-            Way::Undirected => self.undirected += 1,
+            Way::Cached => self.cached += 1,
             Way::Direct => self.direct += 1,
             Way::Writer => self.writers.push(number),
         }
@@ -126,8 +126,8 @@ impl IoModes {
 
     /// An inode that is open since before. Whether or not it is lent once more, the node takes
     /// nothing away that the kernel has.
-    pub fn left(&self, ino: Ino, left: Left, loan: Option<Loan>) {
-        let Left { undirected, direct, writers, registration } = left;
+    pub fn left(&self, ino: Ino, left: Left, grant: Option<Grant>) {
+        let Left { cached, direct, writers, registration } = left;
         let unheard = writers
             .iter()
             .map(|&number| (number, Unheard { thread: None, since: Instant::now() }))
@@ -139,10 +139,10 @@ impl IoModes {
         let open = match registered {
             Some(registered) => {
                 let native =
-                    Native { registered, _held: loan.map(|loan| loan.held), count: undirected };
+                    Native { registered, _held: grant.map(|grant| grant.held), count: cached };
                 Open { direct, writers, unheard, native: Some(native), ..Open::default() }
             }
-            None => Open { cached: undirected, direct, writers, unheard, ..Open::default() },
+            None => Open { cached: cached, direct, writers, unheard, ..Open::default() },
         };
         self.files.borrow_mut().insert(ino, open);
     }
@@ -185,13 +185,13 @@ impl IoModes {
         self.exclusive && self.files.borrow().get(&ino).is_some_and(|open| open.writers > 0)
     }
 
-    /// One more open. It goes to `loan` if others do, or can begin to. Else it is from the kernel's
-    /// pages only where these may be kept and nobody has it open who writes past them.
-    pub fn open(&self, ino: Ino, by: Opener, loan: Option<Loan>) -> IoMode {
+    /// One more open. It goes to `grant` if others do, or can begin to. Else it is from the
+    /// kernel's pages only where these may be kept and nobody has it open who writes past them.
+    pub fn open(&self, ino: Ino, by: Opener, grant: Option<Grant>) -> IoMode {
         let mut files = self.files.borrow_mut();
         let open = files.entry(ino).or_default();
         if open.can_begin(self.exclusive)
-            && let Some((registered, held)) = loan.and_then(|loan| self.register(ino, loan))
+            && let Some((registered, held)) = grant.and_then(|grant| self.register(ino, grant))
         {
             open.native = Some(Native { registered, _held: Some(held), count: 0 });
         }
@@ -258,8 +258,8 @@ impl IoModes {
         let count = match (way, &mut open.native) {
             (Way::Writer, _) => &mut open.writers,
             (Way::Direct, _) => &mut open.direct,
-            (Way::Undirected, Some(native)) => &mut native.count,
-            (Way::Undirected, None) => &mut open.cached,
+            (Way::Cached, Some(native)) => &mut native.count,
+            (Way::Cached, None) => &mut open.cached,
         };
         *count = count.saturating_sub(1);
         open.native.take_if(|native| native.count == 0);
@@ -268,7 +268,11 @@ impl IoModes {
         }
     }
 
-    fn register(&self, ino: Ino, Loan { file, held, .. }: Loan) -> Option<(Registered, Held)> {
+    fn register(
+        &self,
+        ino: Ino,
+        Grant { file, held, .. }: Grant,
+    ) -> Option<(Registered, GrantHandle)> {
         match self.passthrough.as_ref()?.register(file.as_fd()) {
             Ok(registered) => Some((registered, held)),
             Err(error) => {

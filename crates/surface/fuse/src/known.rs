@@ -3,39 +3,39 @@
 //! A successor has at least what there was: a reference is written down before the kernel is told
 //! of it, and crossed out after the kernel has given it up.
 
-use ebb_client::{Estate, Place};
+use ebb_client::{HandoverState, RecordIndex};
 use ebb_model::Ino;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-pub(crate) struct Known {
+pub(crate) struct KernelReferences {
     inodes: BTreeMap<Ino, References>,
-    estate: Option<Rc<Estate>>,
+    handover: Option<Rc<HandoverState>>,
 }
 
 struct References {
     count: u64,
     /// Where they are written down.
-    place: Option<Place>,
+    place: Option<RecordIndex>,
 }
 
-impl Known {
+impl KernelReferences {
     /// With what a process before has left. The kernel has the root in any case.
-    pub fn new(estate: Option<Rc<Estate>>) -> Known {
+    pub fn new(handover: Option<Rc<HandoverState>>) -> KernelReferences {
         let mut inodes = BTreeMap::from([(Ino::ROOT, References { count: 1, place: None })]);
-        for (place, ino, count) in estate.iter().flat_map(|estate| estate.inodes()) {
+        for (place, ino, count) in handover.iter().flat_map(|handover| handover.inodes()) {
             inodes.insert(ino, References { count, place: Some(place) });
         }
-        Known { inodes, estate }
+        KernelReferences { inodes, handover }
     }
 
     /// The kernel is about to be told of it once more.
     pub fn refer(&mut self, ino: Ino) {
         let references = self.inodes.entry(ino).or_insert(References { count: 0, place: None });
         references.count = references.count.saturating_add(1);
-        match (&self.estate, references.place) {
-            (Some(estate), Some(place)) => estate.set_inode(place, references.count),
-            (Some(estate), None) => references.place = estate.put_inode(ino, references.count),
+        match (&self.handover, references.place) {
+            (Some(handover), Some(place)) => handover.set_inode(place, references.count),
+            (Some(handover), None) => references.place = handover.put_inode(ino, references.count),
             (None, _) => {}
         }
     }
@@ -45,8 +45,8 @@ impl Known {
         let Some(references) = self.inodes.get_mut(&ino) else { return false };
         references.count = references.count.saturating_sub(count);
         let left = references.count;
-        if let (Some(estate), Some(place)) = (&self.estate, references.place) {
-            estate.set_inode(place, left);
+        if let (Some(handover), Some(place)) = (&self.handover, references.place) {
+            handover.set_inode(place, left);
         }
         if left == 0 {
             self.inodes.remove(&ino);

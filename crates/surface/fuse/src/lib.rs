@@ -18,7 +18,7 @@ mod filesystem;
 mod fusermount;
 #[cfg(feature = "fuzz")]
 pub mod fuzz;
-mod id_map;
+mod id_mapping;
 mod init;
 mod interrupt;
 mod io_modes;
@@ -44,7 +44,7 @@ pub use counters::Counters;
 pub use dir_buffer::{DirBuffer, Pushed};
 pub use errno::Errno;
 pub use filesystem::{AttrReply, Caching, EntryReply, Filesystem, Lookup, OpenReply};
-pub use id_map::{IdMap, IdMapError, IdMaps};
+pub use id_mapping::{IdMapping, IdMappingError, IdMappings};
 pub use init::Negotiated;
 pub use interrupt::Interruption;
 pub use mount::{LeftMount, Mount, MountError, RemountError, cut_off};

@@ -6,7 +6,7 @@
 //! has used this open file and no other, and has not been flushed since.
 
 use crate::Handle;
-use ebb_client::{Estate, Locker, Place};
+use ebb_client::{HandoverState, Locker, RecordIndex};
 use ebb_model::Ino;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -14,28 +14,28 @@ use std::rc::Rc;
 #[derive(Default)]
 pub(crate) struct Lockers {
     /// And where that is left to a successor.
-    used: BTreeMap<(Ino, u64), BTreeMap<Handle, Option<Place>>>,
+    used: BTreeMap<(Ino, u64), BTreeMap<Handle, Option<RecordIndex>>>,
     by_handle: BTreeMap<Handle, BTreeSet<(Ino, u64)>>,
-    estate: Option<Rc<Estate>>,
+    handover: Option<Rc<HandoverState>>,
 }
 
 impl Lockers {
     /// With what a process before has left.
-    pub fn new(estate: Option<Rc<Estate>>) -> Lockers {
+    pub fn new(handover: Option<Rc<HandoverState>>) -> Lockers {
         let mut lockers = Lockers::default();
         for (place, Locker { ino, owner, handle }) in
-            estate.iter().flat_map(|estate| estate.lockers())
+            handover.iter().flat_map(|handover| handover.lockers())
         {
             lockers.note(ino, owner, Handle(handle), || Some(place));
         }
-        Lockers { estate, ..lockers }
+        Lockers { handover, ..lockers }
     }
 
     /// The owner asks for a lock over `handle`.
     pub fn used(&mut self, ino: Ino, owner: u64, handle: Handle) {
-        let estate = self.estate.clone();
+        let handover = self.handover.clone();
         self.note(ino, owner, handle, || {
-            estate?.put_locker(Locker { ino, owner, handle: handle.0 })
+            handover?.put_locker(Locker { ino, owner, handle: handle.0 })
         });
     }
 
@@ -44,15 +44,15 @@ impl Lockers {
         ino: Ino,
         owner: u64,
         handle: Handle,
-        place: impl FnOnce() -> Option<Place>,
+        place: impl FnOnce() -> Option<RecordIndex>,
     ) {
         self.used.entry((ino, owner)).or_default().entry(handle).or_insert_with(place);
         self.by_handle.entry(handle).or_default().insert((ino, owner));
     }
 
-    fn cross_out(&self, place: Option<Place>) {
-        if let (Some(estate), Some(place)) = (&self.estate, place) {
-            estate.clear_locker(place);
+    fn cross_out(&self, place: Option<RecordIndex>) {
+        if let (Some(handover), Some(place)) = (&self.handover, place) {
+            handover.clear_locker(place);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The options of `-o`.
 
-use crate::{AccessRule, AccessTimes, IdMapError, IdMaps, Ids};
+use crate::{AccessRule, AccessTimes, IdMappingError, IdMappings, Ids};
 use ebb_model::MAX_IO_BYTES;
 use std::str::FromStr;
 use thiserror::Error;
@@ -37,7 +37,7 @@ pub struct MountOptions {
     /// What is seen of what other mounts write.
     pub consistency: Consistency,
     /// Users and groups that the volume numbers otherwise.
-    pub ids: IdMaps,
+    pub ids: IdMappings,
     /// Whom root is taken for, by the machine's numbers. Such a mount cannot be idmapped: the
     /// kernel is to say who asks.
     pub squash: Option<Ids>,
@@ -68,7 +68,7 @@ impl Default for MountOptions {
             exec: true,
             access: AccessRule::default(),
             consistency: Consistency::default(),
-            ids: IdMaps::default(),
+            ids: IdMappings::default(),
             squash: None,
             source: "ebb".into(),
             max_read_bytes: MAX_IO_BYTES as u32,
@@ -86,7 +86,7 @@ pub enum MountOptionsError {
     #[error("mount option {0:?} has a value that it cannot have")]
     BadValue(String),
     #[error("mount option {option:?}: {why}")]
-    BadRange { option: String, why: IdMapError },
+    BadRange { option: String, why: IdMappingError },
 }
 
 impl MountOptions {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// Cached pages of all files that the kernel knows.
 #[derive(Default)]
 pub(crate) struct Pages {
-    files: RefCell<BTreeMap<Ino, Known>>,
+    files: RefCell<BTreeMap<Ino, Cached>>,
     /// Grows whenever all pages are dropped because recorded versions are no longer valid: a node that
     /// lost power reuses version numbers for other contents.
     era: Cell<u64>,
@@ -21,7 +21,7 @@ pub(crate) struct Pages {
 
 /// A file with possibly cached pages.
 #[derive(Default)]
-struct Known {
+struct Cached {
     /// No page is older.
     since: Option<Version>,
     /// The last open that drops the pages, and the file's version at that open.
@@ -71,14 +71,14 @@ impl Pages {
     /// The next open drops the file's pages, whatever its version.
     pub fn distrust(&self, ino: Ino) {
         if let Some(known) = self.files.borrow_mut().get_mut(&ino) {
-            *known = Known::default();
+            *known = Cached::default();
         }
     }
 
     /// Invalidates all recorded versions. Open files may still fill the page cache.
     pub fn distrust_all(&self) {
         self.era.set(self.era.get() + 1);
-        self.files.borrow_mut().values_mut().for_each(|known| *known = Known::default());
+        self.files.borrow_mut().values_mut().for_each(|known| *known = Cached::default());
     }
 
     /// The kernel has forgotten the inode, and its pages with it.

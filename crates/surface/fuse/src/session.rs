@@ -204,7 +204,7 @@ impl Session {
         } = self;
         let mut succession = taken_over.then(Succession::new);
         let mut held: VecDeque<Held> = VecDeque::new();
-        let desk = Desk {
+        let shared = SessionShared {
             interrupts: Interrupts::default(),
             hears_closes: negotiated.has(abi::init::POSIX_LOCKS),
         };
@@ -215,7 +215,7 @@ impl Session {
         let mut in_flight_bytes = 0;
         let mut stop = pin!(stop.fuse());
         let mut deadline = None;
-        let mut vigil = Vigil::default();
+        let mut busy_poll = BusyPoll::default();
 
         let ended = 'serve: loop {
             let mut drained = false;
@@ -226,7 +226,7 @@ impl Session {
                 let next = if succession.is_none() { held.pop_front() } else { None };
                 let (request, arrival, unanswered) = match next {
                     Some(Held::Interrupt(unique)) => {
-                        desk.interrupts.interrupt(unique);
+                        shared.interrupts.interrupt(unique);
                         continue;
                     }
                     Some(Held::Request(request, arrival)) => {
@@ -245,10 +245,10 @@ impl Session {
                     None => {
                         let len = match device.receive(buffer.as_mut())? {
                             Received::Message(len) => {
-                                vigil.came();
+                                busy_poll.came();
                                 len
                             }
-                            Received::Nothing if in_flight.is_empty() && vigil.goes_on() => {
+                            Received::Nothing if in_flight.is_empty() && busy_poll.goes_on() => {
                                 idle();
                                 std::thread::yield_now();
                                 continue;
@@ -291,7 +291,7 @@ impl Session {
                             Ok(Message::Interrupt(unique)) => {
                                 match &succession {
                                     Some(_) => held.push_back(Held::Interrupt(unique)),
-                                    None => desk.interrupts.interrupt(unique),
+                                    None => shared.interrupts.interrupt(unique),
                                 }
                                 continue;
                             }
@@ -346,7 +346,7 @@ impl Session {
                     drop(unanswered);
                     cost
                 };
-                spare.set(Some(dispatch::serve(fs, request, reply, &desk).map(served)));
+                spare.set(Some(dispatch::serve(fs, request, reply, &shared).map(served)));
                 // Whoever is not ready is polled again by `in_flight`, with a waker that wakes.
                 match spare
                     .as_mut()
@@ -416,7 +416,7 @@ enum Held {
 }
 
 /// What all requests of a connection share.
-pub(crate) struct Desk {
+pub(crate) struct SessionShared {
     pub interrupts: Interrupts,
     /// The kernel says of every descriptor that it is closed, for the locks that end with it.
     pub hears_closes: bool,
@@ -487,7 +487,7 @@ fn sent_bytes(operation: &Operation) -> usize {
 /// this thread sleeps: to be woken takes longer than most requests, far longer where the processor
 /// is a virtual one.
 #[derive(Default)]
-struct Vigil {
+struct BusyPoll {
     came: Option<std::time::Instant>,
     /// Nothing has come since.
     idle: Option<std::time::Instant>,
@@ -495,7 +495,7 @@ struct Vigil {
     close: bool,
 }
 
-impl Vigil {
+impl BusyPoll {
     fn came(&mut self) {
         let now = std::time::Instant::now();
         self.close = self.came.is_some_and(|before| now - before < VIGIL_CLOSE);

@@ -2,13 +2,13 @@
 
 use crate::access_times::Readings;
 use crate::io_modes::{IoModes, Way};
-use crate::known::Known;
+use crate::known::KernelReferences;
 use crate::lockers::Lockers;
 use crate::pages::Pages;
 use crate::{
     AccessRule, AttrReply, Caching, Consistency, Context, CopyEnd, DirBuffer, EntryReply, Errno,
-    Filesystem, Handle, IdMaps, Ids, Interruption, LockRequest, Lookup, Negotiated, Notification,
-    Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
+    Filesystem, Handle, IdMappings, Ids, Interruption, LockRequest, Lookup, Negotiated,
+    Notification, Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
 use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
@@ -26,8 +26,8 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-mod askers;
 mod caching;
+mod callers;
 mod left;
 mod opening;
 mod references;
@@ -59,7 +59,7 @@ const FLAG_BITS: u32 = 3;
 const GONE: u64 = 1;
 
 /// A process that takes over goes on far behind what the one before can have given out.
-const OPENS_PER_LIFE: u64 = 1 << 40;
+const OPENS_PER_GENERATION: u64 = 1 << 40;
 
 pub struct Volume {
     client: Client,
@@ -68,7 +68,7 @@ pub struct Volume {
     kernel: Negotiated,
     name_ttl: Duration,
     consistency: Consistency,
-    known: Rc<RefCell<Known>>,
+    known: Rc<RefCell<KernelReferences>>,
     /// What has lost its last name here, as it was when it was last open as far as the kernel says,
     /// which does not say it of a FIFO, of a device, of a current directory or with O_PATH; until
     /// the kernel forgets it.
@@ -85,7 +85,7 @@ pub struct Volume {
     set_id: RefCell<BTreeMap<Ino, u16>>,
     io_modes: IoModes,
     notifier: Notifier,
-    ids: IdMaps,
+    ids: IdMappings,
     /// Whom root is taken for.
     anonymous: Option<Ids>,
     /// When something that the kernel had looked up was last found to have gone.
@@ -105,7 +105,7 @@ impl Volume {
         passthrough: Option<Passthrough>,
     ) -> Volume {
         let name_ttl = if kernel.epoch() { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
-        let known = Rc::new(RefCell::new(Known::new(client.estate().cloned())));
+        let known = Rc::new(RefCell::new(KernelReferences::new(client.handover().cloned())));
         let pages = Rc::new(Pages::default());
         let (told, of_before, telling) = (known.clone(), pages.clone(), notifier.clone());
         client.on_change(move |change, rule| {
@@ -130,9 +130,9 @@ impl Volume {
             let (known, notifier) = (held.clone(), pruning.clone());
             Box::pin(async move { references::give_up(inos, root, &known, &notifier).await })
         });
-        let life = client.estate().map_or(0, |estate| estate.life());
-        let lockers = RefCell::new(Lockers::new(client.estate().cloned()));
-        let (mappable, opens) = (RefCell::default(), Cell::new(life * OPENS_PER_LIFE));
+        let generation = client.handover().map_or(0, |handover| handover.generation());
+        let lockers = RefCell::new(Lockers::new(client.handover().cloned()));
+        let (mappable, opens) = (RefCell::default(), Cell::new(generation * OPENS_PER_GENERATION));
         let (readings, set_id) = (Readings::new(access), RefCell::default());
         let io_modes = IoModes::new(passthrough, kernel, client.is_exclusive());
         let lost = Cell::default();
@@ -152,14 +152,14 @@ impl Volume {
             set_id,
             io_modes,
             notifier,
-            ids: IdMaps::default(),
+            ids: IdMappings::default(),
             anonymous: None,
             lost,
         }
     }
 
     /// Shows users and groups by these maps.
-    pub fn mapping(self, ids: IdMaps) -> Volume {
+    pub fn mapping(self, ids: IdMappings) -> Volume {
         Volume { ids, ..self }
     }
 
@@ -174,7 +174,7 @@ impl Volume {
     }
 
     /// The inode that the kernel means.
-    fn real(&self, ino: Ino) -> Ino {
+    fn volume_ino(&self, ino: Ino) -> Ino {
         if ino == Ino::ROOT { self.root } else { ino }
     }
 
@@ -184,7 +184,7 @@ impl Volume {
         if self.kernel.drops_set_gid() || mode & SET_GID_EXECUTABLE != SET_GID_EXECUTABLE {
             return Ok(mode);
         }
-        let dir = self.client.getattr(self.real(dir)).await?;
+        let dir = self.client.getattr(self.volume_ino(dir)).await?;
         let foreign = dir.mode & SET_GID != 0 && !self.is_in_group(cx, &dir);
         Ok(if foreign { mode & !SET_GID } else { mode })
     }
@@ -195,20 +195,20 @@ impl Volume {
         if !self.client.is_read_only() && self.readings.read(ino) {
             let set = SetAttr { atime: Some(SetTime::Reading), ..SetAttr::default() };
             let caller = Caller { checked: true, ..self.caller(cx) };
-            if let Err(error) = self.client.setattr(&caller, self.real(ino), set).await {
+            if let Err(error) = self.client.setattr(&caller, self.volume_ino(ino), set).await {
                 tracing::debug!(%ino, %error, "the access time stays as it is");
             }
         }
     }
 
-    fn note_parted(&self, parted: Option<Attr>) {
-        if let Some(attr) = parted.filter(|attr| self.known.borrow().has(attr.ino)) {
+    fn note_removed(&self, removed: Option<Attr>) {
+        if let Some(attr) = removed.filter(|attr| self.known.borrow().has(attr.ino)) {
             self.gone.borrow_mut().insert(attr.ino, attr);
         }
     }
 
     /// What has gone and is in use by somebody still.
-    fn as_it_was(&self, ino: Ino) -> Option<Attr> {
+    fn removed_attr(&self, ino: Ino) -> Option<Attr> {
         self.gone.borrow().get(&ino).cloned()
     }
 
@@ -258,7 +258,7 @@ fn new_mode(cx: &Context, mode: u16) -> NewMode {
 
 impl Filesystem for Volume {
     async fn lookup(&self, _cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno> {
-        match self.look_up(self.real(parent), &name).await {
+        match self.look_up(self.volume_ino(parent), &name).await {
             Ok(attr) => Ok(Lookup::Found(self.referenced(attr))),
             Err(FsError::NotFound) => Ok(Lookup::Absent { ttl: self.entry_ttl() }),
             Err(error) => Err(error.into()),
@@ -292,8 +292,9 @@ impl Filesystem for Volume {
         ino: Ino,
         _handle: Option<Handle>,
     ) -> Result<AttrReply, Errno> {
-        let found = self.client.getattr(self.real(ino)).await;
-        Ok(self.attr_reply(self.on_known(found.or_else(|error| self.as_it_was(ino).ok_or(error)))?))
+        let found = self.client.getattr(self.volume_ino(ino)).await;
+        Ok(self
+            .attr_reply(self.on_known(found.or_else(|error| self.removed_attr(ino).ok_or(error)))?))
     }
 
     async fn setattr(
@@ -304,13 +305,14 @@ impl Filesystem for Volume {
         handle: Option<Handle>,
     ) -> Result<AttrReply, Errno> {
         self.heard(ino, handle);
-        let (mut caller, _) = self.changer(cx, ino);
+        let (mut caller, _) = self.caller_for_change(cx, ino);
         match Volume::cuts_open_file(&set, handle) {
             true => caller.checked = true,
             false => self.admit(cx, ino, Access::EXISTS).await?,
         }
-        let attr = self
-            .on_known(self.once(cx).setattr(&caller, self.real(ino), self.ids.set(set)?).await)?;
+        let attr = self.on_known(
+            self.once(cx).setattr(&caller, self.volume_ino(ino), self.ids.set(set)?).await,
+        )?;
         Ok(self.attr_reply(self.present(cx, attr).await))
     }
 
@@ -333,20 +335,35 @@ impl Filesystem for Volume {
             if what == Make::Directory { mode } else { self.mode_in(cx, parent, mode).await? };
         let attr = self
             .once(cx)
-            .make(&self.maker(cx)?, self.real(parent), &name, new_mode(cx, mode), what, false)
+            .make(
+                &self.caller_for_create(cx)?,
+                self.volume_ino(parent),
+                &name,
+                new_mode(cx, mode),
+                what,
+                false,
+            )
             .await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
         self.admit(cx, parent, Access::EXISTS).await?;
-        self.note_parted(self.once(cx).unlink(&self.asker(cx), self.real(parent), &name).await?);
+        self.note_removed(
+            self.once(cx)
+                .unlink(&self.caller_for_delete(cx), self.volume_ino(parent), &name)
+                .await?,
+        );
         Ok(())
     }
 
     async fn rmdir(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
         self.admit(cx, parent, Access::EXISTS).await?;
-        self.note_parted(self.once(cx).rmdir(&self.asker(cx), self.real(parent), &name).await?);
+        self.note_removed(
+            self.once(cx)
+                .rmdir(&self.caller_for_delete(cx), self.volume_ino(parent), &name)
+                .await?,
+        );
         Ok(())
     }
 
@@ -362,13 +379,13 @@ impl Filesystem for Volume {
         self.admit(cx, from, Access::EXISTS).await?;
         self.admit(cx, to, Access::EXISTS).await?;
         let caller = if matches!(mode, RenameMode::Whiteout { .. }) {
-            self.maker(cx)?
+            self.caller_for_create(cx)?
         } else {
-            self.asker(cx)
+            self.caller_for_delete(cx)
         };
-        self.note_parted(
+        self.note_removed(
             self.once(cx)
-                .rename(&caller, self.real(from), &name, self.real(to), &new_name, mode)
+                .rename(&caller, self.volume_ino(from), &name, self.volume_ino(to), &new_name, mode)
                 .await?,
         );
         Ok(())
@@ -383,7 +400,8 @@ impl Filesystem for Volume {
     ) -> Result<EntryReply, Errno> {
         self.admit(cx, ino, Access::EXISTS).await?;
         self.admit(cx, parent, Access::EXISTS).await?;
-        let attr = self.once(cx).link(&self.caller(cx), ino, self.real(parent), &name).await?;
+        let attr =
+            self.once(cx).link(&self.caller(cx), ino, self.volume_ino(parent), &name).await?;
         Ok(self.referenced(self.present(cx, attr).await))
     }
 
@@ -403,8 +421,8 @@ impl Filesystem for Volume {
         }
         self.on_known(self.client.open(ino).await)?;
         match self.made_ready(cx, ino, flags).await {
-            Ok((found, loan)) => {
-                let opened = self.opened(cx, ino, flags, found, loan)?;
+            Ok((found, grant)) => {
+                let opened = self.opened(cx, ino, flags, found, grant)?;
                 if matches!(opened.caching, Caching::Passthrough(_))
                     && opened.handle.0 & UNNOTED == 0
                 {
@@ -434,8 +452,8 @@ impl Filesystem for Volume {
             let made = self
                 .once(cx)
                 .make(
-                    &self.maker(cx)?,
-                    self.real(parent),
+                    &self.caller_for_create(cx)?,
+                    self.volume_ino(parent),
                     &name,
                     new_mode(cx, mode),
                     Make::Regular,
@@ -450,7 +468,7 @@ impl Filesystem for Volume {
                 Err(FsError::Exists) if !flags.excludes() => {}
                 Err(error) => return Err(error.into()),
             }
-            match self.client.lookup(self.real(parent), &name).await {
+            match self.client.lookup(self.volume_ino(parent), &name).await {
                 // What another mount has made there meanwhile is not opened here: of what it
                 // creates the kernel does not ask who may open it. It looks the name up again.
                 Ok(_) => return self.on_known(Err(FsError::Stale)),
@@ -492,7 +510,7 @@ impl Filesystem for Volume {
     ) -> Result<u32, Errno> {
         // The kernel takes who is squashed for root.
         let drop_set_id = mode.drop_set_id || !mode.from_cache && self.squashed(cx).is_some();
-        let caller = if drop_set_id { self.changer(cx, ino).0 } else { self.caller(cx) };
+        let caller = if drop_set_id { self.caller_for_change(cx, ino).0 } else { self.caller(cx) };
         let caller = Caller { checked: true, ..caller };
         self.heard(ino, Some(handle));
         let past_cache =
@@ -575,8 +593,8 @@ impl Filesystem for Volume {
             tracing::error!(%ino, %error, "a lock of a closed file stays until the mount ends");
         }
         self.lockers.borrow_mut().released(handle);
-        if self.as_it_was(ino).is_some() {
-            self.note_parted(self.client.getattr(ino).await.ok());
+        if self.removed_attr(ino).is_some() {
+            self.note_removed(self.client.getattr(ino).await.ok());
         }
         if self.is_left_no_more(handle) {
             self.let_go(ino, handle, flags.reads() && flags.writes());
@@ -595,7 +613,7 @@ impl Filesystem for Volume {
     }
 
     async fn statfs(&self, _cx: &Context, ino: Ino) -> Result<VolumeStat, Errno> {
-        Ok(self.client.statfs(self.real(ino)).await?)
+        Ok(self.client.statfs(self.volume_ino(ino)).await?)
     }
 
     async fn setxattr(
@@ -607,7 +625,7 @@ impl Filesystem for Volume {
         mode: Option<XattrMode>,
         drop_set_gid: bool,
     ) -> Result<(), Errno> {
-        let (caller, ino) = (self.caller(cx), self.real(ino));
+        let (caller, ino) = (self.caller(cx), self.volume_ino(ino));
         require_public(&name)?;
         self.admit(cx, ino, Access::EXISTS).await?;
         match AclClass::of(&name) {
@@ -644,12 +662,12 @@ impl Filesystem for Volume {
         if name.starts_with(b"user.") {
             self.admit(cx, ino, Access::READ).await?;
         }
-        let value = self.on_known(self.client.getxattr(self.real(ino), name).await)?;
+        let value = self.on_known(self.client.getxattr(self.volume_ino(ino), name).await)?;
         if class.is_some() { self.ids.acl_to_local(value) } else { Ok(value) }
     }
 
     async fn listxattr(&self, cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
-        let mut names = self.client.listxattr(self.real(ino)).await?;
+        let mut names = self.client.listxattr(self.volume_ino(ino)).await?;
         // The kernel gives their values to nobody else, but leaves the list to us.
         let trusted = |name: &Bytes| name.starts_with(b"trusted.");
         if names.iter().any(trusted) && !self.is_root(cx) {
@@ -659,7 +677,7 @@ impl Filesystem for Volume {
     }
 
     async fn removexattr(&self, cx: &Context, ino: Ino, name: Bytes) -> Result<(), Errno> {
-        let (caller, ino) = (self.caller(cx), self.real(ino));
+        let (caller, ino) = (self.caller(cx), self.volume_ino(ino));
         require_public(&name)?;
         self.admit(cx, ino, Access::EXISTS).await?;
         match AclClass::of(&name) {
@@ -673,8 +691,8 @@ impl Filesystem for Volume {
 
     async fn opendir(&self, cx: &Context, ino: Ino, _flags: OpenFlags) -> Result<OpenReply, Errno> {
         self.admit(cx, ino, Access::READ).await?;
-        let opened = self.client.open(self.real(ino)).await;
-        if opened.is_err() && self.as_it_was(ino).is_some() {
+        let opened = self.client.open(self.volume_ino(ino)).await;
+        if opened.is_err() && self.removed_attr(ino).is_some() {
             return Ok(OpenReply {
                 handle: Handle(self.next_number() << FLAG_BITS | GONE),
                 caching: Caching::Fresh,
@@ -682,7 +700,7 @@ impl Filesystem for Volume {
         }
         self.on_known(opened)?;
         let unread = self.readings.of_directories() && {
-            let attr = self.client.getattr(self.real(ino)).await;
+            let attr = self.client.getattr(self.volume_ino(ino)).await;
             attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
         };
         // Where others may change the bucket the node is to hear of every listing. Whoever is
@@ -711,7 +729,7 @@ impl Filesystem for Volume {
             if limit == 0 {
                 return Ok(());
             }
-            let page = self.client.readdir(self.real(ino), after, limit).await?;
+            let page = self.client.readdir(self.volume_ino(ino), after, limit).await?;
             for (entry, attr) in &page.entries {
                 match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
                     Pushed::Added { referenced: true } => self.refer(attr),
@@ -730,8 +748,8 @@ impl Filesystem for Volume {
     async fn releasedir(&self, _cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno> {
         if handle.0 & GONE == 0 && self.is_left_no_more(handle) {
             // Known as open if it was so before this process was.
-            self.io_modes.release(ino, handle.0 >> FLAG_BITS, Way::Undirected);
-            self.client.close(self.real(ino));
+            self.io_modes.release(ino, handle.0 >> FLAG_BITS, Way::Cached);
+            self.client.close(self.volume_ino(ino));
         }
         Ok(())
     }
@@ -747,11 +765,11 @@ impl Filesystem for Volume {
         if ino == Ino::ROOT {
             self.client.sync_fs().await?;
         }
-        Ok(self.client.fsync(self.real(ino)).await?)
+        Ok(self.client.fsync(self.volume_ino(ino)).await?)
     }
 
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
-        Ok(self.client.access(&self.caller(cx), self.real(ino), access).await?)
+        Ok(self.client.access(&self.caller(cx), self.volume_ino(ino), access).await?)
     }
 
     async fn getlk(
@@ -825,7 +843,7 @@ impl Filesystem for Volume {
             _ => return Err(Errno::NOT_SUPPORTED),
         };
         // The kernel leaves the set-id bits to us, and does not say what the caller may.
-        let (caller, is_root) = self.changer(cx, ino);
+        let (caller, is_root) = self.caller_for_change(cx, ino);
         let caller = Caller { checked: true, ..caller };
         self.once(cx)
             .fallocate(&caller, ino, (offset, len_bytes), what, keep_size, !is_root)
@@ -873,7 +891,7 @@ impl Filesystem for Volume {
         to: CopyEnd,
         len_bytes: u64,
     ) -> Result<u64, Errno> {
-        let (caller, is_root) = self.changer(cx, to.ino);
+        let (caller, is_root) = self.caller_for_change(cx, to.ino);
         let caller = Caller { checked: true, ..caller };
         let (unnoted, source) = (from.handle.0 & UNNOTED != 0, from.ino);
         let (from, to) = ((from.ino, from.offset), (to.ino, to.offset));
@@ -886,13 +904,13 @@ impl Filesystem for Volume {
     }
 
     async fn flags(&self, _cx: &Context, ino: Ino) -> Result<InodeFlags, Errno> {
-        self.on_known(self.client.flags(self.real(ino)).await)
+        self.on_known(self.client.flags(self.volume_ino(ino)).await)
     }
 
     async fn set_flags(&self, cx: &Context, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
         let caller = self.caller(cx);
         let caller = Caller { checked: caller.checked && self.kernel.checks_flags(), ..caller };
-        self.once(cx).set_flags(&caller, self.real(ino), flags).await?;
+        self.once(cx).set_flags(&caller, self.volume_ino(ino), flags).await?;
         // The kernel does not know that the change time has changed.
         self.dropped_later(ino, 0..0);
         Ok(())
@@ -906,8 +924,10 @@ impl Filesystem for Volume {
         flags: OpenFlags,
     ) -> Result<(EntryReply, OpenReply), Errno> {
         self.admit(cx, parent, Access::EXISTS).await?;
-        let attr =
-            self.once(cx).tmpfile(&self.maker(cx)?, self.real(parent), new_mode(cx, mode)).await?;
+        let attr = self
+            .once(cx)
+            .tmpfile(&self.caller_for_create(cx)?, self.volume_ino(parent), new_mode(cx, mode))
+            .await?;
         let opened = self.opened_new(cx, attr.ino, flags)?;
         Ok((self.referenced(self.present(cx, attr).await), opened))
     }

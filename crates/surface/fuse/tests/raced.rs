@@ -84,7 +84,7 @@ impl Raced {
                 }
                 other => panic!("nobody asks for {other:?}"),
             },
-            Request::Open { .. } => Ok(Reply::Opened { lends: false }),
+            Request::Open { .. } => Ok(Reply::Opened { passthrough: false }),
             Request::Close { .. } | Request::Renew { .. } | Request::Detach { .. } => {
                 Ok(Reply::Done)
             }

@@ -1,6 +1,6 @@
 //! The memory that outlives processes, from the view of one of them.
 
-use ebb_ports::Words;
+use ebb_ports::SharedMemory;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ pub struct Memory {
     forgotten: Option<usize>,
 }
 
-impl Words for Memory {
+impl SharedMemory for Memory {
     fn count(&self) -> usize {
         self.words.borrow().len()
     }

@@ -4,10 +4,10 @@ use super::Amnesia;
 use super::memory::Memory;
 use crate::oracle::{ClientId, Op, Outcome};
 use crate::volume::plan::Plan;
-use crate::volume::rig::{attach_heir, local_link, open_on, wire_link};
+use crate::volume::rig::{attach_resumed, local_link, open_on, wire_link};
 use crate::volume::workload::perform;
 use crate::{Executor, Process, Rng, SimBucket, World};
-use ebb_client::{AttachError, Client, Estate, Open};
+use ebb_client::{AttachError, Client, HandoverState, Open};
 use ebb_model::*;
 use ebb_node::Node;
 use futures_channel::oneshot;
@@ -69,7 +69,7 @@ pub struct Life {
     /// Where it is in the process.
     pub node: Option<Rc<Node>>,
     pub client: Client,
-    pub estate: Rc<Estate>,
+    pub handover: Rc<HandoverState>,
     memory: Rc<Memory>,
 }
 
@@ -86,7 +86,7 @@ impl Scene {
             client,
             bucket: world.bucket(),
             plan,
-            memory: Rc::new(RefCell::new(vec![0; Estate::words_for(OPEN_FILES)])),
+            memory: Rc::new(RefCell::new(vec![0; HandoverState::words_for(OPEN_FILES)])),
             amnesia,
             executor: world.executor().clone(),
             rng: world.rng(&format!("mount {}", client.0)),
@@ -135,13 +135,13 @@ impl Scene {
             let process = world.machine(MACHINE).process_on("ebb", "data");
             let forgotten = (self.amnesia == Some(Amnesia::Undurable)).then_some(UNDURABLE);
             let memory = Memory::of(&self.memory, forgotten);
-            let estate = Rc::new(
-                Estate::take(memory.clone())
+            let handover = Rc::new(
+                HandoverState::take(memory.clone())
                     .map_err(|error| Unserved::Failed(error.to_string()))?,
             );
             if self.amnesia == Some(Amnesia::Opens) {
-                for open in estate.opens() {
-                    estate.closed(open.handle);
+                for open in handover.opens() {
+                    handover.closed(open.handle);
                 }
             }
             // It may die while it takes over.
@@ -153,7 +153,7 @@ impl Scene {
                     _ => pending().await,
                 }
             };
-            let taken = match select(pin!(self.take_over(&process, &estate)), pin!(dies)).await {
+            let taken = match select(pin!(self.take_over(&process, &handover)), pin!(dies)).await {
                 Either::Left((taken, _)) => taken,
                 Either::Right(_) => {
                     memory.dies();
@@ -171,7 +171,7 @@ impl Scene {
                         process,
                         node,
                         client,
-                        estate,
+                        handover,
                         memory,
                     }));
                     return Ok(());
@@ -191,13 +191,13 @@ impl Scene {
     async fn take_over(
         &self,
         process: &Process,
-        estate: &Rc<Estate>,
+        handover: &Rc<HandoverState>,
     ) -> Result<(Option<Rc<Node>>, Client), Unserved> {
         let (node, link) = match self.place {
             Place::Elsewhere => (None, wire_link(process, SERVER)),
             Place::Inside => {
                 let options =
-                    ebb_node::Options { heir_of: estate.session(), ..self.plan.options.clone() };
+                    ebb_node::Options { resumes: handover.session(), ..self.plan.options.clone() };
                 let bucket = &self.bucket;
                 match open_on(process, bucket, &options, self.plan.medium).await {
                     Some(Ok(node)) => (Some(node.clone()), local_link(&node)),
@@ -210,7 +210,7 @@ impl Scene {
                 }
             }
         };
-        match attach_heir(process, link, estate.clone()).await {
+        match attach_resumed(process, link, handover.clone()).await {
             Some(Ok(client)) => {
                 // Drops all kernel caches of the previous process at once.
                 client.on_change(|_, _| Box::pin(async {}));
@@ -286,7 +286,7 @@ impl Life {
         lag: Duration,
     ) -> (Outcome, Option<(Ino, u64)>) {
         if let Some(handle) = handle {
-            if let Some(open) = self.estate.closed(handle) {
+            if let Some(open) = self.handover.closed(handle) {
                 self.client.close(open.ino);
             }
             return (Outcome::Done, None);
@@ -300,9 +300,9 @@ impl Life {
         // The process may die between the open and its handover record.
         self.lag(lag).await;
         let handle = self.number << 32 | number;
-        let before = self.estate.opened_before(number);
+        let before = self.handover.opened_before(number);
         assert!(
-            self.estate.opened(Open { request: number, ino, handle, detail: 0 }),
+            self.handover.opened(Open { request: number, ino, handle, detail: 0 }),
             "few files are open"
         );
         if let Some(before) = before {

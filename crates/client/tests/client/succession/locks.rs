@@ -192,8 +192,8 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
     if then == NodeThen::Restarts {
         restart(&node);
     }
-    let heir = Process::on(&node, &left);
-    let client = heir.attach();
+    let successor = Process::on(&node, &left);
+    let client = successor.attach();
     if then == NodeThen::RestartsLater {
         restart(&node);
         world.pass(Duration::from_secs(10));
@@ -219,7 +219,7 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
             }
         }
     }
-    no_error_stands(&heir, &client);
+    no_error_stands(&successor, &client);
 
     for (owner, done) in users {
         let asks = asks_of(owner);
@@ -228,7 +228,7 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
             let (asking, again) = (client.clone(), *again);
             let answer = if is_refused(&again) { Err(FsError::WouldBlock) } else { Ok(()) };
             assert_eq!(
-                heir.run(async move { asking.lock(again).await }),
+                successor.run(async move { asking.lock(again).await }),
                 answer,
                 "{case}: {again:?}"
             );
@@ -244,7 +244,7 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
         for is_known_to_be_free in [false, true] {
             let (closing, asked) = (client.clone(), node.count("lock"));
             assert_eq!(
-                heir.run(async move { closing.unlock_all(FILE, owner).await }),
+                successor.run(async move { closing.unlock_all(FILE, owner).await }),
                 Ok(()),
                 "{case}"
             );
@@ -258,7 +258,7 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
             );
         }
     }
-    no_error_stands(&heir, &client);
+    no_error_stands(&successor, &client);
     assert_eq!(node.locks.borrow().check(), Vec::<String>::new(), "{case}");
     true
 }
@@ -303,15 +303,15 @@ fn a_wait_does_not_outlive_the_process() {
                 }
                 drop(client);
                 world.pass(Duration::from_secs(2));
-                let heir = Process::on(&node, &left);
-                let client = heir.attach();
+                let successor = Process::on(&node, &left);
+                let client = successor.attach();
                 if lets_go_at.is_none() {
                     node.locks.borrow_mut().end(STRANGER);
                     node.tell_of_locks();
                 }
                 if next == Next::Again {
                     let waiting = client.clone();
-                    let granted = heir
+                    let granted = successor
                         .start(async move { waiting.lock_waiting(wanted, true, pending()).await });
                     world.pass(Duration::from_secs(1));
                     assert_eq!(granted.take(), Some(Ok(())), "{case}");
@@ -319,7 +319,7 @@ fn a_wait_does_not_outlive_the_process() {
                 }
                 let closing = client.clone();
                 assert_eq!(
-                    heir.run(async move { closing.unlock_all(FILE, FCNTL).await }),
+                    successor.run(async move { closing.unlock_all(FILE, FCNTL).await }),
                     Ok(()),
                     "{case}"
                 );
@@ -329,7 +329,7 @@ fn a_wait_does_not_outlive_the_process() {
                     "{case}: it is free"
                 );
                 assert_eq!(node.locks.borrow().check(), Vec::<String>::new(), "{case}");
-                no_error_stands(&heir, &client);
+                no_error_stands(&successor, &client);
                 true
             });
         }
@@ -376,8 +376,8 @@ fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
                 first.kill();
                 dies
             };
-            let heir = Process::on(&node, &left);
-            let client = heir.attach();
+            let successor = Process::on(&node, &left);
+            let client = successor.attach();
             world.pass(Duration::from_secs(1));
             for owner in OWNERS {
                 let expected = held_after(
@@ -391,7 +391,7 @@ fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
                     );
                 }
             }
-            no_error_stands(&heir, &client);
+            no_error_stands(&successor, &client);
             // And it knows them, for the next start of the node.
             restart(&node);
             world.pass(Duration::from_secs(10));
@@ -400,7 +400,7 @@ fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
                 (EXCLUSIVE, SHARED, SHARED),
                 "{case}"
             );
-            no_error_stands(&heir, &client);
+            no_error_stands(&successor, &client);
             dies
         });
     }

@@ -391,7 +391,7 @@ impl Draw {
             Reply::Admin(AdminReply::Explained(Box::new(self.explained()))),
             Reply::Lock(LockAnswer::Granted),
             Reply::Lock(LockAnswer::Waiting),
-            Reply::Opened { lends: self.flag() },
+            Reply::Opened { passthrough: self.flag() },
             Reply::Conflict(None),
             Reply::Conflict(Some(LockConflict { lock: self.range_lock(), pid: self.u32() })),
             Reply::Admin(AdminReply::Quotas(self.list(Draw::quota_status))),

@@ -53,7 +53,7 @@ impl Node {
             return Ok(());
         }
         self.fetch(ino, std::slice::from_ref(&range)).await?;
-        self.refresh_lent(ino);
+        self.refresh_granted(ino);
         // What is absent by now has become a hole, or was evicted.
         self.holds_sound(ino, &range).await?;
         // Or a power cut could bring the damage back.
@@ -300,7 +300,7 @@ impl Node {
             }
             self.force_log().await?;
             self.end_troubles().await;
-            self.refresh_lent(ino);
+            self.refresh_granted(ino);
             return Ok(AdminReply::RolledBack { before_bytes, lost_bytes, bytes: meta.len_bytes });
         }
     }

@@ -375,7 +375,7 @@ impl Store {
     /// The store file for the kernel to read by itself, made `len` bytes long: what is behind are
     /// zeros that only the node knows to leave out. `None` where nobody can say whether somebody
     /// has it.
-    pub async fn lend(&self, ino: Ino, len: u64) -> Result<Option<OwnedFd>, DiskError> {
+    pub async fn grant(&self, ino: Ino, len: u64) -> Result<Option<OwnedFd>, DiskError> {
         let Some(file) = self.existing(FileId::Own(ino)).await? else { return Ok(None) };
         if file.is_held().is_none() {
             return Ok(None);
@@ -386,7 +386,7 @@ impl Store {
         }
         let descriptor = file.descriptor();
         if descriptor.is_some() {
-            self.state.borrow_mut().lent.insert(ino, file);
+            self.state.borrow_mut().granted.insert(ino, file);
         }
         Ok(descriptor)
     }
@@ -394,9 +394,9 @@ impl Store {
     /// False as long as somebody has what was lent.
     pub fn take_back(&self, ino: Ino) -> bool {
         let mut state = self.state.borrow_mut();
-        let free = state.lent.get(&ino).is_none_or(|file| file.is_held() == Some(false));
+        let free = state.granted.get(&ino).is_none_or(|file| file.is_held() == Some(false));
         if free {
-            state.lent.remove(&ino);
+            state.granted.remove(&ino);
         }
         free
     }
@@ -437,11 +437,11 @@ impl Store {
     async fn file(&self, file: FileId, mode: OpenMode) -> Result<Rc<dyn DiskFile>, DiskError> {
         {
             let state = self.state.borrow();
-            let lent = match file {
-                FileId::Own(ino) => state.lent.get(&ino),
+            let granted = match file {
+                FileId::Own(ino) => state.granted.get(&ino),
                 FileId::Pack(_) => None,
             };
-            if let Some(open) = state.open.get(&file).or(lent) {
+            if let Some(open) = state.open.get(&file).or(granted) {
                 return Ok(open.clone());
             }
         }

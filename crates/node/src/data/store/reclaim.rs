@@ -143,7 +143,7 @@ impl Store {
             state.standalone.remove(&ino);
             state.from_previous_run.remove(&ino);
             state.uncut.remove(&ino);
-            state.lent.remove(&ino);
+            state.granted.remove(&ino);
             state.synced(ino, FileId::Own(ino));
         }
         self.remove(FileId::Own(ino)).await

@@ -21,7 +21,7 @@ pub(super) struct State {
     /// Open files, oldest first.
     pub opened: VecDeque<FileId>,
     /// Files that the kernel reads by itself.
-    pub lent: BTreeMap<Ino, Rc<dyn DiskFile>>,
+    pub granted: BTreeMap<Ino, Rc<dyn DiskFile>>,
     /// Files with bytes that were not forced, by where these are, with the number of their last
     /// change. A file leaves only once it was forced, so that of two who force it at one time
     /// neither takes the other's sync, which may still be under way, for done.

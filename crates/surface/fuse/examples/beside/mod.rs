@@ -26,10 +26,10 @@ pub struct Beside {
 struct Files {
     /// Not the numbers of the file system below, which gives those of removed files to new ones.
     names: BTreeMap<PathBuf, Ino>,
-    known: BTreeMap<Ino, Known>,
+    known: BTreeMap<Ino, KernelReferences>,
 }
 
-struct Known {
+struct KernelReferences {
     path: PathBuf,
     open: Option<Open>,
 }
@@ -72,7 +72,10 @@ impl Beside {
         let mut files = self.files.borrow_mut();
         let next = Ino(Ino::ROOT.0 + 1 + files.known.len() as u64);
         let ino = *files.names.entry(path.to_owned()).or_insert(next);
-        files.known.entry(ino).or_insert_with(|| Known { path: path.to_owned(), open: None });
+        files
+            .known
+            .entry(ino)
+            .or_insert_with(|| KernelReferences { path: path.to_owned(), open: None });
         let attr = attr(ino, &meta);
         Ok(EntryReply { attr, entry_ttl: TTL, attr_ttl: TTL })
     }

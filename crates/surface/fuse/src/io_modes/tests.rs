@@ -35,9 +35,9 @@ fn opened(modes: &IoModes, number: u64, flags: OpenFlags) -> IoMode {
 #[test]
 fn the_first_open_decides() {
     for (first, mode, way) in [
-        (READS, IoMode::Cached, [Way::Undirected; 4]),
-        (BOTH, IoMode::Cached, [Way::Undirected; 4]),
-        (APPENDS, IoMode::Cached, [Way::Undirected; 4]),
+        (READS, IoMode::Cached, [Way::Cached; 4]),
+        (BOTH, IoMode::Cached, [Way::Cached; 4]),
+        (APPENDS, IoMode::Cached, [Way::Cached; 4]),
         (WRITES, IoMode::Direct, [Way::Writer, Way::Direct, Way::Writer, Way::Direct]),
     ] {
         let modes = modes(NEW);
@@ -48,7 +48,7 @@ fn the_first_open_decides() {
         (1..4).for_each(|number| modes.release(INO, number, way[number as usize]));
         assert_eq!(opened(&modes, 4, READS), mode);
         modes.release(INO, 0, way[0]);
-        modes.release(INO, 4, if mode == IoMode::Cached { Way::Undirected } else { Way::Direct });
+        modes.release(INO, 4, if mode == IoMode::Cached { Way::Cached } else { Way::Direct });
         assert_eq!(opened(&modes, 5, READS), IoMode::Cached);
     }
 }
@@ -134,7 +134,7 @@ fn a_successor_goes_on_in_the_same_modes() {
         modes.left(INO, left, None);
         modes
     };
-    assert_eq!(opened(&left(&[Way::Undirected], None), 1, WRITES), IoMode::Cached);
+    assert_eq!(opened(&left(&[Way::Cached], None), 1, WRITES), IoMode::Cached);
     assert_eq!(opened(&left(&[Way::Direct, Way::Writer], None), 1, READS), IoMode::Direct);
     assert!(!left(&[Way::Direct, Way::Writer], None).wants(INO));
     let modes = left(&[Way::Writer], None);
@@ -143,11 +143,11 @@ fn a_successor_goes_on_in_the_same_modes() {
     assert!(modes.wants(INO));
 
     // What is lent is given back with the last who has it, whoever goes on writing.
-    let modes = left(&[Way::Undirected, Way::Writer], Some(3));
+    let modes = left(&[Way::Cached, Way::Writer], Some(3));
     assert_eq!(opened(&modes, 1, READS), IoMode::Native(PassthroughId(3)));
-    modes.release(INO, 1, Way::Undirected);
+    modes.release(INO, 1, Way::Cached);
     assert!(modes.is_native(INO));
-    modes.release(INO, 2, Way::Undirected);
+    modes.release(INO, 2, Way::Cached);
     assert!(!modes.is_native(INO) && modes.is_written_past(INO));
     modes.release(INO, 3, Way::Writer);
     assert_eq!(opened(&modes, 4, READS), IoMode::Cached);

@@ -1,7 +1,7 @@
 //! What the kernel may keep of what it is told, and how it is told that it may not any more.
 
 use super::{DIRECT, SET_ID, Volume};
-use crate::known::Known;
+use crate::known::KernelReferences;
 use crate::{
     AttrReply, Consistency, EntryReply, Errno, Handle, Notification, Notifier, NotifyError,
     OpenFlags,
@@ -147,7 +147,7 @@ impl Volume {
 pub(super) async fn drop_cached(
     change: Change,
     root: Ino,
-    known: &RefCell<Known>,
+    known: &RefCell<KernelReferences>,
     notifier: &Notifier,
     name_ttl: Duration,
 ) {
@@ -175,7 +175,7 @@ pub(super) async fn drop_cached(
 
 /// The name is asked for again at its next use, and what is mounted there stays, as it would not if
 /// all names were dropped.
-async fn expire(parent: Ino, name: Name, known: &RefCell<Known>, notifier: &Notifier) {
+async fn expire(parent: Ino, name: Name, known: &RefCell<KernelReferences>, notifier: &Notifier) {
     if !known.borrow().has(parent) {
         return;
     }

@@ -9,7 +9,7 @@ use super::{FLAG_BITS, Volume};
 use crate::io_modes::Left;
 use crate::{Context, Errno, Handle};
 use ebb_client::Open;
-use ebb_model::{Attr, Borrow, Ino};
+use ebb_model::{Attr, GrantRequest, Ino};
 use std::collections::BTreeMap;
 
 impl Volume {
@@ -22,17 +22,17 @@ impl Volume {
         handle: Handle,
         mappable: bool,
     ) -> Result<(), Errno> {
-        let Some(estate) = self.client.estate() else { return Ok(()) };
+        let Some(handover) = self.client.handover() else { return Ok(()) };
         let registration = self.io_modes.registration(ino);
         let detail = Detail { mappable, registration };
-        let before = estate.opened_before(cx.request());
+        let before = handover.opened_before(cx.request());
         let open = Open {
             request: cx.request(),
-            ino: self.real(ino),
+            ino: self.volume_ino(ino),
             handle: handle.0,
             detail: detail.word(),
         };
-        if !estate.opened(open) {
+        if !handover.opened(open) {
             tracing::error!("more files are open than a mount can have");
             self.let_go(ino, handle, mappable);
             return Err(Errno::TOO_MANY_OPEN);
@@ -49,7 +49,7 @@ impl Volume {
 
     /// False if it was closed before, and the answer to that never left.
     pub(super) fn is_left_no_more(&self, handle: Handle) -> bool {
-        self.client.estate().is_none_or(|estate| estate.closed(handle.0).is_some())
+        self.client.handover().is_none_or(|handover| handover.closed(handle.0).is_some())
     }
 
     /// Attributes that answer a request. Of one that has been answered before, to nobody, they may
@@ -63,15 +63,15 @@ impl Volume {
 
     /// Takes up what an earlier process has left open. To be called before anything is served.
     pub async fn take_up(&self) {
-        let Some(estate) = self.client.estate() else { return };
+        let Some(handover) = self.client.handover() else { return };
         if !self.is_told() {
             // The kernel may have pages of whatever it knows. At which version is forgotten.
-            for (_, ino, _) in estate.inodes() {
+            for (_, ino, _) in handover.inodes() {
                 self.pages.opened(ino, Handle(0), None);
             }
         }
         let mut left: BTreeMap<Ino, Left> = BTreeMap::new();
-        for open in estate.opens() {
+        for open in handover.opens() {
             let (ino, detail) = (self.shown(open.ino), Detail::of(open.detail));
             let of_inode = left.entry(ino).or_default();
             of_inode.add(open.handle >> FLAG_BITS, way(Handle(open.handle), detail.mappable));
@@ -81,15 +81,19 @@ impl Volume {
             }
         }
         for (ino, of_inode) in left {
-            let loan = match of_inode.registration {
-                Some(_) => self.client.lend(self.real(ino), Borrow::Resume).await.unwrap_or(None),
+            let grant = match of_inode.registration {
+                Some(_) => self
+                    .client
+                    .grant(self.volume_ino(ino), GrantRequest::Resume)
+                    .await
+                    .unwrap_or(None),
                 None => None,
             };
-            self.io_modes.left(ino, of_inode, loan);
+            self.io_modes.left(ino, of_inode, grant);
             // The kernel may know of set-id bits, which writes take away. It is not told to ask
             // anew: what it then hears of links it would count once more with names that go
             // meanwhile.
-            if let Ok(attr) = self.client.getattr(self.real(ino)).await {
+            if let Ok(attr) = self.client.getattr(self.volume_ino(ino)).await {
                 self.seen(&attr);
             }
         }

@@ -4,8 +4,8 @@ use super::{DIRECT, FLAG_BITS, UNNOTED, Volume, WRITES, thread};
 use crate::io_modes::{IoMode, LONGEST_WAIT, Opener, Way};
 use crate::pages::Found;
 use crate::{Caching, Context, Errno, Handle, OpenFlags, OpenReply};
-use ebb_client::Loan;
-use ebb_model::{Borrow, FsError, Ino};
+use ebb_client::Grant;
+use ebb_model::{FsError, GrantRequest, Ino};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ impl Volume {
     }
 
     /// What the kernel may read by itself, if this open can be one of those that do.
-    pub(super) async fn lend(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Loan>, FsError> {
+    pub(super) async fn grant(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Grant>, FsError> {
         let is_native = self.io_modes.is_native(ino);
         if !is_native && !self.io_modes.wants(ino) {
             return Ok(None);
@@ -32,22 +32,22 @@ impl Volume {
             return Ok(None);
         }
         let is_written_past = self.io_modes.is_written_past(ino);
-        let borrow = match (flags.reads(), flags.writes()) {
-            (true, true) => Borrow::Expose,
-            (false, _) => Borrow::Join,
-            _ if is_written_past => Borrow::Follow,
-            _ if flags.is_direct() => Borrow::Join,
-            _ => Borrow::Begin,
+        let request = match (flags.reads(), flags.writes()) {
+            (true, true) => GrantRequest::Expose,
+            (false, _) => GrantRequest::Join,
+            _ if is_written_past => GrantRequest::Follow,
+            _ if flags.is_direct() => GrantRequest::Join,
+            _ => GrantRequest::Begin,
         };
         // Before it can be exposed it is to be lent.
-        let _followed = match borrow == Borrow::Expose && !is_native && is_written_past {
-            true => self.client.lend(ino, Borrow::Follow).await.unwrap_or(None),
+        let _followed = match request == GrantRequest::Expose && !is_native && is_written_past {
+            true => self.client.grant(ino, GrantRequest::Follow).await.unwrap_or(None),
             false => None,
         };
-        match self.client.lend(ino, borrow).await {
+        match self.client.grant(ino, request).await {
             // Others that have it open go on reading past the node what this one would not get.
             Err(error) if self.io_modes.is_native(ino) => Err(error),
-            lent => Ok(lent.unwrap_or(None)),
+            granted => Ok(granted.unwrap_or(None)),
         }
     }
 
@@ -57,20 +57,20 @@ impl Volume {
         cx: &Context,
         ino: Ino,
         flags: OpenFlags,
-    ) -> Result<(Option<Found>, Option<Loan>), FsError> {
+    ) -> Result<(Option<Found>, Option<Grant>), FsError> {
         if flags.reads() {
             self.wait_until_heard(cx, ino).await;
         }
         // Others can begin to read it natively meanwhile, or end: who can store into it is to be
         // known as such.
         let mut found = None;
-        for _ in 0..MOST_LOANS {
+        for _ in 0..MOST_GRANTS {
             found = self.find(ino, flags).await?;
-            let loan = self.lend(ino, flags).await?;
+            let grant = self.grant(ino, flags).await?;
             let is_to_be_lent = self.io_modes.is_native(ino)
                 || self.io_modes.is_written_past(ino) && self.io_modes.wants(ino);
-            if !(stores(flags) && is_to_be_lent && loan.is_none()) {
-                return Ok((found, loan));
+            if !(stores(flags) && is_to_be_lent && grant.is_none()) {
+                return Ok((found, grant));
             }
         }
         // It would be mapped all the same.
@@ -101,9 +101,9 @@ impl Volume {
         ino: Ino,
         flags: OpenFlags,
         found: Option<Found>,
-        loan: Option<Loan>,
+        grant: Option<Grant>,
     ) -> Result<OpenReply, Errno> {
-        self.opened_as(cx, ino, flags, false, found, loan)
+        self.opened_as(cx, ino, flags, false, found, grant)
     }
 
     /// The same of a file that was made by that.
@@ -123,7 +123,7 @@ impl Volume {
         flags: OpenFlags,
         is_new: bool,
         found: Option<Found>,
-        loan: Option<Loan>,
+        grant: Option<Grant>,
     ) -> Result<OpenReply, Errno> {
         let mappable = stores(flags);
         if mappable {
@@ -141,7 +141,7 @@ impl Volume {
             thread,
             at: Instant::now(),
         };
-        let mode = self.io_modes.open(ino, by, loan);
+        let mode = self.io_modes.open(ino, by, grant);
         let direct = if mode == IoMode::Direct { DIRECT } else { 0 };
         let writes = if flags.writes() { WRITES } else { 0 };
         let unnoted = if noted { 0 } else { UNNOTED };
@@ -179,7 +179,7 @@ impl Volume {
     /// An open file is closed for good. `ino` is the kernel's number.
     pub(super) fn let_go(&self, ino: Ino, handle: Handle, mappable: bool) {
         self.io_modes.release(ino, handle.0 >> FLAG_BITS, way(handle, mappable));
-        self.client.close(self.real(ino));
+        self.client.close(self.volume_ino(ino));
         if mappable {
             let mut mappable = self.mappable.borrow_mut();
             if let Some(opens) = mappable.get_mut(&ino) {
@@ -195,14 +195,14 @@ impl Volume {
 /// How a file is open by that handle.
 pub(super) fn way(handle: Handle, mappable: bool) -> Way {
     match handle.0 & DIRECT != 0 {
-        false => Way::Undirected,
+        false => Way::Cached,
         true if handle.0 & WRITES != 0 && !mappable => Way::Writer,
         true => Way::Direct,
     }
 }
 
 /// What cannot be lent by then cannot be.
-const MOST_LOANS: u32 = 10;
+const MOST_GRANTS: u32 = 10;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 

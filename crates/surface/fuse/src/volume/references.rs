@@ -1,6 +1,6 @@
 //! Replies to the node's reference queries.
 
-use crate::known::Known;
+use crate::known::KernelReferences;
 use crate::{Notification, Notifier, NotifyError};
 use ebb_model::Ino;
 use std::cell::RefCell;
@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 pub(super) async fn give_up(
     inos: Vec<Ino>,
     root: Ino,
-    known: &RefCell<Known>,
+    known: &RefCell<KernelReferences>,
     notifier: &Notifier,
 ) -> Vec<Ino> {
     let is_held = |ino: &Ino| *ino == root || known.borrow().has(*ino);

@@ -20,7 +20,7 @@ impl Volume {
     /// Whether a squashed caller can reach an inode by its oldest name, with this access.
     pub(super) async fn admit(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno> {
         let Some(caller) = self.squashed(cx) else { return Ok(()) };
-        let ino = self.real(ino);
+        let ino = self.volume_ino(ino);
         let AdminReply::Paths(paths) =
             self.client.admin(AdminRequest::Paths { inos: vec![ino] }).await?
         else {

@@ -2,11 +2,11 @@
 
 use crate::failure::Failure;
 use ebb_cli::places::Process;
-use ebb_client::Estate;
+use ebb_client::HandoverState;
 use ebb_fuse::{Consistency, LeftMount, Negotiated, Session};
 use ebb_model::Ino;
-use ebb_os::SharedWords;
-use ebb_ports::Words;
+use ebb_os::OsSharedMemory;
+use ebb_ports::SharedMemory;
 use std::cell::{Cell, RefCell};
 use std::env;
 use std::io;
@@ -27,7 +27,7 @@ pub const SUPERVISOR: &str = "EBB_SUPERVISOR_PID";
 
 /// What a daemon says to its supervisor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Word {
+pub enum DaemonEvent {
     /// It does what it is told by signals.
     Hears,
     /// The mount can be used.
@@ -38,26 +38,26 @@ pub enum Word {
     Ends,
 }
 
-impl Word {
+impl DaemonEvent {
     fn byte(self) -> u8 {
         match self {
-            Word::Hears => b'h',
-            Word::Ready => b'r',
-            Word::Serves => b's',
-            Word::Ends => b'e',
+            DaemonEvent::Hears => b'h',
+            DaemonEvent::Ready => b'r',
+            DaemonEvent::Serves => b's',
+            DaemonEvent::Ends => b'e',
         }
     }
 
-    pub fn of(byte: u8) -> Option<Word> {
-        [Word::Hears, Word::Ready, Word::Serves, Word::Ends]
+    pub fn of(byte: u8) -> Option<DaemonEvent> {
+        [DaemonEvent::Hears, DaemonEvent::Ready, DaemonEvent::Serves, DaemonEvent::Ends]
             .into_iter()
             .find(|word| word.byte() == byte)
     }
 }
 
-pub struct Ward {
+pub struct SupervisorLink {
     words: Rc<UnixStream>,
-    estate: Rc<Estate>,
+    handover: Rc<HandoverState>,
     device: RefCell<Option<OwnedFd>>,
     supervisor: Option<Process>,
     stage: Rc<Cell<Stage>>,
@@ -72,16 +72,16 @@ enum Stage {
     TakesOver,
 }
 
-impl Ward {
+impl SupervisorLink {
     /// If this process was started by a supervisor.
-    pub fn inherited() -> Result<Option<Ward>, Failure> {
+    pub fn inherited() -> Result<Option<SupervisorLink>, Failure> {
         let Some(words) = inherited(WORDS) else { return Ok(None) };
         let words = Rc::new(UnixStream::from(words));
         let failed =
             |error: &dyn std::fmt::Display| Failure::of("what the daemon before has left", error);
-        let estate = inherited(ESTATE).ok_or_else(|| failed(&"nothing"))?;
-        let memory = SharedWords::of(estate.as_fd()).map_err(|error| failed(&error))?;
-        let estate = Estate::take(Rc::new(memory)).map_err(|error| failed(&error))?;
+        let handover = inherited(ESTATE).ok_or_else(|| failed(&"nothing"))?;
+        let memory = OsSharedMemory::of(handover.as_fd()).map_err(|error| failed(&error))?;
+        let handover = HandoverState::take(Rc::new(memory)).map_err(|error| failed(&error))?;
         let pid = env::var(SUPERVISOR)
             .ok()
             .and_then(|pid| pid.parse().ok())
@@ -90,9 +90,9 @@ impl Ward {
         let device = inherited(DEVICE);
         let stage =
             Rc::new(Cell::new(if device.is_some() { Stage::TakesOver } else { Stage::Usual }));
-        Ok(Some(Ward {
+        Ok(Some(SupervisorLink {
             words,
-            estate: Rc::new(estate),
+            handover: Rc::new(handover),
             device: RefCell::new(device),
             supervisor,
             stage,
@@ -100,12 +100,12 @@ impl Ward {
     }
 
     /// A daemon before this one has died.
-    pub fn is_heir(&self) -> bool {
+    pub fn is_resumed(&self) -> bool {
         self.device.borrow().is_some()
     }
 
-    pub fn estate(&self) -> &Rc<Estate> {
-        &self.estate
+    pub fn handover(&self) -> &Rc<HandoverState> {
+        &self.handover
     }
 
     /// This daemon was to take over and has not: if it ends by itself the next one tries.
@@ -118,43 +118,43 @@ impl Ward {
     }
 
     pub fn hears(&self) {
-        self.say(Word::Hears, None);
+        self.say(DaemonEvent::Hears, None);
     }
 
     pub fn ready(&self) {
-        self.say(Word::Ready, None);
+        self.say(DaemonEvent::Ready, None);
     }
 
     /// An address to listen at: with the port that others know.
     pub fn address(&self, given: &str) -> String {
-        match (given.rsplit_once(':'), self.estate.note(PORT)) {
+        match (given.rsplit_once(':'), self.handover.note(PORT)) {
             (Some((host, _)), port) if port != 0 => format!("{host}:{port}"),
             _ => given.to_owned(),
         }
     }
 
     pub fn listens(&self, port: u16) {
-        self.estate.set_note(PORT, port.into());
+        self.handover.set_note(PORT, port.into());
     }
 
     /// The mount is one of a node elsewhere that serves the storage.
     pub fn has_joined(&self) -> bool {
-        self.estate.note(JOINED) != 0
+        self.handover.note(JOINED) != 0
     }
 
     pub fn joins(&self) {
-        self.estate.set_note(JOINED, 1);
+        self.handover.set_note(JOINED, 1);
     }
 
     /// The directory that is mounted, wherever it is by now.
     pub fn root(&self) -> Ino {
-        Ino(self.estate.note(ROOT))
+        Ino(self.handover.note(ROOT))
     }
 
     /// The mount that the daemon before has left, once.
     pub fn left(&self, path: PathBuf) -> Option<(LeftMount, Consistency)> {
         let device = self.device.take()?;
-        let note = |at| self.estate.note(at);
+        let note = |at| self.handover.note(at);
         let negotiated = Negotiated { minor: note(MINOR) as u32, flags: note(FLAGS) };
         let consistency =
             if note(CLOSE_TO_OPEN) == 0 { Consistency::Strong } else { Consistency::CloseToOpen };
@@ -162,7 +162,7 @@ impl Ward {
     }
 
     /// Leaves what a successor has to know of the mount. Gives its connection for
-    /// [`Ward::serves`], if the kernel lets anybody take it over.
+    /// [`SupervisorLink::serves`], if the kernel lets anybody take it over.
     pub fn prepare(
         &self,
         session: &mut Session,
@@ -185,12 +185,12 @@ impl Ward {
             (CLOSE_TO_OPEN, close_to_open),
             (ROOT, root.0),
         ] {
-            self.estate.set_note(at, word);
+            self.handover.set_note(at, word);
         }
         let (words, stage) = (self.words.clone(), self.stage.clone());
         session.at_end(move || {
             stage.set(Stage::Usual);
-            say(&words, Word::Ends, None);
+            say(&words, DaemonEvent::Ends, None);
         });
         Ok(Some(device))
     }
@@ -198,26 +198,26 @@ impl Ward {
     /// From now on another daemon takes over if this one dies.
     pub fn serves(&self, device: OwnedFd) {
         self.stage.set(Stage::Usual);
-        self.say(Word::Serves, Some(device.as_fd()));
+        self.say(DaemonEvent::Serves, Some(device.as_fd()));
     }
 
     /// Nobody can take over: who uses the mount gets errors from now on.
     pub fn gives_up(&self) {
         self.stage.set(Stage::Usual);
-        self.say(Word::Ends, None);
+        self.say(DaemonEvent::Ends, None);
     }
 
-    fn say(&self, word: Word, device: Option<BorrowedFd<'_>>) {
+    fn say(&self, word: DaemonEvent, device: Option<BorrowedFd<'_>>) {
         say(&self.words, word, device);
     }
 }
 
 /// Which mount it is that the daemons with this memory serve: see [`Session::place`].
-pub fn place(words: &dyn Words) -> u64 {
-    Estate::note_in(words, PLACE)
+pub fn place(words: &dyn SharedMemory) -> u64 {
+    HandoverState::note_in(words, PLACE)
 }
 
-fn say(words: &UnixStream, word: Word, device: Option<BorrowedFd<'_>>) {
+fn say(words: &UnixStream, word: DaemonEvent, device: Option<BorrowedFd<'_>>) {
     if let Err(error) = ebb_fuse::send_with_fd(words.as_fd(), &[word.byte()], device) {
         tracing::warn!(%error, "the supervisor has gone: with the daemon the mount dies");
     }

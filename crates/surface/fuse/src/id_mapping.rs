@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// A one-to-one mapping: no two ranges share an id of either side. Empty: the identity.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct IdMap {
+pub struct IdMapping {
     ranges: Vec<IdRange>,
 }
 
@@ -26,13 +26,13 @@ struct IdRange {
 
 /// The mappings of a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct IdMaps {
-    pub users: IdMap,
-    pub groups: IdMap,
+pub struct IdMappings {
+    pub users: IdMapping,
+    pub groups: IdMapping,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum IdMapError {
+pub enum IdMappingError {
     #[error("a range is LOCAL:REMOTE:COUNT, three numbers, and not {0:?}")]
     Malformed(String),
     #[error("{0}: a range has one id at least")]
@@ -43,25 +43,25 @@ pub enum IdMapError {
     Overlap(String, String),
 }
 
-impl IdMap {
+impl IdMapping {
     /// A further range, as `LOCAL:REMOTE:COUNT`.
-    pub fn add(&mut self, text: &str) -> Result<(), IdMapError> {
+    pub fn add(&mut self, text: &str) -> Result<(), IdMappingError> {
         let numbers: Option<Vec<u32>> = text.split(':').map(number).collect();
         let Some([local, remote, count]) = numbers.as_deref() else {
-            return Err(IdMapError::Malformed(text.into()));
+            return Err(IdMappingError::Malformed(text.into()));
         };
         let range = IdRange { local: *local, remote: *remote, count: *count };
         let Some(further) = range.count.checked_sub(1) else {
-            return Err(IdMapError::Empty(text.into()));
+            return Err(IdMappingError::Empty(text.into()));
         };
         if [range.local, range.remote]
             .iter()
             .any(|first| first.checked_add(further).is_none_or(|last| last > LAST_ID))
         {
-            return Err(IdMapError::Beyond(text.into()));
+            return Err(IdMappingError::Beyond(text.into()));
         }
         if let Some(other) = self.ranges.iter().find(|other| other.overlaps(&range)) {
-            return Err(IdMapError::Overlap(other.to_string(), text.into()));
+            return Err(IdMappingError::Overlap(other.to_string(), text.into()));
         }
         self.ranges.push(range);
         Ok(())
@@ -102,9 +102,9 @@ impl fmt::Display for IdRange {
     }
 }
 
-impl IdMaps {
+impl IdMappings {
     pub(crate) fn is_identity(&self) -> bool {
-        *self == IdMaps::default()
+        *self == IdMappings::default()
     }
 
     /// The caller with the volume's ids.
@@ -144,7 +144,7 @@ impl IdMaps {
     fn acl(
         &self,
         acl: Bytes,
-        map: impl Fn(&IdMap, u32) -> Result<u32, Errno>,
+        map: impl Fn(&IdMapping, u32) -> Result<u32, Errno>,
     ) -> Result<Bytes, Errno> {
         const USER: u16 = 0x02;
         const GROUP: u16 = 0x08;
@@ -180,8 +180,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn map(ranges: &[&str]) -> IdMap {
-        let mut map = IdMap::default();
+    fn map(ranges: &[&str]) -> IdMapping {
+        let mut map = IdMapping::default();
         ranges.iter().for_each(|range| map.add(range).unwrap());
         map
     }
@@ -198,13 +198,13 @@ mod tests {
         for remote in [1, 4999, 5010, NO_ID] {
             assert_eq!(map.to_local(remote), None, "{remote}");
         }
-        assert_eq!(IdMap::default().to_remote(7), Some(7));
+        assert_eq!(IdMapping::default().to_remote(7), Some(7));
     }
 
     #[test]
     fn what_is_no_range_is_refused() {
         let wrong = |ranges: &[&str]| {
-            let mut map = IdMap::default();
+            let mut map = IdMapping::default();
             ranges
                 .iter()
                 .find_map(|range| map.add(range).err())
@@ -254,7 +254,7 @@ mod tests {
                 [vec![2, 0, 0, 0], tags.into_iter().zip(ids).flat_map(entry).collect()].concat(),
             )
         };
-        let maps = IdMaps { users: map(&["1000:5000:1"]), groups: map(&["1000:6000:1"]) };
+        let maps = IdMappings { users: map(&["1000:5000:1"]), groups: map(&["1000:6000:1"]) };
         let (local, remote) = (
             acl([NO_ID, 1000, NO_ID, 1000, NO_ID, NO_ID]),
             acl([NO_ID, 5000, NO_ID, 6000, NO_ID, NO_ID]),
@@ -280,7 +280,7 @@ mod tests {
             ranges in proptest::collection::vec((0u32..40, 0u32..40, 0u32..12), 0..6),
             ids in proptest::collection::vec(0u32..60, 20),
         ) {
-            let mut map = IdMap::default();
+            let mut map = IdMapping::default();
             for (local, remote, count) in ranges {
                 map.add(&format!("{local}:{remote}:{count}")).ok();
             }

@@ -16,7 +16,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 #[derive(Default)]
-pub(crate) struct Holds {
+pub(crate) struct OpenTable {
     table: RefCell<BTreeMap<Ino, Hold>>,
     changed: Gate,
 }
@@ -28,7 +28,7 @@ struct Hold {
     promised: bool,
     declared: Declared,
     /// As the node said when it was told of the open.
-    lends: bool,
+    passthrough: bool,
     /// A task is telling the node.
     telling: bool,
     failures: u64,
@@ -64,7 +64,7 @@ impl Hold {
 impl Shared {
     pub(crate) async fn open(self: &Rc<Shared>, ino: Ino) -> Result<(), FsError> {
         let failures = {
-            let mut table = self.holds.table.borrow_mut();
+            let mut table = self.open_table.table.borrow_mut();
             let hold = table.entry(ino).or_default();
             hold.opens += 1;
             if hold.declared == Declared::Yes {
@@ -75,7 +75,7 @@ impl Shared {
         };
         let opened = Opened { shared: self, ino };
         self.tell(ino);
-        let declared = || match self.holds.table.borrow_mut().get_mut(&ino) {
+        let declared = || match self.open_table.table.borrow_mut().get_mut(&ino) {
             Some(hold) if hold.declared == Declared::Yes => {
                 hold.promised = true;
                 Some(Ok(()))
@@ -84,21 +84,21 @@ impl Shared {
             Some(Hold { failure: Some(error), .. }) => Some(Err(*error)),
             _ => Some(Err(FsError::Io)),
         };
-        self.within(pin!(self.holds.changed.until(declared))).await?;
+        self.within(pin!(self.open_table.changed.until(declared))).await?;
         std::mem::forget(opened);
         Ok(())
     }
 
     /// Nothing if nobody was told that it is open: who waits for an open has nothing to close.
     pub(crate) fn close(self: &Rc<Shared>, ino: Ino) {
-        if self.holds.is_promised(ino) {
+        if self.open_table.is_promised(ino) {
             self.take_back(ino);
         }
     }
 
     fn take_back(self: &Rc<Shared>, ino: Ino) {
         {
-            let mut table = self.holds.table.borrow_mut();
+            let mut table = self.open_table.table.borrow_mut();
             let Some(hold) = table.get_mut(&ino).filter(|hold| hold.opens > 0) else { return };
             hold.opens -= 1;
             if hold.opens > 0 {
@@ -116,30 +116,30 @@ impl Shared {
     /// A file was made open. `declared`: the node knows.
     pub(crate) fn made_open(self: &Rc<Shared>, ino: Ino, declared: bool) {
         {
-            let mut table = self.holds.table.borrow_mut();
+            let mut table = self.open_table.table.borrow_mut();
             let hold = table.entry(ino).or_default();
             hold.opens += 1;
             hold.promised = true;
             // Nobody has said.
-            hold.lends = true;
+            hold.passthrough = true;
             hold.declared = if declared { Declared::Yes } else { Declared::Unsure };
         }
         self.tell(ino);
     }
 
     /// A node that has started anew has been told, by another task, that the inode is open.
-    pub(crate) fn declared(self: &Rc<Shared>, ino: Ino, lends: bool) {
-        let mut table = self.holds.table.borrow_mut();
+    pub(crate) fn declared(self: &Rc<Shared>, ino: Ino, passthrough: bool) {
+        let mut table = self.open_table.table.borrow_mut();
         let hold = table.entry(ino).or_default();
-        (hold.declared, hold.lends) = (Declared::Yes, lends);
+        (hold.declared, hold.passthrough) = (Declared::Yes, passthrough);
         drop(table);
-        self.holds.changed.changed();
+        self.open_table.changed.changed();
         self.tell(ino);
     }
 
     fn tell(self: &Rc<Shared>, ino: Ino) {
         {
-            let mut table = self.holds.table.borrow_mut();
+            let mut table = self.open_table.table.borrow_mut();
             let Some(hold) =
                 table.get_mut(&ino).filter(|hold| !hold.telling && hold.next_step().is_some())
             else {
@@ -156,10 +156,10 @@ impl Shared {
         loop {
             let attachment = match self.attached().await {
                 Ok(attachment) => attachment,
-                Err(ended) => return self.holds.failed(ino, ended),
+                Err(ended) => return self.open_table.failed(ino, ended),
             };
             let (session, identity) = (attachment.session, self.identity.get());
-            let Some(step) = self.holds.begin_step(ino) else { return };
+            let Some(step) = self.open_table.begin_step(ino) else { return };
             let request = match step {
                 Step::Open => Request::Open { session, ino },
                 // All of them, whatever the node has counted.
@@ -170,28 +170,31 @@ impl Shared {
                 Ok(Reply::Opened { .. } | Reply::Done) if identity != self.identity.get() => {
                     continue;
                 }
-                Ok(Reply::Opened { lends }) => Ok(lends),
+                Ok(Reply::Opened { passthrough }) => Ok(passthrough),
                 Ok(Reply::Done) => Ok(false),
                 Ok(_) => Err(wrong_reply()),
-                Err(failure) => match self.weather(failure, attachment, &mut backoff).await {
+                Err(failure) => match self.backoff_or_fail(failure, attachment, &mut backoff).await
+                {
                     Ok(()) => continue,
                     Err(error) => Err(error),
                 },
             };
             match (step, told) {
-                (Step::Open, Ok(lends)) => self.holds.set(ino, Declared::Yes, lends),
-                (Step::Open, Err(error)) => return self.holds.failed(ino, error),
+                (Step::Open, Ok(passthrough)) => {
+                    self.open_table.set(ino, Declared::Yes, passthrough)
+                }
+                (Step::Open, Err(error)) => return self.open_table.failed(ino, error),
                 // What cannot be closed is not open.
-                (Step::Close, Ok(_) | Err(_)) => self.holds.set(ino, Declared::No, false),
+                (Step::Close, Ok(_) | Err(_)) => self.open_table.set(ino, Declared::No, false),
             }
         }
     }
 }
 
-impl Holds {
+impl OpenTable {
     /// What was open in an earlier life, once for each time. The node of this one is to be told.
-    pub(crate) fn left(opens: impl IntoIterator<Item = Ino>) -> Holds {
-        let holds = Holds::default();
+    pub(crate) fn left(opens: impl IntoIterator<Item = Ino>) -> OpenTable {
+        let holds = OpenTable::default();
         for ino in opens {
             let mut table = holds.table.borrow_mut();
             let hold = table.entry(ino).or_default();
@@ -202,8 +205,8 @@ impl Holds {
     }
 
     /// The node may lend what was opened.
-    pub(crate) fn lends(&self, ino: Ino) -> bool {
-        self.table.borrow().get(&ino).is_some_and(|hold| hold.lends)
+    pub(crate) fn passthrough(&self, ino: Ino) -> bool {
+        self.table.borrow().get(&ino).is_some_and(|hold| hold.passthrough)
     }
 
     pub(crate) fn is_open(&self, ino: Ino) -> bool {
@@ -251,9 +254,9 @@ impl Holds {
         step
     }
 
-    fn set(&self, ino: Ino, declared: Declared, lends: bool) {
+    fn set(&self, ino: Ino, declared: Declared, passthrough: bool) {
         if let Some(hold) = self.table.borrow_mut().get_mut(&ino) {
-            (hold.declared, hold.lends) = (declared, lends);
+            (hold.declared, hold.passthrough) = (declared, passthrough);
         }
         self.changed.changed();
     }

@@ -23,7 +23,7 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 /// Below this an open that is lent costs more than it saves: all of the file is one request, and
-/// then in the kernel's own cache. Unless that is not to have it ([`Borrow::Follow`]).
+/// then in the kernel's own cache. Unless that is not to have it ([`GrantRequest::Follow`]).
 const LEAST_BYTES: u64 = 128 << 10;
 
 /// Each has descriptors of its own, of which a process has 1,024 as a rule.
@@ -33,14 +33,14 @@ const MAX_FILES: usize = 128;
 const CACHE_SHARE: u64 = 2;
 
 #[derive(Default)]
-pub struct Loans {
-    table: RefCell<BTreeMap<Ino, Loan>>,
+pub struct PassthroughGrants {
+    table: RefCell<BTreeMap<Ino, Grant>>,
     /// Blocks that this run has compared with their checksums, or put there itself.
     verified: RefCell<BlockRuns>,
 }
 
 #[derive(Default)]
-struct Loan {
+struct Grant {
     /// Given out and not given back. A mapping may be left even if there is none.
     count: u64,
     size_bytes: u64,
@@ -48,7 +48,7 @@ struct Loan {
     is_doubtful: bool,
 }
 
-impl Loans {
+impl PassthroughGrants {
     pub fn forget(&self, ino: Ino) {
         self.table.borrow_mut().remove(&ino);
         self.verified.borrow_mut().remove(ino, 0..u64::MAX);
@@ -67,7 +67,7 @@ impl Loans {
         }
     }
 
-    pub fn is_lent(&self, ino: Ino) -> bool {
+    pub fn is_granted(&self, ino: Ino) -> bool {
         self.table.borrow().contains_key(&ino)
     }
 
@@ -90,32 +90,35 @@ impl Node {
     /// The store file of a file, for the kernel to read by itself; to be given back by
     /// [`Node::take_back`]. `None` where the file is to be read through the node: what of it is
     /// not here, or was not verified yet, comes in by that.
-    pub async fn lend(
+    pub async fn grant(
         self: &Rc<Self>,
         ino: Ino,
-        borrow: Borrow,
+        request: GrantRequest,
     ) -> Result<Option<OwnedFd>, RpcError> {
-        if borrow.begins() {
+        if request.begins() {
             self.opens_to_read(ino);
         }
-        self.lend_now(ino, borrow).await
+        self.grant_now(ino, request).await
     }
 
-    async fn lend_now(
+    async fn grant_now(
         self: &Rc<Self>,
         ino: Ino,
-        borrow: Borrow,
+        request: GrantRequest,
     ) -> Result<Option<OwnedFd>, RpcError> {
-        if borrow == Borrow::Resume {
+        if request == GrantRequest::Resume {
             self.file_size(ino)?;
             // Whatever comes of this, it is to be kept as it is to be seen.
-            self.loans
+            self.grants
                 .table
                 .borrow_mut()
                 .entry(ino)
-                .or_insert(Loan { is_doubtful: true, ..Loan::default() });
+                .or_insert(Grant { is_doubtful: true, ..Grant::default() });
         }
-        if borrow == Borrow::Follow && !self.is_apart(ino) && self.may_lend(self.file_size(ino)?) {
+        if request == GrantRequest::Follow
+            && !self.is_apart(ino)
+            && self.may_grant(self.file_size(ino)?)
+        {
             self.set_apart(ino).await?;
         }
         // Who has just read a file opens it again.
@@ -123,59 +126,60 @@ impl Node {
         for _ in 0..MAX_ATTEMPTS {
             let guard = self.latches.hold(ino, Mode::Shared).await;
             let size = self.file_size(ino)?;
-            let is_lent = self.is_exposed(ino)
-                || self.loans.is_lent(ino) && (borrow == Borrow::Resume || !self.end_loan(ino));
-            let is_had = is_lent || borrow.begins() || self.is_lent_out(ino).await?;
-            let is_worth = size >= LEAST_BYTES || borrow == Borrow::Follow;
-            let may_be = is_lent
-                || is_had
+            let is_granted = self.is_exposed(ino)
+                || self.grants.is_granted(ino)
+                    && (request == GrantRequest::Resume || !self.end_grant(ino));
+            let is_wanted = is_granted || request.begins() || self.is_in_use(ino).await?;
+            let is_worth = size >= LEAST_BYTES || request == GrantRequest::Follow;
+            let may_be = is_granted
+                || is_wanted
                     && is_worth
                     && self.is_apart(ino)
                     && self.is_whole(ino, size)
-                    && self.may_lend(size);
+                    && self.may_grant(size);
             if !may_be {
                 return Ok(None);
             }
             // Whoever has it already has others open it in the same way.
-            let missing = if is_lent { self.missing(ino, size) } else { Vec::new() };
+            let missing = if is_granted { self.missing(ino, size) } else { Vec::new() };
             if !missing.is_empty() {
                 drop(guard);
                 self.fetch(ino, &missing).await?;
                 continue;
             }
-            let lent =
-                self.store.lend(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
-            if lent.is_some() {
-                if borrow == Borrow::Expose {
+            let granted =
+                self.store.grant(ino, size).await.map_err(|error| self.disk_failed(ino, error))?;
+            if granted.is_some() {
+                if request == GrantRequest::Expose {
                     self.expose(ino).await?;
                 }
-                self.exposures.lent(ino);
-                let mut table = self.loans.table.borrow_mut();
-                let loan = table.entry(ino).or_default();
-                loan.count += 1;
-                (loan.size_bytes, loan.is_doubtful) = (size, false);
+                self.exposures.granted(ino);
+                let mut table = self.grants.table.borrow_mut();
+                let grant = table.entry(ino).or_default();
+                grant.count += 1;
+                (grant.size_bytes, grant.is_doubtful) = (size, false);
             }
-            return Ok(lent);
+            return Ok(granted);
         }
         Err(self.fetched_in_vain(ino))
     }
 
     /// Whether it is worth asking.
-    pub(crate) fn may_be_lent(&self, ino: Ino) -> bool {
+    pub(crate) fn may_be_granted(&self, ino: Ino) -> bool {
         self.file_size(ino).is_ok_and(|size| size >= LEAST_BYTES) && self.is_apart(ino)
     }
 
-    /// As [`Node::lend`], to a client in another process of this machine.
-    pub async fn lend_to(
+    /// As [`Node::grant`], to a client in another process of this machine.
+    pub async fn grant_to(
         self: &Rc<Self>,
         session: SessionId,
         ino: Ino,
-        borrow: Borrow,
+        request: GrantRequest,
     ) -> Result<Option<OwnedFd>, RpcError> {
         self.expect_attached(session)?;
-        let resumes = borrow == Borrow::Resume;
+        let resumes = request == GrantRequest::Resume;
         if !self.attachments.holds(session, ino)
-            || borrow == Borrow::Expose && self.attachments.read_only(session)
+            || request == GrantRequest::Expose && self.attachments.read_only(session)
         {
             return Err(FsError::AccessDenied.into());
         }
@@ -183,58 +187,59 @@ impl Node {
         if self.is_stopping() || !resumes && self.attachments.awaits_any() {
             return Err(RpcError::Retry);
         }
-        if borrow.begins() {
+        if request.begins() {
             self.walk_ahead(ino);
         }
-        let lent = self.lend_now(ino, borrow).await?;
-        if lent.is_some() && self.is_stopping() {
+        let granted = self.grant_now(ino, request).await?;
+        if granted.is_some() && self.is_stopping() {
             // What would be stored from now on nobody here would send.
             self.take_back(ino);
             return Err(RpcError::Retry);
         }
-        Ok(lent)
+        Ok(granted)
     }
 
     /// One that was lent has been closed.
     pub fn take_back(&self, ino: Ino) {
-        let over = match self.loans.table.borrow_mut().get_mut(&ino) {
-            Some(loan) => {
-                loan.count = loan.count.saturating_sub(1);
+        let over = match self.grants.table.borrow_mut().get_mut(&ino) {
+            Some(grant) => {
+                grant.count = grant.count.saturating_sub(1);
                 // Its readers were not seen.
-                self.cache.touch(ino, &(0..loan.size_bytes));
-                loan.count == 0
+                self.cache.touch(ino, &(0..grant.size_bytes));
+                grant.count == 0
             }
             None => false,
         };
         if over {
-            self.end_loan(ino);
+            self.end_grant(ino);
         }
     }
 
     /// Whether somebody reads the store file past the node: has it from this run, or from one
     /// whose mount has died.
-    pub(crate) async fn is_lent_out(&self, ino: Ino) -> Result<bool, RpcError> {
-        let is_doubtful = self.loans.table.borrow().get(&ino).is_some_and(|loan| loan.is_doubtful);
-        if self.loans.is_lent(ino) && !is_doubtful && !self.end_loan(ino) {
+    pub(crate) async fn is_in_use(&self, ino: Ino) -> Result<bool, RpcError> {
+        let is_doubtful =
+            self.grants.table.borrow().get(&ino).is_some_and(|grant| grant.is_doubtful);
+        if self.grants.is_granted(ino) && !is_doubtful && !self.end_grant(ino) {
             return Ok(true);
         }
         let is_held =
             self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
         if is_doubtful && !is_held {
-            self.loans.table.borrow_mut().remove(&ino);
+            self.grants.table.borrow_mut().remove(&ino);
         }
         Ok(is_held)
     }
 
     /// Files that somebody reads past the node, and may have lost sight of: what they lack by now
     /// comes in, and they get the length that they are to have.
-    pub(crate) fn refresh_lent(self: &Rc<Self>, ino: Ino) {
-        if !self.loans.is_lent(ino) {
+    pub(crate) fn refresh_granted(self: &Rc<Self>, ino: Ino) {
+        if !self.grants.is_granted(ino) {
             return;
         }
         let node = self.clone();
         self.ports.spawn.spawn(Box::pin(async move {
-            match node.lend(ino, Borrow::Join).await {
+            match node.grant(ino, GrantRequest::Join).await {
                 Ok(Some(_)) => node.take_back(ino),
                 Ok(None) => {}
                 Err(error) => {
@@ -246,7 +251,7 @@ impl Node {
 
     /// Somebody may see the store file, or may have stored into it.
     pub(crate) fn is_seen(&self, ino: Ino) -> bool {
-        self.loans.is_lent(ino) || self.is_exposed(ino)
+        self.grants.is_granted(ino) || self.is_exposed(ino)
     }
 
     /// A file has become longer: so does what is seen of it past the node, and who stores there may
@@ -255,7 +260,7 @@ impl Node {
         // Asked between a command and its answer, which the bucket's side is not to keep waiting.
         // Of a file that has gone meanwhile nothing is shown.
         let is_exposed = self.replica.view_without_backing().extents().is_exposed(ino);
-        if !is_exposed && !self.loans.is_lent(ino) {
+        if !is_exposed && !self.grants.is_granted(ino) {
             return Ok(());
         }
         self.store
@@ -302,9 +307,9 @@ impl Node {
     }
 
     /// True if nobody has the file.
-    fn end_loan(&self, ino: Ino) -> bool {
-        let mut table = self.loans.table.borrow_mut();
-        let over = table.get(&ino).is_none_or(|loan| loan.count == 0 && !loan.is_doubtful)
+    fn end_grant(&self, ino: Ino) -> bool {
+        let mut table = self.grants.table.borrow_mut();
+        let over = table.get(&ino).is_none_or(|grant| grant.count == 0 && !grant.is_doubtful)
             && self.store.take_back(ino);
         if over {
             table.remove(&ino);
@@ -328,13 +333,13 @@ impl Node {
             |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
         self.damaged_blocks(ino).is_empty()
             && (self.store.is_never_synced(ino)
-                || !self.loans.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
+                || !self.grants.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
     }
 
     /// A block is as it was written, as far as this run knows: it has put it there itself, or
     /// compared it.
     pub(crate) fn is_verified(&self, ino: Ino, block: u64) -> bool {
-        self.store.is_never_synced(ino) || self.loans.unverified(ino, block..block + 1).is_empty()
+        self.store.is_never_synced(ino) || self.grants.unverified(ino, block..block + 1).is_empty()
     }
 
     /// Its bytes are in a store file of its own.
@@ -371,18 +376,18 @@ impl Node {
     /// is left what those never take at first.
     pub(crate) fn cache_budget(&self) -> u64 {
         let state = self.replica.view();
-        let lent: BTreeSet<Ino> =
-            self.loans.table.borrow().keys().copied().chain(state.extents().exposed()).collect();
+        let granted: BTreeSet<Ino> =
+            self.grants.table.borrow().keys().copied().chain(state.extents().exposed()).collect();
         let kept_bytes: u64 =
-            lent.into_iter().map(|ino| state.extents().resident_bytes_of(ino)).sum();
+            granted.into_iter().map(|ino| state.extents().resident_bytes_of(ino)).sum();
         self.options.cache_bytes.max(kept_bytes + self.options.cache_bytes / CACHE_SHARE)
     }
 
     /// Whether there is room for another one. Mappings that are gone by now are found out here.
-    fn may_lend(&self, size_bytes: u64) -> bool {
+    fn may_grant(&self, size_bytes: u64) -> bool {
         let has_room = || {
-            let table = self.loans.table.borrow();
-            let lent_bytes = table.values().map(|loan| loan.size_bytes).sum::<u64>();
+            let table = self.grants.table.borrow();
+            let lent_bytes = table.values().map(|grant| grant.size_bytes).sum::<u64>();
             let most = if size_bytes < LEAST_BYTES { MAX_FILES / 2 } else { MAX_FILES };
             table.len() < most
                 && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
@@ -391,15 +396,15 @@ impl Node {
             return true;
         }
         let returned: Vec<Ino> = self
-            .loans
+            .grants
             .table
             .borrow()
             .iter()
-            .filter(|(_, loan)| loan.count == 0)
+            .filter(|(_, grant)| grant.count == 0)
             .map(|(ino, _)| *ino)
             .collect();
         for ino in returned {
-            self.end_loan(ino);
+            self.end_grant(ino);
         }
         has_room()
     }

@@ -1,17 +1,17 @@
 //! Records of one kind in the memory that outlives the process.
 
-use super::EstateError;
-use ebb_ports::Words;
+use super::HandoverError;
+use ebb_ports::SharedMemory;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Where a record is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place(usize);
+pub struct RecordIndex(usize);
 
 /// Records of `N` words. The last one is written last, and is 0 where there is none.
 pub(super) struct Table<const N: usize> {
-    words: Rc<dyn Words>,
+    words: Rc<dyn SharedMemory>,
     what: &'static str,
     /// The word that says how many places have been used.
     used_at: usize,
@@ -24,32 +24,32 @@ pub(super) struct Table<const N: usize> {
 impl<const N: usize> Table<N> {
     /// With what is there already.
     pub(super) fn take(
-        words: &Rc<dyn Words>,
+        words: &Rc<dyn SharedMemory>,
         what: &'static str,
         used_at: usize,
         (first, room): (usize, usize),
-    ) -> Result<Table<N>, EstateError> {
+    ) -> Result<Table<N>, HandoverError> {
         let used = usize::try_from(words.load(used_at))
             .ok()
             .filter(|used| *used <= room)
-            .ok_or(EstateError::Damaged(what))?;
+            .ok_or(HandoverError::Damaged(what))?;
         let (used, free) = (Cell::new(used), RefCell::default());
         let table = Table { words: words.clone(), what, used_at, first, room, used, free };
         let free = (0..table.used.get())
             .rev()
-            .filter(|place| table.get(Place(*place)).is_none())
+            .filter(|place| table.get(RecordIndex(*place)).is_none())
             .collect();
         table.free.replace(free);
         Ok(table)
     }
 
-    pub(super) fn damaged(&self) -> EstateError {
-        EstateError::Damaged(self.what)
+    pub(super) fn damaged(&self) -> HandoverError {
+        HandoverError::Damaged(self.what)
     }
 
     /// `None` if there is no room.
     #[must_use]
-    pub(super) fn put(&self, record: [u64; N]) -> Option<Place> {
+    pub(super) fn put(&self, record: [u64; N]) -> Option<RecordIndex> {
         let free = self.free.borrow_mut().pop();
         let place = match free {
             Some(place) => place,
@@ -63,27 +63,28 @@ impl<const N: usize> Table<N> {
         for (word, value) in record.into_iter().enumerate() {
             self.words.store(self.at(place) + word, value);
         }
-        Some(Place(place))
+        Some(RecordIndex(place))
     }
 
     /// Another last word, which is not 0.
-    pub(super) fn set_last(&self, place: Place, word: u64) {
+    pub(super) fn set_last(&self, place: RecordIndex, word: u64) {
         self.words.store(self.at(place.0) + N - 1, word);
     }
 
-    pub(super) fn clear(&self, place: Place) {
+    pub(super) fn clear(&self, place: RecordIndex) {
         self.set_last(place, 0);
         self.free.borrow_mut().push(place.0);
     }
 
-    pub(super) fn get(&self, place: Place) -> Option<[u64; N]> {
+    pub(super) fn get(&self, place: RecordIndex) -> Option<[u64; N]> {
         let at = self.at(place.0);
         let record: [u64; N] = std::array::from_fn(|word| self.words.load(at + word));
         (record[N - 1] != 0).then_some(record)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = (Place, [u64; N])> {
-        (0..self.used.get()).filter_map(|place| Some((Place(place), self.get(Place(place))?)))
+    pub(super) fn all(&self) -> impl Iterator<Item = (RecordIndex, [u64; N])> {
+        (0..self.used.get())
+            .filter_map(|place| Some((RecordIndex(place), self.get(RecordIndex(place))?)))
     }
 
     fn at(&self, place: usize) -> usize {

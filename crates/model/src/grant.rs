@@ -3,7 +3,7 @@
 /// Relation of an open to a file's passthrough grant, by which the kernel reads the store file
 /// directly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Borrow {
+pub enum GrantRequest {
     /// Reads, and can create the grant.
     Begin,
     /// Like `Begin`, while writers bypass the page cache: no minimum file size applies.
@@ -16,9 +16,9 @@ pub enum Borrow {
     Resume,
 }
 
-impl Borrow {
+impl GrantRequest {
     /// Whether the open itself reads, instead of only joining an existing grant.
     pub fn begins(self) -> bool {
-        matches!(self, Borrow::Begin | Borrow::Follow)
+        matches!(self, GrantRequest::Begin | GrantRequest::Follow)
     }
 }

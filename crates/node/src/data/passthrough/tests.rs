@@ -4,21 +4,21 @@ use super::*;
 #[test]
 fn what_nobody_has_looked_at_is_known() {
     let (file, other) = (Ino(7), Ino(8));
-    let loans = Loans::default();
+    let grants = PassthroughGrants::default();
     let unverified =
-        |ino, blocks| loans.unverified(ino, 0..blocks).into_iter().flatten().collect::<Vec<u64>>();
+        |ino, blocks| grants.unverified(ino, 0..blocks).into_iter().flatten().collect::<Vec<u64>>();
     assert_eq!(unverified(file, 3), [0, 1, 2]);
     for blocks in [7..8, 2..5, 3..4, 5..5] {
-        loans.verified(file, blocks);
+        grants.verified(file, blocks);
     }
-    loans.verified(other, 0..10);
+    grants.verified(other, 0..10);
     assert_eq!(unverified(file, 10), [0, 1, 5, 6, 8, 9]);
     assert_eq!(unverified(file, 3), [0, 1]);
     assert!(unverified(file, 0).is_empty());
-    loans.verified(file, 0..10);
+    grants.verified(file, 0..10);
     assert!(unverified(file, 10).is_empty());
     assert_eq!(unverified(file, 11), [10]);
-    loans.forget(file);
+    grants.forget(file);
     assert_eq!(unverified(file, 2), [0, 1]);
     assert!(unverified(other, 10).is_empty());
 }

@@ -9,20 +9,20 @@ use std::time::{Duration, Instant};
 /// Pieces of this size are mostly questions already.
 const LEAST_BYTES: u64 = 64 << 10;
 
-pub struct Pace {
+pub struct RateLimit {
     /// `None`: as fast as it goes.
     bytes_per_sec: Option<u64>,
     /// When the time of everything allowed so far is over.
     next: Cell<Instant>,
 }
 
-impl Pace {
-    pub fn new(rate: Option<Bytes>) -> Result<Pace, Failure> {
+impl RateLimit {
+    pub fn new(rate: Option<Bytes>) -> Result<RateLimit, Failure> {
         match rate {
             Some(Bytes(rate)) if rate < LEAST_BYTES => {
                 Err(Failure::Usage(format!("--rate must be at least {}", Bytes(LEAST_BYTES))))
             }
-            _ => Ok(Pace {
+            _ => Ok(RateLimit {
                 bytes_per_sec: rate.map(|Bytes(rate)| rate),
                 next: Cell::new(Instant::now()),
             }),
@@ -69,21 +69,24 @@ mod tests {
     /// used in its time is not caught up with.
     #[test]
     fn a_rate_is_kept() {
-        let pace = Pace::new(Some(Bytes(1 << 20))).unwrap();
-        assert_eq!((pace.piece_bytes(16 << 20), pace.piece_bytes(1 << 19)), (1 << 20, 1 << 19));
+        let rate_limit = RateLimit::new(Some(Bytes(1 << 20))).unwrap();
+        assert_eq!(
+            (rate_limit.piece_bytes(16 << 20), rate_limit.piece_bytes(1 << 19)),
+            (1 << 20, 1 << 19)
+        );
         let now = Instant::now() + Duration::from_secs(1);
-        let turn = |bytes, now: Instant| (pace.turn(bytes, now) - now).as_secs_f64();
+        let turn = |bytes, now: Instant| (rate_limit.turn(bytes, now) - now).as_secs_f64();
         assert_eq!([turn(1 << 20, now), turn(1 << 19, now), turn(1, now)], [0.0, 1.0, 1.5]);
         let later = now + Duration::from_secs(60);
         assert_eq!([turn(1 << 20, later), turn(1 << 20, later)], [0.0, 1.0]);
-        pace.give_back(1 << 20);
+        rate_limit.give_back(1 << 20);
         assert_eq!(turn(1, later), 1.0);
     }
 
     #[test]
     fn no_rate_is_no_limit() {
-        let pace = Pace::new(None).unwrap();
-        assert_eq!(pace.piece_bytes(16 << 20), 16 << 20);
-        assert!(Pace::new(Some(Bytes(1000))).is_err());
+        let rate_limit = RateLimit::new(None).unwrap();
+        assert_eq!(rate_limit.piece_bytes(16 << 20), 16 << 20);
+        assert!(RateLimit::new(Some(Bytes(1000))).is_err());
     }
 }

@@ -14,10 +14,10 @@
 //!   no answer yet, which is here too.
 //! - Each of these is there once its last word is written, and not before.
 //! - Where something is not here that a successor would have to know, nobody succeeds
-//!   ([`Estate::unfit`]).
+//!   ([`HandoverState::unfit`]).
 
 use ebb_model::{FsError, Incarnation, Ino, LockMode, LockOwner, LockRange, RangeLock, SessionId};
-use ebb_ports::Words;
+use ebb_ports::SharedMemory;
 use layout::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ use table::Table;
 use thiserror::Error;
 
 pub(crate) use layout::INODES_WITH_ERRORS;
-pub use table::Place;
+pub use table::RecordIndex;
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum EstateError {
+pub enum HandoverError {
     #[error("what the process before has left is of another version")]
     Foreign,
     #[error("what the process before has left is damaged: {0}")]
@@ -77,61 +77,61 @@ pub(crate) struct Served {
     pub(crate) undurable: bool,
 }
 
-pub struct Estate {
-    words: Rc<dyn Words>,
+pub struct HandoverState {
+    words: Rc<dyn SharedMemory>,
     /// Which of the processes that have had it this one is, from 1.
-    life: u64,
+    generation: u64,
     opens: Table<OPEN_WORDS>,
     locks: Table<LOCK_WORDS>,
     lockers: Table<LOCKER_WORDS>,
     inodes: Table<INODE_WORDS>,
     errors: Table<ERROR_WORDS>,
     /// Of open files, by handle.
-    places: RefCell<BTreeMap<u64, Place>>,
+    places: RefCell<BTreeMap<u64, RecordIndex>>,
     /// What was opened by requests of earlier lives, which may come again.
     of_before: RefCell<BTreeMap<u64, u64>>,
 }
 
-impl Estate {
+impl HandoverState {
     /// Takes over what the process before has left; if there was none, that is nothing.
-    pub fn take(words: Rc<dyn Words>) -> Result<Estate, EstateError> {
-        assert!(words.count() >= Estate::words_for(0), "too small for anything");
-        let life = match words.load(FORM) {
+    pub fn take(words: Rc<dyn SharedMemory>) -> Result<HandoverState, HandoverError> {
+        assert!(words.count() >= HandoverState::words_for(0), "too small for anything");
+        let generation = match words.load(FORM) {
             0 => 1,
             CURRENT_FORM => {
-                words.load(LIVES).checked_add(1).ok_or(EstateError::Damaged("lives"))?
+                words.load(GENERATIONS).checked_add(1).ok_or(HandoverError::Damaged("lives"))?
             }
-            _ => return Err(EstateError::Foreign),
+            _ => return Err(HandoverError::Foreign),
         };
-        words.store(LIVES, life);
+        words.store(GENERATIONS, generation);
         let layout = Layout::of(words.count());
-        let estate = Estate {
+        let handover = HandoverState {
             opens: Table::take(&words, "open files", USED_OPENS, layout.opens)?,
             locks: Table::take(&words, "locks", USED_LOCKS, layout.locks)?,
             lockers: Table::take(&words, "owners of locks", USED_LOCKERS, layout.lockers)?,
             inodes: Table::take(&words, "inodes", USED_INODES, layout.inodes)?,
             errors: Table::take(&words, "errors", USED_ERRORS, layout.errors)?,
             words,
-            life,
+            generation,
             places: RefCell::default(),
             of_before: RefCell::default(),
         };
-        for (place, open) in estate.opens.all() {
+        for (place, open) in handover.opens.all() {
             let open = open_of(open);
-            if estate.of_before.borrow().contains_key(&open.request) {
+            if handover.of_before.borrow().contains_key(&open.request) {
                 // Opened once more for a request that came again, by a life that ended there.
-                estate.opens.clear(place);
+                handover.opens.clear(place);
                 continue;
             }
-            estate.of_before.borrow_mut().insert(open.request, open.handle);
-            if estate.places.borrow_mut().insert(open.handle, place).is_some() {
-                return Err(EstateError::Damaged("two open files of one number"));
+            handover.of_before.borrow_mut().insert(open.request, open.handle);
+            if handover.places.borrow_mut().insert(open.handle, place).is_some() {
+                return Err(HandoverError::Damaged("two open files of one number"));
             }
         }
-        Ok(estate)
+        Ok(handover)
     }
 
-    /// Words for [`Estate::take`], if this many files are to be open at one time.
+    /// Words for [`HandoverState::take`], if this many files are to be open at one time.
     pub fn words_for(open_files: usize) -> usize {
         Layout::words_for(open_files)
     }
@@ -143,17 +143,17 @@ impl Estate {
     }
 
     /// Which of the processes that have had it this one is, from 1.
-    pub fn life(&self) -> u64 {
-        self.life
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// A word of the user's own. 0 at first.
     pub fn note(&self, at: usize) -> u64 {
-        Estate::note_in(&*self.words, at)
+        HandoverState::note_in(&*self.words, at)
     }
 
     /// That of the process that has these words.
-    pub fn note_in(words: &dyn Words, at: usize) -> u64 {
+    pub fn note_in(words: &dyn SharedMemory, at: usize) -> u64 {
         assert!(at < NOTES);
         words.load(NOTE + at)
     }
@@ -194,11 +194,11 @@ impl Estate {
 
     /// Why nobody can succeed.
     pub(crate) fn unfit(&self) -> Option<&'static str> {
-        Estate::unfit_in(&*self.words)
+        HandoverState::unfit_in(&*self.words)
     }
 
     /// Why nobody could succeed to the process that has these words.
-    pub fn unfit_in(words: &dyn Words) -> Option<&'static str> {
+    pub fn unfit_in(words: &dyn SharedMemory) -> Option<&'static str> {
         match words.load(UNFIT) {
             0 => None,
             INCOMPLETE => Some("more is in use than can be left to another process"),
@@ -206,7 +206,7 @@ impl Estate {
         }
     }
 
-    fn put<const N: usize>(&self, table: &Table<N>, record: [u64; N]) -> Option<Place> {
+    fn put<const N: usize>(&self, table: &Table<N>, record: [u64; N]) -> Option<RecordIndex> {
         let place = table.put(record);
         if place.is_none() {
             self.set_unfit(INCOMPLETE);
@@ -227,7 +227,7 @@ impl Estate {
     }
 
     /// The inodes that the user of the process that has these words has been told of.
-    pub fn inodes_in(words: &dyn Words) -> Vec<Ino> {
+    pub fn inodes_in(words: &dyn SharedMemory) -> Vec<Ino> {
         let layout = Layout::of(words.count());
         let used = (words.load(USED_INODES) as usize).min(layout.inodes.1);
         let at = |place: usize| layout.inodes.0 + place * INODE_WORDS;
@@ -236,17 +236,17 @@ impl Estate {
     }
 
     /// Of inodes.
-    pub(crate) fn errors(&self) -> impl Iterator<Item = (Place, Ino, FsError)> {
+    pub(crate) fn errors(&self) -> impl Iterator<Item = (RecordIndex, Ino, FsError)> {
         self.errors
             .all()
             .filter_map(|(place, [ino, error])| Some((place, Ino(ino), error_of(error)?)))
     }
 
-    pub(crate) fn put_error(&self, ino: Ino, error: FsError) -> Option<Place> {
+    pub(crate) fn put_error(&self, ino: Ino, error: FsError) -> Option<RecordIndex> {
         self.put(&self.errors, [ino.0, error_word(Some(error))])
     }
 
-    pub(crate) fn clear_error(&self, place: Place) {
+    pub(crate) fn clear_error(&self, place: RecordIndex) {
         self.errors.clear(place);
     }
 
@@ -264,19 +264,19 @@ impl Estate {
         self.words.store(UNSYNCED, error_word(unsynced));
     }
 
-    /// See [`Estate::sure_until_in`]. By the clock that the machine's processes share.
+    /// See [`HandoverState::sure_until_in`]. By the clock that the machine's processes share.
     pub(crate) fn set_sure_until(&self, until: Duration) {
         self.words.store(SURE_UNTIL, u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
     }
 
     /// Until when others keep from what the process that has these words lets its user have cached;
     /// `None`: for ever.
-    pub fn sure_until_in(words: &dyn Words) -> Option<Duration> {
+    pub fn sure_until_in(words: &dyn SharedMemory) -> Option<Duration> {
         let until = words.load(SURE_UNTIL);
         (until != 0).then(|| Duration::from_millis(until))
     }
 
-    /// What was noted last of [`Estate::serves`] and what came after it.
+    /// What was noted last of [`HandoverState::serves`] and what came after it.
     pub(crate) fn served(&self) -> Served {
         let load = |at| self.words.load(at);
         Served {
@@ -298,7 +298,8 @@ impl Estate {
     }
 
     /// What is open. False if more is open than there is room for. If the same request has opened
-    /// something before, with no answer, that is forgotten: ask [`Estate::opened_before`] first.
+    /// something before, with no answer, that is forgotten: ask [`HandoverState::opened_before`]
+    /// first.
     #[must_use]
     pub fn opened(&self, open: Open) -> bool {
         assert_ne!(open.handle, 0);
@@ -348,13 +349,13 @@ impl Estate {
             .collect()
     }
 
-    pub(crate) fn put_lock(&self, lock: Lock) -> Option<Place> {
+    pub(crate) fn put_lock(&self, lock: Lock) -> Option<RecordIndex> {
         let (owner, flock) = match lock.owner {
             LockOwner::Fcntl(owner) => (owner, 0),
             LockOwner::Flock(owner) => (owner, FLOCK),
         };
         let (range, mode) = match lock.lock {
-            None => (LockRange::WHOLE, IN_DOUBT),
+            None => (LockRange::WHOLE, UNKNOWN_OUTCOME),
             Some(RangeLock { range, mode: LockMode::Shared }) => (range, 0),
             Some(RangeLock { range, mode: LockMode::Exclusive }) => (range, EXCLUSIVE),
         };
@@ -362,52 +363,52 @@ impl Estate {
         self.put(&self.locks, [lock.ino.0, owner, range.start(), range.end(), kind])
     }
 
-    pub(crate) fn clear_lock(&self, place: Place) {
+    pub(crate) fn clear_lock(&self, place: RecordIndex) {
         self.locks.clear(place);
     }
 
-    pub(crate) fn locks(&self) -> Result<Vec<(Place, Lock)>, EstateError> {
-        let lock = |(place, [ino, owner, start, end, kind]): (Place, [u64; LOCK_WORDS])| {
+    pub(crate) fn locks(&self) -> Result<Vec<(RecordIndex, Lock)>, HandoverError> {
+        let lock = |(place, [ino, owner, start, end, kind]): (RecordIndex, [u64; LOCK_WORDS])| {
             let range = LockRange::new(start, end).map_err(|_| self.locks.damaged())?;
             let owner =
                 if kind & FLOCK == 0 { LockOwner::Fcntl(owner) } else { LockOwner::Flock(owner) };
             let mode = if kind & EXCLUSIVE == 0 { LockMode::Shared } else { LockMode::Exclusive };
-            let lock = (kind & IN_DOUBT == 0).then_some(RangeLock { range, mode });
+            let lock = (kind & UNKNOWN_OUTCOME == 0).then_some(RangeLock { range, mode });
             Ok((place, Lock { ino: Ino(ino), owner, lock, pid: (kind >> 32) as u32 }))
         };
         self.locks.all().map(lock).collect()
     }
 
-    /// Under the place that is given back, for [`Estate::clear_locker`].
-    pub fn put_locker(&self, locker: Locker) -> Option<Place> {
+    /// Under the place that is given back, for [`HandoverState::clear_locker`].
+    pub fn put_locker(&self, locker: Locker) -> Option<RecordIndex> {
         self.put(&self.lockers, [locker.ino.0, locker.owner, locker.handle])
     }
 
-    pub fn clear_locker(&self, place: Place) {
+    pub fn clear_locker(&self, place: RecordIndex) {
         self.lockers.clear(place);
     }
 
-    pub fn lockers(&self) -> Vec<(Place, Locker)> {
-        let locker = |(place, [ino, owner, handle]): (Place, [u64; LOCKER_WORDS])| {
+    pub fn lockers(&self) -> Vec<(RecordIndex, Locker)> {
+        let locker = |(place, [ino, owner, handle]): (RecordIndex, [u64; LOCKER_WORDS])| {
             (place, Locker { ino: Ino(ino), owner, handle })
         };
         self.lockers.all().map(locker).collect()
     }
 
     /// The user has been told of an inode, so often. Under the place that is given back.
-    pub fn put_inode(&self, ino: Ino, count: u64) -> Option<Place> {
+    pub fn put_inode(&self, ino: Ino, count: u64) -> Option<RecordIndex> {
         self.put(&self.inodes, [ino.0, count])
     }
 
     /// How often the user has been told of it by now; 0 if it has forgotten it.
-    pub fn set_inode(&self, place: Place, count: u64) {
+    pub fn set_inode(&self, place: RecordIndex, count: u64) {
         match count {
             0 => self.inodes.clear(place),
             count => self.inodes.set_last(place, count),
         }
     }
 
-    pub fn inodes(&self) -> impl Iterator<Item = (Place, Ino, u64)> {
+    pub fn inodes(&self) -> impl Iterator<Item = (RecordIndex, Ino, u64)> {
         self.inodes.all().map(|(place, [ino, count])| (place, Ino(ino), count))
     }
 }

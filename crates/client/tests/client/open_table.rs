@@ -145,21 +145,21 @@ fn what_was_lent_is_lent_again() {
     let node = Node::new(&world);
     let client = node.attach();
     open(&world, &client).expect("opens");
-    let lend = |borrow| {
+    let ask = |request| {
         let client = client.clone();
-        world.run(async move { client.lend(INO, borrow).await })
+        world.run(async move { client.grant(INO, request).await })
     };
-    let loan = lend(Borrow::Join).expect("the node lends").expect("it has the file");
+    let granted = ask(GrantRequest::Join).expect("the node lends").expect("it has the file");
     for (file, expected) in [((1, 1), Ok(())), ((1, 2), Err(FsError::Stale))] {
-        node.borrowed.take();
-        node.lends.set(file);
+        node.grant_requests.take();
+        node.passthrough.set(file);
         node.meet("open", Fate::LostReply);
         node.kill();
         node.restart();
         world.pass(Duration::from_secs(30));
-        assert_eq!(node.borrowed.take(), [Borrow::Resume]);
-        assert_eq!(lend(Borrow::Join).map(drop), expected);
+        assert_eq!(node.grant_requests.take(), [GrantRequest::Resume]);
+        assert_eq!(ask(GrantRequest::Join).map(drop), expected);
     }
-    drop(loan);
-    lend(Borrow::Join).expect("it is another loan");
+    drop(granted);
+    ask(GrantRequest::Join).expect("it is another loan");
 }

@@ -1,6 +1,6 @@
 //! Shared memory over memfd_create(2).
 
-use ebb_ports::Words;
+use ebb_ports::SharedMemory;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Memory that processes share through a descriptor. It lives as long as any process holds the
 /// descriptor or a mapping.
-pub struct SharedWords {
+pub struct OsSharedMemory {
     words: NonNull<AtomicU64>,
     count: usize,
 }
 
-impl SharedWords {
+impl OsSharedMemory {
     /// Creates zeroed shared memory; only touched pages of it take up memory. The descriptor is
     /// close-on-exec.
     pub fn make(count: usize) -> io::Result<OwnedFd> {
@@ -40,8 +40,8 @@ impl SharedWords {
         }
     }
 
-    /// Maps memory that [`SharedWords::make`] created.
-    pub fn of(file: BorrowedFd<'_>) -> io::Result<SharedWords> {
+    /// Maps memory that [`OsSharedMemory::make`] created.
+    pub fn of(file: BorrowedFd<'_>) -> io::Result<OsSharedMemory> {
         let file = File::from(file.try_clone_to_owned()?);
         let len = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         // SAFETY: takes plain integers.
@@ -56,7 +56,7 @@ impl SharedWords {
             unsafe { libc::mmap(std::ptr::null_mut(), len, protection, how, file.as_raw_fd(), 0) };
         match NonNull::new(mapped.cast()) {
             Some(words) if mapped != libc::MAP_FAILED => {
-                Ok(SharedWords { words, count: len / WORD_BYTES })
+                Ok(OsSharedMemory { words, count: len / WORD_BYTES })
             }
             _ => Err(io::Error::last_os_error()),
         }
@@ -69,7 +69,7 @@ impl SharedWords {
     }
 }
 
-impl Words for SharedWords {
+impl SharedMemory for OsSharedMemory {
     fn count(&self) -> usize {
         self.count
     }
@@ -83,7 +83,7 @@ impl Words for SharedWords {
     }
 }
 
-impl Drop for SharedWords {
+impl Drop for OsSharedMemory {
     fn drop(&mut self) {
         // SAFETY: unmaps exactly the mapping that `of` created.
         unsafe { libc::munmap(self.words.as_ptr().cast(), self.count * WORD_BYTES) };
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn whoever_has_the_descriptor_has_the_words() {
-        let file = SharedWords::make(100).unwrap();
+        let file = OsSharedMemory::make(100).unwrap();
         let (one, other) =
-            (SharedWords::of(file.as_fd()).unwrap(), SharedWords::of(file.as_fd()).unwrap());
+            (OsSharedMemory::of(file.as_fd()).unwrap(), OsSharedMemory::of(file.as_fd()).unwrap());
         assert_eq!((one.count(), one.load(99)), (100, 0));
         one.store(99, 7);
         drop(one);
@@ -114,7 +114,7 @@ mod tests {
     fn what_is_no_such_memory_is_refused() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(800).unwrap();
-        assert!(SharedWords::of(file.as_fd()).is_err());
-        assert!(SharedWords::of(SharedWords::make(0).unwrap().as_fd()).is_err());
+        assert!(OsSharedMemory::of(file.as_fd()).is_err());
+        assert!(OsSharedMemory::of(OsSharedMemory::make(0).unwrap().as_fd()).is_err());
     }
 }

@@ -10,63 +10,64 @@ impl Volume {
     /// For what does not depend on who asks: the kernel checks permissions itself on every mount
     /// (`default_permissions`).
     pub(super) fn caller(&self, cx: &Context) -> Caller {
-        self.squashed(cx).unwrap_or_else(|| self.ids.caller(said(cx)))
+        self.squashed(cx).unwrap_or_else(|| self.ids.caller(from_kernel(cx)))
     }
 
     /// Whom belongs what is made. Of who has no number in the volume it can belong to nobody.
-    pub(super) fn maker(&self, cx: &Context) -> Result<Caller, Errno> {
+    pub(super) fn caller_for_create(&self, cx: &Context) -> Result<Caller, Errno> {
         let maker = self.caller(cx);
         if maker.uid == NO_ID || maker.gid == NO_ID { Err(Errno::OVERFLOW) } else { Ok(maker) }
     }
 
     /// For what depends on who asks.
-    pub(super) fn asker(&self, cx: &Context) -> Caller {
-        self.squashed(cx).unwrap_or_else(|| self.ids.caller(found_out(cx)))
+    pub(super) fn caller_for_delete(&self, cx: &Context) -> Caller {
+        self.squashed(cx).unwrap_or_else(|| self.ids.caller(from_proc(cx)))
     }
 
     /// Who changes a file, and whether that is root of this machine: one with set-id bits keeps
     /// some of them for root, and for its group.
-    pub(super) fn changer(&self, cx: &Context, ino: Ino) -> (Caller, bool) {
+    pub(super) fn caller_for_change(&self, cx: &Context, ino: Ino) -> (Caller, bool) {
         if let Some(anonymous) = self.squashed(cx) {
             return (anonymous, false);
         }
         let local =
-            if self.set_id.borrow().contains_key(&ino) { with_groups(cx) } else { said(cx) };
+            if self.set_id.borrow().contains_key(&ino) { with_groups(cx) } else { from_kernel(cx) };
         let is_root = local.uid == 0;
         (self.ids.caller(local), is_root)
     }
 
     /// Of this machine, and counts as root.
     pub(super) fn is_root(&self, cx: &Context) -> bool {
-        self.squashed(cx).is_none() && found_out(cx).uid == 0
+        self.squashed(cx).is_none() && from_proc(cx).uid == 0
     }
 
     /// For set-gid, on kernels that tell one group of the caller: a supplementary one counts for
     /// none.
     pub(super) fn is_in_group(&self, cx: &Context, attr: &Attr) -> bool {
-        said(cx).uid == 0 || self.caller(cx).gid == attr.gid
+        from_kernel(cx).uid == 0 || self.caller(cx).gid == attr.gid
     }
 }
 
 /// Who asks as far as the kernel says it, by the machine's numbers.
-fn said(cx: &Context) -> Caller {
+fn from_kernel(cx: &Context) -> Caller {
     let Ids { uid, gid } = cx.ids.unwrap_or(Ids { uid: NO_ID, gid: NO_ID });
     Caller { uid, gid, groups: Vec::new(), checked: true }
 }
 
-fn found_out(cx: &Context) -> Caller {
+fn from_proc(cx: &Context) -> Caller {
     let looked_at = if cx.ids.is_none() && cx.pid != 0 { of_process(cx.pid) } else { None };
-    looked_at.unwrap_or_else(|| said(cx))
+    looked_at.unwrap_or_else(|| from_kernel(cx))
 }
 
 /// With the groups that the kernel says of nobody.
 fn with_groups(cx: &Context) -> Caller {
     let found = if cx.pid == 0 { None } else { of_process(cx.pid) };
     match cx.ids {
-        Some(_) => {
-            Caller { groups: found.map(|caller| caller.groups).unwrap_or_default(), ..said(cx) }
-        }
-        None => found.unwrap_or_else(|| said(cx)),
+        Some(_) => Caller {
+            groups: found.map(|caller| caller.groups).unwrap_or_default(),
+            ..from_kernel(cx)
+        },
+        None => found.unwrap_or_else(|| from_kernel(cx)),
     }
 }
 
@@ -116,6 +117,6 @@ mod tests {
     #[test]
     fn who_is_not_to_be_found_is_nobody() {
         let cx = Context { unique: 1, ids: None, pid: 0, umask: 0, resent: false };
-        assert_eq!(found_out(&cx).uid, NO_ID);
+        assert_eq!(from_proc(&cx).uid, NO_ID);
     }
 }

@@ -6,8 +6,8 @@
 //! is lent. Only the user who runs the node gets to the socket.
 
 use ebb_cli::places::RunDir;
-use ebb_client::{Borrower, Loan};
-use ebb_model::{Borrow, FsError, Ino, RpcError, SessionId};
+use ebb_client::{Grant, Grantee};
+use ebb_model::{FsError, GrantRequest, Ino, RpcError, SessionId};
 use ebb_node::Node;
 use ebb_ports::PortFuture;
 use std::cell::RefCell;
@@ -26,8 +26,8 @@ const VERSION: u8 = 1;
 const ASK_BYTES: usize = 18;
 
 /// What a node answers.
-const LENT: u8 = 0;
-const NOT_LENT: u8 = 1;
+const GRANTED: u8 = 0;
+const NOT_GRANTED: u8 = 1;
 const REFUSED: u8 = 2;
 /// It does not know the session.
 const UNKNOWN: u8 = 3;
@@ -37,7 +37,7 @@ const BUSY: u8 = 4;
 const GONE: u8 = 5;
 
 /// Loans at one time, each of which takes a descriptor.
-const MAX_LOANS: usize = 256;
+const MAX_GRANTS: usize = 256;
 
 /// How long who has connected may take to ask.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,15 +51,17 @@ const LOOK: Duration = Duration::from_secs(1);
 struct Ask {
     session: SessionId,
     ino: Ino,
-    borrow: Borrow,
+    request: GrantRequest,
 }
 
 impl Ask {
     fn encode(&self) -> [u8; ASK_BYTES] {
         let mut bytes = [0; ASK_BYTES];
         bytes[0] = VERSION;
-        bytes[1] =
-            BORROWS.iter().position(|borrow| *borrow == self.borrow).expect("all are listed") as u8;
+        bytes[1] = GRANT_REQUESTS
+            .iter()
+            .position(|request| *request == self.request)
+            .expect("all are listed") as u8;
         bytes[2..10].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[10..].copy_from_slice(&self.ino.0.to_le_bytes());
         bytes
@@ -68,17 +70,22 @@ impl Ask {
     fn decode(bytes: &[u8; ASK_BYTES]) -> Option<Ask> {
         let number =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let borrow = *BORROWS.get(usize::from(bytes[1]))?;
+        let request = *GRANT_REQUESTS.get(usize::from(bytes[1]))?;
         (bytes[0] == VERSION).then(|| Ask {
             session: SessionId(number(2)),
             ino: Ino(number(10)),
-            borrow,
+            request,
         })
     }
 }
 
-const BORROWS: [Borrow; 5] =
-    [Borrow::Begin, Borrow::Follow, Borrow::Join, Borrow::Expose, Borrow::Resume];
+const GRANT_REQUESTS: [GrantRequest; 5] = [
+    GrantRequest::Begin,
+    GrantRequest::Follow,
+    GrantRequest::Join,
+    GrantRequest::Expose,
+    GrantRequest::Resume,
+];
 
 /// Lends to mounts of this machine from now on.
 pub fn offer(node: &Rc<Node>, run_dir: &RunDir) -> io::Result<()> {
@@ -107,7 +114,7 @@ impl Drop for Offered {
 }
 
 async fn accept(node: Rc<Node>, offered: Offered) {
-    let loans = Rc::new(());
+    let grants = Rc::new(());
     let mut failing = false;
     while !node.is_stopping() {
         let accepted = tokio::select! {
@@ -117,13 +124,13 @@ async fn accept(node: Rc<Node>, offered: Offered) {
         let failed = accepted.is_err();
         match accepted {
             Ok((stream, _)) => {
-                let (lender, loan) = (node.clone(), loans.clone());
+                let (lender, slot) = (node.clone(), grants.clone());
                 node.ports().spawn.spawn(Box::pin(async move {
-                    let has_room = Rc::strong_count(&loan) <= MAX_LOANS;
-                    if let Err(error) = lend(&lender, stream, has_room).await {
+                    let has_room = Rc::strong_count(&slot) <= MAX_GRANTS;
+                    if let Err(error) = serve_grant(&lender, stream, has_room).await {
                         tracing::debug!(%error, "who wanted to borrow a file has gone");
                     }
-                    drop(loan);
+                    drop(slot);
                 }));
             }
             Err(error) => {
@@ -138,7 +145,7 @@ async fn accept(node: Rc<Node>, offered: Offered) {
 }
 
 /// Without room nobody begins to read past the node.
-async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Result<()> {
+async fn serve_grant(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Result<()> {
     // SAFETY: takes and gives plain integers.
     let own = unsafe { libc::geteuid() };
     if ![own, 0].contains(&stream.peer_cred()?.uid()) {
@@ -146,14 +153,15 @@ async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Re
     }
     let mut bytes = [0; ASK_BYTES];
     tokio::time::timeout(PATIENCE, stream.read_exact(&mut bytes)).await??;
-    let ask = Ask::decode(&bytes)
-        .filter(|ask| has_room || !matches!(ask.borrow, Borrow::Begin | Borrow::Follow));
-    let Some(Ask { session, ino, borrow }) = ask else {
-        return stream.write_all(&[NOT_LENT]).await;
+    let ask = Ask::decode(&bytes).filter(|ask| {
+        has_room || !matches!(ask.request, GrantRequest::Begin | GrantRequest::Follow)
+    });
+    let Some(Ask { session, ino, request }) = ask else {
+        return stream.write_all(&[NOT_GRANTED]).await;
     };
-    match node.lend_to(session, ino, borrow).await {
+    match node.grant_to(session, ino, request).await {
         Ok(Some(file)) => {
-            let told = tell(&stream, LENT, Some(&file)).await;
+            let told = tell(&stream, GRANTED, Some(&file)).await;
             drop(file);
             if told.is_ok() {
                 // Says nothing more, and goes one day.
@@ -162,7 +170,7 @@ async fn lend(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Re
             node.take_back(ino);
             told
         }
-        Ok(None) => tell(&stream, NOT_LENT, None).await,
+        Ok(None) => tell(&stream, NOT_GRANTED, None).await,
         Err(RpcError::SessionExpired) => tell(&stream, UNKNOWN, None).await,
         Err(RpcError::Retry) => tell(&stream, BUSY, None).await,
         Err(RpcError::Refused(FsError::NotFound | FsError::Stale | FsError::AccessDenied)) => {
@@ -183,22 +191,22 @@ async fn tell(stream: &UnixStream, answer: u8, file: Option<&OwnedFd>) -> io::Re
 }
 
 /// Borrows from whichever run of a node is on this machine.
-pub fn borrower(
+pub fn grantee(
     run_dir: RunDir,
-) -> impl Fn(Borrower, Ino, Borrow) -> PortFuture<'static, Result<Option<Loan>, RpcError>> {
+) -> impl Fn(Grantee, Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>> {
     let found = Rc::new(RefCell::new(None));
-    move |borrower, ino, borrow| {
+    move |grantee, ino, request| {
         let (run_dir, found) = (run_dir.clone(), found.clone());
         Box::pin(async move {
-            let known = found.borrow().clone().filter(|(run, _)| *run == borrower.run);
+            let known = found.borrow().clone().filter(|(run, _)| *run == grantee.run);
             let path = match known {
                 Some((_, path)) => path,
-                None => run_dir.lender(borrower.run).map_err(lost)?,
+                None => run_dir.lender(grantee.run).map_err(lost)?,
             };
-            found.replace(Some((borrower.run, path.clone())));
+            found.replace(Some((grantee.run, path.clone())));
             match path {
                 None => Ok(None),
-                Some(path) => ask(&path, Ask { session: borrower.session, ino, borrow }).await,
+                Some(path) => ask(&path, Ask { session: grantee.session, ino, request }).await,
             }
         })
     }
@@ -209,7 +217,7 @@ fn lost(error: io::Error) -> RpcError {
     RpcError::Lost
 }
 
-async fn ask(path: &Path, ask: Ask) -> Result<Option<Loan>, RpcError> {
+async fn ask(path: &Path, ask: Ask) -> Result<Option<Grant>, RpcError> {
     let mut stream = UnixStream::connect(path).await.map_err(lost)?;
     stream.write_all(&ask.encode()).await.map_err(lost)?;
     let mut answer = [0];
@@ -220,15 +228,15 @@ async fn ask(path: &Path, ask: Ask) -> Result<Option<Loan>, RpcError> {
         .await;
     match (file.map_err(lost)?, answer) {
         (None, _) => Err(RpcError::Lost),
-        (Some(Some(file)), [LENT]) => {
+        (Some(Some(file)), [GRANTED]) => {
             let file = File::from(file);
             let metadata = file.metadata().map_err(lost)?;
             Ok(Some(
-                Loan::new(file.into(), move || drop(stream))
+                Grant::new(file.into(), move || drop(stream))
                     .known_as(metadata.dev(), metadata.ino()),
             ))
         }
-        (Some(None), [NOT_LENT]) => Ok(None),
+        (Some(None), [NOT_GRANTED]) => Ok(None),
         (Some(None), [UNKNOWN]) => Err(RpcError::SessionExpired),
         (Some(None), [BUSY]) => Err(RpcError::Retry),
         (Some(None), [GONE]) => Err(RpcError::Refused(FsError::Stale)),
@@ -242,22 +250,24 @@ mod tests {
 
     #[test]
     fn what_is_asked_is_understood() {
-        for borrow in BORROWS {
+        for request in GRANT_REQUESTS {
             let bytes =
-                Ask { session: SessionId(0x0102_0304_0506_0708), ino: Ino(u64::MAX), borrow }
+                Ask { session: SessionId(0x0102_0304_0506_0708), ino: Ino(u64::MAX), request }
                     .encode();
             let ask = Ask::decode(&bytes).unwrap();
             assert_eq!(
-                (ask.session, ask.ino, ask.borrow),
-                (SessionId(0x0102_0304_0506_0708), Ino(u64::MAX), borrow)
+                (ask.session, ask.ino, ask.request),
+                (SessionId(0x0102_0304_0506_0708), Ino(u64::MAX), request)
             );
         }
     }
 
     #[test]
     fn what_another_version_asks_is_not_understood() {
-        let good = Ask { session: SessionId(1), ino: Ino(1), borrow: Borrow::Begin }.encode();
-        for (at, wrong) in [(0, VERSION + 1), (0, 0), (1, BORROWS.len() as u8), (1, u8::MAX)] {
+        let good =
+            Ask { session: SessionId(1), ino: Ino(1), request: GrantRequest::Begin }.encode();
+        for (at, wrong) in [(0, VERSION + 1), (0, 0), (1, GRANT_REQUESTS.len() as u8), (1, u8::MAX)]
+        {
             let mut bytes = good;
             bytes[at] = wrong;
             assert!(Ask::decode(&bytes).is_none());

@@ -36,7 +36,7 @@ pub(super) fn slot_at(slot: u16) -> usize {
 
 pub(super) const FORM: usize = 0;
 pub(super) const SESSION: usize = 1;
-pub(super) const LIVES: usize = 2;
+pub(super) const GENERATIONS: usize = 2;
 /// Places of each table that have been used.
 pub(super) const USED_OPENS: usize = 3;
 pub(super) const USED_LOCKS: usize = 4;
@@ -47,9 +47,9 @@ pub(super) const USED_ERRORS: usize = 7;
 pub(super) const START: usize = 8;
 pub(super) const INCARNATION: usize = 9;
 pub(super) const UNDURABLE: usize = 10;
-/// See [`Estate::unfit`].
+/// See [`HandoverState::unfit`].
 pub(super) const UNFIT: usize = 11;
-/// See [`Estate::general_errors`].
+/// See [`HandoverState::general_errors`].
 pub(super) const EVERYWHERE: usize = 12;
 pub(super) const UNSYNCED: usize = 13;
 /// In milliseconds, or 0.
@@ -84,7 +84,7 @@ pub(super) const STALE: u64 = 2;
 pub(super) const LOCK: u64 = 1;
 pub(super) const FLOCK: u64 = 2;
 pub(super) const EXCLUSIVE: u64 = 4;
-pub(super) const IN_DOUBT: u64 = 8;
+pub(super) const UNKNOWN_OUTCOME: u64 = 8;
 
 /// Grows with every change of what the words mean.
 pub(super) const CURRENT_FORM: u64 = 0x6562_6202;

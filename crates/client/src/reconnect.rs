@@ -4,10 +4,10 @@
 use crate::backoff::Backoff;
 use crate::call::Failure;
 use crate::client::{AttachError, Attachment, ClientPorts, Identity, Options, Shared};
-use crate::estate::Served;
+use crate::handover::Served;
 use crate::journal::Operation;
 use crate::link::{Link, LinkEvent};
-use crate::mutate::InDoubt;
+use crate::mutate::Unanswered;
 use crate::references::answer_reference_queries;
 use crate::session::Slots;
 use ebb_model::{
@@ -78,20 +78,20 @@ pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), Att
         ));
     }
     let told = async {
-        insist(shared, Request::ResumeSession { session }).await?;
+        call_until_accepted(shared, Request::ResumeSession { session }).await?;
         declare_opens(shared, session, IfRefused::Stale).await?;
         if restarted {
             shared.locks.forgotten();
             reclaim_locks(shared, session).await?;
         } else if let Reply::Forced { durable } =
-            insist(shared, Request::SyncFs { session }).await?
+            call_until_accepted(shared, Request::SyncFs { session }).await?
         {
             // What the process before was answered nobody can repeat.
             shared.journal.durable(durable);
             shared.journal.begin();
         }
-        shared.succeedable(start, incarnation);
-        insist(shared, Request::Renew { session }).await
+        shared.allow_handover(start, incarnation);
+        call_until_accepted(shared, Request::Renew { session }).await
     };
     match told.await {
         Ok(_) => Ok(()),
@@ -109,7 +109,7 @@ pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), Att
 }
 
 /// What is not open by now is closed.
-pub(crate) fn tell_closed(shared: &Rc<Shared>) {
+pub(crate) fn report_closed(shared: &Rc<Shared>) {
     spawn_until_ended(shared, {
         let shared = shared.clone();
         async move {
@@ -152,7 +152,7 @@ async fn keep(shared: Rc<Shared>) {
     while !shared.has_ended() {
         match shared.attachment() {
             Some(attachment) => {
-                let due = (shared.heard.get() + shared.term.get() / 3)
+                let due = (shared.last_ack_at.get() + shared.term.get() / 3)
                     .saturating_sub(shared.ports.clock.monotonic());
                 if let Either::Left(_) =
                     select(shared.ports.clock.sleep(due), pin!(shared.interrupted())).await
@@ -193,7 +193,7 @@ async fn attach_again(shared: &Rc<Shared>) {
         let sent = shared.ports.clock.monotonic();
         // Who comes back in time is let in at once. A new session is not: others that have died
         // without a word are waited for until they expire.
-        let in_time = sent < shared.heard.get() + shared.term.get();
+        let in_time = sent < shared.last_ack_at.get() + shared.term.get();
         let patience =
             if in_time { within_term(shared) } else { shared.term.get() + CONNECT_PATIENCE };
         let answer = shared
@@ -266,14 +266,14 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         shared.blame(&operation.mutation, operation.replay.ino, FsError::Io);
     }
     if fresh || restarted {
-        shared.holds.undeclare();
+        shared.open_table.undeclare();
     }
     shared.caching.attached(attached.sole);
     tracing::info!(
         session = attached.session.0,
         fresh,
         restarted,
-        in_doubt = doubtful.len(),
+        unanswered = doubtful.len(),
         to_replay = shared.journal.lost(),
         "attached again"
     );
@@ -282,28 +282,28 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
     declare_opens(shared, now.session, IfRefused::Later).await?;
     replay(shared, now.session, attached.recovered).await?;
     reclaim_locks(shared, now.session).await?;
-    if shared.asked.get() != now.start {
-        ask_doubtful(shared, now.session).await?;
-        shared.asked.set(now.start);
+    if shared.unanswered_resolved_for.get() != now.start {
+        resolve_unanswered(shared, now.session).await?;
+        shared.unanswered_resolved_for.set(now.start);
     }
     declare_opens(shared, now.session, IfRefused::Stale).await?;
-    let told = shared.told.get();
+    let told = shared.opens_declared_to.get();
     if told != (now.session, now.start) {
         if told.1 != now.start {
-            shared.borrow_again().await;
+            shared.renew_grants().await;
         }
         if !shared.is_taking_up() {
             // It may know from its log of what was closed since.
-            insist(shared, Request::OpensDeclared { session: now.session }).await?;
+            call_until_accepted(shared, Request::OpensDeclared { session: now.session }).await?;
         }
-        shared.told.set((now.session, now.start));
+        shared.opens_declared_to.set((now.session, now.start));
     }
     match fresh {
-        true => shared.unsucceedable(),
-        false => shared.succeedable(now.start, now.incarnation),
+        true => shared.forbid_handover(),
+        false => shared.allow_handover(now.start, now.incarnation),
     }
     // Others wait until everything is repeated.
-    insist(shared, Request::Renew { session: now.session }).await?;
+    call_until_accepted(shared, Request::Renew { session: now.session }).await?;
     shared.set_attached(now.session);
     Ok(())
 }
@@ -323,8 +323,8 @@ async fn replay(
         let mut mutation = operation.mutation.clone();
         // Who has no answer yet, though what it has made was shown, is still to have it open.
         let is_open = |ino, asked| {
-            shared.holds.is_promised(ino)
-                || asked && shared.in_doubt.borrow().contains_key(&operation.tx)
+            shared.open_table.is_promised(ino)
+                || asked && shared.unanswered.borrow().contains_key(&operation.tx)
         };
         match (&mut mutation, operation.replay.ino) {
             (ClientMutation::Make { open, .. }, Some(ino)) => *open = is_open(ino, *open),
@@ -338,7 +338,7 @@ async fn replay(
             mutation,
             replay: Some(operation.replay),
         }));
-        let refused = match insist(shared, request).await {
+        let refused = match call_until_accepted(shared, request).await {
             Ok(Reply::Mutated(mutated, _)) => {
                 shared.journal.first_done(recovered, Some(&mutated));
                 continue;
@@ -361,7 +361,7 @@ async fn replay(
         shared.journal.first_refused();
     }
     for ino in closed {
-        insist(shared, Request::Close { session, ino, count: 1 }).await?;
+        call_until_accepted(shared, Request::Close { session, ino, count: 1 }).await?;
     }
     Ok(())
 }
@@ -369,16 +369,16 @@ async fn replay(
 /// Asks once more for what an earlier run was asked and did not answer: if it was executed,
 /// its bytes may be gone too, and others are not to see what is there before they are back.
 /// If it was not, it waits with all that is new. Whoever asked first hears the answer later.
-async fn ask_doubtful(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
+async fn resolve_unanswered(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
     let asked: Vec<_> =
-        shared.in_doubt.borrow().iter().map(|(tx, doubt)| (*tx, doubt.clone())).collect();
-    for (tx, InDoubt { caller, mutation, .. }) in
+        shared.unanswered.borrow().iter().map(|(tx, doubt)| (*tx, doubt.clone())).collect();
+    for (tx, Unanswered { caller, mutation, .. }) in
         asked.into_iter().filter(|(tx, _)| tx.session == session)
     {
         let request = Request::Mutate(Box::new(Mutate { tx, caller, mutation, replay: None }));
         match shared.send(request, Some(within_term(shared))).await {
             Ok(Reply::Mutated(mutated, _)) => {
-                if let Some(doubt) = shared.in_doubt.borrow_mut().get_mut(&tx) {
+                if let Some(doubt) = shared.unanswered.borrow_mut().get_mut(&tx) {
                     doubt.kept_until = doubt.kept_until.max(mutated.index);
                 }
             }
@@ -398,7 +398,8 @@ async fn reclaim_locks(shared: &Rc<Shared>, session: SessionId) -> Result<(), Fa
     };
     for some in reclaims.chunks(RECLAIMS_AT_ONCE) {
         let answers =
-            join_all(some.iter().map(|(_, request)| insist(shared, request.clone()))).await;
+            join_all(some.iter().map(|(_, request)| call_until_accepted(shared, request.clone())))
+                .await;
         for ((party, request), answer) in some.iter().zip(answers) {
             match answer {
                 Ok(_) => {}
@@ -430,14 +431,17 @@ async fn declare_opens(
     if Planted::OpensNotDeclared.is_on() {
         return Ok(());
     }
-    for inodes in shared.holds.undeclared().chunks(OPENS_AT_ONCE) {
-        let answers =
-            join_all(inodes.iter().map(|ino| insist(shared, Request::Open { session, ino: *ino })))
-                .await;
+    for inodes in shared.open_table.undeclared().chunks(OPENS_AT_ONCE) {
+        let answers = join_all(
+            inodes
+                .iter()
+                .map(|ino| call_until_accepted(shared, Request::Open { session, ino: *ino })),
+        )
+        .await;
         for (ino, answer) in inodes.iter().zip(answers) {
             match (answer, &if_refused) {
                 (Ok(reply), _) => {
-                    shared.declared(*ino, matches!(reply, Reply::Opened { lends: true }))
+                    shared.declared(*ino, matches!(reply, Reply::Opened { passthrough: true }))
                 }
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Later) => {}
                 (Err(Failure::Rpc(RpcError::Refused(_))), IfRefused::Stale) => {
@@ -457,7 +461,7 @@ pub(crate) fn within_term(shared: &Shared) -> Duration {
 }
 
 /// Sends until the node has time for it.
-async fn insist(shared: &Shared, request: Request) -> Result<Reply, Failure> {
+async fn call_until_accepted(shared: &Shared, request: Request) -> Result<Reply, Failure> {
     let mut backoff = Backoff::new();
     loop {
         match shared.send(request.clone(), Some(within_term(shared))).await {
@@ -544,7 +548,7 @@ async fn watch_term(shared: Rc<Shared>) {
 /// Until when the node lets nobody in without asking this client.
 pub(crate) fn sure_until(shared: &Shared) -> Duration {
     let term = shared.term.get();
-    shared.heard.get() + (term - term / DRIFT)
+    shared.last_ack_at.get() + (term - term / DRIFT)
 }
 
 fn attach_request(

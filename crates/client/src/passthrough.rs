@@ -2,8 +2,8 @@ use crate::Client;
 use crate::backoff::Backoff;
 use crate::call::Failure;
 use crate::client::Shared;
-use crate::keeper;
-use ebb_model::{Borrow, FsError, Ino, RpcError, SessionId};
+use crate::reconnect;
+use ebb_model::{FsError, GrantRequest, Ino, RpcError, SessionId};
 use futures_channel::oneshot;
 use futures_util::future::{Either, join_all, select};
 use std::cell::{Cell, RefCell};
@@ -12,9 +12,9 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 /// A file of the node's disk, for whoever reads it past the node.
-pub struct Loan {
+pub struct Grant {
     pub file: OwnedFd,
-    pub held: Held,
+    pub held: GrantHandle,
     known: Option<FileId>,
 }
 
@@ -22,31 +22,31 @@ pub struct Loan {
 type FileId = (u64, u64);
 
 /// As long as this lives the node knows that the file is read. Mappings may go on afterwards.
-pub struct Held(Rc<GiveBack>);
+pub struct GrantHandle(Rc<GiveBack>);
 
 struct GiveBack(RefCell<Option<Box<dyn FnOnce()>>>);
 
 /// To whom a node lends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Borrower {
+pub struct Grantee {
     /// The run of the node that it knows: [`ebb_model::Attached::start`].
     pub run: u64,
     pub session: SessionId,
 }
 
-impl Loan {
-    pub fn new(file: OwnedFd, give_back: impl FnOnce() + 'static) -> Loan {
-        Loan {
+impl Grant {
+    pub fn new(file: OwnedFd, give_back: impl FnOnce() + 'static) -> Grant {
+        Grant {
             file,
-            held: Held(Rc::new(GiveBack(RefCell::new(Some(Box::new(give_back)))))),
+            held: GrantHandle(Rc::new(GiveBack(RefCell::new(Some(Box::new(give_back)))))),
             known: None,
         }
     }
 
     /// Of a node that can start anew without its borrowers: which file it is, by device and inode,
     /// so that it is told from another one.
-    pub fn known_as(self, device: u64, inode: u64) -> Loan {
-        Loan { known: Some((device, inode)), ..self }
+    pub fn known_as(self, device: u64, inode: u64) -> Grant {
+        Grant { known: Some((device, inode)), ..self }
     }
 }
 
@@ -60,7 +60,7 @@ impl Drop for GiveBack {
 
 /// What is lent by a node in another process, which forgets that if it dies.
 #[derive(Default)]
-pub(crate) struct Lent(RefCell<Vec<Rc<One>>>);
+pub(crate) struct PassthroughGrants(RefCell<Vec<Rc<One>>>);
 
 struct One {
     ino: Ino,
@@ -71,17 +71,17 @@ struct One {
     held: Weak<GiveBack>,
 }
 
-impl Lent {
-    fn add(&self, ino: Ino, loan: &Loan) {
+impl PassthroughGrants {
+    fn add(&self, ino: Ino, grant: &Grant) {
         let one = One {
             ino,
-            file: loan.known,
+            file: grant.known,
             is_lost: Cell::new(false),
-            held: Rc::downgrade(&loan.held.0),
+            held: Rc::downgrade(&grant.held.0),
         };
-        let mut lent = self.0.borrow_mut();
-        lent.retain(|one| one.held.strong_count() > 0);
-        lent.push(Rc::new(one));
+        let mut granted = self.0.borrow_mut();
+        granted.retain(|one| one.held.strong_count() > 0);
+        granted.push(Rc::new(one));
     }
 
     /// Who has it open reads what it was.
@@ -94,50 +94,58 @@ impl Lent {
 }
 
 impl Shared {
-    async fn borrow(&self, ino: Ino, borrow: Borrow) -> Result<Option<Loan>, RpcError> {
+    async fn request_grant(
+        &self,
+        ino: Ino,
+        request: GrantRequest,
+    ) -> Result<Option<Grant>, RpcError> {
         if self.link.is_local() {
-            return self.link.lend(self.borrower(), ino, borrow).await;
+            return self.link.grant(self.grantee(), ino, request).await;
         }
-        if self.lent.is_lost(ino) {
+        if self.granted.is_lost(ino) {
             return Err(FsError::Stale.into());
         }
         // Nobody has it natively: it is read through the node if there is nothing to be had, for
         // which it is not asked anew.
-        if borrow == Borrow::Begin && !self.holds.lends(ino) {
+        if request == GrantRequest::Begin && !self.open_table.passthrough(ino) {
             return Ok(None);
         }
-        let loan = self.borrow_in_time(ino, borrow).await?;
-        if let Some(loan) = &loan {
-            self.lent.add(ino, loan);
+        let grant = self.request_grant_in_time(ino, request).await?;
+        if let Some(grant) = &grant {
+            self.granted.add(ino, grant);
         }
-        Ok(loan)
+        Ok(grant)
     }
 
-    async fn borrow_in_time(&self, ino: Ino, borrow: Borrow) -> Result<Option<Loan>, RpcError> {
+    async fn request_grant_in_time(
+        &self,
+        ino: Ino,
+        request: GrantRequest,
+    ) -> Result<Option<Grant>, RpcError> {
         let patience = self.ports.clock.sleep(self.options.request_timeout);
-        match select(self.link.lend(self.borrower(), ino, borrow), patience).await {
-            Either::Left((lent, _)) => lent,
+        match select(self.link.grant(self.grantee(), ino, request), patience).await {
+            Either::Left((granted, _)) => granted,
             Either::Right(_) => Err(RpcError::Lost),
         }
     }
 
-    fn borrower(&self) -> Borrower {
+    fn grantee(&self) -> Grantee {
         let identity = self.identity.get();
-        Borrower { run: identity.start, session: identity.session }
+        Grantee { run: identity.start, session: identity.session }
     }
 
     /// What the kernel reads past a node that has started anew is lent once more, before others
     /// change it if that does not take long.
-    pub(crate) async fn borrow_again(self: &Rc<Shared>) {
-        let lent: Vec<Rc<One>> = self
-            .lent
+    pub(crate) async fn renew_grants(self: &Rc<Shared>) {
+        let granted: Vec<Rc<One>> = self
+            .granted
             .0
             .borrow()
             .iter()
             .filter(|one| one.held.strong_count() > 0)
             .cloned()
             .collect();
-        let renewed = lent.into_iter().map(|one| {
+        let renewed = granted.into_iter().map(|one| {
             let (tell, told) = oneshot::channel();
             let shared = self.clone();
             self.spawn(async move {
@@ -147,7 +155,7 @@ impl Shared {
             });
             told
         });
-        let patience = self.ports.clock.sleep(keeper::within_term(self));
+        let patience = self.ports.clock.sleep(reconnect::within_term(self));
         if let Either::Right(_) = select(pin!(join_all(renewed)), patience).await {
             tracing::warn!("the node takes its time to lend again what the kernel reads");
         }
@@ -158,7 +166,7 @@ impl Shared {
         let run = self.identity.get().start;
         let mut backoff = Backoff::new();
         while !self.has_ended() && self.identity.get().start == run && one.held.strong_count() > 0 {
-            let again = self.borrow_in_time(one.ino, Borrow::Resume).await;
+            let again = self.request_grant_in_time(one.ino, GrantRequest::Resume).await;
             match (again, one.held.upgrade()) {
                 (_, None) => return,
                 (Ok(Some(again)), Some(held)) if again.known == one.file => {
@@ -183,16 +191,16 @@ impl Shared {
 impl Client {
     /// The file of this machine's disk that has all bytes of an open inode, where its reader may
     /// read it past this client: writes of others go on in just that file.
-    pub async fn lend(&self, ino: Ino, borrow: Borrow) -> Result<Option<Loan>, FsError> {
+    pub async fn grant(&self, ino: Ino, request: GrantRequest) -> Result<Option<Grant>, FsError> {
         let shared = &self.shared;
-        let lent = async {
+        let granted = async {
             let (mut backoff, mut lost) = (Backoff::new(), 0);
             loop {
                 let attachment = shared.attached().await?;
-                match shared.borrow(ino, borrow).await {
-                    Ok(loan) => return Ok(loan),
+                match shared.request_grant(ino, request).await {
+                    Ok(grant) => return Ok(grant),
                     // It reads through the node.
-                    Err(RpcError::Lost | RpcError::Retry) if borrow == Borrow::Begin => {
+                    Err(RpcError::Lost | RpcError::Retry) if request == GrantRequest::Begin => {
                         return Ok(None);
                     }
                     // The node may be gone, which its connection says, or about to be another one.
@@ -202,12 +210,14 @@ impl Client {
                     }
                     Err(RpcError::Lost) => return Err(FsError::Io),
                     Err(error) => {
-                        shared.weather(Failure::Rpc(error), attachment, &mut backoff).await?
+                        shared
+                            .backoff_or_fail(Failure::Rpc(error), attachment, &mut backoff)
+                            .await?
                     }
                 }
             }
         };
-        shared.within(pin!(lent)).await
+        shared.within(pin!(granted)).await
     }
 
     /// The run of the node that this client is attached to.

@@ -15,7 +15,7 @@ impl Recorded {
     }
 
     fn new(open_files: usize) -> Rc<Recorded> {
-        Recorded::of(vec![0; Estate::words_for(open_files)])
+        Recorded::of(vec![0; HandoverState::words_for(open_files)])
     }
 
     /// As if the process had ended after each of its stores.
@@ -30,7 +30,7 @@ impl Recorded {
     }
 }
 
-impl Words for Recorded {
+impl SharedMemory for Recorded {
     fn count(&self) -> usize {
         self.words.borrow().len()
     }
@@ -49,28 +49,28 @@ fn open(request: u64, handle: u64) -> Open {
     Open { request, ino: Ino(handle * 10), handle, detail: handle * 100 }
 }
 
-fn heir(words: Vec<u64>) -> Estate {
-    Estate::take(Recorded::of(words)).unwrap()
+fn successor(words: Vec<u64>) -> HandoverState {
+    HandoverState::take(Recorded::of(words)).unwrap()
 }
 
 #[test]
 fn a_successor_has_what_was_left() {
     let memory = Recorded::new(8);
-    let estate = Estate::take(memory.clone()).unwrap();
-    assert_eq!((estate.session(), estate.life(), estate.note(3)), (None, 1, 0));
-    estate.begin(SessionId(7));
-    estate.set_note(3, 9);
-    estate.give_out(5, 1, Some(40));
-    estate.give_out(5, 2, Some(40));
-    estate.give_out(6, 1, None);
+    let handover = HandoverState::take(memory.clone()).unwrap();
+    assert_eq!((handover.session(), handover.generation(), handover.note(3)), (None, 1, 0));
+    handover.begin(SessionId(7));
+    handover.set_note(3, 9);
+    handover.give_out(5, 1, Some(40));
+    handover.give_out(5, 2, Some(40));
+    handover.give_out(6, 1, None);
     for handle in 1..=3 {
-        assert!(estate.opened(open(handle + 50, handle)));
+        assert!(handover.opened(open(handle + 50, handle)));
     }
-    assert_eq!(estate.closed(2), Some(open(52, 2)));
-    assert_eq!(estate.closed(2), None);
+    assert_eq!(handover.closed(2), Some(open(52, 2)));
+    assert_eq!(handover.closed(2), None);
 
-    let next = heir(memory.words.borrow().clone());
-    assert_eq!((next.session(), next.life(), next.note(3)), (Some(SessionId(7)), 2, 9));
+    let next = successor(memory.words.borrow().clone());
+    assert_eq!((next.session(), next.generation(), next.note(3)), (Some(SessionId(7)), 2, 9));
     assert_eq!((next.slot(5), next.slot(6), next.slot(7)), ((2, Some(40)), (1, None), (0, None)));
     assert_eq!(next.opens(), [open(51, 1), open(53, 3)]);
     // The request comes again: it has something open once.
@@ -84,52 +84,53 @@ fn a_successor_has_what_was_left() {
 
 #[test]
 fn no_more_is_open_than_there_is_room_for() {
-    let estate = Estate::take(Recorded::new(2)).unwrap();
-    assert!(estate.opened(open(1, 1)) && estate.opened(open(2, 2)));
-    assert!(!estate.opened(open(3, 3)));
-    assert!(estate.closed(1).is_some());
-    assert!(estate.opened(open(3, 3)) && !estate.opened(open(4, 4)));
+    let handover = HandoverState::take(Recorded::new(2)).unwrap();
+    assert!(handover.opened(open(1, 1)) && handover.opened(open(2, 2)));
+    assert!(!handover.opened(open(3, 3)));
+    assert!(handover.closed(1).is_some());
+    assert!(handover.opened(open(3, 3)) && !handover.opened(open(4, 4)));
 }
 
 /// Situation: a process ends between any two stores of each of these. Expectation: what was there
 /// before is there, and what was done is there as a whole or not at all.
 #[test]
 fn a_process_may_end_at_any_store() {
-    type Step = fn(&Estate);
+    type Step = fn(&HandoverState);
     let steps: [Step; 7] = [
-        |estate| estate.begin(SessionId(7)),
-        |estate| estate.give_out(0, 1, Some(40)),
-        |estate| estate.give_out(0, 2, Some(40)),
-        |estate| assert!(estate.opened(open(51, 1))),
-        |estate| estate.free(0),
-        |estate| estate.give_out(0, 3, Some(42)),
-        |estate| assert!(estate.closed(1).is_some() && estate.opened(open(52, 2))),
+        |handover| handover.begin(SessionId(7)),
+        |handover| handover.give_out(0, 1, Some(40)),
+        |handover| handover.give_out(0, 2, Some(40)),
+        |handover| assert!(handover.opened(open(51, 1))),
+        |handover| handover.free(0),
+        |handover| handover.give_out(0, 3, Some(42)),
+        |handover| assert!(handover.closed(1).is_some() && handover.opened(open(52, 2))),
     ];
     let memory = Recorded::new(4);
-    let estate = Estate::take(memory.clone()).unwrap();
+    let handover = HandoverState::take(memory.clone()).unwrap();
     for step in steps {
         let before = memory.words.borrow().clone();
         memory.stores.borrow_mut().clear();
-        let (slot, opens) = (estate.slot(0), estate.opens());
-        step(&estate);
+        let (slot, opens) = (handover.slot(0), handover.opens());
+        step(&handover);
         for words in memory.ends(&before) {
-            let next = heir(words);
+            let next = successor(words);
             assert!(
-                next.session() == estate.session() || slot == (0, None) && next.session().is_none()
+                next.session() == handover.session()
+                    || slot == (0, None) && next.session().is_none()
             );
             let (sequence, request) = next.slot(0);
-            assert!(sequence == slot.0 || sequence == estate.slot(0).0);
+            assert!(sequence == slot.0 || sequence == handover.slot(0).0);
             // A request never has the sequence of another, and one that has a slot keeps it.
-            let possible = [slot, estate.slot(0), (slot.0, None), (estate.slot(0).0, None)];
+            let possible = [slot, handover.slot(0), (slot.0, None), (handover.slot(0).0, None)];
             assert!(possible.contains(&(sequence, request)), "{sequence} {request:?}");
-            assert!(slot.1 != estate.slot(0).1 || request == slot.1);
+            assert!(slot.1 != handover.slot(0).1 || request == slot.1);
             assert!(
                 next.opens()
                     .iter()
-                    .all(|left| opens.contains(left) || estate.opens().contains(left))
+                    .all(|left| opens.contains(left) || handover.opens().contains(left))
             );
             let lost = opens.iter().filter(|left| !next.opens().contains(left)).count();
-            assert!(lost == 0 || opens.iter().any(|left| estate.open(left.handle).is_none()));
+            assert!(lost == 0 || opens.iter().any(|left| handover.open(left.handle).is_none()));
         }
     }
 }
@@ -138,15 +139,15 @@ fn a_process_may_end_at_any_store() {
 #[test]
 fn what_a_request_opens_is_open_once_however_many_lives_that_takes() {
     let memory = Recorded::new(4);
-    assert!(Estate::take(memory.clone()).unwrap().opened(open(50, 1)));
+    assert!(HandoverState::take(memory.clone()).unwrap().opened(open(50, 1)));
     memory.words.borrow_mut()[FORM] = CURRENT_FORM;
     let next = Recorded::of(memory.words.borrow().clone());
-    let estate = Estate::take(next.clone()).unwrap();
+    let handover = HandoverState::take(next.clone()).unwrap();
     let before = next.words.borrow().clone();
     next.stores.borrow_mut().clear();
-    assert!(estate.opened(open(50, 2)));
+    assert!(handover.opened(open(50, 2)));
     for words in next.ends(&before) {
-        let opens = heir(words).opens();
+        let opens = successor(words).opens();
         assert!(opens == [open(50, 1)] || opens == [open(50, 2)], "{opens:?}");
     }
 }
@@ -157,20 +158,20 @@ fn what_is_not_an_estate_is_refused() {
         let memory = Recorded::new(2);
         memory.store(FORM, CURRENT_FORM);
         memory.store(at, word);
-        Estate::take(memory).err()
+        HandoverState::take(memory).err()
     };
-    assert_eq!(damaged(FORM, 1), Some(EstateError::Foreign));
-    assert_eq!(damaged(USED_OPENS, 3), Some(EstateError::Damaged("open files")));
-    assert_eq!(damaged(USED_OPENS, u64::MAX), Some(EstateError::Damaged("open files")));
-    assert_eq!(damaged(LIVES, u64::MAX), Some(EstateError::Damaged("lives")));
+    assert_eq!(damaged(FORM, 1), Some(HandoverError::Foreign));
+    assert_eq!(damaged(USED_OPENS, 3), Some(HandoverError::Damaged("open files")));
+    assert_eq!(damaged(USED_OPENS, u64::MAX), Some(HandoverError::Damaged("open files")));
+    assert_eq!(damaged(GENERATIONS, u64::MAX), Some(HandoverError::Damaged("lives")));
     let memory = Recorded::new(2);
-    let estate = Estate::take(memory.clone()).unwrap();
-    estate.begin(SessionId(1));
-    assert!(estate.opened(open(1, 1)) && estate.opened(open(2, 2)));
-    memory.store(Estate::words_for(0) + 2 * OPEN_WORDS - 1, 1);
+    let handover = HandoverState::take(memory.clone()).unwrap();
+    handover.begin(SessionId(1));
+    assert!(handover.opened(open(1, 1)) && handover.opened(open(2, 2)));
+    memory.store(HandoverState::words_for(0) + 2 * OPEN_WORDS - 1, 1);
     assert_eq!(
-        Estate::take(memory).err(),
-        Some(EstateError::Damaged("two open files of one number"))
+        HandoverState::take(memory).err(),
+        Some(HandoverError::Damaged("two open files of one number"))
     );
 }
 
@@ -182,25 +183,25 @@ fn lock(owner: u64, start: u64, end: u64, mode: LockMode) -> Lock {
 #[test]
 fn a_successor_has_locks_and_what_the_user_knows() {
     let memory = Recorded::new(2);
-    let estate = Estate::take(memory.clone()).unwrap();
-    estate.begin(SessionId(7));
+    let handover = HandoverState::take(memory.clone()).unwrap();
+    handover.begin(SessionId(7));
     let held = lock(1, 5, 9, LockMode::Exclusive);
-    let in_doubt = Lock { ino: Ino(4), owner: LockOwner::Fcntl(u64::MAX), lock: None, pid: 0 };
-    let first = estate.put_lock(held).unwrap();
-    estate.put_lock(in_doubt).unwrap();
+    let unanswered = Lock { ino: Ino(4), owner: LockOwner::Fcntl(u64::MAX), lock: None, pid: 0 };
+    let first = handover.put_lock(held).unwrap();
+    handover.put_lock(unanswered).unwrap();
     let locker = Locker { ino: Ino(9), owner: 3, handle: 8 };
-    let noted = estate.put_locker(locker).unwrap();
+    let noted = handover.put_locker(locker).unwrap();
     let (known, other) =
-        (estate.put_inode(Ino(9), 1).unwrap(), estate.put_inode(Ino(10), 1).unwrap());
-    estate.set_inode(known, 3);
-    estate.set_inode(other, 0);
-    assert_eq!(other, estate.put_inode(Ino(11), 1).unwrap(), "places are used again");
+        (handover.put_inode(Ino(9), 1).unwrap(), handover.put_inode(Ino(10), 1).unwrap());
+    handover.set_inode(known, 3);
+    handover.set_inode(other, 0);
+    assert_eq!(other, handover.put_inode(Ino(11), 1).unwrap(), "places are used again");
 
-    let next = heir(memory.words.borrow().clone());
-    let locks = |estate: &Estate| {
-        estate.locks().unwrap().into_iter().map(|(_, lock)| lock).collect::<Vec<_>>()
+    let next = successor(memory.words.borrow().clone());
+    let locks = |handover: &HandoverState| {
+        handover.locks().unwrap().into_iter().map(|(_, lock)| lock).collect::<Vec<_>>()
     };
-    assert_eq!(locks(&next), [held, in_doubt]);
+    assert_eq!(locks(&next), [held, unanswered]);
     assert_eq!(next.lockers(), [(noted, locker)]);
     assert_eq!(
         next.inodes().map(|(_, ino, count)| (ino, count)).collect::<Vec<_>>(),
@@ -208,7 +209,7 @@ fn a_successor_has_locks_and_what_the_user_knows() {
     );
     next.clear_lock(first);
     next.clear_locker(noted);
-    assert_eq!((locks(&next), next.lockers()), (vec![in_doubt], vec![]));
+    assert_eq!((locks(&next), next.lockers()), (vec![unanswered], vec![]));
     assert_eq!(next.unfit(), None);
     assert!(next.put_lock(held).is_some() && next.put_lock(held).is_none());
     assert!(next.unfit().is_some(), "a lock that found no room is not held by a successor");
@@ -218,23 +219,23 @@ fn a_successor_has_locks_and_what_the_user_knows() {
 #[test]
 fn a_successor_has_errors_that_stand() {
     let memory = Recorded::new(2);
-    let estate = Rc::new(Estate::take(memory.clone()).unwrap());
-    estate.begin(SessionId(7));
-    let errors = Errors::new(Some(estate));
+    let handover = Rc::new(HandoverState::take(memory.clone()).unwrap());
+    handover.begin(SessionId(7));
+    let errors = Errors::new(Some(handover));
     errors.set(Ino(3), FsError::Io);
     errors.set(Ino(4), FsError::Stale);
     errors.set(Ino(5), FsError::Io);
     errors.forget(Ino(5));
-    let next = Errors::new(Some(Rc::new(heir(memory.words.borrow().clone()))));
+    let next = Errors::new(Some(Rc::new(successor(memory.words.borrow().clone()))));
     assert_eq!(
         [3, 4, 5].map(|ino| next.take(Ino(ino))),
         [Some(FsError::Io), Some(FsError::Stale), None]
     );
     assert_eq!((next.take_unsynced(), next.take_unsynced()), (Some(FsError::Io), None));
     (0..=INODES_WITH_ERRORS as u64).for_each(|ino| errors.set(Ino(ino), FsError::Io));
-    let estate = Rc::new(heir(memory.words.borrow().clone()));
+    let handover = Rc::new(successor(memory.words.borrow().clone()));
     assert_eq!(
-        (estate.unfit(), Errors::new(Some(estate.clone())).get(Ino(u64::MAX))),
+        (handover.unfit(), Errors::new(Some(handover.clone())).get(Ino(u64::MAX))),
         (None, Some(FsError::Io))
     );
 }
@@ -244,10 +245,10 @@ fn a_successor_has_errors_that_stand() {
 #[test]
 fn a_successor_knows_what_was_answered_and_not_forced() {
     let memory = Recorded::new(2);
-    let estate = Rc::new(Estate::take(memory.clone()).unwrap());
-    estate.serves(5, Incarnation(3));
-    let journal = Journal::new(Some(estate));
-    let left = || Rc::new(heir(memory.words.borrow().clone()));
+    let handover = Rc::new(HandoverState::take(memory.clone()).unwrap());
+    handover.serves(5, Incarnation(3));
+    let journal = Journal::new(Some(handover));
+    let left = || Rc::new(successor(memory.words.borrow().clone()));
     assert_eq!(left().served(), Served { start: 5, incarnation: Incarnation(3), undurable: false });
     journal.keep(operation(LogIndex(10)));
     journal.durable(LogIndex(9));
