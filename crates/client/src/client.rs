@@ -21,7 +21,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 use thiserror::Error;
 
@@ -110,7 +110,22 @@ pub struct Client {
     _alive: Rc<Alive>,
 }
 
+/// A client, for one of its own handlers: it does not keep the client alive.
+#[derive(Clone)]
+pub struct WeakClient(Weak<Alive>);
+
+impl WeakClient {
+    pub fn upgrade(&self) -> Option<Client> {
+        let alive = self.0.upgrade()?;
+        Some(Client { shared: alive.shared.clone(), requested: None, _alive: alive })
+    }
+}
+
 impl Client {
+    pub fn weak(&self) -> WeakClient {
+        WeakClient(Rc::downgrade(&self._alive))
+    }
+
     /// Attaches to a volume.
     pub async fn attach(
         link: Rc<dyn Link>,

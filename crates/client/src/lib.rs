@@ -29,7 +29,7 @@ mod session;
 mod wire;
 
 pub use caching::{CacheRule, Change};
-pub use client::{AttachError, Client, ClientPorts, Options};
+pub use client::{AttachError, Client, ClientPorts, Options, WeakClient};
 pub use handover::{HandoverError, HandoverState, Locker, Open, RecordIndex};
 pub use journal::{KEPT_BYTES, KEPT_OPERATIONS};
 pub use link::{Link, LinkEvent};

@@ -97,11 +97,16 @@ impl Client {
 
     /// Gives up all that an owner holds of a file. Asks nobody if that is nothing.
     pub async fn unlock_all(&self, ino: Ino, owner: LockOwner) -> Result<(), FsError> {
-        if !self.shared.locks.concerns((ino, owner)) {
+        if !self.may_hold_lock(ino, owner) {
             return Ok(());
         }
         self.lock(LockAsk { ino, owner, range: LockRange::WHOLE, mode: None, keep: false, pid: 0 })
             .await
+    }
+
+    /// Whether an owner may hold a lock of a file.
+    pub fn may_hold_lock(&self, ino: Ino, owner: LockOwner) -> bool {
+        self.shared.locks.concerns((ino, owner))
     }
 
     /// fcntl(F_GETLK): the first lock that keeps an owner from having `lock`. What was asked for

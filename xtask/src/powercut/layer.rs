@@ -273,6 +273,7 @@ impl Filesystem for Service {
         _: Handle,
         offset: u64,
         len_bytes: u32,
+        _: bool,
     ) -> Result<Bytes, Errno> {
         Ok(self.with(|disk| disk.read(ino.0, offset, len_bytes as usize)).await?.into())
     }

@@ -18,7 +18,7 @@ fn twice() -> Place {
 }
 
 /// With these modes. Gives the node and its address too.
-fn twice_as(modes: [&str; 2]) -> (Place, usize, String) {
+pub fn twice_as(modes: [&str; 2]) -> (Place, usize, String) {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     for ((mountpoint, data), mode) in

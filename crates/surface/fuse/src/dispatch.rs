@@ -64,8 +64,8 @@ pub(crate) async fn serve<F: Filesystem>(
                     .map(|created| create_out(&created, hears_close(flags))),
             );
         }
-        Operation::Read { handle, offset, len_bytes } => {
-            reply.bytes(fs.read(cx, ino, handle, offset, len_bytes).await)
+        Operation::Read { handle, offset, len_bytes, fills_pages } => {
+            reply.bytes(fs.read(cx, ino, handle, offset, len_bytes, fills_pages).await)
         }
         Operation::Write { handle, offset, data, mode } => {
             let written = fs.write(cx, ino, handle, offset, data, mode).await;

@@ -123,7 +123,7 @@ pub trait Filesystem {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
-    /// Fewer bytes than asked mean the end of the file.
+    /// Fewer bytes than asked mean the end of the file. With `fills_pages` the kernel keeps them.
     async fn read(
         &self,
         cx: &Context,
@@ -131,6 +131,7 @@ pub trait Filesystem {
         handle: Handle,
         offset: u64,
         len_bytes: u32,
+        fills_pages: bool,
     ) -> Result<Bytes, Errno>;
 
     /// Gives the number of bytes written.

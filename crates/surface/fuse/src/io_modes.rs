@@ -164,6 +164,10 @@ impl IoModes {
         self.passthrough.is_some() && !self.refused.get()
     }
 
+    pub fn is_open(&self, ino: Ino) -> bool {
+        self.files.borrow().contains_key(&ino)
+    }
+
     pub fn is_native(&self, ino: Ino) -> bool {
         self.files.borrow().get(&ino).is_some_and(|open| open.native.is_some())
     }

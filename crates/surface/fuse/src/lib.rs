@@ -23,6 +23,7 @@ mod init;
 mod interrupt;
 mod io_modes;
 mod known;
+mod lengths;
 mod lockers;
 mod mount;
 mod mount_options;

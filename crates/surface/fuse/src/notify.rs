@@ -13,12 +13,12 @@ use crate::device::{Device, write_message};
 use ebb_model::{Ino, Name};
 use std::fs;
 use std::io::{self, IoSlice};
-use std::mem::size_of;
+use std::mem::{size_of, size_of_val};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -30,6 +30,8 @@ pub enum Notification {
     /// Attributes are void, and so are the cached pages that touch `bytes`. An empty range is
     /// attributes only, `0..u64::MAX` is everything.
     Inode { ino: Ino, bytes: Range<u64> },
+    /// The file is at least so long. The bytes are asked for as always.
+    Longer { ino: Ino, len_bytes: u64 },
     /// The name is void: it is unhashed, or with `expire` asked for again at its next use.
     Entry { parent: Ino, name: Name, expire: bool },
     /// `child` has lost its name: watchers of the directory are told.
@@ -53,14 +55,24 @@ pub enum NotifyError {
     Refused(String),
 }
 
-/// Sends notifications of one mount, in the order in which they are sent.
+/// Sends notifications of one mount: those of inodes in the order in which they are sent, and those
+/// of names in theirs.
 #[derive(Clone)]
 pub struct Notifier {
-    queue: mpsc::WeakSender<Job>,
+    inodes: mpsc::WeakSender<Job>,
+    names: mpsc::WeakSender<Job>,
 }
 
-/// The thread that writes them, with a descriptor of the device. Once dropped that is closed.
+/// The threads that write them. A name waits for the lock of its directory. That lock may be held
+/// by a call which waits for the lock of a file in it (unlink(2)), and that one by a call whose
+/// answer waits for a notification of the file's inode: so those are written by another thread.
 pub(crate) struct Telling {
+    inodes: Writer,
+    names: Writer,
+}
+
+/// A thread with a descriptor of the device. Once dropped that is closed.
+struct Writer {
     /// Its end is the thread's. There is one until this is dropped.
     queue: Option<mpsc::Sender<Job>>,
     over: Arc<AtomicBool>,
@@ -74,11 +86,24 @@ struct Job {
 
 impl Telling {
     pub fn start(device: &Device) -> io::Result<Telling> {
+        Ok(Telling {
+            inodes: Writer::start(device, "ebb-notify")?,
+            names: Writer::start(device, "ebb-names")?,
+        })
+    }
+
+    pub fn notifier(&self) -> Notifier {
+        Notifier { inodes: self.inodes.sender(), names: self.names.sender() }
+    }
+}
+
+impl Writer {
+    fn start(device: &Device, name: &str) -> io::Result<Writer> {
         let (queue, mut jobs) = mpsc::channel::<Job>(QUEUE_LEN);
         let over = Arc::new(AtomicBool::new(false));
         let (shared, is_over) = (device.shared(), over.clone());
         let (taken, has_taken) = std::sync::mpsc::sync_channel(1);
-        let thread = std::thread::Builder::new().name("ebb-notify".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(move || {
             let own = take_alone(&shared);
             drop(shared);
             let (device, outcome) = match own {
@@ -98,27 +123,28 @@ impl Telling {
         })?;
         // Not before that may the number mean something else in this table.
         has_taken.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
-        Ok(Telling { queue: Some(queue), over, thread })
+        Ok(Writer { queue: Some(queue), over, thread })
     }
 
-    pub fn notifier(&self) -> Notifier {
-        Notifier {
-            queue: self
-                .queue
-                .as_ref()
-                .expect("there is a sender until this is dropped")
-                .downgrade(),
-        }
+    fn sender(&self) -> mpsc::WeakSender<Job> {
+        self.queue.as_ref().expect("there is a sender until this is dropped").downgrade()
+    }
+
+    fn end(&mut self) {
+        self.over.store(true, Ordering::Release);
+        self.queue = None;
     }
 }
 
 impl Drop for Telling {
-    /// The connection can end only once its descriptor here is closed.
+    /// The connection can end only once its descriptors here are closed.
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Release);
-        self.queue = None;
+        let mut writers = [&mut self.inodes, &mut self.names];
+        writers.iter_mut().for_each(|writer| writer.end());
         let began = Instant::now();
-        while !self.thread.is_finished() && began.elapsed() < LAST_WORD {
+        while !writers.iter().all(|writer| writer.thread.is_finished())
+            && began.elapsed() < LAST_WORD
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -126,11 +152,16 @@ impl Drop for Telling {
 
 impl Notifier {
     /// Completes when the kernel has dropped it, which includes that it had nothing to
-    /// drop. Never await this while a request of the same mount waits for you.
+    /// drop. Never await this while a request of the same mount waits for you, unless that holds
+    /// neither a page nor, for a name, its directory.
     pub async fn send(&self, notification: Notification) -> Result<(), NotifyError> {
+        let queue = match notification {
+            Notification::Inode { .. } | Notification::Longer { .. } => &self.inodes,
+            _ => &self.names,
+        };
         let (done, outcome) = oneshot::channel();
         let queued =
-            self.queue.upgrade().ok_or(NotifyError::Ended)?.send(Job { notification, done }).await;
+            queue.upgrade().ok_or(NotifyError::Ended)?.send(Job { notification, done }).await;
         queued.map_err(|_| NotifyError::Ended)?;
         outcome.await.map_err(|_| NotifyError::Ended)?
     }
@@ -166,6 +197,7 @@ fn write(device: &OwnedFd, notification: &Notification) -> Result<(), NotifyErro
                 &[],
             )
         }
+        Notification::Longer { ino, len_bytes } => lengthen(device, *ino, *len_bytes),
         Notification::Entry { parent, name, expire } => {
             let flags = if *expire { abi::EXPIRE_ONLY } else { 0 };
             let out = abi::NotifyInvalEntryOut {
@@ -229,6 +261,46 @@ fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(
         device,
         &[IoSlice::new(header.as_bytes()), IoSlice::new(body), IoSlice::new(more)],
     )
+}
+
+/// Stores the last byte of the file, from an address that cannot be read. The kernel first takes
+/// the file to be so long, and then fails to copy the byte: no page is changed, and what was stored
+/// there through a mapping stays. (fuse_notify_store: since Linux 2.6.36.)
+fn lengthen(device: &OwnedFd, ino: Ino, len_bytes: u64) -> io::Result<()> {
+    let Some(offset) = len_bytes.checked_sub(1) else { return Ok(()) };
+    let out = abi::NotifyStoreOut { nodeid: ino.0, offset, size: 1, padding: 0 };
+    let len = (size_of::<abi::OutHeader>() + size_of_val(&out) + 1) as u32;
+    let header = abi::OutHeader { len, error: abi::NOTIFY_STORE, unique: 0 };
+    let part = |bytes: &[u8]| libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let nowhere = libc::iovec { iov_base: unreadable()? as *mut libc::c_void, iov_len: 1 };
+    let parts = [part(header.as_bytes()), part(out.as_bytes()), nowhere];
+    // SAFETY: the kernel reads the first two parts, which outlive the call, and cannot read the
+    // third.
+    match unsafe { libc::writev(device.as_raw_fd(), parts.as_ptr(), parts.len() as libc::c_int) } {
+        -1 => match io::Error::last_os_error() {
+            failure if failure.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+            failure => Err(failure),
+        },
+        _ => Err(io::Error::other("the kernel has stored a byte that is nowhere")),
+    }
+}
+
+/// The address of a page that nobody can read, mapped once.
+fn unreadable() -> io::Result<usize> {
+    static PAGE: OnceLock<usize> = OnceLock::new();
+    if let Some(page) = PAGE.get() {
+        return Ok(*page);
+    }
+    let (flags, nothing) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, std::ptr::null_mut());
+    // SAFETY: a new mapping, which nobody uses as memory.
+    let page = unsafe { libc::mmap(nothing, 1, libc::PROT_NONE, flags, -1, 0) };
+    if page == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(*PAGE.get_or_init(|| page as usize))
 }
 
 /// The device in a table of descriptors that is this thread's alone. Without one, as before Linux

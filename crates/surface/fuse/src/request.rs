@@ -199,6 +199,8 @@ pub enum Operation {
         handle: Handle,
         offset: u64,
         len_bytes: u32,
+        /// The kernel keeps the bytes in its pages.
+        fills_pages: bool,
     },
     Write {
         handle: Handle,
@@ -473,6 +475,7 @@ fn parse_operation(
                 handle: Handle(arg.fh),
                 offset: position(arg.offset, u64::from(len_bytes))?,
                 len_bytes,
+                fills_pages: arg.read_flags & abi::READ_LOCKOWNER == 0,
             }
         }
         abi::WRITE => {

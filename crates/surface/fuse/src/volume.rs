@@ -3,6 +3,7 @@
 use crate::access_times::Readings;
 use crate::io_modes::{IoModes, Way};
 use crate::known::KernelReferences;
+use crate::lengths::Lengths;
 use crate::lockers::Lockers;
 use crate::pages::Pages;
 use crate::{
@@ -11,8 +12,8 @@ use crate::{
     Notification, Notifier, OpenFlags, OpenReply, Passthrough, Pushed, SeekTo, WriteMode,
 };
 use bytes::Bytes;
-use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, drop_cached};
-use ebb_client::{CacheRule, Change, Client};
+use caching::{SOLE_NAME_TTL_WITHOUT_EPOCH, SOLE_TTL, Told};
+use ebb_client::Client;
 use ebb_model::{
     Access, AclClass, Allocation, Attr, Caller, Cookie, FileKind, FsError, Ino, InodeFlags,
     LockAsk, LockConflict, LockMode, LockOwner, LockRange, Make, Name, NewMode, Planted, RangeLock,
@@ -21,7 +22,6 @@ use ebb_model::{
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::ready;
 use std::rc::Rc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -74,6 +74,7 @@ pub struct Volume {
     /// the kernel forgets it.
     gone: RefCell<BTreeMap<Ino, Attr>>,
     pages: Rc<Pages>,
+    lengths: Rc<Lengths>,
     /// Files that are open for reading and writing here, with the number of their opens: they
     /// may be mapped, and a mapping may hold what nobody has been told of.
     mappable: RefCell<BTreeMap<Ino, u64>>,
@@ -83,7 +84,7 @@ pub struct Volume {
     /// Set-id bits of which the kernel knows. It does not notice that a write has taken them away
     /// where the write goes past its cache.
     set_id: RefCell<BTreeMap<Ino, u16>>,
-    io_modes: IoModes,
+    io_modes: Rc<IoModes>,
     notifier: Notifier,
     ids: IdMappings,
     /// Whom root is taken for.
@@ -107,23 +108,24 @@ impl Volume {
         let name_ttl = if kernel.epoch() { SOLE_TTL } else { SOLE_NAME_TTL_WITHOUT_EPOCH };
         let known = Rc::new(RefCell::new(KernelReferences::new(client.handover().cloned())));
         let pages = Rc::new(Pages::default());
-        let (told, of_before, telling) = (known.clone(), pages.clone(), notifier.clone());
+        let lengths = Rc::new(Lengths::new(notifier.clone()));
+        let io_modes = Rc::new(IoModes::new(passthrough, kernel, client.is_exclusive()));
+        let told = Told {
+            client: client.weak(),
+            root,
+            consistency,
+            name_ttl,
+            known: known.clone(),
+            pages: pages.clone(),
+            lengths: lengths.clone(),
+            io_modes: io_modes.clone(),
+            notifier: notifier.clone(),
+        };
+        let told = Rc::new(told);
         client.on_change(move |change, rule| {
-            match change {
-                Change::All => of_before.distrust_all(),
-                Change::Inode(ino) => of_before.distrust(ino),
-                Change::Name(..) => {}
-            }
-            // Nothing is cached but pages, and every open asks for these. The kernel does not take
-            // the length that somebody asks for while it is told.
-            if consistency == Consistency::CloseToOpen
-                && rule == CacheRule::Shared
-                && change != Change::All
-            {
-                return Box::pin(ready(()));
-            }
-            let (known, notifier) = (told.clone(), telling.clone());
-            Box::pin(async move { drop_cached(change, root, &known, &notifier, name_ttl).await })
+            told.is_void(&change);
+            let told = told.clone();
+            Box::pin(async move { told.of(change, rule).await })
         });
         let (held, pruning) = (known.clone(), notifier.clone());
         client.on_recall(move |inos| {
@@ -134,7 +136,6 @@ impl Volume {
         let lockers = RefCell::new(Lockers::new(client.handover().cloned()));
         let (mappable, opens) = (RefCell::default(), Cell::new(generation * OPENS_PER_GENERATION));
         let (readings, set_id) = (Readings::new(access), RefCell::default());
-        let io_modes = IoModes::new(passthrough, kernel, client.is_exclusive());
         let lost = Cell::default();
         Volume {
             client,
@@ -145,6 +146,7 @@ impl Volume {
             known,
             gone: RefCell::default(),
             pages,
+            lengths,
             mappable,
             opens,
             lockers,
@@ -259,14 +261,14 @@ fn new_mode(cx: &Context, mode: u16) -> NewMode {
 impl Filesystem for Volume {
     async fn lookup(&self, _cx: &Context, parent: Ino, name: Name) -> Result<Lookup, Errno> {
         match self.look_up(self.volume_ino(parent), &name).await {
-            Ok(attr) => Ok(Lookup::Found(self.referenced(attr))),
+            Ok(attr) => Ok(Lookup::Found(self.referenced(attr).await)),
             Err(FsError::NotFound) => Ok(Lookup::Absent { ttl: self.entry_ttl() }),
             Err(error) => Err(error.into()),
         }
     }
 
     async fn lookup_self(&self, _cx: &Context, ino: Ino) -> Result<EntryReply, Errno> {
-        Ok(self.referenced(self.client.getattr(ino).await?))
+        Ok(self.referenced(self.client.getattr(ino).await?).await)
     }
 
     fn answered(&self, cx: &Context) {
@@ -280,6 +282,7 @@ impl Filesystem for Volume {
     fn forget(&self, ino: Ino, count: u64) {
         if self.known.borrow_mut().forget(ino, count) {
             self.pages.forget(ino);
+            self.lengths.forget(ino);
             self.readings.forget(ino);
             self.set_id.borrow_mut().remove(&ino);
             self.gone.borrow_mut().remove(&ino);
@@ -293,8 +296,9 @@ impl Filesystem for Volume {
         _handle: Option<Handle>,
     ) -> Result<AttrReply, Errno> {
         let found = self.client.getattr(self.volume_ino(ino)).await;
-        Ok(self
-            .attr_reply(self.on_known(found.or_else(|error| self.removed_attr(ino).ok_or(error)))?))
+        let attr = self.on_known(found.or_else(|error| self.removed_attr(ino).ok_or(error)))?;
+        self.show(&attr).await;
+        Ok(self.attr_reply(attr))
     }
 
     async fn setattr(
@@ -313,7 +317,9 @@ impl Filesystem for Volume {
         let attr = self.on_known(
             self.once(cx).setattr(&caller, self.volume_ino(ino), self.ids.set(set)?).await,
         )?;
-        Ok(self.attr_reply(self.present(cx, attr).await))
+        let attr = self.present(cx, attr).await;
+        self.lengths.set(&attr);
+        Ok(self.attr_reply(attr))
     }
 
     async fn readlink(&self, cx: &Context, ino: Ino) -> Result<Bytes, Errno> {
@@ -344,7 +350,7 @@ impl Filesystem for Volume {
                 false,
             )
             .await?;
-        Ok(self.referenced(self.present(cx, attr).await))
+        Ok(self.referenced(self.present(cx, attr).await).await)
     }
 
     async fn unlink(&self, cx: &Context, parent: Ino, name: Name) -> Result<(), Errno> {
@@ -402,7 +408,7 @@ impl Filesystem for Volume {
         self.admit(cx, parent, Access::EXISTS).await?;
         let attr =
             self.once(cx).link(&self.caller(cx), ino, self.volume_ino(parent), &name).await?;
-        Ok(self.referenced(self.present(cx, attr).await))
+        Ok(self.referenced(self.present(cx, attr).await).await)
     }
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
@@ -463,7 +469,8 @@ impl Filesystem for Volume {
             match made {
                 Ok(attr) => {
                     let opened = self.opened_new(cx, attr.ino, flags)?;
-                    return Ok((self.referenced(self.present(cx, attr).await), opened));
+                    let attr = self.present(cx, attr).await;
+                    return Ok((self.referenced(attr).await, opened));
                 }
                 Err(FsError::Exists) if !flags.excludes() => {}
                 Err(error) => return Err(error.into()),
@@ -486,9 +493,16 @@ impl Filesystem for Volume {
         handle: Handle,
         offset: u64,
         len_bytes: u32,
+        fills_pages: bool,
     ) -> Result<Bytes, Errno> {
         self.pages.read(ino, handle);
+        if fills_pages {
+            self.lengths.filling(ino);
+        }
         let data = self.client.read(ino, offset, len_bytes as usize).await?;
+        if data.len() < len_bytes as usize {
+            self.lengths.ended_at(ino, offset + data.len() as u64);
+        }
         if self.io_modes.is_native(ino) {
             // Asked by sendfile(2) the kernel keeps a page, of which others may store past it.
             self.dropped_later(ino, offset..offset + u64::from(len_bytes));
@@ -525,6 +539,10 @@ impl Filesystem for Volume {
         } else if written.offset != offset {
             // The kernel has put it where it thought that the file ends.
             self.dropped_later(ino, 0..u64::MAX);
+        }
+        if !mode.from_cache {
+            let end = written.offset + written.len_bytes as u64;
+            self.lengths.wrote(ino, written.offset, end, !past_cache);
         }
         self.readings.changed(ino);
         if cx.resent && drop_set_id {
@@ -731,6 +749,9 @@ impl Filesystem for Volume {
             }
             let page = self.client.readdir(self.volume_ino(ino), after, limit).await?;
             for (entry, attr) in &page.entries {
+                if self.known.borrow().has(attr.ino) {
+                    self.show(attr).await;
+                }
                 match entries.push(&entry.name, entry.cookie, &self.entry(attr.clone())) {
                     Pushed::Added { referenced: true } => self.refer(attr),
                     Pushed::Added { referenced: false } => {}
@@ -801,7 +822,12 @@ impl Filesystem for Volume {
             if lock.flock { LockOwner::Flock(handle.0) } else { LockOwner::Fcntl(lock.owner) };
         let ask = LockAsk { ino, owner, range, mode, keep: false, pid };
         if mode.is_none() {
-            let written = self.write_back(ino, handle).await;
+            // An owner without a lock publishes nothing, and an invalidation would void replies to
+            // the owners of other locks.
+            let written = match self.client.may_hold_lock(ino, owner) {
+                true => self.write_back(ino).await,
+                false => Ok(()),
+            };
             self.client.lock(ask).await?;
             return written;
         }
@@ -814,8 +840,8 @@ impl Filesystem for Volume {
                 self.client.lock_waiting(ask, !lock.flock, interruption.signalled()).await?
             }
         }
-        // What others did while they had the lock is to be seen.
-        let seen = self.write_back(ino, handle).await;
+        // The holder sees all changes of earlier holders.
+        let seen = self.catch_up(ino).await;
         if seen.is_err() {
             self.client.lock(LockAsk { mode: None, ..ask }).await?;
         }
@@ -929,7 +955,7 @@ impl Filesystem for Volume {
             .tmpfile(&self.caller_for_create(cx)?, self.volume_ino(parent), new_mode(cx, mode))
             .await?;
         let opened = self.opened_new(cx, attr.ino, flags)?;
-        Ok((self.referenced(self.present(cx, attr).await), opened))
+        Ok((self.referenced(self.present(cx, attr).await).await, opened))
     }
 
     async fn syncfs(&self, _cx: &Context, _ino: Ino) -> Result<(), Errno> {

@@ -9,12 +9,13 @@ mod scripted;
 
 use bytes::Bytes;
 use ebb_fuse::{
-    AccessRule, Caching, Consistency, Context, Filesystem, Mount, MountOptions, OpenFlags, Session,
-    Volume,
+    AccessRule, Caching, Consistency, Context, Filesystem, Mount, MountOptions, Notification,
+    Notifier, OpenFlags, Session, Volume,
 };
 use ebb_model::*;
 use harness::{Point, can_mount};
 use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -32,6 +33,16 @@ struct Content {
     version: u64,
     /// How often bytes of it were asked for.
     reads: usize,
+    /// How often its attributes were.
+    asked: usize,
+    /// How long the node thinks before it answers that.
+    asking: Duration,
+}
+
+impl Content {
+    fn new(bytes: Vec<u8>) -> Content {
+        Content { bytes, version: 1, reads: 0, asked: 0, asking: Duration::ZERO }
+    }
 }
 
 impl Content {
@@ -101,6 +112,7 @@ impl Content {
 /// A mount of such a node.
 struct Shared {
     content: Arc<Mutex<Content>>,
+    notifier: Notifier,
     point: Point,
     stop: Option<oneshot::Sender<()>>,
     server: Option<std::thread::JoinHandle<()>>,
@@ -109,8 +121,7 @@ struct Shared {
 impl Shared {
     fn new(consistency: Consistency) -> Shared {
         let point = Point::new();
-        let content =
-            Arc::new(Mutex::new(Content { bytes: vec![b'a'; 100], version: 1, reads: 0 }));
+        let content = Arc::new(Mutex::new(Content::new(vec![b'a'; 100])));
         let mount =
             Mount::new(&point.0, &MountOptions { consistency, ..MountOptions::default() }).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -121,8 +132,14 @@ impl Shared {
                 tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let serving = async {
                 let session = Session::start(mount).await.unwrap();
-                let pause = |request: &Request| match request {
+                let asked = node.clone();
+                let pause = move |request: &Request| match request {
                     Request::Mutate(_) => MUTATING,
+                    Request::GetAttr { ino: FILE } => {
+                        let mut node = asked.lock().unwrap();
+                        node.asked += 1;
+                        node.asking
+                    }
                     _ => Duration::ZERO,
                 };
                 let client = scripted::slow_client(pause, move |request| {
@@ -130,6 +147,7 @@ impl Shared {
                 })
                 .await;
                 let (notifier, agreed) = (session.notifier(), session.negotiated());
+                let volume_notifier = notifier.clone();
                 let volume = Volume::new(
                     client,
                     Ino::ROOT,
@@ -139,7 +157,7 @@ impl Shared {
                     consistency,
                     None,
                 );
-                ready.send(()).unwrap();
+                ready.send(volume_notifier).unwrap();
                 session
                     .serve(
                         &volume,
@@ -151,12 +169,17 @@ impl Shared {
             };
             tokio::task::LocalSet::new().block_on(&runtime, serving);
         });
-        started.recv().unwrap();
-        Shared { content, point, stop: Some(stop), server: Some(server) }
+        let notifier = started.recv().unwrap();
+        Shared { content, notifier, point, stop: Some(stop), server: Some(server) }
     }
 
     fn file(&self) -> std::path::PathBuf {
         self.point.0.join("file")
+    }
+
+    fn notify(&self, notification: Notification) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(self.notifier.send(notification)).unwrap();
     }
 
     fn node(&self) -> MutexGuard<'_, Content> {
@@ -253,6 +276,43 @@ fn what_is_appended_is_never_seen_as_zeros() {
     }
 }
 
+/// Situation: the kernel asks how long a file is that others have made longer, and is told that it
+/// has changed before it has the answer, which it drops therefore. Danger: it goes on with the
+/// length of before. Expectation: SEEK_END, and what is read to the end, are as answered.
+#[test]
+fn a_length_is_taken_though_the_kernel_is_told_meanwhile() {
+    if !can_mount() {
+        return;
+    }
+    for consistency in [Consistency::Strong, Consistency::CloseToOpen] {
+        let shared = Shared::new(consistency);
+        let file = File::open(shared.file()).unwrap();
+        shared.node().asking = Duration::from_millis(50);
+        let mut content = vec![b'a'; 100];
+        for round in 0..6 {
+            content.extend_from_slice(&[b'b'; 10]);
+            shared.others_write(&content);
+            let asked = shared.node().asked;
+            let len = std::thread::scope(|scope| {
+                let asking = scope.spawn(|| match round % 2 {
+                    0 => (&file).seek(SeekFrom::End(0)).unwrap(),
+                    _ => file.read_at(&mut [0; 4096], 0).unwrap() as u64,
+                });
+                let told = || {
+                    while shared.node().asked == asked && !asking.is_finished() {
+                        std::thread::yield_now();
+                    }
+                    let change = Notification::Inode { ino: FILE, bytes: 0..u64::MAX };
+                    shared.notify(change);
+                };
+                told();
+                asking.join().unwrap()
+            });
+            assert_eq!(len, content.len() as u64, "{consistency:?}, round {round}");
+        }
+    }
+}
+
 /// Who has the file open may go on reading what it was, until he opens it again.
 #[test]
 fn an_open_file_may_be_read_as_it_was() {
@@ -345,11 +405,7 @@ fn files_can_be_mapped_by_every_kernel() {
             (Consistency::CloseToOpen, libc::O_RDWR | libc::O_DIRECT, false),
             (Consistency::CloseToOpen, libc::O_RDWR | libc::O_APPEND, true),
         ] {
-            let content = Rc::new(std::cell::RefCell::new(Content {
-                bytes: Vec::new(),
-                version: 1,
-                reads: 0,
-            }));
+            let content = Rc::new(std::cell::RefCell::new(Content::new(Vec::new())));
             let client =
                 scripted::client(move |request| content.borrow_mut().answer(request)).await;
             let (notifier, agreed) = (session.notifier(), session.negotiated());

@@ -43,6 +43,39 @@ fn content_changed_by_another_hand() {
     assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "longer than before");
 }
 
+/// A file is said to be longer: what is mapped behind its former end can be used, and what was
+/// stored into the page where it ends stays.
+#[test]
+fn a_file_becomes_longer_and_nothing_else() {
+    if !can_mount() {
+        return;
+    }
+    let mount = Mounted::new(Settings::default());
+    fs::write(mount.path("f"), [b'a'; 5000]).unwrap();
+    let file = fs::OpenOptions::new().read(true).write(true).open(mount.path("f")).unwrap();
+    let ino = mount.tree().find(Ino::ROOT, "f").unwrap();
+    let (access, length) = (libc::PROT_READ | libc::PROT_WRITE, 1 << 20);
+    // SAFETY: at a place of the kernel's choice.
+    let at = unsafe {
+        let (how, fd) = (libc::MAP_SHARED, std::os::fd::AsRawFd::as_raw_fd(&file));
+        libc::mmap(std::ptr::null_mut(), length, access, how, fd, 0)
+    };
+    assert_ne!(at, libc::MAP_FAILED);
+    let at = at.cast::<u8>();
+    // SAFETY: within the mapping, and within the file.
+    unsafe { at.add(5999).write_volatile(b'm') };
+    mount.tree().set_content(ino, &[b'b'; 100_000]);
+    for len_bytes in [5000, 6000, 100_000] {
+        mount.notify(Notification::Longer { ino, len_bytes });
+    }
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(at.add(5999).read_volatile(), b'm');
+        assert_eq!(at.add(99_999).read_volatile(), b'b');
+        assert_eq!(libc::munmap(at.cast(), length), 0);
+    }
+}
+
 /// Attributes alone go; the pages stay, as nobody said that they have changed.
 #[test]
 fn attributes_without_content() {

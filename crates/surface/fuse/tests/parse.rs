@@ -203,7 +203,7 @@ fn reads_and_writes() {
     };
     assert_eq!(
         read(5, 1 << 20),
-        Ok(Operation::Read { handle: Handle(3), offset: 5, len_bytes: 1 << 20 })
+        Ok(Operation::Read { handle: Handle(3), offset: 5, len_bytes: 1 << 20, fills_pages: true })
     );
     assert_eq!(read(5, (1 << 20) + 1), Err(Errno::INVALID));
     assert_eq!(read(i64::MAX as u64, 1), Err(Errno::INVALID));

@@ -206,6 +206,7 @@ impl Filesystem for Beside {
         _: Handle,
         offset: u64,
         len_bytes: u32,
+        _: bool,
     ) -> Result<Bytes, Errno> {
         let mut bytes = vec![0; len_bytes as usize];
         let len = self.with_open(ino, |file| file.read_at(&mut bytes, offset))?;

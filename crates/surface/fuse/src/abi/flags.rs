@@ -51,6 +51,8 @@ pub mod fopen {
 pub const GETATTR_FH: u32 = 1 << 0;
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
+/// Of a READ that goes past the pages: it says who reads.
+pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// Of a lock of flock(2).

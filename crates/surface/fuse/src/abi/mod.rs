@@ -94,6 +94,7 @@ pub const DEV_IOC_BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
+pub const NOTIFY_STORE: i32 = 4;
 pub const NOTIFY_DELETE: i32 = 6;
 pub const NOTIFY_RESEND: i32 = 7;
 pub const NOTIFY_INC_EPOCH: i32 = 8;

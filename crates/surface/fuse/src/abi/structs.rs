@@ -182,6 +182,7 @@ abi! {
     struct BackingMap { fd: i32, flags: u32, padding: u64, }
     struct NotifyInvalInodeOut { ino: u64, off: i64, len: i64, }
     struct NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32, }
+    struct NotifyStoreOut { nodeid: u64, offset: u64, size: u32, padding: u32, }
     struct NotifyDeleteOut { parent: u64, child: u64, namelen: u32, padding: u32, }
     /// The numbers of the inodes follow.
     struct NotifyPruneOut { count: u32, padding: u32, spare: u64, }

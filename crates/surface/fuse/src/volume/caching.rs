@@ -1,15 +1,18 @@
 //! What the kernel may keep of what it is told, and how it is told that it may not any more.
 
-use super::{DIRECT, SET_ID, Volume};
+use super::{SET_ID, Volume};
+use crate::io_modes::IoModes;
 use crate::known::KernelReferences;
+use crate::lengths::Lengths;
+use crate::pages::Pages;
 use crate::{
-    AttrReply, Consistency, EntryReply, Errno, Handle, Notification, Notifier, NotifyError,
-    OpenFlags,
+    AttrReply, Consistency, EntryReply, Errno, Notification, Notifier, NotifyError, OpenFlags,
 };
-use ebb_client::{CacheRule, Change};
+use ebb_client::{CacheRule, Change, WeakClient};
 use ebb_model::{Attr, FileKind, Ino, Name, Planted};
 use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A sole client may cache without term, and what ends it comes as a notification.
@@ -78,7 +81,8 @@ impl Volume {
     }
 
     /// An entry that the kernel takes a reference with.
-    pub(super) fn referenced(&self, attr: Attr) -> EntryReply {
+    pub(super) async fn referenced(&self, attr: Attr) -> EntryReply {
+        self.show(&attr).await;
         self.refer(&attr);
         self.entry(attr)
     }
@@ -100,31 +104,52 @@ impl Volume {
         });
     }
 
-    /// Drops what the kernel has cached of a file that others may change, and has it written
-    /// what was stored through a mapping: locks change hands with all that they protect.
-    pub(super) async fn write_back(&self, ino: Ino, handle: Handle) -> Result<(), Errno> {
-        let caches = handle.0 & DIRECT == 0
-            || self.pages.of(ino)
-            || self.mappable.borrow().contains_key(&ino);
-        if self.may_cache() || !caches {
-            return Ok(());
-        }
-        match self.notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await {
-            Ok(()) => Ok(()),
-            Err(error) => {
-                tracing::error!(%ino, %error, "the kernel does not write back what is mapped");
-                Err(Errno::IO)
-            }
+    /// The kernel is about to be given these attributes, and is told of a length that has grown
+    /// before.
+    pub(super) async fn show(&self, attr: &Attr) {
+        if attr.kind == FileKind::Regular && !self.may_cache() {
+            let is_known = self.known.borrow().has(attr.ino);
+            self.lengths.show(attr, is_known, self.io_modes.is_open(attr.ino)).await;
         }
     }
 
-    /// Where the kernel does not drop pages of a file that it learns to be longer. On a strong
-    /// mount it has none but of who has the file open since before others came, or since before
-    /// somebody appends.
+    /// Has the kernel write back stores through mappings of a shared file: the next holder of the
+    /// lock sees them.
+    pub(super) async fn write_back(&self, ino: Ino) -> Result<(), Errno> {
+        let may_be_stored_into =
+            self.mappable.borrow().contains_key(&ino) && self.lengths.may_have_pages(ino);
+        if self.may_cache() || !may_be_stored_into {
+            return Ok(());
+        }
+        self.lengths.drop_pages(ino).await.map_err(|error| {
+            tracing::error!(%ino, %error, "the kernel does not write back what is mapped");
+            Errno::IO
+        })
+    }
+
+    /// Has the kernel take a shared file as it is now: the holder of a lock sees all changes of
+    /// earlier holders.
+    pub(super) async fn catch_up(&self, ino: Ino) -> Result<(), Errno> {
+        if self.may_cache() {
+            return Ok(());
+        }
+        let attr = self.client.getattr(ino).await?;
+        self.lengths.fence(&attr).await.map_err(|error| {
+            tracing::error!(%ino, %error, "the kernel keeps what it should drop");
+            Errno::IO
+        })
+    }
+
+    /// Whether the kernel may have pages of a file that becomes longer by a write past them, which
+    /// it does not drop by itself. A strong mount of a shared volume has pages of files that were
+    /// open before, that are mapped, and that sendfile(2) has read.
     pub(super) fn may_show_zeros(&self, ino: Ino) -> bool {
         match self.consistency {
             Consistency::CloseToOpen => self.pages.of(ino) || self.io_modes.fills_pages(ino),
-            Consistency::Strong => self.io_modes.reads_pages(ino),
+            Consistency::Strong => {
+                self.io_modes.reads_pages(ino)
+                    || !self.may_cache() && self.lengths.may_have_pages(ino)
+            }
         }
     }
 
@@ -143,31 +168,85 @@ impl Volume {
     }
 }
 
-/// Requests of the mount are served meanwhile, so waiting for the kernel is safe.
-pub(super) async fn drop_cached(
-    change: Change,
-    root: Ino,
-    known: &RefCell<KernelReferences>,
-    notifier: &Notifier,
-    name_ttl: Duration,
-) {
-    let inodes = match change {
-        Change::Inode(ino) if ino == root => vec![Ino::ROOT],
-        Change::Inode(ino) => vec![ino],
-        Change::Name(dir, name) => {
-            return expire(if dir == root { Ino::ROOT } else { dir }, name, known, notifier).await;
-        }
-        Change::All => {
-            if notifier.send(Notification::AllEntries).await == Err(NotifyError::Unsupported) {
-                tokio::time::sleep(name_ttl).await;
+/// Handles changes that requests of this mount did not make.
+pub(super) struct Told {
+    pub client: WeakClient,
+    pub root: Ino,
+    pub consistency: Consistency,
+    pub name_ttl: Duration,
+    pub known: Rc<RefCell<KernelReferences>>,
+    pub pages: Rc<Pages>,
+    pub lengths: Rc<Lengths>,
+    pub io_modes: Rc<IoModes>,
+    pub notifier: Notifier,
+}
+
+impl Told {
+    /// The notes of the kernel's state become void with a change, at once.
+    pub fn is_void(&self, change: &Change) {
+        match change {
+            Change::All => {
+                self.pages.distrust_all();
+                self.lengths.clear();
             }
-            known.borrow().all()
+            Change::Inode(ino) => self.pages.distrust(*ino),
+            Change::Name(..) => {}
         }
-    };
-    for ino in inodes {
-        match notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await {
-            Ok(()) => {}
-            Err(NotifyError::Ended) => return,
+    }
+
+    /// Has the kernel drop stale caches, and take files to be as long as they are.
+    /// Requests of the mount are served meanwhile, so waiting for the kernel is safe.
+    pub async fn of(&self, change: Change, rule: CacheRule) {
+        let is_shared = rule == CacheRule::Shared;
+        if let Change::Inode(ino) = change
+            && is_shared
+            && self.io_modes.is_open(ino)
+        {
+            return self.of_open(ino).await;
+        }
+        // On a close-to-open mount each open validates the pages, and nothing else is cached.
+        if self.consistency == Consistency::CloseToOpen && is_shared && change != Change::All {
+            return;
+        }
+        match change {
+            Change::Inode(ino) => self.drop_inode(ino).await,
+            Change::Name(dir, name) => {
+                let dir = if dir == self.root { Ino::ROOT } else { dir };
+                expire(dir, name, &self.known, &self.notifier).await
+            }
+            Change::All => {
+                let unsupported = Err(NotifyError::Unsupported);
+                if self.notifier.send(Notification::AllEntries).await == unsupported {
+                    tokio::time::sleep(self.name_ttl).await;
+                }
+                let all = self.known.borrow().all();
+                for ino in all {
+                    self.drop_inode(ino).await;
+                }
+            }
+        }
+    }
+
+    /// Of an open file on a shared volume only pages are cached. Attributes are requested each
+    /// time, and an invalidation would void replies under way.
+    async fn of_open(&self, ino: Ino) {
+        let attr = match self.client.upgrade() {
+            Some(client) => client.getattr(ino).await.ok(),
+            None => return,
+        };
+        let is_cut = attr.as_ref().is_none_or(|attr| self.lengths.is_cut(attr));
+        if (self.consistency == Consistency::Strong || is_cut) && self.lengths.may_have_pages(ino) {
+            self.drop_inode(ino).await;
+        }
+        if let Some(attr) = attr.filter(|attr| attr.kind == FileKind::Regular) {
+            self.lengths.show(&attr, true, true).await;
+        }
+    }
+
+    async fn drop_inode(&self, ino: Ino) {
+        let ino = if ino == self.root { Ino::ROOT } else { ino };
+        match self.lengths.drop_pages(ino).await {
+            Ok(()) | Err(NotifyError::Ended) => {}
             Err(error) => tracing::error!(%ino, %error, "the kernel keeps what it should drop"),
         }
     }

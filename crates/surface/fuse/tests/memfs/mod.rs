@@ -405,6 +405,7 @@ impl Filesystem for MemFs {
         handle: Handle,
         offset: u64,
         len_bytes: u32,
+        _: bool,
     ) -> Result<Bytes, Errno> {
         assert_eq!(handle, Handle(ino.0));
         if self.settings.read_delay > Duration::ZERO {

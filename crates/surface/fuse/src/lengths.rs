@@ -1,0 +1,221 @@
+//! How long the kernel takes the files to be that other mounts change too.
+//!
+//! The kernel drops the attributes of a reply if the inode's `attr_version` (fs/fuse) has grown
+//! since it sent the request: through an invalidation, a write, or another reply. It keeps the
+//! length of before then. lseek(2) with SEEK_END, reads to the end of the file and mappings go by
+//! that length, and the answer to a lookup or stat(2) does not help them.
+//!
+//! Therefore no length that has grown is left to a reply. The kernel is notified of it before the
+//! reply is sent ([`Notification::Longer`]), which it always takes. Laws:
+//! - The kernel takes a file to be at least as long as every reply of the mount has said, until a
+//!   reply says that the file has become shorter.
+//! - Pages go before the length grows: one that was filled at the end of the file has zeros where
+//!   it shows the new bytes.
+//!
+//! There is no such notification for a file that has become shorter: that the kernel learns from
+//! replies alone. So nothing invalidates attributes without a reason.
+
+use crate::{Notification, Notifier, NotifyError};
+use ebb_model::{Attr, Ino, Version};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Has entries only while several mounts are attached.
+pub(crate) struct Lengths {
+    notifier: Notifier,
+    files: RefCell<BTreeMap<Ino, Shown>>,
+    /// Held while the kernel is notified. A request must not wait for it if it holds kernel locks
+    /// that a notification needs: a SETATTR keeps pages from being written back.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The kernel's state of a file.
+#[derive(Clone, Copy)]
+struct Shown {
+    /// It takes the file to be no shorter.
+    least_bytes: u64,
+    /// Of the newest attributes that it was given, and how long the file is by them.
+    version: Version,
+    newest_bytes: u64,
+    /// It may have pages.
+    filled: bool,
+    /// Replies that are older than this version it does not take.
+    fenced: Option<Version>,
+}
+
+impl Shown {
+    /// Of a file that the kernel has known since before anything was noted.
+    const UNKNOWN: Shown = Shown {
+        least_bytes: 0,
+        version: Version(0),
+        newest_bytes: u64::MAX,
+        filled: true,
+        fenced: None,
+    };
+}
+
+/// Of a file that the kernel has not known before.
+const NEW: Shown = Shown { filled: false, ..Shown::UNKNOWN };
+
+impl Shown {
+    /// The kernel is about to be given these attributes.
+    fn note(&mut self, attr: &Attr) {
+        if attr.version >= self.version {
+            (self.version, self.newest_bytes) = (attr.version, attr.size_bytes);
+            self.least_bytes = self.least_bytes.min(attr.size_bytes);
+        }
+    }
+}
+
+impl Lengths {
+    pub fn new(notifier: Notifier) -> Lengths {
+        Lengths { notifier, files: RefCell::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// A reply is about to say this of a regular file. `is_known` if the kernel has the inode
+    /// already; one that it is told of for the first time it takes as it is. Of a file that is not
+    /// open nothing goes by the length.
+    pub async fn show(&self, attr: &Attr, is_known: bool, is_open: bool) {
+        if !self.has_to_grow(attr, is_known, is_open) {
+            return;
+        }
+        let _turn = self.turn.lock().await;
+        // Another one may have done it, or newer attributes have been given since.
+        if !self.has_to_grow(attr, is_known, is_open) {
+            return;
+        }
+        let pages_dropped = match self.of(attr.ino).filled {
+            true => self.drop_pages(attr.ino).await,
+            false => Ok(()),
+        };
+        let outcome = match pages_dropped {
+            // It may have been cut meanwhile.
+            Ok(()) if self.of(attr.ino).newest_bytes >= attr.size_bytes => {
+                self.notifier
+                    .send(Notification::Longer { ino: attr.ino, len_bytes: attr.size_bytes })
+                    .await
+            }
+            dropped => dropped,
+        };
+        match outcome {
+            Ok(()) => self.change(attr.ino, |shown| {
+                if shown.newest_bytes >= attr.size_bytes {
+                    shown.least_bytes = shown.least_bytes.max(attr.size_bytes);
+                }
+            }),
+            Err(NotifyError::Ended) => {}
+            Err(error) => {
+                tracing::error!(ino = %attr.ino, %error, "the kernel does not take a file's length")
+            }
+        }
+    }
+
+    /// Notes what is shown. True if the kernel has to be notified of the length.
+    fn has_to_grow(&self, attr: &Attr, is_known: bool, is_open: bool) -> bool {
+        let mut files = self.files.borrow_mut();
+        let shown = match (files.get_mut(&attr.ino), is_known, is_open) {
+            (Some(shown), ..) => shown,
+            (None, false, _) => {
+                let (bytes, version) = (attr.size_bytes, attr.version);
+                let shown = Shown { least_bytes: bytes, version, newest_bytes: bytes, ..NEW };
+                files.insert(attr.ino, shown);
+                return false;
+            }
+            (None, true, false) => return false,
+            (None, true, true) => files.entry(attr.ino).or_insert(Shown::UNKNOWN),
+        };
+        shown.note(attr);
+        // An older reply than one that has found the file shorter makes it no longer.
+        is_open && attr.size_bytes > shown.least_bytes && attr.size_bytes <= shown.newest_bytes
+    }
+
+    /// The reply to a SETATTR, whose length the kernel takes in any case.
+    pub fn set(&self, attr: &Attr) {
+        self.change(attr.ino, |shown| {
+            shown.note(attr);
+            shown.least_bytes = shown.least_bytes.min(attr.size_bytes);
+        });
+    }
+
+    /// Bytes are about to be read into the kernel's pages.
+    pub fn filling(&self, ino: Ino) {
+        self.change(ino, |shown| shown.filled = true);
+    }
+
+    /// A read has found the end of the file before it. The kernel takes the file to be no longer.
+    pub fn ended_at(&self, ino: Ino, end: u64) {
+        self.change(ino, |shown| shown.least_bytes = shown.least_bytes.min(end));
+    }
+
+    /// The reply to a write, behind which the kernel takes the file to reach to the write's `end`.
+    /// Not noted where others have made the file longer in between: the kernel may not know yet.
+    pub fn wrote(&self, ino: Ino, offset: u64, end: u64, through_pages: bool) {
+        self.change(ino, |shown| {
+            shown.filled |= through_pages;
+            if offset <= shown.least_bytes {
+                shown.least_bytes = shown.least_bytes.max(end);
+            }
+        });
+    }
+
+    /// Whether the kernel may have pages of the file, stored into or not.
+    pub fn may_have_pages(&self, ino: Ino) -> bool {
+        self.of(ino).filled
+    }
+
+    /// Whether the kernel may take the file to be longer than it is.
+    pub fn is_cut(&self, attr: &Attr) -> bool {
+        let files = self.files.borrow();
+        files.get(&attr.ino).is_none_or(|shown| attr.size_bytes < shown.least_bytes)
+    }
+
+    /// Drops the kernel's pages and attributes of the file, and has stores through mappings written
+    /// back.
+    pub async fn drop_pages(&self, ino: Ino) -> Result<(), NotifyError> {
+        self.change(ino, |shown| shown.filled = false);
+        let dropped = self.notifier.send(Notification::Inode { ino, bytes: 0..u64::MAX }).await;
+        if dropped.is_err() {
+            self.filling(ino);
+        }
+        dropped
+    }
+
+    /// An open file is as `attr` says, or newer, for all that begins after this: under a lock that
+    /// was just taken.
+    pub async fn fence(&self, attr: &Attr) -> Result<(), NotifyError> {
+        let turn = self.turn.lock().await;
+        let Shown { filled, fenced, .. } =
+            *self.files.borrow_mut().entry(attr.ino).or_insert(Shown::UNKNOWN);
+        if filled {
+            // At the same version too: stores into a passthrough file change it only later.
+            self.drop_pages(attr.ino).await?;
+        } else if fenced != Some(attr.version) {
+            // A reply from before the lock may be under way to a thread that has not come to run.
+            self.notifier.send(Notification::Inode { ino: attr.ino, bytes: 0..0 }).await?;
+        }
+        self.change(attr.ino, |shown| shown.fenced = Some(attr.version));
+        drop(turn);
+        self.show(attr, true, true).await;
+        Ok(())
+    }
+
+    /// The kernel has forgotten the inode.
+    pub fn forget(&self, ino: Ino) {
+        self.files.borrow_mut().remove(&ino);
+    }
+
+    /// All entries are void.
+    pub fn clear(&self) {
+        self.files.borrow_mut().clear();
+    }
+
+    fn of(&self, ino: Ino) -> Shown {
+        self.files.borrow().get(&ino).copied().unwrap_or(Shown::UNKNOWN)
+    }
+
+    fn change(&self, ino: Ino, change: impl FnOnce(&mut Shown)) {
+        if let Some(shown) = self.files.borrow_mut().get_mut(&ino) {
+            change(shown);
+        }
+    }
+}
