@@ -19,9 +19,13 @@ use tokio::task::JoinHandle;
 /// The descriptor of the pipe, in the environment of the background process.
 pub const REPORT: &str = "EBB_REPORT_FD";
 
+/// Set where the command has made the data directory, which goes again if nothing is mounted.
+pub const MADE: &str = "EBB_MADE_DATA";
+
 /// Starts this very command in the background, and waits until it is usable. `tells`: how far it is
 /// meanwhile.
-pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Failure> {
+/// `made`: the data directory was not there before.
+pub fn start(log_path: &Path, mountpoint: &Path, tells: bool, made: bool) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::of("cannot start in the background", error);
     let log = log::open(log_path).map_err(|error| Failure::of(log_path.shown(), error))?;
     let (reports, report) = io::pipe().map_err(failed)?;
@@ -34,6 +38,9 @@ pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Fail
         .args(args)
         .env(REPORT, inherited.to_string());
     command.env(supervisor::LOG, log_path).env(supervisor::MOUNTPOINT, mountpoint);
+    if made {
+        command.env(MADE, "1");
+    }
     // The system mounts without one, and credentials are looked for in it.
     if env::var_os("HOME").is_none()
         && let Some(home) = env::home_dir()
@@ -59,6 +66,7 @@ pub fn start(log_path: &Path, mountpoint: &Path, tells: bool) -> Result<(), Fail
             Some(("warn", text)) => output::say(text),
             Some(("usage", text)) => return Err(Failure::Usage(text.into())),
             Some(("failed", text)) => return Err(Failure::Failed(text.into())),
+            Some(("ready", text)) if tells => return output::print(&format!("{text}\n")),
             Some(("ready", _)) => return Ok(()),
             _ => {}
         }
@@ -122,9 +130,10 @@ impl Report {
         self.say("warn", text).ok();
     }
 
-    /// False if whoever started this process has gone: it is not wanted any more.
-    pub fn ready(&mut self) -> bool {
-        let said = self.say("ready", "").is_ok();
+    /// `text` says what is usable. False if whoever started this process has gone: it is not wanted
+    /// any more.
+    pub fn ready(&mut self, text: &str) -> bool {
+        let said = self.say("ready", text).is_ok();
         if let Report::Pipe { watch: Some(watch), .. } = std::mem::replace(self, Report::Closed) {
             watch.abort();
         }

@@ -19,6 +19,7 @@ use ebb_fuse::{Consistency, Ids, Mount, MountError, MountOptions, Session, Volum
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -49,6 +50,8 @@ struct Plan {
     run_dir: RunDir,
     /// Where this process is one that another one watches.
     supervisor_link: Option<SupervisorLink>,
+    /// Programs may have written to the mount: what is in the data directory may be all there is.
+    is_in_use: Cell<bool>,
 }
 
 /// `tells`: somebody wants to know how far it is.
@@ -61,6 +64,13 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     if plan.heir().is_none() {
         Mount::expect_allowed().map_err(|error| Failure::Failed(error.to_string()))?;
     }
+    let made = match is_ward {
+        false => !plan.data_dir.exists(),
+        true => {
+            let by_parent = std::env::var_os(daemon::MADE).is_some();
+            plan.heir().is_none() && (by_parent || !plan.data_dir.exists())
+        }
+    };
     let log_path = plan.data_dir.join("ebb.log");
     let level = plan.node.log;
     if is_ward {
@@ -73,6 +83,9 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
         std::env::set_current_dir("/").map_err(|error| Failure::of("/", error))?;
         return block_on(async {
             let outcome = plan.mount(&mut report).await;
+            if outcome.is_err() && made && !plan.is_in_use.get() {
+                plan.remove_data();
+            }
             outcome.inspect_err(|failure| report.failed(failure))
         });
     }
@@ -87,7 +100,7 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     // The directory of the log; the node will want it too.
     ebb_os::ports(&plan.data_dir)
         .map_err(|error| Failure::of("the data directory cannot be used", error))?;
-    daemon::start(&log_path, &plan.mountpoint, tells)
+    daemon::start(&log_path, &plan.mountpoint, tells, made)
 }
 
 /// What can be said of a mount without making it.
@@ -204,10 +217,21 @@ impl Plan {
             bucket,
             run_dir,
             supervisor_link,
+            is_in_use: Cell::new(false),
         })
     }
 
-    async fn mount(self, report: &mut Report) -> Result<(), Failure> {
+    /// Of a mount that was refused nothing stays that this command has made.
+    fn remove_data(&self) {
+        match std::fs::remove_dir_all(&self.data_dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                tracing::warn!(%error, data = %self.data_dir.shown(), "the data directory stays");
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+
+    async fn mount(&self, report: &mut Report) -> Result<(), Failure> {
         let mut signals = Signals::listen()?;
         report
             .watch(signals.ask())
@@ -559,21 +583,20 @@ impl Plan {
             None => None,
         };
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.shown(), error);
-        let mut session = match self
-            .supervisor_link
-            .as_ref()
-            .and_then(|supervisor_link| supervisor_link.left(self.mountpoint.clone()))
-        {
-            Some((left, as_agreed)) => {
-                consistency = as_agreed;
-                Session::take_over(left).await.map_err(failed)?
-            }
-            None => {
-                let mount = Mount::new(&self.mountpoint, &options)
-                    .map_err(|error| Failure::Failed(error.to_string()))?;
-                Session::start(mount).await.map_err(failed)?
-            }
-        };
+        let mut session =
+            match self.supervisor_link.as_ref().and_then(|link| link.left(self.mountpoint.clone()))
+            {
+                Some((left, as_agreed)) => {
+                    consistency = as_agreed;
+                    Session::take_over(left).await.map_err(failed)?
+                }
+                None => {
+                    let mount = Mount::new(&self.mountpoint, &options)
+                        .map_err(|error| Failure::Failed(error.to_string()))?;
+                    self.is_in_use.set(true);
+                    Session::start(mount).await.map_err(failed)?
+                }
+            };
         session.hold_at_most(settings::request_buffer_bytes(&self.node));
         if let Some(node) = node.clone() {
             session.when_idle(move || node.apply_deferred());
@@ -668,14 +691,21 @@ impl Plan {
         self.run_dir
             .write(record)
             .map_err(|error| Failure::of("the mount cannot be recorded", error))?;
-        tracing::info!(source = self.text, at = %self.mountpoint.shown(), "mounted");
+        tracing::info!(
+            source = self.text,
+            at = %self.mountpoint.shown(),
+            data = %self.data_dir.shown(),
+            "mounted"
+        );
         if let Some(supervisor_link) = &self.supervisor_link {
             if let Some(connection) = connection {
                 supervisor_link.serves(connection);
             }
             supervisor_link.ready();
         }
-        if report.ready() {
+        let (at, data) = (self.mountpoint.shown(), self.data_dir.shown());
+        let text = format!("{} is mounted at {at}; its data directory is {data}", self.text);
+        if report.ready(&text) {
             return Ok(());
         }
         self.run_dir

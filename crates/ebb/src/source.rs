@@ -8,7 +8,7 @@ use std::path::{Component, Path};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// `ebb://host:port/volume[/subdirectory]`
+    /// `ebb://host:port[/volume[/subdirectory]]`; an empty volume is the one that the node serves.
     Served { address: String, volume: String, subdirectory: Vec<Name> },
     /// `s3://…`, `gs://…`, `az://…`, `file://…`
     Storage { url: String },
@@ -23,7 +23,7 @@ impl Source {
             Failure::Usage(format!(
                 "{text:?} cannot be mounted: {why}; use s3://BUCKET[/PREFIX], \
                  gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX], file:///DIRECTORY or \
-                 ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]"
+                 ebb://HOST:PORT[/VOLUME[/SUBDIRECTORY]]"
             ))
         };
         match text.split_once("://") {
@@ -35,8 +35,8 @@ impl Source {
                     return Err(wrong("it names no host and port"));
                 }
                 let (volume, below) = path.split_once('/').unwrap_or((path, ""));
-                if volume.is_empty() {
-                    return Err(wrong("it names no volume"));
+                if volume.is_empty() && !below.is_empty() {
+                    return Err(wrong("it names no volume before its subdirectory"));
                 }
                 let subdirectory =
                     names(Path::new(below)).ok_or_else(|| wrong("its subdirectory cannot be"))?;
@@ -78,6 +78,8 @@ mod tests {
             volume: volume.into(),
             subdirectory: below.iter().map(|name| Name::new(name.as_bytes()).unwrap()).collect(),
         };
+        assert_eq!(Source::parse("ebb://h:1").unwrap(), served("", &[]));
+        assert_eq!(Source::parse("ebb://h:1/").unwrap(), served("", &[]));
         assert_eq!(Source::parse("ebb://h:1/v").unwrap(), served("v", &[]));
         assert_eq!(Source::parse("ebb://h:1/v/").unwrap(), served("v", &[]));
         assert_eq!(Source::parse("ebb://h:1/v/a//b/").unwrap(), served("v", &["a", "b"]));
@@ -92,8 +94,7 @@ mod tests {
             "ftp://x",
             "ebb://",
             "ebb://h",
-            "ebb://h:1",
-            "ebb://h:1/",
+            "ebb://h:1//a",
             "ebb://:1/v",
             "ebb://h:x/v",
             "ebb://h:1/v/..",

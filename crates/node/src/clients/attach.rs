@@ -19,7 +19,8 @@ impl Node {
         read_only: bool,
         cluster: Option<ClusterId>,
     ) -> Result<Reply, RpcError> {
-        if volume != self.options.volume {
+        // Without a name it is the one that there is.
+        if !volume.is_empty() && volume != self.options.volume {
             return Err(RpcError::Denied(format!(
                 "this node serves the volume {:?}, not {volume:?}",
                 self.options.volume

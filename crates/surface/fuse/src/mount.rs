@@ -30,14 +30,16 @@ pub enum MountError {
         "{point} holds a dead mount of type {kind}, which is not ours to remove; unmount it first"
     )]
     DeadMount { point: PathBuf, kind: String },
+    #[error(
+        "{point} is a mount of user {owner} (type {kind}), which nobody else may enter: choose \
+         another mount point, or have it unmounted by that user or by root"
+    )]
+    OthersMount { point: PathBuf, owner: u32, kind: String },
     #[error("the file system at {0} does not answer")]
     NotAnswering(PathBuf),
     #[error("mount point {point} cannot be used: {source}")]
     Unusable { point: PathBuf, source: io::Error },
-    #[error(
-        "/dev/fuse cannot be opened ({0}); is the fuse module loaded, and the device passed to \
-         this container?"
-    )]
+    #[error("/dev/fuse cannot be opened: {0}; {wants}", wants = what_the_device_wants(.0))]
     NoDevice(io::Error),
     #[error("mounting needs root, or fusermount3, which cannot be run: {0}")]
     NoHelper(io::Error),
@@ -45,6 +47,19 @@ pub enum MountError {
     HelperFailed(String),
     #[error("the kernel refused to mount: {0}{wants}", wants = what_it_wants(.0))]
     Refused(io::Error),
+}
+
+fn what_the_device_wants(refusal: &io::Error) -> &'static str {
+    match refusal.raw_os_error() {
+        Some(libc::EACCES) => {
+            "this user may not read and write it: change its mode (crw-rw-rw- is usual), or add \
+             the user to its group"
+        }
+        Some(libc::EPERM) => {
+            "this container or service may not use devices like it: pass it on (--device /dev/fuse)"
+        }
+        _ => "load the module (modprobe fuse), or pass the device to this container",
+    }
 }
 
 /// Root of a container is often not enough.
@@ -219,6 +234,12 @@ impl Mount {
     /// Takes a mount away on behalf of its user. While somebody uses it that fails with
     /// EBUSY, or with `lazy` puts it out of sight until its last user has gone.
     pub fn remove(point: &Path, lazy: bool) -> io::Result<()> {
+        if let Some(owner) = another_owner(point)? {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("user {owner} has mounted it: unmount it as that user, or as root"),
+            ));
+        }
         // SAFETY: geteuid cannot fail and touches no memory.
         match unsafe { libc::geteuid() } {
             0 => umount(point, if lazy { libc::MNT_DETACH } else { 0 }),
@@ -358,12 +379,32 @@ fn clear(point: &Path) -> Result<PathBuf, MountError> {
                 }
                 warn!(path = %path.display(), "removing a dead mount, left by a process that was \
                     killed");
+                if let Some(owner) = another_owner(&path).map_err(unusable)? {
+                    return Err(MountError::OthersMount { point: path, owner, kind });
+                }
                 detach(&path, libc::MNT_DETACH).map_err(unusable)?;
             }
-            Err(failure) => return Err(unusable(failure)),
+            Err(failure) => {
+                let path = std::path::absolute(point).map_err(unusable)?;
+                let mounted = mountinfo::topmost(&path).map_err(unusable)?;
+                let owner = another_owner(&path).map_err(unusable)?;
+                return Err(match (mounted, owner) {
+                    (Some(Mounted { kind, .. }), Some(owner)) => {
+                        MountError::OthersMount { point: path, owner, kind }
+                    }
+                    _ => unusable(failure),
+                });
+            }
         }
     }
     Err(MountError::DeadMount { point: point.into(), kind: KIND.into() })
+}
+
+/// The user who has mounted what is there, where this process may not act for that user.
+fn another_owner(point: &Path) -> io::Result<Option<u32>> {
+    let owner = mountinfo::topmost(point)?.and_then(|mounted| mounted.owner);
+    // SAFETY: getuid cannot fail and touches no memory.
+    Ok(owner.filter(|owner| !is_root() && *owner != unsafe { libc::getuid() }))
 }
 
 struct Found {

@@ -13,6 +13,8 @@ pub(crate) struct Mounted {
     /// Of the mount, not those of the file system.
     pub options: String,
     pub kind: String,
+    /// Of FUSE: the user who has mounted it.
+    pub owner: Option<u32>,
 }
 
 /// `st_dev` of everything on a mount; of FUSE mounts it also names the connection.
@@ -73,11 +75,14 @@ pub(crate) fn parse(line: &[u8]) -> Option<Mounted> {
     let point = unescape(fields.by_ref().nth(1)?);
     let options = fields.by_ref().next()?;
     let kind = fields.by_ref().skip_while(|field| field != b"-").nth(1)?;
+    let of_file_system = fields.nth(1).map(String::from_utf8_lossy).unwrap_or_default();
+    let owner = of_file_system.split(',').find_map(|option| option.strip_prefix("user_id="));
     Some(Mounted {
         device: DeviceId { major: major.parse().ok()?, minor: minor.parse().ok()? },
         point: PathBuf::from(OsString::from_vec(point)),
         options: String::from_utf8_lossy(options).into_owned(),
         kind: String::from_utf8_lossy(kind).into_owned(),
+        owner: owner.and_then(|owner| owner.parse().ok()),
     })
 }
 
@@ -115,6 +120,7 @@ mod tests {
         assert_eq!(mounted.device, DeviceId { major: 0, minor: 98 });
         assert_eq!(mounted.point, Path::new(r"/mnt/a b\c"));
         assert_eq!((mounted.options.as_str(), mounted.kind.as_str()), ("rw,noatime", "fuse.ebb"));
+        assert_eq!(mounted.owner, Some(0));
     }
 
     #[test]
