@@ -36,7 +36,7 @@ pub async fn back_up(args: Backup) -> Result<(), Failure> {
             args.target
         )));
     }
-    let target = ebb_bucket::open(&args.target, &settings::bucket(&args.store, false))
+    let target = ebb_bucket::open(&args.target, &settings::bucket(&args.store, false, None))
         .await
         .map_err(|error| failed(&error))?;
     let AdminReply::Snapshot { cluster, incarnation, index, unloaded } =
@@ -74,7 +74,7 @@ pub async fn restore(args: Restore) -> Result<(), Failure> {
     let shown = args.data_dir.shown();
     let failed = |error: &dyn std::fmt::Display| Failure::of(&shown, error);
     let open = async |url: &str, read_only| {
-        ebb_bucket::open(url, &settings::bucket(&args.store, read_only))
+        ebb_bucket::open(url, &settings::bucket(&args.store, read_only, None))
             .await
             .map_err(|error| Failure::of(url, error))
     };

@@ -203,7 +203,7 @@ async fn bucket_of(ports: &Ports, data_dir: &Path, args: &Fsck) -> Result<Rc<dyn
             data_dir.shown()
         )));
     }
-    let settings = settings::bucket(&args.store, true);
+    let settings = settings::bucket(&args.store, true, None);
     ebb_bucket::open(&serves.backing, &settings).await.map_err(|error| failed(&error))
 }
 

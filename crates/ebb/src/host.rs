@@ -73,12 +73,13 @@ pub async fn open(
     settings::check_members(url, bucket)?;
     let opening = async {
         let root = async {
-            let settings = settings::bucket(bucket, options.read_only);
+            let settings =
+                settings::bucket(bucket, options.read_only, Some(options.bucket_timeout));
             ebb_bucket::open(url, &settings)
                 .await
                 .map_err(|error| cannot_open(&error, error.to_string()))
         };
-        let members = bucket.members.iter().map(|member| open_member(member, options.read_only));
+        let members = bucket.members.iter().map(|member| open_member(member, &options));
         let (root, members) = try_join(root, try_join_all(members)).await?;
         match Node::open_side_by_side(ports, root, members, options).await {
             Ok(node) => {
@@ -138,8 +139,9 @@ fn reached_at(address: &str) -> String {
 }
 
 /// One of several buckets of a volume (O-24).
-async fn open_member(member: &args::Member, read_only: bool) -> Result<Member, Failure> {
-    let bucket = ebb_bucket::open(&member.url, &settings::member(member, read_only)).await;
+async fn open_member(member: &args::Member, options: &Options) -> Result<Member, Failure> {
+    let settings = settings::member(member, options.read_only, Some(options.bucket_timeout));
+    let bucket = ebb_bucket::open(&member.url, &settings).await;
     let bucket = bucket
         .map_err(|error| cannot_open(&error, format!("the bucket of {}: {error}", member.dir)))?;
     Ok(Member::new(member.dir.clone(), bucket))

@@ -204,7 +204,7 @@ pub fn check_apart(
     Ok(())
 }
 
-pub fn member(args: &args::Member, read_only: bool) -> BucketSettings {
+pub fn member(args: &args::Member, read_only: bool, patience: Option<Duration>) -> BucketSettings {
     BucketSettings {
         endpoint: args.endpoint.clone(),
         region: args.region.clone(),
@@ -212,14 +212,16 @@ pub fn member(args: &args::Member, read_only: bool) -> BucketSettings {
         profile: args.profile.clone(),
         server_side_encryption: args.server_side_encryption.map(server_side_encryption),
         kms_key: args.kms_key.clone(),
+        request_payer: args.request_payer.clone(),
         anonymous: args.anonymous,
+        patience,
         read_only,
         ..BucketSettings::default()
     }
 }
 
 /// Keys and secrets are no settings: the bucket finds them itself.
-pub fn bucket(args: &args::Bucket, read_only: bool) -> BucketSettings {
+pub fn bucket(args: &args::Bucket, read_only: bool, patience: Option<Duration>) -> BucketSettings {
     BucketSettings {
         endpoint: args.endpoint.clone(),
         region: args.region.clone(),
@@ -227,7 +229,9 @@ pub fn bucket(args: &args::Bucket, read_only: bool) -> BucketSettings {
         profile: args.profile.clone(),
         server_side_encryption: args.server_side_encryption.map(server_side_encryption),
         kms_key: args.kms_key.clone(),
+        request_payer: args.request_payer.clone(),
         anonymous: args.anonymous,
+        patience,
         read_only,
         ..BucketSettings::default()
     }

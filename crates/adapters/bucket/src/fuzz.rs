@@ -125,7 +125,7 @@ enum Store {
 
 fn client(store: u8, environment: Environment, answers: Vec<Answer>) -> Option<Store> {
     let settings = BucketSettings::default();
-    let transport = Transport::scripted(answers);
+    let transport = |_: &Environment, _| Ok(Transport::scripted(answers));
     match store % 3 {
         0 => s3::client("bucket", &settings, environment, transport).ok().map(Store::S3),
         1 => gcs::client("bucket", "p/", &settings, environment, transport).ok().map(Store::Google),

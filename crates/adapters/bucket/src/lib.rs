@@ -26,6 +26,7 @@ use ebb_ports::{Bucket, BucketError};
 use location::Location;
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 use thiserror::Error;
 
 /// What a URL does not say. Everything has a default; see each field.
@@ -50,8 +51,13 @@ pub struct BucketSettings {
     pub server_side_encryption: Option<ServerSideEncryption>,
     /// S3 and Google. The key that the store is to encrypt objects with.
     pub kms_key: Option<String>,
+    /// Who pays for requests: `requester` of S3, a project of Google. The bucket's owner by default.
+    pub request_payer: Option<String>,
     /// Requests are not signed: public buckets.
     pub anonymous: bool,
+    /// How long the opening asks again where the store meets it with a passing fault. Default:
+    /// 60 s.
+    pub patience: Option<Duration>,
     /// Nothing will be written, so opening tests no permission to write, and conditions are
     /// reported as not kept.
     pub read_only: bool,
@@ -68,6 +74,12 @@ pub enum ServerSideEncryption {
     KmsDsse,
 }
 
+impl BucketSettings {
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience.unwrap_or(PATIENCE)
+    }
+}
+
 impl fmt::Debug for BucketSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hidden = |secret: &Option<String>| secret.as_ref().map(|_| "(secret)");
@@ -81,7 +93,9 @@ impl fmt::Debug for BucketSettings {
             .field("profile", &self.profile)
             .field("server_side_encryption", &self.server_side_encryption)
             .field("kms_key", &self.kms_key)
+            .field("request_payer", &self.request_payer)
             .field("anonymous", &self.anonymous)
+            .field("patience", &self.patience)
             .field("read_only", &self.read_only)
             .finish()
     }
@@ -103,6 +117,8 @@ pub enum OpenError {
     Unreachable { url: String, what: String },
     #[error("{url}: access denied: {what}")]
     Forbidden { url: String, what: String },
+    #[error("{url}: the store does not do its part now: {error}; try again later")]
+    Busy { url: String, error: BucketError },
     #[error("{url}: can be read but not written: {error}; grant the rights, or mount it read-only")]
     Write { url: String, error: BucketError },
     #[error("threads for the storage cannot be started: {error}")]
@@ -120,13 +136,11 @@ impl OpenError {
         }
     }
 
-    pub(crate) fn unanswered(url: String, error: BucketError) -> OpenError {
+    /// Trying out how the store writes has ended so, after it was read.
+    pub(crate) fn unwritten(url: String, error: BucketError) -> OpenError {
         match error {
-            BucketError::Forbidden { what } => OpenError::Forbidden { url, what },
-            error => OpenError::Unreachable {
-                url,
-                what: format!("{error}; check the endpoint and the network"),
-            },
+            BucketError::Unavailable { .. } => OpenError::Busy { url, error },
+            _ => OpenError::Write { url, error },
         }
     }
 }
@@ -139,6 +153,7 @@ pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>
     let location = Location::parse(url)?;
     location
         .check_encryption(settings)
+        .and_then(|()| location.check_payer(settings))
         .map_err(|what| OpenError::Settings { url: url.into(), what: what.into() })?;
     match location {
         Location::S3 { bucket, prefix } => {
@@ -159,3 +174,6 @@ pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>
         Location::Memory { prefix } => Ok(Prefixed::over(Rc::new(Memory::new()), &prefix)),
     }
 }
+
+/// How long a bucket is asked that meets its opening with passing faults.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -99,6 +99,19 @@ impl Location {
             _ => Err("how this storage encrypts is a matter of its own settings"),
         }
     }
+
+    /// The same of who pays for requests.
+    pub fn check_payer(&self, settings: &BucketSettings) -> Result<(), &'static str> {
+        match (self, settings.request_payer.as_deref()) {
+            (_, None) | (Location::S3 { .. }, Some("requester")) => Ok(()),
+            (Location::S3 { .. }, _) => Err("the payer of requests to S3 can be \"requester\""),
+            (Location::Google { .. }, Some(project)) if is_name(project) => Ok(()),
+            (Location::Google { .. }, _) => {
+                Err("the payer of requests to Google is the id of a project")
+            }
+            _ => Err("this storage knows no payer of requests but its owner"),
+        }
+    }
 }
 
 fn prefix(path: &str) -> String {

@@ -22,7 +22,7 @@ pub enum Command {
     /// Mount a bucket, a directory or a served volume.
     ///
     /// SOURCE is s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[@ACCOUNT][/PREFIX],
-    /// file:///DIRECTORY, or ebb://HOST:PORT/VOLUME[/SUBDIRECTORY] for a volume that `ebb serve`
+    /// file:///DIRECTORY, or ebb://HOST:PORT[/VOLUME[/SUBDIRECTORY]] for a volume that `ebb serve`
     /// serves. Returns when the mount is usable.
     Mount(Mount),
     /// Serve a volume to other mounts over the network.
@@ -306,6 +306,10 @@ pub struct Bucket {
     /// Key for server-side encryption: id or ARN (S3), resource name (Google Cloud Storage).
     #[arg(long, value_name = "KEY", env = "EBB_KMS_KEY")]
     pub kms_key: Option<String>,
+    /// Who pays for requests, where it is not the bucket's owner: `requester` (S3), the id of a
+    /// project (Google).
+    #[arg(long, value_name = "PAYER", env = "EBB_REQUEST_PAYER")]
+    pub request_payer: Option<String>,
     /// Send requests unsigned, as for public buckets.
     #[arg(long, env = "EBB_ANONYMOUS")]
     pub anonymous: bool,
@@ -326,6 +330,7 @@ pub struct Member {
     pub addressing: Option<Addressing>,
     pub server_side_encryption: Option<ServerSideEncryption>,
     pub kms_key: Option<String>,
+    pub request_payer: Option<String>,
     pub anonymous: bool,
 }
 

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 pub const KEY: &str = "bucket";
 
 /// Every key of a table, with what it is: `docs/configuration.md` is made of it.
-pub const KEYS: [(&str, &str); 9] = [
+pub const KEYS: [(&str, &str); 10] = [
     (
         "dir",
         "Directory of the root for the bucket: one name, not `.ebb` and not beginning with \
@@ -28,6 +28,7 @@ pub const KEYS: [(&str, &str); 9] = [
         "Server-side encryption of objects (S3): `aes256`, `aws:kms` or `aws:kms:dsse`.",
     ),
     ("kms-key", "Key for server-side encryption (S3, Google Cloud Storage)."),
+    ("request-payer", "Payer of requests: `requester` (S3), a project id (Google)."),
     ("anonymous", "`true`: send requests unsigned."),
 ];
 
@@ -101,6 +102,7 @@ fn one(mut table: Table) -> Result<Member, String> {
             }
         },
         kms_key: text("kms-key")?,
+        request_payer: text("request-payer")?,
         anonymous,
     })
 }

@@ -49,6 +49,31 @@ A URL is used literally: no character of it is decoded.
 Credentials are not settings of ebb: they are found as by each store's own tools, renewed before \
 they expire, read again when the store rejects them, and never printed.
 
+`--request-payer` names the payer of requests: `requester` for S3 (`x-amz-request-payer`), a project
+id for Google (`x-goog-user-project`). Azure has no requester pays.
+
+## Certificates and proxies
+
+ebb reads these variables when it opens the storage. Proxy variables exist in lower case too, which
+takes precedence. A named file without a usable certificate is an error.
+
+| Variable | Meaning |
+|---|---|
+| `AWS_CA_BUNDLE` | S3: file or directory of trusted PEM certificates; also `ca_bundle` of the profile |
+| `SSL_CERT_FILE`, `SSL_CERT_DIR` | Trusted PEM certificates; a colon separates directories |
+| `HTTPS_PROXY` | Proxy for `https` endpoints, by CONNECT: `http[s]://[USER:PASSWORD@]HOST:PORT` |
+| `HTTP_PROXY` | Proxy for `http` endpoints |
+| `ALL_PROXY` | Proxy for both, unless the specific variable is set |
+| `NO_PROXY` | Hosts, domains, addresses and networks without a proxy, separated by commas; `*` is \
+    all |
+
+If any of the first three is set, the named certificates together replace those of the system.
+A server certificate is accepted if a trusted authority signed it, or if these variables name the
+certificate itself. The second rule covers self-signed certificates of `openssl req -x509`. The host
+name and the validity period are checked in both cases. Requests to metadata services and
+credential agents of the machine never use a proxy. Use absolute paths: the daemon of a mount runs
+in `/`.
+
 ## Settings by topic
 
 \"Command\" names the commands that have the setting: `mount`, `serve`, or both.
@@ -69,7 +94,10 @@ const TOPICS: &[(&str, &[&str])] = &[
     ),
     ("Memory", &["metadata-memory", "buffer-memory"]),
     ("Bucket", &["bucket-timeout", "download-rate", "upload-rate", "early-upload", "revalidate"]),
-    ("Storage access", &["endpoint", "region", "profile", "addressing", "anonymous"]),
+    (
+        "Storage access",
+        &["endpoint", "region", "profile", "addressing", "request-payer", "anonymous"],
+    ),
     ("Take-over and sessions", &["take-over", "head-term", "session-term", "rearrange"]),
     (
         "Encryption at rest",

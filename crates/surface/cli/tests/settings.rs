@@ -137,6 +137,7 @@ fn tables_put_buckets_side_by_side() {
         addressing: Some(Addressing::Virtual),
         server_side_encryption: Some(ServerSideEncryption::KmsDsse),
         kms_key: Some("k".into()),
+        request_payer: None,
         anonymous: true,
     };
     let (endpoint, region, profile) = (None, None, None);
@@ -152,6 +153,7 @@ fn tables_put_buckets_side_by_side() {
         addressing: None,
         server_side_encryption,
         kms_key,
+        request_payer: None,
         anonymous: false,
     };
     assert_eq!(members, [first, second], "a table takes nothing from the flags");

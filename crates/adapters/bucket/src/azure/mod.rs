@@ -16,6 +16,7 @@ use crate::http::remote::{Remote, conditions};
 use crate::http::staging;
 use crate::http::time::{http_date, now_secs};
 use crate::http::transport::Transport;
+use crate::http::trust::Bundle;
 use crate::{BucketSettings, OpenError};
 use account::Account;
 use credentials::{AzureSource, Credentials};
@@ -53,10 +54,13 @@ async fn open_in(
     settings: &BucketSettings,
     environment: Environment,
 ) -> Result<Remote<Blobs>, OpenError> {
-    let client = client(container, account, prefix, settings, environment, Transport::to_store())?;
+    let mut client =
+        client(container, account, prefix, settings, environment, Transport::to_store)?;
+    client.begin_opening(settings.patience());
     let read_only = settings.read_only;
     let remote = Remote::open("ebb-azure", async move {
         let capabilities = probe(&client, read_only).await?;
+        client.end_opening();
         Ok((client, capabilities))
     })
     .await?;
@@ -73,12 +77,14 @@ pub(crate) fn client(
     prefix: &str,
     settings: &BucketSettings,
     environment: Environment,
-    transport: Transport,
+    transport: impl FnOnce(&Environment, Option<Bundle>) -> Result<Transport, String>,
 ) -> Result<Blobs, OpenError> {
     let wrong = |what: String| OpenError::Settings { url: format!("az://{container}"), what };
+    check_name(container).map_err(wrong)?;
     staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
     let account =
         Account::find(account, settings.endpoint.as_deref(), &environment).map_err(wrong)?;
+    let transport = transport(&environment, None).map_err(wrong)?;
     let source =
         AzureSource { anonymous: settings.anonymous, account: account.name.clone(), environment };
     let service = Azure {
@@ -88,6 +94,22 @@ pub(crate) fn client(
         markers: Markers::default(),
     };
     Ok(Client::new(service, source, transport))
+}
+
+fn check_name(container: &str) -> Result<(), String> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let good = (3..=63).contains(&container.len())
+        && container.bytes().all(|byte| is_plain(byte) || byte == b'-')
+        && !container.contains("--")
+        && !container.starts_with('-')
+        && !container.ends_with('-');
+    match good {
+        true => Ok(()),
+        false => Err(format!(
+            "{container:?} cannot be the name of a container: it has 3 to 63 small letters, digits \
+             and single '-', and '-' neither first nor last"
+        )),
+    }
 }
 
 pub(crate) async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilities, OpenError> {
@@ -106,9 +128,9 @@ pub(crate) async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilitie
             });
         }
         Ok(Outcome::Refused(refusal)) => {
-            return Err(OpenError::unanswered(url, client.error(&call, &refusal)));
+            return Err(client.not_open(client.error(&call, &refusal)));
         }
-        Err(error) => return Err(OpenError::unanswered(url, error)),
+        Err(error) => return Err(client.not_open(error)),
     }
     if hierarchical(client).await {
         let what = "the account has a hierarchical namespace, which keeps keys as paths; use one \

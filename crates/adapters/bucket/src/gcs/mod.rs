@@ -18,6 +18,7 @@ use crate::http::origin::Origin;
 use crate::http::remote::{Remote, conditions};
 use crate::http::staging;
 use crate::http::transport::Transport;
+use crate::http::trust::Bundle;
 use crate::{BucketSettings, OpenError};
 use credentials::GoogleSource;
 use ebb_ports::{BucketError, Capabilities};
@@ -57,10 +58,12 @@ async fn open_in(
     settings: &BucketSettings,
     environment: Environment,
 ) -> Result<Remote<Gcs>, OpenError> {
-    let mut client = client(bucket, prefix, settings, environment, Transport::to_store())?;
+    let mut client = client(bucket, prefix, settings, environment, Transport::to_store)?;
+    client.begin_opening(settings.patience());
     let read_only = settings.read_only;
     let remote = Remote::open("ebb-gcs", async move {
         let capabilities = probe(&mut client, read_only).await?;
+        client.end_opening();
         Ok((client, capabilities))
     })
     .await?;
@@ -76,10 +79,11 @@ pub(crate) fn client(
     prefix: &str,
     settings: &BucketSettings,
     environment: Environment,
-    transport: Transport,
+    transport: impl FnOnce(&Environment, Option<Bundle>) -> Result<Transport, String>,
 ) -> Result<Gcs, OpenError> {
     let url = format!("gs://{bucket}");
     let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
+    check_name(bucket).map_err(wrong)?;
     staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
     // As Google's own clients have it: an emulator is not asked for credentials, and may be named
     // without a scheme.
@@ -101,7 +105,25 @@ pub(crate) fn client(
         kms_key: settings.kms_key.clone(),
         guarded: false,
     };
-    Ok(Client::new(service, GoogleSource { anonymous, environment }, transport))
+    let transport = transport(&environment, None).map_err(wrong)?;
+    let client = Client::new(service, GoogleSource { anonymous, environment }, transport);
+    Ok(client.paid_by("x-goog-user-project", settings.request_payer.clone()))
+}
+
+fn check_name(bucket: &str) -> Result<(), String> {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_end = |end: Option<u8>| end.is_some_and(is_plain);
+    let good = (3..=222).contains(&bucket.len())
+        && bucket.bytes().all(|byte| is_plain(byte) || b"-_.".contains(&byte))
+        && is_end(bucket.bytes().next())
+        && is_end(bucket.bytes().last());
+    match good {
+        true => Ok(()),
+        false => Err(format!(
+            "{bucket:?} cannot be the name of a bucket: it has 3 to 222 small letters, digits, '-', \
+             '_' and '.', and begins and ends with a letter or a digit"
+        )),
+    }
 }
 
 pub(crate) async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilities, OpenError> {
@@ -119,9 +141,9 @@ pub(crate) async fn probe(client: &mut Gcs, read_only: bool) -> Result<Capabilit
             });
         }
         Ok(Outcome::Refused(refusal)) => {
-            return Err(OpenError::unanswered(url, client.error(&call, &refusal)));
+            return Err(client.not_open(client.error(&call, &refusal)));
         }
-        Err(error) => return Err(OpenError::unanswered(url, error)),
+        Err(error) => return Err(client.not_open(error)),
     }
     let prefix = client.service.prefix.clone();
     let kept = conditions(client, &prefix, read_only).await?;

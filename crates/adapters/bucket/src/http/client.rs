@@ -3,14 +3,17 @@
 use super::credentials::{CredentialError, Provider, Source};
 use super::encode::encode_query;
 use super::fault::{self, Effect, Refusal};
+use super::opening::Opening;
 use super::origin::Origin;
 use super::transport::{Answer, Lost, Transport};
+use crate::OpenError;
 use bytes::Bytes;
 use ebb_ports::BucketError;
 use http_body_util::Full;
 use hyper::Request;
 use std::ops::Range;
 use std::time::Duration;
+use tokio::time::timeout;
 
 /// One store's way to be asked.
 pub(crate) trait Service: Send + Sync + 'static {
@@ -47,6 +50,12 @@ pub(crate) struct Client<S: Service> {
     pub service: S,
     pub transport: Transport,
     pub provider: Provider<S::Source>,
+    /// Says in every request who pays for it.
+    payer: Option<(&'static str, String)>,
+    /// How long a read waits until its answer begins.
+    read_patience: Duration,
+    /// Requests are repeated while the bucket is opened.
+    opening: Option<Opening>,
 }
 
 /// One request of a store's protocol.
@@ -118,7 +127,56 @@ pub(crate) enum Outcome {
 
 impl<S: Service> Client<S> {
     pub fn new(service: S, source: S::Source, transport: Transport) -> Client<S> {
-        Client { service, transport, provider: Provider::new(source) }
+        Client {
+            service,
+            transport,
+            provider: Provider::new(source),
+            payer: None,
+            read_patience: PATIENCE,
+            opening: None,
+        }
+    }
+
+    /// Sends this header with every request to the store.
+    pub fn paid_by(mut self, header: &'static str, payer: Option<String>) -> Client<S> {
+        self.payer = payer.map(|payer| (header, payer));
+        self
+    }
+
+    /// Until [`Client::end_opening`] a request that meets a passing fault is sent again, all of them
+    /// within `patience`. No read waits longer for its answer, then or later.
+    pub fn begin_opening(&mut self, patience: Duration) {
+        self.read_patience = PATIENCE.min(patience);
+        self.opening = Some(Opening::new(patience));
+    }
+
+    pub fn end_opening(&mut self) {
+        self.opening = None;
+    }
+
+    /// Why a bucket that is being opened cannot be used.
+    pub fn not_open(&self, error: BucketError) -> OpenError {
+        let url = self.service.url();
+        match error {
+            BucketError::Forbidden { what } => OpenError::Forbidden { url, what },
+            error
+                if error.is_silence()
+                    && self.opening.as_ref().is_some_and(Opening::was_answered) =>
+            {
+                OpenError::Busy { url, error }
+            }
+            error => {
+                let is_cut = self.opening.as_ref().is_some_and(Opening::was_only_cut);
+                let hint = match is_cut && self.service.origin().is_plain() {
+                    true => "; if that is a port of TLS, the endpoint begins with https://",
+                    false => "",
+                };
+                OpenError::Unreachable {
+                    url,
+                    what: format!("{error}{hint}; check the endpoint and the network"),
+                }
+            }
+        }
     }
 
     /// The answer, or the error for the caller.
@@ -135,6 +193,37 @@ impl<S: Service> Client<S> {
 
     /// As [`Client::call`], for those who look at a refusal themselves.
     pub async fn try_call(&self, call: &Call<'_>) -> Result<Outcome, BucketError> {
+        let Some(opening) = &self.opening else { return self.attempt(call).await };
+        let mut attempts = opening.attempts();
+        loop {
+            let outcome = match timeout(opening.left(), self.attempt(call)).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(BucketError::Unavailable {
+                    what: format!("{}: no answer in time", self.name(call)),
+                    retry_after: None,
+                }),
+            };
+            let fault = match &outcome {
+                Ok(Outcome::Refused(refusal)) if !refusal.is_of_damage() => {
+                    Some(self.error(call, refusal)).filter(BucketError::is_silence)
+                }
+                Ok(_) => None,
+                Err(error) => Some(error.clone()).filter(BucketError::is_silence),
+            };
+            match fault {
+                Some(fault) if attempts.wait(&fault.to_string(), fault.retry_after()).await => {}
+                Some(fault) => {
+                    return Err(BucketError::Unavailable {
+                        what: format!("{fault}{}", attempts.tried()),
+                        retry_after: None,
+                    });
+                }
+                None => return outcome,
+            }
+        }
+    }
+
+    async fn attempt(&self, call: &Call<'_>) -> Result<Outcome, BucketError> {
         if let Some(key) = call.key {
             self.service.check_key(key)?;
         }
@@ -171,6 +260,8 @@ impl<S: Service> Client<S> {
             headers: call.headers.clone(),
             body: call.body.clone(),
         };
+        let payer = self.payer.iter().map(|(name, payer)| (name.to_string(), payer.clone()));
+        outgoing.headers.extend(payer);
         if let Some(credentials) = credentials {
             self.service.authorize(&mut outgoing, credentials).map_err(refused)?;
         }
@@ -189,13 +280,27 @@ impl<S: Service> Client<S> {
         }
         let request =
             request.body(Full::new(outgoing.body)).map_err(|error| refused(error.to_string()))?;
-        let patience = if call.slow { SLOW_PATIENCE } else { PATIENCE };
-        let lost = |lost: Lost| fault::lost(&self.name(call), lost, call.effect);
+        let patience = match call.effect {
+            _ if call.slow => SLOW_PATIENCE,
+            Effect::None => self.read_patience,
+            Effect::Mutation => PATIENCE,
+        };
+        let lost = |lost: Lost| {
+            match (&lost, &self.opening) {
+                (Lost::Unfit(_), Some(opening)) => opening.note_hopeless(),
+                (Lost::Sent(_), Some(opening)) => opening.note_cut(),
+                _ => {}
+            }
+            fault::lost(&self.name(call), lost, call.effect)
+        };
         let answer = self
             .transport
             .send(request, call.body.len(), patience, call.max_answer_bytes)
             .await
             .map_err(lost)?;
+        if let Some(opening) = &self.opening {
+            opening.note_answer();
+        }
         Ok(match Refusal::of(&answer, call.slow) {
             Some(refusal) => Outcome::Refused(refusal),
             None => Outcome::Done(answer),
@@ -214,5 +319,6 @@ pub(crate) fn bad_key(url: &str, key: &str, why: &str) -> BucketError {
 
 /// A thousand of the longest keys, encoded, are a sixth of it.
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
+/// With the time that connecting takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SLOW_PATIENCE: Duration = Duration::from_secs(15 * 60);

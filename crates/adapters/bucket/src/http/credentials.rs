@@ -234,7 +234,7 @@ pub(crate) async fn ask(
         .map_err(|error| CredentialError::Missing(format!("{shown}: {error}")))?;
     transport.send(request, len, SERVICE_TIMEOUT, MAX_SERVICE_ANSWER_BYTES).await.map_err(|lost| {
         match lost {
-            Lost::NotSent(reason) | Lost::Sent(reason) => {
+            Lost::NotSent(reason) | Lost::Unfit(reason) | Lost::Sent(reason) => {
                 CredentialError::Unavailable(format!("{shown}: {reason}"))
             }
         }
@@ -255,16 +255,26 @@ pub(crate) async fn ask_metadata(
 /// Whether an address may be told a secret: plain HTTP shows it to the network anywhere
 /// but on this machine and at its agents.
 pub(crate) fn keeps_secrets(address: &str) -> bool {
-    const HOSTS: [&str; 6] =
-        ["127.0.0.1", "localhost", "[::1]", "169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
     let Some(rest) = address.strip_prefix("http://") else {
         return address.starts_with("https://");
     };
     let authority = rest.split('/').next().unwrap_or_default();
-    HOSTS.iter().any(|host| {
+    is_one_of(&["127.0.0.1", "localhost", "[::1]"], authority) || is_one_of(&AGENTS, authority)
+}
+
+/// Whether an agent or a metadata service of this machine is there.
+pub(crate) fn is_agent(authority: &str) -> bool {
+    const METADATA: [&str; 3] = ["169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal"];
+    is_one_of(&AGENTS, authority) || is_one_of(&METADATA, authority)
+}
+
+fn is_one_of(hosts: &[&str], authority: &str) -> bool {
+    hosts.iter().any(|host| {
         authority.strip_prefix(host).is_some_and(|port| port.is_empty() || port.starts_with(':'))
     })
 }
+
+const AGENTS: [&str; 3] = ["169.254.170.2", "169.254.170.23", "[fd00:ec2::23]"];
 
 pub(crate) fn refused(from: &str, answer: &Answer, said: Option<String>) -> CredentialError {
     let text = format!(

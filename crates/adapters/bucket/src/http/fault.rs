@@ -24,6 +24,8 @@ pub(crate) struct Refusal {
     pub code: String,
     pub message: String,
     pub region: Option<String>,
+    /// Where the store says that the bucket is.
+    pub moved_to: Option<String>,
     pub retry_after: Option<Duration>,
 }
 
@@ -33,6 +35,7 @@ struct Said {
     code: String,
     message: String,
     region: Option<String>,
+    endpoint: Option<String>,
 }
 
 impl Said {
@@ -43,6 +46,7 @@ impl Said {
             code: text("Code"),
             message: text("Message"),
             region: Some(text("Region")).filter(|region| !region.is_empty()),
+            endpoint: Some(text("Endpoint")).filter(|endpoint| !endpoint.is_empty()),
         })
     }
 
@@ -64,7 +68,7 @@ impl Said {
         } else {
             reason
         };
-        Some(Said { code: code.into(), message, region: None })
+        Some(Said { code: code.into(), message, region: None, endpoint: None })
     }
 }
 
@@ -88,6 +92,7 @@ impl Refusal {
             code: header.map_or(said.code, str::to_string),
             message: said.message,
             region: answer.header("x-amz-bucket-region").map(str::to_string).or(said.region),
+            moved_to: answer.header("location").map(str::to_string).or(said.endpoint),
             retry_after: answer.header("retry-after").and_then(parse_retry_after),
         })
     }
@@ -108,6 +113,17 @@ impl Refusal {
         ];
         let unsaid = self.code.is_empty() && matches!(self.status, 400 | 403);
         self.status == 401 || unsaid || CODES.contains(&self.code.as_str())
+    }
+
+    /// The body arrived damaged, or its checksum was wrong.
+    pub fn is_of_damage(&self) -> bool {
+        ["BadDigest", "Md5Mismatch", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"]
+            .contains(&self.code.as_str())
+    }
+
+    /// The store answers elsewhere.
+    pub fn is_redirect(&self) -> bool {
+        matches!(self.status, 301 | 302 | 307 | 308)
     }
 
     pub fn is(&self, code: &str) -> bool {
@@ -146,7 +162,10 @@ impl Refusal {
             | "ServiceUnavailable"
             | "RequestLimitExceeded"
             | "TooManyRequests"
-            | "OperationAborted" => {
+            | "OperationAborted"
+            | "KMS.ThrottlingException"
+            | "ThrottlingException"
+            | "RequestThrottled" => {
                 return unavailable(what);
             }
             "rateLimitExceeded"
@@ -171,6 +190,8 @@ impl Refusal {
             "InternalError" | "internalError" | "backendError" | "OperationTimedOut" => {
                 return broken(effect, what);
             }
+            // It is there, and may be read by nobody before it is restored.
+            "InvalidObjectState" | "BlobArchived" => return BucketError::Refused { what },
             // Leases of others, and legal holds, are no conditions of ours.
             code if code.starts_with("LeaseId") || code.starts_with("BlobImmutable") => {
                 return BucketError::Forbidden { what };
@@ -208,7 +229,7 @@ fn broken(effect: Effect, what: String) -> BucketError {
 
 pub(crate) fn lost(what: &str, lost: Lost, effect: Effect) -> BucketError {
     match lost {
-        Lost::NotSent(reason) => {
+        Lost::NotSent(reason) | Lost::Unfit(reason) => {
             BucketError::Unavailable { what: format!("{what}: {reason}"), retry_after: None }
         }
         Lost::Sent(reason) => broken(effect, format!("{what}: {reason}")),

@@ -11,12 +11,15 @@ pub(crate) mod encode;
 pub(crate) mod etag;
 pub(crate) mod fault;
 pub(crate) mod json;
+pub(crate) mod opening;
 pub(crate) mod origin;
 pub(crate) mod page;
+pub(crate) mod proxies;
 pub(crate) mod remote;
 pub(crate) mod staging;
 pub(crate) mod time;
 pub(crate) mod transport;
+pub(crate) mod trust;
 pub(crate) mod xml;
 
 /// What one answer may consist of: a page of a listing has 5,000 entries with some twenty elements

@@ -43,6 +43,11 @@ impl Origin {
         Origin { scheme, authority: authority.strip_suffix(usual_port).unwrap_or(authority).into() }
     }
 
+    /// Requests go without TLS.
+    pub fn is_plain(&self) -> bool {
+        self.scheme == "http"
+    }
+
     /// The same service under a name below its own.
     pub fn below(&self, name: &str) -> Origin {
         Origin { scheme: self.scheme, authority: format!("{name}.{}", self.authority) }

@@ -367,7 +367,7 @@ pub(crate) async fn conditions<O: Operations>(
         true => Ok(Conditions::default()),
         false => ask(store, &probe_key(prefix))
             .await
-            .map_err(|error| OpenError::Write { url: store.url(), error }),
+            .map_err(|error| OpenError::unwritten(store.url(), error)),
     }
 }
 
@@ -398,7 +398,8 @@ async fn ask<O: Operations>(store: &O, key: &str) -> Result<Conditions, BucketEr
     let ignores_absent = put(Condition::Absent).await?;
     let delete = match store.delete(key, Some(&nobody)).await {
         Err(BucketError::Precondition { .. }) => true,
-        Ok(()) | Err(BucketError::Refused { .. }) => false,
+        // An attempt whose answer was lost may have deleted it.
+        Ok(()) | Err(BucketError::NotFound { .. } | BucketError::Refused { .. }) => false,
         Err(other) => return Err(other),
     };
     match store.delete(key, None).await {

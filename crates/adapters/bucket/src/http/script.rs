@@ -28,6 +28,16 @@ pub fn empty_listing() -> Reply {
     answer("200 OK", "", "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
 }
 
+/// What a server of the test's process answers to a request.
+pub fn forward(server: &str, request: &str) -> Reply {
+    let mut connection = TcpStream::connect(server.strip_prefix("http://").unwrap()).unwrap();
+    let request = request.replacen("\r\n", "\r\nconnection: close\r\n", 1);
+    connection.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    connection.read_to_string(&mut text).unwrap();
+    Reply::ThenClose(text)
+}
+
 /// `play` is given each request, head and body; a listing is answered without it unless `whole`.
 pub fn serve(whole: bool, play: impl FnMut(&str) -> Reply + Send + 'static) -> Script {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,13 +1,16 @@
 //! HTTP as the store's requests need it: sends one request, reads its whole answer,
 //! and says of a failure whether the request may have arrived.
 
+use super::credentials::Environment;
+use super::proxies::{Connector, Proxies};
+use super::trust::{self, Bundle};
 use bytes::{Bytes, BytesMut};
 use ebb_ports::{BucketError, ObjectTags, SLOWEST_UPLOAD_BYTES_PER_SECOND};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{HeaderName, HeaderValue, PROXY_AUTHORIZATION};
 use hyper::{HeaderMap, Request, Response, StatusCode};
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -17,8 +20,11 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+type HttpClient = Client<HttpsConnector<Connector>, Full<Bytes>>;
+
 pub(crate) struct Transport {
-    client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    client: HttpClient,
+    proxies: Proxies,
     /// Bounds connections and the bodies in memory.
     in_flight: Semaphore,
     /// What is answered in a store's place.
@@ -81,69 +87,77 @@ impl Answer {
 pub(crate) enum Lost {
     /// The request never left.
     NotSent(String),
+    /// The same, and it never will: a certificate, a protocol or a name is wrong.
+    Unfit(String),
     /// It may have arrived and taken effect.
     Sent(String),
 }
 
 impl Transport {
-    /// To a store.
-    pub fn to_store() -> Transport {
-        Transport::new(MAX_IN_FLIGHT)
+    /// To a store, as the environment says that servers are trusted and reached. `bundle`: its
+    /// certificates are trusted too.
+    pub fn to_store(
+        environment: &Environment,
+        bundle: Option<Bundle>,
+    ) -> Result<Transport, String> {
+        Transport::new(MAX_IN_FLIGHT, environment, bundle)
     }
 
-    pub fn new(max_in_flight: usize) -> Transport {
+    pub fn new(
+        max_in_flight: usize,
+        environment: &Environment,
+        bundle: Option<Bundle>,
+    ) -> Result<Transport, String> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(CONNECT_TIMEOUT));
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_tcp_user_timeout(Some(IDLE_TIMEOUT));
-        // The system's certificates, so that a private authority works; the built-in ones where an
-        // image has none.
-        let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-        let tls = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("ring offers TLS 1.2 and 1.3");
-        let tls = tls
-            .clone()
-            .with_native_roots()
-            .unwrap_or_else(|_| tls.with_webpki_roots())
-            .with_no_client_auth();
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
+        let tls = trust::tls(environment, bundle)?;
+        let https = || HttpsConnectorBuilder::new().with_tls_config(tls.clone()).https_or_http();
+        let proxies = Proxies::named(environment)?;
+        let connector = https().enable_http1().wrap_connector(Connector {
+            to_proxy: https().enable_http1().wrap_connector(tcp.clone()),
+            straight: tcp,
+            proxies: proxies.clone(),
+        });
         let client = Client::builder(TokioExecutor::new())
             .timer(TokioTimer::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(POOL_IDLE)
             .pool_max_idle_per_host(max_in_flight)
             .build(connector);
-        Transport {
+        Ok(Transport {
             client,
+            proxies,
             in_flight: Semaphore::new(max_in_flight),
             #[cfg(feature = "fuzz")]
             script: None,
-        }
+        })
     }
 
     /// Nothing is sent: these are the answers, one after the other, and then there are none.
     #[cfg(feature = "fuzz")]
     pub fn scripted(answers: Vec<Answer>) -> Transport {
-        static CLIENT: std::sync::LazyLock<Client<HttpsConnector<HttpConnector>, Full<Bytes>>> =
-            std::sync::LazyLock::new(|| Transport::new(1).client);
+        static WAYS: std::sync::LazyLock<(HttpClient, Proxies)> = std::sync::LazyLock::new(|| {
+            let nothing: Environment = std::sync::Arc::new(|_| None);
+            let built = Transport::new(1, &nothing, None).expect("nothing is set");
+            (built.client, built.proxies)
+        });
+        let (client, proxies) = WAYS.clone();
         Transport {
-            client: CLIENT.clone(),
+            client,
+            proxies,
             in_flight: Semaphore::new(1),
             script: Some(std::sync::Mutex::new(answers.into())),
         }
     }
 
-    /// `patience` is how long the store may take to begin its answer once it has the request.
+    /// `patience` is how long the store may take to begin its answer, beside the time for the body.
     pub async fn send(
         &self,
-        request: Request<Full<Bytes>>,
+        mut request: Request<Full<Bytes>>,
         body_bytes: usize,
         patience: Duration,
         max_answer_bytes: u64,
@@ -158,9 +172,11 @@ impl Transport {
             return next.ok_or_else(|| Lost::Sent("no answer".into()));
         }
         let _permit = self.in_flight.acquire().await.expect("the semaphore is never closed");
-        let limit = CONNECT_TIMEOUT
-            + patience
-            + Duration::from_secs(body_bytes as u64 / SLOWEST_UPLOAD_BYTES_PER_SECOND);
+        if let Some(authorization) = self.proxies.authorization(request.uri()) {
+            request.headers_mut().insert(PROXY_AUTHORIZATION, authorization);
+        }
+        let limit =
+            patience + Duration::from_secs(body_bytes as u64 / SLOWEST_UPLOAD_BYTES_PER_SECOND);
         let response = match timeout(limit, self.client.request(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => return Err(lost(error)),
@@ -219,19 +235,51 @@ async fn read_answer(response: Response<Incoming>, max_bytes: u64) -> Result<Ans
 fn lost(error: ClientError) -> Lost {
     let reason = reason(&error);
     if error.is_connect() {
-        Lost::NotSent(format!("cannot connect: {reason}"))
+        let what = format!("cannot connect: {reason}");
+        if is_unfit(&error) { Lost::Unfit(what) } else { Lost::NotSent(what) }
     } else {
         Lost::Sent(format!("connection lost: {reason}"))
     }
 }
 
+/// No later attempt can end otherwise.
+fn is_unfit(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(here) = cause {
+        if tls_error(here).is_some() || here.to_string().contains("Name or service not known") {
+            return true;
+        }
+        cause = here.source();
+    }
+    false
+}
+
 /// The innermost cause: the outer ones only say which layer it passed.
-fn reason(error: &dyn Error) -> String {
+pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
+    let mut of_tls = tls_error(cause);
     while let Some(inner) = cause.source() {
         cause = inner;
+        of_tls = of_tls.or_else(|| tls_error(cause));
     }
-    cause.to_string()
+    match of_tls {
+        Some(rustls::Error::InvalidMessage(_)) => {
+            format!(
+                "{cause}: what answers there does not speak TLS; the endpoint of a plain port begins with http://"
+            )
+        }
+        _ => cause.to_string(),
+    }
+}
+
+/// One that an I/O error wraps, or several, one around the other.
+fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let mut error = error;
+    while let Some(inner) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref)
+    {
+        error = inner;
+    }
+    error.downcast_ref()
 }
 
 /// Requests at once; the rest wait. Throughput to S3 peaks well below this.

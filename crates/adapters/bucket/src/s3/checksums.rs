@@ -107,10 +107,15 @@ impl S3 {
 
     /// Whether a body is refused for its checksum.
     async fn refuses(&self, call: &Call<'_>) -> Result<bool, BucketError> {
-        const DAMAGED: [&str; 2] = ["BadDigest", "XAmzContentChecksumMismatch"];
-        Ok(
-            matches!(self.try_call(call).await?, Outcome::Refused(refusal) if DAMAGED.contains(&refusal.code.as_str())),
-        )
+        let Outcome::Refused(refusal) = self.try_call(call).await? else { return Ok(false) };
+        if refusal.is_of_damage() {
+            return Ok(true);
+        }
+        // Of a store that is busy nothing is learned.
+        match self.error(call, &refusal) {
+            error if error.is_silence() => Err(error),
+            _ => Ok(false),
+        }
     }
 }
 

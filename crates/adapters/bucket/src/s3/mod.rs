@@ -16,6 +16,7 @@ use crate::http::origin::Origin;
 use crate::http::remote::Remote;
 use crate::http::time::now_secs;
 use crate::http::transport::Transport;
+use crate::http::trust::Bundle;
 use crate::{BucketSettings, OpenError, ServerSideEncryption};
 use checksums::Checksums;
 use credentials::{Chain, Credentials, Profile, Start};
@@ -51,10 +52,12 @@ async fn open_in(
     settings: &BucketSettings,
     environment: Environment,
 ) -> Result<Remote<S3>, OpenError> {
-    let client = client(bucket, settings, environment, Transport::to_store())?;
+    let mut client = client(bucket, settings, environment, Transport::to_store)?;
+    client.begin_opening(settings.patience());
     let (prefix, read_only) = (prefix.to_string(), settings.read_only);
     Remote::open("ebb-s3", async move {
         let capabilities = probe::probe(&client, &prefix, read_only).await?;
+        client.end_opening();
         Ok((client, capabilities))
     })
     .await
@@ -65,7 +68,7 @@ pub(crate) fn client(
     bucket: &str,
     settings: &BucketSettings,
     environment: Environment,
-    transport: Transport,
+    transport: impl FnOnce(&Environment, Option<Bundle>) -> Result<Transport, String>,
 ) -> Result<S3, OpenError> {
     let url = format!("s3://{bucket}");
     let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
@@ -96,13 +99,42 @@ pub(crate) fn client(
         .or_else(|| variable("AWS_ENDPOINT_URL_S3"))
         .or_else(|| variable("AWS_ENDPOINT_URL"));
     let address = address.or_else(|| profile.as_ref()?.endpoint.clone());
+    check_name(bucket, address.is_none() && settings.path_style != Some(true)).map_err(wrong)?;
     let endpoint =
         Endpoint::new(bucket, address.as_deref(), &region, settings.path_style).map_err(wrong)?;
 
     let at_rest = at_rest(settings).map_err(wrong)?;
     let service =
         Amazon { endpoint, region: region.clone(), at_rest, checksums: Checksums::default() };
-    Ok(Client::new(service, Chain { start, environment, region }, transport))
+    let bundle = variable("AWS_CA_BUNDLE")
+        .map(|path| Bundle { setting: "AWS_CA_BUNDLE", path })
+        .or_else(|| {
+            let path = profile.as_ref()?.ca_bundle.clone()?;
+            Some(Bundle { setting: "ca_bundle of the profile", path })
+        });
+    let transport = transport(&environment, bundle).map_err(wrong)?;
+    let client = Client::new(service, Chain { start, environment, region }, transport);
+    Ok(client.paid_by("x-amz-request-payer", settings.request_payer.clone()))
+}
+
+/// `strictly`: by the rules of AWS for names that stand in host names. Its oldest buckets and other
+/// stores have others too.
+fn check_name(bucket: &str, strictly: bool) -> Result<(), String> {
+    let is_ended = |end: Option<u8>| end.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let bad = |why: &str| Err(format!("{bucket:?} cannot be the name of a bucket: {why}"));
+    let most = if strictly { 63 } else { 255 };
+    match bucket.as_bytes() {
+        name if !(3..=most).contains(&name.len()) => bad(&format!("it has 3 to {most} characters")),
+        name if !is_ended(name.first().copied()) || !is_ended(name.last().copied()) => {
+            bad("it begins and ends with a letter or a digit")
+        }
+        _ if bucket.contains("..") => bad("it has no two dots side by side"),
+        _ if bucket.parse::<std::net::Ipv4Addr>().is_ok() => bad("it is an address"),
+        name if strictly && name.iter().any(|byte| byte.is_ascii_uppercase() || *byte == b'_') => {
+            bad("it has small letters, digits, '-' and '.' alone")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn start(settings: &BucketSettings) -> Result<Start, String> {

@@ -7,7 +7,7 @@ use crate::http::client::{Call, Outcome, Service};
 use crate::http::fault::Refusal;
 use crate::http::remote::{conditions, probe_key};
 use crate::http::xml::Element;
-use ebb_ports::{BucketError, Capabilities};
+use ebb_ports::Capabilities;
 
 /// Only the volume's prefix is touched: rights may end there.
 pub(crate) async fn probe(
@@ -20,7 +20,7 @@ pub(crate) async fn probe(
         client
             .learn_checksums(&probe_key(prefix))
             .await
-            .map_err(|error| OpenError::Write { url: client.service.url(), error })?;
+            .map_err(|error| OpenError::unwritten(client.service.url(), error))?;
     }
     let kept = conditions(client, prefix, read_only).await?;
     Ok(Capabilities {
@@ -49,7 +49,7 @@ async fn reachable(client: &S3, prefix: &str) -> Result<(), OpenError> {
             _ => Err(OpenError::stranger(url, "S3")),
         },
         Ok(Outcome::Refused(refusal)) => Err(refused(client, &call, &refusal)),
-        Err(error) => Err(OpenError::unanswered(url, error)),
+        Err(error) => Err(client.not_open(error)),
     }
 }
 
@@ -67,8 +67,15 @@ fn refused(client: &S3, call: &Call<'_>, refusal: &Refusal) -> OpenError {
             what: format!("the bucket is in region {other}, not {region}; set the region"),
         };
     }
-    match client.error(call, refusal) {
-        BucketError::Forbidden { what } => OpenError::Forbidden { url, what },
-        error => OpenError::Unreachable { url, what: error.to_string() },
+    if refusal.is_redirect() {
+        let elsewhere = match &refusal.moved_to {
+            Some(place) => format!("the store says that the bucket is at {place}"),
+            None => "the store says that the bucket is elsewhere, and not where".into(),
+        };
+        return OpenError::Settings {
+            url,
+            what: format!("{elsewhere}; set the endpoint, or the region, which is {region} now"),
+        };
     }
+    client.not_open(client.error(call, refusal))
 }

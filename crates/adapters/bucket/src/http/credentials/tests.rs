@@ -44,7 +44,8 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
 /// wait for all before it: they are told together what the first one heard.
 #[test]
 fn a_silent_source_is_waited_for_once() {
-    let (provider, transport) = (provider(None), Transport::new(1));
+    let (provider, transport) =
+        (provider(None), Transport::new(1, &(Arc::new(|_: &str| None) as _), None).unwrap());
     let started = Instant::now();
     let answers = wait(join_all((0..20).map(|_| provider.current(&transport))));
     assert!(answers.iter().all(
@@ -63,7 +64,10 @@ fn a_silent_source_is_waited_for_once() {
 #[test]
 fn a_silent_source_is_asked_once_while_the_old_ones_are_good() {
     let old = Found { expires_secs: now_secs() + 200 };
-    let (provider, transport) = (provider(Some(old.clone())), Transport::new(1));
+    let (provider, transport) = (
+        provider(Some(old.clone())),
+        Transport::new(1, &(Arc::new(|_: &str| None) as _), None).unwrap(),
+    );
     let answers = wait(join_all((0..20).map(|_| provider.current(&transport))));
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Some(_)))));
     assert_eq!(provider.source.asked.load(Ordering::Relaxed), 1);

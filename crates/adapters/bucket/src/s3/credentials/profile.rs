@@ -11,6 +11,8 @@ pub(in crate::s3) struct Profile {
     pub name: String,
     pub region: Option<String>,
     pub endpoint: Option<String>,
+    /// Certificates of the authorities to trust.
+    pub ca_bundle: Option<String>,
     pub keys: ProfileKeys,
 }
 
@@ -91,7 +93,13 @@ impl Profile {
                 )));
             }
         };
-        Ok(Profile { region: take("region"), endpoint: take("endpoint_url"), keys, name })
+        Ok(Profile {
+            region: take("region"),
+            ca_bundle: take("ca_bundle"),
+            endpoint: take("endpoint_url"),
+            keys,
+            name,
+        })
     }
 }
 

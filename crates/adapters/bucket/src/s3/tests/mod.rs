@@ -6,6 +6,7 @@ mod checksums;
 mod credentials;
 mod faults;
 mod opening;
+mod ways;
 
 use super::{S3, open_in};
 use crate::http::remote::Remote;
