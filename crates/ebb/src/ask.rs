@@ -9,7 +9,8 @@ use ebb_cli::places::{MountRecord, RunDir};
 use ebb_client::{ClientPorts, Link, WireLink};
 use ebb_fuse::Mount;
 use ebb_model::{
-    AdminReply, AdminRequest, FileKind, FsError, Ino, Name, Reply, Request, RpcError, Status,
+    AdminReply, AdminRequest, FileKind, FsError, Ino, Name, RefusedCounts, Reply, Request,
+    RpcError, Status,
 };
 use ebb_os::{OsClock, OsEntropy, OsNet, OsSpawn};
 use std::convert::Infallible;
@@ -80,7 +81,30 @@ pub async fn flush(target: Target) -> Result<(), Failure> {
                 never = watching => match never {},
             }
         };
-    output::reply(&reply, target.output)
+    output::reply(&reply, target.output)?;
+    match reply {
+        AdminReply::Flushed { refused, .. } if refused.writes + refused.deletes > 0 => {
+            Err(Failure::Failed(refusal(&refused)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the store has refused of a flush, in one line.
+fn refusal(refused: &RefusedCounts) -> String {
+    let RefusedCounts { writes, deletes, reasons } = refused;
+    let count = |count: u64, one: &str| match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        count => Some(format!("{count} {one}s")),
+    };
+    let counts: Vec<String> =
+        [count(*writes, "write"), count(*deletes, "delete")].into_iter().flatten().collect();
+    format!(
+        "the store refuses {}: {}; they are tried again, and `ebb status` tells of them",
+        counts.join(" and "),
+        reasons.join("; ")
+    )
 }
 
 /// Shows what is left to flush, whenever the node says so. How the flush ends it says itself.
@@ -146,7 +170,7 @@ impl ResolvedTarget {
                     }
                     _ => {
                         "is on no mount of ebb, nor is it HOST:PORT of a node or \
-                        ebb://HOST:PORT/VOLUME"
+                        ebb://HOST:PORT[/VOLUME]"
                     }
                 };
                 Failure::Usage(format!("{} {what}", target.shown()))

@@ -677,6 +677,8 @@ pub enum AdminReply {
     Flushed {
         files: u64,
         bytes: u64,
+        /// What the store refuses and is still to be done.
+        refused: RefusedCounts,
     },
     /// `next`: position of the next batch; `None` at the end.
     Evicted {
@@ -864,6 +866,18 @@ pub struct Explained {
     /// Seconds that the trash keeps the inode after its removal, and the directory that sets it,
     /// from the root of the volume.
     pub kept: Option<(Bytes, u64)>,
+    /// Why the store refuses requests about it, in the store's words.
+    pub refused: Vec<String>,
+}
+
+/// Work of a flush that the store refuses.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RefusedCounts {
+    /// Files and pages that it does not take.
+    pub writes: u64,
+    pub deletes: u64,
+    /// Why, in the store's words: the first of them.
+    pub reasons: Vec<String>,
 }
 
 /// Limits and usage of one quota.

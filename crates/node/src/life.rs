@@ -5,6 +5,7 @@ use crate::buckets::ask::Backoff;
 use crate::buckets::borders::BucketIndex;
 use crate::buckets::head::HeadLease;
 use crate::buckets::members;
+use crate::flush::FlushReport;
 use ebb_model::*;
 use ebb_ports::BucketError;
 use std::rc::Rc;
@@ -115,6 +116,10 @@ impl Node {
                 self.expire_sessions().await;
             }
             self.end_troubles().await;
+            if !self.troubles.is_empty() {
+                let node = self.clone();
+                self.ports.spawn.spawn(Box::pin(async move { node.repeat_refused().await }));
+            }
         }
     }
 
@@ -202,7 +207,7 @@ impl Node {
             Some(head_lease) if flush && head_lease.holds() && !self.attachments.awaits_any() => {
                 self.flush_below(Ino::ROOT).await
             }
-            _ => Ok((0, 0)),
+            _ => Ok(FlushReport::default()),
         };
         if let Err(error) = &flushed {
             tracing::warn!(%error, "not everything reached the bucket");

@@ -105,7 +105,8 @@ impl Place {
         }
     }
 
-    fn over(endpoint: String) -> Place {
+    /// Over the S3 server at this endpoint.
+    pub fn over(endpoint: String) -> Place {
         let mut place = Place::new();
         place.environment = vec![
             ("EBB_ENDPOINT", endpoint),

@@ -35,6 +35,15 @@ impl Node {
         let damaged = self.damaged_blocks(ino).into_iter().map(|block| block..block + 1).collect();
         let log = self.replica.log();
         let missing = self.missing_object(&state, ino);
+        let keys = backing.backing_object(namespace, ino).map(|(key, _)| key);
+        let pages = backing.pages_of(namespace, ino).into_iter().take(MAX_PAGES);
+        let keys: Vec<String> =
+            keys.into_iter().chain(pages.map(|page| page_key(page.dir))).collect();
+        let refused = keys
+            .iter()
+            .flat_map(|key| self.troubles.refusals(key))
+            .chain(self.flusher.refused_reason(ino))
+            .collect();
         Ok(Explained {
             path: path_bytes(&namespace.path_of(ino).unwrap_or_default()),
             ino,
@@ -68,6 +77,7 @@ impl Node {
                     len_bytes: home.len_bytes,
                 }),
             missing,
+            refused,
             open: self.attachments.is_open(ino),
             quota: self.innermost_quota(namespace, ino),
             exposed: extents.is_exposed(ino),

@@ -8,6 +8,7 @@ pub(crate) mod stats;
 pub(crate) mod troubles;
 
 use crate::Node;
+use crate::flush::FlushReport;
 use ebb_model::*;
 use std::rc::Rc;
 
@@ -25,8 +26,8 @@ impl Node {
             AdminRequest::Flush { path } => {
                 self.expect_writable()?;
                 let root = self.walk(&path).await?;
-                let (files, bytes) = self.flush_below(root).await?;
-                Ok(AdminReply::Flushed { files, bytes })
+                let FlushReport { files, bytes, refused } = self.flush_below(root).await?;
+                Ok(AdminReply::Flushed { files, bytes, refused })
             }
             AdminRequest::Evict { path, from, limit_bytes } => {
                 let root = self.walk(&path).await?;

@@ -92,6 +92,7 @@ impl Restoring {
             owner,
             address: String::new(),
             term,
+            patience: PATIENCE,
             members: Vec::new(),
             rearrange: false,
             restores: Some((self.backup.cluster, self.backup.incarnation)),

@@ -1,7 +1,7 @@
 //! What is wrong now, and since when: for `ebb status` and the log.
 
 use crate::Node;
-use crate::buckets::ask::LONGEST_PAUSE;
+use crate::buckets::ask::{LONGEST_PAUSE, REFUSAL_INTERVAL};
 use ebb_core::backing::Reserved;
 use ebb_model::*;
 use std::cell::RefCell;
@@ -37,6 +37,9 @@ pub enum Subject {
     NoObject { ino: Ino, etag: String },
     /// From one byte on up to another one an object is not what was written.
     Content { key: String, at: u64, end: u64 },
+    /// A `get`, `head` or `list` that the store refuses: of an object, or of the keys below a
+    /// prefix.
+    Refusal { key: String, request: String },
     /// A directory that cannot be listed.
     Listing(Ino),
     /// A piece of a directory's page that is not there.
@@ -120,6 +123,31 @@ impl Troubles {
                 _ => None,
             });
         contents.collect()
+    }
+
+    /// The refused request that was repeated longest ago, if that was before this time. It counts as
+    /// repeated.
+    pub fn take_refusal_of(&self, before: Duration) -> Option<(String, String)> {
+        let mut table = self.table.borrow_mut();
+        let (subject, lasting) = table
+            .iter_mut()
+            .filter(|(subject, lasting)| {
+                matches!(subject, Subject::Refusal { .. }) && lasting.reported < before
+            })
+            .min_by_key(|(_, lasting)| lasting.reported)?;
+        lasting.reported = before + REFUSAL_INTERVAL;
+        match subject {
+            Subject::Refusal { key, request } => Some((request.clone(), key.clone())),
+            _ => None,
+        }
+    }
+
+    /// Why the store refuses requests about this object.
+    pub fn refusals(&self, key: &str) -> Vec<String> {
+        let of = |request: &str| Subject::Refusal { key: key.into(), request: request.into() };
+        let table = self.table.borrow();
+        // No request sorts behind "l".
+        table.range(of("")..of("m")).map(|(_, lasting)| lasting.trouble.what.clone()).collect()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -228,6 +256,12 @@ impl Node {
                     == Reserved::Unreferenced
             }
             Subject::Content { key, .. } => state.backing().owner(state.namespace(), key).is_none(),
+            Subject::Refusal { request, .. } if request == "list" => false,
+            Subject::Refusal { key, .. } if key.starts_with(".ebb/") => {
+                state.backing().reserved(state.namespace(), key, state.backing().is_loaded())
+                    == Reserved::Unreferenced
+            }
+            Subject::Refusal { key, .. } => state.backing().owner(state.namespace(), key).is_none(),
             Subject::Listing(dir) | Subject::Piece { dir, .. } => {
                 is_gone(*dir) || state.backing().is_complete(*dir)
             }

@@ -5,7 +5,7 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::borders::BucketIndex;
 use ebb_model::{FsError, RpcError};
-use ebb_ports::{Bucket, BucketError, Object, PortFuture, Ports};
+use ebb_ports::{Bucket, BucketError, ListRequest, Object, PortFuture, Ports};
 use futures_util::future::{Either, select};
 use std::cell::Cell;
 use std::ops::Range;
@@ -16,6 +16,9 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One of as many requests as are made at one time over a line of some Mbit/s.
 const SLOWEST_DOWNLOAD_BYTES_PER_SECOND: u64 = 16 << 10;
+
+/// How often a request that the store has refused is repeated to see whether it still does.
+pub(crate) const REFUSAL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What comes damaged so often in a row is so in the store.
 pub(crate) const MAX_DAMAGED: u32 = 4;
@@ -63,21 +66,24 @@ impl Backoff {
 
 /// Attempts at a request that does the same however often it is carried out, for a stated time; one
 /// with a body has the time that a slow line needs for it besides.
-struct Attempts<'a> {
+pub(crate) struct Attempts<'a> {
     ports: &'a Ports,
     deadline: Duration,
     slow_body: Duration,
     backoff: Backoff,
+    /// How the attempt before ended, for the error of one that was given up.
+    last: Option<BucketError>,
 }
 
 impl Attempts<'_> {
-    fn new(ports: &Ports, patience: Duration, body_bytes: u64) -> Attempts<'_> {
+    pub(crate) fn new(ports: &Ports, patience: Duration, body_bytes: u64) -> Attempts<'_> {
         let deadline = ports.clock.monotonic() + patience;
         Attempts {
             ports,
             deadline,
             slow_body: slow_download(body_bytes),
             backoff: Backoff::default(),
+            last: None,
         }
     }
 
@@ -90,14 +96,22 @@ impl Attempts<'_> {
         let left = self.deadline.saturating_sub(self.ports.clock.monotonic()) + self.slow_body;
         match select(ask, self.ports.clock.sleep(left)).await {
             Either::Left((answer, _)) => answer,
-            Either::Right(_) => Err(BucketError::Unavailable { what: late(), retry_after: None }),
+            Either::Right(_) => {
+                let before =
+                    self.last.as_ref().map(|last| format!("; before: {last}")).unwrap_or_default();
+                Err(BucketError::Unavailable {
+                    what: format!("{}{before}", late()),
+                    retry_after: None,
+                })
+            }
         }
     }
 
     /// How long to wait before the next attempt, if there is to be one after this error.
-    fn pause(&mut self, error: &BucketError) -> Option<Duration> {
+    pub(crate) fn pause(&mut self, error: &BucketError) -> Option<Duration> {
         let pause =
             error.is_silence().then(|| self.backoff.pause(self.ports, error.retry_after()))?;
+        self.last = Some(error.clone());
         (self.ports.clock.monotonic() + pause < self.deadline).then_some(pause)
     }
 }
@@ -115,14 +129,17 @@ pub(crate) async fn ask<'a, T>(
     ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
 ) -> Result<T, BucketError> {
     let mut attempts = Attempts::new(ports, patience, body_bytes);
+    let late = || format!("no answer of the bucket within {} s", patience.as_secs());
     loop {
-        let error = match attempts.attempt(ask(), || "no answer of the bucket in time".into()).await
-        {
+        let error = match attempts.attempt(ask(), late).await {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
         match attempts.pause(&error) {
-            Some(pause) => ports.clock.sleep(pause).await,
+            Some(pause) => {
+                tracing::warn!(%error, "the bucket did not answer: asking again");
+                ports.clock.sleep(pause).await;
+            }
             None => return Err(error),
         }
     }
@@ -171,6 +188,7 @@ impl Node {
                 self.answers(bucket_index).any.set(self.ports.clock.monotonic());
                 self.trouble(&subject, None);
             }
+            self.note_refusal(what, key, bucket_index, &answer);
             let error = match answer {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
@@ -189,6 +207,47 @@ impl Node {
                 None => return Err(error),
             }
         }
+    }
+
+    /// Reports a refusal for as long as the store repeats it.
+    fn note_refusal<T>(
+        &self,
+        request: &str,
+        key: &str,
+        bucket_index: BucketIndex,
+        answer: &Result<T, BucketError>,
+    ) {
+        let reason = match answer {
+            Err(error) if error.is_silence() => return,
+            Err(error @ (BucketError::Forbidden { .. } | BucketError::Refused { .. })) => Some(
+                format!("{} refuses to {request} {key:?}: {error}", self.describe(bucket_index)),
+            ),
+            _ => None,
+        };
+        self.trouble(Subject::Refusal { key: key.into(), request: request.into() }, reason);
+    }
+
+    /// Repeats the oldest request that the store has refused, if that is long ago: nobody else may
+    /// do so.
+    pub(crate) async fn repeat_refused(&self) {
+        let before = self.ports.clock.monotonic().saturating_sub(REFUSAL_INTERVAL);
+        let Some((request, key)) = self.troubles.take_refusal_of(before) else { return };
+        // How it ends is noted there.
+        let (Ok(()) | Err(_)) = match request.as_str() {
+            "get" => {
+                let get = || self.bucket().get(&key, Some(0..1), None);
+                self.bucket_retry("get", &key, 0, get).await.map(drop)
+            }
+            "head" => {
+                self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await.map(drop)
+            }
+            _ => {
+                let first =
+                    ListRequest { prefix: key.clone(), by_directory: true, after: None, limit: 1 };
+                let list = || self.bucket().list(first.clone());
+                self.bucket_retry("list", &key, 0, list).await.map(drop)
+            }
+        };
     }
 
     /// Gets bytes of an object, and gets them again where they are not what was written: what was

@@ -6,10 +6,11 @@
 //! not renew within the term no longer writes to the bucket until it has renewed, and
 //! never again once it finds another owner in the head.
 
+use crate::buckets::ask::{Attempts, ask};
 use ebb_format::crc32c;
 use ebb_format::head::{self, Head};
 use ebb_model::{ClusterId, Incarnation, Time};
-use ebb_ports::{Bucket, BucketError, Condition, ETag, Ports};
+use ebb_ports::{Bucket, BucketError, Condition, ETag, Object, Ports};
 use futures_util::future::select;
 use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};
@@ -82,6 +83,8 @@ pub struct Candidate {
     /// Where others can mount the volume from it, if they can.
     pub address: String,
     pub term: Duration,
+    /// How long a bucket is asked that does not answer.
+    pub patience: Duration,
     /// The volume's member buckets, as people call them; none for a member itself.
     pub members: Vec<String>,
     /// Members that the volume had before may be missing.
@@ -127,7 +130,10 @@ impl HeadLease {
         if !bucket.capabilities().conditional_put && take_over != TakeOver::Now {
             return Err(HeadError::Undecidable { backing });
         }
-        let Candidate { node, owner, address, term, members, rearrange, restores } = candidate;
+        let Candidate { node, owner, address, term, patience, members, rearrange, restores } =
+            candidate;
+        let asking = ports.clone();
+        let mut unanswered = None;
         let run = ports.entropy.next_u64();
         let mut watched: Option<(ETag, Duration)> = None;
         // The same however often it is asked for: the first put may come last.
@@ -149,7 +155,7 @@ impl HeadLease {
                 released: false,
                 members: members.clone(),
             };
-            let (head, condition) = match bucket.get(HEAD_KEY, None, None).await {
+            let (head, condition) = match get(&ports, patience, &*bucket).await {
                 Err(BucketError::NotFound { .. }) => {
                     let cluster = restores.map_or(fresh, |(cluster, _)| cluster);
                     (
@@ -233,6 +239,8 @@ impl HeadLease {
                 }
             };
             let condition = bucket.capabilities().guard(condition);
+            // Not before the head was read: that may have been asked for again and again.
+            let asked = ports.clock.monotonic();
             match put(&*bucket, &head, condition).await {
                 Ok(etag) => {
                     let head_lease = HeadLease {
@@ -254,10 +262,16 @@ impl HeadLease {
                 }
                 // Somebody was faster, or our own put arrived and its answer did not: look again.
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
-                Err(BucketError::Unknown { .. }) => {
-                    unheard_until.set(ports.clock.monotonic() + LATE_EFFECT)
+                Err(error) => {
+                    if matches!(error, BucketError::Unknown { .. }) {
+                        unheard_until.set(ports.clock.monotonic() + LATE_EFFECT);
+                    }
+                    let attempts =
+                        unanswered.get_or_insert_with(|| Attempts::new(&asking, patience, 0));
+                    let Some(pause) = attempts.pause(&error) else { return Err(store(error)) };
+                    tracing::warn!(%error, "the volume is not taken over yet: asking again");
+                    asking.clock.sleep(pause).await;
                 }
-                Err(error) => return Err(store(error)),
             }
         }
     }
@@ -480,6 +494,15 @@ fn next(backing: &str, last: Incarnation) -> Result<Incarnation, HeadError> {
         what: "the volume was taken over 65,535 times, which is as often as it can be".into(),
     })?;
     Ok(Incarnation(next))
+}
+
+/// Reads the head, and asks again for as long as `patience` lasts.
+pub(crate) async fn get(
+    ports: &Ports,
+    patience: Duration,
+    bucket: &dyn Bucket,
+) -> Result<Object, BucketError> {
+    ask(ports, patience, 0, || bucket.get(HEAD_KEY, None, None)).await
 }
 
 async fn put(bucket: &dyn Bucket, head: &Head, condition: Condition) -> Result<ETag, BucketError> {

@@ -2,9 +2,10 @@
 //! root bucket, each must be this node's to write, and a data directory goes on only with
 //! the members that it knows.
 
-use crate::buckets::head::{Candidate, HEAD_KEY, HeadError, HeadLease, TakeOver};
+use crate::buckets::ask::ask;
+use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver, get};
 use crate::buckets::side_by_side::Member;
-use crate::names::pages::{EntryError, entry_of};
+use crate::names::pages::{EntryError, LARGE_PAGE_BYTES, entry_of};
 use crate::recover::OpenError;
 use crate::signal::Signal;
 use ebb_core::backing::page_key;
@@ -16,6 +17,7 @@ use std::cell::Cell;
 use std::convert::Infallible;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// The members in the order of their directories, which must differ.
 pub(crate) fn in_order(mut members: Vec<Member>) -> Result<Vec<Member>, OpenError> {
@@ -119,9 +121,14 @@ pub(crate) async fn keep(members: &[Member]) -> Infallible {
 
 /// Refuses a member that the volume did not have before and at whose directory the root
 /// bucket has something: it would no longer be shown.
-pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<(), OpenError> {
+pub(crate) async fn check_free(
+    ports: &Ports,
+    patience: Duration,
+    root: &dyn Bucket,
+    members: &[Member],
+) -> Result<(), OpenError> {
     let failed = |error| OpenError::Head(HeadError::Store { backing: root.describe(), error });
-    let known = match root.get(HEAD_KEY, None, None).await {
+    let known = match get(ports, patience, root).await {
         // One that cannot be read is refused by whoever takes it over.
         Ok(object) => head::decode(&object.body).map_or_else(|_| Vec::new(), |head| head.members),
         Err(BucketError::NotFound { .. }) => Vec::new(),
@@ -132,7 +139,8 @@ pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<
     if new.is_empty() {
         return Ok(());
     }
-    let head = match root.get(&page_key(Ino::ROOT), None, None).await {
+    let key = page_key(Ino::ROOT);
+    let head = match ask(ports, patience, LARGE_PAGE_BYTES, || root.get(&key, None, None)).await {
         Ok(object) => Some(page::decode(&object.body).map_err(|error| OpenError::Root {
             key: page_key(Ino::ROOT),
             what: error.to_string(),
@@ -149,19 +157,19 @@ pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<
                 after: None,
                 limit: 1,
             };
-            let object = match root.head(member.dir().as_str()).await {
+            let object = match ask(ports, patience, 0, || root.head(member.dir().as_str())).await {
                 Ok(_) => true,
                 Err(BucketError::NotFound { .. }) => false,
                 Err(error) => return Err(failed(error)),
             };
             let recorded = match head {
                 Some(head) => {
-                    let entry = entry_of(root, head, member.dir().name()).await.map_err(
-                        |error| match error {
+                    let entry = entry_of((ports, patience), root, head, member.dir().name())
+                        .await
+                        .map_err(|error| match error {
                             EntryError::Bucket(error) => failed(error),
                             EntryError::Damage { key, what } => OpenError::Root { key, what },
-                        },
-                    )?;
+                        })?;
                     // An empty directory may have been the member's before it was taken out for a
                     // while.
                     let other = |kind: &InstalledKind| {
@@ -172,8 +180,9 @@ pub(crate) async fn check_free(root: &dyn Bucket, members: &[Member]) -> Result<
                 }
                 None => false,
             };
-            match object || recorded || !root.list(below).await.map_err(failed)?.entries.is_empty()
-            {
+            let listed =
+                async || ask(ports, patience, 0, || root.list(below.clone())).await.map_err(failed);
+            match object || recorded || !listed().await?.entries.is_empty() {
                 true => {
                     Err(OpenError::NotFree { dir: member.dir().clone(), root: root.describe() })
                 }

@@ -21,6 +21,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Requests for the data of one bucket's objects under way at one time, as many as the paper's
 /// prefetch (O-84).
@@ -31,6 +32,9 @@ const MAX_PARALLEL: usize = 64;
 /// a cache far too small for its users, or a store that says both that an object has changed
 /// and that it has not.
 pub(crate) const MAX_ATTEMPTS: usize = 64;
+
+/// For so long a download that the bucket did not answer answers later reads of its blocks.
+const REPEATED_READ: Duration = Duration::from_secs(1);
 
 pub struct Downloads {
     /// Blocks under way.
@@ -297,11 +301,25 @@ impl Node {
         let node = self.clone();
         self.ports.spawn.spawn(Box::pin(async move {
             let result = node.download(ino, blocks.clone(), arrived).await;
-            for block in blocks {
-                node.downloads.pending.borrow_mut().remove(&(ino, block));
+            let remove = || {
+                for block in blocks {
+                    node.downloads.pending.borrow_mut().remove(&(ino, block));
+                }
+            };
+            // The read may be nobody's: read-ahead.
+            match result {
+                // The kernel asks for a page once more after a failed read-ahead: the answer is the
+                // same, or one read(2) would take the timeout twice.
+                Err(RpcError::Refused(FsError::TimedOut)) => {
+                    let (Ok(()) | Err(_)) = sender.send(result);
+                    node.ports.clock.sleep(REPEATED_READ).await;
+                    remove();
+                }
+                _ => {
+                    remove();
+                    let (Ok(()) | Err(_)) = sender.send(result);
+                }
             }
-            // Nobody may be waiting for what was read ahead.
-            let (Ok(()) | Err(_)) = sender.send(result);
         }));
     }
 

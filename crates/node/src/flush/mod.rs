@@ -202,6 +202,11 @@ impl Flusher {
         self.woken.raise();
     }
 
+    /// Why the store does not take this inode, if it has refused it.
+    pub(crate) fn refused_reason(&self, ino: Ino) -> Option<String> {
+        self.refused.reason(&Work::Inode(ino))
+    }
+
     pub(crate) fn count(&self, bytes: u64) {
         let Flushed { files, bytes: before } = self.flushed.get();
         self.flushed.set(Flushed { files: files + 1, bytes: before + bytes });
@@ -218,6 +223,20 @@ struct CycleOutcome {
     /// Something was refused, or waits for something else.
     blocked: bool,
 }
+
+/// What a flush has done.
+#[derive(Default)]
+pub(crate) struct FlushReport {
+    pub files: u64,
+    pub bytes: u64,
+    pub refused: RefusedCounts,
+}
+
+/// A flush ends once the store has refused all remaining work so often in a row.
+const MOST_REFUSALS: u32 = 3;
+
+/// A flush reports so many refusals in words, and counts the rest.
+const MOST_REASONS: usize = 3;
 
 impl std::ops::BitOrAssign for CycleOutcome {
     fn bitor_assign(&mut self, other: CycleOutcome) {
@@ -270,15 +289,16 @@ impl Node {
     }
 
     /// Writes everything dirty at or below an inode, and waits for what was dirty when it began:
-    /// there may always be more. Gives what was written meanwhile: files and bytes.
-    pub(crate) async fn flush_below(self: &Rc<Self>, root: Ino) -> Result<(u64, u64), RpcError> {
+    /// there may always be more. Work that the store has refused again and again is not waited for.
+    pub(crate) async fn flush_below(self: &Rc<Self>, root: Ino) -> Result<FlushReport, RpcError> {
         if self.bucket.is_none() {
-            return Ok((0, 0));
+            return Ok(FlushReport::default());
         }
         self.find_stores().await?;
         let before = self.flusher.flushed.get();
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
+        let (mut refusals, mut refused) = (0, RefusedCounts::default());
         let mut uploaded_bytes = BTreeMap::new();
         let target = self.outstanding_below(root);
         // How many of its cycles wait for others, and what these had sent by then.
@@ -330,6 +350,14 @@ impl Node {
                     if is_there && !outcome.failed && !outcome.blocked {
                         break;
                     }
+                    refused = self.refused_below(root);
+                    let is_all = !outcome.failed
+                        && refused.writes + refused.deletes == self.dirty_below(root) as u64;
+                    refusals = if is_all { refusals + 1 } else { 0 };
+                    if refusals == MOST_REFUSALS {
+                        break;
+                    }
+                    refused = RefusedCounts::default();
                     if !outcome.progressed {
                         self.ports.clock.sleep(POLL).await;
                     }
@@ -338,7 +366,29 @@ impl Node {
             }
         }
         let after = self.flusher.flushed.get();
-        Ok((after.files - before.files, after.bytes - before.bytes))
+        Ok(FlushReport {
+            files: after.files - before.files,
+            bytes: after.bytes - before.bytes,
+            refused,
+        })
+    }
+
+    /// What of a flush's work the store has refused in this cycle.
+    fn refused_below(&self, root: Ino) -> RefusedCounts {
+        let keys: BTreeSet<String> = self.keys_to_go(root).into_iter().collect();
+        let mut counts = RefusedCounts::default();
+        self.refused_work().for_each_paused(|work, reason| {
+            let count = match work {
+                Work::Inode(ino) if self.is_below(*ino, root) => &mut counts.writes,
+                Work::Key(key) if keys.contains(key) => &mut counts.deletes,
+                Work::Inode(_) | Work::Key(_) => return,
+            };
+            *count += 1;
+            if counts.reasons.len() < MOST_REASONS {
+                counts.reasons.push(reason.to_owned());
+            }
+        });
+        counts
     }
 
     fn dirty_files_below(&self, root: Ino) -> Vec<Ino> {
@@ -644,7 +694,11 @@ impl Node {
                 CycleOutcome { failed: true, ..CycleOutcome::default() }
             }
             Err(FlushError::Bucket(error)) => {
-                let what = format!("{what} cannot be written to the bucket: {error}");
+                let done = match &work {
+                    Work::Inode(_) => "written to",
+                    Work::Key(_) => "deleted from",
+                };
+                let what = format!("{what} cannot be {done} the bucket: {error}");
                 self.flusher.refused.add(
                     work,
                     what,

@@ -66,6 +66,20 @@ impl RefusedWork {
         self.table.borrow().values().any(|refused| refused.paused_until.is_some())
     }
 
+    /// Calls `visit` with each work that is left alone now, and why.
+    pub fn for_each_paused(&self, mut visit: impl FnMut(&Work, &str)) {
+        for (work, refused) in &*self.table.borrow() {
+            if refused.paused_until.is_some() {
+                visit(work, &refused.trouble.what);
+            }
+        }
+    }
+
+    /// Why this work is refused, if it is.
+    pub fn reason(&self, work: &Work) -> Option<String> {
+        self.table.borrow().get(work).map(|refused| refused.trouble.what.clone())
+    }
+
     pub fn troubles(&self) -> Vec<Trouble> {
         told(self.table.borrow().values().map(|refused| &refused.trouble))
     }

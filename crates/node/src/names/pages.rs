@@ -3,17 +3,17 @@
 
 use crate::Node;
 use crate::admin::troubles::Subject;
-use crate::buckets::ask::Damage;
-use crate::buckets::ask::bucket_refusal;
+use crate::buckets::ask::{Damage, ask, bucket_refusal};
 use crate::latches::{Latches, Mode};
 use ebb_core::backing::{found_pieces, page_key, piece_key};
 use ebb_format::page::{self, Head};
 use ebb_model::*;
-use ebb_ports::{Bucket, BucketError, ETag, Object};
+use ebb_ports::{Bucket, BucketError, ETag, Object, Ports};
 use futures_util::future::try_join_all;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// Pages of directories that are being loaded.
 #[derive(Default)]
@@ -234,6 +234,7 @@ pub(crate) fn decode_piece(
 
 /// The entry of one name.
 pub(crate) async fn entry_of(
+    (ports, patience): (&Ports, Duration),
     bucket: &dyn Bucket,
     head: &Head,
     name: &Name,
@@ -241,7 +242,9 @@ pub(crate) async fn entry_of(
     let find = |entries: Vec<Installed>| entries.into_iter().find(|entry| entry.name == *name);
     let Some(piece) = head.piece_of(name) else { return Ok(find(head.page.entries.clone())) };
     let key = piece_key(head.page.dir, piece.id);
-    let object = bucket.get(&key, None, None).await.map_err(EntryError::Bucket)?;
+    let object = ask(ports, patience, LARGE_PAGE_BYTES, || bucket.get(&key, None, None))
+        .await
+        .map_err(EntryError::Bucket)?;
     let entries = decode_piece(head.page.dir, piece, &object)
         .map_err(|damage| EntryError::Damage { key, what: damage.what })?;
     Ok(find(entries))

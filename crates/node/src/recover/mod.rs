@@ -157,18 +157,19 @@ impl Node {
         if let Some(root) =
             root.as_deref().filter(|_| identity.serves.is_none() && !members.is_empty())
         {
-            members::check_free(root, &members).await?;
+            members::check_free(&ports, options.bucket_timeout, root, &members).await?;
         }
         let Some(root) = root.clone().filter(|_| !options.read_only) else {
             let backing = Buckets::of(root, None, members, asked, rate_limits);
             return Node::recover(ports, backing, options, identity, None).await;
         };
-        expect_current(&ports, &*root, &identity, options.take_over).await?;
+        expect_current(&ports, &*root, &identity, &options).await?;
         let candidate = Candidate {
             node: identity.node,
             owner: options.owner.clone(),
             address: options.address.clone(),
             term: options.head_term,
+            patience: options.bucket_timeout,
             members: members::describe(&members),
             rearrange: options.rearrange,
             restores: None,

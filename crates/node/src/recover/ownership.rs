@@ -3,14 +3,14 @@
 
 use super::OpenError;
 use super::replay::{Replayed, replay};
-use crate::buckets::head::{HEAD_KEY, HeadLease, TakeOver};
+use crate::Options;
+use crate::buckets::head::{self, HeadError, HeadLease, TakeOver};
 use crate::buckets::members;
 use crate::buckets::rate_limit::{RateLimitedBucket, RateLimits};
 use crate::buckets::side_by_side::{Member, SideBySide};
 use crate::identity;
 use crate::log::Log;
 use crate::random_u128;
-use ebb_format::head;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_model::*;
@@ -109,22 +109,24 @@ pub(super) async fn expect_current(
     ports: &Ports,
     root: &dyn Bucket,
     identity: &Identity,
-    take_over: TakeOver,
+    options: &Options,
 ) -> Result<(), OpenError> {
     let Some(before) = &identity.serves else { return Ok(()) };
-    let head = match root.get(HEAD_KEY, None, None).await {
-        Ok(object) => head::decode(&object.body).ok(),
+    let head = match head::get(ports, options.bucket_timeout, root).await {
+        Ok(object) => ebb_format::head::decode(&object.body).ok(),
         Err(BucketError::NotFound { .. }) => {
             return Err(OpenError::OtherVolume {
                 there: before.backing.clone(),
                 backing: root.describe(),
             });
         }
-        Err(_) => None,
+        Err(error) => {
+            return Err(HeadError::Store { backing: root.describe(), error }.into());
+        }
     };
     // Who takes it over says what is wrong with it.
     let Some(head) = head else { return Ok(()) };
-    let is_left = match take_over {
+    let is_left = match options.take_over {
         TakeOver::Leave => true,
         TakeOver::Join => !head.released && !head.address.is_empty(),
         TakeOver::IfAbandoned | TakeOver::Now => false,

@@ -2,13 +2,16 @@
 
 use super::OpenError;
 use crate::Options;
-use crate::buckets::ask::{MAX_DAMAGED, bucket_refusal};
+use crate::buckets::ask::{MAX_DAMAGED, ask};
+use crate::buckets::head::HeadError;
+use crate::names::pages::LARGE_PAGE_BYTES;
 use ebb_core::backing::{keys, page_key};
 use ebb_core::partition::Partition;
 use ebb_format::identity::Serves;
 use ebb_format::page;
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ListRequest, Ports};
+use std::time::Duration;
 
 /// The state of a volume that this node has not served before, and what is wrong with that.
 pub(super) async fn empty(
@@ -33,13 +36,17 @@ pub(super) async fn empty(
     let Some(bucket) = bucket else {
         return Ok((Partition::new(serves.incarnation, default, false), None));
     };
+    let failed = |error| HeadError::Store { backing: serves.backing.clone(), error };
+    let patience = options.bucket_timeout;
     let key = page_key(Ino::ROOT);
     let mut attempt = 1;
     loop {
-        let object = match bucket.get(&key, None, None).await {
+        let object = match ask(ports, patience, LARGE_PAGE_BYTES, || bucket.get(&key, None, None))
+            .await
+        {
             Ok(object) => object,
             Err(BucketError::NotFound { .. }) => {
-                let missing = has_pages(bucket).await.map_err(|error| OpenError::Request(bucket_refusal(&error)))?.then(|| {
+                let missing = has_pages(ports, patience, bucket).await.map_err(failed)?.then(|| {
                     format!(
                         "{key} is not in the bucket, where pages of other directories are: it was \
                          removed, or never written. Attributes, \
@@ -52,7 +59,7 @@ pub(super) async fn empty(
             }
             Err(error) => {
                 tracing::error!(%error, "the root of the volume cannot be read");
-                return Err(OpenError::Request(bucket_refusal(&error)));
+                return Err(failed(error).into());
             }
         };
         match page::decode(&object.body) {
@@ -70,14 +77,13 @@ pub(super) async fn empty(
     }
 }
 
-pub(super) async fn has_pages(bucket: &dyn Bucket) -> Result<bool, BucketError> {
-    let listed = bucket
-        .list(ListRequest {
-            prefix: keys::pages_prefix(),
-            by_directory: false,
-            after: None,
-            limit: 1,
-        })
-        .await?;
+pub(super) async fn has_pages(
+    ports: &Ports,
+    patience: Duration,
+    bucket: &dyn Bucket,
+) -> Result<bool, BucketError> {
+    let request =
+        ListRequest { prefix: keys::pages_prefix(), by_directory: false, after: None, limit: 1 };
+    let listed = ask(ports, patience, 0, || bucket.list(request.clone())).await?;
     Ok(!listed.entries.is_empty())
 }

@@ -80,6 +80,9 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
         }
         (Some(_), None, _) => {}
     }
+    for reason in &explained.refused {
+        writeln!(out, "refused   {reason}")?;
+    }
     for page in &explained.pages {
         let etag = page.etag.as_ref().map(|etag| format!(", ETag {etag}")).unwrap_or_default();
         let state = match (page.there, page.since) {
@@ -156,6 +159,7 @@ pub(crate) fn json(explained: &Explained) -> Value {
             "etag": object.etag,
             "len_bytes": object.len_bytes,
         })),
+        "refused": explained.refused,
         "missing_object": explained.missing.map(|missing| match missing {
             MissingObject::Removed => "removed",
             MissingObject::Lost => "lost",
@@ -329,6 +333,7 @@ mod tests {
             exposed: false,
             kept: None,
             pinned_by: None,
+            refused: Vec::new(),
         }
     }
 

@@ -30,7 +30,7 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
     let written = match reply {
         AdminReply::Status(status) => write_status(&mut out, status, now),
         AdminReply::Dirty { items, left_out, .. } => write_dirty(&mut out, items, *left_out, now),
-        AdminReply::Flushed { files, bytes } => {
+        AdminReply::Flushed { files, bytes, .. } => {
             writeln!(out, "{files} files, {} written to the bucket", Bytes(*bytes))
         }
         AdminReply::Evicted { bytes, .. } => {
@@ -133,7 +133,15 @@ pub fn json(reply: &AdminReply) -> Value {
             }))).collect::<Vec<_>>(),
             "left_out": left_out,
         }),
-        AdminReply::Flushed { files, bytes } => json!({ "files": files, "bytes": bytes }),
+        AdminReply::Flushed { files, bytes, refused } => json!({
+            "files": files,
+            "bytes": bytes,
+            "refused": {
+                "writes": refused.writes,
+                "deletes": refused.deletes,
+                "reasons": refused.reasons,
+            },
+        }),
         AdminReply::Evicted { bytes, .. } => json!({ "bytes": bytes }),
         AdminReply::Fsck(report) => fsck::json(report),
         AdminReply::FsckBatch(part) => fsck::json(&part.report),

@@ -282,6 +282,7 @@ impl Draw {
             pinned_by: self.option(Draw::bytes),
             exposed: self.flag(),
             kept: self.option(|draw| (draw.bytes(), draw.u64())),
+            refused: self.list(Draw::text),
         }
     }
 
@@ -381,7 +382,15 @@ impl Draw {
                 left_out: self.u64(),
                 next: self.option(Draw::dirty_point),
             }),
-            Reply::Admin(AdminReply::Flushed { files: self.u64(), bytes: self.u64() }),
+            Reply::Admin(AdminReply::Flushed {
+                files: self.u64(),
+                bytes: self.u64(),
+                refused: RefusedCounts {
+                    writes: self.u64(),
+                    deletes: self.u64(),
+                    reasons: self.list(Draw::text),
+                },
+            }),
             Reply::Admin(AdminReply::Evicted {
                 bytes: self.u64(),
                 next: self.option(|draw| (draw.ino(), draw.u64())),

@@ -9,7 +9,7 @@ pub use readable::Readable;
 
 use crate::Node;
 use crate::admin::path_bytes;
-use crate::buckets::head::{HEAD_KEY, HeadError};
+use crate::buckets::head::{self, HEAD_KEY, HeadError};
 use crate::data::store::{self, Store, StoreLocation};
 use crate::identity;
 use crate::latches::Mode;
@@ -18,7 +18,6 @@ use crate::recover::{OpenError, Replayed, replay};
 use bucket::Comparison;
 use ebb_core::extent::Block;
 use ebb_core::partition::Partition;
-use ebb_format::head;
 use ebb_format::identity::Serves;
 use ebb_format::segment::VolumeId;
 use ebb_model::*;
@@ -153,7 +152,7 @@ pub async fn fsck(
     ports.disk.lock()?;
     let serves = serves(&ports).await?.ok_or(OpenError::Unused)?;
     if let Some(bucket) = &bucket {
-        check_head(&**bucket, &serves).await?;
+        check_head(&ports, &**bucket, &serves).await?;
     }
     let recovery = match Log::read(ports.disk.clone(), VolumeId(serves.cluster.0)).await {
         Err(damage @ LogError::Corrupt { .. }) => {
@@ -200,15 +199,14 @@ pub async fn fsck(
 }
 
 /// Whether what the data directory knows is what the bucket was last made of.
-async fn check_head(bucket: &dyn Bucket, serves: &Serves) -> Result<(), FsckError> {
+async fn check_head(ports: &Ports, bucket: &dyn Bucket, serves: &Serves) -> Result<(), FsckError> {
     let backing = bucket.describe();
     if serves.backing != backing {
         return Err(OpenError::OtherVolume { there: serves.backing.clone(), backing }.into());
     }
-    let head = match bucket.get(HEAD_KEY, None, None).await {
-        Ok(object) => head::decode(&object.body).map_err(|error| HeadError::Unreadable {
-            backing: backing.clone(),
-            what: error.to_string(),
+    let head = match head::get(ports, PATIENCE, bucket).await {
+        Ok(object) => ebb_format::head::decode(&object.body).map_err(|error| {
+            HeadError::Unreadable { backing: backing.clone(), what: error.to_string() }
         }),
         Err(BucketError::NotFound { .. }) => {
             return Err(FsckError::Head {
