@@ -6,6 +6,7 @@ mod backup;
 mod bench;
 mod busy;
 mod daemon;
+mod data_dir;
 mod encryption;
 mod evict;
 mod failure;
@@ -23,6 +24,7 @@ mod profile;
 mod progress;
 mod quota;
 mod rate_limit;
+mod refresh;
 mod serve;
 mod service;
 mod settings;
@@ -101,6 +103,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Profile(args) => block_on(profile::run(args)),
         Command::LsDirty(args) => block_on(ask::list_dirty(args)),
         Command::Flush(target) => block_on(ask::flush(target)),
+        Command::Refresh(target) => block_on(refresh::run(target)),
         Command::Warmup(args) => block_on(warmup::run(args, Stay::No)),
         Command::Pin(args) => block_on(warmup::run(args, Stay::Yes)),
         Command::Unpin(args) => pin::remove(&args.paths),

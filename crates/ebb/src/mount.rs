@@ -1,6 +1,7 @@
 //! `ebb mount`: a volume at a directory, from a node of this process or over the network.
 
 use crate::daemon::{self, Report};
+use crate::data_dir;
 use crate::encryption::DataDir;
 use crate::failure::Failure;
 use crate::host::{self, Elsewhere, Host};
@@ -41,6 +42,8 @@ struct Plan {
     mountpoint: PathBuf,
     options: MountOptions,
     data_dir: PathBuf,
+    /// What this volume had by default as its address was spelled before.
+    former_data_dirs: Vec<PathBuf>,
     listen: Option<String>,
     /// Files are lent to the kernel where that is safe.
     passthrough: bool,
@@ -164,11 +167,14 @@ impl Plan {
             )));
         }
         // Clients of a node share nothing on disk but have a log each.
-        let key = match source {
-            Source::Storage { .. } => args.source.clone(),
-            Source::Served { .. } => format!("{} at {}", args.source, mountpoint.display()),
+        let (data_dir, former_data_dirs) = match (&args.node.data, &source) {
+            (Some(data_dir), _) => (data_dir.clone(), Vec::new()),
+            (None, Source::Storage { url }) => data_dir::of_storage(url)?,
+            (None, Source::Served { .. }) => {
+                let key = format!("{} at {}", args.source, mountpoint.display());
+                (places::data_dir(&key), Vec::new())
+            }
         };
-        let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&key));
         let data_dir =
             std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.shown(), error))?;
         if supervisor_link.as_ref().is_none_or(|supervisor_link| !supervisor_link.is_resumed()) {
@@ -210,6 +216,7 @@ impl Plan {
             mountpoint,
             options,
             data_dir,
+            former_data_dirs,
             listen,
             passthrough,
             consistency,
@@ -272,6 +279,9 @@ impl Plan {
         });
         let listen = listen.as_deref();
         let data_dir = DataDir { path: &self.data_dir, encryption: &self.node.encryption };
+        for former in &self.former_data_dirs {
+            report.warn(&data_dir::former(former, &self.data_dir));
+        }
         let node = loop {
             match host::open(url, &self.bucket, &data_dir, listen, options.clone(), report, signals)
                 .await?

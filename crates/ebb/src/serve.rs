@@ -1,6 +1,7 @@
 //! `ebb serve`: a node for other mounts.
 
 use crate::daemon::Report;
+use crate::data_dir;
 use crate::encryption::DataDir;
 use crate::failure::Failure;
 use crate::host::Host;
@@ -24,7 +25,11 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
         Some(address) => Some(Listener::at_address(&address.0).await?),
         None => None,
     };
-    let data_dir = args.node.data.clone().unwrap_or_else(|| places::data_dir(&args.backing));
+    let (data_dir, former) = match &args.node.data {
+        Some(data_dir) => (data_dir.clone(), Vec::new()),
+        None => data_dir::of_storage(&args.backing)?,
+    };
+    former.iter().for_each(|left| tracing::warn!("{}", data_dir::former(left, &data_dir)));
     settings::check_apart(
         &args.backing,
         &args.bucket,

@@ -191,8 +191,12 @@ pub fn check_apart(
     paths: &[(&str, &Path)],
 ) -> Result<(), Failure> {
     let urls = std::iter::once(url).chain(bucket.members.iter().map(|member| member.url.as_str()));
-    for backing in urls.filter_map(|url| url.strip_prefix("file://")) {
-        let stored = places::real(Path::new(backing));
+    let directory = |url: &'_ str| {
+        let (scheme, path) = url.split_once("://")?;
+        scheme.eq_ignore_ascii_case("file").then(|| path.to_owned())
+    };
+    for backing in urls.filter_map(directory) {
+        let stored = places::real(Path::new(&backing));
         if let Some((what, path)) = paths.iter().find(|(_, path)| path.starts_with(&stored)) {
             let path = path.display();
             return Err(Failure::Usage(format!(

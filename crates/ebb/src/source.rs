@@ -26,7 +26,12 @@ impl Source {
                  ebb://HOST:PORT[/VOLUME[/SUBDIRECTORY]]"
             ))
         };
-        match text.split_once("://") {
+        let scheme = text.split_once("://").map(|(scheme, _)| scheme.to_ascii_lowercase());
+        match scheme
+            .as_deref()
+            .zip(text.split_once("://"))
+            .map(|(scheme, (_, rest))| (scheme, rest))
+        {
             Some(("ebb", rest)) => {
                 let (address, path) = rest.split_once('/').unwrap_or((rest, ""));
                 let (host, port) =
@@ -83,6 +88,7 @@ mod tests {
         assert_eq!(Source::parse("ebb://h:1/v").unwrap(), served("v", &[]));
         assert_eq!(Source::parse("ebb://h:1/v/").unwrap(), served("v", &[]));
         assert_eq!(Source::parse("ebb://h:1/v/a//b/").unwrap(), served("v", &["a", "b"]));
+        assert_eq!(Source::parse("EBB://h:1/v").unwrap(), served("v", &[]));
         assert_eq!(Source::parse("s3://b/p").unwrap(), Source::Storage { url: "s3://b/p".into() });
     }
 

@@ -23,6 +23,15 @@ pub struct Serves {
     pub backing: String,
     /// URL of each member bucket, in the order of the members' directories.
     pub members: Vec<String>,
+    /// Where the store was reached, for people alone: versions before this one skip it, so that it
+    /// is not in the checksum.
+    pub endpoint: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Remark {
+    #[serde(default)]
+    endpoint: Option<String>,
 }
 
 const FORMAT: u8 = 1;
@@ -48,7 +57,11 @@ pub fn encode(identity: &Identity) -> Bytes {
         backing: serves.map_or_else(String::new, |serves| serves.backing.clone()),
         members: serves.map_or_else(Vec::new, |serves| serves.members.clone()),
     };
-    json::seal(&content)
+    let endpoint = serves.and_then(|serves| serves.endpoint.as_deref());
+    match endpoint {
+        None => json::seal(&content),
+        Some(endpoint) => json::remark(&json::seal(&content), "endpoint", endpoint),
+    }
 }
 
 pub fn decode(bytes: &[u8]) -> Result<Identity, FormatError> {
@@ -68,6 +81,9 @@ pub fn decode(bytes: &[u8]) -> Result<Identity, FormatError> {
                 incarnation: Incarnation(content.incarnation),
                 backing: content.backing,
                 members: content.members,
+                endpoint: serde_json::from_slice(bytes)
+                    .ok()
+                    .and_then(|Remark { endpoint }| endpoint),
             })
         }
     };

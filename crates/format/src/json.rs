@@ -27,6 +27,13 @@ pub fn seal<T: Serialize>(content: &T) -> Bytes {
     json.into()
 }
 
+/// A sealed text with one member more, which the checksum does not cover.
+pub fn remark(sealed: &Bytes, name: &str, value: &str) -> Bytes {
+    let open = sealed.strip_suffix(b"\n}\n").expect("a sealed text ends with its last member");
+    let value = serde_json::to_string(value).expect(ALWAYS_JSON);
+    [open, format!(",\n  \"{name}\": {value}\n}}\n").as_bytes()].concat().into()
+}
+
 /// Recomputes the checksum; `None` if a member is missing.
 #[cfg(feature = "fuzz")]
 pub fn resealed<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Bytes> {

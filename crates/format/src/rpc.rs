@@ -161,7 +161,7 @@ pub(crate) const BULK_CRC_AT: usize = 14;
 pub(crate) const HEADER_CRC_AT: usize = 18;
 
 /// Version of the protocol and of every type in it.
-pub const VERSION: u8 = 15;
+pub const VERSION: u8 = 16;
 
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;

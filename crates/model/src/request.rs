@@ -659,6 +659,11 @@ pub enum AdminRequest {
     },
     /// Writes the state as a snapshot to the data directory, for a backup.
     Snapshot,
+    /// Looks anew at what the bucket has of a directory and the names in it, or of a file, however
+    /// lately that was done.
+    Refresh {
+        ino: Ino,
+    },
 }
 
 /// Limit of [`AdminRequest::Paths`]: as many paths of the maximum length (PATH_MAX) fit a frame.
@@ -674,9 +679,11 @@ pub enum AdminReply {
         left_out: u64,
         next: Option<DirtyPoint>,
     },
+    /// `renamed`: directories whose objects stay at the keys that they had before a rename.
     Flushed {
         files: u64,
         bytes: u64,
+        renamed: u64,
         /// What the store refuses and is still to be done.
         refused: RefusedCounts,
     },
@@ -724,6 +731,10 @@ pub enum AdminReply {
         /// Number of directories without all their names in the snapshot: the bucket has these.
         unloaded: u64,
     },
+    /// How many names were added, gone, or lead to another object.
+    Refreshed {
+        changed: u64,
+    },
 }
 
 /// State of a node, for `ebb status`.
@@ -750,6 +761,8 @@ pub struct Status {
     /// until the upload ends.
     pub sent_bytes: u64,
     pub pending_deletes: u64,
+    /// Directories whose objects are at the keys that they had before a rename.
+    pub renamed_dirs: u64,
     /// Rate limits of the buckets; `None` is no limit.
     pub download_bytes_per_sec: Option<u64>,
     pub upload_bytes_per_sec: Option<u64>,
@@ -852,6 +865,10 @@ pub struct Explained {
     /// The bucket of its path. `None` for a volume without one.
     pub bucket: Option<String>,
     pub object: Option<ExplainedObject>,
+    /// What the keys of a directory's objects begin with, where its path says otherwise.
+    pub prefix: Option<String>,
+    /// Keys in a directory that no name can be given to: how many, and the first of them.
+    pub not_shown: (u64, Vec<String>),
     /// Reason for a missing object, if recorded.
     pub missing: Option<MissingObject>,
     /// A client has it open: its kernel can hold dirty data that the node has not received.

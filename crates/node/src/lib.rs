@@ -61,6 +61,7 @@ use log::LogError;
 use names::forget::Forgetting;
 use names::listings::Listings;
 use names::metadata::Metadata;
+use names::not_shown::NotShown;
 use names::pages::Pages;
 use names::quota::Quotas;
 use names::recent_deletes::RecentDeletes;
@@ -96,6 +97,7 @@ pub struct Node {
     downloads: Downloads,
     cache: Cache,
     revalidation: Revalidation,
+    not_shown: NotShown,
     recent_deletes: RecentDeletes,
     forgetting: Forgetting,
     metadata: Metadata,

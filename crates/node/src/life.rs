@@ -247,6 +247,7 @@ impl Node {
     fn is_settled(&self) -> bool {
         let state = self.replica.view();
         state.backing().is_settled()
+            && self.renamed_due(Ino::ROOT).is_empty()
             && state.namespace().orphans().next().is_none()
             && state.extents().exposed().next().is_none()
     }

@@ -105,6 +105,11 @@ pub trait Bucket {
 
     /// URL for logs and operators: scheme, bucket and prefix, without credentials.
     fn describe(&self) -> String;
+
+    /// Where it is reached, which [`Bucket::describe`] does not say; never a credential.
+    fn endpoint(&self) -> Option<String> {
+        None
+    }
 }
 
 /// The store's tag of one version of an object, without quotes.

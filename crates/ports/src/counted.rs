@@ -204,4 +204,8 @@ impl Bucket for CountedBucket {
     fn describe(&self) -> String {
         self.inner.describe()
     }
+
+    fn endpoint(&self) -> Option<String> {
+        self.inner.endpoint()
+    }
 }

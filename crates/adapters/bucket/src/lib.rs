@@ -145,6 +145,11 @@ impl OpenError {
     }
 }
 
+/// A URL of what `url` names, the same however that is spelled.
+pub fn address(url: &str) -> Result<String, OpenError> {
+    Ok(Location::parse(url)?.address())
+}
+
 /// Opens what `url` names and asks it once, so that what is misspelt, unreachable or
 /// forbidden is said at once: `s3://bucket[/prefix]`, `gs://bucket[/prefix]`,
 /// `az://container[@account][/prefix]`, `file:///directory`, `mem://` (a

@@ -3,7 +3,7 @@
 use crate::http::origin::is_name;
 use crate::{BucketSettings, OpenError};
 use ebb_model::redacted;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 #[derive(Debug, PartialEq)]
 pub(crate) enum Location {
@@ -31,12 +31,12 @@ pub(crate) enum Location {
 }
 
 impl Location {
-    /// Taken as it stands: nothing in it is decoded or normalised.
+    /// Taken as it stands: nothing in it is decoded or normalised, but for the case of the scheme.
     pub fn parse(url: &str) -> Result<Location, OpenError> {
         let wrong = |why: &str| OpenError::Url { url: redacted(url), why: why.into() };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong("it has no scheme"))?;
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-        match scheme {
+        match &*scheme.to_ascii_lowercase() {
             "s3" | "gs" if host.is_empty() => Err(wrong("it names no bucket")),
             "s3" | "gs" if !is_name(host) => {
                 Err(wrong("the name of a bucket has letters, digits, '-', '.' and '_' alone"))
@@ -86,6 +86,29 @@ impl Location {
         }
     }
 
+    /// A URL of the same location, the same however it was spelled: with one `/` or none at its
+    /// end, and of a directory its real path. `a//b` is another prefix than `a/b`, and `%20` is
+    /// three characters of a key.
+    pub fn address(&self) -> String {
+        let below = |prefix: &str| match prefix.strip_suffix('/') {
+            None => String::new(),
+            // The slash is a part of the prefix.
+            Some(stem) if stem.ends_with('/') || stem.is_empty() => format!("/{prefix}"),
+            Some(stem) => format!("/{stem}"),
+        };
+        match self {
+            Location::S3 { bucket, prefix } => format!("s3://{bucket}{}", below(prefix)),
+            Location::Google { bucket, prefix } => format!("gs://{bucket}{}", below(prefix)),
+            Location::Azure { container, account, prefix } => {
+                let account = account.strip_suffix(AZURE_HOST).unwrap_or(account);
+                let at = if account.is_empty() { "" } else { "@" };
+                format!("az://{container}{at}{account}{}", below(prefix))
+            }
+            Location::Directory { path } => format!("file://{}", real(path).display()),
+            Location::Memory { prefix } => format!("mem://{}", below(prefix)),
+        }
+    }
+
     /// In words why the store cannot be told how to encrypt: what was asked for must not be passed
     /// over.
     pub fn check_encryption(&self, settings: &BucketSettings) -> Result<(), &'static str> {
@@ -112,6 +135,25 @@ impl Location {
             _ => Err("this storage knows no payer of requests but its owner"),
         }
     }
+}
+
+/// Behind the name of an account in its host.
+const AZURE_HOST: &str = ".blob.core.windows.net";
+
+/// A path of which the end need not be there yet, free of symbolic links, `.` and `..`.
+fn real(path: &Path) -> PathBuf {
+    let there = path
+        .ancestors()
+        .find_map(|at| Some((at.canonicalize().ok()?, path.strip_prefix(at).ok()?)));
+    let (mut real, rest) = there.unwrap_or_else(|| ("/".into(), path));
+    for part in rest.components() {
+        match part {
+            Component::Normal(name) => real.push(name),
+            Component::ParentDir => drop(real.pop()),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    real
 }
 
 fn prefix(path: &str) -> String {
@@ -149,6 +191,41 @@ mod tests {
             Location::Directory { path: "/srv/data".into() }
         );
         assert_eq!(Location::parse("mem://").unwrap(), Location::Memory { prefix: "".into() });
+    }
+
+    #[test]
+    fn location_has_one_address_however_it_is_spelled() {
+        let address = |url: &str| Location::parse(url).unwrap().address();
+        for (one, others) in [
+            ("s3://b", &["s3://b/", "S3://b"][..]),
+            ("s3://b/p/q", &["s3://b/p/q/", "S3://b/p/q/"]),
+            ("s3://b/p//", &["S3://b/p//"]),
+            ("s3://b//", &[]),
+            ("s3://b/a%20b", &["s3://b/a%20b/"]),
+            ("gs://b/p", &["GS://b/p/"]),
+            ("az://c", &["az://c/"]),
+            ("az://c@a/p", &["az://c@a.blob.core.windows.net/p/", "AZ://c@a/p"]),
+            ("file:///proc", &["file:///proc/", "FILE:///proc", "file:////proc/./self/.."]),
+            ("file:///no-such/dir", &["file:///no-such//dir/", "file:///no-such/./x/../dir"]),
+        ] {
+            assert_eq!(address(one), one);
+            others.iter().for_each(|other| assert_eq!(address(other), one, "{other}"));
+        }
+        let different = ["s3://b/p", "s3://b/p//", "s3://b//p", "s3://b/a b", "s3://b/a%20b"];
+        let addresses: std::collections::BTreeSet<String> =
+            different.iter().map(|url| address(url)).collect();
+        assert_eq!(addresses.len(), different.len());
+    }
+
+    #[test]
+    fn directory_behind_a_link_has_the_address_of_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(real.join("data")).unwrap();
+        std::os::unix::fs::symlink("data", real.join("link")).unwrap();
+        let url = |name: &str| format!("file://{}/{name}", dir.path().display());
+        let address = Location::parse(&url("link/new/")).unwrap().address();
+        assert_eq!(address, format!("file://{}/data/new", real.display()));
     }
 
     #[test]

@@ -171,4 +171,8 @@ impl Bucket for Prefixed {
     fn describe(&self) -> String {
         format!("{}/{}", self.inner.describe(), self.prefix)
     }
+
+    fn endpoint(&self) -> Option<String> {
+        self.inner.endpoint()
+    }
 }

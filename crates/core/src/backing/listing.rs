@@ -54,8 +54,8 @@ pub enum Scope<'a> {
 pub struct Interpreted {
     pub entries: Vec<Installed>,
     pub hidden: Vec<String>,
-    /// Number of keys that no name can represent.
-    pub not_shown: u64,
+    /// Keys that no name can represent.
+    pub not_shown: Vec<String>,
 }
 
 /// One batch of a listing.
@@ -211,7 +211,8 @@ impl Backing {
         };
         let page = listing.page.map(|head| &head.page);
         let records = Records::new(listing.page);
-        let mut names = Names { found: BTreeMap::new(), not_shown: 0 };
+        let mut names = Names { found: BTreeMap::new(), not_shown: Vec::new() };
+        let is_known = self.is_complete(listing.dir);
         let hidden: BTreeSet<&str> =
             page.iter().flat_map(|page| page.hidden.iter().map(String::as_str)).collect();
         let segment = |key: &'_ str| {
@@ -225,18 +226,20 @@ impl Backing {
                 || self.is_hidden(listing.dir, &segment)
                 || self.redirects.contains_key(key);
             if !reserved && !foreign {
-                names.add_prefix(&records, &segment);
+                names.add_prefix(&records, &segment, key);
             }
         }
         for entry in listing.entries {
-            let Listed::Object { key, etag, len_bytes, modified } = entry else { continue };
+            let Listed::Object { key, .. } = entry else { continue };
             let Some(segment) =
                 segment(key).filter(|segment| !segment.is_empty() && !key.ends_with('/'))
             else {
                 continue;
             };
             if listing.dir != Ino::ROOT || segment != keys::RESERVED {
-                names.add_object(&records, &segment, key, etag, *len_bytes, *modified);
+                let beside =
+                    |name: &Name| is_known && self.keeps_directory(namespace, listing.dir, name);
+                names.add_object(&records, &segment, entry, beside);
             }
         }
         for (name, record) in &records.by_name {
@@ -255,7 +258,7 @@ impl Backing {
             // rename of the directory would make its name and the object's key seem free.
             let beside = keys::name_of_shadowed(asked);
             names.found.retain(|name, _| name == asked || Some(name) == beside.as_ref());
-            names.not_shown = 0;
+            names.not_shown.clear();
         }
         let recorded = page.map(|page| recorded_names(&page.entries)).unwrap_or_default();
         let mut drawn = BTreeSet::new();
@@ -334,7 +337,7 @@ const NO_INO: Ino = Ino(0);
 
 struct Names {
     found: BTreeMap<Name, Installed>,
-    not_shown: u64,
+    not_shown: Vec<String>,
 }
 
 /// Entries of a page, by name and by key.
@@ -381,9 +384,9 @@ fn is_possible(what: &InstalledKind) -> bool {
 }
 
 impl Names {
-    fn add_prefix(&mut self, records: &Records, segment: &str) {
+    fn add_prefix(&mut self, records: &Records, segment: &str, key: &str) {
         let Some(name) = keys::name_of(segment) else {
-            self.not_shown += 1;
+            self.not_shown.push(key.into());
             return;
         };
         let bare = Installed {
@@ -396,24 +399,25 @@ impl Names {
             Some((InstalledKind::Directory { prefix: None, .. }, record)) => record.clone(),
             Some((InstalledKind::Object { key: None, .. }, _)) | None => bare,
             Some(_) => {
-                self.not_shown += 1;
+                self.not_shown.push(key.into());
                 return;
             }
         };
         self.found.insert(name, entry);
     }
 
+    /// `beside`: whether a name is that of a directory, which keeps it.
     fn add_object(
         &mut self,
         records: &Records,
         segment: &str,
-        key: &str,
-        etag: &str,
-        len_bytes: u64,
-        modified: Time,
+        object: &Listed,
+        beside: impl Fn(&Name) -> bool,
     ) {
+        let Listed::Object { key, etag, len_bytes, modified } = object else { return };
+        let (len_bytes, modified) = (*len_bytes, *modified);
         let Some(own) = keys::name_of(segment) else {
-            self.not_shown += 1;
+            self.not_shown.push(key.into());
             return;
         };
         let is_own =
@@ -421,11 +425,12 @@ impl Names {
         let is_directory =
             |entry: &Installed| matches!(entry.what, InstalledKind::Directory { .. });
         let own_record = records.get(&own);
-        let shadowed = self.found.contains_key(&own) || own_record.is_some_and(is_directory);
+        let shadowed =
+            self.found.contains_key(&own) || own_record.is_some_and(is_directory) || beside(&own);
         let (name, record) = match own_record.filter(is_own) {
             Some(record) if !shadowed => (Some(own), Some(record)),
             Some(record) => (keys::name_of_shadowed(&own), Some(record)),
-            None => match records.by_key.get(key).copied() {
+            None => match records.by_key.get(key.as_str()).copied() {
                 Some(record) => (Some(record.name.clone()), Some(record)),
                 None if shadowed => {
                     (keys::name_of_shadowed(&own).filter(|name| records.get(name).is_none()), None)
@@ -434,13 +439,13 @@ impl Names {
             },
         };
         let Some(name) = name.filter(|name| !self.found.contains_key(name)) else {
-            self.not_shown += 1;
+            self.not_shown.push(key.into());
             return;
         };
         let is_listed = keys::segment_of(&name) == segment;
         let what = InstalledKind::Object {
-            key: (!is_listed).then(|| key.into()),
-            etag: etag.into(),
+            key: (!is_listed).then(|| key.clone()),
+            etag: etag.clone(),
             len_bytes,
             modified,
         };

@@ -52,7 +52,7 @@ pub use page::{Drafted, PageChanges, PageDraft};
 pub use pieces::found_pieces;
 pub use plan::{Dirt, DirtyWork, FlushStep, LoadPlan, LookupPlan, PageStatus, PageStep};
 pub use rebuild::{Loss, Object};
-pub use revalidate::Standing;
+pub use revalidate::{Shows, Standing};
 pub use snapshot::BackingItem;
 
 use crate::namespace::{Dentry, Inode, Namespace};
@@ -233,6 +233,12 @@ impl Backing {
         inodes + keys + names + self.pieces_bytes()
     }
 
+    /// What the keys below a name of the directory begin with, were it a directory of others.
+    pub fn prefix_for(&self, namespace: &Namespace, dir: Ino, name: &Name) -> Option<String> {
+        let prefix = self.prefix_of(namespace, dir)?;
+        Some(format!("{prefix}{}/", keys::segment_of(name)))
+    }
+
     /// The prefix of the directory's objects. `None` for a directory that is not in the tree.
     pub fn prefix_of(&self, namespace: &Namespace, dir: Ino) -> Option<String> {
         self.dirs.get(&dir)?;
@@ -354,6 +360,11 @@ impl Backing {
         self.dirs
             .get(&dir)
             .is_some_and(|dir| matches!(dir.load, Load::Complete | Load::Revalidating))
+    }
+
+    /// Directories of which the bucket has told names, or that were made here.
+    pub fn known_dirs(&self) -> impl Iterator<Item = Ino> {
+        self.dirs.iter().filter(|(_, dir)| dir.load != Load::Unknown).map(|(ino, _)| ino)
     }
 
     /// Whether no part of the directory has been listed.

@@ -230,10 +230,24 @@ impl Backing {
         self.redirects.iter().map(|(_, dir)| dir)
     }
 
+    /// Where a directory's objects are, if that is not what its path says.
+    pub fn redirect_of(&self, dir: Ino) -> Option<String> {
+        self.dirs.get(&dir)?.prefix
+    }
+
     /// Whether the directory has a redirect, is completely loaded, and the prefix of its path is
     /// free.
     pub fn can_unredirect(&self, namespace: &Namespace, dir: Ino) -> bool {
         self.redirect_to_give_up(namespace, dir).is_some_and(|(_, is_taken)| !is_taken)
+    }
+
+    /// The directory has a redirect, and its objects can be where its path says once all names in
+    /// it are known.
+    pub fn is_path_free(&self, namespace: &Namespace, dir: Ino) -> bool {
+        self.dirs.get(&dir).is_some_and(|dir| dir.prefix.is_some())
+            && self
+                .own_prefix(namespace, dir)
+                .is_some_and(|prefix| !self.is_taken(namespace, &prefix))
     }
 
     /// The redirect of a complete directory, and whether the prefix of its path is in use.

@@ -17,6 +17,17 @@ pub enum Standing {
     Prefix { dir: Ino, prefix: String },
 }
 
+/// How the namespace shows what was listed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shows {
+    /// It has it, or another place for it, or knows that it is about to go.
+    Otherwise,
+    /// Nothing has the name any more that was in the way.
+    NotYet,
+    /// It has no name, or something else has that.
+    Nowhere,
+}
+
 impl Standing {
     fn ino(&self) -> Ino {
         match self {
@@ -83,6 +94,47 @@ impl Backing {
                 (self.files.get(&ino)?.object?.etag == *etag).then_some(ino)
             }
         }
+    }
+
+    /// How an entry of a listing that was entered is shown.
+    pub fn shows(&self, namespace: &Namespace, dir: Ino, listed: &Listed) -> Shows {
+        let Some(prefix) = self.prefix_of(namespace, dir) else { return Shows::Otherwise };
+        let key = listed.key();
+        let Some(rest) = key.strip_prefix(&prefix) else { return Shows::Otherwise };
+        let segment = rest.strip_suffix('/').unwrap_or(rest);
+        let is_prefix = matches!(listed, Listed::Prefix { .. });
+        let is_marker = !is_prefix && (segment.is_empty() || key.ends_with('/'));
+        let is_reserved = dir == Ino::ROOT && segment == keys::RESERVED;
+        let is_elsewhere = is_prefix
+            && (self.is_hidden(dir, segment) || self.redirects.contains_key(&key.to_owned()));
+        if is_marker || is_reserved || is_elsewhere {
+            return Shows::Otherwise;
+        }
+        let Some(name) = keys::name_of(segment) else { return Shows::Nowhere };
+        let is_leaving = self.removed.contains_key(&(dir, name.clone()))
+            || self.deletes.contains_key(&key.to_owned())
+            || self.uploads.values().any(|upload| upload.keys().any(|own| own.starts_with(key)));
+        let is_known = match is_prefix {
+            true => self.dir_at(namespace, key).is_some(),
+            false => self.owner(namespace, key).is_some(),
+        };
+        if is_leaving || is_known {
+            return Shows::Otherwise;
+        }
+        let name = match self.keeps_directory(namespace, dir, &name) && !is_prefix {
+            true => keys::name_of_shadowed(&name),
+            false => Some(name),
+        };
+        match name.map(|name| namespace.dentry(dir, &name)) {
+            Some(None) => Shows::NotYet,
+            None | Some(Some(_)) => Shows::Nowhere,
+        }
+    }
+
+    /// The name is that of a directory, and stays so if the bucket has nothing of it.
+    pub(super) fn keeps_directory(&self, namespace: &Namespace, dir: Ino, name: &Name) -> bool {
+        namespace.dentry(dir, name).is_some_and(|child| child.kind == FileKind::Directory)
+            && self.standing(namespace, dir, name).is_none()
     }
 
     /// Names of the directory with objects that differ from the namespace or are missing. `agreed`:

@@ -72,7 +72,7 @@ impl Namespace {
     }
 
     /// The loaded names of a directory, oldest first.
-    pub(crate) fn children(&self, dir: Ino) -> impl Iterator<Item = (Name, Dentry)> {
+    pub fn children(&self, dir: Ino) -> impl Iterator<Item = (Name, Dentry)> {
         self.children_after(dir, Cookie::START)
     }
 

@@ -6,6 +6,7 @@ mod acl;
 mod asked;
 mod backup;
 mod bench;
+mod bucket_view;
 mod close_to_open;
 mod crashes;
 mod data;

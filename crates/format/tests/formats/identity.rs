@@ -9,6 +9,7 @@ fn sample() -> Identity {
         incarnation: Incarnation(3),
         backing: "s3://bucket/prefix".into(),
         members: Vec::new(),
+        endpoint: None,
     };
     Identity { node: 0xfeed << 112 | 1, serves: Some(serves) }
 }
@@ -18,7 +19,11 @@ pub fn golden() -> Vec<(String, Vec<u8>)> {
     let mut side_by_side = sample();
     side_by_side.serves.as_mut().expect("the sample serves").members =
         vec!["logs over s3://other/prefix/".into()];
+    let mut reached = sample();
+    reached.serves.as_mut().expect("the sample serves").endpoint =
+        Some("https://s3.example.com".into());
     vec![
+        ("reached".into(), identity::encode(&reached).to_vec()),
         ("serving".into(), identity::encode(&sample()).to_vec()),
         ("fresh".into(), identity::encode(&fresh).to_vec()),
         ("side-by-side".into(), identity::encode(&side_by_side).to_vec()),
@@ -32,8 +37,8 @@ pub fn reread(bytes: &[u8]) -> Option<(String, Vec<u8>)> {
 
 proptest! {
     #[test]
-    fn an_identity_is_read_as_it_was_written(node: u128, cluster: u128, incarnation: u16, backing: String, members: Vec<String>, serving: bool) {
-        let serves = Serves { cluster: ClusterId(cluster), incarnation: Incarnation(incarnation), backing, members };
+    fn an_identity_is_read_as_it_was_written(node: u128, cluster: u128, incarnation: u16, backing: String, members: Vec<String>, endpoint: Option<String>, serving: bool) {
+        let serves = Serves { cluster: ClusterId(cluster), incarnation: Incarnation(incarnation), backing, members, endpoint };
         let identity = Identity { node, serves: serving.then_some(serves) };
         prop_assert_eq!(identity::decode(&identity::encode(&identity)), Ok(identity));
     }

@@ -76,6 +76,8 @@ impl Node {
                     etag: home.etag,
                     len_bytes: home.len_bytes,
                 }),
+            prefix: backing.redirect_of(ino),
+            not_shown: self.not_shown.of(ino),
             missing,
             refused,
             open: self.attachments.is_open(ino),

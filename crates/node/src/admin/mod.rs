@@ -27,7 +27,8 @@ impl Node {
                 self.expect_writable()?;
                 let root = self.walk(&path).await?;
                 let FlushReport { files, bytes, refused } = self.flush_below(root).await?;
-                Ok(AdminReply::Flushed { files, bytes, refused })
+                let renamed = self.redirected_below(root);
+                Ok(AdminReply::Flushed { files, bytes, renamed, refused })
             }
             AdminRequest::Evict { path, from, limit_bytes } => {
                 let root = self.walk(&path).await?;
@@ -63,6 +64,7 @@ impl Node {
             }
             AdminRequest::Paths { inos } => Ok(AdminReply::Paths(self.paths(&inos))),
             AdminRequest::Snapshot => self.snapshot_for_backup().await,
+            AdminRequest::Refresh { ino } => self.refresh(ino).await,
             AdminRequest::Stats => Ok(AdminReply::Stats(Box::new(self.stats()))),
         }
     }
@@ -90,10 +92,11 @@ impl Node {
             cached_bytes: state.extents().resident_bytes(),
             cache_limit_bytes: self.options.cache_bytes,
             dirty_bytes: state.extents().dirty_bytes() - state.orphan_bytes(),
-            dirty_files: dirt.files,
+            dirty_files: dirt.files + self.renamed_due(Ino::ROOT).len() as u64,
             dirty_since: dirt.since,
             sent_bytes: self.flusher.sent_bytes(),
             pending_deletes: dirt.deletes,
+            renamed_dirs: self.redirected_below(Ino::ROOT),
             download_bytes_per_sec: self.options.download_bytes_per_sec,
             upload_bytes_per_sec: self.options.upload_bytes_per_sec,
             packs: self.pack_status(),
@@ -104,6 +107,7 @@ impl Node {
                 .list()
                 .into_iter()
                 .chain(self.refused_work().troubles())
+                .chain(self.not_shown_troubles())
                 .collect(),
         }
     }

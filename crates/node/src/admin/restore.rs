@@ -131,8 +131,13 @@ impl Restoring {
         let version = rebuilt.partition.version();
         log.snapshot(rebuilt.partition.applied(), version, frames(rebuilt.partition.items()))
             .await?;
-        let serves =
-            Serves { cluster, incarnation, backing: bucket.describe(), members: Vec::new() };
+        let serves = Serves {
+            cluster,
+            incarnation,
+            backing: bucket.describe(),
+            members: Vec::new(),
+            endpoint: bucket.endpoint(),
+        };
         identity::store(&**disk, &Identity { node, serves: Some(serves) })
             .await
             .map_err(OpenError::from)?;

@@ -59,8 +59,11 @@ pub enum HeadError {
          configure it as it was, or start with --rearrange to serve the volume without it"
     )]
     Rearranged { backing: String, missing: String },
-    #[error("{backing} is another volume than the backup is of")]
-    OtherVolume { backing: String },
+    #[error(
+        "{backing} has volume {there}, and the backup is of volume {wanted}: name the bucket and \
+         endpoint that the backup is of, or an empty bucket"
+    )]
+    OtherVolume { backing: String, there: ClusterId, wanted: ClusterId },
     #[error("{backing}: {error}")]
     Store { backing: String, error: BucketError },
 }
@@ -172,8 +175,18 @@ impl HeadLease {
                     let found = head::decode(&object.body).map_err(|error| {
                         HeadError::Unreadable { backing: backing.clone(), what: error.to_string() }
                     })?;
-                    if restores.is_some_and(|(cluster, _)| cluster != found.cluster) {
-                        return Err(HeadError::OtherVolume { backing });
+                    if let Some((wanted, _)) =
+                        restores.filter(|(cluster, _)| *cluster != found.cluster)
+                    {
+                        let backing = match bucket.endpoint() {
+                            Some(endpoint) => format!("{backing} at {endpoint}"),
+                            None => backing,
+                        };
+                        return Err(HeadError::OtherVolume {
+                            backing,
+                            there: found.cluster,
+                            wanted,
+                        });
                     }
                     if let Some(missing) =
                         found.members.iter().find(|member| !rearrange && !members.contains(member))

@@ -303,4 +303,8 @@ impl Bucket for RateLimitedBucket {
     fn describe(&self) -> String {
         self.inner.describe()
     }
+
+    fn endpoint(&self) -> Option<String> {
+        self.inner.endpoint()
+    }
 }

@@ -177,7 +177,7 @@ impl Node {
             ClientMutation::Rmdir { parent, name } => {
                 let victim = self.known_child(&context, parent, &name).await?;
                 if let Some(dir) = victim {
-                    self.complete(dir).await?;
+                    self.empty_to_remove(&context, dir).await?;
                 }
                 self.prepare_trash(parent, victim).await?;
                 let done = self
@@ -190,10 +190,10 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::Rename { from, name, to, new_name, mode } => {
-                self.known_child(&context, from, &name).await?;
+                let renamed = self.known_child(&context, from, &name).await?;
                 let victim = self.known_child(&context, to, &new_name).await?;
-                if let Some(dir) = victim.filter(|_| mode.replaces()) {
-                    self.complete(dir).await?;
+                if let Some(dir) = victim.filter(|dir| mode.replaces() && renamed != Some(*dir)) {
+                    self.empty_to_remove(&context, dir).await?;
                 }
                 let replaced = mode.replaces().then(|| (to, new_name.clone()));
                 if replaced.is_some() {
@@ -584,6 +584,26 @@ impl Node {
         let answer = applied.answer.clone().expect("a client's command has an answer");
         self.perform_effects(applied, Some(context.tx.session)).await?;
         answer
+    }
+
+    /// Determines whether the directory is empty. One that is not a directory passes.
+    async fn empty_to_remove(
+        self: &Rc<Self>,
+        context: &MutationContext,
+        dir: Ino,
+    ) -> Result<(), RpcError> {
+        self.complete(dir).await?;
+        let is_empty = {
+            let state = self.replica.view();
+            let is_directory =
+                state.namespace().attr(dir).is_ok_and(|attr| attr.kind == FileKind::Directory);
+            is_directory && !state.namespace().has_more_names_than(dir, 0)
+        };
+        // A mutation that was answered before a restart keeps its outcome.
+        match is_empty && context.replay.is_none() {
+            true => self.expect_nothing_hidden(dir).await,
+            false => Ok(()),
+        }
     }
 
     async fn resolve_for(

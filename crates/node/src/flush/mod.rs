@@ -13,6 +13,7 @@ mod object_checksums;
 mod page;
 mod preserve;
 mod refused;
+mod renamed;
 mod settle;
 mod transact;
 mod upload;
@@ -35,6 +36,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream;
 use preserve::Preserved;
 use refused::RefusedWork;
+use renamed::TooLarge;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -56,6 +58,9 @@ pub struct Flusher {
     refused: RefusedWork,
     unknown_outcomes: UnknownOutcomes,
     early: Early,
+    too_large: TooLarge,
+    /// How many renamed directories have given up their redirects in this run.
+    followed: Cell<u64>,
     pub(crate) cooldowns: FlushCooldowns,
     flushed: Cell<Flushed>,
     /// Of files that are being sent in parts: how many bytes the bucket has taken.
@@ -112,6 +117,8 @@ impl Flusher {
             refused: RefusedWork::default(),
             unknown_outcomes: UnknownOutcomes::default(),
             early: Early::default(),
+            too_large: TooLarge::default(),
+            followed: Cell::default(),
             cooldowns: FlushCooldowns::default(),
             flushed: Cell::default(),
             uploaded_bytes: RefCell::default(),
@@ -299,12 +306,16 @@ impl Node {
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
         let (mut refusals, mut refused) = (0, RefusedCounts::default());
+        let mut followed = self.flusher.followed.get();
         let mut uploaded_bytes = BTreeMap::new();
         let target = self.outstanding_below(root);
         // How many of its cycles wait for others, and what these had sent by then.
         let (waiting, mut sent) = (Rc::new(Cell::new(0)), self.flusher.sent());
         loop {
-            self.move_renamed().await;
+            // The objects of one that has given up its redirect are to move only since then.
+            if followed != self.flusher.followed.get() {
+                (followed, left) = (self.flusher.followed.get(), usize::MAX);
+            }
             let remaining = self.dirty_below(root);
             if remaining == 0 {
                 break;
@@ -408,6 +419,7 @@ impl Node {
 
     fn is_outstanding(&self, target: &FlushTarget) -> bool {
         let dirty = self.dirty_files_below(target.root);
+        let has_renamed = !self.renamed_due(target.root).is_empty();
         let state = self.replica.view();
         let (backing, superseded_at) = (state.backing(), self.flusher.superseded_at.borrow());
         let step = |ino| backing.flush_step(state.namespace(), ino);
@@ -419,6 +431,7 @@ impl Node {
         let moves = dirty.iter().any(|ino| matches!(step(*ino), FlushStep::Move { .. }));
         let unwanted: BTreeSet<&str> = backing.unwanted().collect();
         moves
+            || has_renamed
             || target.files.iter().any(|ino| backing.is_dirty(*ino) && !is_there(*ino))
             || target
                 .keys
@@ -466,13 +479,14 @@ impl Node {
         })
     }
 
-    /// Files and pages below an inode that the bucket does not have, and all deletes in its
-    /// buckets, also those to come: they are of names that are gone from somewhere.
+    /// Files and pages below an inode that the bucket does not have, renamed directories whose
+    /// objects are to follow, and all deletes in its buckets, also those to come: they are of names
+    /// that are gone from somewhere.
     fn dirty_below(&self, root: Ino) -> usize {
         let dirty: Vec<Ino> =
             self.replica.view().backing().dirty_inodes().map(|(_, ino)| ino).collect();
         let inodes = dirty.into_iter().filter(|ino| self.is_below(*ino, root)).count();
-        inodes + self.keys_to_go(root).len()
+        inodes + self.renamed_due(root).len() + self.keys_to_go(root).len()
     }
 
     fn keys_to_go(&self, root: Ino) -> Vec<String> {
@@ -501,9 +515,11 @@ impl Node {
         let mut deletes = state.backing().deletes();
         due.any(|(_, ino)| {
             !refused.is_paused(&Work::Inode(ino)) && self.bucket_of(ino) == bucket_index
-        }) || deletes.any(|(key, _)| {
-            !refused.is_paused(&Work::Key(key.clone())) && self.bucket_of_key(&key) == bucket_index
-        })
+        }) || self.is_renamed_due(bucket_index)
+            || deletes.any(|(key, _)| {
+                !refused.is_paused(&Work::Key(key.clone()))
+                    && self.bucket_of_key(&key) == bucket_index
+            })
     }
 
     fn is_any_due(&self, bucket_index: BucketIndex) -> bool {
@@ -517,7 +533,11 @@ impl Node {
             return false;
         }
         match oldest {
-            None => deletes && !self.flusher.refused.is_any_paused(),
+            // What was renamed has a page to be written first, which makes it due in its time.
+            None => {
+                deletes && !self.flusher.refused.is_any_paused()
+                    || self.is_renamed_due(bucket_index)
+            }
             Some(since) => {
                 self.flusher.queue(bucket_index).urgent.get()
                     || self.is_old(since) && !self.everything_paused()
@@ -569,6 +589,11 @@ impl Node {
             .superseded_at
             .borrow_mut()
             .retain(|ino, _| self.replica.view().backing().is_dirty(*ino));
+        // Before files are sent: what has to follow a directory is then sent once.
+        let follows = match root {
+            Some(_) => self.move_renamed(bucket_index, root).await,
+            None => Ok(()),
+        };
         let files = self.due(bucket_index, root, all, |work| match work {
             DirtyWork::File(ino) => {
                 Some(ino).filter(|ino| all || !self.flusher.cooldowns.has(*ino, now))
@@ -583,7 +608,14 @@ impl Node {
             // Of files whoever waits knows himself which he waits for.
             outcome |= CycleOutcome { blocked: false, ..ended };
         }
-        self.move_renamed().await;
+        let follows = match follows {
+            Ok(()) => self.move_renamed(bucket_index, root).await,
+            failed => failed,
+        };
+        if let Err(error) = follows {
+            tracing::warn!(%error, "objects cannot follow a renamed directory yet");
+            outcome.failed = true;
+        }
         let now = self.ports.clock.monotonic();
         let pages = self.due(bucket_index, root, all, |work| match work {
             DirtyWork::Page(dir) => {

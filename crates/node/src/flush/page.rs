@@ -6,20 +6,13 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use bytes::Bytes;
 use ebb_core::backing::{Drafted, PageStep, piece_key};
-use ebb_core::namespace::Namespace;
 use ebb_format::{FormatError, page};
 use ebb_model::*;
 use ebb_ports::{BucketError, Condition, ETag};
 use futures_util::future::join_all;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::iter::successors;
 use std::rc::Rc;
 use std::time::Duration;
-
-/// Directories with more entries than this keep their objects where they are when they are
-/// renamed: a redirect in `.ebb/` says where.
-const MAX_MOVED_ENTRIES: usize = 10_000;
 
 /// Children that are looked at before others get a turn: a few milliseconds.
 const STEP_ENTRIES: usize = 1000;
@@ -259,53 +252,4 @@ impl Node {
             retry_after: None,
         })
     }
-
-    /// Directories that were renamed give up their redirects where that moves few objects, those
-    /// first that are above others: these are then moved once, to where they are to be, and not
-    /// along with each of them.
-    pub(super) async fn move_renamed(self: &Rc<Self>) {
-        let mut renamed: BTreeSet<(usize, Ino)> = {
-            let (state, mut known) = (self.replica.view(), BTreeMap::from([(Ino::ROOT, 0)]));
-            state
-                .backing()
-                .redirects()
-                .map(|dir| (depth(state.namespace(), dir, &mut known), dir))
-                .collect()
-        };
-        let mut room = MAX_MOVED_ENTRIES;
-        while let Some((depth, dir)) = renamed.pop_first() {
-            let entries = {
-                let state = self.replica.view();
-                let can_move = state.backing().can_unredirect(state.namespace(), dir);
-                can_move.then(|| state.namespace().read_dir(dir, Cookie::START, MAX_MOVED_ENTRIES))
-            };
-            let Some(Ok((entries, true))) = entries else { continue };
-            let Some(left) = room.checked_sub(entries.len()) else { break };
-            room = left;
-            if let Err(error) =
-                self.commit(Command::Backing(BackingCommand::Unredirect { dir })).await
-            {
-                tracing::warn!(%dir, %error, "a renamed directory keeps its redirect");
-            }
-            // What is in these is where it was.
-            renamed.extend(
-                entries
-                    .iter()
-                    .filter(|(entry, _)| entry.kind == FileKind::Directory)
-                    .map(|(entry, _)| (depth + 1, entry.ino)),
-            );
-        }
-    }
-}
-
-/// How many directories a directory is in. `known` are those of others.
-fn depth(namespace: &Namespace, dir: Ino, known: &mut BTreeMap<Ino, usize>) -> usize {
-    let above = successors(Some(dir), |dir| namespace.parent_of(*dir))
-        .take_while(|dir| !known.contains_key(dir));
-    let unknown: Vec<Ino> = above.collect();
-    for dir in unknown.into_iter().rev() {
-        let above = namespace.parent_of(dir).and_then(|parent| known.get(&parent)).copied();
-        known.insert(dir, above.map_or(0, |above| above + 1));
-    }
-    known[&dir]
 }

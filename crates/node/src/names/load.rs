@@ -43,6 +43,14 @@ pub(crate) struct Found {
     epoch: u64,
 }
 
+/// What became of a listing that was logged.
+pub(crate) struct Entered {
+    /// The directory was still in the epoch of the question.
+    pub current: bool,
+    /// Keys that no name can be given to.
+    pub not_shown: Vec<String>,
+}
+
 impl Node {
     /// Makes sure that the namespace knows whether `dir` has `name`.
     pub(crate) async fn resolve(&self, dir: Ino, name: &Name) -> Result<(), RpcError> {
@@ -150,7 +158,7 @@ impl Node {
         let early = early.filter(|page| is_new && plan == asked && agree(page));
         let LoadPlan { prefix, after, epoch, .. } = plan.clone();
         let first = after.is_none();
-        if first && self.revalidates().is_some() {
+        if first {
             self.revalidation.asked_for(dir, began);
         }
         let end = |part: &Part| {
@@ -183,13 +191,16 @@ impl Node {
         let is_in_pieces = page.as_ref().is_some_and(|page| !page.pieces.is_empty());
         let scope = if first || is_in_pieces { Scope::First } else { Scope::Next };
         let progress = last.map_or(LoadProgress::Complete, LoadProgress::UpTo);
-        let current = self
+        let Entered { current, not_shown } = self
             .install(
                 Listing { dir, entries: &entries, page: page.as_deref(), scope, after: None },
                 epoch,
                 progress,
             )
             .await?;
+        if current {
+            self.not_shown.found(dir, first, &not_shown, self.ports.clock.wall());
+        }
         if current && self.load_plan(dir) == Some(plan) {
             // Asked again it would be answered in the same way, for ever.
             self.trouble(
@@ -283,7 +294,7 @@ impl Node {
             scope: Scope::Name(name),
             after: None,
         };
-        self.install(listing, epoch, LoadProgress::Unchanged).await
+        Ok(self.install(listing, epoch, LoadProgress::Unchanged).await?.current)
     }
 
     /// Those of the prefixes below which there is anything.
@@ -330,19 +341,18 @@ impl Node {
         Ok(self.replica.view().namespace().inode(dir).is_some())
     }
 
-    /// Logs what was found, in pieces that fit a record. False if the directory is no longer
-    /// in the epoch of the question.
+    /// Logs what was found, in pieces that fit a record.
     pub(crate) async fn install(
         &self,
         listing: Listing<'_>,
         epoch: u64,
         progress: LoadProgress,
-    ) -> Result<bool, RpcError> {
+    ) -> Result<Entered, RpcError> {
         let dir = listing.dir;
         let time = self.ports.clock.wall();
         let mut upto: Option<Name> = None;
         loop {
-            let (mut not_shown, mut current, mut more) = (0, false, false);
+            let (mut not_shown, mut current, mut more) = (Vec::new(), false, false);
             let awaits = self.attachments.awaits_any();
             let (index, applied) = self
                 .replica
@@ -384,14 +394,10 @@ impl Node {
             if more && current {
                 continue;
             }
-            if not_shown > 0 {
-                tracing::warn!(%dir, not_shown, "keys of the bucket cannot be names and are not \
-                    shown");
-            }
             if self.is_complete(dir) {
                 self.pages.forget(dir);
             }
-            return Ok(current);
+            return Ok(Entered { current, not_shown });
         }
     }
 }

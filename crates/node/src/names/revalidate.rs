@@ -2,6 +2,9 @@
 //! used is listed again once its listing is too old: new names are added, and where an object is
 //! another than is known, or not there, it is asked for by itself before anything is believed.
 //!
+//! What a run before has listed is listed once more when it is first used, whatever the interval: a
+//! new mount shows what the bucket has.
+//!
 //! Whoever uses a name waits for that. If the bucket does not answer soon, what is known is
 //! shown, and nobody waits again before it would have been due.
 
@@ -10,9 +13,9 @@ use crate::latches::{Latches, Mode};
 use crate::names::listings::LIST_LIMIT;
 use crate::names::load::For;
 use crate::readahead::traversals::Look;
-use ebb_core::backing::{Listing, LoadPlan, Part, Scope};
+use ebb_core::backing::{Listing, LoadPlan, Part, Scope, Shows};
 use ebb_model::*;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, select, try_join};
 use futures_util::{StreamExt, stream};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +26,16 @@ use std::time::Duration;
 
 /// How long whoever uses a name waits for one answer of the bucket.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long nothing is asked after that, where no interval says so.
+const REST: Duration = Duration::from_secs(30);
+
+/// Names of a directory that is listed for one of them, where that is done once in a run.
+const MOST_LISTED_ONCE: usize = 100_000;
+
+/// Listings of a directory one after the other until nothing is in the way of what others have put
+/// in another's place.
+const MOST_LISTINGS: usize = 3;
 
 /// Objects of one directory that are asked for at one time.
 const ASKED_AT_ONCE: usize = 16;
@@ -37,15 +50,27 @@ pub struct Revalidation {
     /// For directories, and for files of directories that are too large to be listed for one of
     /// them.
     asked: RefCell<BTreeMap<Ino, Duration>>,
+    /// Directories that a run before has listed, and this one has not.
+    earlier: RefCell<BTreeSet<Ino>>,
     /// Since the bucket has not answered, nothing is asked before.
     not_before: Cell<Duration>,
     /// One revalidation of an inode at a time.
-    turns: Latches<Ino>,
+    pub(super) turns: Latches<Ino>,
 }
 
 impl Revalidation {
+    /// `earlier`: directories that a run before has listed.
+    pub fn after(earlier: impl Iterator<Item = Ino>) -> Revalidation {
+        Revalidation { earlier: RefCell::new(earlier.collect()), ..Revalidation::default() }
+    }
+
+    fn is_of_earlier_run(&self, dir: Ino) -> bool {
+        self.earlier.borrow().contains(&dir)
+    }
+
     /// What is known of the inode is not older than this.
     pub fn asked_for(&self, ino: Ino, at: Duration) {
+        self.earlier.borrow_mut().remove(&ino);
         let mut asked = self.asked.borrow_mut();
         if asked.len() >= MOST_ASKED {
             asked.clear();
@@ -57,15 +82,25 @@ impl Revalidation {
 impl Node {
     /// The name is about to be looked up.
     pub(crate) async fn revalidate_name(self: &Rc<Self>, dir: Ino, name: &Name) {
-        if self.revalidates().is_none() {
+        if !self.may_be_stale(dir) {
             return;
         }
-        if !self.replica.view().namespace().has_more_names_than(dir, LIST_LIMIT) {
+        // What is listed once in a run may be more than what is listed at each interval.
+        let most = if self.revalidates().is_some() { LIST_LIMIT } else { MOST_LISTED_ONCE };
+        if !self.replica.view().namespace().has_more_names_than(dir, most) {
             return self.revalidate_listing(dir, Look::Up).await;
         }
         let known = self.replica.view().namespace().lookup(dir, name).ok();
         match known {
-            Some(attr) => self.revalidate_object(dir, name, attr.ino).await,
+            // All of it has been listed lately.
+            _ if !self.is_stale(dir, dir) => {}
+            Some(attr) => {
+                self.revalidate_object(dir, name, attr.ino).await;
+                let is_gone = self.replica.view().namespace().lookup(dir, name).is_err();
+                if is_gone {
+                    self.settle(Box::pin(self.find_instead(dir, name))).await;
+                }
+            }
             None if self.is_complete(dir) => {
                 self.settle(Box::pin(self.find_again(dir, name))).await
             }
@@ -76,7 +111,7 @@ impl Node {
     /// The directory is about to be used.
     pub(crate) async fn revalidate_listing(self: &Rc<Self>, dir: Ino, look: Look) {
         self.look_into(dir, look);
-        let due = || self.is_stale(dir) && self.is_complete(dir);
+        let due = || self.is_stale(dir, dir) && self.is_complete(dir);
         if !due() {
             return;
         }
@@ -95,7 +130,7 @@ impl Node {
         let is_small = !state.namespace().has_more_names_than(dir, LIST_LIMIT);
         is_small
             && state.backing().is_listed(dir)
-            && self.is_stale(dir)
+            && self.is_stale(dir, dir)
             && !self.revalidation.turns.is_taken(&dir)
     }
 
@@ -113,7 +148,7 @@ impl Node {
 
     /// The content or attributes of the inode are about to be used.
     pub(crate) async fn revalidate_file(self: &Rc<Self>, ino: Ino) {
-        if self.revalidates().is_none() {
+        if self.revalidates().is_none() && self.revalidation.earlier.borrow().is_empty() {
             return;
         }
         let place = self.replica.view().namespace().primary_name(ino);
@@ -129,11 +164,11 @@ impl Node {
     }
 
     async fn revalidate_object(self: &Rc<Self>, dir: Ino, name: &Name, ino: Ino) {
-        if !self.is_stale(ino) {
+        if !self.is_stale(ino, dir) {
             return;
         }
         let _turn = self.revalidation.turns.hold(ino, Mode::Exclusive).await;
-        if self.is_stale(ino) {
+        if self.is_stale(ino, dir) {
             let now = self.ports.clock.monotonic();
             self.settle(Box::pin(self.confirm(dir, name))).await;
             self.revalidation.asked_for(ino, now);
@@ -147,11 +182,43 @@ impl Node {
         Some(interval / 2)
     }
 
-    fn is_stale(&self, ino: Ino) -> bool {
-        let Some(interval) = self.revalidates() else { return false };
+    /// Lists a directory again that a run before has listed, and this one has not.
+    pub(crate) async fn revalidate_once(self: &Rc<Self>, dir: Ino) {
+        if self.revalidation.is_of_earlier_run(dir) {
+            self.revalidate_listing(dir, Look::Up).await;
+        }
+    }
+
+    /// The same, for who cannot do without the bucket's answer.
+    pub(crate) async fn list_of_earlier_run(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
+        let is_due = || self.revalidation.is_of_earlier_run(dir);
+        if !is_due() {
+            return Ok(());
+        }
+        let _turn = self.revalidation.turns.hold(dir, Mode::Exclusive).await;
+        if is_due() {
+            let now = self.ports.clock.monotonic();
+            Box::pin(self.list_again(dir)).await?;
+            self.revalidation.asked_for(dir, now);
+        }
+        Ok(())
+    }
+
+    fn may_be_stale(&self, dir: Ino) -> bool {
+        self.revalidates().is_some() || self.revalidation.is_of_earlier_run(dir)
+    }
+
+    /// `dir`: the directory that the inode is, or is in.
+    fn is_stale(&self, ino: Ino, dir: Ino) -> bool {
+        let asked = self.revalidation.asked.borrow().get(&ino).copied();
         let now = self.ports.clock.monotonic();
-        let fresh = now < self.revalidation.not_before.get()
-            || self.revalidation.asked.borrow().get(&ino).is_some_and(|at| now < *at + interval);
+        let is_old = match (asked, self.revalidates()) {
+            (Some(at), Some(interval)) => now >= at + interval,
+            (Some(_), None) => false,
+            (None, Some(_)) => true,
+            (None, None) => self.bucket.is_some() && self.revalidation.is_of_earlier_run(dir),
+        };
+        let fresh = !is_old || now < self.revalidation.not_before.get();
         // What a client that is to come back has done is not there yet.
         !fresh && !self.is_stopping() && !self.attachments.awaits_any() && self.lost_to().is_none()
     }
@@ -164,7 +231,7 @@ impl Node {
         let what = match revalidating.await {
             Ok(()) => None,
             Err(error) => {
-                let interval = self.revalidates().unwrap_or_default();
+                let interval = self.revalidates().unwrap_or(REST);
                 self.revalidation.not_before.set(self.ports.clock.monotonic() + interval);
                 Some(format!("what others have changed in the bucket cannot be seen: {error}"))
             }
@@ -184,8 +251,20 @@ impl Node {
 
     /// Lists the whole of a directory that is complete, and takes on what others have changed.
     pub(crate) async fn list_again(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
+        // What has another's name is entered once that is known to be gone.
+        for _ in 0..MOST_LISTINGS {
+            if !self.list_once_more(dir).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// True if something was in the way of what is there, and is no more.
+    async fn list_once_more(self: &Rc<Self>, dir: Ino) -> Result<bool, RpcError> {
         self.room_to_load()?;
-        let Some((prefix, epoch)) = self.begin_revalidation(dir).await? else { return Ok(()) };
+        let Some((prefix, epoch)) = self.begin_revalidation(dir).await? else { return Ok(false) };
+        let mut unknown = Vec::new();
         let mut agreed = BTreeSet::new();
         let mut plan = LoadPlan { prefix, after: None, page_key: None, epoch };
         loop {
@@ -203,17 +282,20 @@ impl Node {
                 };
                 let listing =
                     Listing { dir, entries: &entries, page: None, scope: Scope::Next, after: None };
-                if !self.install(listing, epoch, progress).await? {
-                    return Ok(());
+                if !self.install(listing, epoch, progress).await?.current {
+                    return Ok(false);
                 }
             }
-            let found: Vec<Ino> = {
+            let mut found = Vec::new();
+            {
                 let state = self.replica.view();
-                entries
-                    .iter()
-                    .filter_map(|entry| state.backing().agrees(state.namespace(), entry))
-                    .collect()
-            };
+                for entry in entries {
+                    match state.backing().agrees(state.namespace(), &entry) {
+                        Some(ino) => found.push(ino),
+                        None => unknown.push(entry),
+                    }
+                }
+            }
             if found.iter().any(|ino| !self.is_complete(*ino)) {
                 self.found_below(dir);
             }
@@ -230,7 +312,39 @@ impl Node {
             .map(|name| self.confirm(dir, name))
             .buffer_unordered(ASKED_AT_ONCE);
         let outcomes: Vec<Result<(), RpcError>> = confirmed.collect().await;
-        outcomes.into_iter().collect()
+        outcomes.into_iter().collect::<Result<(), RpcError>>()?;
+        let (mut not_shown, mut is_free) = (Vec::new(), false);
+        {
+            let state = self.replica.view();
+            for entry in unknown {
+                match state.backing().shows(state.namespace(), dir, &entry) {
+                    Shows::Otherwise => {}
+                    Shows::NotYet => is_free = true,
+                    Shows::Nowhere => not_shown.push(entry.key().to_owned()),
+                }
+            }
+        }
+        self.not_shown.found(dir, true, &not_shown, self.ports.clock.wall());
+        Ok(is_free)
+    }
+
+    /// Looks for what others have put in the place of a name of a large directory that is gone.
+    async fn find_instead(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
+        Box::pin(self.find_again(dir, name)).await?;
+        let (is_found, prefix) = {
+            let state = self.replica.view();
+            let found = state.namespace().lookup(dir, name).is_ok();
+            (found, state.backing().prefix_for(state.namespace(), dir, name))
+        };
+        let Some(prefix) = prefix.filter(|_| !is_found) else { return Ok(()) };
+        // While a listing may add names, what is gone is kept out of it. A whole one ends that.
+        let object = self.ask_for_object(prefix[..prefix.len() - 1].to_owned());
+        let (below, object) =
+            self.in_time(try_join(self.probe(vec![prefix.clone()]), object)).await?;
+        match below.is_empty() && object.is_none() {
+            true => Ok(()),
+            false => Box::pin(self.list_again(dir)).await,
+        }
     }
 
     async fn begin_revalidation(&self, dir: Ino) -> Result<Option<(String, u64)>, RpcError> {

@@ -5,7 +5,8 @@ mod replay;
 mod root;
 mod verify_unsynced;
 
-pub(crate) use ownership::give_back;
+pub use ownership::Difference;
+pub(crate) use ownership::{give_back, other_volume};
 pub(crate) use replay::{Replayed, replay};
 
 use crate::admin::fsck::Readable;
@@ -73,10 +74,11 @@ pub enum OpenError {
     #[error("the log of the data directory lacks the snapshot that it builds on")]
     NoSnapshot,
     #[error(
-        "the data directory holds another volume ({there}) than {backing}: give this one a data \
-         directory of its own"
+        "the data directory holds another volume: {0}. Give this one a data directory of its own \
+         (--data), or name the storage and endpoint that this directory is of; `ebb fsck` of it \
+         says whether it has anything that its bucket lacks"
     )]
-    OtherVolume { there: String, backing: String },
+    OtherVolume(Box<Difference>),
     #[error(
         "{backing} was served by another node since this data directory was last used, and {dirty} \
          files and directories here had \
@@ -246,7 +248,10 @@ impl Node {
         let serves = serves(&ports, &backing, head_lease.as_deref(), &identity);
         let Buckets { bucket, members, asked } = backing;
         let known = identity.serves.as_ref();
-        if let Err(refused) = claim(&ports, &identity, &serves, head_lease.is_some()).await {
+        if let Err(refused) =
+            claim(&ports, &identity, &serves, bucket.as_deref(), &options, head_lease.is_some())
+                .await
+        {
             if let Some(head_lease) = head_lease {
                 give_back(&head_lease).await;
                 members::release(&members).await;
@@ -297,6 +302,7 @@ impl Node {
         let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
         let is_disk_small =
             fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
+        let revalidation = Revalidation::after(partition.backing().known_dirs());
         let node = Rc::new(Node {
             cluster: serves.cluster,
             incarnation: serves.incarnation,
@@ -319,7 +325,8 @@ impl Node {
             listings: Default::default(),
             pages: Default::default(),
             traversals: Default::default(),
-            revalidation: Revalidation::default(),
+            revalidation,
+            not_shown: Default::default(),
             recent_deletes: RecentDeletes::default(),
             forgetting: Forgetting::default(),
             metadata: Metadata::default(),

@@ -16,6 +16,7 @@ use ebb_format::segment::VolumeId;
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 
 /// What the volume lives in.
@@ -81,6 +82,7 @@ pub(super) fn serves(
 ) -> Serves {
     let Buckets { bucket, members, .. } = backing;
     let members = members::describe(members);
+    let endpoint = bucket.as_ref().and_then(|bucket| bucket.endpoint());
     let backing = bucket.as_ref().map_or_else(|| "no bucket".into(), |bucket| bucket.describe());
     match (head_lease, &identity.serves) {
         (Some(head_lease), _) => Serves {
@@ -88,8 +90,9 @@ pub(super) fn serves(
             incarnation: head_lease.incarnation(),
             backing,
             members,
+            endpoint,
         },
-        (None, Some(known)) => Serves { backing, members, ..known.clone() },
+        (None, Some(known)) => Serves { backing, members, endpoint, ..known.clone() },
         // Who only reads gives out ids that no page of the volume has.
         (None, None) => {
             let incarnation = if bucket.is_some() { Incarnation::NONE } else { Incarnation(1) };
@@ -98,6 +101,7 @@ pub(super) fn serves(
                 incarnation,
                 backing,
                 members,
+                endpoint,
             }
         }
     }
@@ -114,12 +118,7 @@ pub(super) async fn expect_current(
     let Some(before) = &identity.serves else { return Ok(()) };
     let head = match head::get(ports, options.bucket_timeout, root).await {
         Ok(object) => ebb_format::head::decode(&object.body).ok(),
-        Err(BucketError::NotFound { .. }) => {
-            return Err(OpenError::OtherVolume {
-                there: before.backing.clone(),
-                backing: root.describe(),
-            });
-        }
+        Err(BucketError::NotFound { .. }) => return Err(other_volume(before, root, None)),
         Err(error) => {
             return Err(HeadError::Store { backing: root.describe(), error }.into());
         }
@@ -135,14 +134,101 @@ pub(super) async fn expect_current(
         return Ok(());
     }
     if head.cluster != before.cluster {
-        return Err(OpenError::OtherVolume {
-            there: before.backing.clone(),
-            backing: root.describe(),
-        });
+        return Err(other_volume(before, root, Some(head.cluster)));
     }
     match unwritten(ports, before).await? {
         0 => Ok(()),
         dirty => Err(OpenError::Superseded { backing: root.describe(), dirty }),
+    }
+}
+
+/// One that takes nothing over serves the volume that the data directory is of: by the head, or
+/// where there is none, or the node has never owned the volume, by what the bucket is called.
+async fn expect_same(
+    ports: &Ports,
+    bucket: &dyn Bucket,
+    before: &Serves,
+    options: &Options,
+) -> Result<(), OpenError> {
+    let head = match head::get(ports, options.bucket_timeout, bucket).await {
+        Ok(object) if before.incarnation != Incarnation::NONE => {
+            ebb_format::head::decode(&object.body).ok()
+        }
+        _ => None,
+    };
+    let is_same = match &head {
+        Some(head) => head.cluster == before.cluster,
+        None => before.backing == bucket.describe(),
+    };
+    match is_same {
+        true => Ok(()),
+        false => Err(other_volume(before, bucket, head.map(|head| head.cluster))),
+    }
+}
+
+pub(crate) fn other_volume(
+    before: &Serves,
+    bucket: &dyn Bucket,
+    cluster: Option<ClusterId>,
+) -> OpenError {
+    let now = Place { backing: bucket.describe(), endpoint: bucket.endpoint(), cluster };
+    OpenError::OtherVolume(Box::new(Difference { before: Place::of(before), now }))
+}
+
+/// Where a volume is, and which one.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub backing: String,
+    pub endpoint: Option<String>,
+    /// `None`: the storage has no volume.
+    pub cluster: Option<ClusterId>,
+}
+
+impl Place {
+    fn of(serves: &Serves) -> Place {
+        Place {
+            backing: serves.backing.clone(),
+            endpoint: serves.endpoint.clone(),
+            cluster: Some(serves.cluster),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { backing, endpoint, cluster } = self;
+        write!(f, "{backing}")?;
+        if let Some(endpoint) = endpoint {
+            write!(f, " at {endpoint}")?;
+        }
+        match cluster {
+            Some(cluster) => write!(f, " (volume {cluster})"),
+            None => write!(f, " (no volume)"),
+        }
+    }
+}
+
+/// How the volume that a data directory is of differs from the one that is to be served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Difference {
+    pub before: Place,
+    pub now: Place,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { before, now } = self;
+        let other_endpoint = before.endpoint.is_some() && before.endpoint != now.endpoint;
+        let how = if before.backing != now.backing {
+            "the storage is another"
+        } else if other_endpoint {
+            "the endpoint is another"
+        } else if now.cluster.is_none() {
+            "the storage was emptied, or another store answers at the endpoint"
+        } else {
+            "the volume was made anew, or another store answers at the endpoint"
+        };
+        write!(f, "it is of {before}, and this is {now}: {how}")
     }
 }
 
@@ -151,14 +237,20 @@ pub(super) async fn claim(
     ports: &Ports,
     identity: &Identity,
     serves: &Serves,
+    bucket: Option<&dyn Bucket>,
+    options: &Options,
     owns: bool,
 ) -> Result<(), OpenError> {
     let Some(before) = &identity.serves else { return Ok(()) };
-    if before.cluster != serves.cluster || !owns && before.backing != serves.backing {
-        return Err(OpenError::OtherVolume {
-            there: before.backing.clone(),
-            backing: serves.backing.clone(),
-        });
+    match bucket {
+        Some(bucket) if !owns => expect_same(ports, bucket, before, options).await?,
+        _ if before.cluster != serves.cluster || !owns && before.backing != serves.backing => {
+            return Err(OpenError::OtherVolume(Box::new(Difference {
+                before: Place::of(before),
+                now: Place::of(serves),
+            })));
+        }
+        _ => {}
     }
     if before.incarnation != serves.incarnation {
         supersede(ports, identity.node, before, serves).await

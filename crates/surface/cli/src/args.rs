@@ -43,6 +43,11 @@ pub enum Command {
     LsDirty(LsDirty),
     /// Write everything dirty at or below PATH to the bucket, and wait for it.
     Flush(Target),
+    /// Show what others have changed in the bucket, at PATH and below it, at once.
+    ///
+    /// Lists every directory there again, however recently that was done. Otherwise such changes
+    /// are seen after the time of --revalidate, and once after a mount.
+    Refresh(Target),
     /// Fetch files and directory trees from the bucket into the cache.
     ///
     /// Cached data is not fetched again, so the same command continues an interrupted one. A

@@ -83,6 +83,17 @@ pub(crate) fn write(out: &mut String, explained: &Explained, now: Time) -> Resul
     for reason in &explained.refused {
         writeln!(out, "refused   {reason}")?;
     }
+    if let Some(prefix) = &explained.prefix {
+        let prefix = shown_path(prefix.as_bytes());
+        writeln!(out, "objects   below {prefix}, not below its path")?;
+    }
+    let (not_shown, keys) = &explained.not_shown;
+    if *not_shown > 0 {
+        writeln!(out, "not shown {not_shown} keys of the bucket that cannot be names here:")?;
+        for key in keys {
+            writeln!(out, "          {}", shown_path(key.as_bytes()))?;
+        }
+    }
     for page in &explained.pages {
         let etag = page.etag.as_ref().map(|etag| format!(", ETag {etag}")).unwrap_or_default();
         let state = match (page.there, page.since) {
@@ -160,6 +171,9 @@ pub(crate) fn json(explained: &Explained) -> Value {
             "len_bytes": object.len_bytes,
         })),
         "refused": explained.refused,
+        "prefix": explained.prefix,
+        "not_shown": explained.not_shown.0,
+        "keys_not_shown": explained.not_shown.1,
         "missing_object": explained.missing.map(|missing| match missing {
             MissingObject::Removed => "removed",
             MissingObject::Lost => "lost",
@@ -327,6 +341,8 @@ mod tests {
                 etag: "tag".into(),
                 len_bytes: 100,
             }),
+            prefix: None,
+            not_shown: (0, Vec::new()),
             missing: None,
             open: false,
             quota: None,

@@ -113,7 +113,10 @@ pub fn overlap(
     (a, a_endpoint): (&str, &Option<String>),
     (b, b_endpoint): (&str, &Option<String>),
 ) -> bool {
-    let place = |url: &str| format!("{}/", url.trim_end_matches('/'));
+    let place = |url: &str| {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+        format!("{}://{}/", scheme.to_ascii_lowercase(), rest.trim_end_matches('/'))
+    };
     let (a, b) = (place(a), place(b));
     a_endpoint == b_endpoint && (a.starts_with(&b) || b.starts_with(&a))
 }

@@ -250,6 +250,7 @@ mod tests {
             dirty_since: Some(Time::from_secs(5)),
             sent_bytes: 0,
             pending_deletes: 0,
+            renamed_dirs: 0,
             download_bytes_per_sec: None,
             upload_bytes_per_sec: None,
             packs: PackStatus::default(),

@@ -170,6 +170,17 @@ pub fn data_dir(source: &str) -> PathBuf {
     data_root().join(file_name(source.as_bytes()))
 }
 
+/// Data directories that were made by default, each with the source that it was made for, as that
+/// was spelled. Of sources with long names only the directory is left.
+pub fn data_dirs() -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(data_root()).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| {
+        let source = source_of(entry.file_name().to_str()?)?;
+        Some((entry.path(), source))
+    });
+    named.collect()
+}
+
 fn loans_of(run: u64) -> String {
     format!("{run:016x}.loans.sock")
 }
@@ -356,6 +367,23 @@ fn file_name(text: &[u8]) -> String {
     name
 }
 
+/// The inverse of [`file_name`]. `None` of a name that is no such one, or ends in a checksum.
+fn source_of(name: &str) -> Option<String> {
+    let mut bytes = name.bytes();
+    let mut text = Vec::new();
+    while let Some(byte) = bytes.next() {
+        let plain = match byte {
+            b'_' => {
+                let digits = [bytes.next()?, bytes.next()?];
+                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+            }
+            plain => plain,
+        };
+        text.push(plain);
+    }
+    (file_name(&text) == name).then(|| String::from_utf8(text).ok()).flatten()
+}
+
 /// Leaves room for the checksum and an ending within the 255 bytes of a file name.
 const LONGEST_NAME: usize = 200;
 
@@ -389,4 +417,20 @@ pub fn real(path: &Path) -> PathBuf {
         .ancestors()
         .find_map(|at| Some((at.canonicalize().ok()?, path.strip_prefix(at).ok()?)));
     there.map_or_else(|| path.to_owned(), |(there, rest)| there.join(rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_directory_names_its_source() {
+        for source in ["s3://b/p", "s3://b/p/", "file:///a b/\u{fc}.x", ".hidden", "a_2f"] {
+            assert_eq!(source_of(&file_name(source.as_bytes())).as_deref(), Some(source));
+        }
+        let long = "p/".repeat(200);
+        for name in [&*file_name(long.as_bytes()), "_", "_2", "_2F", "_zz", "lost+found"] {
+            assert_eq!(source_of(name), None, "{name}");
+        }
+    }
 }

@@ -30,9 +30,10 @@ pub fn text(reply: &AdminReply, now: Time) -> String {
     let written = match reply {
         AdminReply::Status(status) => write_status(&mut out, status, now),
         AdminReply::Dirty { items, left_out, .. } => write_dirty(&mut out, items, *left_out, now),
-        AdminReply::Flushed { files, bytes, .. } => {
-            writeln!(out, "{files} files, {} written to the bucket", Bytes(*bytes))
+        AdminReply::Flushed { files, bytes, renamed, .. } => {
+            write_flushed(&mut out, *files, *bytes, *renamed)
         }
+        AdminReply::Refreshed { changed } => writeln!(out, "{changed} names have changed"),
         AdminReply::Evicted { bytes, .. } => {
             writeln!(out, "{} dropped from the cache", Bytes(*bytes))
         }
@@ -106,6 +107,7 @@ pub fn json(reply: &AdminReply) -> Value {
             "dirty_since_secs": status.dirty_since.map(|time| time.secs),
             "sent_bytes": status.sent_bytes,
             "pending_deletes": status.pending_deletes,
+            "renamed_dirs": status.renamed_dirs,
             "download_bytes_per_sec": status.download_bytes_per_sec,
             "upload_bytes_per_sec": status.upload_bytes_per_sec,
             "packs": {
@@ -133,15 +135,17 @@ pub fn json(reply: &AdminReply) -> Value {
             }))).collect::<Vec<_>>(),
             "left_out": left_out,
         }),
-        AdminReply::Flushed { files, bytes, refused } => json!({
+        AdminReply::Flushed { files, bytes, renamed, refused } => json!({
             "files": files,
             "bytes": bytes,
+            "renamed_dirs": renamed,
             "refused": {
                 "writes": refused.writes,
                 "deletes": refused.deletes,
                 "reasons": refused.reasons,
             },
         }),
+        AdminReply::Refreshed { changed } => json!({ "changed": changed }),
         AdminReply::Evicted { bytes, .. } => json!({ "bytes": bytes }),
         AdminReply::Fsck(report) => fsck::json(report),
         AdminReply::FsckBatch(part) => fsck::json(&part.report),
@@ -197,6 +201,19 @@ fn write_dirty(
     }
 }
 
+fn write_flushed(out: &mut String, files: u64, bytes: u64, renamed: u64) -> std::fmt::Result {
+    writeln!(out, "{files} files, {} written to the bucket", Bytes(bytes))?;
+    if renamed > 0 {
+        writeln!(
+            out,
+            "{renamed} renamed directories keep their objects at the keys of before: they have \
+             more than 10,000 entries each, keys that are not shown, or another directory's \
+             objects at their path; `ebb explain DIR` says where the objects are"
+        )?;
+    }
+    Ok(())
+}
+
 fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Result {
     let incarnation = (status.incarnation != Incarnation::NONE)
         .then(|| format!("incarnation {}", status.incarnation.0));
@@ -231,10 +248,21 @@ fn write_status(out: &mut String, status: &Status, now: Time) -> std::fmt::Resul
                 Bytes(status.dirty_bytes)
             )?;
         }
+        None if status.dirty_files > 0 => {
+            writeln!(out, "dirty     {} renamed directories", status.dirty_files)?
+        }
         None => writeln!(out, "dirty     nothing")?,
     }
     if status.pending_deletes > 0 {
         writeln!(out, "deletes   {} objects are still to be deleted", status.pending_deletes)?;
+    }
+    if status.renamed_dirs > 0 {
+        writeln!(
+            out,
+            "renamed   {} directories have their objects at the keys of before; `ebb explain DIR` \
+             says where",
+            status.renamed_dirs
+        )?;
     }
     for (way, rate) in
         [("from", status.download_bytes_per_sec), ("to", status.upload_bytes_per_sec)]

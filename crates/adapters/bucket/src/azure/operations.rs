@@ -28,6 +28,10 @@ impl Operations for Blobs {
         self.service.url()
     }
 
+    fn endpoint(&self) -> String {
+        self.service.origin().address("", "")
+    }
+
     async fn get(
         &self,
         key: &str,

@@ -20,6 +20,10 @@ impl Operations for Gcs {
         self.service.url()
     }
 
+    fn endpoint(&self) -> String {
+        self.service.origin().address("", "")
+    }
+
     async fn get(
         &self,
         key: &str,

@@ -20,6 +20,9 @@ pub(crate) trait Operations: Send + Sync + 'static {
     /// Scheme and bucket, for people.
     fn url(&self) -> String;
 
+    /// Where the store is reached, for people.
+    fn endpoint(&self) -> String;
+
     /// `range` is not empty.
     fn get(
         &self,
@@ -335,6 +338,10 @@ impl<O: Operations> Bucket for Remote<O> {
 
     fn describe(&self) -> String {
         self.store.url()
+    }
+
+    fn endpoint(&self) -> Option<String> {
+        Some(self.store.endpoint())
     }
 }
 

@@ -22,6 +22,10 @@ impl Operations for S3 {
         self.service.url()
     }
 
+    fn endpoint(&self) -> String {
+        self.service.origin().address("", "")
+    }
+
     async fn get(
         &self,
         key: &str,

@@ -198,6 +198,7 @@ impl Draw {
                 from: self.trash_point(),
             }),
             Request::Admin(AdminRequest::Snapshot),
+            Request::Admin(AdminRequest::Refresh { ino: self.ino() }),
         ]);
         all
     }
@@ -226,6 +227,7 @@ impl Draw {
             dirty_since: self.option(Draw::time),
             sent_bytes: self.u64(),
             pending_deletes: self.u64(),
+            renamed_dirs: self.u64(),
             download_bytes_per_sec: self.option(Draw::u64),
             upload_bytes_per_sec: self.option(Draw::u64),
             packs: PackStatus { packs: self.u64(), files: self.u64(), used_bytes: self.u64() },
@@ -274,6 +276,8 @@ impl Draw {
                 etag: draw.text(),
                 len_bytes: draw.u64(),
             }),
+            prefix: self.option(Draw::text),
+            not_shown: (self.u64(), self.list(Draw::text)),
             missing: self.option(|draw| {
                 if draw.flag() { MissingObject::Lost } else { MissingObject::Removed }
             }),
@@ -385,12 +389,14 @@ impl Draw {
             Reply::Admin(AdminReply::Flushed {
                 files: self.u64(),
                 bytes: self.u64(),
+                renamed: self.u64(),
                 refused: RefusedCounts {
                     writes: self.u64(),
                     deletes: self.u64(),
                     reasons: self.list(Draw::text),
                 },
             }),
+            Reply::Admin(AdminReply::Refreshed { changed: self.u64() }),
             Reply::Admin(AdminReply::Evicted {
                 bytes: self.u64(),
                 next: self.option(|draw| (draw.ino(), draw.u64())),

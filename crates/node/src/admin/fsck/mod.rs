@@ -14,7 +14,7 @@ use crate::data::store::{self, Store, StoreLocation};
 use crate::identity;
 use crate::latches::Mode;
 use crate::log::{Log, LogError};
-use crate::recover::{OpenError, Replayed, replay};
+use crate::recover::{OpenError, Replayed, other_volume, replay};
 use bucket::Comparison;
 use ebb_core::extent::Block;
 use ebb_core::partition::Partition;
@@ -201,13 +201,13 @@ pub async fn fsck(
 /// Whether what the data directory knows is what the bucket was last made of.
 async fn check_head(ports: &Ports, bucket: &dyn Bucket, serves: &Serves) -> Result<(), FsckError> {
     let backing = bucket.describe();
-    if serves.backing != backing {
-        return Err(OpenError::OtherVolume { there: serves.backing.clone(), backing }.into());
-    }
     let head = match head::get(ports, PATIENCE, bucket).await {
         Ok(object) => ebb_format::head::decode(&object.body).map_err(|error| {
             HeadError::Unreadable { backing: backing.clone(), what: error.to_string() }
         }),
+        Err(BucketError::NotFound { .. }) if serves.backing != backing => {
+            return Err(other_volume(serves, bucket, None).into());
+        }
         Err(BucketError::NotFound { .. }) => {
             return Err(FsckError::Head {
                 backing,
@@ -217,6 +217,9 @@ async fn check_head(ports: &Ports, bucket: &dyn Bucket, serves: &Serves) -> Resu
         Err(error) => return Err(error.into()),
     };
     let head = head.map_err(OpenError::from)?;
+    if head.cluster != serves.cluster {
+        return Err(other_volume(serves, bucket, Some(head.cluster)).into());
+    }
     match (head.cluster, head.incarnation) == (serves.cluster, serves.incarnation) {
         true => Ok(()),
         false => Err(FsckError::Superseded { backing, owner: head.owner }),

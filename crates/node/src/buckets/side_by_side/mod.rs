@@ -338,4 +338,8 @@ impl Bucket for SideBySide {
         let members = self.members.iter().map(|member| format!(", {}", member.describe()));
         self.root.describe() + &members.collect::<String>()
     }
+
+    fn endpoint(&self) -> Option<String> {
+        self.root.endpoint()
+    }
 }

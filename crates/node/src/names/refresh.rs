@@ -1,0 +1,70 @@
+//! `ebb refresh`: what the bucket has is looked at anew because somebody asks for it.
+
+use crate::Node;
+use crate::latches::Mode;
+use ebb_model::*;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// By name: the inode, its length and when it was last changed.
+type Names = BTreeMap<Name, (Ino, u64, Time)>;
+
+impl Node {
+    /// Looks anew at a file, or at a directory and the names in it, and at whether they are there.
+    pub(crate) async fn refresh(self: &Rc<Self>, ino: Ino) -> Result<AdminReply, RpcError> {
+        let kind = self.replica.view().namespace().attr(ino)?.kind;
+        if self.bucket.is_none() {
+            return Ok(AdminReply::Refreshed { changed: 0 });
+        }
+        let place = self.replica.view().namespace().primary_name(ino);
+        let mut changed = 0;
+        if let Some((parent, name)) = place {
+            let before = self.names_of(parent, Some(&name));
+            self.confirm(parent, &name).await?;
+            if self.replica.view().namespace().lookup(parent, &name).is_err() {
+                // Something else may have come in its place.
+                self.refresh_listing(parent).await?;
+            }
+            changed += differing(&before, &self.names_of(parent, Some(&name)));
+        }
+        let is_there = self.replica.view().namespace().inode(ino).is_some();
+        if kind == FileKind::Directory && is_there {
+            let before = self.names_of(ino, None);
+            self.refresh_listing(ino).await?;
+            changed += differing(&before, &self.names_of(ino, None));
+        }
+        Ok(AdminReply::Refreshed { changed })
+    }
+
+    async fn refresh_listing(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
+        let is_untouched = self.is_untouched(dir);
+        self.complete(dir).await?;
+        if is_untouched {
+            return Ok(());
+        }
+        let _turn = self.revalidation.turns.hold(dir, Mode::Exclusive).await;
+        let now = self.ports.clock.monotonic();
+        Box::pin(self.list_again(dir)).await?;
+        self.revalidation.asked_for(dir, now);
+        Ok(())
+    }
+
+    fn names_of(&self, dir: Ino, only: Option<&Name>) -> Names {
+        let state = self.replica.view();
+        let namespace = state.namespace();
+        let known = |name: Name| {
+            let attr = namespace.lookup(dir, &name).ok()?;
+            Some((name, (attr.ino, attr.size_bytes, attr.mtime)))
+        };
+        match only {
+            Some(name) => known(name.clone()).into_iter().collect(),
+            None => namespace.children(dir).filter_map(|(name, _)| known(name)).collect(),
+        }
+    }
+}
+
+fn differing(before: &Names, after: &Names) -> u64 {
+    let gone = before.keys().filter(|name| !after.contains_key(*name)).count();
+    let other = after.iter().filter(|(name, now)| before.get(*name) != Some(*now)).count();
+    (gone + other) as u64
+}
