@@ -58,10 +58,8 @@ impl Ask {
     fn encode(&self) -> [u8; ASK_BYTES] {
         let mut bytes = [0; ASK_BYTES];
         bytes[0] = VERSION;
-        bytes[1] = GRANT_REQUESTS
-            .iter()
-            .position(|request| *request == self.request)
-            .expect("all are listed") as u8;
+        let named = |(_, request): &&(u8, GrantRequest)| *request == self.request;
+        bytes[1] = GRANT_REQUESTS.iter().find(named).expect("all are listed").0;
         bytes[2..10].copy_from_slice(&self.session.0.to_le_bytes());
         bytes[10..].copy_from_slice(&self.ino.0.to_le_bytes());
         bytes
@@ -70,7 +68,7 @@ impl Ask {
     fn decode(bytes: &[u8; ASK_BYTES]) -> Option<Ask> {
         let number =
             |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
-        let request = *GRANT_REQUESTS.get(usize::from(bytes[1]))?;
+        let (_, request) = *GRANT_REQUESTS.iter().find(|(number, _)| *number == bytes[1])?;
         (bytes[0] == VERSION).then(|| Ask {
             session: SessionId(number(2)),
             ino: Ino(number(10)),
@@ -79,12 +77,12 @@ impl Ask {
     }
 }
 
-const GRANT_REQUESTS: [GrantRequest; 5] = [
-    GrantRequest::Begin,
-    GrantRequest::Follow,
-    GrantRequest::Join,
-    GrantRequest::Expose,
-    GrantRequest::Resume,
+/// Daemons of earlier versions also send 1, which lends nothing.
+const GRANT_REQUESTS: [(u8, GrantRequest); 4] = [
+    (0, GrantRequest::Begin),
+    (2, GrantRequest::Join),
+    (3, GrantRequest::Expose),
+    (4, GrantRequest::Resume),
 ];
 
 /// Lends to mounts of this machine from now on.
@@ -153,9 +151,7 @@ async fn serve_grant(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) ->
     }
     let mut bytes = [0; ASK_BYTES];
     tokio::time::timeout(PATIENCE, stream.read_exact(&mut bytes)).await??;
-    let ask = Ask::decode(&bytes).filter(|ask| {
-        has_room || !matches!(ask.request, GrantRequest::Begin | GrantRequest::Follow)
-    });
+    let ask = Ask::decode(&bytes).filter(|ask| has_room || ask.request != GrantRequest::Begin);
     let Some(Ask { session, ino, request }) = ask else {
         return stream.write_all(&[NOT_GRANTED]).await;
     };
@@ -250,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_is_understood() {
-        for request in GRANT_REQUESTS {
+        for (_, request) in GRANT_REQUESTS {
             let bytes =
                 Ask { session: SessionId(0x0102_0304_0506_0708), ino: Ino(u64::MAX), request }
                     .encode();
@@ -266,8 +262,7 @@ mod tests {
     fn what_another_version_asks_is_not_understood() {
         let good =
             Ask { session: SessionId(1), ino: Ino(1), request: GrantRequest::Begin }.encode();
-        for (at, wrong) in [(0, VERSION + 1), (0, 0), (1, GRANT_REQUESTS.len() as u8), (1, u8::MAX)]
-        {
+        for (at, wrong) in [(0, VERSION + 1), (0, 0), (1, 1), (1, 5), (1, u8::MAX)] {
             let mut bytes = good;
             bytes[at] = wrong;
             assert!(Ask::decode(&bytes).is_none());

@@ -6,19 +6,10 @@
 pub enum GrantRequest {
     /// Reads, and can create the grant.
     Begin,
-    /// Like `Begin`, while writers bypass the page cache: no minimum file size applies.
-    Follow,
     /// Reads or writes through the node, and joins an existing grant.
     Join,
     /// Like `Join`, and can be mapped writable: stores to the mapping reach only the store file.
     Expose,
     /// An earlier run of the node granted the file, and the kernel still uses the grant.
     Resume,
-}
-
-impl GrantRequest {
-    /// Whether the open itself reads, instead of only joining an existing grant.
-    pub fn begins(self) -> bool {
-        matches!(self, GrantRequest::Begin | GrantRequest::Follow)
-    }
 }

@@ -273,16 +273,6 @@ impl Node {
         }
     }
 
-    /// A file moves to a store file of its own. The inode's latch is held exclusively.
-    pub(crate) async fn leave_pack(&self, ino: Ino) -> Result<(), RpcError> {
-        let location = self.location(ino);
-        if location.packed.is_some() {
-            self.relocate(&location, None).await.map(drop)
-        } else {
-            Ok(())
-        }
-    }
-
     fn is_small(&self, end: u64) -> bool {
         end > 0 && end < self.options.pack_below_bytes
     }

@@ -22,8 +22,8 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-/// Below this an open that is lent costs more than it saves: all of the file is one request, and
-/// then in the kernel's own cache. Unless that is not to have it ([`GrantRequest::Follow`]).
+/// Below this size a passthrough open costs more than it saves: all of the file is one request, and
+/// then in the page cache.
 const LEAST_BYTES: u64 = 128 << 10;
 
 /// Each has descriptors of its own, of which a process has 1,024 as a rule.
@@ -95,7 +95,7 @@ impl Node {
         ino: Ino,
         request: GrantRequest,
     ) -> Result<Option<OwnedFd>, RpcError> {
-        if request.begins() {
+        if request == GrantRequest::Begin {
             self.opens_to_read(ino);
         }
         self.grant_now(ino, request).await
@@ -115,12 +115,6 @@ impl Node {
                 .entry(ino)
                 .or_insert(Grant { is_doubtful: true, ..Grant::default() });
         }
-        if request == GrantRequest::Follow
-            && !self.is_apart(ino)
-            && self.may_grant(self.file_size(ino)?)
-        {
-            self.set_apart(ino).await?;
-        }
         // Who has just read a file opens it again.
         self.filled(|other| other == ino).await;
         for _ in 0..MAX_ATTEMPTS {
@@ -129,11 +123,11 @@ impl Node {
             let is_granted = self.is_exposed(ino)
                 || self.grants.is_granted(ino)
                     && (request == GrantRequest::Resume || !self.end_grant(ino));
-            let is_wanted = is_granted || request.begins() || self.is_in_use(ino).await?;
-            let is_worth = size >= LEAST_BYTES || request == GrantRequest::Follow;
+            let is_wanted =
+                is_granted || request == GrantRequest::Begin || self.is_in_use(ino).await?;
             let may_be = is_granted
                 || is_wanted
-                    && is_worth
+                    && size >= LEAST_BYTES
                     && self.is_apart(ino)
                     && self.is_whole(ino, size)
                     && self.may_grant(size);
@@ -187,7 +181,7 @@ impl Node {
         if self.is_stopping() || !resumes && self.attachments.awaits_any() {
             return Err(RpcError::Retry);
         }
-        if request.begins() {
+        if request == GrantRequest::Begin {
             self.walk_ahead(ino);
         }
         let granted = self.grant_now(ino, request).await?;
@@ -321,12 +315,7 @@ impl Node {
     fn is_whole(&self, ino: Ino, size_bytes: u64) -> bool {
         let state = self.replica.view();
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
-        // Of a packed file it is as much as its range has.
-        let is_here = match self.location(ino).packed {
-            None => state.extents().resident_bytes_of(ino) == blocks * BLOCK_BYTES,
-            Some(_) => (0..blocks).all(|block| state.extents().block(ino, block).is_some()),
-        };
-        if !is_here {
+        if state.extents().resident_bytes_of(ino) != blocks * BLOCK_BYTES {
             return false;
         }
         let is_unknown =
@@ -345,22 +334,6 @@ impl Node {
     /// Its bytes are in a store file of its own.
     fn is_apart(&self, ino: Ino) -> bool {
         self.location(ino).packed.is_none() && self.store.has_standalone(ino)
-    }
-
-    /// A file that is whole gets a store file of its own, however small it is.
-    async fn set_apart(&self, ino: Ino) -> Result<(), RpcError> {
-        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
-        let size = self.file_size(ino)?;
-        let is_packed = self.location(ino).packed.is_some();
-        // What is moved is read anyway. Who reads it through the node is told of damage.
-        let is_sound = !is_packed || matches!(self.read_local(ino, &(0..size)).await, Ok(Some(_)));
-        if self.is_apart(ino) || !is_sound || !self.is_whole(ino, size) {
-            return Ok(());
-        }
-        match self.location(ino).packed {
-            Some(_) => self.leave_pack(ino).await,
-            None => self.begin_standalone(ino).await,
-        }
     }
 
     /// What of a file is only in the bucket.
@@ -388,8 +361,7 @@ impl Node {
         let has_room = || {
             let table = self.grants.table.borrow();
             let lent_bytes = table.values().map(|grant| grant.size_bytes).sum::<u64>();
-            let most = if size_bytes < LEAST_BYTES { MAX_FILES / 2 } else { MAX_FILES };
-            table.len() < most
+            table.len() < MAX_FILES
                 && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
         };
         if has_room() {

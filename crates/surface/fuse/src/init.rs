@@ -80,13 +80,6 @@ impl Negotiated {
         self.minor >= 44
     }
 
-    /// After a write by request alone ([`crate::Caching::Direct`]) the kernel drops what it has
-    /// read ahead or mapped meanwhile of the pages that were written. Linux 6.18 does; of those
-    /// before not all do.
-    pub fn drops_pages_behind_writes(&self) -> bool {
-        self.minor >= 45 && self.has(init::DIRECT_IO_ALLOW_MMAP)
-    }
-
     /// The kernel takes set-gid from what is made for a group that its maker is not in. Linux
     /// does since 6.0, and has a number of its own since 6.1.
     pub fn drops_set_gid(&self) -> bool {

@@ -32,7 +32,6 @@ mod left;
 mod opening;
 mod references;
 mod squash;
-mod thread;
 
 /// Entries asked of the node at one time.
 const DIRECTORY_BATCH: u32 = 512;
@@ -109,7 +108,7 @@ impl Volume {
         let known = Rc::new(RefCell::new(KernelReferences::new(client.handover().cloned())));
         let pages = Rc::new(Pages::default());
         let lengths = Rc::new(Lengths::new(notifier.clone()));
-        let io_modes = Rc::new(IoModes::new(passthrough, kernel, client.is_exclusive()));
+        let io_modes = Rc::new(IoModes::new(passthrough));
         let told = Told {
             client: client.weak(),
             root,
@@ -308,7 +307,6 @@ impl Filesystem for Volume {
         set: SetAttr,
         handle: Option<Handle>,
     ) -> Result<AttrReply, Errno> {
-        self.heard(ino, handle);
         let (mut caller, _) = self.caller_for_change(cx, ino);
         match Volume::cuts_open_file(&set, handle) {
             true => caller.checked = true,
@@ -426,7 +424,7 @@ impl Filesystem for Volume {
             }
         }
         self.on_known(self.client.open(ino).await)?;
-        match self.made_ready(cx, ino, flags).await {
+        match self.made_ready(ino, flags).await {
             Ok((found, grant)) => {
                 let opened = self.opened(cx, ino, flags, found, grant)?;
                 if matches!(opened.caching, Caching::Passthrough(_))
@@ -468,7 +466,7 @@ impl Filesystem for Volume {
                 .await;
             match made {
                 Ok(attr) => {
-                    let opened = self.opened_new(cx, attr.ino, flags)?;
+                    let opened = self.opened(cx, attr.ino, flags, None, None)?;
                     let attr = self.present(cx, attr).await;
                     return Ok((self.referenced(attr).await, opened));
                 }
@@ -526,7 +524,6 @@ impl Filesystem for Volume {
         let drop_set_id = mode.drop_set_id || !mode.from_cache && self.squashed(cx).is_some();
         let caller = if drop_set_id { self.caller_for_change(cx, ino).0 } else { self.caller(cx) };
         let caller = Caller { checked: true, ..caller };
-        self.heard(ino, Some(handle));
         let past_cache =
             (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
         // Only the node knows the end of a file that others write too.
@@ -769,7 +766,7 @@ impl Filesystem for Volume {
     async fn releasedir(&self, _cx: &Context, ino: Ino, handle: Handle) -> Result<(), Errno> {
         if handle.0 & GONE == 0 && self.is_left_no_more(handle) {
             // Known as open if it was so before this process was.
-            self.io_modes.release(ino, handle.0 >> FLAG_BITS, Way::Cached);
+            self.io_modes.release(ino, Way::Cached);
             self.client.close(self.volume_ino(ino));
         }
         Ok(())
@@ -954,7 +951,7 @@ impl Filesystem for Volume {
             .once(cx)
             .tmpfile(&self.caller_for_create(cx)?, self.volume_ino(parent), new_mode(cx, mode))
             .await?;
-        let opened = self.opened_new(cx, attr.ino, flags)?;
+        let opened = self.opened(cx, attr.ino, flags, None, None)?;
         Ok((self.referenced(self.present(cx, attr).await).await, opened))
     }
 

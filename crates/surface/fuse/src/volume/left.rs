@@ -4,8 +4,8 @@
 //! changed a file in the bucket its pages go with the next open; where others are attached
 //! everything that it has cached goes, once what was asked before is answered.
 
+use super::Volume;
 use super::opening::way;
-use super::{FLAG_BITS, Volume};
 use crate::io_modes::Left;
 use crate::{Context, Errno, Handle};
 use ebb_client::Open;
@@ -74,7 +74,7 @@ impl Volume {
         for open in handover.opens() {
             let (ino, detail) = (self.shown(open.ino), Detail::of(open.detail));
             let of_inode = left.entry(ino).or_default();
-            of_inode.add(open.handle >> FLAG_BITS, way(Handle(open.handle), detail.mappable));
+            of_inode.add(way(Handle(open.handle)));
             of_inode.registration = detail.registration.or(of_inode.registration);
             if detail.mappable {
                 *self.mappable.borrow_mut().entry(ino).or_insert(0) += 1;
