@@ -18,7 +18,7 @@ const PIECES: u64 = 1_000;
 /// Limit of an idle mount.
 const IDLE_BYTES: u64 = 60 << 20;
 
-/// `--buffer-memory`.
+/// `buffer-memory`.
 const BUFFER_BYTES: u64 = 256 << 20;
 
 /// `--metadata-memory`, for this many bytes per entry.
@@ -86,10 +86,11 @@ fn sent(entries: u64, binaries: &Path) -> Outcome<()> {
 /// A mount with these memory limits, and their sum.
 fn bounded(flags: &[&str], entries: u64, binaries: &Path) -> Outcome<(Rig, u64)> {
     let metadata = METADATA_BYTES + entries * ENTRY_BYTES;
-    let (metadata_flag, buffer_flag) =
-        (format!("--metadata-memory={metadata}"), format!("--buffer-memory={BUFFER_BYTES}"));
-    let flags = [flags, &[metadata_flag.as_str(), buffer_flag.as_str()]].concat();
-    Ok((Rig::new(Shape::EmbeddedS3, binaries)?.with(&flags), IDLE_BYTES + BUFFER_BYTES + metadata))
+    let metadata_flag = format!("--metadata-memory={metadata}");
+    let flags = [flags, &[metadata_flag.as_str()]].concat();
+    let mut rig = Rig::new(Shape::EmbeddedS3, binaries)?.with(&flags);
+    rig.set_advanced(&format!("buffer-memory = {BUFFER_BYTES}\n"))?;
+    Ok((rig, IDLE_BYTES + BUFFER_BYTES + metadata))
 }
 
 fn list(dir: &Path, entries: u64) -> Outcome<()> {

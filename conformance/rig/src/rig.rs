@@ -173,7 +173,7 @@ impl Rig {
     fn within(dir: Scratch, shape: Shape, store: Store, binaries: &Path) -> Outcome<Rig> {
         fs::create_dir(dir.join("mnt"))?;
         let data = dir.join("data");
-        Ok(Rig {
+        let mut rig = Rig {
             shape,
             store,
             dir,
@@ -182,7 +182,12 @@ impl Rig {
             flags: Vec::new(),
             node: None,
             port: 0,
-        })
+        };
+        if !shape.is_embedded() {
+            // A killed mount delays the next one for this long.
+            rig.set_advanced("session-term = 3\n")?;
+        }
+        Ok(rig)
     }
 
     /// With these flags for the node.
@@ -194,6 +199,15 @@ impl Rig {
     /// From the next start of the node on.
     pub fn set_flags(&mut self, flags: &[&str]) {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    }
+
+    /// Sets advanced settings of the node, in lines of a configuration file, from its next start on.
+    pub fn set_advanced(&mut self, settings: &str) -> Outcome<()> {
+        let file = self.dir.join("ebb.toml");
+        fs::write(&file, format!("[advanced]\n{settings}"))?;
+        self.store.environment.retain(|(name, _)| *name != "EBB_CONFIG");
+        self.store.environment.push(("EBB_CONFIG", file.display().to_string()));
+        Ok(())
     }
 
     /// With this data directory for the node.
@@ -274,12 +288,7 @@ impl Rig {
             "--listen",
             &listen,
         ]);
-        // A killed mount delays the next one for this long.
-        command
-            .args(["--session-term", "3s"])
-            .args(&self.flags)
-            .stdout(Stdio::piped())
-            .stderr(self.log()?);
+        command.args(&self.flags).stdout(Stdio::piped()).stderr(self.log()?);
         Ok(command)
     }
 

@@ -93,7 +93,9 @@ impl From<ConfigError> for Refusal {
     fn from(error: ConfigError) -> Refusal {
         match error {
             ConfigError::Usage(text) => Refusal::Text(text),
-            error @ ConfigError::File { .. } => Refusal::Failure(Failure::Usage(error.to_string())),
+            error @ (ConfigError::File { .. } | ConfigError::Moved { .. }) => {
+                Refusal::Failure(Failure::Usage(error.to_string()))
+            }
         }
     }
 }

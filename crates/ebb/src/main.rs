@@ -71,7 +71,9 @@ fn main() -> ExitCode {
                 (_, status) => return ExitCode::from(u8::try_from(status).unwrap_or(2)),
             }
         }
-        Err(error @ ConfigError::File { .. }) => Err(Failure::Usage(error.to_string())),
+        Err(error @ (ConfigError::File { .. } | ConfigError::Moved { .. })) => {
+            Err(Failure::Usage(error.to_string()))
+        }
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -139,9 +139,8 @@ impl Plan {
                 && options.ids.groups.to_remote(gid).is_some();
             if !known {
                 return Err(Failure::Usage(format!(
-                    "--squash: user {uid} or group {gid} is in no range of --map-uid and \
-                     --map-gid, or root of the volume; choose another with --anonymous-uid and \
-                     --anonymous-gid"
+                    "squash: user {uid} or group {gid} is in no range of map-uid and map-gid, or \
+                     root of the volume; choose another with anonymous-uid and anonymous-gid"
                 )));
             }
         }

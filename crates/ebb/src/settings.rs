@@ -93,9 +93,9 @@ pub fn slow_operation(args: &args::Node) -> Option<Duration> {
 /// Values that would make a node useless are mistakes.
 pub fn check(args: &args::Node) -> Result<(), Failure> {
     let too_short = [
-        ("--head-term", args.head_term.0, 3),
-        ("--session-term", args.session_term.0, 3),
-        ("--bucket-timeout", args.bucket_timeout.0, 1),
+        ("head-term", args.head_term.0, 3),
+        ("session-term", args.session_term.0, 3),
+        ("bucket-timeout", args.bucket_timeout.0, 1),
     ];
     for (flag, given, least) in too_short {
         if given.as_secs() < least {
@@ -104,19 +104,19 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     }
     if args.commit_interval.0.is_zero() {
         return Err(Failure::Usage(
-            "--commit-interval cannot be zero; --ack=durable forces before every answer".into(),
+            "commit-interval cannot be zero; --ack=durable forces before every answer".into(),
         ));
     }
     if args.pack_below.0 > PACKED_BYTES {
         return Err(Failure::Usage(format!(
-            "--pack-below can be at most {}",
+            "pack-below can be at most {}",
             ebb_cli::units::Bytes(PACKED_BYTES)
         )));
     }
     if args.scrub_rate.0 < LEAST_SCRUB_RATE {
         let least = ebb_cli::units::Bytes(LEAST_SCRUB_RATE);
         return Err(Failure::Usage(format!(
-            "--scrub-rate must be at least {least}; --scrub-interval=0 turns the scrub off"
+            "scrub-rate must be at least {least}; scrub-interval=0 turns the scrub off"
         )));
     }
     for (flag, given) in
@@ -135,7 +135,7 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     }
     if args.buffer_memory.is_some_and(|given| given.0 < LEAST_BUFFER_BYTES) {
         let least = ebb_cli::units::Bytes(LEAST_BUFFER_BYTES);
-        return Err(Failure::Usage(format!("--buffer-memory must be at least {least}")));
+        return Err(Failure::Usage(format!("buffer-memory must be at least {least}")));
     }
     for (flag, given) in [("--cache-size", args.cache_size), ("--dirty-size", args.dirty_size)] {
         if given.0 < LEAST_CACHE_BYTES {

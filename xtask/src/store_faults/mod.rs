@@ -223,9 +223,8 @@ fn mount_behind_proxy(fault: Fault, rig: &mut Rig, seed: u64) -> Outcome<Proxy> 
     let endpoint = rig.store.endpoint().ok_or("there is no endpoint")?;
     let (proxy, endpoint) = Proxy::before(endpoint, seed)?;
     rig.store.set_endpoint(endpoint);
-    rig.store
-        .environment
-        .extend([("EBB_FLUSH_INTERVAL", "300ms".into()), ("EBB_BUCKET_TIMEOUT", "3s".into())]);
+    rig.store.environment.push(("EBB_FLUSH_INTERVAL", "300ms".into()));
+    rig.set_advanced("bucket-timeout = 3\n")?;
     if fault == Fault::StaleListings {
         // Otherwise no directory is listed twice.
         rig.store.environment.extend([("EBB_REVALIDATE", "1s".into())]);

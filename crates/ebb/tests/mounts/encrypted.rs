@@ -253,6 +253,7 @@ fn secrets_are_told_to_nobody() {
 #[test]
 fn secrets_in_wrong_places_are_not_repeated() {
     let place = Place::new();
+    fs::write(place.path("quick"), "[advanced]\nbucket-timeout = 1").unwrap();
     fs::write(place.path("config"), "endpoint = \"http://user:HUSH@127.0.0.1:1\n").unwrap();
     let azure = |text: &str| format!("AZURE_STORAGE_CONNECTION_STRING={text}");
     let (one_word, no_account) =
@@ -280,18 +281,10 @@ fn secrets_in_wrong_places_are_not_repeated() {
             "AWS_SECRET_ACCESS_KEY",
             "AWS_EC2_METADATA_DISABLED=true",
             "HOME=/nowhere",
+            "EBB_CONFIG=quick",
         ];
         let (url, options) = arguments.split_first().unwrap();
-        let mount = [
-            env!("CARGO_BIN_EXE_ebb"),
-            "mount",
-            url,
-            "mnt",
-            "--data",
-            "data",
-            "--bucket-timeout",
-            "1s",
-        ];
+        let mount = [env!("CARGO_BIN_EXE_ebb"), "mount", url, "mnt", "--data", "data"];
         let done = place.program("env", &[&cleared[..], &[variable], &mount, options].concat());
         let logged = fs::read_to_string(place.path("data/ebb.log")).unwrap_or_default();
         assert!(done.status != 0 && !done.err.is_empty(), "{arguments:?}: {done:?}");

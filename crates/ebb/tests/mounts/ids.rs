@@ -537,7 +537,7 @@ fn an_anonymous_user_that_cannot_be_is_refused() {
     let place = Place::new();
     for options in ["--map-uid=0:0:10", "--map-gid=0:0:10", "--map-uid=65534:0:1"] {
         let args = ["mount", place.url(), "mnt", "--data", "data", "--squash=root", options];
-        let told = place.ebb(&args).refused(2, "--anonymous-uid");
+        let told = place.ebb(&args).refused(2, "anonymous-uid");
         assert!(!told.err.contains("  "), "{told:?}");
     }
     assert_eq!(

@@ -3,12 +3,13 @@
 
 use crate::switch::Switch;
 use ebb_cli::places::{MountRecord, Process, RunDir};
-use std::ffi::OsStr;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// No command of a test takes longer.
@@ -150,7 +151,47 @@ impl Place {
     }
 
     fn command(&self, args: &[impl AsRef<OsStr>]) -> Command {
-        self.prepared(env!("CARGO_BIN_EXE_ebb"), args)
+        self.prepared(env!("CARGO_BIN_EXE_ebb"), &self.with_advanced(args))
+    }
+
+    /// Tests name advanced settings like flags. They go into a configuration file, behind what the
+    /// command's own file says.
+    fn with_advanced(&self, args: &[impl AsRef<OsStr>]) -> Vec<OsString> {
+        let mut args = args.iter().map(|arg| arg.as_ref().to_owned());
+        let (mut kept, mut settings) = (Vec::new(), BTreeMap::<String, String>::new());
+        while let Some(arg) = args.next() {
+            let text = arg.to_string_lossy().into_owned();
+            let (flag, value) = match text.split_once('=') {
+                Some((flag, value)) => (flag, Some(value.to_owned())),
+                None => (text.as_str(), None),
+            };
+            let is_node =
+                kept.first().is_some_and(|command| command == "mount" || command == "serve");
+            match flag.strip_prefix("--").filter(|key| is_node && ADVANCED.contains(key)) {
+                None => kept.push(arg),
+                Some(key) => {
+                    let next = || args.next().unwrap().into_string().unwrap();
+                    let value = value.unwrap_or_else(next);
+                    let set = settings.entry(key.to_owned()).or_default();
+                    *set = if set.is_empty() { value } else { format!("{set},{value}") };
+                }
+            }
+        }
+        if settings.is_empty() {
+            return kept;
+        }
+        static FILES: AtomicU64 = AtomicU64::new(0);
+        let file = self.path(&format!("advanced-{}.toml", FILES.fetch_add(1, Ordering::Relaxed)));
+        let at = kept.iter().position(|arg| arg == "--config");
+        let own = at.map(|at| fs::read_to_string(self.dir.join(&kept[at + 1])).unwrap());
+        let lines = settings.iter().map(|(key, value)| format!("{key} = \"{value}\"\n"));
+        let text = own.unwrap_or_default() + "\n[advanced]\n" + &lines.collect::<String>();
+        fs::write(&file, text).unwrap();
+        match at {
+            Some(at) => kept[at + 1] = file.into(),
+            None => kept.extend(["--config".into(), file.into()]),
+        }
+        kept
     }
 
     fn prepared(&self, program: impl AsRef<OsStr>, args: &[impl AsRef<OsStr>]) -> Command {
@@ -352,6 +393,30 @@ impl Drop for Ending<'_> {
         self.0.store(true, Ordering::Release);
     }
 }
+
+/// The settings that are no flags.
+const ADVANCED: [&str; 20] = [
+    "anonymous-gid",
+    "anonymous-uid",
+    "bucket-timeout",
+    "buffer-memory",
+    "commit-interval",
+    "early-upload",
+    "eviction",
+    "flush-jobs",
+    "gid",
+    "head-term",
+    "map-gid",
+    "map-uid",
+    "pack-below",
+    "scrub-interval",
+    "scrub-rate",
+    "session-term",
+    "slow-operation",
+    "space-timeout",
+    "squash",
+    "uid",
+];
 
 /// A process that does not run meanwhile. It does again where a test fails, or its mount would keep
 /// that from ending.

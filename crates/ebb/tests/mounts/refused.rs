@@ -22,10 +22,10 @@ fn mistakes_of_the_caller() {
     fs::write(place.path("file"), "").unwrap();
     mount(place.url(), "file", &[]).refused(2, "is not a directory");
     mount(place.url(), "mnt", &["-o", "bogus"]).refused(2, "unknown mount option \"bogus\"");
-    mount(place.url(), "mnt", &["--head-term", "1s"]).refused(2, "--head-term must be at least");
+    mount(place.url(), "mnt", &["--head-term", "1s"]).refused(2, "head-term must be at least");
     mount(place.url(), "mnt", &["--cache-size", "1K"]).refused(2, "--cache-size must be at least");
     mount(place.url(), "mnt", &["--buffer-memory", "1M"])
-        .refused(2, "--buffer-memory must be at least 32 MiB");
+        .refused(2, "buffer-memory must be at least 32 MiB");
     mount(place.url(), "mnt", &["--commit-interval", "0"]).refused(2, "--ack=durable");
     fs::write(place.path("bad.toml"), "cash-size = 1").unwrap();
     mount(place.url(), "mnt", &["--config", "bad.toml"]).refused(2, "unknown key \"cash-size\"");
@@ -58,6 +58,14 @@ fn mistakes_of_the_caller() {
     ] {
         unreadable(&["mount", place.url(), "mnt", "--data", "data", flag, value]);
     }
+    let ebb = env!("CARGO_BIN_EXE_ebb");
+    let mount = ["mount", place.url(), "mnt", "--data", "data"];
+    place
+        .program(ebb, &[&mount[..], &["--head-term=10s"]].concat())
+        .refused(2, "--head-term is a setting of the configuration file now");
+    place
+        .program("env", &[&["EBB_HEAD_TERM=10s", ebb][..], &mount].concat())
+        .refused(2, "EBB_HEAD_TERM is a setting of the configuration file now");
     assert!(!place.is_mounted("mnt"));
 }
 

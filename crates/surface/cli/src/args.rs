@@ -124,19 +124,19 @@ pub struct Mount {
     pub consistency: Consistency,
     /// UID mapping: map COUNT user ids starting at LOCAL on this machine to REMOTE on the volume.
     /// Repeatable. Unmapped ids show as 65534. Without a mapping, ids are the same on both.
-    #[arg(long, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',', env = "EBB_MAP_UID")]
+    #[arg(long, hide = true, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',')]
     pub map_uid: Vec<String>,
-    /// GID mapping, as --map-uid for group ids.
-    #[arg(long, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',', env = "EBB_MAP_GID")]
+    /// GID mapping, as map-uid for group ids.
+    #[arg(long, hide = true, value_name = "LOCAL:REMOTE:COUNT", value_delimiter = ',')]
     pub map_gid: Vec<String>,
     /// Root squash: users that act as the anonymous user and group on this mount.
-    #[arg(long, value_enum, default_value_t = Squash::None, env = "EBB_SQUASH")]
+    #[arg(long, hide = true, value_enum, default_value_t = Squash::None)]
     pub squash: Squash,
     /// User id of the anonymous user on this machine.
-    #[arg(long, value_name = "UID", default_value = "65534", value_parser = clap::value_parser!(u32).range(1..=4294967293), env = "EBB_ANONYMOUS_UID")]
+    #[arg(long, hide = true, value_name = "UID", default_value = "65534", value_parser = clap::value_parser!(u32).range(1..=4294967293))]
     pub anonymous_uid: u32,
     /// Group id of the anonymous group on this machine.
-    #[arg(long, value_name = "GID", default_value = "65534", value_parser = clap::value_parser!(u32).range(0..=4294967293), env = "EBB_ANONYMOUS_GID")]
+    #[arg(long, hide = true, value_name = "GID", default_value = "65534", value_parser = clap::value_parser!(u32).range(0..=4294967293))]
     pub anonymous_gid: u32,
     #[command(flatten)]
     pub node: Node,
@@ -165,7 +165,8 @@ pub struct Serve {
 /// Settings of a node.
 #[derive(Args, Debug)]
 pub struct Node {
-    /// Configuration file (TOML). Its keys are the long names of these flags.
+    /// Configuration file (TOML). Its keys are the long names of these flags; its table `[advanced]`
+    /// has further settings.
     #[arg(long, value_name = "FILE", env = "EBB_CONFIG")]
     pub config: Option<PathBuf>,
     /// Data directory: log and cache of the node. The default is a directory per source below
@@ -182,33 +183,33 @@ pub struct Node {
     /// Limit of the memory for file data in transit: half for downloads, a quarter for uploads, a
     /// quarter (at least 64 MiB) for writes of applications. The default is 1/8 of the memory
     /// available to the process, between 32 MiB and 1 GiB.
-    #[arg(long, value_name = "SIZE", env = "EBB_BUFFER_MEMORY")]
+    #[arg(long, hide = true, value_name = "SIZE")]
     pub buffer_memory: Option<Bytes>,
     /// Limit of the cached bytes on the node's disk; at most 9/10 of the free space.
     #[arg(long, value_name = "SIZE", default_value = "20G", env = "EBB_CACHE_SIZE")]
     pub cache_size: Bytes,
     /// Eviction policy of the cache.
-    #[arg(long, value_enum, default_value_t = Eviction::S3Fifo, env = "EBB_EVICTION")]
+    #[arg(long, hide = true, value_enum, default_value_t = Eviction::S3Fifo)]
     pub eviction: Eviction,
     /// Limit of the dirty bytes; writers wait at the limit.
     #[arg(long, value_name = "SIZE", default_value = "4G", env = "EBB_DIRTY_SIZE")]
     pub dirty_size: Bytes,
     /// A writer that has waited this long at a limit gets ENOSPC.
-    #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_SPACE_TIMEOUT")]
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s")]
     pub space_timeout: Span,
     /// Age at which dirty files are written to the bucket.
     #[arg(long, value_name = "TIME", default_value = "5s", env = "EBB_FLUSH_INTERVAL")]
     pub flush_interval: Span,
     /// Size from which a file is uploaded while it grows, if the store can combine parts (S3).
     /// Values below 16 MiB count as 16 MiB; 0 turns this off.
-    #[arg(long, value_name = "SIZE", default_value = "32M", env = "EBB_EARLY_UPLOAD")]
+    #[arg(long, hide = true, value_name = "SIZE", default_value = "32M")]
     pub early_upload: Bytes,
     /// Number of files written to the bucket at one time.
-    #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=1024), env = "EBB_FLUSH_JOBS")]
+    #[arg(long, hide = true, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub flush_jobs: u16,
     /// Longest time until acknowledged operations are forced to disk, so that they survive a power
     /// cut.
-    #[arg(long, value_name = "TIME", default_value = "1s", env = "EBB_COMMIT_INTERVAL")]
+    #[arg(long, hide = true, value_name = "TIME", default_value = "1s")]
     pub commit_interval: Span,
     /// When an operation is acknowledged.
     #[arg(long, value_enum, default_value_t = Ack::Logged, env = "EBB_ACK")]
@@ -218,16 +219,16 @@ pub struct Node {
     #[arg(long, value_name = "SIZE", default_value = "64M", env = "EBB_READ_AHEAD")]
     pub read_ahead: Bytes,
     /// Size below which files share pack files on the node's disk; 0 turns this off.
-    #[arg(long, value_name = "SIZE", default_value = "128K", env = "EBB_PACK_BELOW")]
+    #[arg(long, hide = true, value_name = "SIZE", default_value = "128K")]
     pub pack_below: Bytes,
     /// Scrub: the cache and the log are verified once in this time; with 0 only data that is read.
-    #[arg(long, value_name = "TIME", default_value = "168h", env = "EBB_SCRUB_INTERVAL")]
+    #[arg(long, hide = true, value_name = "TIME", default_value = "168h")]
     pub scrub_interval: Span,
     /// Limit of the scrub, in bytes per second.
-    #[arg(long, value_name = "SIZE", default_value = "32M", env = "EBB_SCRUB_RATE")]
+    #[arg(long, hide = true, value_name = "SIZE", default_value = "32M")]
     pub scrub_rate: Bytes,
     /// Time after which a read fails if the bucket does not answer.
-    #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_BUCKET_TIMEOUT")]
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s")]
     pub bucket_timeout: Span,
     /// Limit of the download rate, in bytes per second; 0 is no limit.
     #[arg(long, value_name = "SIZE", default_value = "0", env = "EBB_DOWNLOAD_RATE")]
@@ -244,24 +245,24 @@ pub struct Node {
     pub take_over: TakeOver,
     /// Term of the lease on the bucket: another node can take over after this time without a
     /// renewal.
-    #[arg(long, value_name = "TIME", default_value = "30s", env = "EBB_HEAD_TERM")]
+    #[arg(long, hide = true, value_name = "TIME", default_value = "30s")]
     pub head_term: Span,
     /// Start although a member bucket of the volume is missing in the configuration, or is a
     /// different one.
     #[arg(long, env = "EBB_REARRANGE")]
     pub rearrange: bool,
     /// Time without contact after which a client loses its session and its locks.
-    #[arg(long, value_name = "TIME", default_value = "60s", env = "EBB_SESSION_TERM")]
+    #[arg(long, hide = true, value_name = "TIME", default_value = "60s")]
     pub session_term: Span,
     /// Owner of objects that ebb has not written (user id).
-    #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(0..=4294967293), env = "EBB_UID")]
+    #[arg(long, hide = true, value_name = "UID", value_parser = clap::value_parser!(u32).range(0..=4294967293))]
     pub uid: Option<u32>,
     /// Group of objects that ebb has not written (group id).
-    #[arg(long, value_name = "GID", value_parser = clap::value_parser!(u32).range(0..=4294967293), env = "EBB_GID")]
+    #[arg(long, hide = true, value_name = "GID", value_parser = clap::value_parser!(u32).range(0..=4294967293))]
     pub gid: Option<u32>,
     /// Log requests that take at least this long, with the cause; 0 turns this off. Waits for locks
     /// do not count.
-    #[arg(long, value_name = "TIME", default_value = "1s", env = "EBB_SLOW_OPERATION")]
+    #[arg(long, hide = true, value_name = "TIME", default_value = "1s")]
     pub slow_operation: Span,
     /// Address of the Prometheus endpoint /metrics; a port alone is on 127.0.0.1.
     #[arg(long, value_name = "[HOST:]PORT", env = "EBB_METRICS")]

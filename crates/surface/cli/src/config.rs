@@ -1,5 +1,7 @@
-//! Configuration files: a key of the file stands in for the flag of the same name, and a
-//! table `[[bucket]]` puts another bucket beside the first.
+//! Configuration files: a key of the file stands in for the flag of the same name. The table
+//! `[advanced]` has the settings that are no flags, and a table `[[bucket]]` adds a member bucket.
+//!
+//! To clap an advanced setting is a hidden argument, so that one table defines all settings.
 
 use crate::args::Member;
 use crate::{Cli, Command, member};
@@ -21,6 +23,9 @@ pub enum ConfigError {
     Usage(#[from] clap::Error),
     #[error("{}: {what}", shown_path(.file.as_os_str().as_bytes()))]
     File { file: PathBuf, what: String },
+    /// A flag or variable that is a key of `[advanced]` now.
+    #[error("{what}")]
+    Moved { what: String },
 }
 
 /// Reads the command line, and then the configuration file that it names.
@@ -35,21 +40,29 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let Some((name, given)) = matches.subcommand() else {
         return Ok(Cli::try_parse_from_checked(&args)?);
     };
+    if let Some(what) = misplaced(name, given) {
+        return Err(ConfigError::Moved { what });
+    }
     let Some(file) = config_file(given) else { return Ok(Cli::try_parse_from_checked(&args)?) };
     let File { values, members } = read(&file)?;
     let mut command = command();
-    for (key, value) in values {
+    for Value { key, text: value, advanced } in values {
         let id = key.replace('-', "_");
-        let known = command.find_subcommand(name).is_some_and(|sub| {
-            sub.get_arguments().any(|arg| {
+        let known = command.find_subcommand(name).and_then(|sub| {
+            sub.get_arguments().find(|arg| {
                 arg.get_id() == id.as_str() && arg.get_long().is_some() && id != "config"
             })
         });
-        if !known {
-            return Err(ConfigError::File {
-                what: format!("unknown key {key:?}: `ebb {name} --help` lists what can be set"),
-                file,
-            });
+        let refusal = match known.map(is_advanced) {
+            None => Some(format!("unknown key {key:?}: `ebb {name} --help` lists the flags")),
+            Some(true) if !advanced => Some(format!("{key:?} belongs in the table [{ADVANCED}]")),
+            Some(false) if advanced => {
+                Some(format!("{key:?} belongs above the table [{ADVANCED}], not in it"))
+            }
+            Some(_) => None,
+        };
+        if let Some(what) = refusal {
+            return Err(ConfigError::File { what, file });
         }
         command = command.mut_subcommand(name, |sub| {
             sub.mut_arg(&id, |arg| arg.required(false).default_value(OsStr::from(value)))
@@ -126,10 +139,45 @@ fn config_file(given: &ArgMatches) -> Option<PathBuf> {
     }
 }
 
+/// The table of a configuration file with the settings that are no flags.
+pub(crate) const ADVANCED: &str = "advanced";
+
+/// Whether an argument is a key of the table [`ADVANCED`] alone.
+pub(crate) fn is_advanced(arg: &Arg) -> bool {
+    arg.is_hide_set() && arg.get_long().is_some()
+}
+
+/// An advanced setting that is given as a flag or as a variable, and how to set it instead.
+fn misplaced(name: &str, given: &ArgMatches) -> Option<String> {
+    let command = command();
+    let advanced = command.find_subcommand(name)?.get_arguments().filter(|arg| is_advanced(arg));
+    for arg in advanced {
+        let key = arg.get_long()?;
+        let variable = format!("EBB_{}", arg.get_id().as_str().to_uppercase());
+        let shown = match given.value_source(arg.get_id().as_str()) {
+            Some(ValueSource::CommandLine) => format!("--{key}"),
+            _ if env::var_os(&variable).is_some_and(|value| !value.is_empty()) => variable,
+            _ => continue,
+        };
+        return Some(format!(
+            "{shown} is a setting of the configuration file now: write `{key} = …` into its table \
+             [{ADVANCED}], and name the file with --config"
+        ));
+    }
+    None
+}
+
 /// The contents of a configuration file.
 struct File {
-    values: Vec<(String, String)>,
+    values: Vec<Value>,
     members: Vec<Member>,
+}
+
+struct Value {
+    key: String,
+    text: String,
+    /// In the table [`ADVANCED`].
+    advanced: bool,
 }
 
 fn read(file: &Path) -> Result<File, ConfigError> {
@@ -155,9 +203,18 @@ fn read(file: &Path) -> Result<File, ConfigError> {
         toml::Value::Float(number) => Ok(number.to_string()),
         _ => Err(refused(format!("{key} is to be a text, a number, true or false"))),
     };
+    let advanced = match table.remove(ADVANCED) {
+        None => toml::Table::new(),
+        Some(toml::Value::Table(advanced)) => advanced,
+        Some(_) => return Err(refused(format!("{ADVANCED} is to be a table: [{ADVANCED}]"))),
+    };
     let values: Result<Vec<_>, _> = table
         .into_iter()
-        .map(|(key, value)| value_of(&key, value).map(|text| (key, text)))
+        .map(|(key, value)| (key, value, false))
+        .chain(advanced.into_iter().map(|(key, value)| (key, value, true)))
+        .map(|(key, value, advanced)| {
+            value_of(&key, value).map(|text| Value { key, text, advanced })
+        })
         .collect();
     Ok(File { values: values?, members })
 }

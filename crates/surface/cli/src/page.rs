@@ -1,13 +1,15 @@
 //! `docs/configuration.md`, generated from the table of settings so that the two agree.
 
 use crate::Cli;
+use crate::config::is_advanced;
 use clap::{Arg, CommandFactory};
 use std::fmt::Write;
 
 const HEAD: &str = "\
 # Configuration
 
-Every setting is a flag, an environment variable and a key of a configuration file.
+A setting is a flag, an environment variable and a key of a configuration file, or a key of the \
+file's table `[advanced]` alone.
 A flag overrides the variable, the variable the file, the file the default; an empty variable \
 counts as not set.
 
@@ -15,6 +17,9 @@ counts as not set.
 # ebb mount --config FILE …: keys are the long names of the flags
 cache-size = \"50G\"
 flush-interval = \"10s\"
+
+[advanced]
+commit-interval = \"200ms\"
 ```
 
 Sizes are bytes, or a number with K, M, G, T or P (powers of 1024).
@@ -79,37 +84,28 @@ in `/`.
 \"Command\" names the commands that have the setting: `mount`, `serve`, or both.
 ";
 
-/// Every setting, below the words that people search for.
+/// Every flag, below the words that people search for.
 const TOPICS: &[(&str, &[&str])] = &[
     ("Mount and node", &["options", "foreground", "config", "data", "backing", "name", "listen"]),
     ("Consistency and passthrough", &["consistency", "passthrough"]),
-    (
-        "UID mapping, root squash and owners",
-        &["map-uid", "map-gid", "squash", "anonymous-uid", "anonymous-gid", "uid", "gid"],
-    ),
-    ("Durability and write-back", &["ack", "commit-interval", "flush-interval", "flush-jobs"]),
-    (
-        "Cache and disk",
-        &["cache-size", "dirty-size", "space-timeout", "eviction", "read-ahead", "pack-below"],
-    ),
-    ("Memory", &["metadata-memory", "buffer-memory"]),
-    ("Bucket", &["bucket-timeout", "download-rate", "upload-rate", "early-upload", "revalidate"]),
+    ("Durability and write-back", &["ack", "flush-interval"]),
+    ("Cache, disk and memory", &["cache-size", "dirty-size", "read-ahead", "metadata-memory"]),
+    ("Bucket", &["download-rate", "upload-rate", "revalidate"]),
     (
         "Storage access",
         &["endpoint", "region", "profile", "addressing", "request-payer", "anonymous"],
     ),
-    ("Take-over and sessions", &["take-over", "head-term", "session-term", "rearrange"]),
+    ("Take-over", &["take-over", "rearrange"]),
     (
         "Encryption at rest",
         &["encryption-key-file", "encryption-key-command", "server-side-encryption", "kms-key"],
     ),
-    ("Scrub", &["scrub-interval", "scrub-rate"]),
-    ("Monitoring and log", &["metrics", "slow-operation", "log"]),
+    ("Monitoring and log", &["metrics", "log"]),
 ];
 
 /// The text of the page.
 pub fn configuration() -> String {
-    let mut settings: Vec<Setting> = Vec::new();
+    let (mut settings, mut advanced) = (Vec::<Setting>::new(), Vec::<Setting>::new());
     let mut command = Cli::command();
     command.build();
     for name in ["mount", "serve"] {
@@ -117,6 +113,7 @@ pub fn configuration() -> String {
         for arg in command.get_arguments().filter(|arg| arg.get_id() != "help") {
             let Some(long) = arg.get_long() else { continue };
             let (long, row) = (long.to_owned(), row(arg));
+            let settings = if is_advanced(arg) { &mut advanced } else { &mut settings };
             match settings.iter_mut().find(|known| known.long == long && known.row == row) {
                 Some(known) => known.commands.push_str(", `serve`"),
                 None => settings.push(Setting { long, row, commands: format!("`{name}`") }),
@@ -140,6 +137,10 @@ pub fn configuration() -> String {
         }
     }
     assert!(settings.is_empty(), "settings without a topic: {settings:?}");
+    page.push_str(ADVANCED_HEAD);
+    for Setting { long, row: [_, default, meaning], commands } in advanced {
+        writeln!(page, "| `{long}` | {default} | {commands} | {meaning} |").expect(INFALLIBLE);
+    }
     page.push_str(MEMBERS);
     for (key, about) in crate::member::KEYS {
         writeln!(page, "| `{key}` | {about} |").expect(INFALLIBLE);
@@ -148,6 +149,16 @@ pub fn configuration() -> String {
 }
 
 const INFALLIBLE: &str = "a String accepts every write";
+
+const ADVANCED_HEAD: &str = "
+## Advanced
+
+Keys of the table `[advanced]` of the configuration file.
+Few installations need them, so they are neither flags nor variables.
+
+| Key | Default | Command | Meaning |
+|---|---|---|---|
+";
 
 const MEMBERS: &str = "
 ## Several buckets under one mount
@@ -167,7 +178,7 @@ url = \"s3://models\"
 endpoint = \"https://store.example\"
 ```
 
-The flags and variables above apply to the root bucket only.
+The settings above apply to the root bucket only.
 The variables of the S3 tools (`AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`) apply to \
 each bucket whose table does not set the value; a `profile` takes precedence over keys in the \
 environment.

@@ -43,10 +43,7 @@ fn options_are_settings_and_mount_options() {
         ("rw,cache-size=10G,allow_other", &["--cache-size=10G", "-osuid,dev,rw,allow_other"]),
         ("endpoint=http://h:1/?a=b", &["--endpoint=http://h:1/?a=b", "-osuid,dev,"]),
         ("anonymous,rearrange", &["--anonymous", "--rearrange", "-osuid,dev,"]),
-        (
-            "map-uid=0:1:1,map_gid=5:6:7,map-uid=2:3:4",
-            &["--map-uid=0:1:1", "--map-uid=2:3:4", "-osuid,dev,map_gid=5:6:7"],
-        ),
+        ("map_uid=0:1:1,map_gid=5:6:7", &["-osuid,dev,map_uid=0:1:1,map_gid=5:6:7"]),
         ("take-over=now,take-over=join", &["--take-over=join", "-osuid,dev,"]),
         (
             "defaults,_netdev,nofail,noauto,x-systemd.automount,x-systemd.requires=a.mount,X-mount.mkdir,comment=x,norelatime",
@@ -68,8 +65,8 @@ fn options_are_settings_and_mount_options() {
         assert_eq!(given(&["-o", options]), expected, "{options}");
     }
     assert_eq!(
-        given(&["-o", "uid=1,ro", "-o", "uid=2"]),
-        ["ebb", "mount", "--uid=2", "-osuid,dev,ro", "--", "s3://b", "/mnt"]
+        given(&["-o", "region=a,ro", "-o", "region=b"]),
+        ["ebb", "mount", "--region=b", "-osuid,dev,ro", "--", "s3://b", "/mnt"]
     );
     assert_eq!(
         given(&["-sn", "-v", "-r", "-t", "fuse.ebb", "-o", "unknown,rw"]),
@@ -82,9 +79,9 @@ fn options_are_settings_and_mount_options() {
 fn every_flag_can_be_an_option() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("ebb.toml");
-    std::fs::write(&file, "flush-jobs = 3\ncache-size = \"1G\"").unwrap();
+    std::fs::write(&file, "cache-size = \"1G\"\n[advanced]\nflush-jobs = 3\ngid = 7").unwrap();
     let options = format!(
-        "rw,config={},cache-size=10G,take-over=join,listen=127.0.0.1:0,gid=7,x-y=z,anonymous",
+        "rw,config={},cache-size=10G,take-over=join,listen=127.0.0.1:0,x-y=z,anonymous",
         file.display()
     );
     let args = given(&["-o", &options]);

@@ -30,19 +30,20 @@ fn file(text: &str) -> (tempfile::TempDir, String) {
 #[test]
 fn a_flag_counts_before_the_file_and_the_file_before_the_default() {
     let (_dir, config) = file(
-        "cache-size = \"5G\"\nflush-jobs = 3\nack = \"durable\"\nanonymous = true\nendpoint = \
-         \"http://x\"\ntake-over = \"never\"\noptions = \"ro\"",
+        "cache-size = \"5G\"\nflush-interval = 3\nack = \"durable\"\nanonymous = true\nendpoint = \
+         \"http://x\"\ntake-over = \"never\"\noptions = \"ro\"\n[advanced]\nflush-jobs = 3",
     );
     let plain = mount(&[]);
     assert_eq!(
         (plain.node.cache_size.0, plain.node.flush_jobs, plain.bucket.anonymous),
         (20 << 30, 16, false)
     );
-    let set = mount(&["--config", &config, "--flush-jobs", "7"]);
+    let set = mount(&["--config", &config, "--flush-interval", "7"]);
     assert_eq!(
         (set.node.cache_size.0, set.node.flush_jobs, set.bucket.anonymous),
-        (5 << 30, 7, true)
+        (5 << 30, 3, true)
     );
+    assert_eq!(set.node.flush_interval.0, Duration::from_secs(7));
     assert_eq!((set.node.ack, set.node.take_over), (Ack::Durable, TakeOver::Never));
     assert_eq!(set.bucket.endpoint.as_deref(), Some("http://x"));
     assert_eq!(set.options, ["ro"]);
@@ -72,15 +73,53 @@ fn mounts_are_strong_unless_they_are_told() {
     }
 }
 
-/// A file lists several ranges in one string, flags have one each.
+/// A file lists several ranges in one string.
 #[test]
 fn maps_of_ids_have_several_ranges() {
-    let (_dir, config) = file("map-uid = \"0:1:1,2:3:4\"");
+    let (_dir, config) = file("[advanced]\nmap-uid = \"0:1:1,2:3:4\"");
     assert_eq!(mount(&["--config", &config]).map_uid, ["0:1:1", "2:3:4"]);
-    assert_eq!(
-        mount(&["--map-gid", "0:1:1", "--map-gid=2:3:4,7:7:1"]).map_gid,
-        ["0:1:1", "2:3:4", "7:7:1"]
-    );
+}
+
+/// Situation: a command line, a variable or a file sets an advanced setting in the way of a flag.
+/// Expectation: it is refused, and the error names the table.
+#[test]
+fn advanced_settings_are_keys_of_their_table_alone() {
+    let refused = |args: &[&str]| {
+        read(&[&["mount", "s3://b", "/mnt"], args].concat()).map(|_| ()).unwrap_err().to_string()
+    };
+    for flag in ["--flush-jobs=3", "--head-term=10s", "--squash=root"] {
+        let message = refused(&[flag]);
+        let key = flag.trim_start_matches('-').split('=').next().unwrap();
+        assert!(
+            message.starts_with(&format!("--{key} is a setting of the configuration file now"))
+                && message.contains(&format!("`{key} = …` into its table [advanced]")),
+            "{message}"
+        );
+    }
+    let (_dir, config) = file("flush-jobs = 3");
+    let message = refused(&["--config", &config]);
+    assert!(message.ends_with("\"flush-jobs\" belongs in the table [advanced]"), "{message}");
+    let (_dir, config) = file("[advanced]\nlog = \"debug\"");
+    let message = refused(&["--config", &config]);
+    assert!(message.contains("belongs above the table [advanced]"), "{message}");
+    let (_dir, config) = file("advanced = 3");
+    assert!(refused(&["--config", &config]).contains("is to be a table"));
+}
+
+/// The limit of decision 27, beside `--help`.
+#[test]
+fn help_lists_at_most_thirty_flags() {
+    use clap::CommandFactory;
+    let mut command = Cli::command();
+    command.build();
+    for name in ["mount", "serve"] {
+        let command = command.find_subcommand(name).unwrap();
+        let flags =
+            command.get_arguments().filter(|arg| arg.get_long().is_some() && !arg.is_hide_set());
+        let flags: Vec<_> =
+            flags.map(|flag| flag.get_id().as_str()).filter(|id| *id != "help").collect();
+        assert!(flags.len() <= 30, "{name}: {} {flags:?}", flags.len());
+    }
 }
 
 #[test]
@@ -106,7 +145,7 @@ fn what_is_wrong_is_named() {
     assert!(wrong("cache-size = [1]").contains("cache-size is to be a text"));
     assert!(wrong("cache-size = \"much\"").contains("is no size"));
     assert!(
-        wrong("flush-jobs = 0").contains("for 'flush-jobs in /")
+        wrong("[advanced]\nflush-jobs = 0").contains("for 'flush-jobs in /")
             && wrong("log = \"foo\"").contains("ebb.toml'")
     );
     let missing = read(&["mount", "s3://b", "/mnt", "--config", "/no/such.toml"])
@@ -225,9 +264,8 @@ fn every_setting_has_a_variable() {
         .get_subcommands()
         .filter(|command| ["mount", "serve"].contains(&command.get_name()))
     {
-        for arg in
-            command.get_arguments().filter(|arg| arg.get_long().is_some() && arg.get_id() != "help")
-        {
+        let flags = command.get_arguments().filter(|arg| arg.get_long().is_some());
+        for arg in flags.filter(|arg| arg.get_id() != "help" && !arg.is_hide_set()) {
             let expected = format!("EBB_{}", arg.get_id().as_str().to_uppercase());
             assert_eq!(arg.get_env(), Some(expected.as_ref()), "{}", arg.get_id());
         }
@@ -241,7 +279,7 @@ fn paths_stay_as_they_are_given() {
 
 #[test]
 fn metrics_are_of_this_machine_unless_it_is_said() {
-    let (_dir, config) = file("metrics = 9180\nslow-operation = \"250ms\"");
+    let (_dir, config) = file("metrics = 9180\n[advanced]\nslow-operation = \"250ms\"");
     let plain = mount(&[]);
     assert_eq!((plain.node.metrics, plain.node.slow_operation.0), (None, Duration::from_secs(1)));
     let set = mount(&["--config", &config]);
