@@ -56,6 +56,12 @@ impl Node {
         {
             Ok(meta) if meta.etag.0 == etag => return Ok(()),
             Ok(meta) => Some(meta),
+            // A restore has found no bytes of the file. It stays, so that reads report the loss.
+            Err(RpcError::Refused(FsError::NotFound))
+                if self.replica.view().backing().is_lost(ino) =>
+            {
+                return Ok(());
+            }
             Err(RpcError::Refused(FsError::NotFound)) => None,
             Err(error) => return Err(error),
         };
