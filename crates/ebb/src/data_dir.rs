@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub fn of_storage(url: &str) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
     let address = |url: &str| ebb_bucket::address(url).ok();
     let own = ebb_bucket::address(url).map_err(|error| Failure::Usage(error.to_string()))?;
-    let of_spellings = [&own, url, &format!("{own}/")].map(|spelling| places::data_dir(spelling));
+    let of_spellings = [&own, url, &format!("{own}/")].map(places::data_dir);
     let named =
         places::data_dirs().into_iter().filter(|(_, url)| address(url).as_ref() == Some(&own));
     let mut used: Vec<PathBuf> = named

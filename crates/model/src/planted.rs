@@ -207,6 +207,7 @@ mod switch {
     /// Names the bug that is on in all threads of a process.
     pub const VARIABLE: &str = "EBB_PLANTED";
 
+    #[expect(clippy::disallowed_methods, reason = "in builds for tests alone; no rule reads it")]
     static EVERYWHERE: LazyLock<Option<Planted>> = LazyLock::new(|| {
         let name = std::env::var(VARIABLE).ok().filter(|name| !name.is_empty())?;
         Some(Planted::named(&name).unwrap_or_else(|| panic!("{VARIABLE}={name} is no bug")))

@@ -100,7 +100,7 @@ fn volume_has_one_data_directory_however_its_address_is_spelled() {
     ];
     let own = places::data_dir(&url);
     let others = spellings.each_ref().map(|spelling| places::data_dir(spelling));
-    let defaults = Defaults([&[own.clone()], &others[..]].concat());
+    let defaults = Defaults([std::slice::from_ref(&own), &others[..]].concat());
     let mount = |url: &str| place.ebb(&["mount", url, "mnt", "--head-term", "3s"]);
     mount(&spellings[0]).good();
     fs::write(place.path("mnt/file"), "kept").unwrap();

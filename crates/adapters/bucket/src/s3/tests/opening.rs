@@ -175,7 +175,7 @@ fn endpoint_of_the_wrong_scheme_is_told() {
     std::thread::spawn(move || {
         for client in plain.incoming() {
             let mut client = client.unwrap();
-            client.read(&mut [0; 4096]).unwrap();
+            assert!(client.read(&mut [0; 4096]).unwrap() > 0);
             client.write_all(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n").unwrap();
         }
     });
