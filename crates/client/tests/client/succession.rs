@@ -19,7 +19,7 @@ const ROOT: Caller = Caller::ROOT;
 const REQUEST: u64 = 7;
 
 /// All that a take-over asks of the node once it is attached.
-const STEPS: [&str; 4] = ["take-up", "open", "syncfs", "renew"];
+const STEPS: [&str; 4] = ["resume-session", "open", "syncfs", "renew"];
 
 async fn append(client: Client, request: u64) -> Result<u64, FsError> {
     let written =

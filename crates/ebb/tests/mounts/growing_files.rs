@@ -218,7 +218,7 @@ fn growing_file_loses_no_write_and_no_store() {
         let len = if round % 2 == 0 { LEN } else { 1000 };
         // In half of the files behind a hole of whole blocks.
         let behind = len as u64 + if round % 4 < 2 { 10 } else { 300_000 };
-        let made = &AtomicBool::new(false);
+        let (made, filled) = (&AtomicBool::new(false), &AtomicBool::new(false));
         std::thread::scope(|scope| {
             let opened = |how: &mut OpenOptions| loop {
                 let is_made = made.load(Ordering::Acquire);
@@ -229,14 +229,17 @@ fn growing_file_loses_no_write_and_no_store() {
                     }
                 }
             };
-            let whole = |file: &File| {
-                while !made.load(Ordering::Acquire) && file.metadata().unwrap().len() < len as u64 {
+            // Not by stat(2), which shows the length of a write(2) before the kernel maps it.
+            let whole = || {
+                while !made.load(Ordering::Acquire) && !filled.load(Ordering::Acquire) {
+                    std::thread::yield_now();
                 }
             };
             scope.spawn(|| {
                 let _ending = Ending(made);
                 let maker = OpenOptions::new().write(true).create_new(true).open(&path).unwrap();
                 maker.write_all_at(&vec![0; len], 0).unwrap();
+                filled.store(true, Ordering::Release);
                 (1..=200_u8).for_each(|number| maker.write_all_at(&[number], 0).unwrap());
             });
             scope.spawn(move || {
@@ -246,7 +249,7 @@ fn growing_file_loses_no_write_and_no_store() {
             for at in [20, 30] {
                 scope.spawn(move || {
                     let both = opened(OpenOptions::new().read(true).write(true));
-                    whole(&both);
+                    whole();
                     // SAFETY: a new mapping of a page of a file that nobody cuts, given back at the
                     // end.
                     unsafe {
