@@ -204,7 +204,7 @@ fn a_crash_during_repair_loses_nothing() {
                 mount.process.spawn(async move {
                     drop(client.admin(AdminRequest::Repair { remedy }).await)
                 });
-                world.sleep(Duration::from_micros(step * step * 2000)).await;
+                world.sleep(Duration::from_millis(10 * step * step)).await;
                 match step % 2 {
                     0 => mount.process.kill(),
                     _ => world.machine("a").power_cut(),

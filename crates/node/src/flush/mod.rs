@@ -306,15 +306,18 @@ impl Node {
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
         let (mut refusals, mut refused) = (0, RefusedCounts::default());
-        let mut followed = self.flusher.followed.get();
+        let mut followed = (self.flusher.followed.get(), 0);
         let mut uploaded_bytes = BTreeMap::new();
         let target = self.outstanding_below(root);
         // How many of its cycles wait for others, and what these had sent by then.
         let (waiting, mut sent) = (Rc::new(Cell::new(0)), self.flusher.sent());
         loop {
-            // The objects of one that has given up its redirect are to move only since then.
-            if followed != self.flusher.followed.get() {
-                (followed, left) = (self.flusher.followed.get(), usize::MAX);
+            // The objects of a directory are due only since it has given up its redirect, by itself
+            // or because a file needs the key of its prefix.
+            let now =
+                (self.flusher.followed.get(), self.replica.view().backing().redirects().count());
+            if followed != now {
+                (followed, left) = (now, usize::MAX);
             }
             let remaining = self.dirty_below(root);
             if remaining == 0 {
