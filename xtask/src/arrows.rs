@@ -88,7 +88,17 @@ const RULES: &[Rule] = &[
     Rule { name: "ebb-rig", uses: &["ebb-bench", "ebb-cli", "ebb-fuse"], tests: &[] },
     Rule {
         name: "xtask",
-        uses: &["ebb-bench", "ebb-cli", "ebb-fuse", "ebb-fuzz", "ebb-model", "ebb-rig", "ebb-sim"],
+        uses: &[
+            "ebb-bench",
+            "ebb-bucket",
+            "ebb-cli",
+            "ebb-fuse",
+            "ebb-fuzz",
+            "ebb-model",
+            "ebb-ports",
+            "ebb-rig",
+            "ebb-sim",
+        ],
         tests: &[],
     },
 ];
