@@ -199,6 +199,15 @@ fn what_the_bucket_does_not_allow_is_refused() {
         what: Make::Regular,
     };
     assert_eq!(node.mutate(rmdir()), Err(FsError::Busy));
+    let to_itself = Mutation::Rename {
+        from: Ino::ROOT,
+        name: name("d"),
+        to: Ino::ROOT,
+        new_name: name("d"),
+        mode: RenameMode::Replace,
+        holders: vec![],
+    };
+    assert_eq!(node.mutate(to_itself), Ok(()), "a rename that changes nothing waits for nothing");
     assert_eq!(node.mutate(make(".ebb")), Err(FsError::AccessDenied));
     assert_eq!(node.mutate(make(".ebb%2e")), Err(FsError::AccessDenied));
     let what = InstalledKind::Object {

@@ -425,8 +425,11 @@ impl Backing {
                 if mode.keeps_name() {
                     admit_name(*from, name)?;
                 }
-                find(*from, name).map_or(Ok(()), |dentry| self.admit_change(dentry.ino))?;
+                let source = find(*from, name);
+                source.map_or(Ok(()), |dentry| self.admit_change(dentry.ino))?;
                 match find(*to, new_name) {
+                    // Two names of one inode: the rename changes nothing.
+                    Some(dentry) if source.is_some_and(|source| source.ino == dentry.ino) => Ok(()),
                     Some(dentry) if mode.replaces() => self.admit_removal(dentry.ino),
                     Some(dentry) => self.admit_change(dentry.ino),
                     None => Ok(()),
