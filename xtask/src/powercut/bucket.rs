@@ -97,7 +97,11 @@ async fn all(bucket: &dyn Bucket) -> Outcome<Objects> {
     let page = bucket.list(request).await?;
     let mut objects = Objects::new();
     for entry in page.entries {
-        if let ListEntry::Object { key, .. } = entry {
+        // The layer has no extended attributes: there an empty directory is an object until its own
+        // key is deleted.
+        if let ListEntry::Object { key, .. } = entry
+            && !key.ends_with('/')
+        {
             let body = bucket.get(&key, None, None).await?.body;
             objects.insert(key, body);
         }
