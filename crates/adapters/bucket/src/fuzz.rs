@@ -1,4 +1,4 @@
-//! What the fuzz targets reach.
+//! Entry points of the fuzz targets.
 
 use crate::directory::{notes, uploads};
 use crate::http::client::{Client, Service};
@@ -36,9 +36,8 @@ pub fn listing(body: &[u8]) {
     }
 }
 
-/// What a store might answer to anything that it is asked: one byte for the store, one for what it
-/// is asked first, and behind each zero an answer, `STATUS`, lines `NAME: VALUE`, an empty line and
-/// a body.
+/// Arbitrary answers of a store: one byte selects the store, one the first operation, and each zero
+/// is followed by an answer: `STATUS`, lines `NAME: VALUE`, an empty line and a body.
 pub fn answers(bytes: &[u8]) {
     let Some((&[store, first], rest)) = bytes.split_first_chunk() else { return };
     let said = |name: &str| {
@@ -77,8 +76,8 @@ pub fn answers(bytes: &[u8]) {
     });
 }
 
-/// What an environment, the files that it names and the services of a cloud might say of
-/// credentials, of one of the stores. `answers` are as those of [`answers`].
+/// Arbitrary credentials of one of the stores, from an environment, the files that it names and the
+/// services of a cloud. `answers` are as those of [`answers`].
 pub fn credentials(store: u8, environment: Environment, answers: &[u8]) {
     at_once(async {
         match client(store, environment, script(answers)) {
@@ -90,7 +89,7 @@ pub fn credentials(store: u8, environment: Environment, answers: &[u8]) {
     });
 }
 
-/// What somebody might take for the URL of a bucket.
+/// Arbitrary text as the URL of a bucket.
 pub fn location(text: &str) {
     if let Ok(
         Location::S3 { prefix, .. }
@@ -102,7 +101,7 @@ pub fn location(text: &str) {
     }
 }
 
-/// What a file system might give for the tags of an object, and for the description of an upload.
+/// Arbitrary bytes as the stored tags of an object, and as the stored description of an upload.
 pub fn notes(bytes: &[u8]) {
     let etag = ETag("1-2-3".into());
     // Others are nobody's to give.
@@ -144,7 +143,7 @@ where
 
 const OPERATIONS: u8 = 13;
 
-/// Each operation takes what answers it needs; what is asked when there are none more fails.
+/// Each operation consumes as many answers as it needs; requests after the last answer fail.
 async fn ask(store: &impl Operations, operations: impl Iterator<Item = u8>) {
     let etag = ETag("1700000000000000".into());
     let upload = UploadId("0123456789abcdef0123456789abcdef".into());
@@ -222,7 +221,7 @@ fn answer(text: &[u8]) -> Option<Answer> {
     Some(Answer { status, headers, body: Bytes::copy_from_slice(body) })
 }
 
-/// What waits for time to pass is given up.
+/// Drops work that waits for time to pass.
 fn at_once(work: impl Future<Output = ()>) {
     static TIME: LazyLock<Runtime> = LazyLock::new(|| {
         Builder::new_current_thread().enable_time().build().expect("a runtime of one thread")

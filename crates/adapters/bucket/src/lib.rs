@@ -29,7 +29,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What a URL does not say. Everything has a default; see each field.
+/// Settings that are not part of the URL. Every field documents its default.
 #[derive(Clone, Default)]
 pub struct BucketSettings {
     /// `http[s]://host[:port][/path]` of the store. Default for S3: AWS_ENDPOINT_URL_S3,
@@ -47,11 +47,12 @@ pub struct BucketSettings {
     pub session_token: Option<String>,
     /// S3 only. Credentials of this profile, before those of the environment.
     pub profile: Option<String>,
-    /// S3 only. How the store is to encrypt objects; what the bucket says if nothing.
+    /// S3 only. The encryption that the store must apply to objects; the bucket's default if
+    /// `None`.
     pub server_side_encryption: Option<ServerSideEncryption>,
     /// S3 and Google. The key that the store is to encrypt objects with.
     pub kms_key: Option<String>,
-    /// Who pays for requests: `requester` of S3, a project of Google. The bucket's owner by default.
+    /// Payer of requests: `requester` of S3, a project of Google. The bucket's owner by default.
     pub request_payer: Option<String>,
     /// Requests are not signed: public buckets.
     pub anonymous: bool,
@@ -63,7 +64,7 @@ pub struct BucketSettings {
     pub read_only: bool,
 }
 
-/// Whose key it is.
+/// The owner of the encryption key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ServerSideEncryption {
     /// The store's own.
@@ -101,7 +102,7 @@ impl fmt::Debug for BucketSettings {
     }
 }
 
-/// Why a bucket cannot be used; the text says what is wrong with what, and what to do.
+/// Why a bucket cannot be used; the text names the fault and the remedy.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error(
@@ -145,15 +146,15 @@ impl OpenError {
     }
 }
 
-/// A URL of what `url` names, the same however that is spelled.
+/// The canonical URL of a store: the same for every spelling of `url`.
 pub fn address(url: &str) -> Result<String, OpenError> {
     Ok(Location::parse(url)?.address())
 }
 
-/// Opens what `url` names and asks it once, so that what is misspelt, unreachable or
-/// forbidden is said at once: `s3://bucket[/prefix]`, `gs://bucket[/prefix]`,
-/// `az://container[@account][/prefix]`, `file:///directory`, `mem://` (a
-/// new, empty bucket of this process, for tests).
+/// Opens the store at `url` and sends it a first request, so a misspelt, unreachable or forbidden
+/// one is reported at once: `s3://bucket[/prefix]`, `gs://bucket[/prefix]`,
+/// `az://container[@account][/prefix]`, `file:///directory`, `mem://` (a new, empty bucket of this
+/// process, for tests).
 pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>, OpenError> {
     let location = Location::parse(url)?;
     location

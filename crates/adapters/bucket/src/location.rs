@@ -1,4 +1,4 @@
-//! What a storage URL names.
+//! Parsed storage URLs.
 
 use crate::http::origin::is_name;
 use crate::{BucketSettings, OpenError};
@@ -109,8 +109,8 @@ impl Location {
         }
     }
 
-    /// In words why the store cannot be told how to encrypt: what was asked for must not be passed
-    /// over.
+    /// In words why the store cannot be told how to encrypt: a requested encryption must not be
+    /// ignored.
     pub fn check_encryption(&self, settings: &BucketSettings) -> Result<(), &'static str> {
         match (self, settings.server_side_encryption, &settings.kms_key) {
             (Location::S3 { .. }, _, _) | (_, None, None) | (Location::Google { .. }, None, _) => {
@@ -123,7 +123,7 @@ impl Location {
         }
     }
 
-    /// The same of who pays for requests.
+    /// The same for the payer of requests.
     pub fn check_payer(&self, settings: &BucketSettings) -> Result<(), &'static str> {
         match (self, settings.request_payer.as_deref()) {
             (_, None) | (Location::S3 { .. }, Some("requester")) => Ok(()),

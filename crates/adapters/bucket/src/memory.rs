@@ -1,4 +1,4 @@
-//! A bucket in memory: for tests, and the plainest statement of what the port means.
+//! A bucket in memory: for tests, and the simplest definition of the port's semantics.
 
 use crate::tags::checked;
 use bytes::Bytes;
@@ -130,7 +130,7 @@ impl State {
 
     fn list(&self, request: &ListRequest) -> ListPage {
         let mut entries: Vec<ListEntry> = Vec::new();
-        // What a key up to `after` is shown as is not above it either.
+        // A key up to `after` cannot show as an entry above it either.
         let first =
             request.after.as_ref().map_or(&request.prefix, |after| after.max(&request.prefix));
         for (key, object) in self.objects.range(first.clone()..) {

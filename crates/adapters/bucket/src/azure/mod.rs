@@ -1,6 +1,6 @@
-//! Azure block blobs. Why like this: docs/decisions/0005-google-and-azure.md.
+//! Azure block blobs. The reasons for this design: docs/decisions/0005-google-and-azure.md.
 //!
-//! [`operations`] and [`listing`] say what is sent for what, [`sign`] makes it authentic.
+//! [`operations`] and [`listing`] map operations to requests, [`sign`] authenticates the requests.
 
 mod account;
 mod credentials;
@@ -152,7 +152,7 @@ pub(crate) async fn probe(client: &Blobs, read_only: bool) -> Result<Capabilitie
     })
 }
 
-/// Who may not ask that is not told, and finds out by what fails.
+/// False if the caller has no permission for this request: later operations then fail instead.
 async fn hierarchical(client: &Blobs) -> bool {
     let call = Call::read("HEAD", None, client.service.container_path())
         .query("restype", "account")
@@ -186,8 +186,8 @@ impl Service for Azure {
         &self.account.origin
     }
 
-    /// Besides what no blob may be called, what the service documents to be changed or lost on the
-    /// way.
+    /// Rejects keys that are invalid for blobs, and keys that the service documents to change or
+    /// lose.
     fn check_key(&self, key: &str) -> Result<(), BucketError> {
         let bad = |why: &str| Err(bad_key(&self.url(), key, why));
         match key {

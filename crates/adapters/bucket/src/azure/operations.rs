@@ -1,10 +1,10 @@
 //! The port's operations as requests for block blobs.
 //!
-//! Uploads in parts are blocks of a blob of their own below `.ebb/uploads/`, which is there
-//! from the beginning, empty; completion commits its blocks and has the service copy it to
-//! its key. (Blocks of the key's own blob could not be aborted: the service forgets them
-//! after a week, and until then a late completion would find them.) Aborting deletes that
-//! blob, and whatever is under way fails on what it expects of it.
+//! The parts of an upload are blocks of a separate blob below `.ebb/uploads/`, which is created
+//! empty at the beginning. Completion commits its blocks and has the service copy it to its key.
+//! (Blocks of the key's own blob could not be aborted: the service forgets them after a week, and
+//! until then a late completion would find them.) Aborting deletes the separate blob, so operations
+//! in progress fail on their conditions.
 
 use super::{Blobs, VERSION};
 use crate::http::base64;
@@ -248,7 +248,7 @@ impl Blobs {
     }
 }
 
-/// What is not found on the way is the upload.
+/// Reports a missing or changed blob as a missing or changed upload of `key`.
 fn of_upload(key: &str, error: BucketError) -> BucketError {
     match error {
         BucketError::NotFound { .. } => BucketError::NotFound { key: key.into() },
@@ -293,5 +293,5 @@ fn meta(key: &str, answer: &Answer, len_bytes: u64) -> Result<ObjectMeta, Bucket
 
 const BYTES: &str = "application/octet-stream";
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// Half an hour: what is copied within an account takes seconds.
+/// Half an hour: a copy within an account takes seconds.
 const MAX_LOOKS: usize = 3600;

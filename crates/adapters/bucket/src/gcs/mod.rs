@@ -32,10 +32,10 @@ pub(crate) struct Google {
     bucket: String,
     /// Of the volume in the bucket.
     prefix: String,
-    /// What objects are encrypted with; as the bucket says if nothing.
+    /// The key that encrypts new objects; the bucket's default if `None`.
     kms_key: Option<String>,
-    /// The store keeps to conditions on more than uploads; what it does not keep is asked with HEAD
-    /// first.
+    /// The store honours conditions on other operations than uploads too. If false, such conditions
+    /// are checked with a HEAD request first.
     guarded: bool,
 }
 
@@ -198,8 +198,7 @@ impl Service for Google {
         &self.origin
     }
 
-    /// The store's own rule, kept here as well: what stands in for the store in tests takes
-    /// everything.
+    /// The store's own rule, checked here as well, because the test servers accept every key.
     fn check_key(&self, key: &str) -> Result<(), BucketError> {
         let bad = |why: &str| Err(bad_key(&self.url(), key, why));
         match key {

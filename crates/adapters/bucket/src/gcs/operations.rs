@@ -30,7 +30,7 @@ impl Operations for Gcs {
         range: Option<Range<u64>>,
         if_match: Option<&ETag>,
     ) -> Result<Got, BucketError> {
-        // What is stored compressed is given as it is stored, not unpacked on its way.
+        // An object that is stored compressed is returned as stored, not decompressed in transit.
         let mut call = Call::read("GET", Some(key), self.service.content(key))
             .content(range.as_ref())
             .header("accept-encoding", "gzip");
@@ -87,7 +87,8 @@ impl Operations for Gcs {
         self.call(&call).await.map(drop)
     }
 
-    /// One call copies what stays in its place and class; others go on where the last one stopped.
+    /// One call completes a copy within one location and storage class; other copies take several
+    /// calls, each of which continues where the last one stopped.
     async fn copy(
         &self,
         from: &str,
@@ -173,7 +174,7 @@ impl Operations for Gcs {
 /// A tag as the store compares it. One that is no generation is nobody's: 0 would mean
 /// "no object", and generations are times in microseconds.
 impl Gcs {
-    /// Says what the object that the call makes is encrypted with.
+    /// Sets the encryption key of the object that the call creates.
     pub(super) fn with_key<'a>(&self, call: Call<'a>, name: &'static str) -> Call<'a> {
         match &self.service.kms_key {
             Some(key) => call.query(name, key),
@@ -208,7 +209,7 @@ pub(super) fn metadata(tags: &ObjectTags) -> Value {
     )
 }
 
-/// What the store says of an object, or null.
+/// The store's description of an object, or null.
 pub(super) fn parse(answer: &Answer) -> Value {
     crate::http::json::parse(&answer.body).unwrap_or(Value::Null)
 }
@@ -233,8 +234,8 @@ fn meta(key: &str, answer: &Answer, len_bytes: u64) -> Result<ObjectMeta, Bucket
     Ok(ObjectMeta { etag, len_bytes, modified_secs, tags: answer.tags("x-goog-meta-") })
 }
 
-/// An object's resource and its content as one body, and what stands between them: 128
-/// random bits, which no content holds.
+/// An object's resource and its content as one body, and the boundary between them: 128 random
+/// bits, which occur in no content.
 fn two_parts(about: &Value, content: &[u8]) -> (String, Bytes) {
     let boundary = format!("ebb-{}", random());
     let head =

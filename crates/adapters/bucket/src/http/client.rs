@@ -50,7 +50,7 @@ pub(crate) struct Client<S: Service> {
     pub service: S,
     pub transport: Transport,
     pub provider: Provider<S::Source>,
-    /// Says in every request who pays for it.
+    /// The header that names the payer, sent with every request.
     payer: Option<(&'static str, String)>,
     /// How long a read waits until its answer begins.
     read_patience: Duration,
@@ -73,7 +73,7 @@ pub(crate) struct Call<'a> {
     pub effect: Effect,
     /// Completion and copy: the store works before it answers, and may say 200 before it knows.
     pub slow: bool,
-    /// A longer answer is none: what a store sends must not fill the memory.
+    /// A longer answer is an error: a store must not be able to fill the memory.
     pub max_answer_bytes: u64,
 }
 
@@ -119,7 +119,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What came of a request that the store answered.
+/// The outcome of a request that the store answered.
 pub(crate) enum Outcome {
     Done(Answer),
     Refused(Refusal),

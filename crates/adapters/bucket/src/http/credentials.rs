@@ -1,5 +1,5 @@
-//! Who asks. What a store's sources give is kept until shortly before it expires, and
-//! looked up again when the store doubts it, so that rotated keys are picked up without a restart.
+//! Credentials of requests. The result of a store's sources is cached until shortly before it
+//! expires, and looked up again when the store rejects it, so rotated keys need no restart.
 
 use super::json;
 use super::time::now_secs;
@@ -75,13 +75,13 @@ struct Cached<F> {
     credentials: Option<F>,
     /// When the source last had its say.
     asked: Option<Instant>,
-    /// What it said, if it had none.
+    /// The source's error, if it had no credentials.
     failure: Option<CredentialError>,
 }
 
 impl<F> Cached<F> {
-    /// Whoever comes within this time is told what the source said, also whoever has waited
-    /// meanwhile: a source that is silent for seconds would hold up one request after the other.
+    /// Within this time all requests get the source's last result, also those that waited for it:
+    /// otherwise a source that is silent for seconds would delay one request after the other.
     fn is_fresh(&self) -> bool {
         self.asked.is_some_and(|asked| asked.elapsed() < ASK_AGAIN)
     }

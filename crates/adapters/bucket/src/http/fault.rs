@@ -1,4 +1,4 @@
-//! From what went wrong to what a caller can do about it.
+//! Maps failures to errors by the action that a caller can take.
 
 use super::json;
 use super::time::{now_secs, parse_http};
@@ -9,7 +9,7 @@ use ebb_ports::BucketError;
 use hyper::StatusCode;
 use std::time::Duration;
 
-/// What a request would have done: decides what its loss means.
+/// The effect that a request could have had: it decides the meaning of a lost answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
     None,
@@ -29,7 +29,7 @@ pub(crate) struct Refusal {
     pub retry_after: Option<Duration>,
 }
 
-/// What the body of a refusal says: XML of S3, Azure and Google, JSON of Google.
+/// The body of a refusal: XML of S3, Azure and Google, JSON of Google.
 #[derive(Default)]
 struct Said {
     code: String,

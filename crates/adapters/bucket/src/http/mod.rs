@@ -1,8 +1,8 @@
-//! What every store that is reached over HTTP shares: one client, one way to read a
-//! failure, one rule for credentials that run out or are rotated.
+//! The common part of all stores that are reached over HTTP: one client, one way to read a failure,
+//! one rule for credentials that expire or are rotated.
 //!
-//! A store adds its [`Service`]: how a request is made authentic. Nothing that changes
-//! the bucket is sent twice.
+//! A store adds its [`Service`], which authenticates requests. No request that changes the bucket
+//! is sent twice.
 
 pub(crate) mod base64;
 pub(crate) mod client;
@@ -22,7 +22,7 @@ pub(crate) mod transport;
 pub(crate) mod trust;
 pub(crate) mod xml;
 
-/// What one answer may consist of: a page of a listing has 5,000 entries with some twenty elements
+/// Limit of elements in one answer: a page of a listing has 5,000 entries with some twenty elements
 /// each.
 const MAX_PARTS: usize = 1 << 18;
 

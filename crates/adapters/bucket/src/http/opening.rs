@@ -8,7 +8,7 @@ use tokio::time::Instant;
 pub(crate) struct Opening {
     patience: Duration,
     began: Instant,
-    /// The store has answered a request, whatever it said.
+    /// The store has answered a request, with success or failure.
     answered: AtomicBool,
     /// A connection was made, and ended without an answer.
     was_cut: AtomicBool,

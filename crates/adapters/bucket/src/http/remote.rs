@@ -1,5 +1,5 @@
-//! The port over any store that is reached by HTTP: moves requests to the adapter's
-//! threads, and keeps what is the same for all stores.
+//! The port over any store that is reached over HTTP: passes requests to the adapter's threads, and
+//! does the work that is the same for all stores.
 
 use super::page::page;
 use crate::OpenError;
@@ -247,7 +247,7 @@ impl<O: Operations> Bucket for Remote<O> {
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
         self.run(|store| async move {
             let mut token: Option<String> = None;
-            // A page may hold nothing but what `after` excludes.
+            // `after` may exclude all entries of a page.
             for _ in 0..MAX_EMPTY_PAGES {
                 let listed = store.list(&request, token.as_deref()).await?;
                 let page = page(listed.entries, listed.more, &request);
@@ -354,17 +354,17 @@ fn check_number(key: &str, number: u32, limit: u32) -> Result<(), BucketError> {
     }
 }
 
-/// What a store keeps of the conditions that it is given.
+/// The kinds of conditions that a store honours.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Conditions {
     pub put: bool,
     pub delete: bool,
 }
 
-/// Whether the store keeps to conditions. One that does not know a condition ignores it,
-/// and just does what was not to be done. One object below the volume's prefix,
-/// `.ebb/probe`, is written and deleted again, unless nothing will be written anyway; a
-/// crash may leave it, and the next opening takes it away.
+/// Tests whether the store honours conditions. A store that does not know a condition ignores it,
+/// and performs the operation all the same. One object below the volume's prefix, `.ebb/probe`, is
+/// written and deleted again, unless the bucket is opened read-only. A crash may leave it; the next
+/// opening deletes it.
 pub(crate) async fn conditions<O: Operations>(
     store: &O,
     prefix: &str,
@@ -425,7 +425,7 @@ fn missing_is_changed(error: BucketError, condition: &Condition) -> BucketError 
     }
 }
 
-/// The store said yes, and left out what makes the yes of use.
+/// The store reported success, but its answer lacks a required value.
 pub(crate) fn unclear(what: &str, key: &str, lacks: &str) -> BucketError {
     BucketError::Unavailable {
         what: format!("{what} {key}: the answer lacks {lacks}; is this the right endpoint?"),
@@ -442,5 +442,5 @@ pub(crate) fn unclear_change(what: &str, key: &str, lacks: &str) -> BucketError 
 const WORKERS: usize = 2;
 /// Name resolution only.
 const MAX_BLOCKING: usize = 4;
-/// Stores that skip what was deleted give empty pages; one that gives nothing else is broken.
+/// Stores that skip deleted objects return empty pages; one that returns only such pages is broken.
 const MAX_EMPTY_PAGES: usize = 10_000;

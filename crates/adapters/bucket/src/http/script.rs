@@ -28,7 +28,7 @@ pub fn empty_listing() -> Reply {
     answer("200 OK", "", "<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
 }
 
-/// What a server of the test's process answers to a request.
+/// Forwards a request to a server of the test's process, and returns its answer.
 pub fn forward(server: &str, request: &str) -> Reply {
     let mut connection = TcpStream::connect(server.strip_prefix("http://").unwrap()).unwrap();
     let request = request.replacen("\r\n", "\r\nconnection: close\r\n", 1);

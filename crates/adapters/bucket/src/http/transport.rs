@@ -27,7 +27,7 @@ pub(crate) struct Transport {
     proxies: Proxies,
     /// Bounds connections and the bodies in memory.
     in_flight: Semaphore,
-    /// What is answered in a store's place.
+    /// Answers in place of a store's.
     #[cfg(feature = "fuzz")]
     script: Option<std::sync::Mutex<std::collections::VecDeque<Answer>>>,
 }
@@ -43,7 +43,8 @@ impl Answer {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// The body of an answer to GET, cut to what was asked for, and the length of the whole object.
+    /// The body of an answer to GET, cut to the requested range, and the length of the whole
+    /// object.
     pub fn content(
         &self,
         key: &str,
@@ -291,5 +292,5 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 /// Shorter than servers keep idle connections: a mutation sent into a connection that
 /// the server is just closing ends in `Unknown`, which costs more than a new connection.
 const POOL_IDLE: Duration = Duration::from_secs(4);
-/// What is reserved on the word of a Content-Length alone.
+/// Limit of the memory that is reserved because of a Content-Length alone.
 const MAX_RESERVE_BYTES: usize = 64 << 20;

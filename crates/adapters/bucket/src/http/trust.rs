@@ -56,7 +56,7 @@ struct Named {
     certificates: Vec<CertificateDer<'static>>,
 }
 
-/// What the settings name; none where there are no such settings.
+/// The certificates that the settings name; `None` if there are no such settings.
 fn named(environment: &Environment, bundle: Option<Bundle>) -> Result<Option<Named>, String> {
     let mut paths: Vec<(&str, String)> =
         bundle.into_iter().map(|Bundle { setting, path }| (setting, path)).collect();
@@ -84,12 +84,13 @@ fn named(environment: &Environment, bundle: Option<Bundle>) -> Result<Option<Nam
     Ok(Some(Named { settings: settings.join(" and "), certificates }))
 }
 
-/// Trusts what is signed by named certificates, and these certificates themselves, also where they
-/// are those of authorities: as `openssl req -x509` makes them for a single server.
+/// Trusts certificates that are signed by the named certificates, and these certificates
+/// themselves, also where they are those of authorities: as `openssl req -x509` makes them for a
+/// single server.
 ///
-/// webpki takes no authority for a server, and reports so after it has checked the dates and before
-/// it looks for an issuer. For a server that shows a named certificate the issuer is the only
-/// question left: whether it has the key is checked by the handshake's signature as ever.
+/// webpki does not accept an authority as a server, and reports so after it has checked the dates
+/// and before it looks for an issuer. For a server that shows a named certificate only the issuer
+/// remains to be checked: the handshake's signature proves that the server has the key, as always.
 #[derive(Debug)]
 struct Pinned {
     chains: Arc<WebPkiServerVerifier>,
@@ -157,7 +158,7 @@ impl ServerCertVerifier for Pinned {
     }
 }
 
-/// Nothing is wrong with the certificate but who has signed it.
+/// The certificate's only fault is its issuer.
 fn is_of_issuer(error: &Error) -> bool {
     match error {
         Error::InvalidCertificate(CertificateError::UnknownIssuer) => true,

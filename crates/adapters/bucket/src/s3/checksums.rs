@@ -83,7 +83,7 @@ impl S3 {
     pub(super) async fn learn_checksums(&self, key: &str) -> Result<(), BucketError> {
         let body = Bytes::from_static(b"ebb");
         let put = |crc: String| by_crc32c(self.making("PUT", key, body.clone()), Some(&crc));
-        // What else is wrong is found by those who put next.
+        // Any other failure is left to the next put to report.
         let checks = self.refuses(&put(crc32c(b""))).await?
             && matches!(self.try_call(&put(crc32c(&body))).await?, Outcome::Done(_));
         self.service.checksums.puts.store(checks, Relaxed);

@@ -35,8 +35,8 @@ impl S3 {
 }
 
 impl S3 {
-    /// Lists uploads with the key as prefix; some stores list only those whose key equals the prefix,
-    /// and all list the shortest key first, which is the key itself.
+    /// Lists uploads with the key as prefix. Some stores list only those whose key equals the
+    /// prefix; every store lists the shortest key first, which is the key itself.
     pub(super) async fn uploads_of(&self, key: &str) -> Result<Vec<UploadId>, BucketError> {
         let mut uploads = Vec::new();
         let mut marker: Option<(String, String)> = None;

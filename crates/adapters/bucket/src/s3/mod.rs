@@ -1,6 +1,7 @@
-//! S3 and what speaks its protocol. Why no ready client is used: docs/decisions/0001-s3-client.md.
+//! S3 and stores that speak its protocol. Why no existing client is used:
+//! docs/decisions/0001-s3-client.md.
 //!
-//! [`operations`] and [`listing`] say what is sent for what, [`sign`] makes it authentic.
+//! [`operations`] and [`listing`] map operations to requests, [`sign`] authenticates the requests.
 
 mod checksums;
 mod credentials;
@@ -28,7 +29,7 @@ use std::sync::Arc;
 pub(crate) struct Amazon {
     endpoint: Endpoint,
     region: String,
-    /// Headers of whatever makes an object: how the store is to encrypt it.
+    /// Headers of every request that creates an object: how the store must encrypt it.
     at_rest: Vec<(&'static str, String)>,
     checksums: Checksums,
 }

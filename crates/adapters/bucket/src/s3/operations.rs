@@ -132,7 +132,8 @@ impl Operations for S3 {
         }
         let (name, algorithm) = ALGORITHM;
         match self.begin(key, &plain.clone().header(name, algorithm)).await {
-            // Who does not hear of the upload looks for it.
+            // On an error from here on the caller does not learn the upload's id, and searches for
+            // the upload.
             Ok((upload, named)) => {
                 match named && self.checks_parts(key, &upload).await.map_err(unheard)? {
                     true => {
@@ -143,7 +144,7 @@ impl Operations for S3 {
                         self.service.checksums.leave_uploads();
                         match self.give_up(key, &upload).await {
                             Err(left) if left.is_silence() => return Err(unheard(left)),
-                            // What nobody may end is left to the store's own rules.
+                            // An upload that cannot be aborted is left to the store's own rules.
                             Ok(()) | Err(_) => {}
                         }
                     }
@@ -209,7 +210,7 @@ impl Operations for S3 {
         }
         let etag = result_etag(&answer, "copy part of", key)?;
         if !is_checked {
-            // What is told of a checksum nobody asked for.
+            // Ignore a checksum in the answer that was not requested.
             return Ok(PartTag { number, receipt: receipt(etag, None) });
         }
         let root = Element::parse(&answer.body);
@@ -265,7 +266,8 @@ impl Operations for S3 {
 }
 
 impl S3 {
-    /// What is too long for one copy goes through an upload whose parts the store copies.
+    /// An object too long for one copy request is copied as an upload, and the store copies its
+    /// parts.
     async fn copy_by_parts(
         &self,
         from: &str,
@@ -338,8 +340,8 @@ impl S3 {
         Call::mutation(method, key, self.service.endpoint.path(Some(key)), body)
     }
 
-    /// What is said of an upload that does not take what uploads without checksums do: there will
-    /// be none of its kind.
+    /// The error for an upload with checksums that rejects a request which uploads without
+    /// checksums accept. No more uploads with such checksums are begun.
     fn to_be_begun_anew(&self, key: &str) -> BucketError {
         self.service.checksums.leave_uploads();
         BucketError::NotFound { key: key.into() }

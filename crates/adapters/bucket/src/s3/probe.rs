@@ -1,4 +1,4 @@
-//! What a bucket says when it is opened: whether it is there, lets us in, and keeps to conditions.
+//! Checks when a bucket is opened: whether it exists, grants access, and honours conditions.
 
 use super::operations::{MAX_OBJECT_BYTES, MAX_PUT_BYTES};
 use super::{MAX_KEY_BYTES, S3};

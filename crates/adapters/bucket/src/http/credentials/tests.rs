@@ -40,8 +40,8 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(future)
 }
 
-/// Many requests want credentials that nobody has, from a service that is silent. Each would
-/// wait for all before it: they are told together what the first one heard.
+/// Many requests need credentials that are not cached, from a service that is silent. Each would
+/// wait for all before it: instead all get the first one's result together.
 #[test]
 fn a_silent_source_is_waited_for_once() {
     let (provider, transport) =

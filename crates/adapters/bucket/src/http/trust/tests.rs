@@ -14,7 +14,7 @@ fn certificate(pem: &str) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()
 }
 
-/// What becomes of a server that shows the first of these, where `trusted` is named.
+/// The verification of a server that shows the first of these, where `trusted` is named.
 fn verified(trusted: &str, shown: &str, name: &str, secs: u64) -> Result<(), Error> {
     let mut roots = RootCertStore::empty();
     roots.add(certificate(trusted)).unwrap();
@@ -34,7 +34,8 @@ fn named_certificate_of_an_authority_is_trusted_for_its_server() {
     assert_eq!(verified(LEAF, LEAF, "leaf.example", IN_2030), Ok(()));
 }
 
-/// Danger: what is trusted by itself is trusted for any name, at any time, or in another's place.
+/// Danger: a certificate that is trusted by itself is accepted for any name, at any time, or in
+/// place of another one.
 #[test]
 fn named_certificate_is_checked_like_any_other() {
     let fault = |trusted, shown, name, secs| match verified(trusted, shown, name, secs) {

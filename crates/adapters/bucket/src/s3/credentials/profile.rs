@@ -5,7 +5,7 @@ use crate::http::credentials::{CredentialError, Environment, Secret, variable};
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 
-/// What one profile says, both files taken together; the credentials file wins.
+/// The contents of one profile, merged from both files; the credentials file has precedence.
 #[derive(Debug)]
 pub(in crate::s3) struct Profile {
     pub name: String,

@@ -1,5 +1,5 @@
-//! What the S3 adapter makes of servers that fail, and of every source of credentials:
-//! against a server that answers by script.
+//! The S3 adapter against servers that fail, and with every source of credentials: the server
+//! answers by script.
 
 mod at_rest;
 mod checksums;

@@ -70,7 +70,7 @@ fn secrets_are_not_shown() {
 }
 
 /// Situation: one of the requests of an opening meets a passing fault, each of them in turn.
-/// Expectation: it is sent again, and the opening learns of the store what it learns without.
+/// Expectation: it is sent again, and the opening has the same result as without the fault.
 #[test]
 fn opening_repeats_any_request_after_a_passing_fault() {
     let server = ebb_s3_server::start().unwrap();
@@ -125,8 +125,8 @@ fn busy_store_is_no_matter_of_rights() {
     }
 }
 
-/// Situation: the store redirects and names no region. Expectation: people are told where it
-/// points, and what to set.
+/// Situation: the store redirects and names no region. Expectation: the message names the target of
+/// the redirect, and the setting to change.
 #[test]
 fn redirect_without_region_says_what_to_set() {
     let by_body = error_of(
@@ -169,7 +169,7 @@ fn bad_name_is_told_before_any_request() {
 #[test]
 fn endpoint_of_the_wrong_scheme_is_told() {
     let impatient = || BucketSettings { patience: Some(Duration::from_secs(5)), ..keys() };
-    // What a server of HTTP says to a hello of TLS.
+    // An HTTP server's answer to a TLS hello.
     let plain = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("https://{}", plain.local_addr().unwrap());
     std::thread::spawn(move || {

@@ -32,7 +32,7 @@ fn tls_store() -> String {
     std::thread::spawn(move || {
         for socket in listener.incoming() {
             let config = config.clone();
-            // Who does not trust it goes away.
+            // A client that does not trust the certificate disconnects.
             std::thread::spawn(move || answer_once(socket.unwrap(), config).ok());
         }
     });
@@ -146,7 +146,7 @@ fn http_store_is_asked_for_at_a_proxy() {
     let seen = proxy.seen.lock().unwrap().concat();
     assert!(seen.starts_with("GET http://store.invalid:9000/bucket?"), "{seen}");
     assert!(seen.contains("proxy-authorization: Basic "), "{seen}");
-    // Who is refused by the proxy is told which one that is.
+    // The message of a refused proxy connection names the proxy.
     let closed = [("HTTP_PROXY", "http://127.0.0.1:9")];
     let error = open(store, impatient(), &closed).map(drop).unwrap_err().to_string();
     assert!(error.contains("proxy 127.0.0.1:9"), "{error}");
