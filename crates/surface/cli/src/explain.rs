@@ -1,4 +1,4 @@
-//! What `ebb explain` prints.
+//! The output of `ebb explain`.
 
 use crate::quota;
 use crate::render::{age, with_path};
@@ -194,7 +194,7 @@ fn runs(runs: &[(u64, u64)]) -> Vec<Value> {
         .collect()
 }
 
-/// What each failure would cost right now.
+/// The cost of each failure, if it happened right now.
 fn outcomes(explained: &Explained) -> [(&'static str, String); 3] {
     let lost = lost_already(explained);
     let beside = |outcome: String| match &lost {
@@ -211,7 +211,7 @@ fn outcomes(explained: &Explained) -> [(&'static str, String); 3] {
 
 const NOTHING: &str = "nothing is lost";
 
-/// What no failure takes any more.
+/// Bytes that are lost already, so that no failure can cost them.
 fn lost_already(explained: &Explained) -> Option<String> {
     match (explained.missing, &explained.damaged_runs[..]) {
         (Some(MissingObject::Lost), _) if explained.cached_bytes == 0 => {
@@ -233,7 +233,7 @@ fn lost_already(explained: &Explained) -> Option<String> {
 
 fn killed(explained: &Explained) -> String {
     match explained.force_failed {
-        // The next process takes what the system has.
+        // The next process uses the bytes that the system still has.
         Some(_) => {
             "what was written to it since it was last forced may be lost: the disk has not taken it"
                 .into()
@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// What one of these would lose, and in what order: killed, without power, without its disk.
+    /// The loss by each of these, in this order: kill -9, power cut, loss of the disk.
     fn lost(change: impl FnOnce(&mut Explained)) -> [String; 3] {
         let mut explained = clean();
         change(&mut explained);

@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 pub const KEY: &str = "bucket";
 
-/// Every key of a table, with what it is: `docs/configuration.md` is made of it.
+/// Every key of a table, with its description: the source of `docs/configuration.md`.
 pub const KEYS: [(&str, &str); 10] = [
     (
         "dir",
@@ -32,7 +32,7 @@ pub const KEYS: [(&str, &str); 10] = [
     ("anonymous", "`true`: send requests unsigned."),
 ];
 
-/// In words what is wrong, if something is.
+/// An error says in words which key or value is wrong.
 pub fn parse(value: Value) -> Result<Vec<Member>, String> {
     let Value::Array(tables) = value else {
         return Err(format!("{KEY} is to be tables, [[{KEY}]]"));
@@ -107,8 +107,8 @@ fn one(mut table: Table) -> Result<Member, String> {
     })
 }
 
-/// Two volumes in one place would take each other's files for their own. What has several
-/// addresses is found out when its head is taken.
+/// Two volumes in one place would each treat the other's files as its own. This compares addresses
+/// only: a bucket with several addresses is detected when its head is taken.
 pub fn overlap(
     (a, a_endpoint): (&str, &Option<String>),
     (b, b_endpoint): (&str, &Option<String>),

@@ -1,6 +1,6 @@
-//! What is counted, as Prometheus reads it: its text format, version 0.0.4.
+//! Counters in the text format of Prometheus, version 0.0.4.
 //!
-//! Names and labels are stable: what is here keeps its meaning.
+//! Names and labels are stable: an existing one keeps its meaning.
 
 use ebb_model::{Counted, MountStats, NodeStats, ReadStats, Status};
 use std::fmt::Write;
@@ -11,7 +11,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Bounds of histograms are powers of four: 1.024 µs to 68.7 s, as powers of two of a nanosecond.
 const BOUNDS: std::ops::RangeInclusive<u32> = 10..=36;
 
-/// What a process has of a mount and of a node.
+/// The metrics of a process: of its mount, its node, or both.
 pub fn text(mount: Option<&MountStats>, node: Option<(&NodeStats, &Status)>) -> String {
     let mut page = Page::default();
     if let Some(mount) = mount {

@@ -1,9 +1,9 @@
-//! Where things are on this machine: data directories, and who serves which mount.
+//! Locations on this machine: data directories, and records of mounts and their daemons.
 //!
-//! A mount's record is a small JSON file in the run directory, named by the mount point.
-//! It says where the daemon can be asked. A daemon that leaves nothing behind removes its
-//! record; one that could not write everything to the bucket says so in it. A record
-//! whose daemon is gone and says nothing is left by a crash.
+//! A mount's record is a small JSON file in the run directory, named by the mount point. It
+//! contains the address of the daemon's node. A daemon that has written everything to the bucket
+//! removes its record; otherwise it notes the remainder in it. A record without such a note and
+//! without a daemon is left by a crash.
 
 use crate::args::Consistency;
 use ebb_model::{Ino, Status};
@@ -25,12 +25,12 @@ pub struct MountRecord {
     /// Starts another daemon if that one dies.
     #[serde(default)]
     pub supervisor: Option<Process>,
-    /// Another daemon can take over what is open and under way.
+    /// Another daemon can take over the open files and the requests in progress.
     #[serde(default, rename = "succeedable")]
     pub allow_handover: bool,
     /// `host:port` or `unix:/path` of the node that serves it.
     pub control: String,
-    /// The socket at which the mount tells what it has counted, over HTTP.
+    /// The socket at which the mount serves its counters, over HTTP.
     #[serde(default)]
     pub counters: Option<PathBuf>,
     /// The directory of the volume that is mounted, by its name then; empty for the volume's root.
@@ -38,19 +38,19 @@ pub struct MountRecord {
     /// The directory of the volume that is mounted, where it is not its root.
     #[serde(default)]
     pub root: Option<Ino>,
-    /// The node lives in the daemon, and so does what has not reached the bucket.
+    /// The node lives in the daemon, and so does the data that has not reached the bucket.
     pub embedded: bool,
     pub data_dir: PathBuf,
-    /// `st_dev` of what is on the mount, by which is found who keeps it once it is out of sight.
+    /// `st_dev` of files on the mount: finds the processes that keep it once it is out of sight.
     #[serde(default)]
     pub device: Option<u64>,
-    /// The node takes no changes, whatever the kernel would let through.
+    /// The node rejects changes, even where the kernel would pass them on.
     #[serde(default)]
     pub read_only: bool,
     #[serde(default)]
     pub consistency: Consistency,
-    /// The mount is gone and nobody uses it any more. The daemon still writes to the bucket what is
-    /// in the data directory, which another one can do as well.
+    /// The mount is gone and nobody uses it any more. The daemon still writes the rest of the data
+    /// directory to the bucket, which another daemon can do as well.
     #[serde(default)]
     pub ending: bool,
     /// Set by a daemon that ends with work left.
@@ -63,7 +63,8 @@ impl MountRecord {
         self.daemon.is_alive() || self.supervisor.is_some_and(|supervisor| supervisor.is_alive())
     }
 
-    /// The command that goes on where it was. What else it was given the record does not know.
+    /// The command that mounts this again. Further options of the original command are not
+    /// recorded.
     pub fn again(&self) -> String {
         format!(
             "ebb mount {} {} --data {}",
@@ -81,7 +82,8 @@ impl MountRecord {
     }
 }
 
-/// What had not reached the bucket when a daemon ended. It is safe in the data directory.
+/// Changes that had not reached the bucket when a daemon ended. They are safe in the data
+/// directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Left {
     pub files: u64,
@@ -91,7 +93,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// What a node says that is still to be written, if anything is.
+    /// The changes that a node reports as unwritten, if there are any.
     pub fn of(status: &Status, why: &str) -> Option<Left> {
         let left = Left {
             files: status.dirty_files,
@@ -126,7 +128,7 @@ impl Process {
         start_of(self.pid) == Some(self.started)
     }
 
-    /// Its first thread has ended, whatever has become of the others.
+    /// The first thread of the process has ended; others may still run.
     pub fn first_thread_has_ended(pid: u32) -> bool {
         stat_of(pid).is_some_and(|(state, _)| is_over(state))
     }
@@ -221,7 +223,7 @@ impl RunDir {
         self.path.join(format!("{}.sock", std::process::id()))
     }
 
-    /// Where its mount tells what it has counted.
+    /// The socket at which this process's mount serves its counters.
     pub fn counters_socket(&self) -> PathBuf {
         self.path.join(format!("{}.counters.sock", std::process::id()))
     }
@@ -308,8 +310,8 @@ impl RunDir {
         Ok(records)
     }
 
-    /// The record of the mount that `path` is on, with the rest of the path below it. What
-    /// may be on the mount is not touched as long as the path is plain: the mount may not answer.
+    /// The record of the mount that `path` is on, with the rest of the path below it. As long as
+    /// the path is plain, no file on the mount is accessed: the mount may not answer.
     pub fn find(&self, path: &Path) -> io::Result<Option<(MountRecord, PathBuf)>> {
         if !path.components().any(|part| part == Component::ParentDir)
             && let Some(found) = self.find_plain(&std::path::absolute(path)?)?
@@ -349,8 +351,8 @@ pub fn real_mountpoint(path: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// A file name for any text: letters, digits, `.` and `-` are themselves, everything else
-/// is `_` and two hexadecimal digits. What would be too long ends in a checksum.
+/// A file name for any text: letters, digits, `.` and `-` are themselves, everything else is `_`
+/// and two hexadecimal digits. A name that would be too long ends in a checksum.
 fn file_name(text: &[u8]) -> String {
     let mut name = String::new();
     for &byte in text {

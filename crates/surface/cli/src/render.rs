@@ -1,5 +1,5 @@
-//! What commands print: text for people, JSON for programs. The JSON is the model's own
-//! data, so that every figure of the text is in it.
+//! Output of commands: text for people, JSON for programs. The JSON is the model's own data, so
+//! that every figure of the text is in it.
 
 use crate::places::MountRecord;
 use crate::units::{Bytes, Span};
@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
-/// As [`text`], and what the mount on which it was asked adds.
+/// As [`text`], with a line about the mount through which the node was asked.
 pub fn text_on(mount: Option<&MountRecord>, reply: &AdminReply, now: Time) -> String {
     let shown = mount.map(|mount| {
         format!(

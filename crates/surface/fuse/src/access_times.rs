@@ -57,7 +57,8 @@ impl Readings {
         }
     }
 
-    /// Records a change of the inode's bytes: it counts as unread at once, whatever the clocks show.
+    /// Records a change of the inode's bytes: it counts as unread at once, independent of the
+    /// clocks.
     pub fn changed(&self, ino: Ino) {
         if self.rule.times == AccessTimes::Relative {
             self.due.borrow_mut().insert(ino);

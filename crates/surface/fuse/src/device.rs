@@ -15,7 +15,7 @@ pub(crate) struct Device {
     fd: AsyncFd<Arc<OwnedFd>>,
 }
 
-/// What a read of the device gave.
+/// The result of a read of the device.
 pub(crate) enum Received {
     /// A message of this length.
     Message(usize),
@@ -60,9 +60,9 @@ impl Device {
         }
     }
 
-    /// To be awaited after [`Received::Nothing`]: completes when something has come since.
-    /// The readiness is cleared here, before the device is read until it is empty again, so
-    /// that what comes meanwhile is not lost.
+    /// To be awaited after [`Received::Nothing`]: completes when a message has arrived since. The
+    /// readiness is cleared here, and the device is read until it is empty afterwards, so no
+    /// message that arrives in between is missed.
     pub async fn readable(&self) -> io::Result<()> {
         self.fd.ready(WAKES).await.map(|mut guard| guard.clear_ready())
     }
@@ -84,7 +84,7 @@ impl Device {
 
 pub(crate) fn write_message(fd: &OwnedFd, parts: &[IoSlice<'_>]) -> io::Result<()> {
     let whole: usize = parts.iter().map(|part| part.len()).sum();
-    // SAFETY: an IoSlice has the layout of an iovec, and borrows what it points to.
+    // SAFETY: an IoSlice has the layout of an iovec, and borrows the bytes that it points to.
     let written = cvt(unsafe {
         libc::writev(fd.as_raw_fd(), parts.as_ptr().cast(), parts.len() as libc::c_int)
     })?;

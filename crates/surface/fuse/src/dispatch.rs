@@ -105,8 +105,8 @@ pub(crate) async fn serve<F: Filesystem>(
                 Some(after) => fs.readdir(cx, ino, handle, after, &mut entries).await,
                 None => Ok(()),
             };
-            // Entries that were pushed are references that the kernel must get to know of;
-            // it asks again for what follows, and then gets the error.
+            // Entries that were pushed are references that the kernel must receive. It asks again
+            // for the entries behind them, and then gets the error.
             let result = if entries.holds_entries() { Ok(()) } else { result };
             reply.bytes(result.map(|()| entries.into_bytes()));
         }
@@ -153,8 +153,8 @@ pub(crate) async fn serve<F: Filesystem>(
     fs.answered(cx);
 }
 
-/// What getxattr(2) and listxattr(2) want: the length if they ask with no buffer, the
-/// bytes if they fit.
+/// The reply to getxattr(2) and listxattr(2): the length if they pass no buffer, the bytes if they
+/// fit.
 fn sized(value: &[u8], limit_bytes: u32) -> Result<Vec<u8>, Errno> {
     match limit_bytes as usize {
         0 => Ok(abi::GetxattrOut { size: value.len() as u32, padding: 0 }.as_bytes().to_vec()),

@@ -1,4 +1,4 @@
-//! The one table from what went wrong to what an application is told.
+//! The one table from errors to the errno that an application gets.
 
 use ebb_model::{FsError, Planted, RpcError};
 use std::fmt;
@@ -13,7 +13,7 @@ impl Errno {
     pub const IO: Errno = Errno(libc::EIO);
     pub const NOT_FOUND: Errno = Errno(libc::ENOENT);
     pub const NOT_SUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
-    /// No such place: lseek(2) beyond what there is.
+    /// No such position: lseek(2) beyond the end of the data.
     pub const NO_DATA: Errno = Errno(libc::ENXIO);
     pub const NOT_TTY: Errno = Errno(libc::ENOTTY);
     pub const OVERFLOW: Errno = Errno(libc::EOVERFLOW);
@@ -68,8 +68,8 @@ impl From<FsError> for Errno {
     }
 }
 
-/// The client library acts upon all but `Refused` itself; what it gives up on says here
-/// whether the operation may have happened (EIO) or not.
+/// The client library handles all of these but `Refused` itself. Where it has given up, the errno
+/// says whether the operation may have happened (EIO) or not.
 impl From<RpcError> for Errno {
     fn from(error: RpcError) -> Errno {
         match error {

@@ -1,4 +1,4 @@
-//! What serves the requests of a mount.
+//! The interface between the requests of a mount and the file system that serves them.
 
 use crate::{
     Context, CopyEnd, DirBuffer, Errno, Handle, Interruption, LockRequest, OpenFlags,
@@ -14,17 +14,17 @@ use std::time::Duration;
 
 /// A file system, one method per operation of the kernel.
 ///
-/// Methods run concurrently on one thread; each holds one request of the kernel, which
-/// waits until the future ends. A method must not wait for another request of the same
-/// mount nor for a [`crate::Notifier`]: both can depend on its own reply. (`lseek` and `setlk` may
-/// have pages dropped: for them the kernel holds none.) A request that is
-/// interrupted (a signal to its caller) runs to its end all the same, but for `setlk`: an answer
-/// that says what happened is worth more than EINTR after the fact.
+/// Methods run concurrently on one thread; each holds one request of the kernel, which waits until
+/// the future ends. A method must not wait for another request of the same mount nor for a
+/// [`crate::Notifier`]: both can depend on its own reply. (`lseek` and `setlk` may have pages
+/// dropped: for them the kernel holds none.) A request that is interrupted (a signal to its caller)
+/// runs to its end all the same, except `setlk`: a reply with the real outcome is worth more than
+/// EINTR after the fact.
 ///
-/// Every `EntryReply` given out for an inode, by whatever operation, is one reference of
-/// the kernel to it, returned by `forget`.
+/// Every `EntryReply` given out for an inode, by any operation, is one reference of the kernel to
+/// it, returned by `forget`.
 ///
-/// Operations without a body here are those whose refusal the kernel makes up for.
+/// Operations without a body here have a refusal that the kernel compensates for.
 #[expect(
     async_fn_in_trait,
     reason = "a session and its file system live on one thread; no bound is missing"
@@ -100,9 +100,10 @@ pub trait Filesystem {
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno>;
 
-    /// Makes a regular file, with mode and umask as in `make`, and opens it. The kernel lets in
-    /// whoever creates a file: where the name exists by now, and the flags do not exclude that, the
-    /// answer is ESTALE, and the kernel looks it up and checks.
+    /// Makes a regular file, with mode and umask as in `make`, and opens it. The kernel does not
+    /// check permissions of a file that it asks to create. Where the name exists by now, and the
+    /// flags do not exclude that, the answer is ESTALE: the kernel looks the name up again, and
+    /// checks.
     async fn create(
         &self,
         cx: &Context,
@@ -145,16 +146,16 @@ pub trait Filesystem {
         mode: WriteMode,
     ) -> Result<u32, Errno>;
 
-    /// Whether close(2) of a descriptor that can write may fail with what [`Filesystem::flush`]
-    /// says. Where nothing can go wrong behind an answer it is one request less.
+    /// Whether close(2) of a writable descriptor can fail with the result of [`Filesystem::flush`].
+    /// Where no error can follow an answered write, returning false saves one request.
     fn reports_at_close(&self) -> bool {
         true
     }
 
-    /// A descriptor that can write is closed, if anybody wants to know, with
-    /// [`crate::MountOptions::shared_locks`] any; may come several times for one open. It ends the
-    /// locks of fcntl(2) that `owner` has, if that is a process. Its error is what close(2)
-    /// returns.
+    /// A writable descriptor is closed, unless [`Filesystem::reports_at_close`] is false; with
+    /// [`crate::MountOptions::shared_locks`] any descriptor. Can come several times for one open.
+    /// It ends the fcntl(2) locks of `owner`, if that is a process. Its error is the result of
+    /// close(2).
     async fn flush(&self, cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno>;
 
     /// The last descriptor of an open is closed and its last mapping gone, and with it the locks
@@ -197,9 +198,10 @@ pub trait Filesystem {
 
     async fn opendir(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno>;
 
-    /// Pushes entries after `after` until the buffer is full or the directory ends. `.` and
-    /// `..` are there already. See [`DirBuffer::push`] for the references that entries take.
-    /// What was pushed before an error is still answered, the error when it comes again.
+    /// Pushes entries after `after` until the buffer is full or the directory ends. `.` and `..`
+    /// are there already. See [`DirBuffer::push`] for the references that entries take. Entries
+    /// pushed before an error are still answered; the error is returned if the next call has it
+    /// too.
     async fn readdir(
         &self,
         cx: &Context,
@@ -265,7 +267,8 @@ pub trait Filesystem {
         Err(Errno::NOT_TTY)
     }
 
-    /// The kernel has checked who may, and keeps none of them: it is for us that they are heeded.
+    /// The kernel has checked the caller's permission, and stores no flags: the file system
+    /// enforces them.
     async fn set_flags(&self, _cx: &Context, _ino: Ino, _flags: InodeFlags) -> Result<(), Errno> {
         Err(Errno::NOT_TTY)
     }
@@ -330,14 +333,14 @@ pub struct OpenReply {
     pub caching: Caching,
 }
 
-/// What the kernel does with the pages of an open file, or the entries of an open directory.
+/// The kernel's treatment of the pages of an open file, or of the entries of an open directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Caching {
-    /// Pages are cached while the file is open, what was cached before is dropped. Entries are not
+    /// Pages are cached while the file is open; pages cached before are dropped. Entries are not
     /// cached.
     #[default]
     Fresh,
-    /// What is cached already is kept, and entries of a directory are cached.
+    /// Pages cached before are kept, and entries of a directory are cached.
     Keep,
     /// Every read and write comes here. Mappings are still possible, and cached while mapped.
     Direct {
@@ -347,6 +350,6 @@ pub enum Caching {
     /// No read, write or store through a mapping comes here: they go to this file. Of an
     /// inode's opens that overlap in time all or none say so, and all name the same.
     Passthrough(PassthroughId),
-    /// One of those opens whose reads and writes come here all the same; its mappings do not.
+    /// Passthrough, but reads and writes of this open come here; its mappings do not.
     PassthroughDirect(PassthroughId),
 }

@@ -1,10 +1,10 @@
-//! What is agreed with the kernel at the start of a connection.
+//! Negotiation with the kernel at the start of a connection.
 
 use crate::abi::{self, init};
 use crate::request_size::RequestSize;
 use zerocopy::FromBytes;
 
-/// What is asked for where the kernel offers it.
+/// Features that are requested where the kernel offers them.
 const WANTED: u64 =
     // Several reads of one file in the air at once.
     init::ASYNC_READ
@@ -13,17 +13,17 @@ const WANTED: u64 =
     | init::MAX_PAGES
     // Lookups and readdirs of one directory need no lock: the namespace orders them.
     | init::PARALLEL_DIROPS
-    // `ls -l` in one pass. Not AUTO, which goes back to plain READDIR: whoever asks for the
-    // attributes of a listing that the kernel has cached then asks for them one by one.
+    // `ls -l` in one pass. Not AUTO, which returns to plain READDIR: then a reader of a listing
+    // that the kernel has cached requests the attributes one by one.
     | init::DO_READDIRPLUS
     // Targets of symbolic links are cached like pages, and dropped like pages.
     | init::CACHE_SYMLINKS
     // Set-id bits are dropped by the namespace, atomically with the write or change of
     // owner; in exchange the kernel asks for no `security.capability` before every write.
     | init::HANDLE_KILLPRIV_V2
-    // The kernel checks permissions against ACLs too, and caches them: an inode's is asked for
-    // once. It leaves to us what an ACL does to the mode, and the umask, which counts only in
-    // directories without a default ACL.
+    // The kernel checks permissions against ACLs too, and caches them: each inode's is requested
+    // once. The effect of an ACL on the mode is left to us, and so is the umask, which counts only
+    // in directories without a default ACL.
     | init::POSIX_ACL
     | init::DONT_MASK
     // Says when an ACL drops set-group-id.
@@ -57,11 +57,12 @@ const WANTED: u64 =
 //   the caller only in requests that create an inode.
 // - REQUEST_TIMEOUT: this session does not serve it.
 
-/// Files that the kernel is handed lie on a file system that is stacked on no other, and what is
-/// stacked on the mount may be as deep as that leaves.
+/// Depth of file system stacking: files passed to the kernel must lie on a file system that is
+/// stacked on no other. Other file systems may be stacked on the mount as deep as the kernel's
+/// limit allows.
 const STACK_DEPTH: u32 = 1;
 
-/// What both sides have agreed to.
+/// The result of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Negotiated {
     /// The kernel's minor version of ABI 7, or the newest that this crate knows.
@@ -80,14 +81,14 @@ impl Negotiated {
         self.minor >= 44
     }
 
-    /// The kernel takes set-gid from what is made for a group that its maker is not in. Linux
-    /// does since 6.0, and has a number of its own since 6.1.
+    /// The kernel removes set-gid from a new file whose group its creator is not in. Linux does
+    /// since 6.0, and has a version number of its own since 6.1.
     pub fn drops_set_gid(&self) -> bool {
         self.minor >= 37
     }
 
-    /// The kernel checks who sets flags of chattr(1). Linux does since 5.13, which is told by what
-    /// it says of ACLs.
+    /// The kernel checks the caller that sets flags of chattr(1). Linux does since 5.13, which is
+    /// recognised by its feature for ACLs.
     pub fn checks_flags(&self) -> bool {
         self.says_when_acls_drop_set_gid()
     }
@@ -109,8 +110,8 @@ pub(crate) enum Answer {
     },
 }
 
-/// `body` is INIT without its header; `None` if it is not one. `also` is what this mount wants
-/// beside [`WANTED`], and `size` what it lets requests carry.
+/// `body` is INIT without its header; `None` if it is not one. `also` are flags that this mount
+/// requests beside [`WANTED`], and `size` limits the size of requests.
 pub(crate) fn negotiate(
     body: &[u8],
     also: u64,
@@ -145,8 +146,8 @@ pub(crate) fn negotiate(
     Some((Answer::Agreed(agreed), out))
 }
 
-/// Read-ahead and asynchronous requests that the kernel keeps in the air: what hides the
-/// latency of a bucket without letting one reader fill the queue.
+/// Read-ahead and asynchronous requests that the kernel keeps in flight: enough to hide the latency
+/// of a bucket, too few for one reader to fill the queue.
 const MAX_BACKGROUND: u16 = 64;
 
 #[cfg(test)]
@@ -173,7 +174,8 @@ mod tests {
         assert_eq!(out.max_stack_depth, 0);
     }
 
-    /// Stacking changes what can be mounted on top, so it is not asked for unasked.
+    /// Stacking limits the file systems that can be mounted on top, so it is only requested if
+    /// enabled.
     #[test]
     fn passthrough_is_for_mounts_that_want_it() {
         let (answer, out) = negotiate(&offer(7, 45, u64::MAX), init::PASSTHROUGH, SIZE).unwrap();

@@ -24,7 +24,7 @@ impl Interrupts {
 
     pub fn interrupt(&self, unique: u64) {
         if let Some(waiting) = self.waiting.borrow_mut().remove(&unique) {
-            // Whoever waited may have just been answered.
+            // The waiting request may have just been answered.
             let (Ok(()) | Err(())) = waiting.send(());
         }
     }

@@ -41,7 +41,7 @@ pub(crate) enum Way {
     Direct,
 }
 
-/// What of an inode is open.
+/// The opens of an inode, by mode.
 #[derive(Default)]
 struct Open {
     cached: u64,
@@ -56,7 +56,7 @@ struct Native {
     count: u64,
 }
 
-/// What an earlier process has left open of an inode.
+/// The opens of an inode that an earlier process has left.
 #[derive(Default)]
 pub(crate) struct Left {
     cached: u64,
@@ -97,7 +97,7 @@ impl IoModes {
         self.files.borrow_mut().insert(ino, open);
     }
 
-    /// By which number the kernel knows what it reads by itself.
+    /// The kernel's registration number of the file that it reads by passthrough.
     pub fn registration(&self, ino: Ino) -> Option<i32> {
         self.files.borrow().get(&ino)?.native.as_ref().map(|native| native.registered.id().0)
     }
@@ -123,8 +123,7 @@ impl IoModes {
         self.files.borrow().get(&ino).is_some_and(|open| open.native.is_some())
     }
 
-    /// Whether the kernel may fill pages of it: for who reads from them, maps the file, or calls
-    /// sendfile(2).
+    /// Whether the kernel may fill pages of it: for readers of pages, mappings or sendfile(2).
     pub fn fills_pages(&self, ino: Ino) -> bool {
         self.files.borrow().get(&ino).is_some_and(|open| open.cached + open.direct > 0)
     }

@@ -1,7 +1,7 @@
 //! Inodes that the kernel has references to, and how many.
 //!
-//! A successor has at least what there was: a reference is written down before the kernel is told
-//! of it, and crossed out after the kernel has given it up.
+//! A successor knows at least all references that exist: each is recorded before the kernel
+//! receives it, and deleted after the kernel has dropped it.
 
 use ebb_client::{HandoverState, RecordIndex};
 use ebb_model::Ino;
@@ -20,7 +20,7 @@ struct References {
 }
 
 impl KernelReferences {
-    /// With what a process before has left. The kernel has the root in any case.
+    /// Starts with the references that a previous process has left. The kernel always has the root.
     pub fn new(handover: Option<Rc<HandoverState>>) -> KernelReferences {
         let mut inodes = BTreeMap::from([(Ino::ROOT, References { count: 1, place: None })]);
         for (place, ino, count) in handover.iter().flat_map(|handover| handover.inodes()) {

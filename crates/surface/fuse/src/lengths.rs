@@ -110,7 +110,7 @@ impl Lengths {
         }
     }
 
-    /// Notes what is shown. True if the kernel has to be notified of the length.
+    /// Records the length that is shown. True if the kernel has to be notified of it.
     fn has_to_grow(&self, attr: &Attr, is_known: bool, is_open: bool) -> bool {
         let mut files = self.files.borrow_mut();
         let shown = match (files.get_mut(&attr.ino), is_known, is_open) {

@@ -1,9 +1,9 @@
 //! The FUSE surface: mounting, the kernel's protocol over `/dev/fuse`, and errno.
 //!
-//! [`Mount`] puts a connection under a directory, [`Session`] negotiates with the kernel
-//! and serves its requests from a [`Filesystem`], [`Notifier`] tells the kernel what to
-//! drop. Everything runs on the thread that serves, except notifications, which can
-//! block in the kernel and have a thread of their own.
+//! [`Mount`] puts a connection under a directory, [`Session`] negotiates with the kernel and serves
+//! its requests from a [`Filesystem`], [`Notifier`] invalidates the kernel's caches. Everything
+//! runs on the thread that serves, except notifications, which can block in the kernel and have a
+//! thread of their own.
 
 pub mod abi;
 

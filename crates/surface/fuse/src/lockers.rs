@@ -1,8 +1,8 @@
 //! Which open files a lock owner of fcntl(2) has used.
 //!
 //! The kernel passes on the locks of processes and those of open file descriptions (OFD) as one
-//! kind. A process says with FLUSH when it closes any descriptor of the file, which ends all its
-//! locks there. A description is over with its RELEASE, which does not name the owner: it is who
+//! kind. A process sends FLUSH when it closes any descriptor of the file, which ends all its locks
+//! there. A description ends with its RELEASE, which does not name the owner: it is the owner that
 //! has used this open file and no other, and has not been flushed since.
 
 use crate::Handle;
@@ -20,7 +20,7 @@ pub(crate) struct Lockers {
 }
 
 impl Lockers {
-    /// With what a process before has left.
+    /// Starts with the entries that a previous process has left.
     pub fn new(handover: Option<Rc<HandoverState>>) -> Lockers {
         let mut lockers = Lockers::default();
         for (place, Locker { ino, owner, handle }) in
@@ -78,7 +78,7 @@ impl Lockers {
             .collect()
     }
 
-    /// The open file is closed for good, and what has ended with it is unlocked.
+    /// The open file is closed for good, and the locks that ended with it are released.
     pub fn released(&mut self, handle: Handle) {
         for owner in self.by_handle.remove(&handle).into_iter().flatten() {
             if let Some(handles) = self.used.get_mut(&owner) {
@@ -98,9 +98,9 @@ mod tests {
 
     const FILE: Ino = Ino(7);
 
-    /// A description goes with its only open file. A process that has closed the file is no
-    /// longer concerned by what becomes of the open file that it shared with its children, even
-    /// if it has opened the file anew since.
+    /// A description ends with its only open file. A process that has closed the file is not
+    /// affected by the later end of the open file that it shared with its children, even if it has
+    /// opened the file anew since.
     #[test]
     fn whose_locks_go_with_an_open_file() {
         let (process, description) = (100, 200);

@@ -82,7 +82,7 @@ pub enum RemountError {
     Refused(#[from] io::Error),
 }
 
-/// A connection that is mounted and not yet served: whoever enters the mount waits.
+/// A connection that is mounted and not yet served: accesses to the mount wait.
 pub struct Mount {
     // Declared first to be closed first: with nobody left to answer, unmounting does not wait.
     pub(crate) device: OwnedFd,
@@ -120,8 +120,8 @@ impl Mount {
         if options.passthrough {
             wants |= init::PASSTHROUGH;
         }
-        // Permissions of an idmapped mount are the kernel's to check, and who is alone on a mount
-        // has nobody to map.
+        // Only the kernel can check permissions of an idmapped mount, and a mount of a single user
+        // has no other users to map.
         if options.allow_other && options.default_permissions && options.squash.is_none() {
             wants |= init::ALLOW_IDMAP;
         }
@@ -136,20 +136,20 @@ impl Mount {
         &self.point.place.path
     }
 
-    /// The mount point's path, free of symbolic links, once a mount can be put there: what
-    /// [`Mount::new`] finds out first, for whoever has much to do before it.
+    /// The mount point's path, free of symbolic links, once a mount can be put there: the first
+    /// checks of [`Mount::new`], for callers with much work before it.
     pub fn prepare(point: &Path) -> Result<PathBuf, MountError> {
         clear(point)
     }
 
-    /// Refuses what [`Mount::new`] would certainly refuse to this process, wherever it is to mount.
+    /// Refuses if [`Mount::new`] would certainly refuse this process, at any mount point.
     pub fn expect_allowed() -> Result<(), MountError> {
         match (is_root(), open_device()) {
             (true, _) if !has_sys_admin() => {
                 Err(MountError::Refused(io::Error::from_raw_os_error(libc::EPERM)))
             }
             (true, device) => device.map(drop),
-            // The helper opens it as who asks for it, or has it from elsewhere.
+            // The helper opens the device as the calling user, or receives it from elsewhere.
             (false, Err(MountError::NoDevice(error)))
                 if error.kind() == io::ErrorKind::PermissionDenied =>
             {
@@ -164,7 +164,7 @@ impl Mount {
         Ok(Mount::device_at(point)?.is_some())
     }
 
-    /// `st_dev` of what is on the mount of ours there.
+    /// `st_dev` of files on our mount there.
     pub fn device_at(point: &Path) -> io::Result<Option<u64>> {
         let mounted = mountinfo::topmost(point)?.filter(|mounted| mounted.kind == KIND);
         Ok(mounted.map(|mounted| mounted.device.st_dev()))
@@ -176,8 +176,8 @@ impl Mount {
             .is_ok_and(|seen| !seen.is_empty())
     }
 
-    /// Whether a file or directory is on a mount of ours, whoever has made that: one that is not
-    /// for others does not even say what it is.
+    /// Whether a file or directory is on a mount of ours, made by any user: one that other users
+    /// may not enter does not even return its type.
     pub fn has(path: &Path) -> io::Result<bool> {
         match std::fs::metadata(path) {
             Ok(metadata) => Ok(mountinfo::of_device(DeviceId::of_stat(metadata.dev()))?
@@ -193,9 +193,9 @@ impl Mount {
         }
     }
 
-    /// Changes what mount options can be changed of a mount of ours: `ro`, `suid`, `dev`, `exec`
-    /// and their opposites. Others are accepted and stay as they are. `point` is free of
-    /// symbolic links. Before a mount becomes read-only its dirty pages are written out.
+    /// Changes the options of a mount of ours that can be changed: `ro`, `suid`, `dev`, `exec` and
+    /// their opposites. Others are accepted and stay as they are. `point` is free of symbolic
+    /// links. Before a mount becomes read-only its dirty pages are written out.
     pub fn remount(point: &Path, list: &str) -> Result<(), RemountError> {
         let mounted = mountinfo::topmost(point)?.filter(|mounted| mounted.kind == KIND);
         let mounted = mounted.ok_or_else(|| RemountError::NotMounted(point.into()))?;
@@ -315,7 +315,7 @@ impl Place {
         }
     }
 
-    /// Ends the connection, whoever uses it, and unmounts. Needs nobody to serve it.
+    /// Ends the connection, even while it is in use, and unmounts. Needs no serving process.
     pub fn cut_off(&self) -> io::Result<()> {
         match self.is_mounted()? {
             true => detach(&self.path, libc::MNT_FORCE | libc::MNT_DETACH),
@@ -338,8 +338,8 @@ impl Place {
     }
 }
 
-/// Ends the connection of the mount that has this [place](crate::Session::place), whoever waits for
-/// an answer, and unmounts it.
+/// Ends the connection of the mount that has this [place](crate::Session::place), even while
+/// requests wait for an answer, and unmounts it.
 pub fn cut_off(place: u64) -> io::Result<()> {
     let mounts = mountinfo::of_device(DeviceId::of_number(place))?;
     mounts
@@ -400,7 +400,7 @@ fn clear(point: &Path) -> Result<PathBuf, MountError> {
     Err(MountError::DeadMount { point: point.into(), kind: KIND.into() })
 }
 
-/// The user who has mounted what is there, where this process may not act for that user.
+/// The user that has mounted the file system there, if this process may not act for that user.
 fn another_owner(point: &Path) -> io::Result<Option<u32>> {
     let owner = mountinfo::topmost(point)?.and_then(|mounted| mounted.owner);
     // SAFETY: getuid cannot fail and touches no memory.
@@ -412,8 +412,8 @@ struct Found {
     is_dir: bool,
 }
 
-/// Looks at the mount point from a thread of its own, because what is mounted there now may
-/// hang for ever; then the thread is left to it.
+/// Examines the mount point from a thread of its own, because a file system mounted there may hang
+/// for ever; then the thread is abandoned.
 fn probe(point: &Path) -> Result<io::Result<Found>, MountError> {
     let (answer, answered) = mpsc::channel();
     let path = point.to_owned();
@@ -498,7 +498,7 @@ fn flags(options: &MountOptions) -> libc::c_ulong {
         (!options.suid, libc::MS_NOSUID),
         (!options.dev, libc::MS_NODEV),
         (!options.exec, libc::MS_NOEXEC),
-        // What the kernel shows of it; it leaves all of it to us.
+        // Only shown: the kernel leaves access times to the file system.
         (options.access.times == AccessTimes::Kept, libc::MS_NOATIME),
         (options.access.times == AccessTimes::Strict, libc::MS_STRICTATIME),
         (!options.access.directories, libc::MS_NODIRATIME),
@@ -520,7 +520,8 @@ fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// What mount(2) wants. Where the system does not say, it will.
+/// The capability that mount(2) requires. True if it cannot be determined: then mount(2) reports
+/// it.
 fn has_sys_admin() -> bool {
     const SYS_ADMIN: u64 = 1 << 21;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

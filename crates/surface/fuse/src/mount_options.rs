@@ -5,23 +5,23 @@ use ebb_model::MAX_IO_BYTES;
 use std::str::FromStr;
 use thiserror::Error;
 
-/// What somebody who reads a file sees of what others than this mount write to it (O-48). A mount
-/// that is alone sees everything at once.
+/// Which writes of other mounts a reader of a file sees (O-48). A mount that is alone sees all
+/// writes at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Consistency {
     /// All that they have written: nothing is cached (O-49).
     #[default]
     Strong,
-    /// What they had written when they closed it before it was opened here, if not more: pages are
-    /// cached (O-50). Everything but bytes of files is as with `Strong` (O-52).
+    /// At least the writes that were closed before the file was opened here: pages are cached
+    /// (O-50). Everything but bytes of files is as with `Strong` (O-52).
     CloseToOpen,
 }
 
-/// What the kernel is told about a mount.
+/// Options that the kernel gets with a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountOptions {
     pub read_only: bool,
-    /// Users other than the one who mounts may enter.
+    /// Users other than the mounting one may enter.
     pub allow_other: bool,
     /// The kernel checks permissions against the attributes. Without it every operation
     /// is checked by the file system alone.
@@ -32,22 +32,22 @@ pub struct MountOptions {
     pub dev: bool,
     /// Programs can be run.
     pub exec: bool,
-    /// What reading does to access times.
+    /// The effect of reads on access times.
     pub access: AccessRule,
-    /// What is seen of what other mounts write.
+    /// Visibility of the writes of other mounts.
     pub consistency: Consistency,
     /// Users and groups that the volume numbers otherwise.
     pub ids: IdMappings,
-    /// Whom root is taken for, by the machine's numbers. Such a mount cannot be idmapped: the
-    /// kernel is to say who asks.
+    /// The user and group that replace root, by the machine's numbers. Such a mount cannot be
+    /// idmapped: the kernel must name the caller.
     pub squash: Option<Ids>,
-    /// What `mount` and `df` show as the source.
+    /// The source that `mount` and `df` show.
     pub source: String,
     /// Longest READ; the session's own limit is 1 MiB.
     pub max_read_bytes: u32,
-    /// How far the kernel reads ahead of a sequential reader. Its own default of 128 KiB is also
-    /// the largest READ that it then sends. From 4 MiB on it asks for four times what is read
-    /// first, all of which who wants no more than that waits for; below, for twice as much.
+    /// Read-ahead of the kernel for a sequential reader. Its own default of 128 KiB is also the
+    /// largest READ that it then sends. From 4 MiB on its first request is four times the size of
+    /// the first read, and a reader that needs no more waits for all of it; below, twice the size.
     pub read_ahead_bytes: u32,
     /// The kernel is asked to read and write some files by itself ([`crate::Passthrough`]). The
     /// mount then counts as stacked on another file system, which kernels allow two deep.

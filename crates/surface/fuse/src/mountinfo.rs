@@ -1,5 +1,5 @@
-//! What is mounted where, as `/proc/PID/mountinfo` says: without asking the file systems
-//! in question, which may be dead or hang.
+//! Mounts and their mount points, from `/proc/PID/mountinfo`: without access to the file systems in
+//! question, which may be dead or hang.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,7 +13,7 @@ pub(crate) struct Mounted {
     /// Of the mount, not those of the file system.
     pub options: String,
     pub kind: String,
-    /// Of FUSE: the user who has mounted it.
+    /// Of FUSE: the user that has mounted it.
     pub owner: Option<u32>,
 }
 

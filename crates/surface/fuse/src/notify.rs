@@ -1,12 +1,12 @@
-//! Telling the kernel what to drop.
+//! Invalidation of the kernel's caches.
 //!
-//! A notification waits inside the kernel for locks that requests hold: the pages of a
-//! read in progress, the directory of a create. Therefore each is written by a thread of
-//! its own, and whoever sends one must not hold up a request while it waits.
+//! A notification waits inside the kernel for locks that requests hold: the pages of a read in
+//! progress, the directory of a create. Therefore each is written by a thread of its own, and a
+//! sender must not delay a request while it waits.
 //!
-//! Where the process is killed meanwhile, its thread waits on until a successor has answered those
-//! requests. It has a table of descriptors of its own, so that nearly everything else which the
-//! process had open is free by then.
+//! If the process is killed in that time, its thread waits on until a successor has answered those
+//! requests. It has a table of descriptors of its own, so that nearly all other descriptors of the
+//! process are already closed.
 
 use crate::abi;
 use crate::device::{Device, write_message};
@@ -38,7 +38,7 @@ pub enum Notification {
     Deleted { parent: Ino, child: Ino, name: Name },
     /// Every name is asked for again at its next use (ABI 7.44).
     AllEntries,
-    /// What nobody uses of these inodes is dropped, so that the kernel forgets them (ABI 7.45).
+    /// The kernel forgets those of these inodes that are not in use (ABI 7.45).
     Prune { inos: Vec<Ino> },
     /// Requests that were read and not answered are sent again (HAS_RESEND).
     Resend,
@@ -110,14 +110,14 @@ impl Writer {
                 Ok(device) => (Some(device), Ok(())),
                 Err(error) => (None, Err(error)),
             };
-            // Whoever has started it waits for this.
+            // The starting thread waits for this.
             taken.send(outcome).ok();
             let Some(device) = device else { return };
             while let Some(Job { notification, done }) = jobs.blocking_recv() {
                 if is_over.load(Ordering::Acquire) {
                     return;
                 }
-                // Whoever does not wait for the outcome does not want it.
+                // A sender that does not wait ignores the outcome.
                 done.send(write(&device, &notification)).ok();
             }
         })?;
@@ -167,9 +167,9 @@ impl Notifier {
     }
 }
 
-/// Drops what the kernel has cached of names and attributes, and then of pages, of the root and of
-/// these inodes. Waits for pages that are being read: to be called where nobody waits for the
-/// caller, and by who can [cut off](crate::cut_off) a mount that nobody serves.
+/// Drops the kernel's cached names and attributes, and then pages, of the root and of these inodes.
+/// Waits for pages that are being read. So the caller must not be needed by anybody, and must be
+/// able to [cut off](crate::cut_off) a mount without a serving process.
 pub fn drop_everything(device: &OwnedFd, inos: &[Ino]) {
     let inos = || [Ino::ROOT].into_iter().chain(inos.iter().copied());
     let attributes = inos().map(|ino| Notification::Inode { ino, bytes: 0..0 });
@@ -263,9 +263,9 @@ fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(
     )
 }
 
-/// Stores the last byte of the file, from an address that cannot be read. The kernel first takes
-/// the file to be so long, and then fails to copy the byte: no page is changed, and what was stored
-/// there through a mapping stays. (fuse_notify_store: since Linux 2.6.36.)
+/// Stores the last byte of the file, from an address that cannot be read. The kernel first sets the
+/// length of the file, and then fails to copy the byte: no page changes, and bytes stored there
+/// through a mapping stay. (fuse_notify_store: since Linux 2.6.36.)
 fn lengthen(device: &OwnedFd, ino: Ino, len_bytes: u64) -> io::Result<()> {
     let Some(offset) = len_bytes.checked_sub(1) else { return Ok(()) };
     let out = abi::NotifyStoreOut { nodeid: ino.0, offset, size: 1, padding: 0 };
@@ -323,7 +323,7 @@ fn take_alone(device: &OwnedFd) -> io::Result<OwnedFd> {
         .collect();
     for fd in all {
         if fs::read_link(Path::new(TABLE).join(fd.to_string())).is_ok_and(|what| !kept(fd, &what)) {
-            // SAFETY: what is open under that number in this table nobody else uses.
+            // SAFETY: nobody else uses the descriptor of that number in this table.
             unsafe { libc::close(fd) };
         }
     }
@@ -334,11 +334,11 @@ fn take_alone(device: &OwnedFd) -> io::Result<OwnedFd> {
 /// The descriptors of the thread that looks.
 const TABLE: &str = "/proc/thread-self/fd";
 
-/// What a thread wakes the runtime with, as proc(5) calls it.
+/// The descriptor that a thread wakes the runtime with, as proc(5) shows it.
 const WAKER: &str = "anon_inode:[eventfd]";
 
-/// How long the end of a session waits for a notification under way. One that waits longer waits
-/// for what cutting off the mount ends.
+/// How long the end of a session waits for a notification in progress. One that takes longer
+/// depends on a request that only the cut-off of the mount ends.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Notifications that wait their turn; senders beyond that wait before they are queued.

@@ -68,7 +68,7 @@ impl Pages {
         self.files.borrow().contains_key(&ino)
     }
 
-    /// The next open drops the file's pages, whatever its version.
+    /// The next open drops the file's pages, at any version.
     pub fn distrust(&self, ino: Ino) {
         if let Some(known) = self.files.borrow_mut().get_mut(&ino) {
             *known = Cached::default();

@@ -122,9 +122,9 @@ fn attr(attr: &Attr) -> abi::Attr {
 /// buffer too) need fewer requests.
 const PREFERRED_BYTES: u32 = BLOCK_BYTES as u32;
 
-/// `st_blocks` counts what is not known to be a hole, not what the cache happens to hold. Of no
-/// bytes at all that is none: tar(1) takes a file without blocks for one large hole and asks no
-/// more, and nobody has heard yet of what is stored through a mapping.
+/// `st_blocks` counts bytes that are not known to be a hole, cached or not. A file with bytes has
+/// at least one block: tar(1) treats a file without blocks as one large hole and does not read it,
+/// and bytes stored through a mapping may not have been reported yet.
 fn blocks(attr: &Attr) -> u64 {
     let blocks = attr.size_bytes.saturating_sub(attr.hole_bytes).div_ceil(512);
     blocks.max(u64::from(attr.size_bytes > 0))

@@ -1,8 +1,8 @@
 //! Requests of the kernel, parsed into values that cannot be wrong.
 //!
-//! The kernel is trusted no further than its header: every length is checked, names and
-//! modes become the model's types here, and whatever does not parse is answered with an
-//! errno instead of reaching a file system.
+//! The kernel is trusted no further than its header: every length is checked, names and modes
+//! become the model's types here, and a message that does not parse is answered with an errno
+//! instead of reaching a file system.
 
 use crate::abi::{self, fattr, ioctl};
 use crate::{Errno, Negotiated};
@@ -25,13 +25,14 @@ pub struct Ids {
     pub gid: u32,
 }
 
-/// Who asks, and which request this is.
+/// The caller of a request, and the request's identity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Context {
-    /// What the answer is to name: of a request that is sent again another number than before.
+    /// The number that the reply must name; it differs from the first one if a request is sent
+    /// again.
     pub unique: u64,
-    /// Who asks. On a mount that may be idmapped the kernel says that of what makes an inode, and
-    /// of nothing else.
+    /// The caller. On a mount that may be idmapped the kernel names it only in requests that create
+    /// an inode.
     pub ids: Option<Ids>,
     /// 0 where the kernel acts on its own, or for a process of another pid namespace.
     pub pid: u32,
@@ -142,8 +143,8 @@ pub struct Request {
     pub operation: Operation,
 }
 
-/// What the kernel asks for. What the paper lacks is among it: extended attributes, locks of
-/// fcntl(2), flags by ioctl(2), mknod and readdirplus (C-61).
+/// Operations that the kernel requests. They include some that the paper lacks: extended
+/// attributes, locks of fcntl(2), flags by ioctl(2), mknod and readdirplus (C-61).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Operation {
     Lookup {
@@ -260,7 +261,7 @@ pub enum Operation {
     GetLk {
         owner: u64,
         range: LockRange,
-        /// `None`: what the owner itself has.
+        /// `None`: any lock of the owner itself.
         mode: Option<LockMode>,
     },
     SetLk {
@@ -306,7 +307,7 @@ pub enum Message {
     Interrupt(u64),
 }
 
-/// What is answered, if anything, to a request that did not parse.
+/// The answer, if any, to a request that did not parse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rejected {
     Answer {
@@ -549,8 +550,8 @@ fn parse_operation(
             Operation::ReadDir {
                 handle: Handle(arg.fh),
                 position: arg.offset,
-                // Who gives the kernel a larger buffer, or is part of it, has it ask for all of its
-                // pages.
+                // The kernel requests as much as the caller's buffer holds, which can be more than
+                // this; it does the same for its own callers.
                 limit_bytes: arg.size.min(MAX_IO_BYTES as u32),
                 plus: header.opcode == abi::READDIRPLUS,
             }
@@ -657,7 +658,7 @@ fn parse_operation(
     })
 }
 
-/// What is left of a message.
+/// The unparsed rest of a message.
 struct Body<'a> {
     rest: &'a [u8],
     message_len: usize,
@@ -728,7 +729,8 @@ fn ids(header: &abi::InHeader) -> Option<Ids> {
     (uid != abi::NO_ID && gid != abi::NO_ID).then_some(Ids { uid, gid })
 }
 
-/// Of what makes something; what is too short for it does not parse as that either.
+/// Of requests that create an inode. A message too short for the field does not parse as such a
+/// request either.
 fn umask(opcode: u32, body: &[u8]) -> u16 {
     let umask = match opcode {
         abi::MKNOD => abi::MknodIn::read_from_prefix(body).ok().map(|(arg, _)| arg.umask),
@@ -750,7 +752,7 @@ fn bounded(size: u32) -> Result<u32, Errno> {
     if size as usize > MAX_IO_BYTES { Err(Errno::INVALID) } else { Ok(size) }
 }
 
-/// An offset whose range ends within what `loff_t` can say.
+/// An offset whose range ends within the limit of `loff_t`.
 fn position(offset: u64, len_bytes: u64) -> Result<u64, Errno> {
     match offset.checked_add(len_bytes) {
         Some(end) if end <= i64::MAX as u64 => Ok(offset),
@@ -831,7 +833,7 @@ fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
     })
 }
 
-/// Longest copy whose length a 32-bit answer can say, in whole pages.
+/// Longest copy whose length fits a 32-bit answer, in whole pages.
 const COPY_LIMIT_BYTES: u64 = (1 << 32) - 4096;
 
 const CREATE_AND_REPLACE: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;

@@ -59,8 +59,8 @@ pub enum Ended {
     Unmounted,
     /// It was told to stop, and nobody uses the mount any more.
     Stopped,
-    /// It was told to stop and somebody still used the mount when patience ended: what they
-    /// do there from now on fails with ENOTCONN or EIO.
+    /// It was told to stop, and the mount was still in use when the waiting time ended: further
+    /// accesses fail with ENOTCONN or EIO.
     CutOff,
 }
 
@@ -76,9 +76,9 @@ pub struct Session {
     most_bytes: u64,
     /// Another process has served it before.
     taken_over: bool,
-    /// Whom to tell that nobody else is to serve it any more.
+    /// Called when nobody else needs to serve the mount any more.
     at_end: Option<Box<dyn FnOnce()>>,
-    /// What can be done while no request is there.
+    /// Work for the time without requests.
     idle: Box<dyn Fn()>,
 }
 
@@ -98,8 +98,9 @@ impl Session {
         Ok(Session::of(device, telling, point, negotiated, false))
     }
 
-    /// Goes on with a mount whose process has died and left the [device](Session::device), which
-    /// another one holds. What that process had read and not answered comes again, before all else.
+    /// Continues a mount whose process has died and left the [device](Session::device), which
+    /// another process holds. Requests that the dead process had read and not answered come again,
+    /// before all others.
     pub async fn take_over(left: LeftMount) -> Result<Session, SessionError> {
         let LeftMount { device, point, negotiated } = left;
         let device = Rc::new(Device::new(device)?);
@@ -149,14 +150,14 @@ impl Session {
         self.at_end = Some(Box::new(told));
     }
 
-    /// `work` is short, and called again and again while no request is there. Whoever was answered
-    /// is on the way to the next one.
+    /// `work` is short, and called repeatedly while there is no request. The callers have their
+    /// replies and prepare their next requests.
     pub fn when_idle(&mut self, work: impl Fn() + 'static) {
         self.idle = Box::new(work);
     }
 
-    /// Bytes of files that requests may hold while they are in flight. Beyond it whoever asks for
-    /// anything waits in the kernel.
+    /// Bytes of files that requests may hold while they are in flight. Beyond it all requests wait
+    /// in the kernel.
     pub fn hold_at_most(&mut self, bytes: u64) {
         self.most_bytes = bytes;
     }
@@ -319,7 +320,7 @@ impl Session {
                         );
                         let mut unanswered = None;
                         if let Some(succession) = &mut succession {
-                            // What is sent again comes before what is new.
+                            // Requests that are sent again come before new ones.
                             if !request.context.resent
                                 && let Some(again) = succession.all_came()
                             {
@@ -347,7 +348,8 @@ impl Session {
                     cost
                 };
                 spare.set(Some(dispatch::serve(fs, request, reply, &shared).map(served)));
-                // Whoever is not ready is polled again by `in_flight`, with a waker that wakes.
+                // A handler that is not ready is polled again by `in_flight`, with a waker that
+                // wakes.
                 match spare
                     .as_mut()
                     .as_pin_mut()
@@ -407,15 +409,15 @@ impl Session {
     }
 }
 
-/// What is taken up in the order in which it came once a [`Succession`] is over.
+/// Messages that are processed in the order of their arrival once a [`Succession`] is over.
 enum Held {
     Request(Request, Arrival),
-    /// A signal to the caller of a request that came before it. What is served meanwhile heeds
-    /// none.
+    /// A signal to the caller of a request that came before it. Requests served until then ignore
+    /// signals.
     Interrupt(u64),
 }
 
-/// What all requests of a connection share.
+/// State shared by all requests of a connection.
 pub(crate) struct SessionShared {
     pub interrupts: Interrupts,
     /// The kernel says of every descriptor that it is closed, for the locks that end with it.
@@ -519,8 +521,8 @@ impl<H: Future> Future for Handler<H> {
     }
 }
 
-/// How long a request is looked for, and how soon after another one it has to have come for that:
-/// what it takes to be woken, on slow machines.
+/// How long to poll for a request, and how soon it must have followed another one for that: the
+/// time of a wake-up on slow machines.
 const VIGIL: Duration = Duration::from_micros(50);
 const VIGIL_CLOSE: Duration = Duration::from_micros(250);
 

@@ -36,8 +36,8 @@ mod squash;
 /// Entries asked of the node at one time.
 const DIRECTORY_BATCH: u32 = 512;
 
-/// How soon after it was told that something has gone the kernel looks the name up again, and
-/// how soon after that it comes for what it has found: both at once, unless the machine is busy.
+/// After a reply that an inode is gone, the kernel looks the name up again within this time, and
+/// uses the result within this time: both at once, unless the machine is busy.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// How often a name may refer to something else while it is looked up that second time.
@@ -57,25 +57,25 @@ const FLAG_BITS: u32 = 3;
 /// Of an open directory's number: it had been removed before, and the node has nothing of it.
 const GONE: u64 = 1;
 
-/// A process that takes over goes on far behind what the one before can have given out.
+/// The numbers of a successor start far beyond all that its predecessor can have given out.
 const OPENS_PER_GENERATION: u64 = 1 << 40;
 
 pub struct Volume {
     client: Client,
-    /// The directory that is mounted: the kernel calls it [`Ino::ROOT`] whatever its id is.
+    /// The directory that is mounted: for the kernel its id is [`Ino::ROOT`].
     root: Ino,
     kernel: Negotiated,
     name_ttl: Duration,
     consistency: Consistency,
     known: Rc<RefCell<KernelReferences>>,
-    /// What has lost its last name here, as it was when it was last open as far as the kernel says,
-    /// which does not say it of a FIFO, of a device, of a current directory or with O_PATH; until
-    /// the kernel forgets it.
+    /// Inodes that have lost their last name here, with their attributes at the last open that the
+    /// kernel reported; until the kernel forgets them. It does not report opens of a FIFO, of a
+    /// device, of a current directory or with O_PATH.
     gone: RefCell<BTreeMap<Ino, Attr>>,
     pages: Rc<Pages>,
     lengths: Rc<Lengths>,
-    /// Files that are open for reading and writing here, with the number of their opens: they
-    /// may be mapped, and a mapping may hold what nobody has been told of.
+    /// Files that are open for reading and writing here, with the number of their opens: they may
+    /// be mapped, and a mapping may hold changes that have not been reported.
     mappable: RefCell<BTreeMap<Ino, u64>>,
     opens: Cell<u64>,
     lockers: RefCell<Lockers>,
@@ -86,15 +86,15 @@ pub struct Volume {
     io_modes: Rc<IoModes>,
     notifier: Notifier,
     ids: IdMappings,
-    /// Whom root is taken for.
+    /// The user and group that replace root.
     anonymous: Option<Ids>,
     /// When something that the kernel had looked up was last found to have gone.
     lost: Cell<Option<Instant>>,
 }
 
 impl Volume {
-    /// Serves what is at and below the directory `root`. With `passthrough` the kernel reads
-    /// what the node lends.
+    /// Serves the tree below the directory `root`. With `passthrough` the kernel reads files for
+    /// which the node has made a grant.
     pub fn new(
         client: Client,
         root: Ino,
@@ -208,7 +208,7 @@ impl Volume {
         }
     }
 
-    /// What has gone and is in use by somebody still.
+    /// Attributes of an inode without a name that is still in use.
     fn removed_attr(&self, ino: Ino) -> Option<Attr> {
         self.gone.borrow().get(&ino).cloned()
     }
@@ -221,9 +221,9 @@ impl Volume {
         Ok(result?)
     }
 
-    /// Told that what it had looked up has gone, the kernel looks the name up again, but not a
-    /// third time. So what it finds then stays until it has come for it, even if the name is
-    /// given to something else in between.
+    /// When a cached inode is gone, the kernel looks the name up again, but not a third time. So
+    /// the second result is kept open until the kernel has used it, even if another inode gets the
+    /// name in between.
     async fn look_up(&self, parent: Ino, name: &Name) -> Result<Attr, FsError> {
         let mut attr = self.client.lookup(parent, name).await?;
         for _ in 0..MOST_REPLACEMENTS {
@@ -474,8 +474,9 @@ impl Filesystem for Volume {
                 Err(error) => return Err(error.into()),
             }
             match self.client.lookup(self.volume_ino(parent), &name).await {
-                // What another mount has made there meanwhile is not opened here: of what it
-                // creates the kernel does not ask who may open it. It looks the name up again.
+                // A file that another mount has made there in the meantime is not opened here: the
+                // kernel does not check permissions of a file that it asks to create. It looks the
+                // name up again.
                 Ok(_) => return self.on_known(Err(FsError::Stale)),
                 // Removed again in between.
                 Err(FsError::NotFound) => {}
@@ -520,7 +521,7 @@ impl Filesystem for Volume {
         data: Bytes,
         mode: WriteMode,
     ) -> Result<u32, Errno> {
-        // The kernel takes who is squashed for root.
+        // The kernel treats a squashed caller as root.
         let drop_set_id = mode.drop_set_id || !mode.from_cache && self.squashed(cx).is_some();
         let caller = if drop_set_id { self.caller_for_change(cx, ino).0 } else { self.caller(cx) };
         let caller = Caller { checked: true, ..caller };
@@ -569,8 +570,8 @@ impl Filesystem for Volume {
         handle: Handle,
         owner: u64,
     ) -> Result<(), Errno> {
-        // The kernel has written back what was stored through mappings, but for what it stored past
-        // the node.
+        // The kernel has written back the pages that were changed through mappings, but not changes
+        // that it made past the node.
         let may_have_stored = handle.0 & WRITES != 0
             && self.io_modes.is_native(ino)
             && self.mappable.borrow().contains_key(&ino);
@@ -600,7 +601,7 @@ impl Filesystem for Volume {
     ) -> Result<(), Errno> {
         let over = self.lockers.borrow().end_with(handle);
         let over = over.into_iter().map(|(ino, owner)| (ino, LockOwner::Fcntl(owner)));
-        // All at once: who asks for them next comes behind.
+        // All at once: later lock requests queue behind these.
         let unlocked = over
             .chain([(ino, LockOwner::Flock(handle.0))])
             .map(|(ino, owner)| self.client.unlock_all(ino, owner));
@@ -718,8 +719,8 @@ impl Filesystem for Volume {
             let attr = self.client.getattr(self.volume_ino(ino)).await;
             attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
         };
-        // Where others may change the bucket the node is to hear of every listing. Whoever is
-        // close-to-open is told of nothing once others have come.
+        // Where others may change the bucket the node needs to see every listing. A close-to-open
+        // mount gets no more notifications once others have come.
         let is_told = self.is_told()
             && (self.consistency == Consistency::Strong || self.client.is_exclusive());
         let keep = is_told && !unread;
@@ -756,7 +757,8 @@ impl Filesystem for Volume {
                 }
                 after = entry.cookie;
             }
-            // While more is waited for others may come, and change what is in already.
+            // While this waits for more, other mounts may come, and change entries already in the
+            // buffer.
             if page.end || entries.holds_entries() {
                 return Ok(());
             }
@@ -865,7 +867,7 @@ impl Filesystem for Volume {
             libc::FALLOC_FL_PUNCH_HOLE if keep_size => Allocation::Zero,
             _ => return Err(Errno::NOT_SUPPORTED),
         };
-        // The kernel leaves the set-id bits to us, and does not say what the caller may.
+        // The kernel leaves the set-id bits to us, and does not pass on the caller's privileges.
         let (caller, is_root) = self.caller_for_change(cx, ino);
         let caller = Caller { checked: true, ..caller };
         self.once(cx)
@@ -897,7 +899,7 @@ impl Filesystem for Volume {
         if hole.is_empty() || !self.mappable.borrow().contains_key(&ino) {
             return Ok(found?);
         }
-        // What has been stored there through a mapping comes as WRITEs now, and is data.
+        // Bytes stored there through a mapping arrive as WRITEs now, and are data.
         match self.notifier.send(Notification::Inode { ino, bytes: hole }).await {
             Ok(()) => Ok(self.client.seek(ino, offset, to).await?),
             Err(error) => {

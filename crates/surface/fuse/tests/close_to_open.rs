@@ -1,5 +1,5 @@
-//! What the kernel caches of files that others change too, on a real mount over a node that plays
-//! the others.
+//! The kernel's caches of files that others change too, on a real mount over a node that plays the
+//! others.
 
 #![allow(dead_code, reason = "each test binary uses its part of the harness")]
 
@@ -27,7 +27,7 @@ const FILE: Ino = Ino(2);
 /// How long the node thinks before it changes anything.
 const MUTATING: Duration = Duration::from_millis(20);
 
-/// The one file of a node that several mounts have, as whoever changes it has left it.
+/// The one file of a node that several mounts have, after the latest change by any of them.
 struct Content {
     bytes: Vec<u8>,
     version: u64,
@@ -211,7 +211,7 @@ impl Drop for Shared {
     }
 }
 
-/// What has not changed is read once, and what was changed before a file is opened is seen.
+/// An unchanged file is read once; an open sees all changes made before it.
 #[test]
 fn an_open_asks_whether_the_file_has_changed() {
     if !can_mount() {
@@ -276,9 +276,9 @@ fn what_is_appended_is_never_seen_as_zeros() {
     }
 }
 
-/// Situation: the kernel asks how long a file is that others have made longer, and is told that it
-/// has changed before it has the answer, which it drops therefore. Danger: it goes on with the
-/// length of before. Expectation: SEEK_END, and what is read to the end, are as answered.
+/// Situation: others have extended a file; the kernel requests its length, and gets a notification
+/// before the reply, so it drops the reply. Danger: it continues with the previous length.
+/// Expectation: SEEK_END, and reading to the end, agree with the reply.
 #[test]
 fn a_length_is_taken_though_the_kernel_is_told_meanwhile() {
     if !can_mount() {
@@ -313,7 +313,7 @@ fn a_length_is_taken_though_the_kernel_is_told_meanwhile() {
     }
 }
 
-/// Who has the file open may go on reading what it was, until he opens it again.
+/// A reader that has the file open may read the previous content, until it opens the file again.
 #[test]
 fn an_open_file_may_be_read_as_it_was() {
     if !can_mount() {
@@ -332,7 +332,7 @@ fn an_open_file_may_be_read_as_it_was() {
     assert_eq!(seen, [b'b'; 100], "the pages are the file's, not the descriptor's");
 }
 
-/// What this mount appends goes where the file ends by then, and no reader sees anything else.
+/// Appends of this mount go to the current end of the file; readers see nothing else.
 #[test]
 fn appends_go_past_the_cache() {
     if !can_mount() {

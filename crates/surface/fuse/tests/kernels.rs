@@ -161,8 +161,8 @@ fn acls_drop_set_gid_where_the_kernel_does_not_say_so() {
     assert_eq!(dropped(NEW, 1000, 1000, true), [true, true]);
 }
 
-/// A user who can open a file could make it immutable, or undo that, where the kernel does not check
-/// the owner: the node does.
+/// Situation: the kernel does not check the owner. Danger: a user that can open a file makes it
+/// immutable, or reverts that. Expectation: the node checks.
 #[test]
 fn who_sets_flags_is_checked_where_the_kernel_does_not() {
     if !can_mount() {

@@ -184,8 +184,8 @@ fn unmounted_by_other_hands() {
     }
 }
 
-/// Situation: files are closed, which nobody waits for, and the mount is taken away at once.
-/// Danger: what the kernel takes back meanwhile looks like a failure. Expectation: the session has
+/// Situation: files are closed, without a wait for the result, and the mount is removed at once.
+/// Danger: requests that the kernel withdraws look like a failure. Expectation: the session has
 /// ended, no more.
 #[test]
 fn unmounted_while_files_are_closed() {
@@ -224,8 +224,8 @@ fn what_is_no_mount_point_is_refused() {
     assert!(text.contains(mount.root().to_str().unwrap()), "{text}");
 }
 
-/// A mount that is never served must be given up, and one that does not answer must not
-/// hang whoever wants to mount there.
+/// A mount that is never served must be removable, and one that does not answer must not block a
+/// new mount there.
 #[test]
 fn a_mount_that_does_not_answer() {
     if !can_mount() {
@@ -287,9 +287,9 @@ fn a_dead_mount_is_replaced() {
     assert!(!mount.point.is_mounted());
 }
 
-/// Situation: somebody waits for a lock, the process that serves dies, and the one who waits is
-/// killed. Danger: the successor hears of the signal before it serves the request, and who waits
-/// stays until the lock is free. Expectation: it ends.
+/// Situation: a process waits for a lock, the serving process dies, and the waiting one is killed.
+/// Danger: the successor receives the signal before it serves the request, and the process waits
+/// until the lock is free. Expectation: it ends.
 #[test]
 fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
     if !can_mount() {
@@ -401,8 +401,8 @@ fn options_reach_the_kernel() {
     assert_eq!(read_ahead.trim(), "1024");
 }
 
-/// An idmapped mount says little of who asks: it is not offered where permissions are ours to
-/// check, nor to who is alone.
+/// On an idmapped mount the kernel rarely names the caller. So it is not offered where the file
+/// system checks permissions, nor on a mount of a single user.
 #[test]
 fn a_mount_may_be_idmapped_where_the_kernel_checks_others() {
     if !can_mount() {
@@ -430,7 +430,7 @@ fn a_mount_may_be_idmapped_where_the_kernel_checks_others() {
     });
 }
 
-/// Not a test by itself: what an ordinary user runs in the next one.
+/// Not a test by itself: the next test runs it as an ordinary user.
 #[test]
 fn mount_as_ordinary_user() {
     let Some(path) = std::env::var_os("EBB_FUSE_TEST_USER_POINT") else { return };

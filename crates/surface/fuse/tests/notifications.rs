@@ -1,4 +1,4 @@
-//! What the kernel caches stays until it is told, and goes when it is told.
+//! The kernel's cached state stays until a notification, and goes with it.
 
 #![allow(dead_code, reason = "each test binary uses its part of the harness")]
 

@@ -384,8 +384,8 @@ fn opens_say_how() {
 }
 
 proptest! {
-    /// Whatever comes: no panic, nothing longer than the message, and an answer to all that
-    /// has a header and takes one.
+    /// For arbitrary bytes: no panic, nothing longer than the message, and a reply to each message
+    /// that has a header and takes one.
     #[test]
     fn any_bytes(opcode in 0u32..60, body in proptest::collection::vec(any::<u8>(), 0..300), cut in 0usize..400) {
         let mut bytes = message(opcode, &[&body]);

@@ -51,7 +51,7 @@ pub mod fopen {
 pub const GETATTR_FH: u32 = 1 << 0;
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
-/// Of a READ that goes past the pages: it says who reads.
+/// Of a READ that bypasses the page cache: the request names the lock owner of its caller.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;

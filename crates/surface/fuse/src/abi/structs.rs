@@ -60,13 +60,13 @@ abi! {
     struct FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
     /// As it is without SETXATTR_EXT.
     struct SetxattrIn { size: u32, flags: u32, }
-    /// What follows it with SETXATTR_EXT.
+    /// Follows `SetxattrIn` with SETXATTR_EXT.
     struct SetxattrInExt { setxattr_flags: u32, padding: u32, }
     struct GetxattrIn { size: u32, padding: u32, }
     struct FileLock { start: u64, end: u64, kind: u32, pid: u32, }
     struct LkIn { fh: u64, owner: u64, lk: FileLock, lk_flags: u32, padding: u32, }
     struct IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
-    /// What `FS_IOC_FSGETXATTR` gives and `FS_IOC_FSSETXATTR` takes.
+    /// The argument of `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`.
     struct Fsxattr { xflags: u32, extsize: u32, nextents: u32, projid: u32, cowextsize: u32, padding: [u8; 8], }
     struct InterruptIn { unique: u64, }
     struct AccessIn { mask: u32, padding: u32, }
@@ -81,7 +81,7 @@ abi! {
         len: u64,
         flags: u64,
     }
-    /// What every kernel sends; newer ones append `flags2` and reserved words.
+    /// The part that every kernel sends; newer ones append `flags2` and reserved words.
     struct InitIn { major: u32, minor: u32, max_readahead: u32, flags: u32, }
 }
 

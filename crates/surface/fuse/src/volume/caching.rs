@@ -1,4 +1,4 @@
-//! What the kernel may keep of what it is told, and how it is told that it may not any more.
+//! Terms of the kernel's caches, and their invalidation.
 
 use super::{SET_ID, Volume};
 use crate::io_modes::IoModes;
@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A sole client may cache without term, and what ends it comes as a notification.
+/// A sole client may cache without term; a notification ends that.
 pub(super) const SOLE_TTL: Duration = Duration::from_secs(3600);
 
 /// The same for names, where the kernel cannot be told to ask for all of them again.
@@ -26,9 +26,9 @@ impl Volume {
         self.client.cache_rule() == CacheRule::Sole
     }
 
-    /// Pages, of a file that is opened now. Where others can write too, now or once they have come,
-    /// the kernel would put what is appended where it thinks that the file ends, and ask for it in
-    /// pieces, between which others can append.
+    /// Whether the kernel may cache pages of a file that is opened now. If others can write too,
+    /// now or later, the kernel would place appended bytes at the end that it knows, and send them
+    /// in pieces, between which others can append.
     pub(super) fn may_cache_pages(&self, flags: OpenFlags) -> bool {
         match flags.appends() {
             true => self.may_cache() && self.client.is_exclusive(),
@@ -36,7 +36,7 @@ impl Volume {
         }
     }
 
-    /// What the kernel has cached nobody else changes, unless it is told.
+    /// Nobody else changes cached state without a notification to this mount.
     pub(super) fn is_told(&self) -> bool {
         self.may_cache() && self.client.cache_term().is_none()
     }
@@ -252,7 +252,7 @@ impl Told {
     }
 }
 
-/// The name is asked for again at its next use, and what is mounted there stays, as it would not if
+/// The kernel looks the name up at its next use. A file system mounted there stays; it would not if
 /// all names were dropped.
 async fn expire(parent: Ino, name: Name, known: &RefCell<KernelReferences>, notifier: &Notifier) {
     if !known.borrow().has(parent) {

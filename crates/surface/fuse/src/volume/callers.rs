@@ -1,5 +1,6 @@
-//! Who asks, as the node is told. Where the mount may be idmapped the kernel says it of what makes
-//! an inode; of what else depends on it the process is looked at, which waits for the answer.
+//! The caller of a request, as passed to the node. Where the mount may be idmapped, the kernel
+//! names it only in requests that create an inode. For other operations that depend on the caller,
+//! the process is looked up in /proc while it waits for the answer.
 
 use super::Volume;
 use crate::abi::NO_ID;
@@ -7,25 +8,26 @@ use crate::{Context, Errno, Ids};
 use ebb_model::{Attr, Caller, Ino};
 
 impl Volume {
-    /// For what does not depend on who asks: the kernel checks permissions itself on every mount
-    /// (`default_permissions`).
+    /// For operations that do not depend on the caller: the kernel checks permissions itself on
+    /// every mount (`default_permissions`).
     pub(super) fn caller(&self, cx: &Context) -> Caller {
         self.squashed(cx).unwrap_or_else(|| self.ids.caller(from_kernel(cx)))
     }
 
-    /// Whom belongs what is made. Of who has no number in the volume it can belong to nobody.
+    /// The owner of a new inode. EOVERFLOW for a caller without an id in the volume: it cannot own
+    /// anything.
     pub(super) fn caller_for_create(&self, cx: &Context) -> Result<Caller, Errno> {
         let maker = self.caller(cx);
         if maker.uid == NO_ID || maker.gid == NO_ID { Err(Errno::OVERFLOW) } else { Ok(maker) }
     }
 
-    /// For what depends on who asks.
+    /// For operations that depend on the caller.
     pub(super) fn caller_for_delete(&self, cx: &Context) -> Caller {
         self.squashed(cx).unwrap_or_else(|| self.ids.caller(from_proc(cx)))
     }
 
-    /// Who changes a file, and whether that is root of this machine: one with set-id bits keeps
-    /// some of them for root, and for its group.
+    /// The caller that changes a file, and whether it is root of this machine. A file with set-id
+    /// bits keeps some of them for root, and for members of its group.
     pub(super) fn caller_for_change(&self, cx: &Context, ino: Ino) -> (Caller, bool) {
         if let Some(anonymous) = self.squashed(cx) {
             return (anonymous, false);
@@ -48,7 +50,7 @@ impl Volume {
     }
 }
 
-/// Who asks as far as the kernel says it, by the machine's numbers.
+/// The caller as named by the kernel, by the machine's ids.
 fn from_kernel(cx: &Context) -> Caller {
     let Ids { uid, gid } = cx.ids.unwrap_or(Ids { uid: NO_ID, gid: NO_ID });
     Caller { uid, gid, groups: Vec::new(), checked: true }
@@ -75,7 +77,7 @@ fn of_process(pid: u32) -> Option<Caller> {
     of_status(&std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
-/// `None` of a thread of the kernel: it acts for somebody whom this does not name.
+/// `None` for a kernel thread: it acts for a process that its status does not name.
 fn of_status(status: &str) -> Option<Caller> {
     let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
     if line("Kthread:")?.trim() != "0" {

@@ -1,8 +1,8 @@
-//! What a volume leaves to the process that takes over from it, and what that makes of it (O-6).
+//! State that a volume leaves to its successor, and its use there (O-6).
 //!
-//! What the kernel has cached is so as long as it is not told otherwise. Where others may have
-//! changed a file in the bucket its pages go with the next open; where others are attached
-//! everything that it has cached goes, once what was asked before is answered.
+//! The kernel's caches stay valid until it is notified. If others may have changed a file in the
+//! bucket, its pages are dropped at the next open. If others are attached, all its caches are
+//! dropped, once requests sent before are answered.
 
 use super::Volume;
 use super::opening::way;
@@ -61,11 +61,12 @@ impl Volume {
         }
     }
 
-    /// Takes up what an earlier process has left open. To be called before anything is served.
+    /// Restores the opens that an earlier process has left. To be called before any request is
+    /// served.
     pub async fn take_up(&self) {
         let Some(handover) = self.client.handover() else { return };
         if !self.is_told() {
-            // The kernel may have pages of whatever it knows. At which version is forgotten.
+            // The kernel may have pages of all inodes it references. Their versions are not known.
             for (_, ino, _) in handover.inodes() {
                 self.pages.opened(ino, Handle(0), None);
             }
@@ -90,8 +91,8 @@ impl Volume {
                 None => None,
             };
             self.io_modes.left(ino, of_inode, grant);
-            // The kernel may know of set-id bits, which writes take away. It is not told to ask
-            // anew: what it then hears of links it would count once more with names that go
+            // The kernel may have cached set-id bits, which writes remove. It is not notified: it
+            // would request link counts, and subtract once more the names that are removed
             // meanwhile.
             if let Ok(attr) = self.client.getattr(self.volume_ino(ino)).await {
                 self.seen(&attr);
@@ -105,7 +106,7 @@ impl Volume {
     }
 }
 
-/// What is to be known of an open file beside its number.
+/// Details of an open file that are stored beside its number.
 struct Detail {
     mappable: bool,
     registration: Option<i32>,

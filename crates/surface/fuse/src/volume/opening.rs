@@ -8,8 +8,8 @@ use ebb_client::Grant;
 use ebb_model::{FsError, GrantRequest, Ino};
 
 impl Volume {
-    /// What a file that is being opened is now, where the kernel may have pages of what it was:
-    /// others may change it here, or in the bucket without the node being told in time.
+    /// The current version of a file that is being opened, if the kernel may have older pages:
+    /// others may change it here, or in the bucket without a timely notification of the node.
     pub(super) async fn find(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Found>, FsError> {
         if self.is_told() || !self.may_cache_pages(flags) {
             return Ok(None);
@@ -18,14 +18,14 @@ impl Volume {
         Ok(Some(Found { version: self.client.getattr(ino).await?.version, era }))
     }
 
-    /// What the kernel may read by itself, if this open can be one of those that do.
+    /// The file that the kernel can use by passthrough, if this open can be such an open.
     pub(super) async fn grant(&self, ino: Ino, flags: OpenFlags) -> Result<Option<Grant>, FsError> {
         let is_native = self.io_modes.is_native(ino);
         if !is_native && !self.io_modes.wants(ino) {
             return Ok(None);
         }
-        // Where others can have the volume who writes only joins: what other mounts read natively
-        // is nothing to this one.
+        // On a volume that others can mount, a writer only joins existing passthrough opens of this
+        // mount: passthrough reads of other mounts do not concern it.
         if !is_native && flags.writes() && !self.client.is_exclusive() {
             return Ok(None);
         }
@@ -36,20 +36,21 @@ impl Volume {
             _ => GrantRequest::Begin,
         };
         match self.client.grant(ino, request).await {
-            // Others that have it open go on reading past the node what this one would not get.
+            // Other opens continue with passthrough to the file that this one was refused, so it
+            // must fail.
             Err(error) if self.io_modes.is_native(ino) => Err(error),
             granted => Ok(granted.unwrap_or(None)),
         }
     }
 
-    /// What it takes to open a file that is open at the node.
+    /// The version and the grant that are needed to open a file that is open at the node.
     pub(super) async fn made_ready(
         &self,
         ino: Ino,
         flags: OpenFlags,
     ) -> Result<(Option<Found>, Option<Grant>), FsError> {
-        // Others can begin to read it natively meanwhile, or end: who can store into it is to be
-        // known as such.
+        // Passthrough reads of others can begin or end meanwhile: the node must know every open
+        // that can store into the file.
         for _ in 0..MOST_GRANTS {
             let found = self.find(ino, flags).await?;
             let grant = self.grant(ino, flags).await?;
@@ -90,7 +91,7 @@ impl Volume {
             IoMode::Cached if keep => Caching::Keep,
             IoMode::Cached => Caching::Fresh,
             IoMode::Direct => Caching::Direct { parallel: !self.may_cache() },
-            // Only what the node sees does it log.
+            // The node logs only changes that it sees.
             IoMode::Native(file) if flags.is_direct() || flags.writes() => {
                 Caching::PassthroughDirect(file)
             }
@@ -126,7 +127,7 @@ pub(super) fn way(handle: Handle) -> Way {
     if handle.0 & DIRECT == 0 { Way::Cached } else { Way::Direct }
 }
 
-/// What cannot be lent by then cannot be.
+/// After so many attempts the file cannot be granted.
 const MOST_GRANTS: u32 = 10;
 
 /// It can be mapped to store into the file.

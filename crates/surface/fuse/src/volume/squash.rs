@@ -76,7 +76,7 @@ impl Volume {
         self.admit(cx, ino, asked).await
     }
 
-    /// ftruncate(2) needs only a descriptor open for writing, whatever the mode is now.
+    /// ftruncate(2) needs only a descriptor open for writing, at any current mode.
     pub(super) fn cuts_open_file(set: &SetAttr, handle: Option<Handle>) -> bool {
         let rest = SetAttr { size_bytes: None, mtime: None, drop_set_id: false, ..*set };
         set.size_bytes.is_some()
