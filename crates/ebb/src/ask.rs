@@ -1,4 +1,4 @@
-//! What is asked of a node: status, ls-dirty, flush, explain.
+//! Requests to a node: status, ls-dirty, flush, explain.
 
 use crate::failure::Failure;
 use crate::output::{self, Shown};
@@ -32,7 +32,7 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(20);
 const SUCCESSION_PATIENCE: Duration = Duration::from_secs(30);
 const SUCCESSION_POLL: Duration = Duration::from_millis(20);
 
-/// How long a mount may take to say where a link leads. What it has to load for that takes a while.
+/// How long a mount may take to resolve a link. It may have to load names for that.
 const LINK_PATIENCE: Duration = Duration::from_secs(20);
 
 pub async fn status(target: Target) -> Result<(), Failure> {
@@ -90,7 +90,7 @@ pub async fn flush(target: Target) -> Result<(), Failure> {
     }
 }
 
-/// What the store has refused of a flush, in one line.
+/// The requests of a flush that the store refused, in one line.
 fn refusal(refused: &RefusedCounts) -> String {
     let RefusedCounts { writes, deletes, reasons } = refused;
     let count = |count: u64, one: &str| match count {
@@ -107,7 +107,7 @@ fn refusal(refused: &RefusedCounts) -> String {
     )
 }
 
-/// Shows what is left to flush, whenever the node says so. How the flush ends it says itself.
+/// Shows the bytes left to flush, as often as the node answers. The flush itself reports its end.
 async fn watch(address: &str) -> Infallible {
     let mut progress = Progress::new("flush");
     loop {
@@ -132,10 +132,10 @@ pub async fn node_status(address: &str) -> Result<Status, Failure> {
     }
 }
 
-/// What a path means whose last name is a symbolic link.
+/// The meaning of a path whose last name is a symbolic link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Last {
-    /// What that leads to.
+    /// The link's target.
     Followed,
     /// The name itself, unless a `/` follows it.
     Named,
@@ -147,7 +147,7 @@ pub struct ResolvedTarget {
     /// As people call it.
     given: PathBuf,
     pub address: String,
-    /// Asked for by its name; it must be what the node has.
+    /// The volume named by the target; the node must serve it.
     volume: Option<String>,
     /// From the root of the mount, or of the volume where none is meant.
     pub below: Vec<Name>,
@@ -178,10 +178,10 @@ impl ResolvedTarget {
         }
     }
 
-    /// The same, with symbolic links on the way followed, which to the node are no way: it would
-    /// find nothing below a link, or do its work for the link itself. Only where a link is the
-    /// mount is asked: a kernel that is asked for what is not there takes it for absent afterwards,
-    /// also when it has come back from the trash.
+    /// The same, with symbolic links on the path followed. The node does not follow links: it would
+    /// find nothing below a link, or operate on the link itself. The mount is accessed only at a
+    /// link: a kernel that looks up a missing name caches it as absent, even after a restore from
+    /// the trash.
     pub async fn at(target: &Path, last: Last) -> Result<ResolvedTarget, Failure> {
         let last =
             if target.as_os_str().as_bytes().ends_with(b"/") { Last::Followed } else { last };
@@ -201,8 +201,8 @@ impl ResolvedTarget {
         Ok(asked)
     }
 
-    /// The first symbolic link on the way that is to be followed, as the machine has it, and the
-    /// names behind it. What else is wrong with the way is for the node to say.
+    /// The first symbolic link to be followed, as a path on this machine, and the names behind it.
+    /// Other faults of the path are left to the node to report.
     async fn first_link(&self, last: Last) -> Result<Option<(PathBuf, Vec<Name>)>, Failure> {
         let Some(mount) = &self.mount else { return Ok(None) };
         let line = NodeConnection::to(&self.address)
@@ -260,7 +260,7 @@ impl ResolvedTarget {
         }
     }
 
-    /// What was asked for, as people call it.
+    /// The target as the user gave it.
     pub fn shown(&self) -> String {
         self.given.shown()
     }
@@ -296,7 +296,7 @@ impl ResolvedTarget {
         })
     }
 
-    /// What was asked for, from the root of the volume.
+    /// The target as a path from the root of the volume.
     pub async fn path(&self) -> Result<Vec<Name>, Failure> {
         Ok([&self.root().await?[..], &self.below].concat())
     }
@@ -345,7 +345,7 @@ impl ResolvedTarget {
         self.address == other.address && self.volume == other.volume
     }
 
-    /// What the node says, for whoever knows what to do about a refusal.
+    /// The node's reply, for callers that handle refusals themselves.
     pub async fn answer(&self, request: AdminRequest) -> Result<AdminReply, AskError> {
         ask(&self.address, request).await
     }
@@ -354,7 +354,7 @@ impl ResolvedTarget {
         self.ask_explaining(request, |_| None).await
     }
 
-    /// `tell`: what a refusal means of this request, where that is more than of any.
+    /// `tell` explains a refusal of this request, where it can say more than the general message.
     pub async fn ask_explaining(
         &self,
         request: AdminRequest,
@@ -381,8 +381,8 @@ impl ResolvedTarget {
     }
 }
 
-/// Asked from a thread of its own, because what is mounted there may hang for ever; then the thread
-/// is left to it, and there is none.
+/// Runs in a thread of its own, because the file system there may hang for ever; then the thread is
+/// abandoned, and the result is `None`.
 fn real_path(path: &Path) -> Option<io::Result<PathBuf>> {
     let (answer, answered) = mpsc::channel();
     let path = path.to_owned();
@@ -404,8 +404,8 @@ fn succeeded(mut record: MountRecord) -> MountRecord {
     record
 }
 
-/// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` of whatever volume, unless a file has
-/// that name.
+/// `ebb://HOST:PORT/VOLUME[/SUBDIRECTORY]`, or `HOST:PORT` with any volume, unless a file has that
+/// name.
 fn served(target: &Path) -> Result<Option<ResolvedTarget>, Failure> {
     let Some(text) = target.to_str() else { return Ok(None) };
     let given = target.to_owned();
@@ -473,8 +473,8 @@ async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskErro
     }
 }
 
-/// A connection to a node, for questions only. Whoever asks does not become a client: clients of
-/// a node would stop caching for the sake of another.
+/// A connection to a node, for queries only. It does not become a client: the node's clients would
+/// have to stop caching because of another one.
 pub struct NodeConnection {
     link: WireLink,
 }

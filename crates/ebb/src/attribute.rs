@@ -1,5 +1,5 @@
-//! What a command says of a file or directory as an extended attribute, which is wherever names and
-//! attributes are.
+//! Settings of files and directories that commands store as extended attributes, so they follow
+//! names and attributes everywhere.
 
 use crate::failure::Failure;
 use crate::output::Shown;
@@ -19,14 +19,14 @@ pub fn set(path: &Path, name: &[u8], value: &[u8]) -> Result<(), Failure> {
     ended(path, done, "")
 }
 
-/// `absent`: what to say where there is none.
+/// `absent` is the message if there is no such attribute.
 pub fn remove(path: &Path, name: &[u8], absent: &str) -> Result<(), Failure> {
     let (at, name) = texts(path, name)?;
     // SAFETY: both names end in NUL.
     ended(path, unsafe { libc::removexattr(at.as_ptr(), name.as_ptr()) }, absent)
 }
 
-/// Of what is on a mount of ebb: elsewhere the attribute would mean nothing.
+/// Only for files on a mount of ebb: elsewhere the attribute would have no meaning.
 fn texts(path: &Path, name: &[u8]) -> Result<(CString, CString), Failure> {
     match Mount::has(path) {
         Ok(true) => {}
@@ -46,7 +46,7 @@ fn ended(path: &Path, done: i32, absent: &str) -> Result<(), Failure> {
     let error = io::Error::last_os_error();
     Err(match error.raw_os_error() {
         Some(libc::EPERM) => Failure::of(path.shown(), "only root may"),
-        // What commands say of a file is valid, but may be only for directories.
+        // Values set by commands are valid, but some are allowed on directories only.
         Some(libc::EINVAL) if !path.is_dir() => Failure::of(path.shown(), FsError::NotDirectory),
         Some(libc::ENODATA) => Failure::of(path.shown(), absent),
         _ => Failure::of(path.shown(), error),

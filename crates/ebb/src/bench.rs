@@ -28,7 +28,7 @@ pub async fn run(args: args::Bench) -> Result<(), Failure> {
     let stop = Arc::new(Stop::default());
     let (sender, mut figures) = mpsc::unbounded_channel();
     let (path, stopped) = (args.path.clone(), stop.clone());
-    // Whoever no longer takes figures has stopped the work.
+    // A receiver that is gone has stopped the work.
     let work =
         move || bench::run(&path, amount, &stopped, |figure| drop(sender.send(figure.clone())));
     let mut work = tokio::task::spawn_blocking(work);

@@ -1,4 +1,4 @@
-//! Who uses a mount, as far as /proc tells, for the message that it is busy, or has not ended yet.
+//! Processes that use a mount, from /proc, for the message that it is busy or has not ended yet.
 
 use crate::output::Shown;
 use ebb_fuse::Mount;
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What processes have open may be of a file system that does not answer.
+/// Files that processes have open may be on a file system that does not answer.
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
 
 /// More are not listed.
@@ -19,8 +19,8 @@ pub fn users(device: u64) -> Vec<String> {
     processes().filter(|pid| uses(*pid, device)).take(LISTED).map(name).collect()
 }
 
-/// Who keeps a mount that was taken away from ending, in sentences. Nobody, where that cannot be
-/// seen soon.
+/// Sentences about the processes that keep a removed mount from ending. Empty if they cannot be
+/// determined soon.
 pub async fn keepers(mountpoint: &Path, device: u64) -> Vec<String> {
     let looking = tokio::task::spawn_blocking(move || {
         (users(device).join(", "), elsewhere(device).join(", "))

@@ -1,6 +1,6 @@
-//! A command that goes on in the background: it starts itself again as a process of its
-//! own session, the supervisor, whose daemon says over a pipe how far it is until it is usable or
-//! has failed.
+//! A command that continues in the background: it starts itself again as a process of its own
+//! session, the supervisor. The supervisor's daemon reports its progress over a pipe until it is
+//! usable or has failed.
 
 use crate::failure::Failure;
 use crate::output::{self, Shown};
@@ -74,7 +74,7 @@ pub fn start(log_path: &Path, mountpoint: &Path, tells: bool, made: bool) -> Res
     Err(Failure::Failed(format!("the daemon ended before it was usable: see {}", log_path.shown())))
 }
 
-/// The way to whoever waits for this process to become usable.
+/// Reports to the process that waits until this one is usable.
 pub enum Report {
     Pipe {
         pipe: PipeWriter,
@@ -93,8 +93,8 @@ impl Report {
     /// The pipe that this process was started with, if it is one in the background.
     pub fn inherited() -> Option<Report> {
         let fd = Report::descriptor()?;
-        // SAFETY: both calls take and give plain integers; that nobody else owns the descriptor
-        // is what the variable says, which only `start` sets.
+        // SAFETY: both calls take and give plain integers. Only `start` sets the variable, and it
+        // names a descriptor that nobody else owns.
         let owned = unsafe {
             if fd <= libc::STDERR_FILENO || libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) == -1 {
                 return None;
@@ -104,7 +104,7 @@ impl Report {
         Some(Report::Pipe { pipe: PipeWriter::from(owned), watch: None })
     }
 
-    /// Has `told` called if whoever waits goes before there is anything usable. On the threads of a
+    /// Calls `told` if the waiting process ends before the mount is usable. On the threads of a
     /// `LocalSet`.
     pub fn watch(&mut self, told: impl FnOnce() + 'static) -> io::Result<()> {
         let Report::Pipe { pipe, watch } = self else { return Ok(()) };
@@ -124,14 +124,14 @@ impl Report {
         self.say("note", text).ok();
     }
 
-    /// As [`Report::note`], to whoever does not want to know how far it is too.
+    /// As [`Report::note`], but shown also without progress output.
     pub fn warn(&mut self, text: &str) {
         tracing::warn!("{text}");
         self.say("warn", text).ok();
     }
 
-    /// `text` says what is usable. False if whoever started this process has gone: it is not wanted
-    /// any more.
+    /// `text` describes the usable mount. False if the process that started this one has gone: the
+    /// mount is not wanted any more.
     pub fn ready(&mut self, text: &str) -> bool {
         let said = self.say("ready", text).is_ok();
         if let Report::Pipe { watch: Some(watch), .. } = std::mem::replace(self, Report::Closed) {

@@ -1,7 +1,7 @@
-//! The data directory that a volume has by default: one, however its address is spelled.
+//! The default data directory of a volume: the same one for every spelling of its address.
 //!
-//! Earlier versions named it after the address as it was typed. Such a directory is still used,
-//! or what is in it and nowhere else would never reach the bucket.
+//! Earlier versions named it after the address as it was typed. Such a directory is still used:
+//! otherwise data that exists only in it would never reach the bucket.
 
 use crate::failure::Failure;
 use crate::output::Shown;
@@ -46,7 +46,7 @@ fn last_of(used: &[PathBuf]) -> Option<PathBuf> {
     (of_one && of_last == 1).then(|| last.1.clone())
 }
 
-/// What is to be said of one that was left.
+/// The message about a data directory that is no longer used.
 pub fn former(left: &Path, used: &Path) -> String {
     format!(
         "{} was made for this volume too, under another spelling of its address, before {}: \
@@ -66,7 +66,7 @@ fn several(url: &str, used: &[PathBuf]) -> Failure {
     ))
 }
 
-/// What of the file `identity` says which take-over of which volume it is of
+/// The fields of the file `identity` that name the volume and its take-over
 /// (`docs/format/data-directory.md`).
 #[derive(Deserialize)]
 struct Identity {

@@ -1,6 +1,6 @@
-//! The key of an encrypted data directory. Whoever opens the directory reads it, from where the
-//! settings say: a daemon that takes over as the first one did. So it stands in no argument,
-//! no environment, no record and no shared memory.
+//! The key of an encrypted data directory. Each process that opens the directory reads the key from
+//! the source in the settings: a daemon that takes over does so like the first one. So it stands in
+//! no argument, no environment, no record and no shared memory.
 
 use crate::failure::Failure;
 use crate::output::Shown;
@@ -108,8 +108,8 @@ fn read_file(path: &Path, at: &str) -> Result<Key, Failure> {
     read(&mut file, at)
 }
 
-/// What the command writes is the key; what it says besides may have secrets in it, and is not
-/// kept. It does not outlive this process.
+/// The command's standard output is the key. Its standard error may contain secrets, and is
+/// discarded. The command does not outlive this process.
 fn of_command(command: &str, patience: Duration) -> Result<Key, Failure> {
     let at = "the command for the encryption key";
     let mut shell = Command::new("/bin/sh");
@@ -163,8 +163,8 @@ fn read(from: &mut impl Read, at: &str) -> Result<Key, Failure> {
     Key::parse(&bytes[..len]).map_err(|error| Failure::of(at, error))
 }
 
-/// The key and what it protects are in memory. A program that is sent cores has them without any
-/// limit, and so without any contents.
+/// The key and the data it protects are in memory. A program that receives cores through a pipe
+/// gets them regardless of the limit, so the filter makes them empty.
 fn keep_from_cores() -> io::Result<()> {
     std::fs::write("/proc/self/coredump_filter", "0")?;
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -24,7 +24,7 @@ pub async fn run(args: Evict) -> Result<(), Failure> {
         () = signals.next() => Err(Failure::Failed("interrupted; the same command goes on where it \
             was".into())),
     };
-    // What cannot be asked about at all has no sum.
+    // If no request was answered at all there is no sum to show.
     if outcome.is_ok() || freed.get() > 0 {
         output::reply(&AdminReply::Evicted { bytes: freed.get(), next: None }, args.target.output)?;
     }

@@ -1,15 +1,15 @@
-/// Why a command did not do what was asked: one line for people, and the exit status.
+/// Why a command failed: one line for people, and the exit status.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// What was asked cannot be.
+    /// The request is invalid.
     Usage(String),
     /// It could not be done.
     Failed(String),
-    /// It was done, and what came out, which has been printed, is not good.
+    /// It was done, and the result, which has been printed, is bad.
     NotGood,
-    /// The same, of a command whose exit statuses say more.
+    /// The same, for a command with exit statuses of its own.
     Found(u8),
-    /// What was to be checked could not be.
+    /// The check could not be carried out.
     Unchecked(String),
 }
 

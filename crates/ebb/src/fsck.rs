@@ -42,7 +42,7 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
         {
             return Err(Failure::of(path.display(), error));
         }
-        // What else there is to say of it whoever is asked says.
+        // Other errors are reported by the mount or node that is asked next.
         found => found.unwrap_or(false),
     };
     if is_data_dir && !on_mount {
@@ -86,7 +86,7 @@ async fn check(args: &Fsck) -> Result<(), Failure> {
             }
         }
     }
-    // What is left is what another look finds.
+    // A second check finds the problems that are left.
     let report = of_node(&node, args.bucket).await?;
     let is_clean = report.problems.is_empty();
     output::reply(&AdminReply::Fsck(report), args.target.output)?;
@@ -99,7 +99,7 @@ fn tell(report: FsckReport, output: Output) -> Result<(), Failure> {
     if is_clean { Ok(()) } else { Err(Failure::Found(LEFT)) }
 }
 
-/// Says what would be done, and asks whether it is to be, where nobody has said so before.
+/// Shows the repairs, and asks for consent unless it was given before.
 fn agreed(report: &FsckReport, yes: bool) -> Result<bool, Failure> {
     for Problem { what, remedy } in &report.problems {
         if let Some(remedy) = remedy {
@@ -138,7 +138,7 @@ async fn of_node(node: &ResolvedTarget, bucket: bool) -> Result<FsckReport, Fail
     Ok(report)
 }
 
-/// `ebb rollback`: a file becomes what its object is (O-74).
+/// `ebb rollback`: resets a file to the content of its object (O-74).
 pub async fn roll_back(args: Rollback) -> Result<(), Failure> {
     let node = ResolvedTarget::at(&args.target.path, Last::Followed).await?;
     let question = format!(

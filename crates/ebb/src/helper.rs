@@ -48,7 +48,7 @@ fn perform() -> Result<(), Refusal> {
     let Command::Mount(args) = ebb_cli::parse(args)?.command else {
         unreachable!("a helper asks for nothing but a mount")
     };
-    // Whoever calls a helper takes for an error what it says.
+    // Callers of a mount helper treat any output as an error.
     if fake {
         Ok(mount::check(args)?)
     } else {

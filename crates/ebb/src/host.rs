@@ -19,10 +19,10 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What takes longer to open says why.
+/// After this time the opening reports the reason for the delay.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Who serves a volume.
+/// The server of a volume.
 pub enum Host {
     /// And the port that others find it at, if they do.
     Here(Rc<Node>, Option<u16>),
@@ -33,7 +33,7 @@ pub enum Host {
 pub struct Elsewhere {
     pub address: String,
     pub cluster: ClusterId,
-    /// What the data directory here holds of the volume and the bucket never got.
+    /// Changes in this data directory that never reached the bucket.
     pub stranded: u64,
 }
 
@@ -87,7 +87,8 @@ pub async fn open(
                     .as_ref()
                     .and_then(|listener| listener.address().rsplit_once(':')?.1.parse().ok());
                 if let Some(listener) = listener {
-                    // Before anybody can attach. What is encrypted nobody reads by itself.
+                    // Before clients can attach. The kernel cannot read encrypted files by
+                    // passthrough.
                     let passthrough = !data_dir.is_encrypted();
                     if passthrough
                         && let Err(error) = RunDir::of_user()
@@ -158,9 +159,9 @@ fn interrupted() -> Failure {
     Failure::Failed("interrupted".into())
 }
 
-/// Writes everything dirty to the bucket and stops the node. A signal ends the wait; what has not
-/// reached the bucket is given, and safe in the data directory. `read_only`: nothing was to be
-/// written.
+/// Writes all dirty data to the bucket and stops the node. A signal ends the wait. Returns the
+/// changes that have not reached the bucket; they are safe in the data directory. `read_only`:
+/// there was nothing to write.
 pub async fn stop(node: &Rc<Node>, read_only: bool, signals: &mut Signals) -> Option<Left> {
     crate::service::stopping();
     let why = tokio::select! {

@@ -1,7 +1,8 @@
-//! What is counted, over HTTP: `/metrics` for Prometheus, and to the user whose mount it is
-//! `/counters` for `ebb stats` and `/profile` for `ebb profile`.
+//! Counters over HTTP: `/metrics` for Prometheus, and for the user of the mount `/counters` for
+//! `ebb stats` and `/profile` for `ebb profile`.
 //!
-//! One GET a connection, from whoever reaches the address; nothing can be changed over it.
+//! One GET per connection, open to every process that can reach the address; nothing can be changed
+//! over it.
 
 use crate::failure::Failure;
 use ebb_cli::metrics;
@@ -26,13 +27,13 @@ const MOST_HEAD_BYTES: usize = 8 << 10;
 /// Longest answer of a mount: that of a profile has most.
 const MOST_ANSWER_BYTES: u64 = 32 << 20;
 
-/// Whoever takes longer to ask or to be answered is hung up on.
+/// A connection that takes longer to send its request or to read the reply is closed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Pause after a failed accept, so that running out of descriptors does not run hot.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What this process can tell of.
+/// The sources of counters in this process.
 #[derive(Clone)]
 pub struct Metrics {
     pub mount: Option<Rc<Counters>>,
@@ -47,15 +48,15 @@ struct Page {
 /// Over which way somebody asks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
-    /// Anybody who reaches the address of `--metrics`.
+    /// Every process that can reach the address of `--metrics`.
     Address,
-    /// The user whose mount it is.
+    /// The user of the mount.
     Socket,
 }
 
 enum Answer {
     Page(Page),
-    /// What is done from now on.
+    /// Operations from the time of the request on.
     Profile(Rc<Counters>),
     Nothing,
 }
@@ -128,7 +129,7 @@ impl Listener {
         Ok(Listener::Tcp(listener))
     }
 
-    /// What a dead process left at the path is replaced.
+    /// Replaces a socket that a dead process left at the path.
     pub fn at_path(path: PathBuf) -> io::Result<Listener> {
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -288,7 +289,7 @@ async fn answer(
     stream.shutdown().await
 }
 
-/// Asks a mount for what it has counted.
+/// Requests a mount's counters.
 pub async fn mount_stats(socket: &Path) -> io::Result<MountStats> {
     in_time(async { read_json(ask(socket, "/counters").await?).await }).await
 }
@@ -319,7 +320,7 @@ async fn ask(socket: &Path, path: &str) -> io::Result<UnixStream> {
             format!("GET {path} HTTP/1.1\r\nHost: ebb\r\nConnection: close\r\n\r\n").as_bytes(),
         )
         .await?;
-    // Byte by byte: what follows is not to be taken.
+    // Byte by byte: bytes behind the head must not be consumed.
     let mut head = Vec::new();
     while head_end(&head).is_none() && head.len() <= MOST_HEAD_BYTES {
         head.push(stream.read_u8().await?);

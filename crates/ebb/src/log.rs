@@ -24,7 +24,7 @@ pub fn to_file(level: Level, path: PathBuf) {
     start(level, file);
 }
 
-/// Lines go to whatever has that path by then: another process puts it aside.
+/// Each line goes to the file that has the path at that time: another process rotates the log.
 pub fn to_reopened(level: Level, path: PathBuf) {
     start(level, Reopened { path });
 }

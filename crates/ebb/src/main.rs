@@ -128,12 +128,12 @@ fn run(command: Command) -> Result<(), Failure> {
     }
 }
 
-/// Everything runs on this one thread; what blocks goes to the runtime's pool.
+/// Everything runs on this one thread; blocking work goes to the runtime's pool.
 fn block_on(flow: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // One turn of the runtime is many of the tasks': else, where there is always one that goes
-        // on, what comes from sockets waits for thousands of them.
+        // Poll the sockets after every task: the default polls once per many tasks, so with tasks
+        // that are always ready a message would wait for thousands of them.
         .event_interval(1)
         .build()
         .map_err(|error| Failure::Failed(format!("no runtime: {error}")))?;

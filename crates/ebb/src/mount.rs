@@ -31,7 +31,7 @@ use std::time::Duration;
 /// How long files that are open keep working after a signal.
 const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long a node may take to force what it acknowledged.
+/// How long a node may take to force the changes that it has acknowledged.
 const DETACH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A mount as it was asked for, checked as far as that needs nobody else.
@@ -42,7 +42,7 @@ struct Plan {
     mountpoint: PathBuf,
     options: MountOptions,
     data_dir: PathBuf,
-    /// What this volume had by default as its address was spelled before.
+    /// Default data directories of this volume under earlier spellings of its address.
     former_data_dirs: Vec<PathBuf>,
     listen: Option<String>,
     /// Files are lent to the kernel where that is safe.
@@ -53,7 +53,7 @@ struct Plan {
     run_dir: RunDir,
     /// Where this process is one that another one watches.
     supervisor_link: Option<SupervisorLink>,
-    /// Programs may have written to the mount: what is in the data directory may be all there is.
+    /// Programs may have written to the mount: the data directory may hold the only copy.
     is_in_use: Cell<bool>,
 }
 
@@ -93,7 +93,7 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
         });
     }
     if foreground {
-        // What there was to say the daemon has said.
+        // The daemon has reported everything itself.
         return match supervisor::run(Mode::Foreground { level, mountpoint: plan.mountpoint }, None)?
         {
             0 => Ok(()),
@@ -106,7 +106,7 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     daemon::start(&log_path, &plan.mountpoint, tells, made)
 }
 
-/// What can be said of a mount without making it.
+/// Checks a mount as far as possible without making it.
 pub fn check(args: args::Mount) -> Result<(), Failure> {
     Plan::new(args, None).map(|_| ())
 }
@@ -329,8 +329,8 @@ impl Plan {
         };
         let outcome = tokio::select! {
             outcome = self.over_node(&node, read_only, report, signals) => outcome,
-            // Other mounts wait for a node that has what they were told: the next start of this
-            // one.
+            // Other mounts wait for a node with the state acknowledged to them: the next start of
+            // this one.
             error = node.failure(), if listen.is_some() => return Err(host::failed(&self.data_dir, &error)),
         };
         if outcome.is_err() && self.leaves_all() {
@@ -344,7 +344,7 @@ impl Plan {
         }
     }
 
-    /// What others call the volume: the last part of its source.
+    /// The volume's name for clients: the last part of its source.
     fn volume(&self) -> String {
         let last = self.text.rsplit('/').find(|part| !part.is_empty() && !part.ends_with(':'));
         last.unwrap_or(&self.text).to_owned()
@@ -522,7 +522,7 @@ impl Plan {
         }
     }
 
-    /// This daemon was to take over, and could not: the next one is to find what this one found.
+    /// This daemon failed to take over: it leaves all state to the next one as it found it.
     fn leaves_all(&self) -> bool {
         self.supervisor_link.as_ref().is_some_and(SupervisorLink::takes_over)
     }
@@ -570,7 +570,7 @@ impl Plan {
         report: &mut Report,
         signals: &mut Signals,
     ) -> Result<MountRecord, Failure> {
-        // Whom nobody can join leaves locks to the kernel.
+        // A mount that no other can join leaves locks to the kernel.
         let shared_locks = !record.embedded || self.listen.is_some();
         let read_only = client.is_read_only();
         let passthrough = node.is_some()
@@ -683,9 +683,9 @@ impl Plan {
         std::future::pending().await
     }
 
-    /// From when on another daemon takes over: once the mount answers, as before that whoever has
-    /// asked for it is told that it has failed, and before it is said to be usable, as this one may
-    /// be killed right after that.
+    /// From here on another daemon takes over. Not before the mount answers: until then a failure
+    /// is reported to the caller of the command. Before the mount is reported as usable: this
+    /// daemon may be killed right after that.
     async fn announce(
         &self,
         record: &MountRecord,
@@ -723,7 +723,7 @@ impl Plan {
         Err(Failure::Failed("whoever asked for the mount has gone".into()))
     }
 
-    /// Leaves word of what is left, if anything.
+    /// Records the changes that are left, if any.
     fn end(&self, record: MountRecord, left: Option<Left>) -> Result<(), Failure> {
         let noted = match &left {
             None => self.run_dir.remove(&record),

@@ -1,4 +1,4 @@
-//! What goes to standard output, and to people on standard error.
+//! Standard output, and messages for people on standard error.
 
 use crate::failure::Failure;
 use ebb_cli::args::Output;
@@ -38,8 +38,8 @@ impl Shown for Path {
     }
 }
 
-/// Why the program of that name has not done what was asked, in one line, whatever is in the names
-/// of files and buckets.
+/// Prints why the program has failed, in one line, even with control characters in the names of
+/// files and buckets.
 pub fn fail(program: &str, failure: &Failure) {
     if let Some(text) = failure.text() {
         say(format!("{program}: {}", shown_text(text)));

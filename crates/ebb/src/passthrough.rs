@@ -25,7 +25,7 @@ const VERSION: u8 = 1;
 
 const ASK_BYTES: usize = 18;
 
-/// What a node answers.
+/// Replies of a node.
 const GRANTED: u8 = 0;
 const NOT_GRANTED: u8 = 1;
 const REFUSED: u8 = 2;
@@ -39,7 +39,7 @@ const GONE: u8 = 5;
 /// Loans at one time, each of which takes a descriptor.
 const MAX_GRANTS: usize = 256;
 
-/// How long who has connected may take to ask.
+/// How long a connected process may take to send its request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Pause after a failed accept, so that running out of descriptors does not run hot.

@@ -1,4 +1,4 @@
-//! What is pinned has an extended attribute.
+//! A pin is an extended attribute.
 
 use crate::attribute;
 use crate::failure::Failure;

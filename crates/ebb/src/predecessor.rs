@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 /// How often it is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What takes longer is not waited for: the rest is written by whoever takes over.
+/// After this time the successor writes the rest.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// After so long it is said who keeps the mount of before.
+/// After this time a message names the processes that keep the previous mount.
 const PATIENCE_WITH_KEEPERS: Duration = Duration::from_secs(4);
 
 /// So long may a process take that has nothing to do but to end, also on a machine that has much
@@ -63,8 +63,8 @@ pub async fn lock(
                     report.note(&format!(
                         "process {pid} leaves to this mount what has not reached the bucket yet"
                     ));
-                    // SAFETY: kill takes plain integers. If it has just ended that is what is
-                    // wanted.
+                    // SAFETY: kill takes plain integers. If the process has just ended, nothing is
+                    // left to do.
                     unsafe { libc::kill(pid as i32, libc::SIGTERM) };
                     told = Some(pid);
                 }
@@ -78,7 +78,7 @@ pub async fn lock(
     }
 }
 
-/// What keeps a mount that is out of sight, in one line.
+/// Why a mount that is out of sight has not ended, in one line.
 async fn keepers(record: &MountRecord) -> String {
     let waits = format!(
         "process {} still serves {}, which is taken away",
@@ -90,7 +90,7 @@ async fn keepers(record: &MountRecord) -> String {
     if keepers.is_empty() { waits } else { keepers.join("; ") }
 }
 
-/// Who has a data directory.
+/// The state of the process that uses a data directory.
 enum Owner {
     /// It serves a mount.
     Mounted,
@@ -101,7 +101,7 @@ enum Owner {
     Unknown,
 }
 
-/// What cannot be read says of none.
+/// Records that cannot be read are ignored.
 fn owner(data_dir: &Path) -> Owner {
     let records = RunDir::of_user().and_then(|run_dir| run_dir.records()).unwrap_or_default();
     match records.into_iter().find(|record| record.data_dir == data_dir && record.is_served()) {

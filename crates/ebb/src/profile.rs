@@ -1,4 +1,4 @@
-//! `ebb profile`: what a workload does to a mount, by file and operation.
+//! `ebb profile`: the load of a mount, by file and operation.
 
 use crate::ask::ResolvedTarget;
 use crate::failure::Failure;
@@ -76,7 +76,7 @@ async fn look_up(
     profile: &Profile,
     paths: &mut Paths,
 ) -> Result<(), Failure> {
-    // What the mount shows is the root to the kernel.
+    // The root of the mount, possibly a subdirectory, is the root inode to the kernel.
     let root = asked.root().await?;
     let root: Vec<&[u8]> = root.iter().map(Name::as_bytes).collect();
     paths.insert(Ino::ROOT, root.join(&b'/'));

@@ -28,7 +28,7 @@ impl Progress {
         Progress::shaped(what, BYTES)
     }
 
-    /// Of whatever can be counted.
+    /// Counts items instead of bytes.
     pub fn counting(what: &'static str) -> Progress {
         Progress::shaped(what, COUNTS)
     }
@@ -41,7 +41,7 @@ impl Progress {
         Progress { what, most_bytes: 0, shape }
     }
 
-    /// Shows what is still dirty, and what may be why.
+    /// Shows the dirty bytes, and a possible reason.
     pub fn update(&mut self, status: &Status) {
         // Parts of large files that have not changed are sent too.
         let left_bytes = status.dirty_bytes.saturating_sub(status.sent_bytes);
@@ -71,7 +71,7 @@ impl Progress {
         }
     }
 
-    /// Says what is to stay.
+    /// Prints a line that stays on the screen.
     pub fn line(&self, text: &str) {
         match &self.shape {
             Shape::Bar(bar) => bar.suspend(|| output::say(text)),

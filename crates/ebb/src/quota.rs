@@ -36,12 +36,12 @@ async fn remove(target: Target) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    // What holds there still.
+    // Limits of parent directories still apply.
     output::reply(&reply, target.output)
 }
 
-/// Waits until all that is below has been counted. Whoever does not want to wait interrupts it:
-/// the quota stays, and the node goes on counting.
+/// Waits until the whole tree has been counted. The user can interrupt the wait: the quota stays,
+/// and the node continues counting.
 async fn set(args: SetQuota) -> Result<(), Failure> {
     let node = ResolvedTarget::at(&args.target.path, Last::Followed).await?;
     let path = node.path().await?;

@@ -29,7 +29,7 @@ impl RateLimit {
         }
     }
 
-    /// How large a piece may be: what is allowed in a second.
+    /// Largest piece: the bytes allowed in a second.
     pub fn piece_bytes(&self, most: u64) -> u64 {
         self.bytes_per_sec.map_or(most, |rate| rate.clamp(LEAST_BYTES, most))
     }
@@ -65,8 +65,8 @@ impl RateLimit {
 mod tests {
     use super::*;
 
-    /// Pieces come no faster than the rate, what is given back is not waited for, and what was not
-    /// used in its time is not caught up with.
+    /// Pieces come no faster than the rate; bytes given back are not waited for; unused time does
+    /// not accumulate.
     #[test]
     fn a_rate_is_kept() {
         let rate_limit = RateLimit::new(Some(Bytes(1 << 20))).unwrap();

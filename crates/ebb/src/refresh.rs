@@ -1,4 +1,4 @@
-//! `ebb refresh`: what others have changed in the bucket, at and below PATH, is shown at once.
+//! `ebb refresh`: shows changes made by others in the bucket, at and below PATH, at once.
 
 use crate::ask::{Last, NodeConnection, POLL, ResolvedTarget};
 use crate::failure::Failure;
@@ -67,8 +67,8 @@ pub async fn run(args: Target) -> Result<(), Failure> {
     if refused.is_empty() { Ok(()) } else { Err(Failure::NotGood) }
 }
 
-/// The inode at a path, and how much has changed on the way. What is not known to be there is
-/// looked for in the bucket.
+/// The inode at a path, and the number of changes found on the way. Names that the node does not
+/// know are looked up in the bucket.
 async fn find(line: &NodeConnection, path: &[Name]) -> Result<(Attr, u64), RpcError> {
     let mut changed = 0;
     let mut at = attr(line, Request::GetAttr { ino: Ino::ROOT }).await?;

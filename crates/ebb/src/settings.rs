@@ -9,7 +9,7 @@ use ebb_node::head::TakeOver;
 use std::path::Path;
 use std::time::Duration;
 
-/// `data_dir` is where the node keeps its state, for people who ask whose a volume is.
+/// `data_dir` is shown to people: it identifies the node that serves a volume.
 pub fn node(
     args: &args::Node,
     volume: &str,
@@ -59,7 +59,7 @@ pub fn node(
     }
 }
 
-/// While a snapshot is written, what changes takes memory twice: so much is left for that.
+/// Half of the memory: changes during the writing of a snapshot take memory twice.
 fn metadata_bytes(args: &args::Node) -> u64 {
     let share = ebb_os::memory_bytes().map(|memory| memory / 2);
     args.metadata_memory
@@ -79,13 +79,13 @@ fn buffer_bytes(args: &args::Node) -> u64 {
         .unwrap_or(ebb_node::Options::default().buffer_bytes)
 }
 
-/// What the requests of a mount's users may hold.
+/// Memory for the requests of a mount's users.
 pub fn request_buffer_bytes(args: &args::Node) -> u64 {
     ebb_node::Options { buffer_bytes: buffer_bytes(args), ..ebb_node::Options::default() }
         .request_buffer_bytes()
 }
 
-/// What is slow enough to be told of.
+/// Operations that take longer than this are logged.
 pub fn slow_operation(args: &args::Node) -> Option<Duration> {
     (!args.slow_operation.0.is_zero()).then_some(args.slow_operation.0)
 }
@@ -157,10 +157,10 @@ const MOST_BUFFER_BYTES: u64 = 1 << 30;
 /// As many bodies as are under way at one time come within the time that is waited for each.
 const LEAST_RATE: u64 = 1 << 20;
 
-/// What the scrub reads at one time.
+/// The size of the scrub's reads.
 const LEAST_SCRUB_RATE: u64 = 1 << 20;
 
-/// Room for a page of a listing beside what is in use.
+/// Room for a page of a listing beside the metadata in use.
 const LEAST_METADATA_BYTES: u64 = 1 << 20;
 
 /// Room for a few requests under way.
@@ -183,8 +183,8 @@ pub fn check_members(url: &str, args: &args::Bucket) -> Result<(), Failure> {
     }
 }
 
-/// What ebb keeps for itself, or shows, in a directory that it stores in would be files of the
-/// volume, and stored in turn. The paths are free of symbolic links.
+/// ebb's own files, and files below a mount, would become files of the volume if they were in the
+/// directory that it stores in. The paths are free of symbolic links.
 pub fn check_apart(
     url: &str,
     bucket: &args::Bucket,

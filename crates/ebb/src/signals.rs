@@ -1,12 +1,13 @@
-//! SIGTERM and SIGINT, and SIGHUP for what works at a terminal: the first asks for a clean end, the
-//! second for an end now.
+//! SIGTERM and SIGINT, and SIGHUP for commands at a terminal: the first requests a clean end, the
+//! second an end now.
 
 use crate::failure::Failure;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// Who ends everything that belongs to a mount signals the supervisor too, which passes it on.
+/// A sender that signals all processes of a mount reaches the supervisor too, which passes the
+/// signal on.
 const ECHO: Duration = Duration::from_millis(500);
 
 pub struct Signals {
@@ -37,8 +38,8 @@ impl Signals {
         let mut more = more.map(listen).transpose()?;
         let (ask, asked) = mpsc::unbounded_channel();
         let heard = ask.clone();
-        // What is an echo is told by when it comes, which may be long before anybody asks for the
-        // next signal.
+        // An echo is recognised by the time of its arrival, which can be long before the next
+        // signal is waited for.
         tokio::task::spawn_local(async move {
             let mut last: Option<Instant> = None;
             loop {
@@ -57,7 +58,7 @@ impl Signals {
         Ok(Signals { ask, asked })
     }
 
-    /// For what is as good as a signal.
+    /// For events that count as a signal.
     pub fn ask(&self) -> impl FnOnce() + use<> {
         let ask = self.ask.clone();
         move || {

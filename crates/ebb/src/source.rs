@@ -1,5 +1,5 @@
-//! What is mounted: a node's volume over the network, or storage that a node of this
-//! process serves.
+//! The source of a mount: a node's volume over the network, or storage that a node of this process
+//! serves.
 
 use crate::failure::Failure;
 use ebb_model::Name;

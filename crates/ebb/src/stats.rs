@@ -1,4 +1,4 @@
-//! `ebb stats`: what a mount and its node count, from one moment to the next.
+//! `ebb stats`: counters of a mount and its node, per interval.
 
 use crate::ask::ResolvedTarget;
 use crate::failure::Failure;
@@ -10,7 +10,7 @@ use serde_json::json;
 use std::io::IsTerminal;
 use std::time::Instant;
 
-/// Puts the cursor to the top of a terminal and clears what is below.
+/// Moves the cursor to the top of a terminal and clears everything below.
 const FROM_THE_TOP: &str = "\x1b[H\x1b[J";
 
 pub async fn run(args: args::Stats) -> Result<(), Failure> {
@@ -43,7 +43,7 @@ pub async fn run(args: args::Stats) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What was counted up to a moment, or between two.
+/// Counters up to a moment, or between two.
 struct Sample {
     mount: Option<MountStats>,
     /// A mount is shown without its node where that does not answer.
@@ -75,7 +75,7 @@ impl Sample {
         }
     }
 
-    /// What has started anew meanwhile has counted from there.
+    /// The counters of a restarted process count from its start.
     fn since(&self, before: &Sample) -> Sample {
         let mount = self.mount.as_ref().map(|now| match &before.mount {
             Some(then) if then.uptime_ms <= now.uptime_ms => now.since(then),

@@ -1,19 +1,18 @@
-//! The process that a mount in the background is left to, or that is in the foreground (O-6,
-//! decision 10): it holds the kernel's connection and the memory of what is under way, and starts
-//! the daemon, again and again if that dies. It has no node, no runtime, and opens nothing on the
-//! mount.
+//! The process that keeps a mount, in the background or in the foreground (O-6, decision 10). It
+//! holds the kernel's connection and the memory of the requests in progress, starts the daemon, and
+//! starts another one if that dies. It has no node, no runtime, and opens nothing on the mount.
 //!
 //! Laws:
-//! - The daemon hands the connection over once the mount is made, and says when nobody else is to
-//!   serve it any more. In between a daemon that ends without that is replaced.
-//! - What a daemon that ended by itself had to say it has said: only one that was killed is
-//!   replaced, or one that could not take over.
-//! - A daemon has ended once its first thread has and all that it had open is closed. A thread of
-//!   it may wait on inside the kernel, for what only the next daemon can answer.
-//! - Whoever tells this process to end means the daemon.
-//! - SIGHUP replaces the daemon by what the binary is by then, or by the one of before if that
-//!   cannot take over. Where a terminal says that it has gone it means the end.
-//! - In the foreground the daemon does not outlive this process, which is what somebody watches.
+//! - The daemon hands the connection over once the mount is made, and reports when nobody needs to
+//!   serve the mount any more. A daemon that ends in between without such a report is replaced.
+//! - A daemon that ended by itself has reported everything: only one that was killed is replaced,
+//!   or one that could not take over.
+//! - A daemon has ended once its first thread has and all its descriptors are closed. One of its
+//!   threads may still wait inside the kernel, for an answer that only the next daemon can give.
+//! - A request to this process to end is passed on to the daemon.
+//! - SIGHUP replaces the daemon by the binary now at the path, or by the previous one if that
+//!   cannot take over. Sent by a terminal that is gone, it requests the end.
+//! - In the foreground the daemon does not outlive this process, which is the one that users watch.
 
 use crate::failure::Failure;
 use crate::log;
@@ -43,18 +42,17 @@ pub const LOG: &str = "EBB_SUPERVISOR_LOG";
 /// The process that a daemon in the foreground dies with, in its environment.
 const FOREGROUND: &str = "EBB_SUPERVISOR_FOREGROUND";
 
-/// Where the mount is to be, for a daemon that takes over: what the path leads to then is the
-/// mount.
+/// The mount point, for a daemon that takes over: the path itself leads to the mount by then.
 pub const MOUNTPOINT: &str = "EBB_SUPERVISOR_MOUNTPOINT";
 
-/// What proc(5) calls the memory of an estate.
+/// The name of the handover state's memory in proc(5).
 const ESTATE: &[u8] = b"/memfd:ebb";
 
 /// Files and directories that can be open on a mount at one time. More than a machine lets its
 /// processes have by default; memory is taken up by those that are.
 const OPEN_FILES: usize = 1 << 20;
 
-/// A daemon that has lived this long has not died of what the one before died of.
+/// A daemon that has lived this long died of another cause than the previous one.
 const LONG_RUN: Duration = Duration::from_secs(10);
 
 /// Daemons in a row that were killed within that, before the mount is given up.
@@ -74,15 +72,15 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// Between the end of a process's descriptors and its own.
 const LAST_BREATH: Duration = Duration::from_millis(1);
 
-/// For how long that is waited for, before what is left of the process is a thread inside the
-/// kernel that waits for the successor.
+/// How long to wait for that. After it only a thread is left of the process, inside the kernel,
+/// which waits for the successor.
 const LAST_BREATHS: Duration = Duration::from_millis(200);
 
 /// How a mount was asked for.
 pub enum Mode {
     /// In the background; everything is said in this log.
     Background(PathBuf),
-    /// Whoever asked waits for the end; everything is said on standard error.
+    /// The command waits for the end; all messages go to standard error.
     Foreground { level: Level, mountpoint: PathBuf },
 }
 
@@ -107,7 +105,7 @@ pub fn is_in_foreground() -> Result<bool, Failure> {
 /// Runs daemons until one of them ends for good, and gives its exit status.
 pub fn run(mode: Mode, report: Option<RawFd>) -> Result<u8, Failure> {
     let status = watch(mode, report)?;
-    // As shells show who was killed.
+    // The exit status that shells show for a killed process.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
@@ -183,12 +181,12 @@ struct DaemonRuns {
     served: Instant,
 }
 
-/// What follows a daemon's end.
+/// The action after a daemon's end.
 #[derive(PartialEq, Eq, Debug)]
 enum Next {
     /// Another one, for which it made way.
     Upgraded,
-    /// One of the binary of before, as what has its place now cannot take over.
+    /// Start the previous binary, as its replacement cannot take over.
     OfBefore,
     /// Another one, after so long.
     Another(Duration),
@@ -243,29 +241,29 @@ struct Supervisor {
     words: OsSharedMemory,
     /// The kernel's connection, as long as somebody is to serve it.
     device: Option<OwnedFd>,
-    /// The time that what the kernel had cached was dropped for.
+    /// The end of the caching term for which the kernel's caches were dropped last.
     fenced: Option<Duration>,
-    /// What drops it waits for pages that are being read, as long as nobody serves.
+    /// Threads that drop the caches. They wait for pages that are being read while nobody serves.
     dropping: Vec<JoinHandle<()>>,
     /// Daemons that have died but for a thread which waits for the same inside the kernel.
     remains: Vec<Child>,
-    /// Nobody is.
+    /// Nobody needs to serve the mount any more.
     ending: bool,
-    /// By this signal.
+    /// The signal that requested the end.
     told_to_end: Option<i32>,
     binary: Binary,
 }
 
-/// What daemons are started from.
+/// The binary that daemons are started from.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Binary {
-    /// Whatever has the place of this process's own.
+    /// The file now at the path of this process's binary.
     OfNow,
     /// This process's own.
     OfBefore,
 }
 
-/// What a daemon has said.
+/// The events that a daemon has reported.
 #[derive(Default)]
 struct ReceivedEvents {
     hears: bool,
@@ -281,8 +279,8 @@ struct DaemonRun {
 }
 
 impl Supervisor {
-    /// While nobody serves the mount: has the kernel drop what it has cached once others need not
-    /// keep from changing that any more. Gives how long they still have to.
+    /// While nobody serves the mount: makes the kernel drop its caches once other mounts may change
+    /// the volume. Returns for how long they still may not.
     fn fence(&mut self) -> Option<Duration> {
         let (Some(device), Some(sure_until)) =
             (&self.device, HandoverState::sure_until_in(&self.words))
@@ -324,7 +322,7 @@ impl Supervisor {
         let started = UnixStream::pair()
             .and_then(|(words, theirs)| Ok((words, self.start(&theirs, report)?)));
         let (words, mut daemon) = match started {
-            // As where memory is short, which is what the one before may have died of.
+            // For example for lack of memory, which the previous daemon may have died of.
             Err(error) if self.device.is_some() => {
                 tracing::error!(%error, "no daemon can be started");
                 return Ok(DaemonRun {
@@ -336,7 +334,7 @@ impl Supervisor {
             started => started?,
         };
         if let Some(report) = report {
-            // The daemon has it: whoever reads it is to see when that ends.
+            // The daemon has it, and the reader of the pipe must see when the daemon ends.
             // SAFETY: the descriptor came with the environment, and nobody else owns it.
             drop(unsafe { OwnedFd::from_raw_fd(report) });
         }
@@ -346,14 +344,15 @@ impl Supervisor {
         let status = loop {
             let timeout = if heard.serves { None } else { self.fence() };
             let gone_silent = wait(&[self.signals.fd.as_raw_fd(), words.as_raw_fd()], timeout)?;
-            // What it has said before it ended comes first.
+            // Events that it reported before it ended come first.
             self.hear(&words, &daemon, &mut heard)?;
             for signal in self.signals.take()? {
                 match signal {
                     libc::SIGCHLD => {
                         self.remains.retain_mut(|daemon| matches!(daemon.try_wait(), Ok(None)))
                     }
-                    // Who has said nothing yet is what the binary is by now, or nearly so.
+                    // A daemon that has not reported yet was started from the current binary, or
+                    // nearly so.
                     libc::SIGHUP
                         if heard.serves
                             && self.device.is_some()
@@ -428,8 +427,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// The directory of the command, for who takes over unless it is on a mount that may be without
-    /// a daemon.
+    /// The directory of the command, for a daemon that takes over unless that is on a mount that
+    /// may be without a daemon.
     fn directory(&self) -> &Path {
         if self.device.is_none() {
             return &self.directory;
@@ -500,8 +499,8 @@ impl Supervisor {
 }
 
 impl Drop for Supervisor {
-    /// Nobody serves any more. Who waits inside the kernel for an answer keeps the connection, and
-    /// so waits for ever.
+    /// Nobody serves any more. A process that waits inside the kernel for an answer keeps the
+    /// connection, and so would wait for ever.
     fn drop(&mut self) {
         if self.dropping.iter().any(|dropping| !dropping.is_finished())
             && let Err(error) = ebb_fuse::cut_off(supervisor_link::place(&self.words))
@@ -512,8 +511,7 @@ impl Drop for Supervisor {
     }
 }
 
-/// This process is to be killed when its parent dies. What a terminal says of its end is the
-/// parent's to hear.
+/// Kills this process when its parent dies. The parent reacts to the end of a terminal.
 fn die_with(parent: u32) -> io::Result<()> {
     // SAFETY: all of them take plain integers.
     unsafe {
@@ -527,7 +525,7 @@ fn die_with(parent: u32) -> io::Result<()> {
     if [parent, 0].contains(&parent_id()) { Ok(()) } else { Err(io::Error::other("it has died")) }
 }
 
-/// What has taken the place of the binary that this process runs.
+/// The path of the binary if another file has replaced the one that this process runs.
 fn replacement() -> Option<PathBuf> {
     let (path, removed) = binary_of(std::process::id()).ok()?;
     (removed && path.exists()).then_some(path)
@@ -537,12 +535,12 @@ fn replacement() -> Option<PathBuf> {
 pub fn binary_of(pid: u32) -> io::Result<(PathBuf, bool)> {
     let path = fs::read_link(format!("/proc/{pid}/exe"))?;
     let path = path.as_os_str().as_bytes();
-    // What proc(5) puts behind the name of a file that was removed.
+    // The suffix in proc(5) for a file that was removed.
     let removed = path.strip_suffix(b" (deleted)");
     Ok((OsStr::from_bytes(removed.unwrap_or(path)).into(), removed.is_some()))
 }
 
-/// The binary that this process runs, whatever has become of its name.
+/// The binary that this process runs, even if its file was renamed or removed.
 fn own() -> PathBuf {
     "/proc/self/exe".into()
 }
@@ -574,8 +572,8 @@ struct Signals {
 impl Signals {
     fn block() -> io::Result<Signals> {
         let set = ours();
-        // SAFETY: the set is valid, and the descriptor that comes back is nobody else's. Who
-        // ignores the end of its children is not told of it.
+        // SAFETY: the set is valid, and nobody else owns the descriptor that comes back. SIGCHLD
+        // must not be ignored: it would not arrive.
         unsafe {
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
             let mut before: libc::sigaction = std::mem::zeroed();
@@ -660,7 +658,7 @@ fn wait(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<bool> {
     }
 }
 
-/// The next that the daemon says, with what comes with it.
+/// The daemon's next event, with the descriptor that comes with it.
 fn hear(words: &UnixStream) -> io::Result<Option<(DaemonEvent, Option<OwnedFd>)>> {
     let mut byte = [0u8];
     let mut part = IoSliceMut::new(&mut byte);

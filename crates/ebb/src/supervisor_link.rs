@@ -1,4 +1,4 @@
-//! A daemon below a supervisor: what it was given, and what it says.
+//! A daemon's side of the connection to its supervisor: inherited state, and reported events.
 
 use crate::failure::Failure;
 use ebb_cli::places::Process;
@@ -25,10 +25,10 @@ pub const DEVICE: &str = "EBB_DEVICE_FD";
 /// The process id of the supervisor.
 pub const SUPERVISOR: &str = "EBB_SUPERVISOR_PID";
 
-/// What a daemon says to its supervisor.
+/// Events that a daemon reports to its supervisor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DaemonEvent {
-    /// It does what it is told by signals.
+    /// It handles signals itself.
     Hears,
     /// The mount can be used.
     Ready,
@@ -63,7 +63,7 @@ pub struct SupervisorLink {
     stage: Rc<Cell<Stage>>,
 }
 
-/// What the end of this daemon means.
+/// The meaning of this daemon's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// There is no mount yet, or this one serves it, or nobody is to serve it any more.
@@ -161,8 +161,8 @@ impl SupervisorLink {
         Some((LeftMount::new(device, path, note(PLACE), negotiated), consistency))
     }
 
-    /// Leaves what a successor has to know of the mount. Gives its connection for
-    /// [`SupervisorLink::serves`], if the kernel lets anybody take it over.
+    /// Stores the state of the mount that a successor needs. Returns the connection for
+    /// [`SupervisorLink::serves`], if the kernel supports a successor.
     pub fn prepare(
         &self,
         session: &mut Session,
@@ -201,7 +201,7 @@ impl SupervisorLink {
         self.say(DaemonEvent::Serves, Some(device.as_fd()));
     }
 
-    /// Nobody can take over: who uses the mount gets errors from now on.
+    /// Nobody can take over: accesses to the mount fail from here on.
     pub fn gives_up(&self) {
         self.stage.set(Stage::Usual);
         self.say(DaemonEvent::Ends, None);
@@ -226,8 +226,8 @@ fn say(words: &UnixStream, word: DaemonEvent, device: Option<BorrowedFd<'_>>) {
 /// A descriptor by its number in the environment.
 fn inherited(name: &str) -> Option<OwnedFd> {
     let fd: RawFd = env::var(name).ok()?.parse().ok()?;
-    // SAFETY: both calls take and give plain integers; that nobody else owns the descriptor is what
-    // the variable says, which only a supervisor sets.
+    // SAFETY: both calls take and give plain integers. Only a supervisor sets the variable, and it
+    // names a descriptor that nobody else owns.
     unsafe {
         if fd <= libc::STDERR_FILENO || libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) == -1 {
             let error = io::Error::last_os_error();
@@ -238,7 +238,7 @@ fn inherited(name: &str) -> Option<OwnedFd> {
     }
 }
 
-/// Which words of the estate say what.
+/// Indices of words in the handover state.
 const MINOR: usize = 0;
 const FLAGS: usize = 1;
 const PLACE: usize = 2;

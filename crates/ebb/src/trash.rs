@@ -125,8 +125,8 @@ async fn restore(args: RestoreTrash) -> Result<(), Failure> {
     if failed.is_empty() { Ok(()) } else { Err(Failure::NotGood) }
 }
 
-/// There is something at the place of a directory: perhaps a directory, into which what was in it
-/// can be put back.
+/// The name of a removed directory is taken: perhaps by a directory, into which its contents can be
+/// restored.
 fn is_standing(error: &AskError, entry: &TrashEntry) -> bool {
     matches!(error, AskError::Rpc(RpcError::Refused(FsError::Exists)))
         && entry.kind == FileKind::Directory
@@ -138,7 +138,7 @@ fn has_below(paths: &[Vec<Name>], dir: &[Name]) -> bool {
     paths.get(next).is_some_and(|path| path.starts_with(dir))
 }
 
-/// Of each path what was removed last, directories before what was in them.
+/// The latest entry of each path, directories before their contents.
 fn last_of_each(entries: Vec<TrashEntry>) -> BTreeMap<Vec<Name>, TrashEntry> {
     let mut last = BTreeMap::<Vec<Name>, TrashEntry>::new();
     for entry in entries {
@@ -152,7 +152,7 @@ fn last_of_each(entries: Vec<TrashEntry>) -> BTreeMap<Vec<Name>, TrashEntry> {
 
 struct Restoring<'a> {
     node: &'a ResolvedTarget,
-    /// What the mount shows.
+    /// The directory that the mount shows.
     root: Vec<Name>,
     /// Directories that are in the trash, once they have been asked for.
     dirs: Option<BTreeMap<Vec<Name>, TrashEntry>>,

@@ -1,5 +1,5 @@
-//! `ebb umount`: the mount goes, then what is dirty is written to the bucket, then the
-//! daemon ends.
+//! `ebb umount`: the mount is removed, then dirty data is written to the bucket, then the daemon
+//! ends.
 
 use crate::ask::node_status;
 use crate::failure::Failure;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How often the daemon is looked at.
 const POLL: Duration = Duration::from_millis(20);
 
-/// After so long it is said who keeps a daemon from ending.
+/// After this time a message names the processes that keep a daemon from ending.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Of these, how many pass between two questions to its node.
@@ -61,7 +61,7 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
             }
         }
         Some(record) => {
-            // Nobody serves it: who uses it gets errors already.
+            // Nobody serves it: accesses fail already.
             take_away(mountpoint.clone(), device, true).await?;
             run_dir.remove(&record).map_err(about)?;
             match record.left.clone() {
@@ -73,7 +73,7 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
     outcome.tell(&mountpoint, args.output)
 }
 
-/// The record's and the kernel's name for what the user calls the mount point.
+/// The mount point as the record and the kernel name it, for the path that the user gave.
 pub fn mountpoint(given: &Path) -> io::Result<PathBuf> {
     let beside = places::real_mountpoint(given)?;
     match Mount::is_at(&beside)? {
@@ -83,8 +83,8 @@ pub fn mountpoint(given: &Path) -> io::Result<PathBuf> {
     }
 }
 
-/// What is mounted there, if anything is. Unmounting waits for the daemon to write dirty pages, so
-/// another thread does it.
+/// Unmounts the file system there, if there is one. Unmounting waits for the daemon to write dirty
+/// pages, so another thread does it.
 async fn take_away(mountpoint: PathBuf, device: Option<u64>, lazy: bool) -> Result<(), Failure> {
     let Some(device) = device else { return Ok(()) };
     let shown = mountpoint.clone();
@@ -106,7 +106,7 @@ async fn take_away(mountpoint: PathBuf, device: Option<u64>, lazy: bool) -> Resu
     }
 }
 
-/// Waits until the daemon has ended, showing what it still has to write.
+/// Waits until the daemon has ended, showing its remaining writes.
 async fn wait(record: MountRecord, device: Option<u64>, run_dir: &RunDir) -> io::Result<Outcome> {
     let mut progress = Progress::new("umount");
     let mut polls = 0;
@@ -157,7 +157,7 @@ enum Outcome {
 }
 
 impl Outcome {
-    /// Of a mount whose node writes nothing, with what that has said of its data directory.
+    /// For a mount whose node writes nothing, with the node's status of its data directory.
     fn of_what_only_reads(self, status: Option<Status>) -> Outcome {
         let left = |status| {
             Left::of(&status, "it was mounted without taking over, and nothing was written")

@@ -1,4 +1,4 @@
-//! `ebb upgrade`: a mount's daemon is replaced by what its binary is now.
+//! `ebb upgrade`: replaces a mount's daemon by the current binary at its path.
 //!
 //! To the mount it is a death like any other (decision 10): there is one way to take over.
 
@@ -62,7 +62,7 @@ fn record(run_dir: &RunDir, given: &Path) -> Result<MountRecord, Failure> {
         .ok_or_else(|| Failure::Usage(format!("{} is no mount of ebb", given.shown())))
 }
 
-/// Gives the record of the new daemon, what it says of its version, and how long nobody served.
+/// Returns the record of the new daemon, its version, and for how long nobody served.
 fn upgrade(
     run_dir: &RunDir,
     record: &MountRecord,
@@ -118,8 +118,8 @@ fn upgrade(
     Err(Failure::Failed(format!("nobody has taken {shown} over: the log says why")))
 }
 
-/// Has the mount's node force what it has answered. If that starts anew, only the daemon that was
-/// answered can send it again.
+/// Makes the mount's node force all acknowledged changes. If the node restarts later, only the
+/// daemon that got the acknowledgements could send the changes again.
 fn force(mountpoint: &Path) -> Result<(), String> {
     let (done, outcome) = mpsc::channel();
     let mountpoint = mountpoint.to_owned();

@@ -1,6 +1,5 @@
-//! `ebb warmup`: what is named is brought from the bucket into the node's cache, past the kernel.
-//! What is cached already costs no more than a question, so the same command goes on where one
-//! that was interrupted has ended.
+//! `ebb warmup`: fetches the named files from the bucket into the node's cache, past the kernel. A
+//! cached file costs only a query, so the same command continues after an interruption.
 
 use crate::ask::{Last, NodeConnection, POLL, ResolvedTarget};
 use crate::failure::Failure;
@@ -27,7 +26,7 @@ use std::path::{Path, PathBuf};
 /// Entries that are asked for at one time.
 const LIST_PAGE: u32 = 1024;
 
-/// What becomes of it afterwards.
+/// Whether the files stay in the cache.
 pub enum Stay {
     No,
     /// It is pinned.
@@ -38,7 +37,7 @@ pub async fn run(args: Warmup, stay: Stay) -> Result<(), Failure> {
     let rate_limit = RateLimit::new(args.rate)?;
     let (node, named) = named(&args).await?;
     node.confirm().await?;
-    // From here on it ends with what it has done.
+    // From here on an interruption reports the work done.
     let mut signals = Signals::listen()?;
     let line = NodeConnection::to(&node.address)
         .await
@@ -79,7 +78,7 @@ struct Named {
     below_root: Vec<Name>,
 }
 
-/// Whose node is asked, and what of it is meant.
+/// The node to ask, and the named paths in its volume.
 async fn named(args: &Warmup) -> Result<(ResolvedTarget, Vec<Named>), Failure> {
     let mut paths = Vec::new();
     for path in &args.paths {
@@ -95,7 +94,7 @@ async fn named(args: &Warmup) -> Result<(ResolvedTarget, Vec<Named>), Failure> {
     }
     let mut first = None;
     let mut named = Vec::new();
-    // Of the path before: what is listed is on one mount, as a rule.
+    // Of the previous path: the paths of a list are usually on one mount.
     let mut mount: Option<(ResolvedTarget, Vec<Name>)> = None;
     for path in paths {
         let asked = ResolvedTarget::of(&path)?;
@@ -142,7 +141,7 @@ struct Wanted {
     path: PathBuf,
     ino: Ino,
     size_bytes: u64,
-    /// What it takes in the cache.
+    /// Its size in the cache.
     cache_bytes: u64,
     /// Not known to be cached.
     missing_bytes: Cell<u64>,
@@ -152,9 +151,9 @@ struct Wanted {
 struct Sum {
     /// Cached, by now or before.
     bytes: u64,
-    /// Of these, what came from the bucket.
+    /// Of these, the bytes fetched from the bucket.
     fetched_bytes: u64,
-    /// Each path once, with what was wrong first.
+    /// Each path once, with its first error.
     failed: Vec<(PathBuf, String)>,
     failed_inodes: BTreeSet<Ino>,
 }
@@ -168,13 +167,13 @@ enum Refusal {
 }
 
 impl Warming {
-    /// All files at and below what is named, each once.
+    /// All files at and below the named paths, each once.
     async fn survey(&self, named: Vec<Named>) -> Result<Vec<Wanted>, Failure> {
         let mut files = Vec::new();
         let mut seen = BTreeSet::new();
         let mut dirs = Vec::new();
         let mut take = |path: PathBuf, attr: Attr, dirs: &mut Vec<(PathBuf, Ino)>| {
-            // Files may have several names, and what is named may be below what is named.
+            // Files may have several names, and a named path may be below another one.
             if !matches!(attr.kind, FileKind::Regular | FileKind::Directory)
                 || !seen.insert(attr.ino)
             {
@@ -271,7 +270,7 @@ impl Warming {
         }
     }
 
-    /// What does not fit would push itself out again.
+    /// Files beyond the cache's size would evict each other.
     async fn check_room(&self, files: &[Wanted]) -> Result<(), Failure> {
         let wanted = files.iter().fold(0u64, |sum, file| sum.saturating_add(file.cache_bytes));
         match self.call(Request::Admin(AdminRequest::Status)).await {

@@ -1,5 +1,5 @@
-//! What a mount shows of a bucket that others use too, and which data directory and volume belong
-//! to an address.
+//! The view of a bucket that others use too, and the data directory and volume that belong to an
+//! address.
 
 use crate::place::Place;
 use ebb_cli::places;
@@ -56,7 +56,8 @@ fn rename_of_unlisted_directory_is_in_the_bucket_after_flush_and_umount() {
 }
 
 /// Situation: others change the bucket while nothing is mounted, and while it is. Expectation: the
-/// next mount shows it, and `ebb refresh` does, also what the kernel was told is not there.
+/// next mount shows it, and so does `ebb refresh`, even for names that the kernel has cached as
+/// absent.
 #[test]
 fn new_mount_and_refresh_show_what_others_have_changed() {
     let place = Place::new();
@@ -75,7 +76,7 @@ fn new_mount_and_refresh_show_what_others_have_changed() {
     assert!(told.contains("names have changed"), "{told}");
     assert_eq!(names(&place.path("mnt/dir")), ["in", "later", "stays"]);
     assert_eq!(fs::read_to_string(place.path("mnt/dir/later")).unwrap(), "dir/later");
-    // What is named need not be known yet.
+    // The named path need not be known yet.
     put(&place, "other/deep/file");
     let report = place.ebb(&["refresh", "mnt/other/deep", "--json"]).good().json();
     assert!(report["changed"].as_u64() > Some(0), "{report}");
@@ -85,8 +86,8 @@ fn new_mount_and_refresh_show_what_others_have_changed() {
 }
 
 /// Situation: the address of a directory is spelled in several ways, and an earlier version has
-/// named the data directory after one of them. Danger: what never reached the bucket stays in it.
-/// Expectation: it is found; several are told, and none is chosen blindly.
+/// named the data directory after one of them. Danger: changes that never reached the bucket stay
+/// in it. Expectation: it is found; several are reported, and none is chosen blindly.
 #[test]
 fn volume_has_one_data_directory_however_its_address_is_spelled() {
     let place = Place::new();
@@ -129,8 +130,8 @@ fn volume_has_one_data_directory_however_its_address_is_spelled() {
     drop(defaults);
 }
 
-/// Situation: the data directory is of another storage, store or volume than is to be mounted.
-/// Expectation: the refusal says which of that it is, and what to do.
+/// Situation: the data directory belongs to another storage, store or volume than the one to mount.
+/// Expectation: the refusal names the difference and the remedy.
 #[test]
 fn refusal_of_another_volume_says_how_it_differs() {
     let mut place = Place::over_s3();

@@ -1,5 +1,5 @@
-//! Two mounts of one volume with `--consistency close-to-open`: what was closed on one is seen by
-//! whoever opens on the other, and who has a file open sees nothing that never was.
+//! Two mounts of one volume with `--consistency close-to-open`: an open sees all data closed before
+//! on the other mount, and an open file never shows a state that did not exist.
 
 use crate::detached::serve;
 use crate::locks::{NONE, WRITE, open, record, set};
@@ -65,7 +65,7 @@ fn what_was_closed_is_seen_by_whoever_opens() {
         let stamp = (round / 251 + round) as u8 | 1;
         let at = round * 97 % content.len();
         match round % 6 {
-            // Over what is there.
+            // Overwrites existing bytes.
             0 | 1 => {
                 let end = content.len().min(at + 5000);
                 content[at..end].fill(stamp);
@@ -119,8 +119,8 @@ fn what_was_closed_is_seen_by_whoever_opens() {
     }
 }
 
-/// Each mount has its own mode: what the other writes is seen by the strong one at once, also in a
-/// file that it has open, and by the other one when it opens.
+/// Each mount has its own mode: the strong one sees writes of the other at once, also in a file
+/// that it has open; the other one sees writes when it opens.
 #[test]
 fn a_strong_mount_beside_it_stays_strong() {
     let (place, ..) = twice_as(["strong", "close-to-open"]);
@@ -138,8 +138,8 @@ fn a_strong_mount_beside_it_stays_strong() {
 }
 
 /// Situation: a mount that was alone has a directory open when another one comes, and reads it
-/// again. Danger: the kernel goes on keeping what it reads there, and is told of no change.
-/// Expectation: each reading shows what is there.
+/// again. Danger: the kernel still caches the listing, but gets no notification of changes.
+/// Expectation: each reading shows the current entries.
 #[test]
 fn a_directory_that_was_opened_alone_is_read_anew() {
     let mut place = Place::new();
@@ -153,7 +153,7 @@ fn a_directory_that_was_opened_alone_is_read_anew() {
     mount("mnt", "client");
     fs::create_dir(place.path("mnt/dir")).unwrap();
     let path = std::ffi::CString::new(place.text("mnt/dir")).unwrap();
-    // SAFETY: the path lives for the call, and what is opened is closed once, below.
+    // SAFETY: the path lives for the call, and the directory is closed once, below.
     let dir = unsafe { libc::opendir(path.as_ptr()) };
     assert!(!dir.is_null());
     let count = || {
@@ -238,8 +238,8 @@ fn who_has_a_file_open_sees_nothing_that_never_was() {
     });
 }
 
-/// Both mounts append to one log, which is being read on both. What is read is at any time a
-/// beginning of what it is in the end.
+/// Both mounts append to one log, which is being read on both. Each result of reading is a prefix
+/// of the final log.
 #[test]
 fn a_log_is_read_while_it_is_written() {
     let place = twice();
@@ -285,8 +285,8 @@ fn a_log_is_read_while_it_is_written() {
     assert_eq!(fs::read(&paths[0]).unwrap(), whole);
 }
 
-/// A counter in a file that both mounts have open all the time and read through the cache: with
-/// the lock each sees what the other wrote.
+/// A counter in a file that both mounts have open all the time and read through the cache: with the
+/// lock each sees the other's last write.
 #[test]
 fn a_lock_shows_what_others_wrote() {
     let place = twice();
@@ -336,8 +336,8 @@ fn writers_of_one_page_keep_their_bytes() {
     }
 }
 
-/// The length is asked for as always: SEEK_END, fstat(2) and reading on at the end of an open file
-/// show what others have appended, and that they have truncated it.
+/// Lengths are requested as always: SEEK_END, fstat(2) and reading on at the end of an open file
+/// show appends and truncations by others.
 #[test]
 fn lengths_are_never_cached() {
     let place = twice();

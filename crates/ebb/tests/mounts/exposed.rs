@@ -1,5 +1,5 @@
-//! Files that the kernel reads by itself while others write them: that everybody sees one file, and
-//! that what is stored through mappings, of which nobody hears, is lost to nobody.
+//! Passthrough files that others write: everybody sees one file, and stores through mappings, of
+//! which the node gets no notification, are never lost.
 
 use crate::data::indices;
 use crate::native::{
@@ -30,7 +30,7 @@ struct Mapping {
 impl Mapping {
     fn new(file: &File, len: usize) -> Mapping {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping; what is behind the end of the file is not touched.
+        // SAFETY: a new mapping; bytes behind the end of the file are not touched.
         let at = unsafe {
             libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -68,7 +68,7 @@ fn is_exposed(place: &Place, name: &str) -> bool {
         .unwrap()
 }
 
-/// What sendfile(2) gives.
+/// The bytes that sendfile(2) transfers.
 fn sent(file: &File, at: i64, len: usize) -> Vec<u8> {
     let (mut from, to) =
         (at, std::env::temp_dir().join(format!("ebb-sent-{}-{at}", std::process::id())));
@@ -104,7 +104,7 @@ fn assert_is(file: &File, model: &[u8], what: &str) {
     assert_eq!(file.metadata().unwrap().len(), model.len() as u64, "{what}");
 }
 
-/// What was just written is read past the daemon on the same mount, and so is what was cached.
+/// New files and cached files are read past the daemon on the same mount.
 #[test]
 fn writable_mounts_read_past_the_daemon() {
     let place = holding(Place::over_s3(), &[("cold", LEN)]);
@@ -116,7 +116,7 @@ fn writable_mounts_read_past_the_daemon() {
     let cold = open_natively(&place, "cold");
     assert!(read(&cold) == content(LEN));
     drop((new, cold));
-    // Who opens a file to write before anybody reads it has it as ever.
+    // A file opened for writing before any reader does not use passthrough.
     let writer = open_to_store(&place, "new");
     let reader = open(&place, "new");
     if !is_native(&place, "new", &reader) {
@@ -128,8 +128,8 @@ fn writable_mounts_read_past_the_daemon() {
     assert!(fs::read(place.path("mnt/new")).is_err());
 }
 
-/// Situation: somebody who is not the owner writes natively to a file with set-id bits, of which no
-/// write(2) comes. Expectation: they go.
+/// Situation: a user other than the owner writes by passthrough to a file with set-id bits, so the
+/// daemon sees no write. Expectation: the bits are removed.
 #[test]
 fn who_writes_past_the_daemon_takes_set_id_bits_away() {
     let place = Place::new();
@@ -148,8 +148,8 @@ fn who_writes_past_the_daemon_takes_set_id_bits_away() {
     place.umount();
 }
 
-/// Every way to change a file that somebody reads natively: the reader sees it when the change
-/// returns, whatever way it goes, up to the new end and no further.
+/// Changes a file in every possible way while it is read by passthrough: the reader sees each
+/// change when it returns, up to the new end and no further.
 #[test]
 fn readers_see_what_others_change() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -252,9 +252,9 @@ fn what_somebody_reads_may_grow_beyond_the_cache() {
     place.umount();
 }
 
-/// Situation: a file is read natively, and somebody maps it to write. Danger: of what is stored
-/// nobody is told. Expectation: everybody sees it at once; as long as the mapping is there the file
-/// stays; then what was stored is found, and goes to the bucket.
+/// Situation: a file is read by passthrough, and a process maps it for writing. Danger: the node
+/// gets no notification of stores. Expectation: everybody sees them at once; the file is not
+/// evicted while it is mapped; afterwards the stores are found, and go to the bucket.
 #[test]
 fn what_is_stored_through_a_mapping_counts() {
     let place = holding(Place::over_s3(), &[("file", LEN)]);
@@ -282,7 +282,7 @@ fn what_is_stored_through_a_mapping_counts() {
     storer.write_all_at(b"written", 200_000).unwrap();
     assert_eq!(mapping.load(200_000..200_007), b"written");
     store(200_000, b"written");
-    // The bucket gets what was stored while all have it open.
+    // The bucket gets the stored bytes while all have the file open.
     place.ebb(&["flush", "mnt"]).good();
     let before = storer.metadata().unwrap().modified().unwrap();
     store(66_000, b"more");
@@ -292,7 +292,7 @@ fn what_is_stored_through_a_mapping_counts() {
     storer.sync_all().unwrap();
     drop((reader, storer));
     assert_eq!(evicted(&place, "file"), 0);
-    // Who opens it now, to store too, has the same file.
+    // A new open, also for storing, uses the same file.
     let again = open_to_store(&place, "file");
     assert_is(&again, &model, "opened again");
     let other = Mapping::new(&again, LEN);
@@ -311,7 +311,7 @@ fn what_is_stored_through_a_mapping_counts() {
     place.umount();
 }
 
-/// O_SYNC of who writes what others read natively: the kernel leaves the forcing to the mount.
+/// O_SYNC of a writer while others read by passthrough: the kernel leaves the forcing to the mount.
 #[test]
 fn synchronous_writes_are_forced() {
     let place = Place::new();
@@ -330,8 +330,8 @@ fn synchronous_writes_are_forced() {
     place.umount();
 }
 
-/// Holes have no checksums, and what is stored there counts all the same; zeros written over it
-/// later too.
+/// Holes have no checksums. Bytes stored into them count all the same, and so do zeros written over
+/// them later.
 #[test]
 fn holes_can_be_stored_into() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -369,8 +369,8 @@ fn holes_can_be_stored_into() {
     assert!(fs::read(place.path("backing/file")).unwrap() == model);
 }
 
-/// Situation: the daemon dies, or all of the mount, while somebody stores through a mapping.
-/// Expectation: what is stored before, meanwhile and afterwards is in the file.
+/// Situation: the daemon dies, or the whole mount, while a process stores through a mapping.
+/// Expectation: bytes stored before, during and after that are in the file.
 #[test]
 fn mappings_outlive_daemons_and_mounts() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -391,7 +391,7 @@ fn mappings_outlive_daemons_and_mounts() {
     assert_is(&reader, &model, "natively");
     assert_is(&storer, &model, "through the node");
     assert_is(&open_to_store(&place, "file"), &model, "opened anew");
-    // The new daemon knows who is to see this.
+    // The new daemon knows which opens must see this.
     storer.set_len(350_000).unwrap();
     model.resize(350_000, 0);
     assert_is(&reader, &model, "extended");
@@ -510,8 +510,8 @@ fn everybody_sees_one_file() {
     place.umount();
 }
 
-/// Opens of all kinds race each other: whichever is first, none fails, and what one has written all
-/// see.
+/// Opens of all kinds race each other: in any order none fails, and all see the bytes that one has
+/// written.
 #[test]
 fn opens_of_all_kinds_race() {
     let place = holding(Place::new(), &[("file", LEN)]);

@@ -62,7 +62,7 @@ fn by_read(file: &File, at: u64, bytes: &mut [u8]) -> usize {
 /// Has the kernel fill its pages, however the file is open.
 fn by_sendfile(file: &File, at: u64, bytes: &mut [u8]) -> usize {
     let (mut ends, mut at) = ([0; 2], at as libc::off_t);
-    // SAFETY: both calls write to what lives in this frame; the pipe's ends are owned below.
+    // SAFETY: both calls write to values of this frame; the pipe's ends are owned below.
     let sent = unsafe {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         libc::sendfile(ends[1], file.as_raw_fd(), &mut at, bytes.len())
@@ -75,8 +75,8 @@ fn by_sendfile(file: &File, at: u64, bytes: &mut [u8]) -> usize {
     len
 }
 
-/// Follows a file that grows, as `tail -f` does: what was acknowledged is there, and each byte is
-/// as it was written.
+/// Follows a file that grows, as `tail -f` does: acknowledged bytes are there, and each byte is as
+/// it was written.
 fn follow(file: &File, way: Way, acknowledged: &AtomicU64, over: &AtomicBool) {
     let (mut at, mut bytes) = (0, vec![0; 10_000]);
     while at < RECORDS * RECORD as u64 {
@@ -114,7 +114,7 @@ fn followed(path: &Path, writer_first: bool, appends: bool) {
         for (reader, way) in &readers {
             scope.spawn(|| follow(reader, *way, &acknowledged, &over));
         }
-        // Who asks how long the file is has the kernel learn of it before the writer has.
+        // A request for the length makes the kernel learn of an append before the writer does.
         scope.spawn(|| {
             while !over.load(Ordering::Acquire)
                 && readers[0].0.metadata().unwrap().len() < RECORDS * RECORD as u64
@@ -141,7 +141,7 @@ fn growing_file_is_followed_byte_by_byte() {
     place.umount();
 }
 
-/// Whoever was told that a counter is written sees it at least so far, in whatever way he reads.
+/// After a counter's write was acknowledged, every way of reading shows at least that value.
 #[test]
 fn growing_file_shows_overwrites_at_once() {
     let place = Place::new();

@@ -15,7 +15,7 @@ use std::process::Command;
 const MODES: [&str; 2] = ["strong", "close-to-open"];
 const MOUNTS: [&str; 2] = ["mnt", "mnt2"];
 
-/// What a lock is taken with, on which range.
+/// The interface that takes a lock, and its range.
 #[derive(Clone, Copy, Debug)]
 enum Lock {
     Process(i64, i64),
@@ -75,7 +75,7 @@ impl Poller {
     }
 }
 
-/// Closes what else was open when this process was forked: of other tests, which unmount it.
+/// Closes other descriptors inherited at the fork: they belong to tests that unmount their mounts.
 fn keep_only(fd: RawFd) {
     let fd = fd as libc::c_uint;
     // SAFETY: system calls, on descriptors that nobody else of this process uses.
@@ -94,10 +94,9 @@ impl Drop for Poller {
 }
 
 /// Situation: both mounts take turns under one lock, while others of the first mount poll it; in
-/// each turn the file grows or is cut. Danger: the kernel drops the length that it asks for,
-/// because it is told of something of the file meanwhile, and goes on with an older one.
-/// Expectation: in each turn the end, the bytes, the attributes and what is mapped are those of the
-/// turn before.
+/// each turn the file grows or is cut. Danger: the kernel drops the length that it requests,
+/// because of a notification in between, and continues with an older one. Expectation: in each turn
+/// the end, the bytes, the attributes and the mapped contents are those of the turn before.
 #[test]
 fn a_turn_under_a_lock_begins_where_the_last_one_ended() {
     for mode in MODES {
@@ -305,8 +304,8 @@ fn a_mailbox_of_two_mounts_loses_no_message() {
     }
 }
 
-/// Locks that get along are taken by several of one mount while others of it look at the end: what
-/// one of them takes or gives up voids nothing that another one asks for.
+/// Several processes of one mount hold compatible locks while others of it request the end of the
+/// file: taking or releasing one lock does not invalidate another's request.
 #[test]
 fn locks_of_other_ranges_do_not_hide_the_end() {
     for mode in MODES {

@@ -91,8 +91,8 @@ fn a_mapping_grows_with_its_file() {
     }
 }
 
-/// What is cut off is SIGBUS, whether somebody had looked at it or not; what stays is what it was,
-/// zeros where it is cut within a page; and what comes there later is what is written then.
+/// Mapped pages beyond a truncation raise SIGBUS, whether they were read before or not. The rest
+/// keeps its bytes, with zeros in the cut page; an extension shows the bytes written then.
 #[test]
 fn what_is_cut_off_a_mapped_file_is_gone() {
     for mode in ["strong", "close-to-open"] {
@@ -128,7 +128,7 @@ fn what_is_cut_off_a_mapped_file_is_gone() {
     }
 }
 
-/// A file that is stored into through a mapping grows on another mount: both keep what they did.
+/// A file that is changed through a mapping grows on another mount: both changes are kept.
 #[test]
 fn what_is_stored_stays_when_others_append() {
     for mode in ["strong", "close-to-open"] {

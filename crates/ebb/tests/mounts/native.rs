@@ -313,8 +313,8 @@ fn what_others_remove_is_read_on() {
     place.umount();
 }
 
-/// What is lent cannot be evicted, so it is at most half of the cache; the rest of the cache goes
-/// on to work.
+/// Granted files cannot be evicted, so they take at most half of the cache; the rest of the cache
+/// keeps working.
 #[test]
 fn a_cache_is_not_lent_out_as_a_whole() {
     const MIB: usize = 1 << 20;
@@ -325,7 +325,7 @@ fn a_cache_is_not_lent_out_as_a_whole() {
     read(&open(&place, "two"));
     let two = open(&place, "two");
     assert!(!is_native(&place, "two", &two));
-    // Larger than what is left.
+    // Larger than the space left.
     let expected = content(12 * MIB);
     for _ in 0..3 {
         assert!(read(&open(&place, "three")) == expected);

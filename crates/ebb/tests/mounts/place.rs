@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// No command of a test takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What stands before the C library.
+/// A library preloaded before the C library.
 const FAILING_DISK: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,7 +42,7 @@ pub struct Place {
     children: Vec<Child>,
 }
 
-/// What a command did.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Done {
     pub status: i32,
@@ -98,7 +98,7 @@ impl Place {
         Place::over(switch.before(&ebb_s3_server::start().unwrap()))
     }
 
-    /// What is started from now on asks this server.
+    /// Commands started from here on use this server.
     pub fn turn_to(&mut self, server: &str) {
         for (_, endpoint) in self.environment.iter_mut().filter(|(name, _)| *name == "EBB_ENDPOINT")
         {
@@ -137,7 +137,7 @@ impl Place {
         &self.url
     }
 
-    /// What commands are given in the environment.
+    /// A variable of the commands' environment.
     pub fn variable(&self, name: &str) -> &str {
         &self.environment.iter().find(|(known, _)| *known == name).expect("the place has it").1
     }
@@ -154,8 +154,8 @@ impl Place {
         self.prepared(env!("CARGO_BIN_EXE_ebb"), &self.with_advanced(args))
     }
 
-    /// Tests name advanced settings like flags. They go into a configuration file, behind what the
-    /// command's own file says.
+    /// Tests name advanced settings like flags. They go into a configuration file, behind the
+    /// content of the command's own file.
     fn with_advanced(&self, args: &[impl AsRef<OsStr>]) -> Vec<OsString> {
         let mut args = args.iter().map(|arg| arg.as_ref().to_owned());
         let (mut kept, mut settings) = (Vec::new(), BTreeMap::<String, String>::new());
@@ -209,12 +209,13 @@ impl Place {
         wait(self.command(args).spawn().unwrap())
     }
 
-    /// Another program, with what `ebb` has around it.
+    /// Another program, in the same environment as `ebb`.
     pub fn program(&self, program: impl AsRef<OsStr>, args: &[impl AsRef<OsStr>]) -> Done {
         wait(self.prepared(program, args).spawn().unwrap())
     }
 
-    /// Starts a command that stays, and gives it once it has said what it serves.
+    /// Starts a long-running command, and returns it with its first line, which names the served
+    /// volume.
     pub fn start(&mut self, args: &[&str]) -> (usize, String) {
         let child = self.start_silent(args);
         let mut line = String::new();
@@ -259,7 +260,7 @@ impl Place {
         u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (signal - 1)) != 0
     }
 
-    /// Ends a started command, and gives its exit status and what it has printed.
+    /// Ends a started command, and returns its exit status and output.
     pub fn output(&mut self, child: usize, signal: i32) -> (i32, String) {
         let status = self.signal(child, signal);
         let mut out = String::new();
@@ -318,7 +319,8 @@ impl Place {
         RunDir::of_user().unwrap().read(&self.path(mountpoint)).unwrap()
     }
 
-    /// SIGKILL, and waits until nothing is left of the process, nor of who would start another.
+    /// SIGKILL, and waits until the process has gone, and the supervisor that would start another
+    /// one.
     pub fn kill(&self, mountpoint: &str) {
         let record = self.record(mountpoint);
         if let Some(supervisor) = record.supervisor.filter(|supervisor| supervisor.is_alive()) {
@@ -384,8 +386,8 @@ pub fn kill(pid: u32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0, "process {pid} is gone");
 }
 
-/// Says of something that it is over when this is dropped: also where it fails, or who goes on
-/// until then would do so for ever.
+/// Sets the flag when dropped, also by a panic: otherwise threads that run until then would never
+/// end.
 pub struct Ending<'a>(pub &'a AtomicBool);
 
 impl Drop for Ending<'_> {

@@ -1,4 +1,4 @@
-//! Stores that refuse, fail, or say nothing: what commands do then, and what they say.
+//! Commands on stores that refuse, fail, or do not answer, and their messages.
 
 use crate::front::{self, Instead, Request};
 use crate::place::{Place, until};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 const BUSY: Instead = Instead::Refuse { status: 503, code: "SlowDown" };
 
 /// Situation: the store refuses each request of a command once, as it does when it is busy.
-/// Expectation: every command does what it was asked for.
+/// Expectation: every command succeeds.
 #[test]
 fn passing_fault_of_any_request_is_asked_again() {
     let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
@@ -23,7 +23,7 @@ fn passing_fault_of_any_request_is_asked_again() {
     };
     let mut place = Place::over(front::before(&ebb_s3_server::start().unwrap(), first));
     let place = &mut place;
-    // What one command has asked for, the next one asks for the first time again.
+    // Each command meets every request as a first one.
     let ebb = |place: &Place, args: &[&str]| {
         seen.lock().unwrap().clear();
         place.ebb(args).good()
@@ -115,8 +115,8 @@ fn refused_read_is_told_with_the_reason_of_the_store() {
     place.umount();
 }
 
-/// Situation: the store refuses deletes, of a legal hold for one, and takes all else. Expectation:
-/// a flush ends, and says what is refused and why.
+/// Situation: the store refuses deletes, of a legal hold for one, and accepts all else.
+/// Expectation: a flush ends, and reports the refused objects and the reason.
 #[test]
 fn flush_counts_refused_deletes() {
     let held = Arc::new(AtomicBool::new(false));
