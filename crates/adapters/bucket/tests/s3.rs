@@ -1,6 +1,6 @@
 //! S3 keeps every clause, against an in-process server and, if set, against the one at
-//! EBB_TEST_S3_ENDPOINT (existing bucket EBB_TEST_S3_BUCKET, by default `ebb-test`; credentials from
-//! the environment).
+//! EBB_TEST_S3_ENDPOINT (existing bucket EBB_TEST_S3_BUCKET, by default `ebb-test`; credentials
+//! from the environment).
 
 use bytes::Bytes;
 use ebb_bucket::{BucketSettings, suite};

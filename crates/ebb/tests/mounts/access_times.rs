@@ -108,9 +108,9 @@ fn relatime_tells_what_was_read_since_it_changed() {
     place.umount();
 }
 
-/// Situation: a program reads files whose attributes the kernel has from a listing, without a look-up
-/// before. Danger: the daemon does not know that they are unread, and updates nothing. Expectation:
-/// the reads count, also those of a file with preallocated space.
+/// Situation: a program reads files whose attributes the kernel has from a listing, without a
+/// look-up before. Danger: the daemon does not know that they are unread, and updates nothing.
+/// Expectation: the reads count, also those of a file with preallocated space.
 #[test]
 fn relatime_counts_what_is_read_after_a_listing() {
     let place = place("relatime");

@@ -58,8 +58,8 @@ fn a_mount_says_what_it_does() {
     place.umount();
 }
 
-/// Situation: more files are dirty than one reply holds. Danger: a user who wants to remove the data
-/// directory takes unlisted files for uploaded. Expectation: the list is complete.
+/// Situation: more files are dirty than one reply holds. Danger: a user who wants to remove the
+/// data directory takes unlisted files for uploaded. Expectation: the list is complete.
 #[test]
 fn all_that_is_dirty_can_be_listed() {
     let place = Place::new();

@@ -32,8 +32,8 @@ fn what_was_acknowledged_survives_the_daemon() {
 }
 
 /// Situation: the daemon is dead, and the user unmounts instead of mounting again. Danger: success
-/// is reported while data has not reached the bucket. Expectation: the mount is removed, the message
-/// names the data directory and the next command, and that command works.
+/// is reported while data has not reached the bucket. Expectation: the mount is removed, the
+/// message names the data directory and the next command, and that command works.
 #[test]
 fn a_dead_mount_is_cleared_away_and_nothing_is_forgotten() {
     let place = Place::new();
@@ -147,9 +147,9 @@ fn a_data_directory_without_an_identity_is_not_taken_for_a_new_one() {
     place.umount();
 }
 
-/// Situation: the daemon has died, and nothing takes over. Danger: the suggested command uses another
-/// data directory, so another node takes the volume over, and dirty data is left behind. Expectation:
-/// it continues with the mount's data directory.
+/// Situation: the daemon has died, and nothing takes over. Danger: the suggested command uses
+/// another data directory, so another node takes the volume over, and dirty data is left behind.
+/// Expectation: it continues with the mount's data directory.
 #[test]
 fn what_is_said_to_go_on_does() {
     let place = Place::new();

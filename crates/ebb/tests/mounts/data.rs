@@ -314,8 +314,8 @@ fn link(file: &File, to: &Path) -> Result<u64, i32> {
 }
 
 /// Situation: files are created without a name; one gets a name, one does not, and the daemon is
-/// killed while others are open. Expectation: the named one is in the bucket with everything written
-/// before; nothing is left of the others.
+/// killed while others are open. Expectation: the named one is in the bucket with everything
+/// written before; nothing is left of the others.
 #[test]
 fn files_without_a_name() {
     let place = Place::new();
@@ -433,9 +433,9 @@ fn appends_do_not_overwrite_each_other() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: on a mount that others can join, one program reads a file through the page cache while
-/// another one appends past it. Danger: the last page is read before an append, and shown with zeros
-/// when the file is longer. Expectation: reads return the appended bytes.
+/// Situation: on a mount that others can join, one program reads a file through the page cache
+/// while another one appends past it. Danger: the last page is read before an append, and shown
+/// with zeros when the file is longer. Expectation: reads return the appended bytes.
 #[test]
 fn who_reads_what_is_appended_sees_no_zeros() {
     let place = Place::new();
@@ -459,8 +459,8 @@ fn who_reads_what_is_appended_sees_no_zeros() {
     place.umount();
 }
 
-/// Situation: the bucket is a directory of a small file system. Expectation: df shows its free space
-/// minus unflushed data, and writes beyond that fail at once.
+/// Situation: the bucket is a directory of a small file system. Expectation: df shows its free
+/// space minus unflushed data, and writes beyond that fail at once.
 #[test]
 fn a_directory_has_the_room_of_its_file_system() {
     let place = Place::new();

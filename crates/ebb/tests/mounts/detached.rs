@@ -30,7 +30,8 @@ pub fn serve_with(place: &mut Place, more: &[&str]) -> (usize, String) {
     (child, address.to_owned())
 }
 
-/// A process that waits on one mount sees changes of another mount at once, as on one machine (O-53).
+/// A process that waits on one mount sees changes of another mount at once, as on one machine
+/// (O-53).
 #[test]
 fn two_mounts_see_each_other_at_once() {
     let mut place = Place::new();
@@ -88,8 +89,8 @@ fn two_mounts_see_each_other_at_once() {
     assert_eq!(fs::read_to_string(place.path("backing/sub/file")).unwrap(), "of another directory");
 }
 
-/// Situation: the node is killed and restarted while a mount works. Expectation: the mount waits and
-/// continues (O-59); nothing is lost and nothing fails.
+/// Situation: the node is killed and restarted while a mount works. Expectation: the mount waits
+/// and continues (O-59); nothing is lost and nothing fails.
 #[test]
 fn a_mount_outlives_its_node() {
     let mut place = Place::new();

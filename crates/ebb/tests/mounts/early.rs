@@ -10,8 +10,8 @@ fn content(at: usize) -> Vec<u8> {
     (0..MIB).map(|byte| (at * 7 + byte / 100) as u8).collect()
 }
 
-/// Complete parts are uploaded before the file is closed, and not again; leftovers of a killed daemon
-/// are deleted.
+/// Complete parts are uploaded before the file is closed, and not again; leftovers of a killed
+/// daemon are deleted.
 #[test]
 fn a_file_is_in_the_bucket_soon_after_its_last_byte() {
     let place = Place::over_s3();

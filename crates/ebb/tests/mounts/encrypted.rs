@@ -39,9 +39,9 @@ fn assert_nowhere(dir: &Path, words: &[&str]) {
     }
 }
 
-/// Situation: files of all sizes are written, changed, uploaded and read back; the daemon is killed,
-/// the mount is killed, the node restarts. Danger: the disk reveals data. Expectation: everything is
-/// readable with the key, and neither names nor contents appear on the disk.
+/// Situation: files of all sizes are written, changed, uploaded and read back; the daemon is
+/// killed, the mount is killed, the node restarts. Danger: the disk reveals data. Expectation:
+/// everything is readable with the key, and neither names nor contents appear on the disk.
 #[test]
 fn who_has_the_disk_has_nothing() {
     let place = place();
@@ -95,8 +95,8 @@ fn who_has_the_disk_has_nothing() {
     assert!(fs::read_to_string(place.path("backing/secretname/large")).unwrap() == large);
 }
 
-/// A missing, wrong or malformed key, or a key for a plain directory, is rejected before any change,
-/// with a message that names the remedy.
+/// A missing, wrong or malformed key, or a key for a plain directory, is rejected before any
+/// change, with a message that names the remedy.
 #[test]
 fn only_the_right_key_is_taken() {
     let place = place();
@@ -173,9 +173,9 @@ fn the_key_can_be_changed() {
     place.umount();
 }
 
-/// Situation: full logging, and many failures: wrong keys, a bucket that rejects, a daemon that dies.
-/// Expectation: neither the key nor the credentials appear in any output, log, record, argument or
-/// environment, except where the user put them.
+/// Situation: full logging, and many failures: wrong keys, a bucket that rejects, a daemon that
+/// dies. Expectation: neither the key nor the credentials appear in any output, log, record,
+/// argument or environment, except where the user put them.
 #[test]
 fn secrets_are_told_to_nobody() {
     let place = with_keys(Place::over_s3());
@@ -292,8 +292,8 @@ fn secrets_in_wrong_places_are_not_repeated() {
     }
 }
 
-/// Encryption settings reach a store that checks signatures, and are an error for a store that cannot
-/// honour them.
+/// Encryption settings reach a store that checks signatures, and are an error for a store that
+/// cannot honour them.
 #[test]
 fn the_store_is_told_how_to_encrypt() {
     let place = Place::over_s3();

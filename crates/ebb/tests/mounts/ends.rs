@@ -38,9 +38,9 @@ fn a_lazy_end_waits_for_the_last_user() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: an unmounted mount is still visible in another mount namespace, such as a container's,
-/// or has open files. Danger: `ebb umount` waits silently. Expectation: it names the processes, and
-/// ends when they have.
+/// Situation: an unmounted mount is still visible in another mount namespace, such as a
+/// container's, or has open files. Danger: `ebb umount` waits silently. Expectation: it names the
+/// processes, and ends when they have.
 #[test]
 fn who_keeps_a_mount_from_ending_is_named() {
     let mut place = Place::new();
@@ -168,9 +168,9 @@ fn a_log_that_cannot_be_written_ends_nothing() {
     assert_eq!(refused.code(), Some(2));
 }
 
-/// Situation: the bucket is away, and the machine is to be shut down. Danger: the end waits for ever,
-/// or unflushed data is forgotten. Expectation: a second signal ends it at once, the message names
-/// the unflushed data and its location, and the next mount continues with it.
+/// Situation: the bucket is away, and the machine is to be shut down. Danger: the end waits for
+/// ever, or unflushed data is forgotten. Expectation: a second signal ends it at once, the message
+/// names the unflushed data and its location, and the next mount continues with it.
 #[test]
 fn a_second_signal_does_not_wait_for_the_bucket() {
     let switch = Switch::default();
@@ -236,8 +236,8 @@ fn the_outcome_can_be_had_as_json() {
     );
 }
 
-/// umount(8) returns while the daemon still writes to the bucket. A mount at once afterwards waits for
-/// it briefly, and continues its uploads; nothing is lost either way.
+/// umount(8) returns while the daemon still writes to the bucket. A mount at once afterwards waits
+/// for it briefly, and continues its uploads; nothing is lost either way.
 #[test]
 fn mounting_follows_the_daemon_of_before() {
     let switch = Switch::default();
@@ -310,9 +310,9 @@ fn mounting_waits_for_who_has_only_to_end() {
     place.umount();
 }
 
-/// Situation: a mount is interrupted while it waits for the previous node's term. Danger: its daemon
-/// continues in the background and takes the volume over. Expectation: it ends, and the previous node
-/// continues.
+/// Situation: a mount is interrupted while it waits for the previous node's term. Danger: its
+/// daemon continues in the background and takes the volume over. Expectation: it ends, and the
+/// previous node continues.
 #[test]
 fn a_mount_that_is_interrupted_takes_nothing_over() {
     let mut place = Place::new();

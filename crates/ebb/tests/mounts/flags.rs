@@ -1,5 +1,5 @@
-//! Flags of chattr(1): a mount answers like this machine's disk, also a later mount that starts with
-//! only the bucket.
+//! Flags of chattr(1): a mount answers like this machine's disk, also a later mount that starts
+//! with only the bucket.
 
 use crate::place::Place;
 use std::ffi::CString;

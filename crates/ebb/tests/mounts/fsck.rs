@@ -58,9 +58,9 @@ fn what_can_only_be_read_is_checked() {
     place.umount();
 }
 
-/// Situation: an object and a page are missing in the bucket, an unknown object is below `.ebb/`, and
-/// another program has added a file. Expectation: a running node, and a check of its data directory,
-/// report exactly that.
+/// Situation: an object and a page are missing in the bucket, an unknown object is below `.ebb/`,
+/// and another program has added a file. Expectation: a running node, and a check of its data
+/// directory, report exactly that.
 #[test]
 fn the_bucket_is_compared() {
     for place in [Place::new(), Place::over_s3()] {
@@ -200,8 +200,8 @@ fn what_has_one_answer_is_repaired() {
     }
 }
 
-/// Situation: dirty data of a file is damaged. Expectation: no automatic repair; after a rollback by
-/// name the file equals its last upload, also for programs that have it open.
+/// Situation: dirty data of a file is damaged. Expectation: no automatic repair; after a rollback
+/// by name the file equals its last upload, also for programs that have it open.
 #[test]
 fn a_file_is_rolled_back_when_told_to() {
     let place = Place::over_s3();
@@ -245,8 +245,8 @@ fn a_file_is_rolled_back_when_told_to() {
     place.umount();
 }
 
-/// Situation: a bit of the log flips under a mount with unflushed files; it is found, or the mount is
-/// killed before. Expectation: fsck of the mount reports and repairs it, and nothing is lost;
+/// Situation: a bit of the log flips under a mount with unflushed files; it is found, or the mount
+/// is killed before. Expectation: fsck of the mount reports and repairs it, and nothing is lost;
 /// otherwise the next mount is rejected, and fsck of the data directory lists the data and the
 /// options, with the exit status of damage.
 #[test]

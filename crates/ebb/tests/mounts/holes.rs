@@ -91,7 +91,8 @@ fn zeros_where_they_are_asked_for() {
     place.umount();
 }
 
-/// Mode 0 extends a file and KEEP_SIZE does not; modes that Linux or the kernel's FUSE rejects fail.
+/// Mode 0 extends a file and KEEP_SIZE does not; modes that Linux or the kernel's FUSE rejects
+/// fail.
 #[test]
 fn sizes_and_refusals() {
     let place = Place::new();

@@ -492,9 +492,9 @@ fn root_is_squashed() {
     place.umount();
 }
 
-/// Situation: a subdirectory of a volume is mounted, below a directory that the anonymous user cannot
-/// search. Expectation: the mount's root is the subdirectory; names elsewhere in the volume are not
-/// reachable.
+/// Situation: a subdirectory of a volume is mounted, below a directory that the anonymous user
+/// cannot search. Expectation: the mount's root is the subdirectory; names elsewhere in the volume
+/// are not reachable.
 #[test]
 fn a_squashed_mount_begins_at_its_directory() {
     let mut place = Place::new();
@@ -530,8 +530,8 @@ fn a_squashed_mount_begins_at_its_directory() {
     place.umount();
 }
 
-/// An anonymous user without an id in the volume, or with root's, would have rights that nobody must
-/// have: it is rejected.
+/// An anonymous user without an id in the volume, or with root's, would have rights that nobody
+/// must have: it is rejected.
 #[test]
 fn an_anonymous_user_that_cannot_be_is_refused() {
     let place = Place::new();

@@ -114,8 +114,8 @@ fn only_what_a_mount_serves_can_be_listened_for() {
 }
 
 /// Situation: the node is gone, and another volume of the same name is served at its address.
-/// Expectation: no client of the first volume ever gets the second, neither a new mount nor one that
-/// reconnects with acknowledged operations.
+/// Expectation: no client of the first volume ever gets the second, neither a new mount nor one
+/// that reconnects with acknowledged operations.
 #[test]
 fn an_address_that_another_volume_has_now_is_not_followed() {
     let place = Place::new();

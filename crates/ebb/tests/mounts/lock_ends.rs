@@ -213,8 +213,8 @@ fn the_locks_of_a_dead_mount_are_free_after_its_term() {
     assert!(took > Duration::from_secs(1) && took < Duration::from_secs(20), "{took:?}");
 }
 
-/// A mount is stopped for longer than its session term, and other mounts take its locks. Expectation:
-/// when it continues, its writes fail until the file is opened again.
+/// A mount is stopped for longer than its session term, and other mounts take its locks.
+/// Expectation: when it continues, its writes fail until the file is opened again.
 #[test]
 fn whoever_has_lost_a_lock_is_told() {
     let place = joined();
@@ -244,9 +244,9 @@ fn whoever_has_lost_a_lock_is_told() {
     assert_eq!(read, "here");
 }
 
-/// The daemons of mounts die: each owner keeps its locks, each waiter keeps waiting, and each lock is
-/// released when it should be. The same with the node elsewhere, and with a node that dies with a
-/// mount.
+/// The daemons of mounts die: each owner keeps its locks, each waiter keeps waiting, and each lock
+/// is released when it should be. The same with the node elsewhere, and with a node that dies with
+/// a mount.
 #[test]
 fn locks_outlive_the_daemons() {
     let mut place = Place::new();

@@ -207,8 +207,8 @@ fn a_process_loses_its_locks_with_any_close() {
     assert_eq!(set(&there, WRITE, 0, 1), Ok(()));
 }
 
-/// Locks of open file descriptions: two of one process exclude each other, closing another descriptor
-/// of the file changes nothing, and the last close of their own releases them.
+/// Locks of open file descriptions: two of one process exclude each other, closing another
+/// descriptor of the file changes nothing, and the last close of their own releases them.
 #[test]
 fn open_files_have_locks_of_their_own() {
     let place = twice();

@@ -74,9 +74,9 @@ fn many_names_of_one_file_come_back_from_the_bucket() {
     place.umount();
 }
 
-/// Situation: a directory is so large that its page is in pieces, and one name is added. Danger: the
-/// whole page is uploaded; or it is incomplete when the cache is lost. Expectation: one or two pieces
-/// are uploaded, and all names are loaded from them.
+/// Situation: a directory is so large that its page is in pieces, and one name is added. Danger:
+/// the whole page is uploaded; or it is incomplete when the cache is lost. Expectation: one or two
+/// pieces are uploaded, and all names are loaded from them.
 #[test]
 fn a_large_directory_comes_back_from_the_bucket() {
     const LINKS: usize = 12_000;
@@ -120,8 +120,9 @@ fn a_large_directory_comes_back_from_the_bucket() {
     assert!(!stored.exists());
 }
 
-/// Situation: the kernel has cached the name that a file is moved away from. Danger: it keeps showing
-/// the file, or nothing. Expectation: the old name is a whiteout at once, the new one the file.
+/// Situation: the kernel has cached the name that a file is moved away from. Danger: it keeps
+/// showing the file, or nothing. Expectation: the old name is a whiteout at once, the new one the
+/// file.
 #[test]
 fn a_whiteout_is_there_at_once() {
     let place = Place::new();
@@ -232,9 +233,10 @@ fn an_overlay_has_its_upper_directory_here() {
     place.umount();
 }
 
-/// Situation: files and directories exchange names, over a directory, in which a file and a directory
-/// cannot share a name. Danger: the flush waits for ever, since each blocks the other. Expectation:
-/// it completes, the backing directory equals the mount, and a restart from it alone shows the same.
+/// Situation: files and directories exchange names, over a directory, in which a file and a
+/// directory cannot share a name. Danger: the flush waits for ever, since each blocks the other.
+/// Expectation: it completes, the backing directory equals the mount, and a restart from it alone
+/// shows the same.
 #[test]
 fn files_and_directories_change_places() {
     let place = Place::new();

@@ -186,9 +186,9 @@ fn who_does_not_want_it_does_not_get_it() {
     }
 }
 
-/// Situation: a file is open, then only mapped, and is to be evicted. Danger: evicted ranges read as
-/// zeros. Expectation: it stays while it is in use, `ebb evict` reports that, and afterwards it is
-/// evicted.
+/// Situation: a file is open, then only mapped, and is to be evicted. Danger: evicted ranges read
+/// as zeros. Expectation: it stays while it is in use, `ebb evict` reports that, and afterwards it
+/// is evicted.
 #[test]
 fn what_somebody_has_is_not_evicted() {
     let place = holding(Place::over_s3(), &[("file", LEN)]);
@@ -233,8 +233,8 @@ fn what_a_dead_mount_has_is_not_evicted() {
     place.umount();
 }
 
-/// Situation: a block is damaged on the node's disk. Expectation: no program reads it: the first read
-/// after a start goes through the node, which verifies the block.
+/// Situation: a block is damaged on the node's disk. Expectation: no program reads it: the first
+/// read after a start goes through the node, which verifies the block.
 #[test]
 fn what_has_rotted_is_not_handed_over() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -290,9 +290,9 @@ fn what_others_replace_is_replaced_under_its_readers() {
     }
 }
 
-/// Situation: another program replaces the object of a file that is open by passthrough, then removes
-/// it, and the name is looked up after `--revalidate`. Expectation: the open file shows the new
-/// object, also after its removal; the look-up fails.
+/// Situation: another program replaces the object of a file that is open by passthrough, then
+/// removes it, and the name is looked up after `--revalidate`. Expectation: the open file shows the
+/// new object, also after its removal; the look-up fails.
 #[test]
 fn what_others_remove_is_read_on() {
     let place = holding(Place::new(), &[("file", LEN)]);
@@ -406,8 +406,8 @@ fn opens_race() {
 }
 
 /// Situation: a file is open by passthrough, and the daemon dies. Danger: the kernel rejects every
-/// other open of the file that does not name the same store file. Expectation: reads continue without
-/// a daemon, and opens continue with the next one.
+/// other open of the file that does not name the same store file. Expectation: reads continue
+/// without a daemon, and opens continue with the next one.
 #[test]
 fn what_is_read_natively_outlives_the_daemon() {
     let place = holding(Place::new(), &[("file", LEN), ("other", LEN)]);

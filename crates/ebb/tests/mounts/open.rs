@@ -69,8 +69,8 @@ fn a_program_that_runs_cannot_be_written_or_cut() {
     assert_eq!(fs::metadata(&program).unwrap().len(), 0);
 }
 
-/// Situation: one name is constantly given to other files and to a symbolic link, while it is opened.
-/// Danger: the looked-up inode is gone before the open, and the kernel retries only once.
+/// Situation: one name is constantly given to other files and to a symbolic link, while it is
+/// opened. Danger: the looked-up inode is gone before the open, and the kernel retries only once.
 /// Expectation: each open gets one of them.
 #[test]
 fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
@@ -99,9 +99,9 @@ fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
     place.ebb(&["fsck", "mnt"]).good();
 }
 
-/// Situation: an inode is in use without an open that the kernel reports, and loses its last name: a
-/// FIFO, an O_PATH descriptor, a current directory. Danger: its attributes are ESTALE. Expectation:
-/// as on this machine's disk, it stays usable without a name.
+/// Situation: an inode is in use without an open that the kernel reports, and loses its last name:
+/// a FIFO, an O_PATH descriptor, a current directory. Danger: its attributes are ESTALE.
+/// Expectation: as on this machine's disk, it stays usable without a name.
 #[test]
 fn what_is_in_use_without_being_open_outlives_its_name() {
     let place = Place::new();

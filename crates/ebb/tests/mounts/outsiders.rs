@@ -74,8 +74,8 @@ fn an_own_file_is_left_alone() {
 }
 
 /// Situation: another program repeatedly replaces a file in the backing directory by one of equal
-/// length, while it is changed on the mount. Danger: its versions have equal ETags, and one is taken
-/// for another.
+/// length, while it is changed on the mount. Danger: its versions have equal ETags, and one is
+/// taken for another.
 #[test]
 fn versions_of_others_are_kept() {
     let place = Place::new();

@@ -142,8 +142,9 @@ fn what_is_stored_into_a_lent_file_others_see() {
     shared.end();
 }
 
-/// Situation: the node dies, or ends cleanly, while a mount reads a file by passthrough, and another
-/// node serves. Danger: that one does not know the reader, evicts the file, and changes another one.
+/// Situation: the node dies, or ends cleanly, while a mount reads a file by passthrough, and
+/// another node serves. Danger: that one does not know the reader, evicts the file, and changes
+/// another one.
 #[test]
 fn what_is_read_past_a_node_its_successor_does_not_take_away() {
     for signal in [libc::SIGKILL, libc::SIGTERM] {
@@ -164,8 +165,8 @@ fn what_is_read_past_a_node_its_successor_does_not_take_away() {
     }
 }
 
-/// Situation: the daemon of a mount dies that reads a file by passthrough, and another one takes over.
-/// Expectation: the file stays cached as long as it is open.
+/// Situation: the daemon of a mount dies that reads a file by passthrough, and another one takes
+/// over. Expectation: the file stays cached as long as it is open.
 #[test]
 fn what_a_mount_reads_stays_when_its_daemon_dies() {
     let shared = Shared::new();
@@ -185,8 +186,8 @@ fn what_a_mount_reads_stays_when_its_daemon_dies() {
 }
 
 /// Situation: the node restarts with a copy of its data directory while a mount reads a file by
-/// passthrough. Danger: new opens get the abandoned store file. Expectation: ESTALE until the earlier
-/// opens are closed.
+/// passthrough. Danger: new opens get the abandoned store file. Expectation: ESTALE until the
+/// earlier opens are closed.
 #[test]
 fn what_a_node_has_lost_is_not_opened_again() {
     let mut shared = Shared::new();

@@ -129,9 +129,9 @@ fn failures_of_the_world() {
     assert!(!place.is_mounted("mnt"));
 }
 
-/// Situation: root in a container without the right to mount, or a user without fusermount3. Danger:
-/// the volume is taken over first, by a data directory that is then lost. Expectation: the message
-/// names the missing right or program, and nothing has changed.
+/// Situation: root in a container without the right to mount, or a user without fusermount3.
+/// Danger: the volume is taken over first, by a data directory that is then lost. Expectation: the
+/// message names the missing right or program, and nothing has changed.
 #[test]
 fn who_may_not_mount() {
     let place = Place::new();
@@ -242,9 +242,9 @@ fn a_data_directory_is_not_below_its_own_mount() {
     assert!(fs::read_dir(place.path("mnt")).unwrap().next().is_none(), "nothing is left there");
 }
 
-/// Situation: the given data directory contains foreign files, also with names that ebb uses. Danger:
-/// they count as leftovers of an earlier start, and are removed. Expectation: it is rejected, and
-/// nothing in it changes.
+/// Situation: the given data directory contains foreign files, also with names that ebb uses.
+/// Danger: they count as leftovers of an earlier start, and are removed. Expectation: it is
+/// rejected, and nothing in it changes.
 #[test]
 fn a_data_directory_holds_nothing_of_others() {
     for theirs in ["log/syslog", "snapshot/monday.tar", "log/nginx/access", "notes"] {

@@ -26,9 +26,9 @@ fn a_mount_that_others_have_joined_is_upgraded() {
     place.umount();
 }
 
-/// Situation: mount and node die together, and the node is back first; acknowledged operations of the
-/// mount may not be forced. Expectation: the mount continues if they were, and otherwise reports that
-/// it cannot.
+/// Situation: mount and node die together, and the node is back first; acknowledged operations of
+/// the mount may not be forced. Expectation: the mount continues if they were, and otherwise
+/// reports that it cannot.
 #[test]
 fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
     for forced in [true, false] {
@@ -72,8 +72,8 @@ fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
 }
 
 /// Situation: no daemon takes over for longer than the session term, and another mount changes data
-/// that this mount's kernel has cached. Danger: programs continue with stale data. Expectation: they
-/// see none of it, and get errors once the session has expired.
+/// that this mount's kernel has cached. Danger: programs continue with stale data. Expectation:
+/// they see none of it, and get errors once the session has expired.
 #[test]
 fn what_the_kernel_has_cached_goes_with_the_session() {
     let mut place = Place::new();
@@ -106,9 +106,9 @@ fn what_the_kernel_has_cached_goes_with_the_session() {
 }
 
 /// Situation: the node does not answer, a daemon dies while it fills a page, no daemon takes over
-/// until the session expires, and then the mount is ended. Danger: dropping the caches waits for that
-/// page, and keeps the connection that the reader waits on, for ever. Expectation: the mount ends,
-/// and the read fails.
+/// until the session expires, and then the mount is ended. Danger: dropping the caches waits for
+/// that page, and keeps the connection that the reader waits on, for ever. Expectation: the mount
+/// ends, and the read fails.
 #[test]
 fn a_mount_ends_though_its_caches_cannot_be_dropped() {
     let mut place = Place::new();
@@ -135,8 +135,8 @@ fn a_mount_ends_though_its_caches_cannot_be_dropped() {
 }
 
 /// Situation: a daemon was stopped for so long that its session has expired, and has begun another
-/// one. Danger: an upgrade kills it, and its successor cannot resume the first session. Expectation:
-/// the upgrade is rejected, and the mount continues.
+/// one. Danger: an upgrade kills it, and its successor cannot resume the first session.
+/// Expectation: the upgrade is rejected, and the mount continues.
 #[test]
 fn who_has_begun_another_session_is_not_upgraded() {
     let mut place = Place::new();

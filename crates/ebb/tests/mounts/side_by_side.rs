@@ -70,9 +70,9 @@ fn check(place: &Place, round: &str) {
     }
 }
 
-/// Situation: a volume with two member buckets; the daemon is killed, and later every cache is lost.
-/// Expectation: each file is in the bucket of its directory as an ordinary object, and nothing is
-/// lost.
+/// Situation: a volume with two member buckets; the daemon is killed, and later every cache is
+/// lost. Expectation: each file is in the bucket of its directory as an ordinary object, and
+/// nothing is lost.
 #[test]
 fn each_directory_is_in_its_own_bucket() {
     let place = Place::over_s3();

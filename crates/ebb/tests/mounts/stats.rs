@@ -303,8 +303,8 @@ fn a_slow_operation_is_told_of() {
     place.umount();
 }
 
-/// Situation: a program works on a mount, and other programs elsewhere on it. Expectation: its profile
-/// shows its operations by file, none from before, and ends with the program.
+/// Situation: a program works on a mount, and other programs elsewhere on it. Expectation: its
+/// profile shows its operations by file, none from before, and ends with the program.
 #[test]
 fn a_profile_tells_files_apart() {
     let place = Place::new();
@@ -349,8 +349,8 @@ fn a_profile_tells_files_apart() {
     place.umount();
 }
 
-/// Situation: a second profile is requested while one runs; the first one is killed. Expectation: one
-/// runs at a time, and none is left over; SIGINT ends one early with its results.
+/// Situation: a second profile is requested while one runs; the first one is killed. Expectation:
+/// one runs at a time, and none is left over; SIGINT ends one early with its results.
 #[test]
 fn one_profile_is_taken_at_a_time() {
     let mut place = Place::new();

@@ -1,5 +1,5 @@
-//! The daemon of a mount dies, and another one takes over (O-6): programs wait without an error, and
-//! each request is executed once.
+//! The daemon of a mount dies, and another one takes over (O-6): programs wait without an error,
+//! and each request is executed once.
 
 use crate::detached::serve;
 use crate::joining::free_address;
@@ -77,8 +77,8 @@ fn directories(root: &Path, round: u64) {
     fs::remove_file(&target).unwrap();
 }
 
-/// A file is written, truncated, opened with O_TRUNC and written again: a truncation is not repeated
-/// over a later write.
+/// A file is written, truncated, opened with O_TRUNC and written again: a truncation is not
+/// repeated over a later write.
 fn truncate(root: &Path, round: u64) {
     let path = root.join("truncated");
     let text = format!("{round} ").repeat(1000);
@@ -139,9 +139,9 @@ fn prepare(root: &Path) {
     }
 }
 
-/// Situation: the daemon of a busy mount is killed again and again, at any moment. Danger: a pending
-/// request fails, is lost, or is executed twice by the next daemon. Expectation: no program sees an
-/// error, and each request was executed once.
+/// Situation: the daemon of a busy mount is killed again and again, at any moment. Danger: a
+/// pending request fails, is lost, or is executed twice by the next daemon. Expectation: no program
+/// sees an error, and each request was executed once.
 #[test]
 fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
     let place = Place::new();
@@ -338,8 +338,8 @@ fn a_daemon_outlives_its_supervisor() {
 }
 
 /// Situation: every daemon dies soon after its start. Danger: an endless loop, with programs that
-/// wait for ever. Expectation: after a number of daemons the mount is given up, programs get errors,
-/// the log tells why, and the next mount has all acknowledged data.
+/// wait for ever. Expectation: after a number of daemons the mount is given up, programs get
+/// errors, the log tells why, and the next mount has all acknowledged data.
 #[test]
 fn a_mount_whose_daemons_all_die_is_given_up() {
     let place = Place::new();
@@ -490,8 +490,9 @@ fn foreground(place: &mut Place) -> usize {
     child
 }
 
-/// Situation: a mount is a service in the foreground. Danger: the death of its daemon ends the mount.
-/// Expectation: as in the background; the command stays, reports the death, and ends with the mount.
+/// Situation: a mount is a service in the foreground. Danger: the death of its daemon ends the
+/// mount. Expectation: as in the background; the command stays, reports the death, and ends with
+/// the mount.
 #[test]
 fn in_the_foreground_a_daemon_is_replaced_too() {
     let mut place = Place::new();
@@ -529,9 +530,9 @@ fn terminal() -> (File, File) {
     (ours, open(Path::new(&format!("/dev/pts/{number}"))))
 }
 
-/// Situation: a terminal or service manager signals daemon and command; the command passes the signal
-/// on, and the mount takes its time. Danger: the echo counts as a second signal, which does not wait
-/// for the bucket. Expectation: it is ignored.
+/// Situation: a terminal or service manager signals daemon and command; the command passes the
+/// signal on, and the mount takes its time. Danger: the echo counts as a second signal, which does
+/// not wait for the bucket. Expectation: it is ignored.
 #[test]
 fn what_both_are_told_is_told_once() {
     let mut place = Place::new();
@@ -618,8 +619,9 @@ fn a_mount_ends_with_its_terminal() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: a foreground command is killed. Danger: its daemon continues unsupervised with the mount
-/// and the data directory. Expectation: it dies too, and the next mount has all acknowledged data.
+/// Situation: a foreground command is killed. Danger: its daemon continues unsupervised with the
+/// mount and the data directory. Expectation: it dies too, and the next mount has all acknowledged
+/// data.
 #[test]
 fn who_kills_what_is_in_the_foreground_kills_the_mount() {
     let mut place = Place::new();
@@ -633,10 +635,10 @@ fn who_kills_what_is_in_the_foreground_kills_the_mount() {
     place.umount();
 }
 
-/// Situation: a page is being read from a bucket that is away when another mount attaches, for which
-/// the kernel is told to drop its caches, and waits for that page; then the daemon is killed. Danger:
-/// the process does not end, because it waits for a reader that waits for a daemon. Expectation:
-/// another daemon serves, and the read succeeds.
+/// Situation: a page is being read from a bucket that is away when another mount attaches, for
+/// which the kernel is told to drop its caches, and waits for that page; then the daemon is killed.
+/// Danger: the process does not end, because it waits for a reader that waits for a daemon.
+/// Expectation: another daemon serves, and the read succeeds.
 #[test]
 fn a_daemon_dies_while_the_kernel_drops_what_is_being_read() {
     let switch = Switch::default();

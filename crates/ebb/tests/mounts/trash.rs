@@ -267,8 +267,8 @@ fn what_is_open_is_kept_with_what_is_written() {
 }
 
 /// Situation: a file is removed, and a look-up has failed; then it is restored, below the root and
-/// below a directory. Danger: the kernel keeps the negative entry. Expectation: the file is visible,
-/// and mounts beside it stay.
+/// below a directory. Danger: the kernel keeps the negative entry. Expectation: the file is
+/// visible, and mounts beside it stay.
 #[test]
 fn who_has_seen_it_go_sees_it_come_back() {
     let place = Place::new();
@@ -323,8 +323,8 @@ fn other_mounts_see_what_goes_and_comes() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// Situation: `ebb trash keep` for a directory outside any mount of ebb. Danger: success is reported.
-/// Expectation: an error, as for pinning, and nothing is written there.
+/// Situation: `ebb trash keep` for a directory outside any mount of ebb. Danger: success is
+/// reported. Expectation: an error, as for pinning, and nothing is written there.
 #[test]
 fn what_is_on_no_mount_is_not_kept() {
     let place = Place::new();

@@ -165,8 +165,8 @@ pub struct Serve {
 /// Settings of a node.
 #[derive(Args, Debug)]
 pub struct Node {
-    /// Configuration file (TOML). Its keys are the long names of these flags; its table `[advanced]`
-    /// has further settings.
+    /// Configuration file (TOML). Its keys are the long names of these flags; its table
+    /// `[advanced]` has further settings.
     #[arg(long, value_name = "FILE", env = "EBB_CONFIG")]
     pub config: Option<PathBuf>,
     /// Data directory: log and cache of the node. The default is a directory per source below

@@ -1,8 +1,8 @@
-//! The command line of a mount(8) helper: `mount.ebb SOURCE DIR [-sfnv] [-o OPTIONS]`, as
-//! `mount -t ebb`, fstab and systemd run it.
+//! The command line of a mount(8) helper: `mount.ebb SOURCE DIR [-sfnv] [-o OPTIONS]`, as `mount -t
+//! ebb`, fstab and systemd run it.
 //!
-//! Every setting of `ebb mount` is an option under the name of its flag. All other options are mount
-//! options, except those that are meant for mount(8) itself.
+//! Every setting of `ebb mount` is an option under the name of its flag. All other options are
+//! mount options, except those that are meant for mount(8) itself.
 
 use crate::Cli;
 use clap::{Arg, ArgAction, CommandFactory, Parser};
@@ -87,8 +87,8 @@ pub fn parse(
             Meaning::Nothing => {}
             Meaning::Remount => remount = true,
             Meaning::Implies(others) => mount_options.extend(others.iter().copied()),
-            // The last of several equal options counts, but a flag may be given only once unless it is
-            // repeatable.
+            // The last of several equal options counts, but a flag may be given only once unless it
+            // is repeatable.
             Meaning::Setting { flag, given, repeats } => {
                 settings.retain(|(other, _)| repeats || *other != flag);
                 settings.push((flag, given));

@@ -1,4 +1,5 @@
-//! The cost of the session itself: an in-memory file system under the loads of `docs/benchmarks.md`.
+//! The cost of the session itself: an in-memory file system under the loads of
+//! `docs/benchmarks.md`.
 //!
 //! `cargo run --release -p ebb-fuse --example measure [DIRECTORY]`: with a directory the same loads
 //! run there, to compare with the file system of that directory.

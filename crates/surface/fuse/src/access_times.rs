@@ -65,8 +65,9 @@ impl Readings {
         }
     }
 
-    /// Records an open for reading. Returns whether the kernel must drop its cached pages, so that it
-    /// sends a request. `attr` are those of a directory, whose access time the kernel never updates.
+    /// Records an open for reading. Returns whether the kernel must drop its cached pages, so that
+    /// it sends a request. `attr` are those of a directory, whose access time the kernel never
+    /// updates.
     pub fn opened(&self, ino: Ino, attr: Option<&Attr>) -> bool {
         let mut due = self.due.borrow_mut();
         let unread = match (self.rule.times, attr) {

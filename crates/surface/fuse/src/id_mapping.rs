@@ -139,8 +139,8 @@ impl IdMappings {
         self.acl(acl, |map, id| Ok(map.to_local(id).unwrap_or(UNNAMED)))
     }
 
-    /// Maps the ids of a `system.posix_acl_*` value: four bytes of version, then eight bytes per entry:
-    /// tag, permissions and id. Malformed values pass unchanged; the node rejects them.
+    /// Maps the ids of a `system.posix_acl_*` value: four bytes of version, then eight bytes per
+    /// entry: tag, permissions and id. Malformed values pass unchanged; the node rejects them.
     fn acl(
         &self,
         acl: Bytes,

@@ -1,9 +1,10 @@
-//! Validity of the kernel's cached pages where other mounts may change a file: an open must not show
-//! data older than another mount's last close (O-50).
+//! Validity of the kernel's cached pages where other mounts may change a file: an open must not
+//! show data older than another mount's last close (O-50).
 //!
-//! An open that finds another version is answered so that the kernel drops its pages. The kernel does
-//! that after it receives the reply; until then another open could still use the old pages. So pages
-//! count as dropped only at the first read of that open, which the kernel sends after the drop.
+//! An open that finds another version is answered so that the kernel drops its pages. The kernel
+//! does that after it receives the reply; until then another open could still use the old pages. So
+//! pages count as dropped only at the first read of that open, which the kernel sends after the
+//! drop.
 
 use crate::Handle;
 use ebb_model::{Ino, Version};
@@ -14,8 +15,8 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(crate) struct Pages {
     files: RefCell<BTreeMap<Ino, Cached>>,
-    /// Grows whenever all pages are dropped because recorded versions are no longer valid: a node that
-    /// lost power reuses version numbers for other contents.
+    /// Grows whenever all pages are dropped because recorded versions are no longer valid: a node
+    /// that lost power reuses version numbers for other contents.
     era: Cell<u64>,
 }
 
@@ -41,8 +42,8 @@ impl Pages {
         self.era.get()
     }
 
-    /// Records an open as `handle` through the page cache. Returns whether the kernel may keep its pages,
-    /// for an open that `found` the file at some version; otherwise the kernel drops them.
+    /// Records an open as `handle` through the page cache. Returns whether the kernel may keep its
+    /// pages, for an open that `found` the file at some version; otherwise the kernel drops them.
     pub fn opened(&self, ino: Ino, handle: Handle, found: Option<Found>) -> bool {
         let mut files = self.files.borrow_mut();
         let known = files.entry(ino).or_default();

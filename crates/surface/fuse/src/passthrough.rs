@@ -15,8 +15,8 @@ pub struct Passthrough {
     device: Weak<OwnedFd>,
 }
 
-/// A registered backing file, until this is dropped. Opens that named it keep it, and so do mappings,
-/// independent of this value and of the file's name.
+/// A registered backing file, until this is dropped. Opens that named it keep it, and so do
+/// mappings, independent of this value and of the file's name.
 pub struct Registered {
     device: Weak<OwnedFd>,
     id: PassthroughId,
@@ -31,8 +31,8 @@ impl Passthrough {
         Passthrough { device }
     }
 
-    /// Needs CAP_SYS_ADMIN, and a file on a file system that is not stacked on another. The kernel reopens
-    /// it with this process's credentials and each open's flags.
+    /// Needs CAP_SYS_ADMIN, and a file on a file system that is not stacked on another. The kernel
+    /// reopens it with this process's credentials and each open's flags.
     pub fn register(&self, file: BorrowedFd<'_>) -> io::Result<Registered> {
         let device = self.device.upgrade().ok_or(io::ErrorKind::NotConnected)?;
         let map = abi::BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };

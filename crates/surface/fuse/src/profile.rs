@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Pairs of inode and operation with counters of their own, about 100 bytes each; further ones share
-/// one counter.
+/// Pairs of inode and operation with counters of their own, about 100 bytes each; further ones
+/// share one counter.
 const MOST_LINES: usize = 1 << 16;
 
 pub(crate) struct Profiling {

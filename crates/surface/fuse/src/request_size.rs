@@ -12,17 +12,18 @@ pub(crate) struct RequestSize {
 }
 
 impl RequestSize {
-    /// The size of a WRITE: the largest power of two that fits the kernel's pages at any offset within a
-    /// page. A write that begins inside a block leaves that block without a checksum until its upload;
-    /// other lengths, or smaller ones, end up in small folios, which slow down mapped reads.
+    /// The size of a WRITE: the largest power of two that fits the kernel's pages at any offset
+    /// within a page. A write that begins inside a block leaves that block without a checksum until
+    /// its upload; other lengths, or smaller ones, end up in small folios, which slow down mapped
+    /// reads.
     pub fn within(most_pages: usize, page_bytes: usize) -> RequestSize {
         let pages = most_pages.clamp(1, pages_from_anywhere(page_bytes));
         let write_bytes = 1 << (pages * page_bytes - page_bytes).max(page_bytes).ilog2();
         RequestSize { pages: pages as u16, write_bytes }
     }
 
-    /// For new mounts. The kernel's default limit is one page short, and root raises it by one page; a
-    /// limit that the user has set stays.
+    /// For new mounts. The kernel's default limit is one page short, and root raises it by one
+    /// page; a limit that the user has set stays.
     pub fn of_this_kernel() -> RequestSize {
         let wanted = pages_from_anywhere(page_bytes());
         let limit = limit_pages();

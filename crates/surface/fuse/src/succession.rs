@@ -1,8 +1,8 @@
 //! Order of requests after a takeover: first those whose changes the previous process may have made
 //! without a reply.
 //!
-//! The kernel adjusts link counts itself when it receives the reply to an unlink. If other attributes
-//! that include the unlink arrive first, it would count down twice.
+//! The kernel adjusts link counts itself when it receives the reply to an unlink. If other
+//! attributes that include the unlink arrive first, it would count down twice.
 
 use crate::{Operation, Request};
 use std::collections::BTreeSet;
@@ -67,6 +67,6 @@ fn changes(operation: &Operation) -> bool {
     )
 }
 
-/// A change that was made is answered at once; one that was not may wait for a bucket, and others do
-/// not wait for it.
+/// A change that was made is answered at once; one that was not may wait for a bucket, and others
+/// do not wait for it.
 const PATIENCE: Duration = Duration::from_secs(1);

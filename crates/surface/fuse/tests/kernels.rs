@@ -94,8 +94,8 @@ fn by(uid: u32, gid: u32) -> Context {
     Context { unique: 1, ids: Some(Ids { uid, gid }), pid: 1, umask: 0, resent: false }
 }
 
-/// In a set-gid directory that all users can write, a new set-gid program would have the directory's
-/// group: where the kernel does not clear the bit, the session does.
+/// In a set-gid directory that all users can write, a new set-gid program would have the
+/// directory's group: where the kernel does not clear the bit, the session does.
 #[test]
 fn set_gid_is_dropped_where_the_kernel_does_not() {
     if !can_mount() {

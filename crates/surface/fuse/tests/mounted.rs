@@ -323,8 +323,8 @@ fn special_files_and_rename_flags() {
     assert_eq!(rename(libc::RENAME_WHITEOUT), Err(libc::EINVAL));
 }
 
-/// Operations that the file system lacks fail or are emulated by the kernel, and the connection keeps
-/// working.
+/// Operations that the file system lacks fail or are emulated by the kernel, and the connection
+/// keeps working.
 #[test]
 fn operations_that_are_not_served() {
     if !can_mount() {

@@ -24,8 +24,8 @@ const FILE: Ino = Ino(2);
 const NOBODY: u32 = 65_534;
 const CONTENT_BYTES: u64 = 7;
 
-/// A node with a world-writable root. Right after the first look-up of `file` another client creates
-/// it, for root alone.
+/// A node with a world-writable root. Right after the first look-up of `file` another client
+/// creates it, for root alone.
 struct Raced {
     looked: Cell<bool>,
     size_bytes: Arc<AtomicU64>,

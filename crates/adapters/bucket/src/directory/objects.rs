@@ -34,8 +34,8 @@ impl Store {
             let start = range.start.min(stat.len_bytes);
             let mut body = vec![0; (range.end.clamp(start, stat.len_bytes) - start) as usize];
             let read = file.read_exact_at(&mut body, start);
-            // Other programs write files in place. The bytes are of one version only if the attributes
-            // are unchanged.
+            // Other programs write files in place. The bytes are of one version only if the
+            // attributes are unchanged.
             let unchanged = sys::stat(&file).is_ok_and(|now| now == stat);
             match read {
                 Ok(()) if unchanged => return Ok(Object { meta, body: body.into() }),

@@ -143,8 +143,8 @@ impl<S: Service> Client<S> {
         self
     }
 
-    /// Until [`Client::end_opening`] a request that meets a passing fault is sent again, all of them
-    /// within `patience`. No read waits longer for its answer, then or later.
+    /// Until [`Client::end_opening`] a request that meets a passing fault is sent again, all of
+    /// them within `patience`. No read waits longer for its answer, then or later.
     pub fn begin_opening(&mut self, patience: Duration) {
         self.read_patience = PATIENCE.min(patience);
         self.opening = Some(Opening::new(patience));

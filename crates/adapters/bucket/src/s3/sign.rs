@@ -1,6 +1,6 @@
-//! AWS signature version 4 in the Authorization header. It covers the payload's SHA-256, which every
-//! store verifies, so a body damaged in transit is rejected even without TLS; or the request carries
-//! another checksum for that (`checksums.rs`).
+//! AWS signature version 4 in the Authorization header. It covers the payload's SHA-256, which
+//! every store verifies, so a body damaged in transit is rejected even without TLS; or the request
+//! carries another checksum for that (`checksums.rs`).
 
 use super::credentials::Credentials;
 use crate::http::client::Outgoing;

@@ -55,8 +55,8 @@ impl Volume {
         if in_mount && at == ino { Ok(()) } else { Err(FsError::AccessDenied) }
     }
 
-    /// Checks an open: the access mode needs the matching permission; execute permission does not include
-    /// reading.
+    /// Checks an open: the access mode needs the matching permission; execute permission does not
+    /// include reading.
     pub(super) async fn admit_opener(
         &self,
         cx: &Context,

@@ -222,8 +222,8 @@ fn an_upload_that_a_failed_copy_leaves_is_said() {
     assert!(unknown(&wait(bucket.copy("from", "to", None, Condition::Always))));
 }
 
-/// Situation: a store rejects the condition on the target of a copy as unsupported. Expectation: the
-/// copy runs without it.
+/// Situation: a store rejects the condition on the target of a copy as unsupported. Expectation:
+/// the copy runs without it.
 #[test]
 fn a_store_that_guards_no_copies_copies() {
     let script = serve(false, |request| match request {
