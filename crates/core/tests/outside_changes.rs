@@ -141,7 +141,7 @@ impl Node {
 /// Another writer replaces the object of a cached file. Cached bytes of the old one must not be
 /// read again, and client caches must be invalidated.
 #[test]
-fn a_replaced_object_is_what_the_file_holds() {
+fn replaced_object_becomes_the_content_of_the_file() {
     let mut node = Node::with_names();
     node.apply(Command::Extent(ExtentCommand::Present {
         ino: FILE,
@@ -158,7 +158,7 @@ fn a_replaced_object_is_what_the_file_holds() {
 
 /// The same with a dirty file: the local changes stay, and the next put replaces the new object.
 #[test]
-fn what_was_written_here_outlives_a_replaced_object() {
+fn dirty_data_outlives_a_replaced_object() {
     let mut node = Node::with_names();
     node.write(0, 10);
     node.replaced();
@@ -188,7 +188,7 @@ fn a_vanished_object_takes_its_name_along() {
 /// Refused: removing a directory of which the bucket can have more names, and creating the reserved
 /// name or one that encodes an impossible key.
 #[test]
-fn what_the_bucket_does_not_allow_is_refused() {
+fn mutations_that_the_bucket_forbids_are_refused() {
     let mut node = Node::with_names();
     let rmdir = || Mutation::Rmdir { parent: Ino::ROOT, name: name("d"), holders: vec![] };
     let make = |text: &str| Mutation::Make {
@@ -402,7 +402,7 @@ fn a_snapshot_that_breaks_a_law_is_refused() {
 /// hidden from a node that has only the bucket. Expectation: the local state stays, and the page's
 /// `e` is ignored.
 #[test]
-fn a_younger_page_does_not_take_the_prefix_of_what_is_here() {
+fn newer_page_does_not_take_the_prefix_of_a_local_directory() {
     let mut node = Node::with_names();
     let renamed = InstalledKind::Directory { prefix: Some("d/".into()), page: false };
     let entries = vec![Installed {

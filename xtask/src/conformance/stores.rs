@@ -41,7 +41,7 @@ impl Server {
     fn known(self) -> &'static str {
         match self {
             Server::Minio => "a_file_and_its_directory,directories_come_once",
-            Server::Versitygw => "what_is_missing_is_not_found,odd_keys_are_kept_apart_or_refused",
+            Server::Versitygw => "missing_objects_are_not_found,odd_keys_are_kept_apart_or_refused",
             Server::Gcs | Server::Azure => "",
         }
     }

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_name_what_they_say() {
+    fn urls_parse_into_locations() {
         let s3 = |bucket: &str, prefix: &str| Location::S3 {
             bucket: bucket.into(),
             prefix: prefix.into(),
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_said_with_what_to_do() {
+    fn invalid_urls_are_refused_with_the_remedy() {
         for bad in [
             "",
             "bucket",

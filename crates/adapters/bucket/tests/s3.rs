@@ -86,7 +86,7 @@ fn damaging(server: &str) -> String {
 }
 
 #[test]
-fn what_is_damaged_on_its_way_is_not_stored() {
+fn checksums_reject_bodies_damaged_in_transit() {
     let settings = BucketSettings {
         endpoint: Some(damaging(&ebb_s3_server::start().expect("a server"))),
         access_key: Some(ebb_s3_server::ACCESS_KEY.into()),

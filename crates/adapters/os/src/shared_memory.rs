@@ -98,7 +98,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn whoever_has_the_descriptor_has_the_words() {
+    fn shared_memory_is_shared_by_its_descriptor() {
         let file = OsSharedMemory::make(100).unwrap();
         let (one, other) =
             (OsSharedMemory::of(file.as_fd()).unwrap(), OsSharedMemory::of(file.as_fd()).unwrap());
@@ -111,7 +111,7 @@ mod tests {
 
     /// A file that can shrink under the mapping would end the process with SIGBUS.
     #[test]
-    fn what_is_no_such_memory_is_refused() {
+    fn shared_memory_refuses_files_that_can_shrink() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(800).unwrap();
         assert!(OsSharedMemory::of(file.as_fd()).is_err());

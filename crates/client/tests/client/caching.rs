@@ -128,7 +128,7 @@ fn a_frozen_node_ends_caching() {
 /// The session has expired and another client has been there: what was cached is dropped
 /// even if this client is alone again, and counts for nothing until that is done.
 #[test]
-fn a_fresh_session_drops_what_was_cached() {
+fn fresh_session_drops_caches() {
     let world = World::new(6);
     let node = Node::new(&world);
     let client = node.attach();
@@ -148,7 +148,7 @@ fn a_fresh_session_drops_what_was_cached() {
 /// what it changed is told on the way to the old connection, and this client, which is alone again,
 /// keeps what it has cached without end. Expectation: that is dropped.
 #[test]
-fn who_is_alone_again_drops_what_was_cached_while_others_were_there() {
+fn sole_client_again_drops_caches_of_the_shared_time() {
     let world = World::new(8);
     let node = Node::new(&world);
     node.sole.set(false);

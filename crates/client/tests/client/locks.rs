@@ -75,7 +75,7 @@ fn a_lock_is_taken_and_given_up_once() {
 
 /// A node that has started anew is told what is held, and nothing of what was given up.
 #[test]
-fn what_is_held_is_reclaimed() {
+fn locks_held_are_reclaimed() {
     let world = World::new(2);
     let node = Node::new(&world);
     let client = node.attach();
@@ -115,7 +115,7 @@ fn what_is_held_is_reclaimed() {
 /// A range is asked for in a weaker mode than part of it is held in, and refused; the node starts
 /// anew meanwhile. What was held is held.
 #[test]
-fn nothing_is_given_up_for_what_is_refused() {
+fn refused_weaker_lock_keeps_the_held_one() {
     for fate in [Fate::Silence, Fate::LostReply, Fate::LostRequest] {
         let world = World::new(3);
         let node = Node::new(&world);
@@ -151,7 +151,7 @@ fn nothing_is_given_up_for_what_is_refused() {
 /// The caller is told that it took too long; the node says later that the lock is there. Nobody
 /// would ever give it up, so the client does, and leaves what was held before.
 #[test]
-fn whoever_gave_up_waiting_has_no_lock() {
+fn lock_granted_after_a_timeout_is_released() {
     let world = World::new(4);
     let node = Node::new(&world);
     let client = node.attach_with(Options {
@@ -278,7 +278,7 @@ fn a_write_does_not_outlive_its_lock() {
 /// What was written under a lock that has been given up is lost in a power cut, and the session
 /// before the client is back: others had the lock since, so the write is not repeated over theirs.
 #[test]
-fn what_was_written_under_a_lock_is_not_repeated_without_it() {
+fn writes_under_a_lost_lock_are_not_replayed() {
     for locked in [false, true] {
         let world = World::new(8);
         let node = Node::new(&world);

@@ -140,7 +140,7 @@ fn a_file_made_for_nobody_is_closed() {
 /// open: what was lent is asked for once more all the same. If that is another file by then nobody
 /// opens it, until it is given back.
 #[test]
-fn what_was_lent_is_lent_again() {
+fn grants_are_requested_again_after_a_node_restart() {
     let world = World::new(4);
     let node = Node::new(&world);
     let client = node.attach();

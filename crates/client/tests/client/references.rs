@@ -29,7 +29,7 @@ fn answers(node: &Node) -> Vec<(u64, Vec<Ino>)> {
 /// An answer is on its way that tells of an inode, and the node, which gave it before, wants to
 /// forget the inode. The client says that it holds it, once it has the answer.
 #[test]
-fn what_is_on_its_way_is_waited_for() {
+fn reference_query_waits_for_replies_in_transit() {
     let world = World::new(1);
     let node = Node::new(&world);
     let client = node.attach();
@@ -58,7 +58,7 @@ fn what_is_on_its_way_is_waited_for() {
 /// Nobody says what the user of a client holds: then that is everything. So it is with one whose
 /// answers are too long under way.
 #[test]
-fn who_does_not_say_holds_everything() {
+fn reference_query_without_answer_counts_as_holding_all() {
     let world = World::new(2);
     let node = Node::new(&world);
     let client = node.attach();

@@ -37,7 +37,7 @@ fn fail_power(world: &World, node: &Rc<Node>) {
 /// Operations are answered, some are forced, power fails. What was lost is asked for
 /// again in its order, with its ids, places, times and versions; what was forced is not.
 #[test]
-fn what_the_node_lost_is_repeated_as_it_was() {
+fn replay_repeats_lost_operations_unchanged() {
     let world = World::new(1);
     let node = Node::new(&world);
     let client = node.attach();
@@ -60,7 +60,7 @@ fn what_the_node_lost_is_repeated_as_it_was() {
 /// The node is killed, but its machine lives: what it answered is there. Everything not
 /// known to be durable is asked for again, and the session table keeps it from happening twice.
 #[test]
-fn what_the_node_kept_is_not_repeated() {
+fn replay_skips_operations_that_the_node_kept() {
     let world = World::new(2);
     let node = Node::new(&world);
     let client = node.attach();
@@ -249,7 +249,7 @@ fn no_bytes_are_changed_under_an_error() {
 /// A session ends while its node lives, and another begins. Then the node starts anew and
 /// knows the later one: what the earlier one did is not sent under an id that nobody knows.
 #[test]
-fn what_an_earlier_session_did_does_not_keep_a_later_one_out() {
+fn replay_omits_operations_of_an_earlier_session() {
     let world = World::new(10);
     let node = Node::new(&world);
     let client = node.attach();

@@ -43,7 +43,7 @@ fn opens(process: &Rc<Process>, client: &Client, request: u64) {
 /// request, and the third asks under another id. Expectation: the third life asks under the same
 /// id, and the file has grown once.
 #[test]
-fn a_take_over_that_fails_leaves_what_it_found() {
+fn failed_take_over_leaves_the_handover_state() {
     for step in STEPS {
         for fate in [Fate::LostRequest, Fate::LostReply, Fate::Silence] {
             for (executed, tidy) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -238,7 +238,7 @@ impl Case {
 /// nothing is missing. Expectation: nobody succeeds just where the node has started anew elsewhere
 /// and something may be missing, and then the node hears that the session is over.
 #[test]
-fn whoever_may_have_lost_something_has_no_heir() {
+fn possible_loss_prevents_a_successor() {
     for case in Case::all() {
         let world = World::new(2);
         let (node, left) = (Node::new(&world), nothing_left());
@@ -302,7 +302,7 @@ fn a_request_that_does_not_come_again_is_forgotten() {
 /// is there, and what had no answer is done once when it comes again. And nobody succeeds only if
 /// something was answered and not forced, or had no answer.
 #[test]
-fn no_heir_serves_what_has_lost_answers() {
+fn successor_never_serves_lost_answers() {
     let (successors, lost) = (Cell::new(0), Cell::new(0));
     with_every_death(|death| {
         let world = World::new(3);
@@ -426,7 +426,7 @@ fn an_open_file_that_is_gone_is_stale_to_the_heir() {
 /// denied is tried for ever. Expectation: what may pass is tried again by another process, with the
 /// session as it was. What will not is given up, and the node hears of it.
 #[test]
-fn what_passes_is_tried_again_and_what_does_not_is_given_up() {
+fn take_over_retries_passing_refusals_only() {
     let passes = |step: &'static str| {
         let unserved =
             [RpcError::NotServing("it is stopping".into()), RpcError::SessionExpired].map(Some);
@@ -580,7 +580,7 @@ fn caches_stay_where_nobody_else_can_come() {
 /// Danger: caches of before stay for as long as it does.
 /// Expectation: they are dropped after a second.
 #[test]
-fn caches_of_before_are_dropped_after_a_second_whatever_is_unanswered() {
+fn caches_of_before_are_dropped_after_a_second_without_answers() {
     let caches = Caches::of_before(6);
     let since = caches.world.now();
     caches.can_be_dropped();
@@ -592,7 +592,7 @@ fn caches_of_before_are_dropped_after_a_second_whatever_is_unanswered() {
 /// counts as dropped. Expectation: it comes when somebody can do it, and nothing is cached before.
 /// What the node says meanwhile is not lost.
 #[test]
-fn caches_of_before_are_dropped_by_whoever_comes_late() {
+fn caches_of_before_are_dropped_once_the_mount_is_ready() {
     let caches = Caches::of_before(7);
     let since = caches.world.now();
     caches.client.answered(REQUEST);
@@ -608,7 +608,7 @@ fn caches_of_before_are_dropped_by_whoever_comes_late() {
 /// Expectation: whoever asked gets an error, which stands on the file; nothing is executed again,
 /// and nobody succeeds.
 #[test]
-fn what_is_of_an_expired_session_is_not_asked_again() {
+fn requests_of_an_expired_session_are_not_repeated() {
     for (executed, on_its_way) in [(false, false), (false, true), (true, false), (true, true)] {
         let case = format!("executed: {executed}, on its way: {on_its_way}");
         let world = World::new(8);

@@ -250,7 +250,7 @@ fn requests_under_way_are_bounded() {
 /// Every way in which a connection ends: all who wait are told, the user hears of it
 /// once, and the next attach begins another.
 #[test]
-fn a_connection_that_ends_loses_what_is_under_way() {
+fn ended_connection_fails_pending_calls() {
     let garbage = || Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n");
     let request = join(
         rpc::encode_request(RequestId(1), &Request::StatFs { ino: Ino::ROOT }).expect("encodes"),

@@ -109,7 +109,7 @@ impl World {
 /// Situation: the delete of a removed file's object is pending when its directory evicts the other
 /// names. Danger: a listing requested before the delete, and received after it, restores the file.
 #[test]
-fn what_is_to_be_deleted_does_not_come_back() {
+fn names_with_pending_deletes_do_not_come_back() {
     let mut world = World::new(false);
     let dir = world.made(Ino::ROOT, "a", Make::Directory);
     let gone = world.made(dir, "b", Make::Regular);
@@ -173,7 +173,7 @@ fn a_directory_with_something_to_be_deleted_stays() {
 
 /// A name with changes that the bucket does not have, or cannot represent, is not evicted.
 #[test]
-fn what_the_bucket_does_not_say_stays() {
+fn names_missing_from_the_bucket_are_not_evicted() {
     let mut world = World::new(false);
     let dir = world.made(Ino::ROOT, "a", Make::Directory);
     let file = world.made(dir, "b", Make::Regular);

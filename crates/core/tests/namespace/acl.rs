@@ -51,7 +51,7 @@ fn root_set(volume: &mut Volume, ino: Ino, class: AclClass, text: &str) -> u16 {
 }
 
 #[test]
-fn what_is_no_acl_is_refused() {
+fn acl_set_refuses_invalid_values() {
     let mut volume = Volume::new();
     let (file, dir, link) =
         (volume.file(Ino::ROOT, "f"), volume.dir(Ino::ROOT, "d"), volume.symlink(Ino::ROOT, "l"));
@@ -121,7 +121,7 @@ fn the_mode_and_an_acl_agree() {
 }
 
 #[test]
-fn set_gid_goes_with_who_is_not_of_the_group() {
+fn acl_set_by_a_non_member_removes_set_gid() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "f");
     let chown = SetAttr { uid: Some(ALICE.uid), gid: Some(500), ..SetAttr::default() };
@@ -167,7 +167,7 @@ fn a_default_acl_is_inherited() {
 }
 
 #[test]
-fn an_acl_says_who_may() {
+fn acl_decides_access() {
     let mut volume = Volume::new();
     let file = volume.make(&ALICE, Ino::ROOT, "f", 0o644, Make::Regular).unwrap();
     let in_groups = |groups: &[u32]| Caller { groups: groups.to_vec(), ..CAROL };
@@ -209,7 +209,7 @@ fn an_acl_says_who_may() {
 /// Situation: a directory page contains an ACL that no namespace can have, by another writer or a
 /// bug. Danger: the group bits, which were a mask, admit the whole group.
 #[test]
-fn what_a_page_says_wrongly_lets_nobody_in() {
+fn acl_invalid_in_a_page_grants_nothing() {
     let time = Time::from_secs(1);
     let record = |mode, xattrs: &[(AclClass, Bytes)]| InstalledRecord {
         mode,

@@ -22,7 +22,7 @@ const NONE: InodeFlags = InodeFlags::IMMUTABLE.and(InodeFlags::APPEND);
 /// other kinds of inodes. Setting one is an ordinary change of the inode, and not visible as an
 /// attribute.
 #[test]
-fn who_may_set_which() {
+fn flags_can_be_set_by_owner_or_root() {
     let mut volume = Volume::new();
     let file = volume.make(&ALICE, Ino::ROOT, "f", 0o666, Make::Regular).unwrap();
     assert_eq!(flag(&mut volume, &BOB, file, InodeFlags::NO_DUMP), Err(NotPermitted));
@@ -67,7 +67,7 @@ fn who_may_set_which() {
 
 /// Also through descriptors that were open before, which the kernel does not check.
 #[test]
-fn what_is_immutable_is_not_written() {
+fn immutable_inodes_are_not_written() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "f");
     let write =
@@ -104,7 +104,7 @@ fn what_is_immutable_is_not_written() {
 
 /// Names neither come nor go, except that an append-only directory gains names.
 #[test]
-fn names_of_and_in_what_is_guarded() {
+fn guarded_directories_keep_their_names() {
     let mut volume = Volume::new();
     for (guard, made) in [(InodeFlags::IMMUTABLE, Err(NotPermitted)), (InodeFlags::APPEND, Ok(()))]
     {
@@ -151,7 +151,7 @@ fn names_of_and_in_what_is_guarded() {
 
 /// A backup that skips a directory skips its new children.
 #[test]
-fn what_is_not_dumped_is_inherited() {
+fn nodump_is_inherited() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "d");
     flag(&mut volume, &Caller::ROOT, dir, InodeFlags::NO_DUMP).unwrap();

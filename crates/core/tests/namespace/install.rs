@@ -74,7 +74,7 @@ fn objects_without_a_record_get_default_attributes() {
 }
 
 #[test]
-fn a_record_says_what_objects_cannot() {
+fn records_install_attributes_that_objects_lack() {
     let mut volume = Volume::new();
     let (file, link) = (volume.next(), Ino::new(Incarnation(0), Slot(4), 9));
     assert!(volume.install(Ino::ROOT, "f", file, object(None), record(1, &[])));
@@ -112,7 +112,7 @@ fn names_that_are_not_loaded_keep_an_inode() {
 
 /// Loaded state is newer than the bucket; contradicting entries are skipped.
 #[test]
-fn what_is_there_is_not_overwritten() {
+fn install_does_not_overwrite_loaded_state() {
     let mut volume = Volume::new();
     let (file, dir) = (volume.file(Ino::ROOT, "f"), volume.dir(Ino::ROOT, "d"));
     volume.file(Ino::ROOT, "open");

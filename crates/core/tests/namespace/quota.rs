@@ -71,7 +71,7 @@ fn bytes_are_lengths() {
 /// Each inode counts once. Other errors have precedence over EDQUOT, as `mkdir -p` in a full
 /// directory expects.
 #[test]
-fn inodes_are_whatever_there_is() {
+fn quota_counts_each_inode_once() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "d");
     volume.limit(dir, inodes(4)).unwrap();
@@ -209,7 +209,7 @@ fn the_oldest_name_counts() {
 /// A limit below the usage is accepted and refuses only growth. Refused are: no limits, limits of a
 /// non-directory, removal of a missing quota.
 #[test]
-fn what_can_be_set() {
+fn quota_set_accepts_any_limit_of_a_directory() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "d");
     let file = volume.file(dir, "f");
@@ -258,7 +258,7 @@ fn the_attribute() {
 /// Loaded inodes count, also above the limit. A quota is loaded with its directory; an undecodable
 /// one, or one on a non-directory, is dropped.
 #[test]
-fn what_is_found_counts() {
+fn quota_counts_loaded_inodes() {
     let mut volume = Volume::new();
     volume.limit(Ino::ROOT, bytes(100)).unwrap();
     let value = |first: u8| Bytes::from([&[first][..], &50u64.to_le_bytes(), &[0xff; 8]].concat());
@@ -302,7 +302,7 @@ fn what_is_found_counts() {
 /// a change that no client repeats, or a border that it crossed exists again, and an acknowledged
 /// change is lost. Expectation: it is executed, and the counts are correct.
 #[test]
-fn what_is_repeated_is_not_refused() {
+fn quota_does_not_refuse_replayed_mutations() {
     let mut volume = Volume::new();
     let (a, b) = (volume.dir(Ino::ROOT, "a"), volume.dir(Ino::ROOT, "b"));
     let sub = volume.dir(a, "sub");

@@ -56,7 +56,7 @@ fn limits_and_ends_are_exact() {
 /// the new name is further on in the stream, which never ends. Expectation: each file is listed
 /// once, by its old name.
 #[test]
-fn who_renames_what_is_shown_comes_to_the_end() {
+fn readdir_ends_when_listed_names_are_renamed() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "d");
     let old = ["a", "b", "c", "d", "e"];
@@ -207,7 +207,7 @@ proptest! {
     /// none twice while it exists, and no rename makes the stream longer, except one that leaves a
     /// whiteout.
     #[test]
-    fn streams_show_what_stays_once_and_end(present in 0..7usize, steps in prop::collection::vec(step(), 0..40)) {
+    fn readdir_lists_lasting_names_once_and_ends(present in 0..7usize, steps in prop::collection::vec(step(), 0..40)) {
         let mut volume = Volume::new();
         let dir = volume.dir(Ino::ROOT, "d");
         let names: Vec<&str> = ["a", "b", "c", "d", "e", "f"][..present.min(6)].to_vec();

@@ -176,7 +176,7 @@ fn changes_come_in_order() {
 
 /// A replaced open file is removed with its last close; so is a replaced directory.
 #[test]
-fn what_is_replaced_outlives_its_name_while_open() {
+fn rename_over_open_target_keeps_it_until_close() {
     let mut volume = Volume::new();
     let (source, target) = (volume.dir(Ino::ROOT, "s"), volume.dir(Ino::ROOT, "t"));
     let holders = vec![SESSION];

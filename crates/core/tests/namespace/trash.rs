@@ -70,7 +70,7 @@ const ALICE_ALL: Caller = Caller { uid: 1000, gid: 1000, groups: Vec::new(), che
 /// After the loss of its last name the inode is in the trash with path, time and user. The trash is
 /// hidden, and other clients see an ordinary removal.
 #[test]
-fn what_loses_its_last_name_is_kept() {
+fn trash_keeps_inodes_that_lose_their_last_name() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "d");
     let file = volume.file(dir, "f");
@@ -151,7 +151,7 @@ fn a_directory_is_kept_empty() {
 
 /// The target of a rename is kept; a moved or exchanged inode is not removed at all.
 #[test]
-fn what_is_renamed_over_is_kept() {
+fn trash_keeps_rename_targets() {
     let mut volume = Volume::new();
     let [a, b, c, d] = ["a", "b", "c", "d"].map(|child| volume.file(Ino::ROOT, child));
     let (empty, full) = (volume.dir(Ino::ROOT, "empty"), volume.dir(Ino::ROOT, "full"));
@@ -199,7 +199,7 @@ fn restoring_takes_nothing_away() {
 
 /// A purge acts like an unlink: at once, or with the last holder.
 #[test]
-fn what_is_purged_is_gone() {
+fn purged_inodes_are_gone() {
     let mut volume = Volume::new();
     let [a, b] = ["a", "b"].map(|child| volume.file(Ino::ROOT, child));
     assert!(!volume.purged(a, &[]), "it is not in the trash");
@@ -410,7 +410,7 @@ fn the_trash_comes_back_from_the_bucket() {
 
 /// An inode with a path longer than PATH_MAX is not kept: no request could name it.
 #[test]
-fn what_no_path_leads_to_is_not_kept() {
+fn trash_does_not_keep_paths_beyond_path_max() {
     let mut volume = Volume::new();
     let mut dir = Ino::ROOT;
     for _ in 0..16 {

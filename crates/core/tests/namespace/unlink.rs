@@ -67,7 +67,7 @@ fn kinds_are_not_mixed_up() {
 
 /// In a sticky directory a file can be removed by its owner, by the directory's owner and by root.
 #[test]
-fn sticky_directories_protect_what_belongs_to_others() {
+fn sticky_directories_protect_files_of_others() {
     let mut volume = Volume::new();
     let dir = volume.dir(Ino::ROOT, "tmp");
     volume.chmod(dir, 0o1777);

@@ -68,7 +68,7 @@ fn a_head_that_was_written_here_brings_its_own_list() {
 /// from the older head are not in the later one, and lost with their eviction. Expectation: they
 /// are written.
 #[test]
-fn what_is_known_from_an_older_head_is_written() {
+fn names_of_an_older_head_are_written() {
     let (first, entries, late) = two_heads();
     let mut shorter = first.clone();
     shorter.pieces.remove(1);

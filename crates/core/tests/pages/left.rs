@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Situation: a directory was created by this node, and evicted with its names. Danger: its page
 /// counts as unreferenced and is deleted. Expectation: its owner is undecided.
 #[test]
-fn the_page_of_what_was_forgotten_is_not_left_over() {
+fn page_of_an_evicted_directory_is_not_left_over() {
     let mut volume = Volume::new();
     let dir = volume.make(Ino::ROOT, Name::new(b"dir").expect("it is a name"), Make::Directory);
     let version = volume.partition.next_version();

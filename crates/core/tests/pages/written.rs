@@ -55,7 +55,7 @@ fn a_page_is_cut_into_pieces() {
 /// Situation: entries change while their page is being written. Danger: a change that missed its
 /// piece counts as written. Expectation: exactly the pieces of these changes are written again.
 #[test]
-fn what_changes_while_a_page_is_written_is_written_again() {
+fn changes_during_a_page_write_are_written_again() {
     let mut volume = Volume::new();
     let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
     let inos: Vec<Ino> =
@@ -99,7 +99,7 @@ fn what_changes_while_a_page_is_written_is_written_again() {
 /// a new one is created there. Danger: the range has no piece any more, and the mark of the new
 /// name is lost with it. Expectation: the next page has the name.
 #[test]
-fn what_comes_into_a_range_that_was_emptied_is_written() {
+fn names_new_in_an_emptied_range_are_written() {
     let mut volume = Volume::new();
     let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
     let text = |text: &str| Name::new(text.as_bytes()).expect("it is a name");
@@ -151,7 +151,7 @@ fn what_comes_into_a_range_that_was_emptied_is_written() {
 /// Danger: a name counts as recorded in a piece that does not have it. Expectation: the next page
 /// has every name, in the piece of its range.
 #[test]
-fn what_is_told_in_part_is_written_again() {
+fn partly_logged_page_writes_are_written_again() {
     let mut volume = Volume::new();
     let fifo = || Make::Special { kind: FileKind::Fifo, rdev: 0 };
     let number = |at: u32| Name::new(format!("{at:03}").as_bytes()).expect("it is a name");

@@ -73,7 +73,7 @@ fn they_stay_unless_it_is_asked_for() {
 /// Independent of the kernel's caches: the first read since a change counts; later reads and reads
 /// with O_NOATIME do not. The bucket stores access times like other times.
 #[test]
-fn relatime_tells_what_was_read_since_it_changed() {
+fn relatime_records_first_read_since_a_change() {
     let place = place("relatime");
     let (dir, file, link) =
         (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));
@@ -112,7 +112,7 @@ fn relatime_tells_what_was_read_since_it_changed() {
 /// look-up before. Danger: the daemon does not know that they are unread, and updates nothing.
 /// Expectation: the reads count, also those of a file with preallocated space.
 #[test]
-fn relatime_counts_what_is_read_after_a_listing() {
+fn relatime_counts_reads_after_a_listing() {
     let place = place("relatime");
     let (dir, file, link) =
         (place.path("mnt/dir"), place.path("mnt/dir/file"), place.path("mnt/dir/link"));

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 #[test]
-fn a_mount_says_what_it_does() {
+fn status_and_flush_report_dirty_files() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h"]);
     fs::create_dir(place.path("mnt/d")).unwrap();
@@ -143,7 +143,7 @@ fn names_forge_no_lines() {
 /// done, and success is reported. Expectation: the command applies to the target; a dangling link,
 /// or one that leaves the mount, is an error.
 #[test]
-fn links_lead_to_what_is_meant() {
+fn command_paths_follow_symbolic_links() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h"]);
     fs::create_dir_all(place.path("mnt/real")).unwrap();
@@ -186,7 +186,7 @@ fn links_lead_to_what_is_meant() {
 /// Situation: bits of the node's disk have flipped. Expectation: fsck reports the location, and its
 /// exit status is that of damage.
 #[test]
-fn fsck_finds_what_has_rotted() {
+fn fsck_finds_flipped_bits() {
     let place = Place::new();
     place.mount();
     fs::write(place.path("mnt/file"), vec![7; 1 << 20]).unwrap();
@@ -254,7 +254,7 @@ fn contents(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 
 /// `ebb explain` follows fsync, flush and evict.
 #[test]
-fn explain_says_what_survives() {
+fn explain_follows_fsync_flush_and_evict() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h", "--commit-interval", "1h"]);
     let explain = |path: &str| place.ebb(&["explain", path, "--json"]).good().json();
@@ -315,7 +315,7 @@ fn survives<'a>(explained: &'a serde_json::Value, failure: &str) -> &'a str {
 /// Entries without bytes are in the log and in directory pages, which are named with their upload
 /// state.
 #[test]
-fn explain_names_what_has_names_and_attributes() {
+fn explain_names_log_and_directory_pages() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h", "--commit-interval", "1h"]);
     let text = |path: &str| place.ebb(&["explain", path]).good().out;
@@ -364,7 +364,7 @@ fn explain_names_what_has_names_and_attributes() {
 /// Situation: bits of a dirty block have flipped. Danger: the report says that nothing is lost.
 /// Expectation: it counts the bytes.
 #[test]
-fn explain_says_what_is_lost_already() {
+fn explain_counts_bytes_lost_already() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h", "--scrub-interval", "1s"]);
     fs::write(place.path("mnt/file"), vec![7; 1 << 20]).unwrap();

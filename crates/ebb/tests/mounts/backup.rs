@@ -120,7 +120,7 @@ fn a_lost_data_directory_is_restored() {
 /// Situation: the data directory is encrypted. Danger: that the backup is not. Expectation: it is,
 /// with the same key, without which nothing is restored.
 #[test]
-fn a_backup_of_what_is_encrypted_is_encrypted() {
+fn backup_of_encrypted_data_directory_is_encrypted() {
     let place = Place::new();
     let key = ["--encryption-key-file", "key"];
     fs::write(place.path("key"), "00".repeat(32)).unwrap();

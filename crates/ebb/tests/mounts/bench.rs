@@ -41,7 +41,7 @@ fn any_directory_can_be_measured() {
 /// Situation: SIGINT, or the terminal goes. Expectation: it ends soon, reports that, and leaves no
 /// files.
 #[test]
-fn who_interrupts_it_finds_nothing_left() {
+fn bench_interrupted_leaves_no_files() {
     let mut place = Place::new();
     for signal in [libc::SIGINT, libc::SIGHUP] {
         let bench =

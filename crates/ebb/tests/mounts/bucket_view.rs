@@ -59,7 +59,7 @@ fn rename_of_unlisted_directory_is_in_the_bucket_after_flush_and_umount() {
 /// next mount shows it, and so does `ebb refresh`, even for names that the kernel has cached as
 /// absent.
 #[test]
-fn new_mount_and_refresh_show_what_others_have_changed() {
+fn new_mount_and_refresh_show_changes_of_others() {
     let place = Place::new();
     ["dir/gone", "dir/stays"].iter().for_each(|key| put(&place, key));
     place.mount();

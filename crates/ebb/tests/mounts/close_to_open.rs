@@ -54,7 +54,7 @@ fn a_mount_says_how_consistent_it_is() {
 /// other opens and reads it. Both also have it open all the time, so that there are always old
 /// pages.
 #[test]
-fn what_was_closed_is_seen_by_whoever_opens() {
+fn close_to_open_shows_closed_writes() {
     let place = twice();
     let paths = ["mnt/file", "mnt2/file"].map(|name| place.path(name));
     let mut content = vec![0; 3 * PAGE_BYTES];
@@ -179,7 +179,7 @@ fn a_directory_that_was_opened_alone_is_read_anew() {
 
 /// The node dies between a close and the open that is to see it, and is started again.
 #[test]
-fn what_was_closed_is_seen_after_a_restart_of_the_node() {
+fn close_to_open_shows_closed_writes_after_a_node_restart() {
     let (mut place, mut node, address) = twice_as(["close-to-open"; 2]);
     let paths = ["mnt/file", "mnt2/file"].map(|name| place.path(name));
     fs::write(&paths[0], [b'0'; 100]).unwrap();
@@ -199,7 +199,7 @@ fn what_was_closed_is_seen_after_a_restart_of_the_node() {
 /// see old ones, and no zeros; on the other mount no page that nobody wrote. (Where it is written a
 /// page is read while it is being filled, as on a disk.)
 #[test]
-fn who_has_a_file_open_sees_nothing_that_never_was() {
+fn open_file_shows_only_states_that_existed() {
     let place = twice();
     fs::write(place.path("mnt/file"), [1; PAGE_BYTES]).unwrap();
     let done = AtomicBool::new(false);
@@ -288,7 +288,7 @@ fn a_log_is_read_while_it_is_written() {
 /// A counter in a file that both mounts have open all the time and read through the cache: with the
 /// lock each sees the other's last write.
 #[test]
-fn a_lock_shows_what_others_wrote() {
+fn lock_shows_writes_of_others() {
     let place = twice();
     fs::write(place.path("mnt/file"), 0u64.to_le_bytes()).unwrap();
     std::thread::scope(|scope| {

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 #[test]
-fn what_was_acknowledged_survives_the_daemon() {
+fn acknowledged_changes_survive_the_daemon() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h"]);
     fs::create_dir(place.path("mnt/d")).unwrap();
@@ -64,7 +64,7 @@ fn a_dead_mount_is_told_in_json() {
 /// Situation: a node dies with unflushed files, and another one takes the volume over. Expectation:
 /// the first data directory is rejected, and its files can be read as docs/operation.md describes.
 #[test]
-fn what_another_node_has_overtaken_can_still_be_read() {
+fn overtaken_data_directory_can_still_be_read() {
     let place = Place::new();
     let url = place.url().to_owned();
     let old =
@@ -113,7 +113,7 @@ fn what_another_node_has_overtaken_can_still_be_read() {
 /// Situation: a node is unmounted after another one has taken its volume, with unflushed files.
 /// Danger: success is reported. Expectation: the message says that they are not in the bucket.
 #[test]
-fn what_another_node_has_overtaken_is_not_in_the_bucket() {
+fn umount_of_overtaken_node_reports_unflushed_files() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h", "--head-term", "3s"]);
     fs::write(place.path("mnt/unsent"), "only here").unwrap();
@@ -151,7 +151,7 @@ fn a_data_directory_without_an_identity_is_not_taken_for_a_new_one() {
 /// another data directory, so another node takes the volume over, and dirty data is left behind.
 /// Expectation: it continues with the mount's data directory.
 #[test]
-fn what_is_said_to_go_on_does() {
+fn suggested_mount_command_continues_the_mount() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h"]);
     fs::write(place.path("mnt/file"), "dirty").unwrap();

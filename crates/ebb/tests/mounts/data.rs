@@ -141,7 +141,7 @@ fn write_asynchronously(file: &File, data: &[u8]) {
 /// Situation: parallel direct writes, while another program reads through the page cache. Danger:
 /// pages that were read ahead during a write stay cached.
 #[test]
-fn readers_see_what_was_written_asynchronously() {
+fn page_cache_readers_see_parallel_direct_writes() {
     let place = Place::new();
     place.mount();
     let path = place.path("mnt/file");
@@ -437,7 +437,7 @@ fn appends_do_not_overwrite_each_other() {
 /// while another one appends past it. Danger: the last page is read before an append, and shown
 /// with zeros when the file is longer. Expectation: reads return the appended bytes.
 #[test]
-fn who_reads_what_is_appended_sees_no_zeros() {
+fn append_shows_no_zeros_to_page_cache_readers() {
     let place = Place::new();
     place.mount_with(&["--listen", "127.0.0.1:0"]);
     let path = place.path("mnt/log");

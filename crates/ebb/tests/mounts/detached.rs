@@ -121,7 +121,7 @@ fn a_mount_outlives_its_node() {
 }
 
 #[test]
-fn what_the_node_does_not_have_is_refused() {
+fn mount_of_missing_volume_or_subdirectory_is_refused() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     let mount = |what: &str| {

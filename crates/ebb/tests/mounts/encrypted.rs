@@ -43,7 +43,7 @@ fn assert_nowhere(dir: &Path, words: &[&str]) {
 /// killed, the mount is killed, the node restarts. Danger: the disk reveals data. Expectation:
 /// everything is readable with the key, and neither names nor contents appear on the disk.
 #[test]
-fn who_has_the_disk_has_nothing() {
+fn encrypted_disk_reveals_no_names_or_contents() {
     let place = place();
     let words = ["secretname", "SECRETCONTENT", "secretlink"];
     let large = "SECRETCONTENT ".repeat(40_000);

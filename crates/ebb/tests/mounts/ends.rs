@@ -42,7 +42,7 @@ fn a_lazy_end_waits_for_the_last_user() {
 /// container's, or has open files. Danger: `ebb umount` waits silently. Expectation: it names the
 /// processes, and ends when they have.
 #[test]
-fn who_keeps_a_mount_from_ending_is_named() {
+fn umount_names_processes_that_keep_the_mount() {
     let mut place = Place::new();
     place.mount();
     fs::write(place.path("mnt/file"), "content").unwrap();
@@ -81,7 +81,7 @@ fn who_keeps_a_mount_from_ending_is_named() {
 /// Situation: a mount needs a data directory whose previous mount has open files. Danger: it waits
 /// silently. Expectation: it names the cause, and mounts once they are closed.
 #[test]
-fn who_keeps_a_data_directory_is_named() {
+fn mount_names_processes_that_keep_the_data_directory() {
     let place = Place::new();
     place.mount();
     fs::write(place.path("mnt/file"), "content").unwrap();
@@ -272,7 +272,7 @@ fn mounting_follows_the_daemon_of_before() {
 
 /// Files that are open on a mount that is out of sight go on working: it is not taken over.
 #[test]
-fn mounting_waits_for_who_still_uses_the_one_of_before() {
+fn mount_waits_for_users_of_the_previous_mount() {
     let mut place = Place::new();
     place.mount();
     fs::write(place.path("mnt/file"), "content").unwrap();
@@ -291,7 +291,7 @@ fn mounting_waits_for_who_still_uses_the_one_of_before() {
 
 /// A daemon removes its record before it unlocks the data directory.
 #[test]
-fn mounting_waits_for_who_has_only_to_end() {
+fn mount_waits_for_an_ending_daemon() {
     let mut place = Place::new();
     place.mount();
     let record = MountRecord { daemon: Process::this(), ..place.record("mnt") };

@@ -131,7 +131,7 @@ fn writable_mounts_read_past_the_daemon() {
 /// Situation: a user other than the owner writes by passthrough to a file with set-id bits, so the
 /// daemon sees no write. Expectation: the bits are removed.
 #[test]
-fn who_writes_past_the_daemon_takes_set_id_bits_away() {
+fn passthrough_write_removes_set_id_bits() {
     let place = Place::new();
     place.mount_with(&["-o", "allow_other"]);
     let path = place.path("mnt/file");
@@ -151,7 +151,7 @@ fn who_writes_past_the_daemon_takes_set_id_bits_away() {
 /// Changes a file in every possible way while it is read by passthrough: the reader sees each
 /// change when it returns, up to the new end and no further.
 #[test]
-fn readers_see_what_others_change() {
+fn passthrough_readers_see_changes_of_others() {
     let place = holding(Place::new(), &[("file", LEN)]);
     place.mount();
     read(&open(&place, "file"));
@@ -230,7 +230,7 @@ fn readers_see_what_others_change() {
 /// cache. Danger: nothing of it can be evicted, so there is no room. Expectation: it grows, and the
 /// rest of the cache goes on to work.
 #[test]
-fn what_somebody_reads_may_grow_beyond_the_cache() {
+fn passthrough_file_may_grow_beyond_the_cache() {
     const MIB: usize = 1 << 20;
     let place = holding(Place::new(), &[("other", 12 * MIB)]);
     place.mount_with(&["--cache-size", "32M", "--dirty-size", "16M", "--space-timeout", "5s"]);
@@ -256,7 +256,7 @@ fn what_somebody_reads_may_grow_beyond_the_cache() {
 /// gets no notification of stores. Expectation: everybody sees them at once; the file is not
 /// evicted while it is mapped; afterwards the stores are found, and go to the bucket.
 #[test]
-fn what_is_stored_through_a_mapping_counts() {
+fn mapping_stores_show_at_once_and_reach_the_bucket() {
     let place = holding(Place::over_s3(), &[("file", LEN)]);
     place.mount();
     read(&open(&place, "file"));

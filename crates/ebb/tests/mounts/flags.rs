@@ -199,7 +199,7 @@ fn they_outlive_the_cache_and_are_no_attributes() {
 /// Situation: a file that is open for writing becomes immutable. Expectation: writes fail, without
 /// effect on the mount and in the object.
 #[test]
-fn what_is_refused_changes_nothing() {
+fn immutable_file_refuses_writes_through_open_descriptors() {
     let place = Place::new();
     place.mount();
     let path = place.path("mnt/file");

@@ -26,7 +26,7 @@ fn wait<T>(work: impl Future<Output = T>) -> T {
 /// Situation: a directory without access, one with read access only, and one that is not of ebb.
 /// Expectation: the first and the last are reported as such, the second is checked.
 #[test]
-fn what_can_only_be_read_is_checked() {
+fn fsck_checks_read_only_data_directory() {
     let place = Place::new();
     place.mount();
     fs::write(place.path("mnt/file"), "content").unwrap();
@@ -123,7 +123,7 @@ fn the_bucket_is_compared() {
 
 /// An incomplete check has an exit status of its own.
 #[test]
-fn what_cannot_be_compared_is_said() {
+fn fsck_reports_an_incomplete_check() {
     let place = Place::over_s3();
     place.mount();
     fs::write(place.path("mnt/file"), "content").unwrap();
@@ -145,7 +145,7 @@ fn what_cannot_be_compared_is_said() {
 /// `.ebb/`. Expectation: nothing happens without consent; afterwards everything is repaired, the
 /// exit status shows it, and a later check is clean.
 #[test]
-fn what_has_one_answer_is_repaired() {
+fn fsck_repairs_problems_with_a_remedy() {
     for place in [Place::new(), Place::over_s3()] {
         place.mount();
         fs::create_dir(place.path("mnt/d")).unwrap();

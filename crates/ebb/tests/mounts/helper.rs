@@ -78,7 +78,7 @@ fn it_mounts_as_ebb_does() {
 }
 
 #[test]
-fn what_it_does_without_a_terminal_it_does_silently() {
+fn helper_is_silent_without_a_terminal() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     let helper = link(&place, "mount.ebb");
@@ -94,7 +94,7 @@ fn what_it_does_without_a_terminal_it_does_silently() {
 }
 
 #[test]
-fn it_says_whose_mistake_it_was() {
+fn helper_exit_status_tells_usage_errors_from_failures() {
     let place = Place::new();
     let helper = link(&place, "mount.ebb");
     let mount = |source: &str, options: &str| {

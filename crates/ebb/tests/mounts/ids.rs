@@ -178,7 +178,7 @@ fn a_mount_can_be_idmapped() {
 /// root is treated as an ordinary user and loses set-id bits, or an ordinary user as root and keeps
 /// them. Expectation: both are distinguished, and groups too.
 #[test]
-fn who_asks_is_found_out_where_the_kernel_does_not_say_it() {
+fn idmappable_mount_identifies_callers() {
     let place = Place::new();
     fs::set_permissions(&place.dir, Permissions::from_mode(0o755)).unwrap();
     place.mount_with(&["-o", "allow_other,dev,suid"]);

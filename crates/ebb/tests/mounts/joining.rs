@@ -56,7 +56,7 @@ fn a_second_mount_of_the_storage_joins_the_first() {
 /// session ends for that. Expectation: the other mount waits for the bucket's reply, and no session
 /// ends.
 #[test]
-fn who_waits_for_the_bucket_has_time_to_share() {
+fn joining_waits_for_reads_of_the_bucket() {
     let switch = Switch::default();
     let mut place = Place::behind(&switch);
     let server = switch.server();
@@ -103,7 +103,7 @@ fn who_waits_for_the_bucket_has_time_to_share() {
 }
 
 #[test]
-fn only_what_a_mount_serves_can_be_listened_for() {
+fn listen_needs_storage_and_a_valid_address() {
     let place = Place::new();
     place
         .ebb(&["mount", "ebb://127.0.0.1:1/v", "mnt", "--data", "data", "--listen", "127.0.0.1:0"])
@@ -168,7 +168,7 @@ fn an_address_that_another_volume_has_now_is_not_followed() {
 /// Situation: a machine dies with unflushed data, another one takes over, and the first one joins.
 /// Expectation: the message names the unflushed data.
 #[test]
-fn who_joins_is_told_of_what_never_reached_the_bucket() {
+fn join_reports_unflushed_data_of_an_earlier_node() {
     let place = Place::new();
     let (first, second) = (free_address(), free_address());
     place.mount_with(&["--listen", &first, "--flush-interval", "1h"]);

@@ -34,7 +34,7 @@ fn holder(fd: RawFd) -> i32 {
 }
 
 #[test]
-fn whoever_waits_is_served_when_the_lock_is_free() {
+fn lock_waiters_are_served_at_its_release() {
     let place = twice();
     let (here, there) = both(&place);
     set(&here, WRITE, 0, 10).unwrap();
@@ -216,7 +216,7 @@ fn the_locks_of_a_dead_mount_are_free_after_its_term() {
 /// A mount is stopped for longer than its session term, and other mounts take its locks.
 /// Expectation: when it continues, its writes fail until the file is opened again.
 #[test]
-fn whoever_has_lost_a_lock_is_told() {
+fn lost_lock_fails_later_writes() {
     let place = joined();
     let (here, mut there) = both(&place);
     set(&there, WRITE, 0, 0).unwrap();

@@ -149,7 +149,7 @@ fn take_turns(place: &Place, mode: &str, name: &str, lock: Lock, pollers: usize)
 /// The first thing that is done under a lock may be to read, to the end, or through a mapping: the
 /// kernel asks for no length before it looks at a mapping.
 #[test]
-fn what_is_done_first_under_a_lock_sees_the_last_turn() {
+fn lock_shows_the_last_turn_to_any_first_operation() {
     for mode in MODES {
         let place = twice_as([mode; 2]).0;
         let paths = MOUNTS.map(|mount| place.path(mount).join("file"));
@@ -193,7 +193,7 @@ const RECORDS: usize = 40;
 /// Two processes and two threads of each mount append under one lock, each where lseek(2) says that
 /// the file ends, and hold locks of other ranges meanwhile.
 #[test]
-fn who_appends_under_a_lock_overwrites_nobody() {
+fn appends_under_a_lock_overwrite_nothing() {
     for mode in MODES {
         let place = twice_as([mode; 2]).0;
         File::create(place.path("mnt/file")).unwrap();

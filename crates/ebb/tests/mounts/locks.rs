@@ -250,7 +250,7 @@ fn open_files_have_locks_of_their_own() {
 /// A request right after a close finds the locks released. In a process of its own, since programs
 /// that other tests start inherit the descriptors of this process until they exec.
 #[test]
-fn what_a_closed_file_had_is_gone() {
+fn locks_of_a_closed_file_are_released() {
     let place = twice();
     let asks = open(&place.path("mnt/file"));
     let name = CString::new(place.path("mnt/file").into_os_string().into_encoded_bytes()).unwrap();
@@ -312,7 +312,7 @@ fn whole_files_are_locked() {
 /// A lock needs a descriptor with the matching access mode; the kernel locks anything that is no
 /// regular file.
 #[test]
-fn what_cannot_be_locked_is_refused() {
+fn lock_without_matching_access_mode_is_refused() {
     let place = twice();
     let (here, _) = both(&place);
     let reader = File::open(place.path("mnt/file")).unwrap();
@@ -350,7 +350,7 @@ fn a_mount_of_its_own_has_locks_too() {
 /// Situation: both mounts map the file, one of them since before the other attached, and take turns
 /// under a lock. Expectation: each sees the other's stores made under the lock.
 #[test]
-fn what_a_lock_protects_is_seen_with_it() {
+fn lock_shows_stores_through_mappings() {
     let mut place = Place::new();
     let (_, address) = serve(&mut place, "127.0.0.1:0");
     let url = format!("ebb://{address}/volume");

@@ -94,7 +94,7 @@ fn a_mapping_grows_with_its_file() {
 /// Mapped pages beyond a truncation raise SIGBUS, whether they were read before or not. The rest
 /// keeps its bytes, with zeros in the cut page; an extension shows the bytes written then.
 #[test]
-fn what_is_cut_off_a_mapped_file_is_gone() {
+fn mapping_beyond_truncation_raises_sigbus() {
     for mode in ["strong", "close-to-open"] {
         let place = twice_as([mode; 2]).0;
         let (here, there) = (place.path("mnt/file"), place.path("mnt2/file"));
@@ -130,7 +130,7 @@ fn what_is_cut_off_a_mapped_file_is_gone() {
 
 /// A file that is changed through a mapping grows on another mount: both changes are kept.
 #[test]
-fn what_is_stored_stays_when_others_append() {
+fn mapping_keeps_stores_when_others_append() {
     for mode in ["strong", "close-to-open"] {
         let place = twice_as([mode; 2]).0;
         let (here, there) = (place.path("mnt/file"), place.path("mnt2/file"));
@@ -154,7 +154,7 @@ fn what_is_stored_stays_when_others_append() {
 /// sendfile(2) takes pages of the kernel. Both mounts append, while one of them sends the file:
 /// nothing of it is ever zeros.
 #[test]
-fn sendfile_never_gives_zeros_for_what_others_append() {
+fn sendfile_sends_no_zeros_during_appends_of_others() {
     for mode in ["strong", "close-to-open"] {
         let place = twice_as([mode; 2]).0;
         let paths = ["mnt/log", "mnt2/log"].map(|name| place.path(name));

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 
 /// Files are created until ENOSPC. Status reports the reason, and removals end it.
 #[test]
-fn what_does_not_fit_into_the_memory_is_refused() {
+fn metadata_memory_limit_refuses_creations() {
     let place = Place::new();
     // Dirty names cannot be evicted.
     place.mount_with(&["--metadata-memory", "1M", "--flush-interval", "1h"]);

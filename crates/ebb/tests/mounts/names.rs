@@ -15,7 +15,7 @@ const FILES: usize = 2000;
 /// Danger: the new name is further on, and shown again, without end. Expectation: each file is
 /// shown once.
 #[test]
-fn who_renames_what_a_directory_shows_comes_to_the_end() {
+fn readdir_ends_when_listed_files_are_renamed() {
     let place = Place::new();
     place.mount();
     let dir = place.path("mnt/dir");

@@ -137,7 +137,7 @@ impl Drop for Mapping {
 /// Reading a file caches it; an open after that reads past the daemon, all of it and no more, by
 /// every system call. A small file does not.
 #[test]
-fn what_is_cached_is_read_past_the_daemon() {
+fn passthrough_reads_cached_files() {
     let place = holding(Place::over_s3(), &[("file", LEN), ("small", 100_000)]);
     place.mount_with(&["-o", "ro"]);
     let cold = open(&place, "file");
@@ -173,7 +173,7 @@ fn what_is_cached_is_read_past_the_daemon() {
 
 /// With passthrough off, everything is read through the daemon.
 #[test]
-fn who_does_not_want_it_does_not_get_it() {
+fn passthrough_off_reads_through_the_daemon() {
     let place = holding(Place::new(), &[("file", LEN)]);
     for flags in [&["-o", "ro", "--passthrough", "off"][..], &["--passthrough", "off"]] {
         place.mount_with(flags);
@@ -190,7 +190,7 @@ fn who_does_not_want_it_does_not_get_it() {
 /// as zeros. Expectation: it stays while it is in use, `ebb evict` reports that, and afterwards it
 /// is evicted.
 #[test]
-fn what_somebody_has_is_not_evicted() {
+fn passthrough_file_in_use_is_not_evicted() {
     let place = holding(Place::over_s3(), &[("file", LEN)]);
     place.mount_with(&["-o", "ro"]);
     read(&open(&place, "file"));
@@ -216,7 +216,7 @@ fn what_somebody_has_is_not_evicted() {
 /// Situation: the daemon dies while a file is open, another one takes over. Danger: the new daemon
 /// does not know of the open. Expectation: reads of the open file continue, whatever is evicted.
 #[test]
-fn what_a_dead_mount_has_is_not_evicted() {
+fn passthrough_file_of_a_dead_mount_is_not_evicted() {
     let place = holding(Place::new(), &[("file", LEN)]);
     place.mount_with(&["-o", "ro"]);
     read(&open(&place, "file"));
@@ -236,7 +236,7 @@ fn what_a_dead_mount_has_is_not_evicted() {
 /// Situation: a block is damaged on the node's disk. Expectation: no program reads it: the first
 /// read after a start goes through the node, which verifies the block.
 #[test]
-fn what_has_rotted_is_not_handed_over() {
+fn passthrough_is_not_granted_for_damaged_blocks() {
     let place = holding(Place::new(), &[("file", LEN)]);
     place.mount_with(&["-o", "ro"]);
     read(&open(&place, "file"));
@@ -261,7 +261,7 @@ fn what_has_rotted_is_not_handed_over() {
 /// Situation: another program replaces the object of a file that is open by passthrough, with a
 /// longer and a shorter one, and the node detects it. Expectation: the open file shows the change.
 #[test]
-fn what_others_replace_is_replaced_under_its_readers() {
+fn passthrough_readers_see_replaced_object() {
     for len in [LEN + 100_000, LEN - 100_000] {
         let place = holding(Place::new(), &[("file", LEN)]);
         place.mount_with(&["-o", "ro"]);
@@ -294,7 +294,7 @@ fn what_others_replace_is_replaced_under_its_readers() {
 /// removes it, and the name is looked up after `--revalidate`. Expectation: the open file shows the
 /// new object, also after its removal; the look-up fails.
 #[test]
-fn what_others_remove_is_read_on() {
+fn passthrough_readers_outlive_removed_object() {
     let place = holding(Place::new(), &[("file", LEN)]);
     place.mount_with(&["-o", "ro", "--revalidate", "1s"]);
     read(&open(&place, "file"));
@@ -409,7 +409,7 @@ fn opens_race() {
 /// other open of the file that does not name the same store file. Expectation: reads continue
 /// without a daemon, and opens continue with the next one.
 #[test]
-fn what_is_read_natively_outlives_the_daemon() {
+fn passthrough_reads_outlive_the_daemon() {
     let place = holding(Place::new(), &[("file", LEN), ("other", LEN)]);
     place.mount_with(&["-o", "ro"]);
     fs::read(place.path("mnt/file")).unwrap();

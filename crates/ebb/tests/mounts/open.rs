@@ -103,7 +103,7 @@ fn a_name_that_is_replaced_all_the_time_can_always_be_opened() {
 /// a FIFO, an O_PATH descriptor, a current directory. Danger: its attributes are ESTALE.
 /// Expectation: as on this machine's disk, it stays usable without a name.
 #[test]
-fn what_is_in_use_without_being_open_outlives_its_name() {
+fn unlinked_inode_in_use_without_open_keeps_attributes() {
     let place = Place::new();
     place.mount();
     for base in ["backing", "mnt"] {

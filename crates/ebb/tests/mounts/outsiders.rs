@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 #[test]
-fn what_others_do_appears() {
+fn external_changes_appear() {
     let place = Place::new();
     let [bucket, seen] = ["backing", "mnt"].map(|dir| move |name: &str| format!("{dir}/{name}"));
     let put = |name: &str, content: &str| {

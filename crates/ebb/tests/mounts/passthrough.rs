@@ -94,7 +94,7 @@ fn map(file: &File) -> *mut libc::c_void {
 
 /// A passthrough reader sees writes, truncations and extensions by another mount at once.
 #[test]
-fn who_reads_past_the_node_sees_what_others_do() {
+fn passthrough_reader_sees_changes_by_another_mount() {
     let shared = Shared::new();
     let (one, two) = (shared.open_natively("mnt/file"), shared.open_natively("mnt2/file"));
     assert!(read(&one) == content(LEN) && read(&two) == content(LEN));
@@ -122,7 +122,7 @@ fn who_reads_past_the_node_sees_what_others_do() {
 
 /// Stores through a mapping of such a file are visible everywhere, and reach the bucket.
 #[test]
-fn what_is_stored_into_a_lent_file_others_see() {
+fn passthrough_stores_show_on_other_mounts() {
     let shared = Shared::new();
     let reader = shared.open_natively("mnt/file");
     let both = OpenOptions::new().read(true).write(true).open(shared.path("mnt/file")).unwrap();
@@ -146,7 +146,7 @@ fn what_is_stored_into_a_lent_file_others_see() {
 /// another node serves. Danger: that one does not know the reader, evicts the file, and changes
 /// another one.
 #[test]
-fn what_is_read_past_a_node_its_successor_does_not_take_away() {
+fn passthrough_file_is_kept_by_the_next_node() {
     for signal in [libc::SIGKILL, libc::SIGTERM] {
         let mut shared = Shared::new();
         shared.flush();
@@ -168,7 +168,7 @@ fn what_is_read_past_a_node_its_successor_does_not_take_away() {
 /// Situation: the daemon of a mount dies that reads a file by passthrough, and another one takes
 /// over. Expectation: the file stays cached as long as it is open.
 #[test]
-fn what_a_mount_reads_stays_when_its_daemon_dies() {
+fn passthrough_file_stays_when_the_daemon_dies() {
     let shared = Shared::new();
     shared.flush();
     let file = shared.open_natively("mnt/file");
@@ -189,7 +189,7 @@ fn what_a_mount_reads_stays_when_its_daemon_dies() {
 /// passthrough. Danger: new opens get the abandoned store file. Expectation: ESTALE until the
 /// earlier opens are closed.
 #[test]
-fn what_a_node_has_lost_is_not_opened_again() {
+fn passthrough_open_of_abandoned_store_file_is_stale() {
     let mut shared = Shared::new();
     let file = shared.open_natively("mnt/file");
     shared.place.signal(shared.node, libc::SIGTERM);
@@ -213,7 +213,7 @@ fn what_a_node_has_lost_is_not_opened_again() {
 /// A kernel that keeps cached pages between opens drops them after another program stored into the
 /// file by passthrough and closed it.
 #[test]
-fn who_opens_a_file_sees_what_was_stored_past_the_node() {
+fn open_shows_earlier_passthrough_stores() {
     let shared = Shared::new();
     shared.place.umount_at("mnt2");
     let volume = format!("ebb://{}/volume", shared.address);
@@ -250,7 +250,7 @@ fn who_opens_a_file_sees_what_was_stored_past_the_node() {
 
 /// A mount with passthrough off reads everything through the node.
 #[test]
-fn who_borrows_nothing_reads_through_the_node() {
+fn passthrough_off_reads_through_the_node() {
     let shared = Shared::new();
     shared.flush();
     shared.place.umount_at("mnt");

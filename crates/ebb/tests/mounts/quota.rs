@@ -200,7 +200,7 @@ fn a_quota_comes_back_from_s3() {
 
 /// Objects of other programs are counted before `ebb quota set` returns.
 #[test]
-fn what_is_in_the_bucket_counts() {
+fn quota_counts_objects_of_other_programs() {
     let place = Place::new();
     for at in 0..30 {
         fs::create_dir_all(place.path(&format!("backing/data/{at}"))).unwrap();
@@ -225,7 +225,7 @@ fn what_is_in_the_bucket_counts() {
 }
 
 #[test]
-fn what_cannot_be_limited_is_refused() {
+fn quota_of_non_directory_is_refused() {
     let place = Place::new();
     place.mount();
     fs::write(place.path("mnt/file"), "x").unwrap();

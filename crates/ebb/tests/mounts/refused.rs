@@ -105,7 +105,7 @@ fn names_that_no_record_can_have() {
 
 /// Situation: a server accepts connections and never replies. Danger: the command waits for ever.
 #[test]
-fn who_says_nothing_is_no_node() {
+fn silent_server_is_refused_as_a_node() {
     let place = Place::new();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
@@ -133,7 +133,7 @@ fn failures_of_the_world() {
 /// Danger: the volume is taken over first, by a data directory that is then lost. Expectation: the
 /// message names the missing right or program, and nothing has changed.
 #[test]
-fn who_may_not_mount() {
+fn mount_without_the_right_changes_nothing() {
     let place = Place::new();
     let mount = [env!("CARGO_BIN_EXE_ebb"), "mount", place.url(), "mnt", "--data", "data"];
     place
@@ -208,7 +208,7 @@ fn versions_and_completions_need_no_mount() {
 
 /// Statements in the help texts about requirements and results are correct.
 #[test]
-fn help_says_what_is_needed_and_what_is_answered() {
+fn help_states_requirements_and_results() {
     let place = Place::new();
     let usage = place.ebb(&["profile", "--help"]).good().out;
     for way in [
@@ -266,7 +266,7 @@ fn a_data_directory_holds_nothing_of_others() {
 /// in. Danger: the log shows as a file of the volume, or the volume in itself without end.
 /// Expectation: it is refused.
 #[test]
-fn what_serves_a_volume_is_not_stored_in_it() {
+fn data_directory_inside_the_storage_is_refused() {
     let place = Place::new();
     fs::create_dir(place.path("backing/at")).unwrap();
     let told = "where the volume is stored";

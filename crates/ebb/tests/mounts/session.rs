@@ -151,7 +151,7 @@ fn everything_comes_back_from_s3() {
 
 /// Objects of other programs appear as files, also below implicit directories.
 #[test]
-fn what_others_wrote_is_there() {
+fn objects_of_other_programs_appear_as_files() {
     let place = Place::new();
     fs::create_dir_all(place.path("backing/deep/er")).unwrap();
     fs::write(place.path("backing/deep/er/object"), "theirs").unwrap();

@@ -30,7 +30,7 @@ fn a_mount_that_others_have_joined_is_upgraded() {
 /// the mount may not be forced. Expectation: the mount continues if they were, and otherwise
 /// reports that it cannot.
 #[test]
-fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
+fn mount_resumes_after_node_death_if_all_was_forced() {
     for forced in [true, false] {
         let mut place = Place::new();
         // Forces happen on demand only.
@@ -75,7 +75,7 @@ fn a_mount_whose_node_has_died_too_goes_on_if_nothing_can_be_missing() {
 /// that this mount's kernel has cached. Danger: programs continue with stale data. Expectation:
 /// they see none of it, and get errors once the session has expired.
 #[test]
-fn what_the_kernel_has_cached_goes_with_the_session() {
+fn session_expiry_drops_kernel_caches() {
     let mut place = Place::new();
     let (node, address) =
         serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "10s"]);
@@ -138,7 +138,7 @@ fn a_mount_ends_though_its_caches_cannot_be_dropped() {
 /// one. Danger: an upgrade kills it, and its successor cannot resume the first session.
 /// Expectation: the upgrade is rejected, and the mount continues.
 #[test]
-fn who_has_begun_another_session_is_not_upgraded() {
+fn upgrade_after_session_loss_is_refused() {
     let mut place = Place::new();
     let (node, address) =
         serve_with(&mut place, &["--listen", "127.0.0.1:0", "--session-term", "3s"]);
@@ -158,7 +158,7 @@ fn who_has_begun_another_session_is_not_upgraded() {
 /// the first one is back. Danger: its successor takes the volume for itself, and the mount is lost.
 /// Expectation: it waits, as the daemon would have.
 #[test]
-fn who_has_joined_waits_for_the_one_that_serves() {
+fn joined_mount_waits_for_the_serving_mount() {
     let place = Place::new();
     let (url, address) = (place.url().to_owned(), free_address());
     let first = ["mount", &url, "mnt", "--data", "data", "--listen", &address, "--head-term", "3s"];

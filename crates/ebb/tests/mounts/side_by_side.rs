@@ -254,7 +254,7 @@ fn a_served_volume_has_its_buckets_side_by_side() {
 
 /// Situation: a bucket of one volume is mounted by another. Expectation: one of them writes.
 #[test]
-fn a_bucket_has_one_writer_in_whatever_volume() {
+fn bucket_of_two_volumes_has_one_writer() {
     let place = Place::over_s3();
     side_by_side(&place, place.variable("EBB_ENDPOINT"));
     mount(&place, &["--head-term", "3s"]).good();

@@ -14,7 +14,7 @@ fn stats(place: &Place, of: &str) -> Value {
 }
 
 #[test]
-fn a_mount_tells_what_came_and_from_where() {
+fn stats_count_operations_and_sources_of_bytes() {
     let place = Place::new();
     // Passthrough reads are not counted.
     place.mount_with(&["--flush-interval", "1h", "--passthrough", "off"]);
@@ -89,7 +89,7 @@ fn got(stats: &Value) -> u64 {
 
 /// Each table is of its own interval.
 #[test]
-fn a_table_has_what_came_in_its_interval() {
+fn stats_tables_cover_their_own_interval() {
     let place = Place::new();
     place.mount();
     fs::write(place.path("mnt/file"), "x").unwrap();
@@ -111,7 +111,7 @@ fn a_table_has_what_came_in_its_interval() {
 /// Situation: the reader of the tables closes the pipe. Danger: the command runs for ever.
 /// Expectation: it ends with success.
 #[test]
-fn tables_end_with_who_reads_them() {
+fn stats_end_when_their_reader_closes_the_pipe() {
     let place = Place::new();
     place.mount();
     let script = format!(

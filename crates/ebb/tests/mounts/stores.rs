@@ -208,7 +208,7 @@ fn refused_mount_leaves_no_data_directory() {
 }
 
 #[test]
-fn mount_says_what_is_where() {
+fn mount_prints_source_mount_point_and_data_directory() {
     let mut place = Place::new();
     let mount = ["mount", place.url(), "mnt", "--data", "data"];
     let line = format!(

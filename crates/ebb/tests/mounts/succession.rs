@@ -143,7 +143,7 @@ fn prepare(root: &Path) {
 /// pending request fails, is lost, or is executed twice by the next daemon. Expectation: no program
 /// sees an error, and each request was executed once.
 #[test]
-fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
+fn killed_daemons_do_not_disturb_programs() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "2s"]);
     let check = work_while_daemons_die(&place);
@@ -154,7 +154,7 @@ fn who_works_on_a_mount_does_not_notice_that_daemons_die() {
 /// The same where another mount has joined: locks are the node's, and nothing is cached for longer
 /// than an answer takes.
 #[test]
-fn who_works_on_a_mount_that_others_joined_does_not_notice_either() {
+fn killed_daemons_do_not_disturb_programs_on_a_joined_mount() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "2s", "--listen", "127.0.0.1:0"]);
     place.ebb(&["mount", place.url(), "mnt2", "--data", "data2", "--take-over", "join"]).good();
@@ -169,7 +169,7 @@ fn who_works_on_a_mount_that_others_joined_does_not_notice_either() {
 /// The same where the node is elsewhere, and lives: of a mount of its own directory, next to
 /// another one.
 #[test]
-fn who_works_on_a_node_elsewhere_does_not_notice_that_daemons_of_mounts_die() {
+fn killed_daemons_do_not_disturb_programs_on_a_remote_node() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     place.ebb(&["mount", &format!("ebb://{address}/volume"), "mnt2", "--data", "client2"]).good();
@@ -341,7 +341,7 @@ fn a_daemon_outlives_its_supervisor() {
 /// wait for ever. Expectation: after a number of daemons the mount is given up, programs get
 /// errors, the log tells why, and the next mount has all acknowledged data.
 #[test]
-fn a_mount_whose_daemons_all_die_is_given_up() {
+fn mount_is_given_up_when_all_daemons_die() {
     let place = Place::new();
     place.mount_with(&["--flush-interval", "1h"]);
     fs::write(place.path("mnt/file"), "content").unwrap();
@@ -457,7 +457,7 @@ fn a_daemon_that_cannot_be_started_is_tried_again() {
 /// know of it, and its fsync succeeds for data that was never forced. Expectation: no daemon takes
 /// over.
 #[test]
-fn what_the_disk_did_not_force_is_not_forced_by_a_successor() {
+fn failed_force_prevents_a_successor() {
     let mut place = Place::new();
     place.fail_forcing();
     place.mount_with(&["--flush-interval", "1h"]);
@@ -534,7 +534,7 @@ fn terminal() -> (File, File) {
 /// signal on, and the mount takes its time. Danger: the echo counts as a second signal, which does
 /// not wait for the bucket. Expectation: it is ignored.
 #[test]
-fn what_both_are_told_is_told_once() {
+fn signal_to_daemon_and_command_counts_once() {
     let mut place = Place::new();
     let child = foreground(&mut place);
     let file = File::create(place.path("mnt/file")).unwrap();
@@ -623,7 +623,7 @@ fn a_mount_ends_with_its_terminal() {
 /// mount and the data directory. Expectation: it dies too, and the next mount has all acknowledged
 /// data.
 #[test]
-fn who_kills_what_is_in_the_foreground_kills_the_mount() {
+fn killed_foreground_command_kills_its_daemon() {
     let mut place = Place::new();
     let child = foreground(&mut place);
     fs::write(place.path("mnt/file"), "content").unwrap();
@@ -640,7 +640,7 @@ fn who_kills_what_is_in_the_foreground_kills_the_mount() {
 /// Danger: the process does not end, because it waits for a reader that waits for a daemon.
 /// Expectation: another daemon serves, and the read succeeds.
 #[test]
-fn a_daemon_dies_while_the_kernel_drops_what_is_being_read() {
+fn killed_daemon_ends_while_the_kernel_drops_pages() {
     let switch = Switch::default();
     let place = Place::behind(&switch);
     place.mount();

@@ -107,12 +107,12 @@ fn comes_back(place: &Place) {
 }
 
 #[test]
-fn what_was_removed_comes_back_from_a_directory() {
+fn trash_restores_removed_files_from_a_directory() {
     comes_back(&Place::new());
 }
 
 #[test]
-fn what_was_removed_comes_back_from_s3() {
+fn trash_restores_removed_files_from_s3() {
     comes_back(&Place::over_s3());
 }
 
@@ -208,7 +208,7 @@ fn a_directory_that_cannot_come_back_is_told() {
 /// An open removed file stays usable, and is restored with later writes. Unnamed files, and files
 /// below a directory without a trash, are deleted as usual.
 #[test]
-fn what_is_open_is_kept_with_what_is_written() {
+fn trash_keeps_open_files_with_later_writes() {
     let place = Place::new();
     place.mount();
     let dir = place.path("mnt/d");
@@ -270,7 +270,7 @@ fn what_is_open_is_kept_with_what_is_written() {
 /// below a directory. Danger: the kernel keeps the negative entry. Expectation: the file is
 /// visible, and mounts beside it stay.
 #[test]
-fn who_has_seen_it_go_sees_it_come_back() {
+fn restore_replaces_cached_negative_entry() {
     let place = Place::new();
     place.mount();
     place.ebb(&["trash", "keep", "mnt", "1h"]).good();
@@ -295,7 +295,7 @@ fn who_has_seen_it_go_sees_it_come_back() {
 
 /// Another mount sees a removal and a restore at once.
 #[test]
-fn other_mounts_see_what_goes_and_comes() {
+fn removal_and_restore_show_on_other_mounts() {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
     let volume = format!("ebb://{address}/volume");
@@ -326,7 +326,7 @@ fn other_mounts_see_what_goes_and_comes() {
 /// Situation: `ebb trash keep` for a directory outside any mount of ebb. Danger: success is
 /// reported. Expectation: an error, as for pinning, and nothing is written there.
 #[test]
-fn what_is_on_no_mount_is_not_kept() {
+fn trash_keep_outside_mounts_is_refused() {
     let place = Place::new();
     let dir = place.text("backing");
     for command in [

@@ -28,7 +28,7 @@ fn cached(place: &Place) -> u64 {
 /// Situation: a model is in the bucket and not cached. Expectation: `ebb warmup` fetches it once;
 /// afterwards it is readable while the bucket is away.
 #[test]
-fn what_was_warmed_needs_no_bucket() {
+fn warmup_makes_files_readable_without_the_bucket() {
     let switch = Switch::default();
     let place = Place::behind(&switch);
     let files =
@@ -60,7 +60,7 @@ fn what_was_warmed_needs_no_bucket() {
 
 /// Names come from lists too. An error with one of them is reported, and the others are warmed.
 #[test]
-fn what_fails_is_named_and_the_rest_is_warmed() {
+fn warmup_reports_failed_names_and_warms_the_rest() {
     let place = Place::new();
     put(&place, &[("a", MIB), ("b c", MIB), ("gone", MIB)]);
     fs::write(place.path("list"), "mnt/a\nmnt/no/such\n\nmnt/gone\n").unwrap();
@@ -103,7 +103,7 @@ fn what_fails_is_named_and_the_rest_is_warmed() {
 
 /// More than the cache size would evict itself.
 #[test]
-fn what_does_not_fit_is_refused_before_it_starts() {
+fn warmup_beyond_the_cache_size_is_refused() {
     let place = Place::new();
     put(&place, &[("a", 12 * MIB), ("b", 12 * MIB)]);
     place.mount_with(&["--cache-size", "16M"]);
@@ -175,7 +175,7 @@ fn an_eviction_is_slow_on_demand() {
 /// A file of four times the cache is read once while another one is in use. Under S3-FIFO the other
 /// one stays cached, under LRU it does not.
 #[test]
-fn a_scan_leaves_what_is_in_use() {
+fn eviction_by_s3_fifo_survives_a_scan() {
     for (eviction, stays) in [("s3-fifo", true), ("lru", false)] {
         let place = Place::new();
         put(&place, &[("used", 16 * MIB), ("scanned", 256 * MIB)]);
@@ -192,7 +192,7 @@ fn a_scan_leaves_what_is_in_use() {
 /// Pinned files are fetched, and stay cached through larger reads and `ebb evict` until they are
 /// unpinned.
 #[test]
-fn what_is_pinned_stays() {
+fn pinned_files_stay_cached() {
     let place = Place::new();
     put(&place, &[("d/model", 8 * MIB), ("scanned", 128 * MIB)]);
     place.mount_with(&["--cache-size", "32M", "--read-ahead", "4M"]);
@@ -253,7 +253,7 @@ fn read_all(path: &Path) {
 /// posix_fadvise(2) reaches the node as read-ahead requests of the kernel, at most 1 MiB per call.
 /// Expectation: POSIX_FADV_WILLNEED fetches data without a read.
 #[test]
-fn what_programs_say_they_will_need_comes() {
+fn fadvise_willneed_fetches_data() {
     let switch = Switch::default();
     let place = Place::behind(&switch);
     put(&place, &[("needed", 8 * MIB)]);

@@ -40,7 +40,7 @@ pub fn used(disk: &TestDisk) -> BTreeMap<String, usize> {
 /// the machine was down. Danger: the log is cut there, or the command skipped. Expectation:
 /// corrupt, the file and the place named, and nothing on the disk changed.
 #[test]
-fn a_flipped_bit_in_what_was_forced_is_named() {
+fn flipped_bit_in_forced_data_is_named() {
     let random = Random::new(7);
     let (mut in_segments, mut in_snapshots) = (0, 0);
     for round in 0..1500 {

@@ -126,7 +126,7 @@ fn a_lost_sector_under_a_log_in_use_is_named() {
 /// the start is refused all the same. Expectation: from the moment at which that snapshot has its
 /// name every start has all; before, it is refused, and nothing has changed.
 #[test]
-fn whatever_stops_a_replacement_loses_no_snapshot() {
+fn replacement_stopped_at_any_step_loses_no_snapshot() {
     for power_cut in [false, true] {
         let (mut refused, mut passed_over) = (0, 0);
         for last in 1.. {

@@ -79,7 +79,7 @@ proptest! {
 /// Situation: the root bucket has 5,000 keys below a member's directory. Expectation: they
 /// cost one request, not one for each page.
 #[test]
-fn what_is_hidden_is_skipped_at_once() {
+fn listing_skips_hidden_keys_in_one_request() {
     let world = world(&["m"]);
     for index in 0..5000 {
         put(&world.root, &format!("m/{index}"), "");

@@ -32,7 +32,7 @@ fn the_first_segment_decides() {
 /// Situation: the member is a volume of its own, or was. Danger: its pages are taken for
 /// files, or written over.
 #[test]
-fn what_is_ebbs_in_a_member_is_out_of_reach() {
+fn reserved_keys_of_a_member_are_out_of_reach() {
     let world = world(&["a"]);
     put(&world.members[0], ".ebb/head", "another's");
     put(&world.members[0], ".ebb", "odd");
@@ -95,7 +95,7 @@ fn errors_speak_of_the_volumes_keys() {
 }
 
 #[test]
-fn it_can_what_all_can_and_is_called_by_all_names() {
+fn side_by_side_bucket_has_common_capabilities_and_all_names() {
     let world = world(&["a"]);
     let Capabilities { conditional_put, conditional_delete, .. } = world.all.capabilities();
     assert!(conditional_put && conditional_delete);

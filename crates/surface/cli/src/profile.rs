@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_took_longest_comes_first_and_the_rest_is_summed_up() {
+    fn profile_sorts_by_time_and_sums_up_the_rest() {
         let line = |ino, operation: &str, count, sum_us| Profiled {
             ino: Ino(ino),
             operation: operation.into(),

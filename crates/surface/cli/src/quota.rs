@@ -38,7 +38,7 @@ mod tests {
     use ebb_model::{Ino, QuotaLimits, Usage};
 
     #[test]
-    fn what_is_limited_says_of_how_much() {
+    fn quota_line_shows_usage_and_limits() {
         let limits = QuotaLimits { bytes: Some(10 << 30), inodes: None };
         let used = Usage { bytes: 3 << 29, inodes: 12 };
         let status =

@@ -41,7 +41,7 @@ mod tests {
     use ebb_model::{Ino, Trashed};
 
     #[test]
-    fn an_entry_says_what_it_was_and_how_long_it_stays() {
+    fn trash_entry_shows_path_and_remaining_time() {
         let trashed = Trashed {
             path: "home/a".into(),
             at: Time::from_secs(1000),

@@ -102,7 +102,7 @@ fn every_flag_can_be_an_option() {
 }
 
 #[test]
-fn what_cannot_be_is_refused() {
+fn helper_refuses_invalid_arguments() {
     for args in [
         &["s3://b"][..],
         &[],

@@ -118,7 +118,7 @@ fn sockets_of_the_dead_are_swept_away() {
 /// A daemon that has died is as good as alive where another one is about to take over, and the
 /// record is theirs together.
 #[test]
-fn a_mount_goes_on_with_whoever_its_supervisor_starts() {
+fn record_outlives_a_daemon_while_its_supervisor_lives() {
     let place = Place::new();
     let record = place.record("m");
     let mut ended = std::process::Command::new("sleep").arg("600").spawn().unwrap();

@@ -123,7 +123,7 @@ fn help_lists_at_most_thirty_flags() {
 }
 
 #[test]
-fn a_file_may_hold_what_a_command_needs() {
+fn config_file_supplies_required_arguments() {
     let (_dir, config) = file("backing = \"file:///srv\"\nname = \"v\"");
     let Command::Serve(serve) = read(&["serve", "--config", &config]).unwrap().command else {
         panic!()
@@ -133,7 +133,7 @@ fn a_file_may_hold_what_a_command_needs() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn config_errors_name_the_key() {
     let wrong = |text: &str| {
         let (_dir, config) = file(text);
         read(&["mount", "s3://b", "/mnt", "--config", &config]).map(|_| ()).unwrap_err().to_string()
@@ -202,7 +202,7 @@ fn tables_put_buckets_side_by_side() {
 }
 
 #[test]
-fn what_is_wrong_in_a_table_is_named() {
+fn config_errors_in_a_table_name_the_key() {
     let wrong = |text: &str, what: &str| {
         let (_dir, config) = file(text);
         let error = read(&["mount", "s3://b", "/mnt", "--config", &config])
@@ -244,7 +244,7 @@ fn what_is_wrong_in_a_table_is_named() {
 
 /// docs/configuration.md is generated from the table that defines the settings.
 #[test]
-fn the_page_of_settings_says_what_the_table_says() {
+fn configuration_page_matches_the_settings() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../docs/configuration.md");
     let now = ebb_cli::page::configuration();
     if std::env::var_os("EBB_WRITE_DOCS").is_some() {

@@ -81,7 +81,7 @@ mod tests {
     /// Situation: many writes of one length are retained. Danger: each retains its whole buffer.
     /// Expectation: together they use at most twice their counted bytes, plus a header each.
     #[test]
-    fn what_is_kept_is_what_is_counted() {
+    fn retained_buffers_use_no_more_than_counted() {
         let pool = BufferPool::default();
         for len in [1, 32 << 10, 128 << 10, SHARED_FROM_BYTES - 1, SHARED_FROM_BYTES, BUFFER_BYTES]
         {

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_refused() {
+    fn id_mapping_refuses_invalid_ranges() {
         let wrong = |ranges: &[&str]| {
             let mut map = IdMapping::default();
             ranges
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_acl_is_what_its_numbers_say() {
+    fn id_mapping_translates_ids_in_acls() {
         let acl = |ids: [u32; 6]| {
             let tags = [1u16, 2, 4, 8, 16, 32];
             let entry = |(tag, id): (u16, u32)| {

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_kernel_gives_what_is_wanted_and_no_more() {
+    fn init_with_a_new_kernel_negotiates_exactly_the_wanted_flags() {
         let (answer, out) = negotiate(&offer(7, 99, u64::MAX), 0, SIZE).unwrap();
         assert_eq!(answer, Answer::Agreed(Negotiated { minor: abi::MINOR, flags: WANTED }));
         assert_eq!(u64::from(out.flags2) << 32 | u64::from(out.flags), WANTED);

@@ -102,7 +102,7 @@ mod tests {
     /// affected by the later end of the open file that it shared with its children, even if it has
     /// opened the file anew since.
     #[test]
-    fn whose_locks_go_with_an_open_file() {
+    fn release_ends_locks_of_descriptions_but_not_of_processes() {
         let (process, description) = (100, 200);
         let mut lockers = Lockers::default();
         lockers.used(FILE, process, Handle(1));

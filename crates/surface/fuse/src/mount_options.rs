@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn mount_options_refuse_unknown_options() {
         for list in ["nope", "ro,nope=1", "ro=1"] {
             assert!(
                 matches!(list.parse::<MountOptions>(), Err(MountOptionsError::Unknown(_))),

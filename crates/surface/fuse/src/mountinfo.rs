@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_line_is_skipped() {
+    fn mountinfo_skips_malformed_lines() {
         for line in [
             &b""[..],
             b"36",

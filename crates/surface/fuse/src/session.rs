@@ -539,7 +539,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_sent_again_does_not_wait_for_room() {
+    fn resent_requests_do_not_wait_for_room() {
         let mut succession = Succession::new();
         assert!(!is_full(Some(&succession), MAX_IN_FLIGHT, 10, 10));
         succession.all_came();

@@ -251,7 +251,7 @@ fn strong_caches_nothing() {
 /// end, and others make the file longer. Danger: the kernel learns of the new length, and shows
 /// those zeros.
 #[test]
-fn what_is_appended_is_never_seen_as_zeros() {
+fn appends_of_others_are_never_seen_as_zeros() {
     if !can_mount() {
         return;
     }
@@ -358,7 +358,7 @@ fn appends_go_past_the_cache() {
 /// then in the cache with zeros behind it. Danger: the kernel knows without asking that the file is
 /// longer once the record is written, and shows those zeros.
 #[test]
-fn who_reads_during_an_append_sees_it_afterwards() {
+fn append_shows_after_a_concurrent_read() {
     if !can_mount() {
         return;
     }

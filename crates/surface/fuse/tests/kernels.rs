@@ -164,7 +164,7 @@ fn acls_drop_set_gid_where_the_kernel_does_not_say_so() {
 /// Situation: the kernel does not check the owner. Danger: a user that can open a file makes it
 /// immutable, or reverts that. Expectation: the node checks.
 #[test]
-fn who_sets_flags_is_checked_where_the_kernel_does_not() {
+fn flags_are_checked_where_the_kernel_does_not() {
     if !can_mount() {
         return;
     }

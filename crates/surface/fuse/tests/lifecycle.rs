@@ -98,7 +98,7 @@ fn requests_in_flight_are_finished() {
 
 /// Somebody sits in the mount and does not leave: after the stated patience they are cut off.
 #[test]
-fn whoever_stays_is_cut_off() {
+fn stop_cuts_off_remaining_users() {
     if !can_mount() {
         return;
     }
@@ -141,7 +141,7 @@ fn requests_that_never_end_are_given_up() {
 /// Situation: far more requests wait than the daemon has threads. Danger: the next caller waits
 /// behind them. Expectation: it is served.
 #[test]
-fn whoever_waits_is_in_nobodys_way() {
+fn waiting_requests_do_not_block_others() {
     if !can_mount() {
         return;
     }
@@ -205,7 +205,7 @@ fn unmounted_while_files_are_closed() {
 }
 
 #[test]
-fn what_is_no_mount_point_is_refused() {
+fn mount_refuses_paths_that_are_no_mount_points() {
     if !can_mount() {
         return;
     }
@@ -291,7 +291,7 @@ fn a_dead_mount_is_replaced() {
 /// Danger: the successor receives the signal before it serves the request, and the process waits
 /// until the lock is free. Expectation: it ends.
 #[test]
-fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
+fn lock_waiter_can_be_killed_during_a_take_over() {
     if !can_mount() {
         return;
     }
@@ -346,7 +346,7 @@ fn whoever_waits_for_a_lock_can_be_killed_when_the_mount_is_taken_over() {
 /// Situation: something is put off while a request is served. Danger: it waits for the next
 /// request, and that for it. Expectation: it is done once everybody is answered.
 #[test]
-fn what_was_put_off_is_done_while_nobody_asks() {
+fn deferred_work_is_done_while_idle() {
     if !can_mount() {
         return;
     }

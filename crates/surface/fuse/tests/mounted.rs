@@ -375,7 +375,7 @@ fn statfs_and_birth_time() {
 /// Situation: a file system without FLUSH. Expectation: close(2) sends none, and stores through a
 /// mapping are present once the mapping is gone.
 #[test]
-fn who_has_nothing_to_say_at_close_is_not_asked() {
+fn close_sends_no_flush_where_none_can_fail() {
     if !can_mount() {
         return;
     }

@@ -115,7 +115,7 @@ fn names_removed_by_another_hand() {
 }
 
 #[test]
-fn what_the_kernel_does_not_know_is_dropped_already() {
+fn invalidation_of_unknown_inodes_succeeds() {
     if !can_mount() {
         return;
     }

@@ -54,7 +54,7 @@ fn name(bytes: &[u8]) -> Name {
 }
 
 #[test]
-fn the_header_says_who_asks() {
+fn header_names_the_caller() {
     let request = request(abi::LOOKUP, &[b"file\0"]).unwrap();
     assert_eq!(request.ino, Ino(5));
     assert_eq!(
@@ -248,7 +248,7 @@ fn reads_and_writes() {
 }
 
 #[test]
-fn what_takes_no_answer_gets_none() {
+fn messages_without_reply_get_none() {
     let one = |nodeid, nlookup| abi::ForgetOne { nodeid, nlookup };
     assert_eq!(
         parse(&message(abi::FORGET, &[abi::ForgetIn { nlookup: 3 }.as_bytes()])),
@@ -276,7 +276,7 @@ fn what_takes_no_answer_gets_none() {
 }
 
 #[test]
-fn what_is_not_served_is_refused_so_that_the_kernel_goes_on() {
+fn unsupported_requests_get_the_errno_that_the_kernel_handles() {
     for opcode in [abi::POLL, abi::BMAP, abi::SETUPMAPPING, 0, 7, 4096, u32::MAX] {
         assert_eq!(operation(opcode, &[&[0; 64]]), Err(Errno::NOT_IMPLEMENTED), "{opcode}");
     }
@@ -324,7 +324,7 @@ fn flags_come_in_two_forms() {
 }
 
 #[test]
-fn locks_say_whose_where_and_how() {
+fn lock_requests_parse_owner_range_and_mode() {
     let lock = |kind, start, end, lk_flags| {
         let lk = abi::FileLock { start, end, kind, pid: 9 };
         abi::LkIn { fh: 3, owner: 4, lk, lk_flags, padding: 0 }

@@ -135,7 +135,7 @@ fn raced(work: impl FnOnce(&Point)) -> u64 {
 /// The kernel grants access to the creator of a file, and has not checked permissions of this one,
 /// which did not exist. An open with O_TRUNC must not succeed.
 #[test]
-fn a_file_made_meanwhile_is_not_opened_by_who_may_not() {
+fn create_race_denies_an_unpermitted_open() {
     if !can_mount() {
         return;
     }
@@ -151,7 +151,7 @@ fn a_file_made_meanwhile_is_not_opened_by_who_may_not() {
 
 /// A permitted open succeeds in spite of the race.
 #[test]
-fn a_file_made_meanwhile_is_opened_by_who_may() {
+fn create_race_grants_a_permitted_open() {
     if !can_mount() {
         return;
     }

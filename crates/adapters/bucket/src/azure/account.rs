@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_account_is_said() {
+    fn missing_account_is_reported() {
         let connection = |text| [("AZURE_STORAGE_CONNECTION_STRING", text)];
         for (named, variables, said) in [
             ("", &[][..], "AZURE_STORAGE_ACCOUNT"),

@@ -47,7 +47,7 @@ fn a_poorer_file_system_only_keeps_emptied_directories() {
         Rc::new(Directory { store: Arc::new(poor), path: root.path().into(), background });
     assert!(!bucket.capabilities().conditional_put);
     let directories_stay =
-        ["a_file_and_its_directory", "many_at_once", "a_listing_sees_what_was_acknowledged"];
+        ["a_file_and_its_directory", "many_at_once", "listing_sees_acknowledged_changes"];
     suite::run(&bucket, None, &directories_stay);
 }
 
@@ -121,7 +121,7 @@ fn links_are_neither_followed_nor_replaced() {
 }
 
 #[test]
-fn what_is_no_file_is_not_served() {
+fn special_files_and_invalid_names_are_not_listed() {
     let root = tempfile::tempdir().unwrap();
     let store = store(root.path());
     let pipe = std::ffi::CString::new(root.path().join("pipe").to_str().unwrap()).unwrap();
@@ -157,7 +157,7 @@ fn only_directories_of_our_own_are_removed() {
 
 /// A crash leaves an unfinished object; a put that is running looks the same but for its lock.
 #[test]
-fn the_next_start_clears_what_a_crash_left() {
+fn opening_removes_leftovers_of_a_crash() {
     let root = tempfile::tempdir().unwrap();
     let first = store(root.path());
     let incoming = root.path().join(".ebb/incoming");
@@ -215,7 +215,7 @@ fn parts_that_come_in_during_an_abort_go_too() {
 
 /// Other processes open the directory and remove crash leftovers while files are begun.
 #[test]
-fn what_is_begun_is_not_taken_for_what_a_crash_left() {
+fn opening_keeps_files_of_running_puts() {
     let root = tempfile::tempdir().unwrap();
     let first = store(root.path());
     let done = AtomicBool::new(false);
@@ -327,7 +327,7 @@ fn read_only_leaves_no_trace() {
 }
 
 #[test]
-fn what_cannot_be_opened_is_said() {
+fn opening_reports_unusable_directories() {
     let root = tempfile::tempdir().unwrap();
     fs::write(root.path().join("file"), "").unwrap();
     let error = |path: &Path| open_store(path, false).map(drop).unwrap_err();

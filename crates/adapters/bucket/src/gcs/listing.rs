@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_listing_is_none() {
+    fn malformed_listing_is_rejected() {
         let deep = "[".repeat(100_000);
         for bad in [
             "",

@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_generation_matches_no_object() {
+    fn invalid_generation_matches_no_object() {
         assert_eq!(generation(&ETag("1700000000000000".into())), 1_700_000_000_000_000);
         for other in [
             "",

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_says_what_to_do() {
+    fn refusals_map_to_bucket_errors() {
         let error = |status, code, effect| refusal(status, code).error("PUT k", "k", effect);
         let key = || "k".to_string();
         assert_eq!(error(404, "NoSuchKey", Effect::None), BucketError::NotFound { key: key() });

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_too_much_memory_is_nothing() {
+    fn parts_beyond_the_limit_are_rejected() {
         let listing = |items: usize| format!("[{}\"a,,\\\",,\"]", "0,".repeat(items));
         assert_eq!(parts(listing(3).as_bytes()), 5);
         assert_eq!(parse(listing(3).as_bytes()).unwrap()[3], "a,,\",,");

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_xml_is_nothing() {
+    fn malformed_xml_is_rejected() {
         let deep = "<a>".repeat(1000);
         for text in [
             "",
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_too_much_memory_is_nothing() {
+    fn parts_beyond_the_limit_are_rejected() {
         let children = |count: usize| format!("<a>{}</a>", "<b/>".repeat(count));
         assert_eq!(
             Element::parse(children(MAX_PARTS - 1).as_bytes()).unwrap().children.len(),

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_endpoint_is_said() {
+    fn invalid_endpoints_are_refused() {
         for bad in [
             "",
             "127.0.0.1:9000",

@@ -142,7 +142,7 @@ pub(super) async fn pages_cover_thousands_of_keys(bucket: &dyn Bucket) {
     assert!(page.entries.len() <= 1000 && page.more, "a page holds at most 1000");
 }
 
-pub(super) async fn a_listing_sees_what_was_acknowledged(bucket: &dyn Bucket) {
+pub(super) async fn listing_sees_acknowledged_changes(bucket: &dyn Bucket) {
     for n in 0..20 {
         let key = format!("d/{n:02}");
         bucket.put(&key, Bytes::new(), Condition::Always, vec![]).await.unwrap();

@@ -23,10 +23,10 @@ macro_rules! clauses {
 }
 
 clauses![
-    objects::what_was_put_is_read_back,
+    objects::put_objects_are_read_back,
     objects::ranges_are_cut_at_the_end,
     objects::reads_are_guarded_by_the_tag,
-    objects::what_is_missing_is_not_found,
+    objects::missing_objects_are_not_found,
     objects::absent_is_won_once,
     objects::match_is_won_once,
     objects::concurrent_conditions_have_one_winner,
@@ -43,11 +43,11 @@ clauses![
     listings::directories_come_once,
     listings::listings_go_on_after_any_text,
     listings::pages_cover_thousands_of_keys,
-    listings::a_listing_sees_what_was_acknowledged,
+    listings::listing_sees_acknowledged_changes,
     uploads::parts_become_one_object,
     uploads::large_parts_arrive_whole,
     uploads::a_completion_keeps_to_its_condition,
-    uploads::what_was_aborted_is_gone,
+    uploads::aborted_uploads_are_gone,
     uploads::wrong_parts_are_refused,
     uploads::parts_are_copied_from_objects,
     uploads::unfinished_ones_are_told,

@@ -13,7 +13,7 @@ fn nobody() -> ETag {
     ETag("00000000000000000000000000000000".into())
 }
 
-pub(super) async fn what_was_put_is_read_back(bucket: &dyn Bucket) {
+pub(super) async fn put_objects_are_read_back(bucket: &dyn Bucket) {
     for len in [0, 1, 4096, 200_000] {
         let body = bytes(len, 1);
         let etag = bucket.put("k", body.clone(), Condition::Always, some_tags()).await.unwrap();
@@ -70,7 +70,7 @@ pub(super) async fn reads_are_guarded_by_the_tag(bucket: &dyn Bucket) {
     }
 }
 
-pub(super) async fn what_is_missing_is_not_found(bucket: &dyn Bucket) {
+pub(super) async fn missing_objects_are_not_found(bucket: &dyn Bucket) {
     bucket.put("dir/k", Bytes::new(), Condition::Always, vec![]).await.unwrap();
     for key in ["k", "dir", "dir/", "dir/l", "dir/k/x", "nodir/k"] {
         assert!(is_missing(&bucket.get(key, None, None).await), "{key}");

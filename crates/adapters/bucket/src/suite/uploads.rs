@@ -88,7 +88,7 @@ pub(super) async fn a_completion_keeps_to_its_condition(bucket: &dyn Bucket) {
     bucket.upload_abort("k", &upload).await.unwrap();
 }
 
-pub(super) async fn what_was_aborted_is_gone(bucket: &dyn Bucket) {
+pub(super) async fn aborted_uploads_are_gone(bucket: &dyn Bucket) {
     let upload = bucket.upload_begin("k", vec![]).await.unwrap();
     let part = bucket.upload_part("k", &upload, 1, bytes(10, 1)).await.unwrap();
     bucket.upload_abort("k", &upload).await.unwrap();

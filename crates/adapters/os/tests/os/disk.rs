@@ -39,7 +39,7 @@ fn a_read_past_the_end_is_short() {
 /// Situation: half of a file is in the page cache. Danger: the read stops after the cached half as
 /// if the file ended there. Expectation: all bytes, in order.
 #[test]
-fn what_is_not_cached_is_read_from_the_device() {
+fn read_of_a_partly_cached_file_is_complete() {
     run(async {
         let dir = temporary();
         let file = disk(&dir).open("f", OpenMode::Create).await.expect("it opens");
@@ -232,7 +232,7 @@ fn space_and_boot_id_are_the_machines() {
 /// `is_held` reports another open file description, also of this process, and a mapping that
 /// outlives its descriptor. It ignores a duplicate of the same open file description.
 #[test]
-fn who_else_has_a_file_is_known() {
+fn is_held_reports_other_opens_and_mappings() {
     run(async {
         let dir = temporary();
         let file = disk(&dir).open("f", OpenMode::Create).await.expect("it opens");

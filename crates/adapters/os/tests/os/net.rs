@@ -136,7 +136,7 @@ fn a_peer_that_is_gone_is_noticed_by_both_directions() {
 }
 
 #[test]
-fn what_cannot_be_reached_is_named() {
+fn network_errors_name_the_address() {
     run(async {
         let Ports { net, .. } = ports(&temporary());
         let listener = listen(&*net).await;

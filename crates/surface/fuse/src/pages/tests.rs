@@ -7,7 +7,7 @@ fn found(pages: &Pages, version: u64) -> Option<Found> {
 }
 
 #[test]
-fn what_has_not_changed_is_kept() {
+fn pages_of_unchanged_files_are_kept() {
     let pages = Pages::default();
     assert!(!pages.opened(FILE, Handle(1), found(&pages, 5)), "nobody knows what the kernel has");
     pages.read(FILE, Handle(1));
@@ -62,7 +62,7 @@ fn a_file_of_which_something_is_wrong_is_read_anew() {
 }
 
 #[test]
-fn what_the_kernel_forgets_is_forgotten() {
+fn pages_of_forgotten_inodes_are_forgotten() {
     let pages = Pages::default();
     pages.opened(FILE, Handle(1), found(&pages, 5));
     pages.read(FILE, Handle(1));

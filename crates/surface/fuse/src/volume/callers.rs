@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_what_it_acts_as() {
+    fn caller_of_a_process_has_its_file_system_ids() {
         let status = |kthread: u8| {
             format!(
                 "Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_to_be_found_is_nobody() {
+    fn caller_of_an_unknown_process_is_nobody() {
         let cx = Context { unique: 1, ids: None, pid: 0, umask: 0, resent: false };
         assert_eq!(from_proc(&cx).uid, NO_ID);
     }

@@ -23,7 +23,7 @@ fn upload() -> UploadId {
 }
 
 #[test]
-fn what_is_wrong_with_a_container_is_said() {
+fn opening_reports_the_fault_of_a_container() {
     let refused = |reply: fn() -> Reply| {
         open(&serve(true, move |_| reply()).address, nobody(), &[]).map(drop).unwrap_err()
     };
@@ -116,7 +116,7 @@ fn a_completion_after_an_abort_finds_nothing() {
 }
 
 #[test]
-fn no_request_is_sent_for_what_is_no_key() {
+fn invalid_keys_cause_no_request() {
     let script = store(|_| head("200 OK", ""));
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     let before = script.seen.lock().unwrap().len();

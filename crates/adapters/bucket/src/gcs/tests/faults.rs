@@ -113,7 +113,7 @@ fn an_answer_without_end_is_given_up() {
 }
 
 #[test]
-fn no_request_is_sent_for_what_is_no_key() {
+fn invalid_keys_cause_no_request() {
     let script = store(|_| found(7, ""));
     let bucket = open(&script.address, nobody(), &[]).unwrap();
     let before = script.seen.lock().unwrap().len();

@@ -8,7 +8,7 @@ fn refused(reply: impl Fn() -> Reply + Send + 'static) -> OpenError {
 }
 
 #[test]
-fn what_is_wrong_with_a_bucket_is_said() {
+fn opening_reports_the_fault_of_a_bucket() {
     let missing =
         refused(|| error("404 Not Found", "notFound", "The specified bucket does not exist."));
     assert!(matches!(missing, OpenError::NoBucket { .. }), "{missing}");
@@ -34,7 +34,7 @@ fn what_is_wrong_with_a_bucket_is_said() {
 }
 
 #[test]
-fn what_cannot_be_a_bucket_or_an_endpoint_is_not_asked() {
+fn opening_refuses_invalid_buckets_and_endpoints() {
     let wrong = |endpoint: &str| BucketSettings { endpoint: Some(endpoint.into()), ..nobody() };
     assert!(matches!(
         open_as(wrong("storage.local"), &[]).map(drop),

@@ -143,7 +143,7 @@ fn no_request_reaches_the_bucket_itself() {
 
 /// A source above 5 GiB is copied by parts, each guarded by the source's tag.
 #[test]
-fn what_is_too_long_for_one_copy_goes_by_parts() {
+fn copy_beyond_the_limit_goes_by_parts() {
     let long = 6u64 << 30;
     let script = serve(false, move |request| {
         if request.starts_with("HEAD") {

@@ -16,7 +16,7 @@ fn error_of(status: &'static str, headers: &'static str, body: &'static str) -> 
 }
 
 #[test]
-fn what_is_wrong_with_a_bucket_is_said() {
+fn opening_reports_the_fault_of_a_bucket() {
     let missing = error_of("404 Not Found", "", "<Error><Code>NoSuchBucket</Code></Error>");
     assert!(matches!(missing, OpenError::NoBucket { .. }), "{missing}");
     let forbidden = error_of(
@@ -128,7 +128,7 @@ fn busy_store_is_no_matter_of_rights() {
 /// Situation: the store redirects and names no region. Expectation: the message names the target of
 /// the redirect, and the setting to change.
 #[test]
-fn redirect_without_region_says_what_to_set() {
+fn redirect_without_region_names_the_setting() {
     let by_body = error_of(
         "301 Moved",
         "",

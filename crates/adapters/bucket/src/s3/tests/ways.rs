@@ -153,7 +153,7 @@ fn http_store_is_asked_for_at_a_proxy() {
 }
 
 #[test]
-fn requests_say_who_pays() {
+fn requests_name_the_payer() {
     let script = serve(true, |request| match request.starts_with("HEAD") {
         true => answer("404 Not Found", "", ""),
         false => empty_listing(),
