@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How often long work is asked how far it is.
+/// How often the progress of long work is polled.
 pub const POLL: Duration = Duration::from_millis(250);
 
 /// Only to count a quota of many millions of inodes is a node busy with one thing for so long.
@@ -387,7 +387,7 @@ fn real_path(path: &Path) -> Option<io::Result<PathBuf>> {
     let (answer, answered) = mpsc::channel();
     let path = path.to_owned();
     std::thread::spawn(move || {
-        // Nobody waits any more: there is nobody to tell either.
+        // The receiver may have stopped waiting.
         answer.send(path.canonicalize()).ok();
     });
     answered.recv_timeout(LINK_PATIENCE).ok()

@@ -58,7 +58,7 @@ fn namespace(process: &str) -> Option<std::path::PathBuf> {
     fs::read_link(format!("/proc/{process}/ns/mnt")).ok()
 }
 
-/// Processes that have gone, or belong to somebody else, count as not using it.
+/// Processes that have ended, or belong to another user, count as not using it.
 fn uses(pid: u32, device: u64) -> bool {
     let on_it = |path: &Path| fs::metadata(path).is_ok_and(|meta| meta.dev() == device);
     let process = Path::new("/proc").join(pid.to_string());

@@ -80,7 +80,7 @@ pub enum Report {
         pipe: PipeWriter,
         watch: Option<JoinHandle<()>>,
     },
-    /// Nobody waits: all has been said, or the command runs in the foreground.
+    /// No process waits: everything has been reported, or the command runs in the foreground.
     Closed,
 }
 
@@ -120,7 +120,7 @@ impl Report {
 
     pub fn note(&mut self, text: &str) {
         tracing::info!("{text}");
-        // Whether anybody listens is asked when it matters, by `ready`.
+        // Whether the receiver still exists matters only to `ready`, which checks it.
         self.say("note", text).ok();
     }
 
@@ -142,7 +142,7 @@ impl Report {
 
     pub fn failed(&mut self, failure: &Failure) {
         let kind = if let Failure::Usage(_) = failure { "usage" } else { "failed" };
-        // If nobody listens any more the log has it.
+        // Without a receiver the log has it.
         self.say(kind, failure.text().unwrap_or_default()).ok();
     }
 

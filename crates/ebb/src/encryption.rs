@@ -37,7 +37,7 @@ impl DataDir<'_> {
     }
 }
 
-/// The ports with the disk as a node is to see it. The data directory is locked.
+/// The ports with the disk as a node uses it. The data directory is locked.
 pub async fn unlock(ports: Ports, data_dir: &DataDir<'_>) -> Result<Ports, Failure> {
     let Encryption { encryption_key_file, encryption_key_command } = data_dir.encryption;
     let key = key(encryption_key_file, encryption_key_command).await?;

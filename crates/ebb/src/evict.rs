@@ -1,4 +1,4 @@
-//! `ebb evict`: drops clean cached bytes, in pieces, so that others have their turn in between.
+//! `ebb evict`: drops clean cached bytes, in pieces, so that other requests run in between.
 
 use crate::ask::{Last, ResolvedTarget};
 use crate::failure::Failure;

@@ -19,7 +19,7 @@ impl Failure {
             Failure::Usage(_) => 2,
             Failure::Failed(_) | Failure::NotGood => 1,
             Failure::Found(status) => *status,
-            // As fsck(8) has it.
+            // As in fsck(8).
             Failure::Unchecked(_) => 8,
         }
     }

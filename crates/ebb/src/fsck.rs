@@ -109,7 +109,7 @@ fn agreed(report: &FsckReport, yes: bool) -> Result<bool, Failure> {
     if yes { Ok(true) } else { ask("Do this?") }
 }
 
-/// Without a terminal nobody has agreed.
+/// Without a terminal there is no consent.
 pub fn ask(question: &str) -> Result<bool, Failure> {
     if !std::io::stdin().is_terminal() {
         output::say("nothing is done without --yes");

@@ -20,7 +20,7 @@ pub fn run(name: &str) -> ExitCode {
     let failure = match perform() {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Refusal::Text(text)) => {
-            // Where the terminal has gone there is nobody to tell.
+            // If the terminal has gone the text has no reader.
             text.print().ok();
             return if text.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }

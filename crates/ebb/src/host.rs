@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The server of a volume.
 pub enum Host {
-    /// And the port that others find it at, if they do.
+    /// With the port for other mounts, if it serves them.
     Here(Rc<Node>, Option<u16>),
     Elsewhere(Elsewhere),
 }
 
-/// Another node, which is to be joined.
+/// Another node, to join.
 pub struct Elsewhere {
     pub address: String,
     pub cluster: ClusterId,
@@ -50,7 +50,7 @@ pub async fn open(
 ) -> Result<Host, Failure> {
     let ports = ebb_os::ports(data_dir.path)
         .map_err(|error| Failure::of("the data directory cannot be used", error))?;
-    // Before the storage is asked, which may take its time.
+    // Before the first request to the storage, which may take long.
     predecessor::lock(&*ports.disk, data_dir.path, report, signals).await?;
     let ports = tokio::select! {
         ports = encryption::unlock(ports, data_dir) => ports?,
@@ -125,13 +125,13 @@ pub async fn open(
     }
 }
 
-/// The disk below a node with clients elsewhere has failed: it ends without another word.
+/// The disk of a node with clients elsewhere has failed: it ends without replies to them.
 pub fn failed(data_dir: &Path, error: &impl std::fmt::Display) -> Failure {
     let what = "clients wait for the next start and bring back what is missing";
     Failure::Failed(format!("{} failed: {error}; {what}", data_dir.shown()))
 }
 
-/// An address that others can use: a listener at all addresses is found by the host's name.
+/// An address for other machines: a listener at all addresses is found by the host's name.
 fn reached_at(address: &str) -> String {
     match address.strip_prefix("0.0.0.0:").or_else(|| address.strip_prefix("[::]:")) {
         Some(port) => format!("{}:{port}", settings::host_name()),

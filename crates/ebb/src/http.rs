@@ -45,7 +45,7 @@ struct Page {
     body: String,
 }
 
-/// Over which way somebody asks.
+/// The origin of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum From {
     /// Every process that can reach the address of `--metrics`.
@@ -101,7 +101,7 @@ async fn counted_by(node: &Rc<Node>) -> Option<(ebb_model::NodeStats, ebb_model:
 
 pub enum Listener {
     Tcp(TcpListener),
-    /// Its path is in a directory that nobody else may enter.
+    /// Its path is in a directory that only this user may enter.
     Unix {
         listener: UnixListener,
         _socket: Socket,
@@ -312,7 +312,7 @@ impl Profiling {
     }
 }
 
-/// Sends a request, and gives the connection once the head of a good answer has come.
+/// Sends a request, and returns the connection once the head of a good answer has arrived.
 async fn ask(socket: &Path, path: &str) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket).await?;
     stream

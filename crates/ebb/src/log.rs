@@ -29,7 +29,7 @@ pub fn to_reopened(level: Level, path: PathBuf) {
     start(level, Reopened { path });
 }
 
-/// A line that cannot be written is lost: to say so on standard error, which may be the same full
+/// A line that cannot be written is lost: a report on standard error, which may be on the same full
 /// disk, would be a panic.
 fn start(level: Level, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) {
     tracing_subscriber::fmt()

@@ -62,12 +62,12 @@ fn main() -> ExitCode {
     let outcome = match ebb_cli::parse(std::env::args_os()) {
         Ok(cli) => run(cli.command),
         Err(ConfigError::Usage(text)) => {
-            // Help and version come this way too.
+            // Help and version arrive here too.
             match (text.print(), text.exit_code()) {
                 (Err(error), 0) if error.kind() != ErrorKind::BrokenPipe => {
                     Err(Failure::of("standard output", error))
                 }
-                // Where the terminal has gone there is nobody to tell.
+                // If the terminal has gone the text has no reader.
                 (_, status) => return ExitCode::from(u8::try_from(status).unwrap_or(2)),
             }
         }

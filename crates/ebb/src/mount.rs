@@ -34,7 +34,7 @@ const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a node may take to force the changes that it has acknowledged.
 const DETACH_PATIENCE: Duration = Duration::from_secs(60);
 
-/// A mount as it was asked for, checked as far as that needs nobody else.
+/// A requested mount, checked as far as possible without other processes.
 struct Plan {
     /// As given.
     text: String,
@@ -45,7 +45,7 @@ struct Plan {
     /// Default data directories of this volume under earlier spellings of its address.
     former_data_dirs: Vec<PathBuf>,
     listen: Option<String>,
-    /// Files are lent to the kernel where that is safe.
+    /// Passthrough is granted to the kernel where it is safe.
     passthrough: bool,
     consistency: args::Consistency,
     node: args::Node,
@@ -57,11 +57,11 @@ struct Plan {
     is_in_use: Cell<bool>,
 }
 
-/// `tells`: somebody wants to know how far it is.
+/// `tells`: progress is shown.
 pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     let supervisor_link = SupervisorLink::inherited()?;
     let is_ward = supervisor_link.is_some();
-    // A configuration file may say something else by the time that a daemon takes over.
+    // A configuration file may have changed by the time that a daemon takes over.
     let foreground = if is_ward { supervisor::is_in_foreground()? } else { args.foreground };
     let plan = Plan::new(args, supervisor_link)?;
     if plan.heir().is_none() {
@@ -100,7 +100,7 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
             status => Err(Failure::Found(status)),
         };
     }
-    // The directory of the log; the node will want it too.
+    // The directory of the log; the node will need it too.
     ebb_os::ports(&plan.data_dir)
         .map_err(|error| Failure::of("the data directory cannot be used", error))?;
     daemon::start(&log_path, &plan.mountpoint, tells, made)
@@ -396,7 +396,7 @@ impl Plan {
                 Ok(file.map(|file| Grant::new(file, move || lender.take_back(ino))))
             })
         });
-        // After a restart it comes back under the same name, which ends its session of before.
+        // After a restart it attaches under the same name, which ends its previous session.
         let name = "the mount of the node itself".to_owned();
         let others = self.listen.is_some();
         let options = ebb_client::Options {
@@ -560,7 +560,7 @@ impl Plan {
         }
     }
 
-    /// Mounts, says so once the mount answers, and serves it to its end.
+    /// Mounts, reports the mount once it answers, and serves it to its end.
     async fn serve(
         &self,
         client: Client,
@@ -665,8 +665,8 @@ impl Plan {
         Ok(record)
     }
 
-    /// Once its disk has failed a node answers with errors only it knows of: nobody takes over from
-    /// it.
+    /// Once its disk has failed, errors that a node has returned are known to it alone: no daemon
+    /// may take over from it.
     async fn forsake(&self, node: Option<&Node>, record: &MountRecord) -> Infallible {
         if let (Some(node), Some(supervisor_link), true) =
             (node, &self.supervisor_link, record.allow_handover)

@@ -17,7 +17,8 @@ pub fn print(text: &str) -> Result<(), Failure> {
     print_one(text).map(drop)
 }
 
-/// One of many, and whether somebody still reads: without that they would be printed for ever.
+/// Prints one of many. Returns whether there still is a reader: without it they would be printed
+/// for ever.
 pub fn print_one(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -46,7 +47,7 @@ pub fn fail(program: &str, failure: &Failure) {
     }
 }
 
-/// For people. Where standard error has gone there is nobody to tell.
+/// For people. If standard error has gone the text has no reader.
 pub fn say(text: impl Display) {
     writeln!(io::stderr(), "{text}").ok();
 }
@@ -58,7 +59,7 @@ pub fn reply(reply: &AdminReply, output: Output) -> Result<(), Failure> {
     }
 }
 
-/// Something asked on a mount, which has its own part in the answer.
+/// The reply to a request about a mount, which adds its own part.
 pub fn reply_on(
     mount: Option<&MountRecord>,
     reply: &AdminReply,

@@ -77,7 +77,7 @@ impl Ask {
     }
 }
 
-/// Daemons of earlier versions also send 1, which lends nothing.
+/// Daemons of earlier versions also send 1, which grants nothing.
 const GRANT_REQUESTS: [(u8, GrantRequest); 4] = [
     (0, GrantRequest::Begin),
     (2, GrantRequest::Join),
@@ -85,11 +85,11 @@ const GRANT_REQUESTS: [(u8, GrantRequest); 4] = [
     (4, GrantRequest::Resume),
 ];
 
-/// Lends to mounts of this machine from now on.
+/// Offers grants to mounts of this machine from here on.
 pub fn offer(node: &Rc<Node>, run_dir: &RunDir) -> io::Result<()> {
     run_dir.sweep()?;
     let path = run_dir.loans_socket(node.run());
-    // Under its name nobody finds it with other rights than these.
+    // Bound under a draft name, so the final name never has other permissions than these.
     let draft = path.with_extension("new");
     let offered = Offered { listener: UnixListener::bind(&draft)?, path };
     std::fs::set_permissions(&draft, Permissions::from_mode(0o600))?;
@@ -142,7 +142,7 @@ async fn accept(node: Rc<Node>, offered: Offered) {
     }
 }
 
-/// Without room nobody begins to read past the node.
+/// Without room no new passthrough begins.
 async fn serve_grant(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) -> io::Result<()> {
     // SAFETY: takes and gives plain integers.
     let own = unsafe { libc::geteuid() };
@@ -160,7 +160,7 @@ async fn serve_grant(node: &Rc<Node>, mut stream: UnixStream, has_room: bool) ->
             let told = tell(&stream, GRANTED, Some(&file)).await;
             drop(file);
             if told.is_ok() {
-                // Says nothing more, and goes one day.
+                // The client sends nothing more, and closes the connection some day.
                 let _ = stream.read(&mut [0]).await;
             }
             node.take_back(ino);

@@ -12,7 +12,7 @@ use ebb_ports::{Disk, DiskError};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How often it is looked at.
+/// Interval between checks.
 const POLL: Duration = Duration::from_millis(20);
 
 /// After this time the successor writes the rest.
@@ -25,8 +25,8 @@ const PATIENCE_WITH_KEEPERS: Duration = Duration::from_secs(4);
 /// else to do.
 const PATIENCE_TO_END: Duration = Duration::from_secs(10);
 
-/// How long it may take to end once it was told, and to let go of files that were still open
-/// when its mount was taken away.
+/// How long it may take to end after the signal, and to close files that were still open when its
+/// mount was removed.
 const LAST_PATIENCE: Duration = Duration::from_secs(60);
 
 pub async fn lock(
@@ -94,10 +94,10 @@ async fn keepers(record: &MountRecord) -> String {
 enum Owner {
     /// It serves a mount.
     Mounted,
-    /// The mount is out of sight, and if it says that it is ending nobody uses it either.
+    /// The mount is out of sight; if its record says that it is ending, it is not in use either.
     Leaving(Box<MountRecord>),
-    /// No mount is recorded: it is about to be made, the process has only to end, or it serves
-    /// others.
+    /// No mount is recorded: it is about to be made, the process is about to end, or it serves
+    /// other mounts only.
     Unknown,
 }
 

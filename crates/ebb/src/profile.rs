@@ -36,7 +36,7 @@ pub async fn run(args: args::Profile) -> Result<(), Failure> {
     worked
 }
 
-/// Until the time is over, or somebody has seen enough.
+/// Waits until the time is over, or the user ends it.
 async fn waited(time: Duration, signals: &mut Signals) -> Result<(), Failure> {
     tokio::select! {
         () = tokio::time::sleep(time) => {}
@@ -62,7 +62,7 @@ async fn command(words: Vec<OsString>) -> Result<(), Failure> {
     }
 }
 
-/// Paths of inodes, as far as the node can be asked and knows them.
+/// Paths of inodes, as far as the node answers and knows them.
 async fn paths(asked: &ResolvedTarget, profile: &Profile) -> Paths {
     let mut paths = Paths::new();
     if let Err(failure) = look_up(asked, profile, &mut paths).await {

@@ -55,7 +55,7 @@ impl Progress {
         self.show(self.most_bytes - left_bytes, self.most_bytes, left);
     }
 
-    /// Shows how much is done, and says it where there is no bar to see.
+    /// Shows the progress, as a line if there is no bar.
     pub fn show(&mut self, done: u64, total: u64, said: impl Fn() -> String) {
         match &mut self.shape {
             Shape::Bar(bar) => {

@@ -8,7 +8,7 @@ use ebb_cli::units::Bytes;
 use ebb_model::{AdminReply, AdminRequest, FsError, QuotaLimits, QuotaStatus};
 use std::time::{Duration, Instant};
 
-/// How often it is said how far the counting is.
+/// Interval between reports on the progress of counting.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 pub async fn run(command: Quota) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// Directories that are listed at one time.
 const JOBS: usize = 8;
 
-/// Entries that are asked for at one time.
+/// Entries per request.
 const LIST_PAGE: u32 = 1024;
 
 pub async fn run(args: Target) -> Result<(), Failure> {
@@ -129,7 +129,7 @@ async fn attr(line: &NodeConnection, request: Request) -> Result<Attr, RpcError>
     }
 }
 
-/// Asks until the node has time.
+/// Repeats the request until the node has time.
 async fn call(line: &NodeConnection, request: Request) -> Result<Reply, RpcError> {
     loop {
         match line.call(request.clone()).await {

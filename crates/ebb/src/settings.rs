@@ -154,7 +154,7 @@ const LEAST_BUFFER_BYTES: u64 = 32 << 20;
 /// More makes nothing faster.
 const MOST_BUFFER_BYTES: u64 = 1 << 30;
 
-/// As many bodies as are under way at one time come within the time that is waited for each.
+/// At this rate all bodies in progress arrive within the time limit for each.
 const LEAST_RATE: u64 = 1 << 20;
 
 /// The size of the scrub's reads.

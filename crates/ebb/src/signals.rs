@@ -21,11 +21,11 @@ impl Signals {
         Signals::of(None)
     }
 
-    /// Also for the end of the terminal, unless that is to mean nothing, as nohup(1) has it.
+    /// Also for the end of the terminal, unless SIGHUP is ignored, as under nohup(1).
     pub fn at_terminal() -> Result<Signals, Failure> {
         // SAFETY: sigaction is plain data, for which zeros are a value.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: it only asks, and the value is there to be written.
+        // SAFETY: the call only reads the disposition, and `before` is valid to write.
         let asked = unsafe { libc::sigaction(libc::SIGHUP, std::ptr::null(), &mut before) };
         let heeded = asked == -1 || before.sa_sigaction != libc::SIG_IGN;
         Signals::of(heeded.then(SignalKind::hangup))
@@ -62,7 +62,7 @@ impl Signals {
     pub fn ask(&self) -> impl FnOnce() + use<> {
         let ask = self.ask.clone();
         move || {
-            // If that fails nobody asks for signals any more.
+            // An error means that signals are no longer waited for.
             ask.send(()).ok();
         }
     }

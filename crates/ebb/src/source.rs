@@ -14,7 +14,7 @@ pub enum Source {
     Storage { url: String },
 }
 
-/// Schemes that [`ebb_bucket::open`] has something to say about.
+/// Schemes that [`ebb_bucket::open`] handles.
 const STORAGE: [&str; 5] = ["s3", "file", "mem", "gs", "az"];
 
 impl Source {

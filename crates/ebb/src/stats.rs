@@ -88,7 +88,7 @@ impl Sample {
         Sample { mount, node }
     }
 
-    /// False once nobody reads any more.
+    /// False once there is no reader any more.
     fn show(&self, asked: &ResolvedTarget, as_json: bool) -> Result<bool, Failure> {
         let (mount, node) = (self.mount.as_ref(), self.node.as_ref().ok());
         let missing = self.node.as_ref().err().and_then(Failure::text);

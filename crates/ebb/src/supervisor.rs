@@ -42,20 +42,20 @@ pub const LOG: &str = "EBB_SUPERVISOR_LOG";
 /// The process that a daemon in the foreground dies with, in its environment.
 const FOREGROUND: &str = "EBB_SUPERVISOR_FOREGROUND";
 
-/// The mount point, for a daemon that takes over: the path itself leads to the mount by then.
+/// The mount point, for a daemon that takes over: the path itself already leads to the mount.
 pub const MOUNTPOINT: &str = "EBB_SUPERVISOR_MOUNTPOINT";
 
 /// The name of the handover state's memory in proc(5).
 const ESTATE: &[u8] = b"/memfd:ebb";
 
-/// Files and directories that can be open on a mount at one time. More than a machine lets its
-/// processes have by default; memory is taken up by those that are.
+/// Limit of files and directories that are open on a mount at one time. It exceeds the default
+/// limit of a process; only open files take memory.
 const OPEN_FILES: usize = 1 << 20;
 
 /// A daemon that has lived this long died of another cause than the previous one.
 const LONG_RUN: Duration = Duration::from_secs(10);
 
-/// Daemons in a row that were killed within that, before the mount is given up.
+/// Daemons in a row that are killed within that time before the mount is given up.
 const SHORT_RUNS: u32 = 16;
 
 /// How long daemons may fail to take over, as they do where the bucket is away.
@@ -76,9 +76,9 @@ const LAST_BREATH: Duration = Duration::from_millis(1);
 /// which waits for the successor.
 const LAST_BREATHS: Duration = Duration::from_millis(200);
 
-/// How a mount was asked for.
+/// How a mount was requested.
 pub enum Mode {
-    /// In the background; everything is said in this log.
+    /// In the background; all messages go to this log.
     Background(PathBuf),
     /// The command waits for the end; all messages go to standard error.
     Foreground { level: Level, mountpoint: PathBuf },
@@ -102,7 +102,7 @@ pub fn is_in_foreground() -> Result<bool, Failure> {
         .map_err(|error| Failure::of("the command in the foreground", error))
 }
 
-/// Runs daemons until one of them ends for good, and gives its exit status.
+/// Runs daemons until one of them ends for good, and returns its exit status.
 pub fn run(mode: Mode, report: Option<RawFd>) -> Result<u8, Failure> {
     let status = watch(mode, report)?;
     // The exit status that shells show for a killed process.
@@ -176,7 +176,7 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
 struct DaemonRuns {
     /// By signals, their own bugs among them.
     killed: u32,
-    /// Could not take over, and said so.
+    /// Could not take over, and reported that.
     failed: u32,
     served: Instant,
 }
@@ -190,7 +190,7 @@ enum Next {
     OfBefore,
     /// Another one, after so long.
     Another(Duration),
-    /// Nobody, and why.
+    /// No further daemon, and the reason.
     GivenUp(String),
 }
 
@@ -239,7 +239,7 @@ struct Supervisor {
     signals: Signals,
     handover: OwnedFd,
     words: OsSharedMemory,
-    /// The kernel's connection, as long as somebody is to serve it.
+    /// The kernel's connection, as long as the mount needs a daemon.
     device: Option<OwnedFd>,
     /// The end of the caching term for which the kernel's caches were dropped last.
     fenced: Option<Duration>,
@@ -401,7 +401,7 @@ impl Supervisor {
         Ok(DaemonRun { status, served, upgraded: upgraded && self.device.is_some() })
     }
 
-    /// Everything that the daemon has said since it was asked.
+    /// Handles all events that the daemon has reported since the last call.
     fn hear(
         &mut self,
         words: &UnixStream,
@@ -521,7 +521,7 @@ fn die_with(parent: u32) -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    // It may have died before it was asked for. One outside of this process's namespace is 0.
+    // It may have died before the call. A parent outside of this process's namespace is 0.
     if [parent, 0].contains(&parent_id()) { Ok(()) } else { Err(io::Error::other("it has died")) }
 }
 
@@ -545,7 +545,7 @@ fn own() -> PathBuf {
     "/proc/self/exe".into()
 }
 
-/// Why nobody could take over from the daemon of this supervisor, as far as can be seen.
+/// Why no daemon could take over from this supervisor's daemon, as far as can be determined.
 pub fn unfit(supervisor: u32) -> io::Result<Option<&'static str>> {
     for entry in fs::read_dir(format!("/proc/{supervisor}/fd"))? {
         let path = entry?.path();
@@ -589,7 +589,7 @@ impl Signals {
         }
     }
 
-    /// Those that have come.
+    /// The signals that have arrived.
     fn take(&self) -> io::Result<Vec<i32>> {
         let mut taken = Vec::new();
         // SAFETY: takes and gives plain integers.
@@ -603,7 +603,7 @@ impl Signals {
             };
             match read {
                 read if read == size_of_val(&info) as isize => {
-                    // That a terminal has gone the kernel says, and the shell that had it.
+                    // The end of a terminal is reported by the kernel, and by its shell.
                     let by_terminal =
                         info.ssi_code == libc::SI_KERNEL || session != 0 && info.ssi_pid == session;
                     match info.ssi_signo as i32 {
@@ -649,7 +649,7 @@ fn wait(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<bool> {
         .map_or(-1, |timeout| timeout.as_millis().saturating_add(1).try_into().unwrap_or(i32::MAX));
     let mut polled: Vec<libc::pollfd> =
         fds.iter().map(|fd| libc::pollfd { fd: *fd, events: libc::POLLIN, revents: 0 }).collect();
-    // SAFETY: as many entries as are said, valid to write to.
+    // SAFETY: the count matches the entries, which are valid to write to.
     match unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) } {
         -1 if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted => {
             Err(io::Error::last_os_error())
@@ -703,7 +703,8 @@ mod tests {
         );
     }
 
-    /// One that cannot take over says so, and may be able to later. It does not count as killed.
+    /// A daemon that cannot take over reports that, and a later one may be able to. It does not
+    /// count as killed.
     #[test]
     fn daemons_that_cannot_take_over() {
         let mut runs = DaemonRuns { killed: 0, failed: 0, served: Instant::now() };
@@ -719,9 +720,9 @@ mod tests {
         assert!(matches!(runs.after(&failed, Duration::from_secs(1), false), Next::GivenUp(_)));
     }
 
-    /// Situation: a daemon that has served for long makes way for another, and that cannot take
-    /// over at once, nor the binary of before. Danger: it counts as if nobody had served for as
-    /// long. Expectation: they are tried for as long as others are.
+    /// Situation: a daemon that has served for long makes way for another one, which cannot take
+    /// over at once, nor can the previous binary. Danger: all that time counts as time without
+    /// service. Expectation: they are tried for as long as others.
     #[test]
     fn daemons_that_cannot_take_over_from_one_that_made_way() {
         let mut runs = DaemonRuns { killed: 0, failed: 0, served: long_ago() };

@@ -34,7 +34,7 @@ pub enum DaemonEvent {
     Ready,
     /// It serves the mount, of which this is the connection.
     Serves,
-    /// Nobody is to serve the mount after it.
+    /// The mount needs no daemon after this one.
     Ends,
 }
 
@@ -66,7 +66,7 @@ pub struct SupervisorLink {
 /// The meaning of this daemon's end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// There is no mount yet, or this one serves it, or nobody is to serve it any more.
+    /// There is no mount yet, or this daemon serves it, or it needs no daemon any more.
     Usual,
     /// It was to take over: if it ends by itself the next one tries.
     TakesOver,
@@ -125,7 +125,7 @@ impl SupervisorLink {
         self.say(DaemonEvent::Ready, None);
     }
 
-    /// An address to listen at: with the port that others know.
+    /// An address to listen at, with the port that other mounts know.
     pub fn address(&self, given: &str) -> String {
         match (given.rsplit_once(':'), self.handover.note(PORT)) {
             (Some((host, _)), port) if port != 0 => format!("{host}:{port}"),

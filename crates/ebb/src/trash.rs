@@ -154,7 +154,7 @@ struct Restoring<'a> {
     node: &'a ResolvedTarget,
     /// The directory that the mount shows.
     root: Vec<Name>,
-    /// Directories that are in the trash, once they have been asked for.
+    /// Directories in the trash, once they have been listed.
     dirs: Option<BTreeMap<Vec<Name>, TrashEntry>>,
 }
 

@@ -16,7 +16,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How often the daemon is looked at.
+/// Interval between checks of the daemon.
 const POLL: Duration = Duration::from_millis(20);
 
 /// After this time a message names the processes that keep a daemon from ending.
@@ -36,8 +36,8 @@ pub async fn run(args: args::Umount) -> Result<(), Failure> {
         .as_ref()
         .filter(|record| record.embedded && record.read_only && record.is_served())
     {
-        // While there is somebody to ask. It does not change: nothing is written, neither there nor
-        // to the bucket.
+        // While the daemon still answers. The status does not change: nothing is written, neither
+        // there nor to the bucket.
         Some(record) => Some(node_status(&record.control).await),
         None => None,
     };
@@ -146,11 +146,11 @@ enum Outcome {
     Clean(MountRecord),
     /// Nothing was to be written, and there is something that the bucket has not.
     Kept(MountRecord, Left),
-    /// The daemon goes on by itself.
+    /// The daemon continues by itself.
     Waiting(MountRecord),
     /// The daemon has ended with work left.
     Left(MountRecord, Left),
-    /// The daemon ended without a word.
+    /// The daemon ended without a note in its record.
     Died(MountRecord),
     /// Nothing is known of the daemon.
     Unknown,

@@ -15,7 +15,7 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How often the mount is looked at.
+/// Interval between checks of the mount.
 const POLL: Duration = Duration::from_millis(20);
 
 /// How long a daemon may take to take over.

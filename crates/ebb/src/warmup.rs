@@ -23,7 +23,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Entries that are asked for at one time.
+/// Entries per request.
 const LIST_PAGE: u32 = 1024;
 
 /// Whether the files stay in the cache.
@@ -136,7 +136,7 @@ struct Warming {
     sum: RefCell<Sum>,
 }
 
-/// A file that is to be cached.
+/// A file to cache.
 struct Wanted {
     path: PathBuf,
     ino: Ino,
@@ -162,7 +162,7 @@ struct Sum {
 enum Refusal {
     /// Of this file or directory.
     Of(FsError),
-    /// The node cannot be asked: nothing else will be done either.
+    /// The node does not answer: nothing else will be done either.
     All(Failure),
 }
 
@@ -344,7 +344,7 @@ impl Warming {
         }
     }
 
-    /// Asks until the node has time.
+    /// Repeats the request until the node has time.
     async fn call(&self, request: Request) -> Result<Reply, Refusal> {
         loop {
             match self.line.call(request.clone()).await {
@@ -366,7 +366,7 @@ impl Warming {
             Refusal::All(failure) => return Err(failure),
         };
         let mut sum = self.sum.borrow_mut();
-        // Of the other pieces of a file nothing new is to be said.
+        // The other pieces of a file have nothing new to report.
         if ino.is_none_or(|ino| sum.failed_inodes.insert(ino)) {
             self.progress
                 .borrow_mut()

@@ -57,8 +57,8 @@ impl Drop for Background {
     }
 }
 
-/// The work's result. Dropping it gives the work up where that is still possible, so
-/// that an abandoned download does not go on.
+/// The work's result. Dropping it cancels the work if possible, so that an abandoned download
+/// stops.
 pub(crate) struct Running<T>(JoinHandle<T>);
 
 impl<T> Future for Running<T> {

@@ -104,7 +104,7 @@ pub fn location(text: &str) {
 /// Arbitrary bytes as the stored tags of an object, and as the stored description of an upload.
 pub fn notes(bytes: &[u8]) {
     let etag = ETag("1-2-3".into());
-    // Others are nobody's to give.
+    // Other tags are not valid.
     if let Ok(tags) = checked(notes::tags_in(bytes, &etag)) {
         assert_eq!(notes::tags_in(notes::text_of(&tags, &etag).as_bytes(), &etag), tags);
     }

@@ -41,7 +41,7 @@ pub struct BucketSettings {
     /// S3 only. The bucket in the path of requests, not in the host name. Default: where an
     /// endpoint is given.
     pub path_style: Option<bool>,
-    /// S3 only. With `secret_key`: signs with these and asks no other source.
+    /// S3 only. With `secret_key`: signs with these, and uses no other source.
     pub access_key: Option<String>,
     pub secret_key: Option<String>,
     pub session_token: Option<String>,
@@ -50,14 +50,13 @@ pub struct BucketSettings {
     /// S3 only. The encryption that the store must apply to objects; the bucket's default if
     /// `None`.
     pub server_side_encryption: Option<ServerSideEncryption>,
-    /// S3 and Google. The key that the store is to encrypt objects with.
+    /// S3 and Google. The key that the store must encrypt objects with.
     pub kms_key: Option<String>,
     /// Payer of requests: `requester` of S3, a project of Google. The bucket's owner by default.
     pub request_payer: Option<String>,
     /// Requests are not signed: public buckets.
     pub anonymous: bool,
-    /// How long the opening asks again where the store meets it with a passing fault. Default:
-    /// 60 s.
+    /// How long the opening retries after passing faults of the store. Default: 60 s.
     pub patience: Option<Duration>,
     /// Nothing will be written, so opening tests no permission to write, and conditions are
     /// reported as not kept.
@@ -181,5 +180,5 @@ pub async fn open(url: &str, settings: &BucketSettings) -> Result<Rc<dyn Bucket>
     }
 }
 
-/// How long a bucket is asked that meets its opening with passing faults.
+/// How long an opening retries after passing faults.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -16,7 +16,7 @@ pub(crate) enum Location {
         bucket: String,
         prefix: String,
     },
-    /// `account` is a name, a host, or empty where the environment is to say it.
+    /// `account` is a name, a host, or empty if the environment names it.
     Azure {
         container: String,
         account: String,

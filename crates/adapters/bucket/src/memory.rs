@@ -24,8 +24,8 @@ struct State {
     serial: u64,
 }
 
-/// As it was sent: an upload in parts is put together when somebody reads across them, and its
-/// sender does not wait.
+/// As it was sent: the parts of an upload are joined when a read crosses them, so its sender does
+/// not wait.
 #[derive(Clone)]
 struct Stored {
     meta: ObjectMeta,

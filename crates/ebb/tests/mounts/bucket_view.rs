@@ -37,8 +37,8 @@ fn names(path: &Path) -> Vec<String> {
     names
 }
 
-/// Situation: a directory is renamed that nobody has looked into. Expectation: once a flush, or the
-/// mount, has ended the objects are where its name says.
+/// Situation: a directory is renamed that was never listed. Expectation: once a flush, or the
+/// mount, has ended the objects are at the keys of its new name.
 #[test]
 fn rename_of_unlisted_directory_is_in_the_bucket_after_flush_and_umount() {
     let place = Place::new();

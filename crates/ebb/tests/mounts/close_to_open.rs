@@ -17,7 +17,7 @@ fn twice() -> Place {
     twice_as(["close-to-open"; 2]).0
 }
 
-/// With these modes. Gives the node and its address too.
+/// With these modes. Returns the node and its address too.
 pub fn twice_as(modes: [&str; 2]) -> (Place, usize, String) {
     let mut place = Place::new();
     let (node, address) = serve(&mut place, "127.0.0.1:0");
@@ -85,7 +85,7 @@ fn close_to_open_shows_closed_writes() {
                     .write_all(&[stamp; 100])
                     .unwrap();
             }
-            // Anew, and shorter.
+            // A new, shorter content.
             3 if round % 90 == 3 => {
                 content = vec![stamp; PAGE_BYTES + round % 500];
                 fs::write(&paths[here], &content).unwrap();
@@ -177,7 +177,7 @@ fn a_directory_that_was_opened_alone_is_read_anew() {
     assert_eq!(place.signal(node, libc::SIGTERM), 0);
 }
 
-/// The node dies between a close and the open that is to see it, and is started again.
+/// The node dies between a close and the open that must see it, and is started again.
 #[test]
 fn close_to_open_shows_closed_writes_after_a_node_restart() {
     let (mut place, mut node, address) = twice_as(["close-to-open"; 2]);
@@ -195,9 +195,9 @@ fn close_to_open_shows_closed_writes_after_a_node_restart() {
     }
 }
 
-/// Readers have the file open all the time, while pages of it are written anew and added. They may
-/// see old ones, and no zeros; on the other mount no page that nobody wrote. (Where it is written a
-/// page is read while it is being filled, as on a disk.)
+/// Readers have the file open all the time, while its pages are rewritten and added. They may see
+/// old pages, and no zeros; on the other mount no page that was never written. (On the writing
+/// mount a page is read while it is being filled, as on a disk.)
 #[test]
 fn open_file_shows_only_states_that_existed() {
     let place = twice();
@@ -382,7 +382,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: nobody looks at it any more.
+        // SAFETY: the mapping is not accessed any more.
         unsafe { libc::munmap(self.0.cast(), PAGE_BYTES) };
     }
 }

@@ -3,7 +3,7 @@
 use crate::place::Place;
 use std::fs;
 
-/// Gives the child and the address that it serves at.
+/// Returns the child and the address that it serves at.
 pub fn serve(place: &mut Place, listen: &str) -> (usize, String) {
     serve_with(place, &["--listen", listen])
 }

@@ -270,7 +270,7 @@ fn mounting_follows_the_daemon_of_before() {
     place.umount();
 }
 
-/// Files that are open on a mount that is out of sight go on working: it is not taken over.
+/// Files that are open on a mount out of sight stay usable: it is not taken over.
 #[test]
 fn mount_waits_for_users_of_the_previous_mount() {
     let mut place = Place::new();

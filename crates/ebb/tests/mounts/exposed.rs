@@ -40,7 +40,7 @@ impl Mapping {
 
     fn store(&self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len);
-        // SAFETY: within the mapping, which nobody holds a reference into.
+        // SAFETY: within the mapping, which has no references into it.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.add(at), bytes.len()) };
     }
 
@@ -128,8 +128,8 @@ fn writable_mounts_read_past_the_daemon() {
     assert!(fs::read(place.path("mnt/new")).is_err());
 }
 
-/// Situation: a user other than the owner writes by passthrough to a file with set-id bits, so the
-/// daemon sees no write. Expectation: the bits are removed.
+/// Situation: a user other than the owner writes by passthrough to a file with set-id bits, so no
+/// write(2) reaches the daemon. Expectation: the bits are removed.
 #[test]
 fn passthrough_write_removes_set_id_bits() {
     let place = Place::new();
@@ -226,9 +226,9 @@ fn passthrough_readers_see_changes_of_others() {
     assert!(fs::read(place.path("backing/file")).unwrap() == model);
 }
 
-/// Situation: somebody reads a file natively, others append to it until it is larger than the
-/// cache. Danger: nothing of it can be evicted, so there is no room. Expectation: it grows, and the
-/// rest of the cache goes on to work.
+/// Situation: a file is read by passthrough, and others append to it until it is larger than the
+/// cache. Danger: it cannot be evicted, so there is no room. Expectation: it grows, and the rest of
+/// the cache keeps working.
 #[test]
 fn passthrough_file_may_grow_beyond_the_cache() {
     const MIB: usize = 1 << 20;

@@ -15,11 +15,11 @@ pub enum Instead {
         status: u16,
         code: &'static str,
     },
-    /// The connection stays open, and nothing is said.
+    /// The connection stays open, without an answer.
     Silence,
 }
 
-/// Gives the endpoint to use instead of `endpoint`.
+/// Returns the endpoint to use instead of `endpoint`.
 pub fn before(
     endpoint: &str,
     rule: impl Fn(&Request) -> Option<Instead> + Send + Sync + 'static,

@@ -18,7 +18,7 @@ fn write_only(place: &Place, name: &str) -> File {
         .unwrap()
 }
 
-/// The kernel asks for `security.capability` once, however often a file is written.
+/// The kernel requests `security.capability` once, however often a file is written.
 #[test]
 fn growing_file_costs_one_request_for_capabilities() {
     let place = Place::new();
@@ -26,7 +26,7 @@ fn growing_file_costs_one_request_for_capabilities() {
     let file = write_only(&place, "file");
     (0..3).for_each(|at| file.write_all_at(&[7; 4096], at * 4096).unwrap());
     drop(file);
-    // Nobody waits for RELEASE.
+    // RELEASE is asynchronous.
     let mut counts = Default::default();
     for _ in 0..100 {
         let stats = place.ebb(&["stats", "mnt", "--interval", "0", "--json"]).good().json();
@@ -67,7 +67,7 @@ fn by_sendfile(file: &File, at: u64, bytes: &mut [u8]) -> usize {
         assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
         libc::sendfile(ends[1], file.as_raw_fd(), &mut at, bytes.len())
     };
-    // SAFETY: nobody else has these.
+    // SAFETY: nothing else owns these descriptors.
     let [mut out, _end] =
         ends.map(|fd| unsafe { <File as std::os::fd::FromRawFd>::from_raw_fd(fd) });
     let len = usize::try_from(sent).expect("sendfile(2) of a file works");
@@ -152,7 +152,8 @@ fn growing_file_shows_overwrites_at_once() {
         before.write_all_at(&[0; 8192], 0).unwrap();
         let writer = writer_first.then_some(before);
         let (reader, sender) = (open(&place, "counter"), open(&place, "counter"));
-        // SAFETY: a new mapping, which nobody cuts the file below; it is given back at the end.
+        // SAFETY: a new mapping of a file that is not truncated below it; it is unmapped at the
+        // end.
         let map = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -250,8 +251,8 @@ fn growing_file_loses_no_write_and_no_store() {
                 scope.spawn(move || {
                     let both = opened(OpenOptions::new().read(true).write(true));
                     whole();
-                    // SAFETY: a new mapping of a page of a file that nobody cuts, given back at the
-                    // end.
+                    // SAFETY: a new mapping of a page of a file that is not truncated; it is
+                    // unmapped at the end.
                     unsafe {
                         let map = libc::mmap(
                             std::ptr::null_mut(),

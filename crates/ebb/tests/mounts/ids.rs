@@ -530,7 +530,7 @@ fn a_squashed_mount_begins_at_its_directory() {
     place.umount();
 }
 
-/// An anonymous user without an id in the volume, or with root's, would have rights that nobody
+/// An anonymous user without an id in the volume, or with root's, would have rights that no user
 /// must have: it is rejected.
 #[test]
 fn an_anonymous_user_that_cannot_be_is_refused() {

@@ -341,7 +341,7 @@ fn locks_outlive_the_node() {
         set(&here, NONE, 0, 1).unwrap();
         assert_eq!(waiting.join().unwrap(), Ok(()));
     });
-    // And everything can be given up.
+    // All locks can be released.
     drop(here);
     until("they go with the last close", || {
         set(&there, WRITE, 0, 0).is_ok() && flock(&there, libc::LOCK_EX | libc::LOCK_NB).is_ok()

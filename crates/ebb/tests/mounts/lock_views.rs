@@ -54,7 +54,7 @@ impl Lock {
     }
 }
 
-/// A process that takes the lock whenever it is free, gives it up at once, and gives it up also
+/// A process that takes the lock whenever it is free, releases it at once, and releases it also
 /// where it was refused, as Python's mailbox does. Ends when it is dropped.
 struct Poller(i32);
 
@@ -78,7 +78,7 @@ impl Poller {
 /// Closes other descriptors inherited at the fork: they belong to tests that unmount their mounts.
 fn keep_only(fd: RawFd) {
     let fd = fd as libc::c_uint;
-    // SAFETY: system calls, on descriptors that nobody else of this process uses.
+    // SAFETY: system calls, on descriptors that nothing else in this process uses.
     unsafe {
         libc::close_range(3, fd - 1, 0);
         libc::close_range(fd + 1, libc::c_uint::MAX, 0);
@@ -146,8 +146,8 @@ fn take_turns(place: &Place, mode: &str, name: &str, lock: Lock, pollers: usize)
     assert!(fs::read(&paths[0]).unwrap() == content);
 }
 
-/// The first thing that is done under a lock may be to read, to the end, or through a mapping: the
-/// kernel asks for no length before it looks at a mapping.
+/// The first operation under a lock may be a read, a seek to the end, or an access to a mapping:
+/// for a mapping the kernel does not request the length.
 #[test]
 fn lock_shows_the_last_turn_to_any_first_operation() {
     for mode in MODES {
@@ -190,8 +190,8 @@ fn lock_shows_the_last_turn_to_any_first_operation() {
 const RECORD: usize = 16;
 const RECORDS: usize = 40;
 
-/// Two processes and two threads of each mount append under one lock, each where lseek(2) says that
-/// the file ends, and hold locks of other ranges meanwhile.
+/// Two processes and two threads of each mount append under one lock, each at the end that lseek(2)
+/// returns, and hold locks of other ranges at the same time.
 #[test]
 fn appends_under_a_lock_overwrite_nothing() {
     for mode in MODES {

@@ -49,13 +49,12 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: nobody looks at it any more.
+        // SAFETY: the mapping is not accessed any more.
         unsafe { libc::munmap(self.at.cast(), self.len) };
     }
 }
 
-/// A mapping is told of a change after that was answered: it is as the file is soon, and never
-/// anything else than the file was or is.
+/// A mapping shows a change soon after its reply, and never a state that the file did not have.
 #[test]
 fn a_mapping_grows_with_its_file() {
     for mode in ["strong", "close-to-open"] {

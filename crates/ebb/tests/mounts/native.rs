@@ -270,7 +270,7 @@ fn passthrough_readers_see_replaced_object() {
         let new: Vec<u8> = content(len).into_iter().map(|byte| !byte).collect();
         fs::write(place.path("new"), &new).unwrap();
         fs::rename(place.path("new"), place.path("backing/file")).unwrap();
-        // The node looks at the bucket when it needs something from there.
+        // The node queries the bucket when it needs an object from there.
         OpenOptions::new()
             .write(true)
             .open(store(&place, "file"))
@@ -333,7 +333,7 @@ fn a_cache_is_not_lent_out_as_a_whole() {
     assert!(read(&one) == content(6 * MIB) && read(&two) == content(6 * MIB));
     let cached =
         place.ebb(&["status", "mnt", "--json"]).good().json()["cached_bytes"].as_u64().unwrap();
-    // Downloads that come in side by side make room each by itself.
+    // Parallel downloads make room independently.
     assert!(cached <= 24 << 20, "{cached}");
     drop((one, two));
     until("there is room again", || {

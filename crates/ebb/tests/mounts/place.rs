@@ -227,7 +227,7 @@ impl Place {
         (child, line)
     }
 
-    /// Starts a command that stays and says nothing.
+    /// Starts a long-running command that prints nothing.
     pub fn start_silent(&mut self, args: &[&str]) -> usize {
         let log = fs::File::create(self.path("started.log")).unwrap();
         let child = self.command(args).stderr(log).spawn().unwrap();
@@ -245,7 +245,7 @@ impl Place {
         self.children[child].id()
     }
 
-    /// Ends a started command, and gives its exit status.
+    /// Ends a started command, and returns its exit status.
     pub fn signal(&mut self, child: usize, signal: i32) -> i32 {
         kill(self.pid(child), signal);
         self.ended(child)
@@ -268,7 +268,7 @@ impl Place {
         (status, out)
     }
 
-    /// Waits for a started command to end by itself, and gives its exit status.
+    /// Waits for a started command to end by itself, and returns its exit status.
     pub fn ended(&mut self, child: usize) -> i32 {
         let began = Instant::now();
         loop {
@@ -296,8 +296,8 @@ impl Place {
         self.umount_at("mnt")
     }
 
-    /// Other tests of this process start programs meanwhile, which have all that is open here until
-    /// they run.
+    /// Other tests of this process start programs at the same time, which inherit all open
+    /// descriptors until they exec.
     #[track_caller]
     pub fn umount_at(&self, mountpoint: &str) -> Done {
         let began = Instant::now();
@@ -368,7 +368,7 @@ impl Drop for Place {
             let point =
                 std::ffi::CString::new(self.path(mountpoint).into_os_string().into_encoded_bytes())
                     .unwrap();
-            // A process does not end while it tells the kernel of a page that somebody waits for.
+            // A process does not end while its notification waits for a page that is being read.
             // SAFETY: the path ends with a zero byte.
             unsafe { libc::umount2(point.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) };
             self.ebb(&["umount", "--lazy", "--no-wait", mountpoint]);
@@ -420,8 +420,8 @@ const ADVANCED: [&str; 20] = [
     "uid",
 ];
 
-/// A process that does not run meanwhile. It does again where a test fails, or its mount would keep
-/// that from ending.
+/// A stopped process. It continues also if a test fails: otherwise its mount would keep the test
+/// from ending.
 pub struct Held(u32);
 
 impl Held {

@@ -81,9 +81,9 @@ fn fault_that_stays_is_named() {
     }
 }
 
-/// Situation: the store refuses to give an object away, as it does with one that is archived, and
-/// later it does not. Expectation: the program gets an error, people are told the store's reason
-/// with the key for as long as that is so.
+/// Situation: the store refuses to return an object, as it does with an archived one, and later
+/// returns it. Expectation: the program gets an error, and the status names the store's reason and
+/// the key as long as it lasts.
 #[test]
 fn refused_read_is_told_with_the_reason_of_the_store() {
     let archived = Arc::new(AtomicBool::new(false));
@@ -153,7 +153,7 @@ fn flush_counts_refused_deletes() {
 }
 
 /// Situation: the store accepts a request and never answers. Expectation: a read ends after one
-/// request, within the stated time, although the kernel asks for the page twice.
+/// request, within the stated time, although the kernel requests the page twice.
 #[test]
 fn read_of_a_silent_store_waits_once() {
     let silent = Arc::new(AtomicBool::new(false));
@@ -219,7 +219,7 @@ fn mount_prints_source_mount_point_and_data_directory() {
     );
     assert_eq!(place.ebb(&mount).good().out, line);
     place.umount();
-    // A node has one volume: its name need not be said.
+    // A node has one volume: its name is optional.
     let url = place.url().to_owned();
     let (node, served) = place.start(&[
         "serve",

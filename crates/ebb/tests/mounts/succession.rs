@@ -549,8 +549,8 @@ fn signal_to_daemon_and_command_counts_once() {
     assert_eq!(fs::read_to_string(place.path("backing/file")).unwrap(), "content");
 }
 
-/// Situation: the bucket is away, the daemon has died, no daemon can take over, and the command is
-/// told to end. Danger: it keeps starting daemons. Expectation: it ends.
+/// Situation: the bucket is away, the daemon has died, no daemon can take over, and the command
+/// gets a signal to end. Danger: it keeps starting daemons. Expectation: it ends.
 #[test]
 fn a_command_that_is_told_to_end_starts_no_more_daemons() {
     let switch = Switch::default();

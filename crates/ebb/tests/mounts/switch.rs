@@ -17,7 +17,7 @@ struct State {
 }
 
 impl Switch {
-    /// Stands before `endpoint`; gives the endpoint to use instead.
+    /// Stands before `endpoint`; returns the endpoint to use instead.
     pub fn before(&self, endpoint: &str) -> String {
         let server = endpoint.strip_prefix("http://").unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

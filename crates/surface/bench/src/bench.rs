@@ -249,7 +249,7 @@ fn time(work: impl FnOnce() -> io::Result<()>) -> io::Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// A file system that gives fewer has not been measured, but found to be broken.
+/// A file system that returns fewer bytes is broken, so there is no measurement.
 fn whole(got: u64, expected: u64) -> io::Result<()> {
     if got == expected {
         Ok(())

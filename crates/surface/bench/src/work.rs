@@ -1,5 +1,5 @@
-//! Pieces of work. Each does a given amount in one directory or on one file and leaves the clock
-//! to its caller; each looks at `stop` now and then, and ends with `Interrupted` once it is set.
+//! Pieces of work. Each does a given amount in one directory or on one file and leaves the clock to
+//! its caller; each checks `stop` regularly, and ends with `Interrupted` once it is set.
 
 use crate::Rng;
 use std::ffi::CString;

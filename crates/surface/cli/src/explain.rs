@@ -360,7 +360,7 @@ mod tests {
         outcomes(&explained).map(|(_, outcome)| outcome)
     }
 
-    /// Danger: it is said that nothing is lost where something is.
+    /// Danger: the report says that nothing is lost although something is.
     #[test]
     fn nothing_is_lost_only_where_nothing_is() {
         let [kill, power, disk] = lost(|_| {});

@@ -58,7 +58,7 @@ pub struct MountRecord {
 }
 
 impl MountRecord {
-    /// Somebody serves it, or is about to take over from a daemon that has died.
+    /// A daemon serves it, or is about to take over from one that has died.
     pub fn is_served(&self) -> bool {
         self.daemon.is_alive() || self.supervisor.is_some_and(|supervisor| supervisor.is_alive())
     }
@@ -105,11 +105,11 @@ impl Left {
     }
 }
 
-/// A process, told apart from a later one with the same id.
+/// A process, distinguished from a later one with the same id.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Process {
     pub pid: u32,
-    /// Clock ticks from boot to its start, as /proc says.
+    /// Clock ticks from boot to its start, from /proc.
     started: u64,
 }
 
@@ -134,8 +134,7 @@ impl Process {
     }
 }
 
-/// When a process started; `None` if there is none, or only its remains, which nobody may
-/// ever collect.
+/// When a process started; `None` if there is none, or only a zombie, which may never be reaped.
 fn start_of(pid: u32) -> Option<u64> {
     let (state, started) = stat_of(pid)?;
     let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, |threads| threads.count());
@@ -194,7 +193,7 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// The user's own. It is made if it is missing; one that somebody else has made is refused.
+    /// The user's own. It is created if it is missing; a directory of another user is refused.
     pub fn of_user() -> io::Result<RunDir> {
         let path = if is_root() {
             "/run/ebb".into()
@@ -228,12 +227,13 @@ impl RunDir {
         self.path.join(format!("{}.counters.sock", std::process::id()))
     }
 
-    /// Where a node of this process lends files, which clients know by its run.
+    /// The socket for passthrough grants of a node in this process; clients know it by the node's
+    /// run.
     pub fn loans_socket(&self, run: u64) -> PathBuf {
         self.path.join(format!("{}.{}", std::process::id(), loans_of(run)))
     }
 
-    /// Where the node of that run lends files, if it does here.
+    /// The socket for passthrough grants of the node with that run, if it is on this machine.
     pub fn lender(&self, run: u64) -> io::Result<Option<PathBuf>> {
         for entry in fs::read_dir(&self.path)? {
             let path = entry?.path();
@@ -298,7 +298,7 @@ impl RunDir {
         }
     }
 
-    /// All that can be read: others come and go meanwhile.
+    /// All records that can be read: others appear and vanish at any time.
     pub fn records(&self) -> io::Result<Vec<MountRecord>> {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.path)? {

@@ -168,8 +168,7 @@ pub fn json(reply: &AdminReply) -> Value {
     }
 }
 
-/// Adds a path. Where it is no text, which is all that JSON can say, its bytes follow in
-/// hexadecimal.
+/// Adds a path. If it is no text, its bytes follow in hexadecimal, since JSON holds only text.
 pub fn with_path(path: &[u8], mut fields: Value) -> Value {
     fields["path"] = String::from_utf8_lossy(path).into();
     if std::str::from_utf8(path).is_err() {

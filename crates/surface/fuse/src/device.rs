@@ -10,8 +10,9 @@ use tokio::io::unix::AsyncFd;
 use zerocopy::IntoBytes;
 
 pub(crate) struct Device {
-    /// Others borrow it through weak references, so that dropping the device closes it. With that
-    /// and the end of [`crate::notify::Telling`], which has one of its own, the connection ends.
+    /// All other users hold weak references, so that dropping the device closes it. With that and
+    /// the end of [`crate::notify::Telling`], which has a descriptor of its own, the connection
+    /// ends.
     fd: AsyncFd<Arc<OwnedFd>>,
 }
 

@@ -22,7 +22,7 @@ pub struct DirBuffer {
 pub enum Pushed {
     /// The entry is in. Of READDIRPLUS, the kernel has taken a reference to its inode.
     Added { referenced: bool },
-    /// The entry is not in; it will be asked for again.
+    /// The entry is not in the buffer; the kernel will request it again.
     Full,
 }
 
@@ -36,8 +36,8 @@ impl DirBuffer {
         }
     }
 
-    /// Pushes `.` and `..` where the stream is still before them, and gives the position
-    /// from which the file system goes on; `None` where not even these fit.
+    /// Pushes `.` and `..` if the stream is still before them, and returns the position from which
+    /// the file system continues; `None` if not even these fit.
     pub(crate) fn begin(&mut self, dir: Ino, position: u64) -> Option<Cookie> {
         let dots: [(&[u8], u64, u64); 2] = [(b".", dir.0, 1), (b"..", abi::UNKNOWN_INO, 2)];
         for (name, ino, after) in dots {

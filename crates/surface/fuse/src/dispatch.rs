@@ -142,7 +142,7 @@ pub(crate) async fn serve<F: Filesystem>(
                 true => {
                     reply.value(copied.map(|bytes_copied| abi::CopyFileRangeOut { bytes_copied }))
                 }
-                // No more than was asked, which fits.
+                // No more bytes than requested, which fits.
                 false => reply
                     .value(copied.map(|bytes| abi::WriteOut { size: bytes as u32, padding: 0 })),
             }

@@ -41,8 +41,8 @@ pub trait Filesystem {
     /// The request that `cx` is of has been answered: it is never sent again.
     fn answered(&self, _cx: &Context) {}
 
-    /// Of a session that was taken over: these requests were sent again ([`Context::request`]), and
-    /// no others that an earlier process has read will be.
+    /// After a take-over: these requests were sent again ([`Context::request`]), and no others that
+    /// an earlier process has read will be.
     fn all_came(&self, _again: &BTreeSet<u64>) {}
 
     /// The kernel drops `count` references to `ino`. Those that are left when the mount
@@ -66,7 +66,7 @@ pub trait Filesystem {
 
     async fn readlink(&self, cx: &Context, ino: Ino) -> Result<Bytes, Errno>;
 
-    /// mkdir, mknod and symlink. `mode` is as asked for, and `cx` has the umask.
+    /// mkdir, mknod and symlink. `mode` is as requested, and `cx` has the umask.
     async fn make(
         &self,
         cx: &Context,
@@ -124,7 +124,8 @@ pub trait Filesystem {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
-    /// Fewer bytes than asked mean the end of the file. With `fills_pages` the kernel keeps them.
+    /// Fewer bytes than requested mean the end of the file. With `fills_pages` the kernel caches
+    /// them.
     async fn read(
         &self,
         cx: &Context,
@@ -135,7 +136,7 @@ pub trait Filesystem {
         fills_pages: bool,
     ) -> Result<Bytes, Errno>;
 
-    /// Gives the number of bytes written.
+    /// Returns the number of bytes written.
     async fn write(
         &self,
         cx: &Context,
@@ -158,8 +159,8 @@ pub trait Filesystem {
     /// close(2).
     async fn flush(&self, cx: &Context, ino: Ino, handle: Handle, owner: u64) -> Result<(), Errno>;
 
-    /// The last descriptor of an open is closed and its last mapping gone, and with it the locks
-    /// that are the open file description's. Nobody sees the result.
+    /// The last descriptor of an open is closed and its last mapping gone, and with it the locks of
+    /// the open file description. No caller gets the result.
     async fn release(
         &self,
         cx: &Context,
@@ -221,7 +222,7 @@ pub trait Filesystem {
         data_only: bool,
     ) -> Result<(), Errno>;
 
-    /// Not asked on a mount with `default_permissions`.
+    /// Not called on a mount with `default_permissions`.
     async fn access(&self, cx: &Context, ino: Ino, access: Access) -> Result<(), Errno>;
 
     /// F_GETLK: the lock that keeps `owner` from having `piece`. Only with
@@ -237,8 +238,8 @@ pub trait Filesystem {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
-    /// Takes a lock or gives it up. With `wait` waits for it, until it is interrupted; then EINTR
-    /// says that it was not taken.
+    /// Takes a lock or releases it. With `wait` waits for it, until it is interrupted; then EINTR
+    /// means that it was not taken.
     async fn setlk(
         &self,
         _cx: &Context,
@@ -249,7 +250,7 @@ pub trait Filesystem {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
-    /// Without it fallocate(2) gives EOPNOTSUPP, and libc writes zeros for posix_fallocate.
+    /// Without it fallocate(2) fails with EOPNOTSUPP, and libc writes zeros for posix_fallocate.
     async fn fallocate(
         &self,
         _cx: &Context,
@@ -296,7 +297,8 @@ pub trait Filesystem {
         Err(Errno::NOT_IMPLEMENTED)
     }
 
-    /// Linux sends it to no mount of this kind yet; syncfs(2) comes as WRITEs of dirty pages only.
+    /// Linux does not send it to mounts of this kind yet; syncfs(2) causes only WRITEs of dirty
+    /// pages.
     async fn syncfs(&self, _cx: &Context, _ino: Ino) -> Result<(), Errno> {
         Err(Errno::NOT_IMPLEMENTED)
     }
@@ -315,7 +317,7 @@ pub struct EntryReply {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Lookup {
     Found(EntryReply),
-    /// There is no such name, and the kernel may say so itself for `ttl`.
+    /// There is no such name, and the kernel may cache that for `ttl`.
     Absent {
         ttl: Duration,
     },
@@ -342,14 +344,14 @@ pub enum Caching {
     Fresh,
     /// Pages cached before are kept, and entries of a directory are cached.
     Keep,
-    /// Every read and write comes here. Mappings are still possible, and cached while mapped.
+    /// Every read and write is a request. Mappings are still possible, and cached while mapped.
     Direct {
-        /// Writes that do not make the file longer come side by side.
+        /// Writes that do not extend the file run in parallel.
         parallel: bool,
     },
-    /// No read, write or store through a mapping comes here: they go to this file. Of an
-    /// inode's opens that overlap in time all or none say so, and all name the same.
+    /// No read, write or store through a mapping is a request: they go to this file. Of an inode's
+    /// opens that overlap in time all or none are of this kind, with the same file.
     Passthrough(PassthroughId),
-    /// Passthrough, but reads and writes of this open come here; its mappings do not.
+    /// Passthrough, but reads and writes of this open are requests; those of its mappings are not.
     PassthroughDirect(PassthroughId),
 }

@@ -18,7 +18,7 @@ pub(crate) fn expect_there() -> Result<(), MountError> {
     is_there.then_some(()).ok_or_else(|| MountError::NoHelper(io::ErrorKind::NotFound.into()))
 }
 
-/// Mounts, and gives the device that the helper opened.
+/// Mounts, and returns the device that the helper opened.
 pub(crate) fn mount(point: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let (ours, theirs) = UnixStream::pair().map_err(MountError::Refused)?;
     inherit(&theirs).map_err(MountError::Refused)?;

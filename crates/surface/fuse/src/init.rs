@@ -18,15 +18,15 @@ const WANTED: u64 =
     | init::DO_READDIRPLUS
     // Targets of symbolic links are cached like pages, and dropped like pages.
     | init::CACHE_SYMLINKS
-    // Set-id bits are dropped by the namespace, atomically with the write or change of
-    // owner; in exchange the kernel asks for no `security.capability` before every write.
+    // Set-id bits are dropped by the namespace, atomically with the write or change of owner; in
+    // exchange the kernel does not request `security.capability` before every write.
     | init::HANDLE_KILLPRIV_V2
     // The kernel checks permissions against ACLs too, and caches them: each inode's is requested
     // once. The effect of an ACL on the mode is left to us, and so is the umask, which counts only
     // in directories without a default ACL.
     | init::POSIX_ACL
     | init::DONT_MASK
-    // Says when an ACL drops set-group-id.
+    // SETXATTR then tells whether an ACL drops set-group-id.
     | init::SETXATTR_EXT
     // Flags above bit 31.
     | init::INIT_EXT
@@ -76,7 +76,8 @@ impl Negotiated {
         self.flags & flag == flag
     }
 
-    /// The kernel can be told to ask for every name again ([`crate::Notification::AllEntries`]).
+    /// A notification can make the kernel look up every name again
+    /// ([`crate::Notification::AllEntries`]).
     pub fn epoch(&self) -> bool {
         self.minor >= 44
     }
@@ -93,7 +94,7 @@ impl Negotiated {
         self.says_when_acls_drop_set_gid()
     }
 
-    /// The kernel says when an access ACL drops set-gid: `Operation::SetXattr`.
+    /// SETXATTR tells when an access ACL drops set-gid: `Operation::SetXattr`.
     pub fn says_when_acls_drop_set_gid(&self) -> bool {
         self.has(init::SETXATTR_EXT)
     }
@@ -102,7 +103,7 @@ impl Negotiated {
 #[derive(PartialEq, Debug)]
 pub(crate) enum Answer {
     Agreed(Negotiated),
-    /// The kernel speaks a newer major version and is told to come again with ours.
+    /// The kernel speaks a newer major version and must send INIT again with ours.
     Again,
     TooOld {
         major: u32,

@@ -1,8 +1,8 @@
 //! Signals to the callers of requests that wait.
 //!
-//! The kernel says INTERRUPT of a request once after each time that it is read, and one thread
-//! takes both up in that order. So the request is known here by then, or has been answered, or was
-//! read by a process before: then it comes again, and another INTERRUPT after it.
+//! The kernel sends INTERRUPT for a request once after each time that the request is read, and one
+//! thread processes both in that order. So the request is already known here, or has been answered,
+//! or was read by a previous process: then it comes again, and another INTERRUPT after it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ impl Interrupts {
     }
 }
 
-/// Says when the caller of a request has got a signal and waits no longer.
+/// Completes when the caller of a request has got a signal and waits no longer.
 pub struct Interruption {
     interrupts: Interrupts,
     unique: u64,
@@ -40,7 +40,7 @@ pub struct Interruption {
 impl Interruption {
     pub async fn signalled(&mut self) {
         if (&mut self.signalled).await.is_err() {
-            // Nobody is left to send one.
+            // No sender is left.
             std::future::pending().await
         }
     }

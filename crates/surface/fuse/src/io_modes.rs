@@ -28,14 +28,14 @@ pub(crate) enum IoMode {
     Cached,
     /// By requests alone.
     Direct,
-    /// From the lent file.
+    /// From the granted file.
     Native(PassthroughId),
 }
 
-/// How a file is open, as its handle says.
+/// How a file is open, as recorded in its handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
-    /// From pages, or from the lent file.
+    /// From pages, or from the granted file.
     Cached,
     /// By requests alone.
     Direct,
@@ -50,7 +50,7 @@ struct Open {
 }
 
 struct Native {
-    // Dropped in this order: the file is given back when the kernel does not have it any more.
+    // Dropped in this order: the grant is returned when the kernel no longer has the file.
     registered: Registered,
     _held: Option<GrantHandle>,
     count: u64,
@@ -74,13 +74,13 @@ impl Left {
 }
 
 impl IoModes {
-    /// Without `passthrough` nothing is lent.
+    /// Without `passthrough` no file is granted.
     pub fn new(passthrough: Option<Passthrough>) -> IoModes {
         IoModes { passthrough, files: RefCell::default(), refused: Cell::new(false) }
     }
 
-    /// An inode that is open since before. Whether or not it is lent once more, the node takes
-    /// nothing away that the kernel has.
+    /// An inode that an earlier process has left open. With or without a new grant, the node keeps
+    /// the file that the kernel has.
     pub fn left(&self, ino: Ino, left: Left, grant: Option<Grant>) {
         let Left { cached, direct, registration } = left;
         let registered = registration
@@ -102,7 +102,7 @@ impl IoModes {
         self.files.borrow().get(&ino)?.native.as_ref().map(|native| native.registered.id().0)
     }
 
-    /// Whether the next open of the inode can go to the file that is lent, if one is.
+    /// Whether the next open of the inode can use the granted file, if there is one.
     pub fn wants(&self, ino: Ino) -> bool {
         let can_begin = self.can_lend();
         self.files
@@ -128,7 +128,7 @@ impl IoModes {
         self.files.borrow().get(&ino).is_some_and(|open| open.cached + open.direct > 0)
     }
 
-    /// Whether somebody reads it from the kernel's pages.
+    /// Whether there is an open that reads the inode from the kernel's pages.
     pub fn reads_pages(&self, ino: Ino) -> bool {
         self.files.borrow().get(&ino).is_some_and(|open| open.cached > 0)
     }
@@ -190,8 +190,8 @@ impl IoModes {
 }
 
 impl Open {
-    /// A direct open keeps the file from being lent as well. It can be mapped, and while a write of
-    /// it is in progress the kernel refuses a second lent file for the inode.
+    /// A direct open prevents a grant as well. It can be mapped, and while a write of it is in
+    /// progress the kernel refuses a second passthrough file for the inode.
     fn can_begin(&self) -> bool {
         self.native.is_none() && self.cached + self.direct == 0
     }

@@ -29,7 +29,7 @@ impl KernelReferences {
         KernelReferences { inodes, handover }
     }
 
-    /// The kernel is about to be told of it once more.
+    /// The kernel is about to receive one more reference to it.
     pub fn refer(&mut self, ino: Ino) {
         let references = self.inodes.entry(ino).or_insert(References { count: 0, place: None });
         references.count = references.count.saturating_add(1);
@@ -40,7 +40,7 @@ impl KernelReferences {
         }
     }
 
-    /// The kernel has given up so many references. True if it has none any more.
+    /// The kernel has dropped `count` references. True if it has none any more.
     pub fn forget(&mut self, ino: Ino, count: u64) -> bool {
         let Some(references) = self.inodes.get_mut(&ino) else { return false };
         references.count = references.count.saturating_sub(count);

@@ -72,9 +72,9 @@ impl Lengths {
         Lengths { notifier, files: RefCell::default(), turn: tokio::sync::Mutex::default() }
     }
 
-    /// A reply is about to say this of a regular file. `is_known` if the kernel has the inode
-    /// already; one that it is told of for the first time it takes as it is. Of a file that is not
-    /// open nothing goes by the length.
+    /// A reply with these attributes of a regular file is about to be sent. `is_known` if the
+    /// kernel already has the inode; it accepts the attributes of a new inode as they are. The
+    /// length of a file that is not open has no effect.
     pub async fn show(&self, attr: &Attr, is_known: bool, is_open: bool) {
         if !self.has_to_grow(attr, is_known, is_open) {
             return;
@@ -89,7 +89,7 @@ impl Lengths {
             false => Ok(()),
         };
         let outcome = match pages_dropped {
-            // It may have been cut meanwhile.
+            // It may have been cut in the meantime.
             Ok(()) if self.of(attr.ino).newest_bytes >= attr.size_bytes => {
                 self.notifier
                     .send(Notification::Longer { ino: attr.ino, len_bytes: attr.size_bytes })
@@ -147,8 +147,9 @@ impl Lengths {
         self.change(ino, |shown| shown.least_bytes = shown.least_bytes.min(end));
     }
 
-    /// The reply to a write, behind which the kernel takes the file to reach to the write's `end`.
-    /// Not noted where others have made the file longer in between: the kernel may not know yet.
+    /// The reply to a write, after which the kernel assumes that the file reaches to the write's
+    /// `end`. Not recorded if others have extended the file in between: the kernel may not know
+    /// that yet.
     pub fn wrote(&self, ino: Ino, offset: u64, end: u64, through_pages: bool) {
         self.change(ino, |shown| {
             shown.filled |= through_pages;
@@ -180,8 +181,8 @@ impl Lengths {
         dropped
     }
 
-    /// An open file is as `attr` says, or newer, for all that begins after this: under a lock that
-    /// was just taken.
+    /// For all operations that begin after this, an open file is as in `attr`, or newer: under a
+    /// lock that was just taken.
     pub async fn fence(&self, attr: &Attr) -> Result<(), NotifyError> {
         let turn = self.turn.lock().await;
         let Shown { filled, fenced, .. } =
@@ -190,7 +191,7 @@ impl Lengths {
             // At the same version too: stores into a passthrough file change it only later.
             self.drop_pages(attr.ino).await?;
         } else if fenced != Some(attr.version) {
-            // A reply from before the lock may be under way to a thread that has not come to run.
+            // A reply from before the lock may be in transit to a thread that has not run yet.
             self.notifier.send(Notification::Inode { ino: attr.ino, bytes: 0..0 }).await?;
         }
         self.change(attr.ino, |shown| shown.fenced = Some(attr.version));

@@ -31,7 +31,7 @@ impl Lockers {
         Lockers { handover, ..lockers }
     }
 
-    /// The owner asks for a lock over `handle`.
+    /// The owner requests a lock through `handle`.
     pub fn used(&mut self, ino: Ino, owner: u64, handle: Handle) {
         let handover = self.handover.clone();
         self.note(ino, owner, handle, || {

@@ -84,11 +84,11 @@ pub enum RemountError {
 
 /// A connection that is mounted and not yet served: accesses to the mount wait.
 pub struct Mount {
-    // Declared first to be closed first: with nobody left to answer, unmounting does not wait.
+    // Declared first to be closed first: without a server, unmounting does not wait.
     pub(crate) device: OwnedFd,
     pub(crate) point: MountPoint,
     pub(crate) read_ahead_bytes: u32,
-    /// Flags of INIT that not every mount wants.
+    /// Flags of INIT that only some mounts request.
     pub(crate) wants: u64,
     pub(crate) size: RequestSize,
 }
@@ -125,7 +125,7 @@ impl Mount {
         if options.allow_other && options.default_permissions && options.squash.is_none() {
             wants |= init::ALLOW_IDMAP;
         }
-        // Pages are dropped when we say so: coherence is ours to decide.
+        // Pages are dropped only by our notifications: coherence is decided here.
         if options.consistency == Consistency::Strong {
             wants |= init::EXPLICIT_INVAL_DATA;
         }
@@ -218,7 +218,7 @@ impl Mount {
             | flags(&options)
             | if has("nosymfollow") { libc::MS_NOSYMFOLLOW } else { 0 };
         let target = CString::new(point.as_os_str().as_bytes()).map_err(io::Error::from)?;
-        // SAFETY: the one string ends in NUL and outlives the call; a remount looks at no other.
+        // SAFETY: the one string ends in NUL and outlives the call; a remount reads no other.
         let result = unsafe {
             libc::mount(
                 std::ptr::null(),
@@ -231,8 +231,8 @@ impl Mount {
         Ok(cvt(result)?)
     }
 
-    /// Takes a mount away on behalf of its user. While somebody uses it that fails with
-    /// EBUSY, or with `lazy` puts it out of sight until its last user has gone.
+    /// Removes a mount on behalf of its user. While it is in use that fails with EBUSY, or with
+    /// `lazy` puts it out of sight until its last user has gone.
     pub fn remove(point: &Path, lazy: bool) -> io::Result<()> {
         if let Some(owner) = another_owner(point)? {
             return Err(io::Error::new(
@@ -267,7 +267,7 @@ impl LeftMount {
     }
 }
 
-/// Takes the mount away when dropped, if somebody else has not.
+/// Removes the mount when dropped, if nobody has yet.
 pub(crate) struct MountPoint {
     pub place: Place,
 }
@@ -288,9 +288,9 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Writes out dirty pages of mappings and unmounts: at once where nobody uses the
-    /// mount, otherwise out of sight at once and for good when its last user has gone.
-    /// Needs the mount to be served meanwhile.
+    /// Writes out dirty pages of mappings and unmounts: at once if the mount is not in use,
+    /// otherwise out of sight at once and for good when its last user has gone. The mount must be
+    /// served all the time.
     pub fn unmount(&self) -> io::Result<()> {
         if !self.is_mounted()? {
             return Ok(());
@@ -302,7 +302,7 @@ impl Place {
                     written out")
             }
         }
-        // Writing out may have taken long: the place may be somebody else's by now.
+        // Writing out may have taken long: another mount may be at the path now.
         if !self.is_mounted()? {
             return Ok(());
         }
@@ -348,7 +348,7 @@ pub fn cut_off(place: u64) -> io::Result<()> {
         .try_for_each(|mounted| detach(&mounted.point, libc::MNT_FORCE | libc::MNT_DETACH))
 }
 
-/// Gives the mount point's path, free of symbolic links, once a mount can be put there.
+/// Returns the mount point's path, free of symbolic links, once a mount can be put there.
 fn clear(point: &Path) -> Result<PathBuf, MountError> {
     let unusable = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => MountError::Missing(point.into()),
@@ -421,14 +421,14 @@ fn probe(point: &Path) -> Result<io::Result<Found>, MountError> {
         let found = ask(&path).and_then(|()| std::fs::metadata(&path)).and_then(|meta| {
             Ok(Found { path: std::fs::canonicalize(&path)?, is_dir: meta.is_dir() })
         });
-        // Nobody waits any more: there is nobody to tell either.
+        // The receiver may have stopped waiting.
         answer.send(found).ok();
     });
     answered.recv_timeout(PROBE_PATIENCE).map_err(|_| MountError::NotAnswering(point.into()))
 }
 
-/// Asks the file system itself: attributes of a mount whose daemon has died may still be
-/// cached by the kernel, and answer for it; statfs never is.
+/// Queries the file system itself: the kernel may answer with cached attributes of a mount whose
+/// daemon has died; statfs is never cached.
 fn ask(path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: statfs is plain data, for which zeros are a value.
@@ -437,7 +437,7 @@ fn ask(path: &Path) -> io::Result<()> {
     cvt(unsafe { libc::statfs(path.as_ptr(), &mut answer) })
 }
 
-/// The real path of a dead mount, which cannot be asked itself.
+/// The real path of a dead mount, which cannot be queried itself.
 fn beside_dead(point: &Path) -> io::Result<PathBuf> {
     match (point.parent(), point.file_name()) {
         (Some(parent), Some(name)) if parent.as_os_str().is_empty() => {

@@ -49,11 +49,11 @@ pub struct MountOptions {
     /// largest READ that it then sends. From 4 MiB on its first request is four times the size of
     /// the first read, and a reader that needs no more waits for all of it; below, twice the size.
     pub read_ahead_bytes: u32,
-    /// The kernel is asked to read and write some files by itself ([`crate::Passthrough`]). The
+    /// Requests that the kernel reads and writes some files by itself ([`crate::Passthrough`]). The
     /// mount then counts as stacked on another file system, which kernels allow two deep.
     pub passthrough: bool,
-    /// Locks are asked of the file system, because others than this mount may take them.
-    /// Otherwise the kernel keeps them, and closing a file that was only read needs no request.
+    /// Lock requests go to the file system, because other mounts may take locks too. Otherwise the
+    /// kernel keeps them, and closing a file that was only read needs no request.
     pub shared_locks: bool,
 }
 

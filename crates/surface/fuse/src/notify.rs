@@ -30,13 +30,13 @@ pub enum Notification {
     /// Attributes are void, and so are the cached pages that touch `bytes`. An empty range is
     /// attributes only, `0..u64::MAX` is everything.
     Inode { ino: Ino, bytes: Range<u64> },
-    /// The file is at least so long. The bytes are asked for as always.
+    /// The file has at least this length. Its bytes are requested as always.
     Longer { ino: Ino, len_bytes: u64 },
-    /// The name is void: it is unhashed, or with `expire` asked for again at its next use.
+    /// The name is void: it is unhashed, or with `expire` looked up again at its next use.
     Entry { parent: Ino, name: Name, expire: bool },
-    /// `child` has lost its name: watchers of the directory are told.
+    /// `child` has lost its name: watchers of the directory are notified.
     Deleted { parent: Ino, child: Ino, name: Name },
-    /// Every name is asked for again at its next use (ABI 7.44).
+    /// Every name is looked up again at its next use (ABI 7.44).
     AllEntries,
     /// The kernel forgets those of these inodes that are not in use (ABI 7.45).
     Prune { inos: Vec<Ino> },
@@ -231,8 +231,8 @@ fn write(device: &OwnedFd, notification: &Notification) -> Result<(), NotifyErro
     }
 }
 
-/// The kernel's offset and length: a negative offset leaves pages alone, a length of 0 or
-/// less goes on to the end.
+/// The kernel's offset and length: a negative offset leaves pages alone, a length of 0 or less
+/// means up to the end.
 fn page_range(bytes: &Range<u64>) -> (i64, i64) {
     if bytes.is_empty() {
         return (-1, 0);
@@ -242,7 +242,7 @@ fn page_range(bytes: &Range<u64>) -> (i64, i64) {
     (off, if off.checked_add(len).is_none() { 0 } else { len })
 }
 
-/// The kernel wants the terminating NUL of a name and does not count it in `namelen`.
+/// The kernel requires the terminating NUL of a name and does not count it in `namelen`.
 fn terminated(name: &Name) -> Vec<u8> {
     [name.as_bytes(), b"\0"].concat()
 }
@@ -255,7 +255,7 @@ fn send<T: IntoBytes + zerocopy::Immutable + ?Sized>(
 ) -> io::Result<()> {
     let body = body.as_bytes();
     let len = (size_of::<abi::OutHeader>() + body.len() + more.len()) as u32;
-    // `unique` 0 says that this answers nothing.
+    // `unique` 0 marks a message that answers no request.
     let header = abi::OutHeader { len, error: code, unique: 0 };
     write_message(
         device,
@@ -288,14 +288,14 @@ fn lengthen(device: &OwnedFd, ino: Ino, len_bytes: u64) -> io::Result<()> {
     }
 }
 
-/// The address of a page that nobody can read, mapped once.
+/// The address of an unreadable page, mapped once.
 fn unreadable() -> io::Result<usize> {
     static PAGE: OnceLock<usize> = OnceLock::new();
     if let Some(page) = PAGE.get() {
         return Ok(*page);
     }
     let (flags, nothing) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, std::ptr::null_mut());
-    // SAFETY: a new mapping, which nobody uses as memory.
+    // SAFETY: a new mapping, which is never accessed as memory.
     let page = unsafe { libc::mmap(nothing, 1, libc::PROT_NONE, flags, -1, 0) };
     if page == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -317,7 +317,7 @@ fn take_alone(device: &OwnedFd) -> io::Result<OwnedFd> {
     let kept = |fd: RawFd, what: &Path| {
         fd == number || fd <= libc::STDERR_FILENO || what == Path::new(WAKER)
     };
-    // The listing has a descriptor too, which is closed by then.
+    // The listing has a descriptor too, which is closed after the listing.
     let all: Vec<RawFd> = fs::read_dir(TABLE)?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();

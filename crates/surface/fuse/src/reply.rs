@@ -1,4 +1,4 @@
-//! Replies in the kernel's layout, and the duty to give one.
+//! Replies in the kernel's layout, and the obligation to send one.
 
 use crate::abi::fopen;
 use crate::counters::{Arrival, Counters};
@@ -12,8 +12,8 @@ use std::rc::Rc;
 use tracing::{debug, error};
 use zerocopy::{Immutable, IntoBytes};
 
-/// The duty to answer one request. Dropped without an answer (the handler was given up or
-/// has panicked) it answers EIO, so no caller ever waits for ever.
+/// The obligation to answer one request. Dropped without an answer (the handler was cancelled or
+/// has panicked) it answers EIO, so no caller waits for ever.
 pub(crate) struct Responder {
     device: Rc<Device>,
     counters: Rc<Counters>,
@@ -64,7 +64,8 @@ impl Responder {
         let Err(failure) = self.device.answer(error, self.unique, body) else { return };
         let operation = abi::opcode_name(self.request.opcode);
         match failure.raw_os_error() {
-            // The caller was killed before the answer, or the mount is gone: nobody waits.
+            // The caller was killed before the answer, or the mount is gone: the reply has no
+            // receiver.
             Some(libc::ENOENT | libc::ENODEV) => debug!(operation, "nobody waits for the reply"),
             _ if error == 0 => {
                 // The kernel has refused the reply and keeps the caller waiting.
@@ -190,8 +191,8 @@ pub(crate) fn statx_out(reply: &AttrReply) -> abi::StatxOut {
     }
 }
 
-/// `flush`: somebody wants to know of every close(2), which has an error to report if the open
-/// is for writing, and ends locks.
+/// `flush`: every close(2) is a request. It reports an error if the open is for writing, and ends
+/// locks.
 pub(crate) fn open_out(open: &OpenReply, flush: bool) -> abi::OpenOut {
     let (caching, backing_id) = match open.caching {
         Caching::Fresh => (0, 0),

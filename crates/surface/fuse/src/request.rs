@@ -36,7 +36,7 @@ pub struct Context {
     pub ids: Option<Ids>,
     /// 0 where the kernel acts on its own, or for a process of another pid namespace.
     pub pid: u32,
-    /// Permission bits that the process wants on nothing that it makes. 0 where nothing is made.
+    /// Permission bits that new inodes of the process must not have. 0 if no inode is created.
     pub umask: u16,
     /// The kernel sends this again after `NOTIFY_RESEND`: it may have been executed before.
     pub resent: bool,
@@ -112,7 +112,7 @@ pub enum FlagForm {
     Extended,
 }
 
-/// A lock that is asked for, or given up.
+/// A lock to take or release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockRequest {
     pub handle: Handle,
@@ -225,7 +225,7 @@ pub enum Operation {
     SetXattr {
         name: Bytes,
         value: Bytes,
-        /// `None`: it is to be there, and not to be.
+        /// `None`: the attribute may or may not exist.
         mode: Option<XattrMode>,
         drop_set_gid: bool,
     },
@@ -377,7 +377,7 @@ fn parse_operation(
     Ok(match header.opcode {
         abi::LOOKUP => match body.string()? {
             b"." => Operation::LookupSelf,
-            // Asked of a directory that came by a handle and is below none that the kernel knows.
+            // For a directory that was opened by a handle and has no parent that the kernel knows.
             b".." => return Err(Errno::STALE),
             name => Operation::Lookup { name: Name::new(name)? },
         },
@@ -512,8 +512,8 @@ fn parse_operation(
         abi::STATFS => Operation::StatFs,
         abi::SETXATTR => {
             let arg: abi::SetxattrIn = body.take()?;
-            // A kernel that does not say so has not looked: rather no set-group-id than somebody
-            // else's.
+            // A kernel without this flag has not checked. Then set-group-id is dropped, lest the
+            // group is another user's.
             let drop_set_gid = match agreed.has(abi::init::SETXATTR_EXT) {
                 true => {
                     body.take::<abi::SetxattrInExt>()?.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID
@@ -619,7 +619,7 @@ fn parse_operation(
                 return Err(Errno::INVALID);
             }
             let wide = header.opcode == abi::COPY_FILE_RANGE_64;
-            // The older form answers in 32 bits; a shorter copy than asked is always allowed.
+            // The older form answers in 32 bits; a shorter copy than requested is always allowed.
             let len_bytes = if wide { arg.len } else { arg.len.min(COPY_LIMIT_BYTES) };
             let end = |nodeid, fh, offset| {
                 position(offset, len_bytes).map(|offset| CopyEnd {
@@ -653,7 +653,7 @@ fn parse_operation(
                 _ => return Err(Errno::NOT_TTY),
             }
         }
-        // Poll and bmap: the kernel does these itself once it has been told so.
+        // Poll and bmap: the kernel handles these itself after this error.
         _ => return Err(Errno::NOT_IMPLEMENTED),
     })
 }
@@ -747,7 +747,7 @@ fn permissions(mode: u32) -> u16 {
     (mode & 0o7777) as u16
 }
 
-/// A READ or WRITE may ask for no more than was negotiated.
+/// A READ or WRITE may not exceed the negotiated size.
 fn bounded(size: u32) -> Result<u32, Errno> {
     if size as usize > MAX_IO_BYTES { Err(Errno::INVALID) } else { Ok(size) }
 }
@@ -827,8 +827,8 @@ fn set_attr(arg: &abi::SetattrIn) -> Result<SetAttr, Errno> {
         size_bytes,
         atime: time(fattr::ATIME, fattr::ATIME_NOW, arg.atime, arg.atimensec)?,
         mtime: time(fattr::MTIME, fattr::MTIME_NOW, arg.mtime, arg.mtimensec)?,
-        // HANDLE_KILLPRIV_V2 leaves a change of owner to the file system without saying so, and
-        // says nothing at all of one that leaves both as they are.
+        // HANDLE_KILLPRIV_V2 leaves a change of owner to the file system without a flag, and a
+        // change that keeps both ids comes without any attribute.
         drop_set_id: has(fattr::KILL_SUIDGID | fattr::UID | fattr::GID) || is_empty,
     })
 }

@@ -55,9 +55,9 @@ pub enum SessionError {
 /// How a session ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// Somebody unmounted it.
+    /// A user has unmounted it.
     Unmounted,
-    /// It was told to stop, and nobody uses the mount any more.
+    /// It was told to stop, and the mount is no longer in use.
     Stopped,
     /// It was told to stop, and the mount was still in use when the waiting time ended: further
     /// accesses fail with ENOTCONN or EIO.
@@ -66,7 +66,7 @@ pub enum Ended {
 
 /// A mount that is usable: the kernel and we agree on how to talk.
 pub struct Session {
-    // Dropped in this order: unmounting waits for nobody once the device is closed.
+    // Dropped in this order: once the device is closed unmounting does not wait.
     device: Rc<Device>,
     telling: Telling,
     point: MountPoint,
@@ -76,7 +76,7 @@ pub struct Session {
     most_bytes: u64,
     /// Another process has served it before.
     taken_over: bool,
-    /// Called when nobody else needs to serve the mount any more.
+    /// Called when the mount needs no successor any more.
     at_end: Option<Box<dyn FnOnce()>>,
     /// Work for the time without requests.
     idle: Box<dyn Fn()>,
@@ -144,8 +144,8 @@ impl Session {
         self.point.place.id.number()
     }
 
-    /// `told` is called once nobody else is to serve the mount any more: it has gone, or is about
-    /// to be cut off, for which others have to close the device.
+    /// `told` is called once the mount needs no successor: it has gone, or is about to be cut off,
+    /// for which other processes have to close the device.
     pub fn at_end(&mut self, told: impl FnOnce() + 'static) {
         self.at_end = Some(Box::new(told));
     }
@@ -166,7 +166,7 @@ impl Session {
         self.negotiated
     }
 
-    /// If it was asked for with the mount and the kernel has it.
+    /// `Some` if the mount requested it and the kernel supports it.
     pub fn passthrough(&self) -> Option<Passthrough> {
         self.negotiated
             .has(abi::init::PASSTHROUGH)
@@ -420,7 +420,7 @@ enum Held {
 /// State shared by all requests of a connection.
 pub(crate) struct SessionShared {
     pub interrupts: Interrupts,
-    /// The kernel says of every descriptor that it is closed, for the locks that end with it.
+    /// The kernel reports every close of a descriptor, for the locks that end with it.
     pub hears_closes: bool,
 }
 
@@ -479,8 +479,8 @@ fn is_full(succession: Option<&Succession>, requests: usize, bytes: u64, most_by
         && (requests >= MAX_IN_FLIGHT || bytes >= most_bytes)
 }
 
-/// Of files, that come with a request, and that it holds while it is in flight. One that reads
-/// holds nothing while it waits.
+/// Bytes of files that come with a request, which holds them while it is in flight. A read holds
+/// nothing while it waits.
 fn sent_bytes(operation: &Operation) -> usize {
     if let Operation::Write { data, .. } = operation { data.len() } else { 0 }
 }
@@ -491,7 +491,7 @@ fn sent_bytes(operation: &Operation) -> usize {
 #[derive(Default)]
 struct BusyPoll {
     came: Option<std::time::Instant>,
-    /// Nothing has come since.
+    /// When the current time without requests began.
     idle: Option<std::time::Instant>,
     /// The last request came soon after the one before it.
     close: bool,

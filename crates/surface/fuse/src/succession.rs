@@ -67,6 +67,6 @@ fn changes(operation: &Operation) -> bool {
     )
 }
 
-/// A change that was made is answered at once; one that was not may wait for a bucket, and others
-/// do not wait for it.
+/// A change that the previous process made is answered at once. One that it did not make may wait
+/// for a bucket, and other requests do not wait for it.
 const PATIENCE: Duration = Duration::from_secs(1);

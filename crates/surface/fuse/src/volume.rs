@@ -33,7 +33,7 @@ mod opening;
 mod references;
 mod squash;
 
-/// Entries asked of the node at one time.
+/// Entries per request to the node.
 const DIRECTORY_BATCH: u32 = 512;
 
 /// After a reply that an inode is gone, the kernel looks the name up again within this time, and
@@ -47,7 +47,7 @@ const SET_ID: u16 = 0o6000;
 const SET_GID: u16 = 0o2000;
 const SET_GID_EXECUTABLE: u16 = SET_GID | 0o010;
 
-/// Of an open file's number: every read and write comes here.
+/// Flag in an open file's number: every read and write is a request.
 const DIRECT: u64 = 1;
 /// It can write.
 const WRITES: u64 = 2;
@@ -168,8 +168,8 @@ impl Volume {
         &self.client
     }
 
-    /// The client on behalf of a request that makes one change, which is made once even if the
-    /// request comes again.
+    /// The client on behalf of a request that makes one change. The change is made once, even if
+    /// the request is sent again.
     fn once(&self, cx: &Context) -> Client {
         self.client.on_behalf_of(cx.request())
     }
@@ -248,7 +248,7 @@ impl Volume {
     }
 }
 
-/// Flags are asked for and set by operations of their own.
+/// Inode flags are read and set by operations of their own.
 fn require_public(name: &[u8]) -> Result<(), Errno> {
     if name == InodeFlags::ATTRIBUTE { Err(Errno::NOT_SUPPORTED) } else { Ok(()) }
 }
@@ -410,7 +410,7 @@ impl Filesystem for Volume {
     }
 
     async fn open(&self, cx: &Context, ino: Ino, flags: OpenFlags) -> Result<OpenReply, Errno> {
-        // The kernel itself refuses unless it was told to remount.
+        // The kernel itself refuses, unless the mount was remounted as writable.
         if flags.writes() && self.client.is_read_only() {
             return Err(FsError::ReadOnly.into());
         }
@@ -430,7 +430,7 @@ impl Filesystem for Volume {
                 if matches!(opened.caching, Caching::Passthrough(_))
                     && opened.handle.0 & UNNOTED == 0
                 {
-                    // Nothing is heard of its reading.
+                    // Reads of it are no requests, so the open counts as a read.
                     self.note_reading(cx, ino).await;
                 }
                 Ok(opened)
@@ -503,7 +503,8 @@ impl Filesystem for Volume {
             self.lengths.ended_at(ino, offset + data.len() as u64);
         }
         if self.io_modes.is_native(ino) {
-            // Asked by sendfile(2) the kernel keeps a page, of which others may store past it.
+            // For sendfile(2) the kernel keeps a page, which stores of others past the page cache
+            // leave stale.
             self.dropped_later(ino, offset..offset + u64::from(len_bytes));
         }
         if handle.0 & UNNOTED == 0 {
@@ -527,7 +528,7 @@ impl Filesystem for Volume {
         let caller = Caller { checked: true, ..caller };
         let past_cache =
             (handle.0 & DIRECT != 0 || self.io_modes.is_native(ino)) && !mode.from_cache;
-        // Only the node knows the end of a file that others write too.
+        // Only the node knows the end of a file that others write to.
         let written = match mode.append && !Planted::AppendIgnored.is_on() {
             true => self.once(cx).append(&caller, ino, data, drop_set_id).await?,
             false => self.once(cx).write(&caller, ino, offset, data, drop_set_id).await?,
@@ -558,7 +559,7 @@ impl Filesystem for Volume {
         Ok(written.len_bytes as u32)
     }
 
-    /// A node in this process has answered for good: nothing comes out later that could be told.
+    /// Answers of a node in this process are final: no error can follow.
     fn reports_at_close(&self) -> bool {
         !self.client.is_local()
     }
@@ -684,7 +685,7 @@ impl Filesystem for Volume {
 
     async fn listxattr(&self, cx: &Context, ino: Ino) -> Result<Vec<Bytes>, Errno> {
         let mut names = self.client.listxattr(self.volume_ino(ino)).await?;
-        // The kernel gives their values to nobody else, but leaves the list to us.
+        // The kernel returns their values only to root, but leaves the list to us.
         let trusted = |name: &Bytes| name.starts_with(b"trusted.");
         if names.iter().any(trusted) && !self.is_root(cx) {
             names.retain(|name| !trusted(name));
@@ -719,8 +720,8 @@ impl Filesystem for Volume {
             let attr = self.client.getattr(self.volume_ino(ino)).await;
             attr.is_ok_and(|attr| self.readings.opened(ino, Some(&attr)))
         };
-        // Where others may change the bucket the node needs to see every listing. A close-to-open
-        // mount gets no more notifications once others have come.
+        // If others may change the bucket the node needs to see every listing. A close-to-open
+        // mount gets no more notifications once other mounts have attached.
         let is_told = self.is_told()
             && (self.consistency == Consistency::Strong || self.client.is_exclusive());
         let keep = is_told && !unread;
@@ -757,8 +758,8 @@ impl Filesystem for Volume {
                 }
                 after = entry.cookie;
             }
-            // While this waits for more, other mounts may come, and change entries already in the
-            // buffer.
+            // While this waits for more entries, other mounts may attach, and change entries
+            // already in the buffer.
             if page.end || entries.holds_entries() {
                 return Ok(());
             }
@@ -816,7 +817,7 @@ impl Filesystem for Volume {
         wait: Option<Interruption>,
     ) -> Result<(), Errno> {
         let LockRequest { handle, range, mode, pid, .. } = lock;
-        // A number that is never used again says more of a description than the kernel's.
+        // A number that is never reused identifies a description better than the kernel's number.
         let owner =
             if lock.flock { LockOwner::Flock(handle.0) } else { LockOwner::Fcntl(lock.owner) };
         let ask = LockAsk { ino, owner, range, mode, keep: false, pid };

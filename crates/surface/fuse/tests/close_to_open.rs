@@ -24,18 +24,18 @@ use tokio::sync::oneshot;
 
 const FILE: Ino = Ino(2);
 
-/// How long the node thinks before it changes anything.
+/// How long the node waits before it changes anything.
 const MUTATING: Duration = Duration::from_millis(20);
 
 /// The one file of a node that several mounts have, after the latest change by any of them.
 struct Content {
     bytes: Vec<u8>,
     version: u64,
-    /// How often bytes of it were asked for.
+    /// The number of requests for its bytes.
     reads: usize,
     /// How often its attributes were.
     asked: usize,
-    /// How long the node thinks before it answers that.
+    /// How long the node waits before it answers requests for attributes.
     asking: Duration,
 }
 
@@ -193,7 +193,7 @@ impl Shared {
         node.version += 1;
     }
 
-    /// How often the node was asked for bytes by this.
+    /// The number of requests for bytes that this work causes.
     fn reads(&self, work: impl FnOnce()) -> usize {
         let before = self.node().reads;
         work();
@@ -247,9 +247,8 @@ fn strong_caches_nothing() {
     }
 }
 
-/// Situation: somebody has the file open and its last page in the cache, which is zeros behind the
-/// end, and others make the file longer. Danger: the kernel learns of the new length, and shows
-/// those zeros.
+/// Situation: a reader has the file open and its last page in the cache, with zeros behind the end,
+/// and others extend the file. Danger: the kernel learns the new length, and shows those zeros.
 #[test]
 fn appends_of_others_are_never_seen_as_zeros() {
     if !can_mount() {

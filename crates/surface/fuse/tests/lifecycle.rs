@@ -96,7 +96,7 @@ fn requests_in_flight_are_finished() {
     assert_eq!(reader.join().unwrap().unwrap(), "slow");
 }
 
-/// Somebody sits in the mount and does not leave: after the stated patience they are cut off.
+/// A process stays in the mount: after the stated waiting time it is cut off.
 #[test]
 fn stop_cuts_off_remaining_users() {
     if !can_mount() {
@@ -343,8 +343,8 @@ fn lock_waiter_can_be_killed_during_a_take_over() {
     });
 }
 
-/// Situation: something is put off while a request is served. Danger: it waits for the next
-/// request, and that for it. Expectation: it is done once everybody is answered.
+/// Situation: work is deferred while a request is served. Danger: it waits for the next request,
+/// and that for it. Expectation: it is done once all requests are answered.
 #[test]
 fn deferred_work_is_done_while_idle() {
     if !can_mount() {
@@ -471,7 +471,7 @@ fn ordinary_users_mount_through_the_helper() {
     const NOBODY: u32 = 65534;
     let point = Point::new();
     std::os::unix::fs::chown(&point.0, Some(NOBODY), Some(NOBODY)).unwrap();
-    // Where the test was built may be closed to others.
+    // The directory of the test's binary may be closed to other users.
     let program = std::env::temp_dir().join(format!("ebb-fuse-user-{}", std::process::id()));
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let output = Command::new(&program)

@@ -65,7 +65,7 @@ fn a_file_becomes_longer_and_nothing_else() {
     assert_eq!(last, [b'b']);
 }
 
-/// Attributes alone go; the pages stay, as nobody said that they have changed.
+/// Attributes alone are dropped; the pages stay, as no notification says that they have changed.
 #[test]
 fn attributes_without_content() {
     if !can_mount() {

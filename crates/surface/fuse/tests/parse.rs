@@ -90,7 +90,7 @@ fn names_are_checked_here() {
     assert_eq!(operation(abi::UNLINK, &[]), Err(Errno::IO));
 }
 
-/// Newer kernels say whether an ACL takes set-gid away; older ones leave it to us.
+/// Newer kernels tell whether an ACL removes set-gid; older ones leave it to us.
 #[test]
 fn attributes_come_in_two_layouts() {
     let old = abi::SetxattrIn { size: 2, flags: libc::XATTR_CREATE as u32 };

@@ -35,8 +35,8 @@ pub(crate) struct Azure {
 
 pub(crate) type Blobs = Client<Azure>;
 
-/// A container that has answered: reachable, permitted, its abilities known. Only keys below
-/// `prefix` will be asked for.
+/// Opens a container that is reachable and permitted, and determines its abilities. Only keys below
+/// `prefix` will be used.
 pub(crate) async fn open(
     container: &str,
     account: &str,
@@ -70,7 +70,7 @@ async fn open_in(
     Ok(remote)
 }
 
-/// The container before it is asked anything.
+/// The client for the container, before any request.
 pub(crate) fn client(
     container: &str,
     account: &str,
@@ -222,7 +222,7 @@ impl Service for Azure {
                 private()?;
                 let mark = if request.query.is_empty() { "" } else { "&" };
                 request.query = format!("{}{mark}{}", request.query, signature.expose());
-                // The source of a copy is asked with the same signature.
+                // The source of a copy is authorised by the same signature.
                 for (_, source) in
                     request.headers.iter_mut().filter(|(name, _)| name == "x-ms-copy-source")
                 {

@@ -199,7 +199,8 @@ impl Operations for Blobs {
 }
 
 impl Blobs {
-    /// Within an account the service copies before it answers, or says that it is still at it.
+    /// Within an account the service copies before it answers, or answers that the copy is in
+    /// progress.
     async fn copy_blob(
         &self,
         from: &str,
@@ -218,7 +219,7 @@ impl Blobs {
         let unclear = |lacks: &str| unclear_change("COPY", to, lacks);
         for _ in 0..MAX_LOOKS {
             if copy.is_some() && answer.header("x-ms-copy-id") != copy.as_deref() {
-                // Somebody has written there since.
+                // Another writer has replaced the blob since.
                 return Err(unclear("its own copy"));
             }
             match answer.header("x-ms-copy-status") {

@@ -116,7 +116,7 @@ impl Store {
         }
     }
 
-    /// Gives the file its time, tags and durability: all but its name.
+    /// Sets the file's time and tags and makes it durable: everything but its name.
     pub fn seal(&self, file: &File, tags: &ObjectTags) -> Result<ETag, Error> {
         let now = sys::now_ns() as i64;
         let last = self.last_mtime_ns.fetch_max(now, Ordering::Relaxed);

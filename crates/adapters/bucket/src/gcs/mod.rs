@@ -41,8 +41,8 @@ pub(crate) struct Google {
 
 pub(crate) type Gcs = Client<Google>;
 
-/// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix`
-/// will be asked for.
+/// Opens a bucket that is reachable and permitted, and determines its abilities. Only keys below
+/// `prefix` will be used.
 pub(crate) async fn open(
     bucket: &str,
     prefix: &str,
@@ -73,7 +73,7 @@ async fn open_in(
     Ok(remote)
 }
 
-/// The bucket before it is asked anything.
+/// The client for the bucket, before any request.
 pub(crate) fn client(
     bucket: &str,
     prefix: &str,
@@ -85,8 +85,8 @@ pub(crate) fn client(
     let wrong = |what: String| OpenError::Settings { url: url.clone(), what };
     check_name(bucket).map_err(wrong)?;
     staging::check_prefix(prefix, MAX_KEY_BYTES).map_err(wrong)?;
-    // As Google's own clients have it: an emulator is not asked for credentials, and may be named
-    // without a scheme.
+    // As in Google's own clients: an emulator needs no credentials, and may be named without a
+    // scheme.
     let emulator =
         variable(&environment, "STORAGE_EMULATOR_HOST").filter(|_| settings.endpoint.is_none());
     let anonymous = settings.anonymous || emulator.is_some();

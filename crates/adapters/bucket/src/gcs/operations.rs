@@ -171,8 +171,8 @@ impl Operations for Gcs {
     }
 }
 
-/// A tag as the store compares it. One that is no generation is nobody's: 0 would mean
-/// "no object", and generations are times in microseconds.
+/// A tag as the store compares it. One that is no generation matches no object: 0 would mean "no
+/// object", and generations are times in microseconds.
 impl Gcs {
     /// Sets the encryption key of the object that the call creates.
     pub(super) fn with_key<'a>(&self, call: Call<'a>, name: &'static str) -> Call<'a> {
@@ -249,7 +249,7 @@ fn two_parts(about: &Value, content: &[u8]) -> (String, Bytes) {
     (boundary, body.freeze())
 }
 
-/// Each goes on for half a minute or a gigabyte, so that this is never reached.
+/// Each call continues for half a minute or a gigabyte, so that this is never reached.
 const MAX_REWRITES: usize = 100_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A service account's word for itself: a JSON Web Token (RFC 7519), signed with its key.
+//! A service account's proof of identity: a JSON Web Token (RFC 7519), signed with its key.
 
 use crate::http::base64;
 use crate::http::credentials::Secret;

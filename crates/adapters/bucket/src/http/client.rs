@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// One store's way to be asked.
+/// The parts of a request that differ between stores.
 pub(crate) trait Service: Send + Sync + 'static {
     type Source: Source;
 
@@ -28,7 +28,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// without a key a request would be about the bucket, and DELETE would delete it.
     fn check_key(&self, key: &str) -> Result<(), BucketError>;
 
-    /// Makes the request authentic. `Err` says why it cannot be.
+    /// Authenticates the request. `Err` names the reason if that is impossible.
     fn authorize(
         &self,
         request: &mut Outgoing,
@@ -71,7 +71,8 @@ pub(crate) struct Call<'a> {
     pub headers: Vec<(String, String)>,
     pub body: Bytes,
     pub effect: Effect,
-    /// Completion and copy: the store works before it answers, and may say 200 before it knows.
+    /// Completion and copy: the store works before it answers, and may send status 200 before the
+    /// outcome is known.
     pub slow: bool,
     /// A longer answer is an error: a store must not be able to fill the memory.
     pub max_answer_bytes: u64,
@@ -191,7 +192,7 @@ impl<S: Service> Client<S> {
         refusal.error(&self.name(call), call.key.unwrap_or_default(), call.effect)
     }
 
-    /// As [`Client::call`], for those who look at a refusal themselves.
+    /// As [`Client::call`], for callers that handle a refusal themselves.
     pub async fn try_call(&self, call: &Call<'_>) -> Result<Outcome, BucketError> {
         let Some(opening) = &self.opening else { return self.attempt(call).await };
         let mut attempts = opening.attempts();

@@ -45,7 +45,7 @@ pub(crate) enum CredentialError {
 /// Environment variables as the sources see them.
 pub(crate) type Environment = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// An environment variable that says something.
+/// An environment variable that is set and not empty.
 pub(crate) fn variable(environment: &Environment, name: &str) -> Option<String> {
     environment(name).filter(|value| !value.is_empty())
 }
@@ -54,7 +54,7 @@ pub(crate) fn variable(environment: &Environment, name: &str) -> Option<String> 
 pub(crate) trait Source: Send + Sync + 'static {
     type Found: Clone + PartialEq + Send + Sync;
 
-    /// Requests are to be sent without credentials: public buckets.
+    /// Requests are sent without credentials: public buckets.
     fn is_anonymous(&self) -> bool;
 
     fn find(
@@ -73,7 +73,7 @@ pub(crate) struct Provider<S: Source> {
 
 struct Cached<F> {
     credentials: Option<F>,
-    /// When the source last had its say.
+    /// The time of the source's last result.
     asked: Option<Instant>,
     /// The source's error, if it had no credentials.
     failure: Option<CredentialError>,
@@ -95,7 +95,7 @@ impl<S: Source> Provider<S> {
         }
     }
 
-    /// None where the configuration asks for requests without credentials.
+    /// `None` if the configuration requires requests without credentials.
     pub async fn current(
         &self,
         transport: &Transport,
@@ -136,7 +136,7 @@ impl<S: Source> Provider<S> {
         }
     }
 
-    /// The store doubted `refused`: others, if there are any now.
+    /// The store rejected `refused`: returns other credentials, if there are any now.
     pub async fn other_than(&self, refused: &S::Found, transport: &Transport) -> Option<S::Found> {
         let mut cached = self.cached.lock().await;
         if let Some(newer) = cached.credentials.as_ref().filter(|now| *now != refused) {
@@ -216,7 +216,7 @@ impl Bearer {
     }
 }
 
-/// Asks a service that hands out credentials.
+/// Requests credentials from a service that issues them.
 pub(crate) async fn ask(
     transport: &Transport,
     method: &str,
@@ -241,7 +241,7 @@ pub(crate) async fn ask(
     })
 }
 
-/// Asks the metadata service of a cloud's machines; `None` where this is no such machine.
+/// Queries the metadata service of a cloud's machines; `None` if this is no such machine.
 pub(crate) async fn ask_metadata(
     transport: &Transport,
     method: &str,
@@ -252,8 +252,8 @@ pub(crate) async fn ask_metadata(
     tokio::time::timeout(METADATA_TIMEOUT, asked).await.ok()?.ok()
 }
 
-/// Whether an address may be told a secret: plain HTTP shows it to the network anywhere
-/// but on this machine and at its agents.
+/// Whether a secret may be sent to an address: plain HTTP shows it to the network anywhere but on
+/// this machine and at its agents.
 pub(crate) fn keeps_secrets(address: &str) -> bool {
     let Some(rest) = address.strip_prefix("http://") else {
         return address.starts_with("https://");

@@ -14,7 +14,7 @@ pub(crate) fn encode(text: &str, keep_slash: bool) -> String {
     utf8_percent_encode(text, set).to_string()
 }
 
-/// Sorted and encoded, as signatures want it; sent the same way.
+/// Sorted and encoded, as signatures require; sent in the same form.
 pub(crate) fn encode_query(pairs: &[(&str, String)]) -> String {
     let mut pairs: Vec<_> = pairs
         .iter()

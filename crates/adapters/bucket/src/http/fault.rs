@@ -16,7 +16,7 @@ pub(crate) enum Effect {
     Mutation,
 }
 
-/// The store's own word on a refused request.
+/// A refused request, as the store reports it.
 #[derive(Debug, Default)]
 pub(crate) struct Refusal {
     pub status: u16,
@@ -24,7 +24,7 @@ pub(crate) struct Refusal {
     pub code: String,
     pub message: String,
     pub region: Option<String>,
-    /// Where the store says that the bucket is.
+    /// The location of the bucket according to the store.
     pub moved_to: Option<String>,
     pub retry_after: Option<Duration>,
 }
@@ -85,7 +85,7 @@ impl Refusal {
             return None;
         }
         let said = said.unwrap_or_default();
-        // Azure says it here as well, and HEAD says it nowhere else.
+        // Azure sends the code here as well, and for HEAD only here.
         let header = answer.header("x-ms-error-code").filter(|_| said.code.is_empty());
         Some(Refusal {
             status: if success { 0 } else { answer.status.as_u16() },
@@ -97,7 +97,7 @@ impl Refusal {
         })
     }
 
-    /// The store did not take the signature or its credentials, as opposed to the rights they give.
+    /// The store rejected the signature or the credentials, as opposed to their permissions.
     pub fn doubts_credentials(&self) -> bool {
         const CODES: [&str; 10] = [
             "AuthenticationFailed",
@@ -190,9 +190,9 @@ impl Refusal {
             "InternalError" | "internalError" | "backendError" | "OperationTimedOut" => {
                 return broken(effect, what);
             }
-            // It is there, and may be read by nobody before it is restored.
+            // The object exists, and nobody can read it before it is restored.
             "InvalidObjectState" | "BlobArchived" => return BucketError::Refused { what },
-            // Leases of others, and legal holds, are no conditions of ours.
+            // Leases of other programs, and legal holds, are no conditions of ours.
             code if code.starts_with("LeaseId") || code.starts_with("BlobImmutable") => {
                 return BucketError::Forbidden { what };
             }
@@ -236,7 +236,7 @@ pub(crate) fn lost(what: &str, lost: Lost, effect: Effect) -> BucketError {
     }
 }
 
-/// Seconds or a date; a store that asks for more than an hour is asked again after one.
+/// Seconds or a date. If a store requests more than an hour, it is retried after an hour.
 fn parse_retry_after(text: &str) -> Option<Duration> {
     let secs = match text.trim().parse::<u64>() {
         Ok(secs) => secs,

@@ -71,7 +71,7 @@ impl Opening {
 }
 
 impl Attempts<'_> {
-    /// Waits before the next attempt; false where this fault is the last. The store may ask for a
+    /// Waits before the next attempt; false if this fault is the last. The store may request a
     /// pause.
     pub async fn wait(&mut self, fault: &str, asked: Option<Duration>) -> bool {
         self.made += 1;
@@ -102,6 +102,6 @@ impl Attempts<'_> {
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long a store is asked that has answered nothing.
+/// How long to retry a store that has answered nothing.
 const UNREACHED_PATIENCE: Duration = Duration::from_secs(10);
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);

@@ -23,8 +23,8 @@ use tower_service::Service;
 pub(crate) struct Proxies(Arc<Matcher>);
 
 impl Proxies {
-    /// Lower-case names count before upper-case ones, as curl has it. An error says which variable
-    /// names no proxy.
+    /// Lower-case names have precedence over upper-case ones, as in curl. An error names the
+    /// variable that does not name a proxy.
     pub fn named(environment: &Environment) -> Result<Proxies, String> {
         let named = |name: &str| {
             let upper = name.to_uppercase();
@@ -79,7 +79,7 @@ pub(crate) struct Connector {
 
 type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
-/// A connection to a server, or to a proxy that is asked for its answers.
+/// A connection to a server, or to a proxy that forwards the requests.
 pub(crate) struct Line {
     stream: Stream,
     is_proxied: bool,

@@ -55,8 +55,8 @@ pub(crate) trait Operations: Send + Sync + 'static {
         condition: &Condition,
     ) -> impl Future<Output = Result<ETag, BucketError>> + Send;
 
-    /// One page of the store's own, begun anew or at `token`. Entries in any order, and
-    /// more of them than were asked for, do no harm.
+    /// One page of the store's own, from the beginning or from `token`. Entries may be in any
+    /// order, and there may be more of them than requested.
     fn list(
         &self,
         request: &ListRequest,
@@ -77,7 +77,7 @@ pub(crate) trait Operations: Send + Sync + 'static {
         body: Bytes,
     ) -> impl Future<Output = Result<PartTag, BucketError>> + Send;
 
-    /// Only asked of stores that can.
+    /// Called only for stores that support it.
     fn upload_part_copy(
         &self,
         key: &str,
@@ -136,7 +136,7 @@ impl<O: Operations> Remote<O> {
         Ok(Remote { store: Arc::new(store), capabilities, background })
     }
 
-    /// Does something for the store that nobody waits for. It ends with the adapter.
+    /// Starts work for the store without a waiting caller. It ends with the adapter.
     pub fn aside<F: Future<Output = ()> + Send + 'static>(&self, work: impl FnOnce(Arc<O>) -> F) {
         self.background.start_aside(work(self.store.clone()));
     }
@@ -391,7 +391,7 @@ async fn ask<O: Operations>(store: &O, key: &str) -> Result<Conditions, BucketEr
             Err(BucketError::NotFound { .. }) if matches!(condition, Condition::Match(_)) => {
                 Ok(false)
             }
-            // The store says itself that it does not know the condition.
+            // The store reports that it does not know the condition.
             Err(BucketError::Refused { what }) if condition != Condition::Always => {
                 tracing::debug!(what, "the store refuses conditional puts");
                 Ok(true)

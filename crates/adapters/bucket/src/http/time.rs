@@ -13,12 +13,12 @@ pub(crate) fn basic_iso(secs: i64) -> String {
     format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
 }
 
-/// `Sat, 21 Nov 2026 21:46:25 GMT`, as headers have it.
+/// `Sat, 21 Nov 2026 21:46:25 GMT`, the format of headers.
 pub(crate) fn http_date(secs: i64) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(secs.max(0) as u64))
 }
 
-/// `2026-11-21T21:46:25.000Z`, as listings and credentials have it.
+/// `2026-11-21T21:46:25.000Z`, the format of listings and credentials.
 pub(crate) fn parse_iso(text: &str) -> Option<i64> {
     let (date, time) = text.trim().split_once('T')?;
     let mut date = date.splitn(3, '-').map(number);
@@ -27,7 +27,7 @@ pub(crate) fn parse_iso(text: &str) -> Option<i64> {
     clock(time.split('.').next()?).and_then(|clock| Some(days(year, month, day)? * 86_400 + clock))
 }
 
-/// `Sat, 21 Nov 2026 21:46:25 GMT`, as `Last-Modified` has it.
+/// `Sat, 21 Nov 2026 21:46:25 GMT`, the format of `Last-Modified`.
 pub(crate) fn parse_http(text: &str) -> Option<i64> {
     let since = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
     i64::try_from(since.as_secs()).ok()

@@ -1,5 +1,5 @@
-//! HTTP as the store's requests need it: sends one request, reads its whole answer,
-//! and says of a failure whether the request may have arrived.
+//! HTTP for requests to stores: sends one request, reads its whole answer, and reports with a
+//! failure whether the request may have arrived.
 
 use super::credentials::Environment;
 use super::proxies::{Connector, Proxies};
@@ -95,8 +95,8 @@ pub(crate) enum Lost {
 }
 
 impl Transport {
-    /// To a store, as the environment says that servers are trusted and reached. `bundle`: its
-    /// certificates are trusted too.
+    /// For a store, with trust and proxies from the environment. Certificates of `bundle` are
+    /// trusted too.
     pub fn to_store(
         environment: &Environment,
         bundle: Option<Bundle>,
@@ -255,7 +255,7 @@ fn is_unfit(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
-/// The innermost cause: the outer ones only say which layer it passed.
+/// The innermost cause: the outer ones only name the layers it passed.
 pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     let mut of_tls = tls_error(cause);

@@ -21,7 +21,7 @@ pub(crate) struct Bundle {
     pub path: String,
 }
 
-/// An error says which setting names a file that is of no use.
+/// An error names the setting of an unusable file.
 pub(crate) fn tls(
     environment: &Environment,
     bundle: Option<Bundle>,

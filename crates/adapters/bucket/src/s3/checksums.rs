@@ -33,7 +33,7 @@ impl Checksums {
         self.puts.load(Relaxed)
     }
 
-    /// Whether uploads are to be begun so.
+    /// Whether uploads must be begun with checksums.
     pub fn of_uploads(&self) -> bool {
         self.uploads.load(Relaxed)
     }
@@ -79,7 +79,8 @@ impl Checksums {
 }
 
 impl S3 {
-    /// Puts an object of the wrong checksum, which is to be refused, then one of the right one.
+    /// Puts an object with a wrong checksum, which the store must refuse, then one with the right
+    /// one.
     pub(super) async fn learn_checksums(&self, key: &str) -> Result<(), BucketError> {
         let body = Bytes::from_static(b"ebb");
         let put = |crc: String| by_crc32c(self.making("PUT", key, body.clone()), Some(&crc));
@@ -127,7 +128,7 @@ pub(super) fn by_crc32c<'a>(call: Call<'a>, crc: Option<&str>) -> Call<'a> {
     }
 }
 
-/// A part's tag, and its CRC-32C where the upload asks for it. Tags have no blanks.
+/// A part's tag, and its CRC-32C if the upload requires it. Tags have no blanks.
 pub(super) fn receipt(etag: ETag, crc: Option<&str>) -> String {
     match crc {
         Some(crc) => format!("{etag} {crc}"),

@@ -36,8 +36,8 @@ pub(crate) struct Amazon {
 
 pub(crate) type S3 = Client<Amazon>;
 
-/// A bucket that has answered: reachable, permitted, its abilities known. Only keys below `prefix`
-/// will be asked for.
+/// Opens a bucket that is reachable and permitted, and determines its abilities. Only keys below
+/// `prefix` will be used.
 pub(crate) async fn open(
     bucket: &str,
     prefix: &str,
@@ -64,7 +64,7 @@ async fn open_in(
     .await
 }
 
-/// The bucket before it is asked anything.
+/// The client for the bucket, before any request.
 pub(crate) fn client(
     bucket: &str,
     settings: &BucketSettings,
@@ -118,8 +118,8 @@ pub(crate) fn client(
     Ok(client.paid_by("x-amz-request-payer", settings.request_payer.clone()))
 }
 
-/// `strictly`: by the rules of AWS for names that stand in host names. Its oldest buckets and other
-/// stores have others too.
+/// `strictly`: by the rules of AWS for names that are part of host names. Its oldest buckets and
+/// other stores have other names too.
 fn check_name(bucket: &str, strictly: bool) -> Result<(), String> {
     let is_ended = |end: Option<u8>| end.is_some_and(|byte| byte.is_ascii_alphanumeric());
     let bad = |why: &str| Err(format!("{bucket:?} cannot be the name of a bucket: {why}"));

@@ -109,7 +109,7 @@ impl Operations for S3 {
                         self.copy_by_parts(from, to, &source, condition).await
                     }
                     Condition::Always => Err(refused),
-                    // Some say that they do not know it.
+                    // Some stores report that they do not know the condition.
                     _ => result_etag(&self.call(&call).await?, "COPY", to),
                 }
             }
@@ -194,7 +194,7 @@ impl Operations for S3 {
             .header("x-amz-copy-source-range", format!("bytes={}-{}", range.start, range.end - 1));
         let is_checked = self.service.checksums.of_upload(upload);
         let answer = match self.call(&call).await {
-            // Some copy no part that nobody gives them the checksum of.
+            // Some stores copy no part without its checksum.
             Err(BucketError::Refused { .. })
                 if is_checked && !self.service.checksums.of_copies() =>
             {
@@ -202,7 +202,7 @@ impl Operations for S3 {
             }
             answered => answered?,
         };
-        // A store that does not know the header has taken an empty part, and says nothing more.
+        // A store that does not know the header has stored an empty part, and does not report that.
         if answer.body.trim_ascii().is_empty() {
             return Err(BucketError::Refused {
                 what: format!("copy part of {key}: the store copies no parts"),
@@ -222,7 +222,7 @@ impl Operations for S3 {
                 self.service.checksums.gave_one_of_a_copy();
                 Ok(PartTag { number, receipt: receipt(etag, Some(crc)) })
             }
-            // It could not be completed: the checksums of all parts are asked for then.
+            // The upload could not be completed: that needs the checksums of all parts.
             None => Err(self.to_be_begun_anew(key)),
         }
     }
@@ -294,7 +294,7 @@ impl S3 {
         }
     }
 
-    /// Ends an upload that nobody hears of.
+    /// Ends an upload that the caller does not know of.
     async fn give_up(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
         let ended = self.upload_abort(key, upload).await;
         if let Err(error) = &ended {
@@ -347,7 +347,7 @@ impl S3 {
         BucketError::NotFound { key: key.into() }
     }
 
-    /// The upload, and whether its parts are to have their CRC-32C.
+    /// The upload, and whether its parts must have their CRC-32C.
     async fn begin(&self, key: &str, call: &Call<'_>) -> Result<(UploadId, bool), BucketError> {
         let answer = self.call(call).await?;
         let id = Element::parse(&answer.body)
@@ -359,7 +359,7 @@ impl S3 {
         Ok((UploadId(id), answer.header(name) == Some(algorithm)))
     }
 
-    /// A mutation that says how the object is stored. Parts are stored as their upload was begun.
+    /// A mutation with the headers for the storage of the object. Parts are stored as their upload.
     pub(super) fn making<'a>(&self, method: &'static str, key: &'a str, body: Bytes) -> Call<'a> {
         let call = self.mutation(method, key, body);
         self.service.at_rest.iter().fold(call, |call, (name, value)| call.header(*name, value))
@@ -383,7 +383,7 @@ impl S3 {
     }
 }
 
-/// Of a request after which an upload is there that the caller does not hear of.
+/// The error of a request that has begun an upload of which the caller does not learn.
 fn unheard(error: BucketError) -> BucketError {
     BucketError::Unknown { what: error.to_string() }
 }
@@ -434,7 +434,7 @@ fn result_etag(answer: &Answer, what: &str, key: &str) -> Result<ETag, BucketErr
     etag.ok_or_else(|| unclear_change(what, key, "an ETag"))
 }
 
-/// No store has longer objects, and none is asked beyond: some read positions as signed numbers.
+/// No store has longer objects, and no request goes beyond: some read positions as signed numbers.
 pub(super) const MAX_OBJECT_BYTES: u64 = 5 << 40;
 /// The longest body of one PUT or CopyObject.
 pub(super) const MAX_PUT_BYTES: u64 = 5 << 30;

@@ -24,7 +24,7 @@ pub struct Beside {
 /// Files that have been looked up. They stay known to the end.
 #[derive(Default)]
 struct Files {
-    /// Not the numbers of the file system below, which gives those of removed files to new ones.
+    /// Not the numbers of the file system below, which reuses those of removed files.
     names: BTreeMap<PathBuf, Ino>,
     known: BTreeMap<Ino, KernelReferences>,
 }
@@ -80,7 +80,8 @@ impl Beside {
         Ok(EntryReply { attr, entry_ttl: TTL, attr_ttl: TTL })
     }
 
-    /// A descriptor for reading will do: the kernel opens the file anew, as each open asks.
+    /// A read-only descriptor is enough: the kernel opens the file anew, with the flags of each
+    /// open.
     fn opened(&self, ino: Ino) -> Result<OpenReply, Errno> {
         let mut files = self.files.borrow_mut();
         let known = files.known.get_mut(&ino).ok_or(FsError::Stale)?;

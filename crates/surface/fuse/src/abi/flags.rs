@@ -38,7 +38,7 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// How the kernel is to treat a file that was opened.
+/// How the kernel must treat a file that was opened.
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
@@ -72,7 +72,7 @@ pub mod ioctl {
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 pub const EXPIRE_ONLY: u32 = 1 << 0;
 
-/// In place of a user or group that the kernel does not say, or has no number for.
+/// In place of a user or group that the kernel does not name, or has no number for.
 pub const NO_ID: u32 = u32::MAX;
 
 /// Set in `unique` of a request that the kernel sends again after `NOTIFY_RESEND`.

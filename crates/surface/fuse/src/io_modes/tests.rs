@@ -19,8 +19,8 @@ fn io_modes_keep_pages_unless_an_open_bypasses_them() {
     assert_eq!(modes.open(INO, true, None), IoMode::Cached);
 }
 
-/// Where other mounts can have the volume, writes of one file run side by side. During such a write
-/// the kernel refuses another lent file for the inode (EIO).
+/// If other mounts can have the volume, writes of one file run in parallel. During such a write the
+/// kernel refuses another passthrough file for the inode (EIO).
 #[test]
 fn io_modes_lend_nothing_beside_other_opens() {
     for cacheable in [true, false] {
@@ -49,7 +49,7 @@ fn io_modes_go_on_in_a_successor() {
     assert_eq!(left(&[Way::Direct], None).open(INO, true, None), IoMode::Direct);
     assert!(!left(&[Way::Direct], None).wants(INO));
 
-    // The last open that uses the lent file gives it back.
+    // The last open that uses the granted file returns it.
     let modes = left(&[Way::Cached, Way::Direct], Some(3));
     assert_eq!(modes.open(INO, true, None), IoMode::Native(PassthroughId(3)));
     modes.release(INO, Way::Cached);

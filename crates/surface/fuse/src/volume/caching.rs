@@ -18,7 +18,7 @@ use std::time::Duration;
 /// A sole client may cache without term; a notification ends that.
 pub(super) const SOLE_TTL: Duration = Duration::from_secs(3600);
 
-/// The same for names, where the kernel cannot be told to ask for all of them again.
+/// The same for names, on kernels without a notification that invalidates all of them.
 pub(super) const SOLE_NAME_TTL_WITHOUT_EPOCH: Duration = Duration::from_secs(1);
 
 impl Volume {
@@ -36,7 +36,7 @@ impl Volume {
         }
     }
 
-    /// Nobody else changes cached state without a notification to this mount.
+    /// Cached state changes only with a notification to this mount.
     pub(super) fn is_told(&self) -> bool {
         self.may_cache() && self.client.cache_term().is_none()
     }
@@ -92,8 +92,8 @@ impl Volume {
         self.seen(attr);
     }
 
-    /// Attributes that the kernel has cached of an inode, and these pages, are no longer so. It is
-    /// told once it has its answer, as it may hold pages until then.
+    /// The kernel's cached attributes of an inode, and these pages, are outdated. It is notified
+    /// once it has its reply, as it may hold pages until then.
     pub(super) fn dropped_later(&self, ino: Ino, bytes: Range<u64>) {
         let notifier = self.notifier.clone();
         tokio::task::spawn_local(async move {
@@ -104,7 +104,7 @@ impl Volume {
         });
     }
 
-    /// The kernel is about to be given these attributes, and is told of a length that has grown
+    /// These attributes are about to be sent to the kernel; a length that has grown is notified
     /// before.
     pub(super) async fn show(&self, attr: &Attr) {
         if attr.kind == FileKind::Regular && !self.may_cache() {
@@ -153,10 +153,9 @@ impl Volume {
         }
     }
 
-    /// Drops pages of a file that a write past the cache has made longer, from where it did so: one
-    /// that was read meanwhile has zeros behind the old end. The kernel takes the file to be longer
-    /// as soon as it has its answer, so it comes first; of such a write it holds no page until
-    /// then.
+    /// Drops pages of a file that a write past the cache has extended, from the old `end` on: a
+    /// page read in the meantime has zeros there. The kernel uses the new length as soon as it has
+    /// the reply, so the pages are dropped before; for such a write it holds no page until then.
     pub(super) async fn end_dropped(&self, ino: Ino, end: u64) -> Result<(), Errno> {
         match self.notifier.send(Notification::Inode { ino, bytes: end..u64::MAX }).await {
             Ok(()) => Ok(()),
@@ -194,8 +193,8 @@ impl Told {
         }
     }
 
-    /// Has the kernel drop stale caches, and take files to be as long as they are.
-    /// Requests of the mount are served meanwhile, so waiting for the kernel is safe.
+    /// Makes the kernel drop stale caches, and adopt the true lengths of files. Requests of the
+    /// mount are served at the same time, so waiting for the kernel is safe.
     pub async fn of(&self, change: Change, rule: CacheRule) {
         let is_shared = rule == CacheRule::Shared;
         if let Change::Inode(ino) = change

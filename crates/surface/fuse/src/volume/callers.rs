@@ -61,7 +61,7 @@ fn from_proc(cx: &Context) -> Caller {
     looked_at.unwrap_or_else(|| from_kernel(cx))
 }
 
-/// With the groups that the kernel says of nobody.
+/// With the groups, which the kernel never sends.
 fn with_groups(cx: &Context) -> Caller {
     let found = if cx.pid == 0 { None } else { of_process(cx.pid) };
     match cx.ids {

@@ -52,8 +52,8 @@ impl Volume {
         self.client.handover().is_none_or(|handover| handover.closed(handle.0).is_some())
     }
 
-    /// Attributes that answer a request. Of one that has been answered before, to nobody, they may
-    /// be of the past by now, and the kernel would keep them.
+    /// Attributes for a reply. If the request was already executed, and its reply lost, they may be
+    /// outdated, and the kernel would cache them.
     pub(super) async fn present(&self, cx: &Context, attr: Attr) -> Attr {
         match cx.resent {
             true => self.client.getattr(attr.ino).await.unwrap_or(attr),

@@ -83,7 +83,7 @@ impl Volume {
         let writes = if flags.writes() { WRITES } else { 0 };
         let unnoted = if noted { 0 } else { UNNOTED };
         let handle = Handle(number << FLAG_BITS | unnoted | writes | direct);
-        // Of a lent file too: sendfile(2) and others have the kernel fill pages.
+        // Of a granted file too: sendfile(2) and others make the kernel fill pages.
         let keep = mode != IoMode::Direct
             && (self.pages.opened(ino, handle, found) || self.is_told())
             && !unread;

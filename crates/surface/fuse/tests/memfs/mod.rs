@@ -561,7 +561,7 @@ impl Filesystem for MemFs {
         Ok(())
     }
 
-    /// Somebody else has every lock.
+    /// Another owner has every lock.
     async fn setlk(
         &self,
         _: &Context,

@@ -103,7 +103,7 @@ fn an_endless_listing_ends() {
     assert!(unavailable(&wait(bucket.list(listing()))));
 }
 
-/// An answer that would fill the memory is given up.
+/// An answer that would fill the memory is rejected.
 #[test]
 fn an_answer_without_end_is_given_up() {
     let script = store(|_| answer("200 OK", "", &" ".repeat(33 << 20)));

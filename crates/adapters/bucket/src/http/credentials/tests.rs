@@ -53,14 +53,14 @@ fn a_silent_source_is_waited_for_once() {
     ));
     assert_eq!(provider.source.asked.load(Ordering::Relaxed), 1);
     assert!(started.elapsed() < ASK_AGAIN * 4, "{:?}", started.elapsed());
-    // And asked again, later.
+    // The source is queried again after the interval.
     std::thread::sleep(ASK_AGAIN);
     assert!(wait(provider.current(&transport)).is_err());
     assert_eq!(provider.source.asked.load(Ordering::Relaxed), 2);
 }
 
-/// The same while the old ones are good still: one request waits, and the others do not wait
-/// after it.
+/// The same while the old credentials are still valid: one request waits, and the others do not
+/// wait after it.
 #[test]
 fn a_silent_source_is_asked_once_while_the_old_ones_are_good() {
     let old = Found { expires_secs: now_secs() + 200 };

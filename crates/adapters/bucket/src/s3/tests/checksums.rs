@@ -8,7 +8,7 @@ use crate::s3::S3;
 use bytes::Bytes;
 use ebb_ports::{Bucket, BucketError, Condition, ETag, PartTag, Piece, UploadId};
 
-/// Of "123456789", as catalogues of CRCs have it.
+/// The CRC of "123456789", as listed in catalogues of CRCs.
 const BODY: &str = "123456789";
 const CRC: &str = "4waSgw==";
 
@@ -23,7 +23,7 @@ enum Store {
     /// The same, and reports for the source of a copy the checksum of a two-part object.
     TellsAnother,
     RefusesCompletions,
-    /// It names the algorithm, and does not look at the checksums.
+    /// It names the algorithm, and does not check the checksums.
     NamesIt,
     ChecksPuts,
     RefusesUploads,

@@ -113,7 +113,7 @@ fn a_store_that_is_busy_says_when_to_ask_again() {
     );
 }
 
-/// A listing that claims to go on without saying where must not become an endless loop.
+/// A listing that claims more pages without a token must not become an endless loop.
 #[test]
 fn an_endless_listing_ends() {
     let body = "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken></ListBucketResult>";

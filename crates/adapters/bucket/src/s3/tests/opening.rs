@@ -164,8 +164,8 @@ fn bad_name_is_told_before_any_request() {
     assert_eq!(refused("my.bucket-1", None), Ok(()));
 }
 
-/// Situation: the endpoint says http of a port that speaks TLS, or https of one that does not.
-/// Expectation: the error says so.
+/// Situation: the endpoint is an http URL of a port that speaks TLS, or an https URL of one that
+/// does not. Expectation: the error says so.
 #[test]
 fn endpoint_of_the_wrong_scheme_is_told() {
     let impatient = || BucketSettings { patience: Some(Duration::from_secs(5)), ..keys() };

@@ -15,7 +15,7 @@ const CERTIFICATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/http/trust/s
 const OTHER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/http/trust/other.pem");
 const KEY: &str = include_str!("../../http/trust/server.key");
 
-/// A store with the certificate of a single server, which has nothing to list. Gives its address.
+/// A store with the certificate of a single server, with nothing to list. Returns its address.
 fn tls_store() -> String {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
@@ -58,7 +58,7 @@ fn answer_once(mut socket: TcpStream, config: Arc<ServerConfig>) -> io::Result<(
     stream.flush()
 }
 
-/// A proxy that makes tunnels; gives its address, and the heads of its requests.
+/// A proxy that makes tunnels; returns its address, and the heads of its requests.
 fn tunnels() -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://user:word@{}", listener.local_addr().unwrap());
@@ -136,7 +136,7 @@ fn https_store_is_reached_through_a_proxy() {
     assert!(open(&store, impatient(), &variables[..1]).is_err());
 }
 
-/// Of an http store the proxy is asked itself.
+/// Requests to a store at an http URL are sent to the proxy itself.
 #[test]
 fn http_store_is_asked_for_at_a_proxy() {
     let proxy = serve(true, |_| empty_listing());
@@ -162,6 +162,6 @@ fn requests_name_the_payer() {
     open(&script.address, settings, &[]).map(drop).unwrap();
     let seen = script.seen.lock().unwrap();
     assert!(seen.iter().all(|request| request.contains("x-amz-request-payer: requester\r\n")));
-    // It is signed, as S3 wants all its headers.
+    // The header is signed, as S3 requires of all its headers.
     assert!(seen[0].contains("x-amz-request-payer") && seen[0].contains("SignedHeaders="));
 }
