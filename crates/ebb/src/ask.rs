@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 /// How often the progress of long work is polled.
 pub const POLL: Duration = Duration::from_millis(250);
 
-/// Only to count a quota of many millions of inodes is a node busy with one thing for so long.
+/// Only counting a quota of many millions of inodes keeps a node busy for this long.
 const STATUS_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long a daemon that takes over from another is waited for.
+/// How long to wait for a daemon that takes over from another one.
 const SUCCESSION_PATIENCE: Duration = Duration::from_secs(30);
 const SUCCESSION_POLL: Duration = Duration::from_millis(20);
 
@@ -43,7 +43,7 @@ pub async fn status(target: Target) -> Result<(), Failure> {
 pub async fn list_dirty(args: LsDirty) -> Result<(), Failure> {
     let node = ResolvedTarget::of(&args.target.path)?;
     let (mut items, mut after) = (Vec::new(), None);
-    // One answer has room for some of them.
+    // One answer holds a limited number of files.
     let left_out = loop {
         let limit = args.limit - items.len() as u32;
         match node.ask(AdminRequest::ListDirty { limit, after }).await? {
@@ -144,12 +144,12 @@ pub enum Last {
 /// The node that a path or address on the command line means.
 #[derive(Clone)]
 pub struct ResolvedTarget {
-    /// As people call it.
+    /// The target as the user gave it.
     given: PathBuf,
     pub address: String,
     /// The volume named by the target; the node must serve it.
     volume: Option<String>,
-    /// From the root of the mount, or of the volume where none is meant.
+    /// The path from the root of the mount, or of the volume if there is no mount.
     pub below: Vec<Name>,
     /// The mount that the path is on, if it is on one.
     pub mount: Option<MountRecord>,
@@ -393,7 +393,7 @@ fn real_path(path: &Path) -> Option<io::Result<PathBuf>> {
     answered.recv_timeout(LINK_PATIENCE).ok()
 }
 
-/// The record of a mount, by the daemon that takes over if the one of the record has died.
+/// The record of a mount. If the recorded daemon has died, that of the daemon which takes over.
 fn succeeded(mut record: MountRecord) -> MountRecord {
     let began = Instant::now();
     while !record.daemon.is_alive() && record.is_served() && began.elapsed() < SUCCESSION_PATIENCE {
@@ -455,7 +455,7 @@ impl std::fmt::Display for AskError {
     }
 }
 
-/// One question over a connection of its own.
+/// One request over a connection of its own.
 async fn ask(address: &str, request: AdminRequest) -> Result<AdminReply, AskError> {
     let line = NodeConnection::to(address).await?;
     // Other work takes as long as it takes.
@@ -497,7 +497,7 @@ impl NodeConnection {
         self.link.call(request).await
     }
 
-    /// With the reason why there is no connection.
+    /// Adds the reason why there is no connection.
     pub fn explain(&self, error: RpcError) -> AskError {
         match error {
             RpcError::Lost => AskError::Unreachable(self.link.trouble()),

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Files that processes have open may be on a file system that does not answer.
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
 
-/// More are not listed.
+/// Limit of listed processes.
 const LISTED: usize = 3;
 
 /// Processes with an open file or their working directory on the mount: `bash (123)`.

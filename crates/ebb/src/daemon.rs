@@ -22,16 +22,15 @@ pub const REPORT: &str = "EBB_REPORT_FD";
 /// Set where the command has made the data directory, which goes again if nothing is mounted.
 pub const MADE: &str = "EBB_MADE_DATA";
 
-/// Starts this very command in the background, and waits until it is usable. `tells`: how far it is
-/// meanwhile.
-/// `made`: the data directory was not there before.
+/// Starts this very command in the background, and waits until it is usable. `tells`: shows the
+/// progress while it waits. `made`: the data directory did not exist before.
 pub fn start(log_path: &Path, mountpoint: &Path, tells: bool, made: bool) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::of("cannot start in the background", error);
     let log = log::open(log_path).map_err(|error| Failure::of(log_path.shown(), error))?;
     let (reports, report) = io::pipe().map_err(failed)?;
     let inherited = report.as_raw_fd();
     let mut command = Command::new(env::current_exe().map_err(failed)?);
-    // By the name that it was called by, which may be that of a mount helper.
+    // Under the same name, which may be that of a mount helper.
     let mut args = env::args_os();
     command
         .arg0(args.next().unwrap_or_else(|| "ebb".into()))

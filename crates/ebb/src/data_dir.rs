@@ -10,7 +10,8 @@ use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Of the storage at `url`, and those that were used for it before and are not any more.
+/// The data directory of the storage at `url`, and those that were used for it before and are no
+/// longer.
 pub fn of_storage(url: &str) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
     let address = |url: &str| ebb_bucket::address(url).ok();
     let own = ebb_bucket::address(url).map_err(|error| Failure::Usage(error.to_string()))?;

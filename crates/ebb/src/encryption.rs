@@ -17,7 +17,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// More than any way to write a key takes.
+/// Longer than a key in any format.
 const MAX_BYTES: usize = 1024;
 
 /// How long the command for the key may take.
@@ -87,7 +87,7 @@ impl Source {
     }
 }
 
-/// It may be a pipe.
+/// The file may be a pipe.
 fn of_file(path: PathBuf, patience: Duration) -> Result<Key, Failure> {
     let at = format!("the encryption key in {}", path.shown());
     let (tell, told) = mpsc::channel();

@@ -3,9 +3,9 @@
 pub enum Failure {
     /// The request is invalid.
     Usage(String),
-    /// It could not be done.
+    /// The command failed.
     Failed(String),
-    /// It was done, and the result, which has been printed, is bad.
+    /// The command was carried out, and its result, which has been printed, is bad.
     NotGood,
     /// The same, for a command with exit statuses of its own.
     Found(u8),

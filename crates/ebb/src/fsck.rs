@@ -18,7 +18,7 @@ use std::io::{self, ErrorKind, IsTerminal};
 use std::path::Path;
 use std::rc::Rc;
 
-/// All that was wrong is repaired.
+/// All problems are repaired.
 const REPAIRED: u8 = 1;
 
 /// Something is wrong, and still is.
@@ -172,7 +172,7 @@ async fn compare(node: &ResolvedTarget, report: &mut FsckReport) -> Result<(), F
     Ok(())
 }
 
-/// Of a data directory that no node has open.
+/// Checks a data directory that no node has open.
 async fn of_data(data_dir: &Path, args: &Fsck) -> Result<FsckReport, Failure> {
     let failed = |error: &dyn std::fmt::Display| Failure::of(data_dir.shown(), error);
     let ports = ebb_os::ports(data_dir).map_err(|error| failed(&error))?;

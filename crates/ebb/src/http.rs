@@ -228,7 +228,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin), head: &mut Vec<u8>) ->
     Ok(true)
 }
 
-/// Where the body begins.
+/// The start of the body.
 fn head_end(message: &[u8]) -> Option<usize> {
     message.windows(4).position(|end| end == b"\r\n\r\n").map(|at| at + 4)
 }
@@ -298,7 +298,7 @@ pub async fn mount_stats(socket: &Path) -> io::Result<MountStats> {
 pub struct Profiling(UnixStream);
 
 impl Profiling {
-    /// It has begun when this returns.
+    /// The profile has begun when this returns.
     pub async fn begin(socket: &Path) -> io::Result<Profiling> {
         in_time(ask(socket, "/profile")).await.map(Profiling)
     }

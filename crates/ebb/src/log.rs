@@ -1,4 +1,4 @@
-//! Where log lines go: standard error, which for a daemon is a file of bounded length.
+//! The destination of log lines: standard error, which for a daemon is a file of bounded length.
 
 use crate::output;
 use std::fs::{self, File, OpenOptions};
@@ -92,7 +92,7 @@ impl<'a> MakeWriter<'a> for LogFile {
 impl Write for &LogFile {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
-        // Where it cannot be put aside now, as on a full disk, it grows until it can.
+        // If rotation fails, as on a full disk, the file grows until it succeeds.
         if *written + line.len() as u64 > LONGEST_BYTES && self.put_aside().is_ok() {
             *written = 0;
         }

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long files that are open keep working after a signal.
+/// How long open files keep working after a signal.
 const OPEN_FILES_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a node may take to force the changes that it has acknowledged.
@@ -36,7 +36,7 @@ const DETACH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A requested mount, checked as far as possible without other processes.
 struct Plan {
-    /// As given.
+    /// The source as given.
     text: String,
     source: Source,
     mountpoint: PathBuf,
@@ -51,7 +51,7 @@ struct Plan {
     node: args::Node,
     bucket: args::Bucket,
     run_dir: RunDir,
-    /// Where this process is one that another one watches.
+    /// `Some` if another process supervises this one.
     supervisor_link: Option<SupervisorLink>,
     /// Programs may have written to the mount: the data directory may hold the only copy.
     is_in_use: Cell<bool>,
@@ -227,7 +227,7 @@ impl Plan {
         })
     }
 
-    /// Of a mount that was refused nothing stays that this command has made.
+    /// Removes everything that this command has created, if the mount was refused.
     fn remove_data(&self) {
         match std::fs::remove_dir_all(&self.data_dir) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -338,7 +338,7 @@ impl Plan {
         }
         let left = host::stop(&node, read_only, signals).await;
         match outcome {
-            // It was never usable, or ended by itself.
+            // The mount was never usable, or ended by itself.
             Err(failure) => Err(failure),
             Ok(record) => self.end(record, left),
         }

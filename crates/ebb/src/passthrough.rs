@@ -1,9 +1,9 @@
-//! Store files that a node lends to mounts of other processes on its machine, whose kernel then
-//! reads them past both (decision 19).
+//! Store files that a node grants to mounts of other processes on its machine, so their kernel
+//! reads the files past both (decision 19).
 //!
-//! A connection to the node's socket is one loan, and lasts as long: `version u8 | borrow u8 |
+//! A connection to the node's socket is one grant, and lasts as long: `version u8 | borrow u8 |
 //! session u64 | inode u64`, little endian, answered with one byte, and with the descriptor if it
-//! is lent. Only the user who runs the node gets to the socket.
+//! is granted. Only the user that runs the node can connect to the socket.
 
 use ebb_cli::places::RunDir;
 use ebb_client::{Grant, Grantee};
@@ -29,14 +29,14 @@ const ASK_BYTES: usize = 18;
 const GRANTED: u8 = 0;
 const NOT_GRANTED: u8 = 1;
 const REFUSED: u8 = 2;
-/// It does not know the session.
+/// The node does not know the session.
 const UNKNOWN: u8 = 3;
-/// Not now.
+/// Not at the moment.
 const BUSY: u8 = 4;
 /// There is no such file, or the session does not have it open.
 const GONE: u8 = 5;
 
-/// Loans at one time, each of which takes a descriptor.
+/// Grants at one time, each of which takes a descriptor.
 const MAX_GRANTS: usize = 256;
 
 /// How long a connected process may take to send its request.
@@ -45,7 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Pause after a failed accept, so that running out of descriptors does not run hot.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often it is looked whether the node stops.
+/// How often to check whether the node stops.
 const LOOK: Duration = Duration::from_secs(1);
 
 struct Ask {
@@ -186,7 +186,7 @@ async fn tell(stream: &UnixStream, answer: u8, file: Option<&OwnedFd>) -> io::Re
         .await
 }
 
-/// Borrows from whichever run of a node is on this machine.
+/// Requests grants from any run of a node on this machine.
 pub fn grantee(
     run_dir: RunDir,
 ) -> impl Fn(Grantee, Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>> {

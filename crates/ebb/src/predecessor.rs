@@ -21,8 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// After this time a message names the processes that keep the previous mount.
 const PATIENCE_WITH_KEEPERS: Duration = Duration::from_secs(4);
 
-/// So long may a process take that has nothing to do but to end, also on a machine that has much
-/// else to do.
+/// How long a process may take to end when it has no work left, also on a busy machine.
 const PATIENCE_TO_END: Duration = Duration::from_secs(10);
 
 /// How long it may take to end after the signal, and to close files that were still open when its
@@ -92,7 +91,7 @@ async fn keepers(record: &MountRecord) -> String {
 
 /// The state of the process that uses a data directory.
 enum Owner {
-    /// It serves a mount.
+    /// The process serves a mount.
     Mounted,
     /// The mount is out of sight; if its record says that it is ending, it is not in use either.
     Leaving(Box<MountRecord>),
@@ -111,7 +110,7 @@ fn owner(data_dir: &Path) -> Owner {
         {
             Owner::Leaving(record.into())
         }
-        // As one in the foreground that was killed: its daemon dies too.
+        // For example a killed one in the foreground: its daemon dies too.
         Some(record) if record.supervisor.is_some_and(|supervisor| !supervisor.is_alive()) => {
             Owner::Unknown
         }

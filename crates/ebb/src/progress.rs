@@ -1,4 +1,4 @@
-//! How far long work is: a bar on a terminal, plain lines elsewhere, both on standard error.
+//! Progress of long work: a bar on a terminal, plain lines elsewhere, both on standard error.
 
 use crate::output;
 use ebb_cli::units::Bytes;
@@ -23,7 +23,7 @@ enum Shape {
 }
 
 impl Progress {
-    /// Of bytes.
+    /// Counts bytes.
     pub fn new(what: &'static str) -> Progress {
         Progress::shaped(what, BYTES)
     }

@@ -1,5 +1,5 @@
-//! How fast work may go that is done in pieces: never more bytes in a time than the rate allows,
-//! however many pieces are worked on at one time.
+//! The rate of work that is done in pieces: never more bytes in a time than the rate allows,
+//! however many pieces are in progress at one time.
 
 use crate::failure::Failure;
 use ebb_cli::units::Bytes;
@@ -41,7 +41,7 @@ impl RateLimit {
         }
     }
 
-    /// So many bytes of a piece were not to be moved after all.
+    /// Returns bytes of a piece that were not moved after all.
     pub fn give_back(&self, bytes: u64) {
         if let Some(next) = self.next.get().checked_sub(self.time_of(bytes)) {
             self.next.set(next);
@@ -54,7 +54,7 @@ impl RateLimit {
         begin
     }
 
-    /// At most some minutes, for pieces are small.
+    /// At most some minutes, because pieces are small.
     fn time_of(&self, bytes: u64) -> Duration {
         self.bytes_per_sec
             .map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate as f64))

@@ -41,7 +41,7 @@ pub async fn run(args: Target) -> Result<(), Failure> {
                     dirs += u64::from(seen.is_dir);
                     level.extend(seen.below);
                 }
-                // It was there when its directory was listed.
+                // The name existed when its directory was listed.
                 Err(RpcError::Refused(FsError::NotFound | FsError::Stale)) => changed += 1,
                 Err(RpcError::Refused(error)) => refused.push((path, error)),
                 Err(error) => return Err(failed(error)),

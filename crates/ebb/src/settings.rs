@@ -1,4 +1,4 @@
-//! From the words of the command line to those of node and bucket.
+//! Converts arguments of the command line to options of node and bucket.
 
 use crate::failure::Failure;
 use ebb_bucket::{BucketSettings, ServerSideEncryption};
@@ -148,10 +148,10 @@ pub fn check(args: &args::Node) -> Result<(), Failure> {
     Ok(())
 }
 
-/// With one bucket there is room for a part of an upload.
+/// Room for a part of an upload, with one bucket.
 const LEAST_BUFFER_BYTES: u64 = 32 << 20;
 
-/// More makes nothing faster.
+/// More memory makes nothing faster.
 const MOST_BUFFER_BYTES: u64 = 1 << 30;
 
 /// At this rate all bodies in progress arrive within the time limit for each.

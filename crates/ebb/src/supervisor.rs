@@ -61,7 +61,7 @@ const SHORT_RUNS: u32 = 16;
 /// How long daemons may fail to take over, as they do where the bucket is away.
 const WITHOUT_SERVICE: Duration = Duration::from_secs(600);
 
-/// Of daemons in a row with a short life, how many are replaced at once: applications wait. After
+/// Daemons in a row with a short life that are replaced at once, because applications wait. After
 /// that the machine is spared.
 const AT_ONCE: u32 = 8;
 
@@ -85,7 +85,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// That of this process, if it was started to be a supervisor in the background.
+    /// The mode of this process, if it was started as a supervisor in the background.
     pub fn inherited() -> Option<Mode> {
         env::var_os(LOG).filter(|path| !path.is_empty()).map(|path| Mode::Background(path.into()))
     }
@@ -96,7 +96,7 @@ pub fn is_in_foreground() -> Result<bool, Failure> {
     let Some(command) = env::var(FOREGROUND).ok().and_then(|pid| pid.parse().ok()) else {
         return Ok(false);
     };
-    // Once more: the kernel forgets it where the binary has capabilities of its own.
+    // Repeated, because the kernel forgets it if the binary has capabilities of its own.
     die_with(command)
         .map(|()| true)
         .map_err(|error| Failure::of("the command in the foreground", error))
@@ -174,7 +174,7 @@ fn watch(mode: Mode, report: Option<RawFd>) -> Result<ExitStatus, Failure> {
 
 /// Daemons with a short life in a row.
 struct DaemonRuns {
-    /// By signals, their own bugs among them.
+    /// Killed by signals, their own crashes included.
     killed: u32,
     /// Could not take over, and reported that.
     failed: u32,
@@ -188,7 +188,7 @@ enum Next {
     Upgraded,
     /// Start the previous binary, as its replacement cannot take over.
     OfBefore,
-    /// Another one, after so long.
+    /// Start another daemon, after this pause.
     Another(Duration),
     /// No further daemon, and the reason.
     GivenUp(String),
@@ -234,7 +234,7 @@ impl DaemonRuns {
 
 struct Supervisor {
     mode: Mode,
-    /// Where the command was given: its arguments may be relative to that.
+    /// The working directory of the command: its arguments may be relative to it.
     directory: PathBuf,
     signals: Signals,
     handover: OwnedFd,
@@ -259,7 +259,7 @@ struct Supervisor {
 enum Binary {
     /// The file now at the path of this process's binary.
     OfNow,
-    /// This process's own.
+    /// The binary of this process.
     OfBefore,
 }
 
@@ -270,11 +270,11 @@ struct ReceivedEvents {
     serves: bool,
 }
 
-/// How a daemon has lived and ended.
+/// The life and the end of a daemon.
 struct DaemonRun {
     status: ExitStatus,
     served: bool,
-    /// It was killed to be replaced.
+    /// The daemon was killed to be replaced.
     upgraded: bool,
 }
 
@@ -382,12 +382,12 @@ impl Supervisor {
                 }
             }
             if let Some(status) = daemon.try_wait()? {
-                // Once more: it may have spoken in between.
+                // Once more: the daemon may have reported events in between.
                 self.hear(&words, &daemon, &mut heard)?;
                 break status;
             }
             if gone_silent {
-                // It is about to end.
+                // The daemon is about to end.
                 if silent.get_or_insert_with(Instant::now).elapsed() >= LAST_BREATHS
                     && Process::first_thread_has_ended(daemon.id())
                 {
@@ -438,7 +438,7 @@ impl Supervisor {
         if on_mount || !self.directory.is_dir() { Path::new("/") } else { &self.directory }
     }
 
-    /// This very command, as a daemon.
+    /// Starts this very command as a daemon.
     fn start(&self, words: &UnixStream, report: Option<RawFd>) -> io::Result<Child> {
         let mut inherited: Vec<(&str, RawFd)> = vec![
             (supervisor_link::WORDS, words.as_raw_fd()),
@@ -467,7 +467,8 @@ impl Supervisor {
             Mode::Background(path) => {
                 match log::open(path) {
                     Ok(log) => command.stdout(log.try_clone()?).stderr(log),
-                    // As on a full disk. Without the directory there is nothing to serve from.
+                    // For example on a full disk. Without the directory there is nothing to serve
+                    // from.
                     Err(_) if path.parent().is_some_and(Path::is_dir) => {
                         command.stdout(Stdio::null()).stderr(Stdio::null())
                     }
@@ -531,7 +532,7 @@ fn replacement() -> Option<PathBuf> {
     (removed && path.exists()).then_some(path)
 }
 
-/// Where the binary of a process is, or was, and whether it was removed from there.
+/// The present or former path of a process's binary, and whether it was removed from there.
 pub fn binary_of(pid: u32) -> io::Result<(PathBuf, bool)> {
     let path = fs::read_link(format!("/proc/{pid}/exe"))?;
     let path = path.as_os_str().as_bytes();
@@ -565,7 +566,7 @@ fn pass_on(daemon: &Child, signal: i32) {
 /// Signals that are for this process, as something to wait for.
 struct Signals {
     fd: OwnedFd,
-    /// Not so below nohup(1).
+    /// False under nohup(1).
     heeds_hangups: bool,
 }
 
@@ -642,8 +643,8 @@ fn unblock() -> io::Result<()> {
     }
 }
 
-/// Until one of these descriptors has something. True if the last of them has been closed by the
-/// other side.
+/// Waits until one of these descriptors is readable. True if the other side of the last one is
+/// closed.
 fn wait(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<bool> {
     let timeout_ms = timeout
         .map_or(-1, |timeout| timeout.as_millis().saturating_add(1).try_into().unwrap_or(i32::MAX));
@@ -666,7 +667,7 @@ fn hear(words: &UnixStream) -> io::Result<Option<(DaemonEvent, Option<OwnedFd>)>
         Ok(Some(device)) => Ok(DaemonEvent::of(byte[0]).map(|word| (word, device))),
         Ok(None) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-        // It died with something unread.
+        // The daemon died with unread data.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
         Err(error) => Err(error),
     }

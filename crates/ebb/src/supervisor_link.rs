@@ -32,7 +32,7 @@ pub enum DaemonEvent {
     Hears,
     /// The mount can be used.
     Ready,
-    /// It serves the mount, of which this is the connection.
+    /// The daemon serves the mount; the connection comes with this event.
     Serves,
     /// The mount needs no daemon after this one.
     Ends,
@@ -68,7 +68,7 @@ pub struct SupervisorLink {
 enum Stage {
     /// There is no mount yet, or this daemon serves it, or it needs no daemon any more.
     Usual,
-    /// It was to take over: if it ends by itself the next one tries.
+    /// The daemon must take over: if it ends by itself the next one tries.
     TakesOver,
 }
 
@@ -108,7 +108,7 @@ impl SupervisorLink {
         &self.handover
     }
 
-    /// This daemon was to take over and has not: if it ends by itself the next one tries.
+    /// This daemon must take over and has not yet: if it ends by itself the next one tries.
     pub fn takes_over(&self) -> bool {
         self.stage.get() == Stage::TakesOver
     }
@@ -195,7 +195,7 @@ impl SupervisorLink {
         Ok(Some(device))
     }
 
-    /// From now on another daemon takes over if this one dies.
+    /// After this call another daemon takes over if this one dies.
     pub fn serves(&self, device: OwnedFd) {
         self.stage.set(Stage::Usual);
         self.say(DaemonEvent::Serves, Some(device.as_fd()));

@@ -132,7 +132,7 @@ fn is_standing(error: &AskError, entry: &TrashEntry) -> bool {
         && entry.kind == FileKind::Directory
 }
 
-/// One of the paths, which are in order, is below the directory.
+/// Whether one of the paths, which are sorted, is below the directory.
 fn has_below(paths: &[Vec<Name>], dir: &[Name]) -> bool {
     let next = paths.partition_point(|path| path.as_slice() <= dir);
     paths.get(next).is_some_and(|path| path.starts_with(dir))
@@ -172,7 +172,7 @@ impl Restoring<'_> {
         self.node.answer(request()).await.map(drop)
     }
 
-    /// As it was, if it is in the trash.
+    /// Restores the directory, if it is in the trash.
     async fn make_again(&mut self, dir: &[Name]) -> Result<(), AskError> {
         if self.dirs.is_none() {
             let mut entries = listed(self.node, &[])

@@ -22,7 +22,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// After this time a message names the processes that keep a daemon from ending.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Of these, how many pass between two questions to its node.
+/// Checks of the daemon per status request to its node.
 const POLLS_PER_STATUS: u32 = 10;
 
 pub async fn run(args: args::Umount) -> Result<(), Failure> {

@@ -29,7 +29,7 @@ const LIST_PAGE: u32 = 1024;
 /// Whether the files stay in the cache.
 pub enum Stay {
     No,
-    /// It is pinned.
+    /// The files are pinned.
     Yes,
 }
 
@@ -143,7 +143,7 @@ struct Wanted {
     size_bytes: u64,
     /// Its size in the cache.
     cache_bytes: u64,
-    /// Not known to be cached.
+    /// Bytes that are not known to be cached.
     missing_bytes: Cell<u64>,
 }
 
@@ -160,7 +160,7 @@ struct Sum {
 
 /// Why something was not done.
 enum Refusal {
-    /// Of this file or directory.
+    /// An error of this file or directory.
     Of(FsError),
     /// The node does not answer: nothing else will be done either.
     All(Failure),
@@ -322,7 +322,7 @@ impl Warming {
         Ok(())
     }
 
-    /// How many bytes of the piece are cached now, and how many of them came for that.
+    /// Bytes of the piece that are cached now, and how many of them were fetched for that.
     async fn warm(&self, ino: Ino, piece: Range<u64>) -> Result<(u64, u64), Refusal> {
         let len_bytes = piece.end - piece.start;
         self.rate_limit.wait(len_bytes).await;

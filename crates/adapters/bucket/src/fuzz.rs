@@ -199,7 +199,7 @@ fn script(bytes: &[u8]) -> Vec<Answer> {
     bytes.split(|byte| *byte == 0).filter_map(answer).take(MOST_ANSWERS).collect()
 }
 
-/// More tell a search nothing.
+/// Further answers do not improve the search.
 const MOST_ANSWERS: usize = 32;
 
 fn answer(text: &[u8]) -> Option<Answer> {

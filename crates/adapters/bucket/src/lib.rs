@@ -68,7 +68,7 @@ pub struct BucketSettings {
 pub enum ServerSideEncryption {
     /// The store's own.
     Aes256,
-    /// One of its key management service.
+    /// A key of the store's key management service.
     Kms,
     /// The same, in two layers.
     KmsDsse,

@@ -348,6 +348,6 @@ fn answer<T: 'static>(
     Box::pin(std::future::ready(result))
 }
 
-/// As S3 has them.
+/// The limit of S3.
 const MAX_KEY_BYTES: usize = 1024;
 const MAX_PAGE: usize = 1000;

@@ -12,12 +12,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How much is done.
+/// The amount of work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Amount {
     pub small_files: usize,
     pub large_bytes: u64,
-    /// For the rows with several threads.
+    /// The number of threads, for the rows with several.
     pub threads: usize,
 }
 
@@ -66,7 +66,7 @@ impl Unit {
     }
 }
 
-/// Of the small files these many are forced one by one, which can take a disk 10 ms each.
+/// One in this many small files is forced, which can take a disk 10 ms each.
 const FORCED_PART: usize = 10;
 
 /// Reads and writes at random.

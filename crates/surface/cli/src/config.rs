@@ -176,7 +176,7 @@ struct File {
 struct Value {
     key: String,
     text: String,
-    /// In the table [`ADVANCED`].
+    /// The key is in the table [`ADVANCED`].
     advanced: bool,
 }
 

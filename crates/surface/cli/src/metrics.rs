@@ -5,7 +5,7 @@
 use ebb_model::{Counted, MountStats, NodeStats, ReadStats, Status};
 use std::fmt::Write;
 
-/// Of the answer.
+/// The content type of the answer.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Bounds of histograms are powers of four: 1.024 µs to 68.7 s, as powers of two of a nanosecond.

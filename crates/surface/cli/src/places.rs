@@ -217,7 +217,7 @@ impl RunDir {
         Ok(RunDir { path })
     }
 
-    /// Where a daemon of this process listens. Short, as a socket's path must be.
+    /// The socket at which a daemon of this process listens. Short, as a socket's path must be.
     pub fn socket(&self) -> PathBuf {
         self.path.join(format!("{}.sock", std::process::id()))
     }

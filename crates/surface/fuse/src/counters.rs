@@ -20,7 +20,7 @@ pub(crate) struct Arrival {
     pub opcode: u32,
     /// `None` if the request could not be read.
     pub ino: Option<Ino>,
-    /// Of files, that it brought with it.
+    /// Bytes of files that came with the request.
     pub sent_bytes: usize,
     began: Instant,
 }
@@ -42,7 +42,7 @@ impl Counters {
         }
     }
 
-    /// From now on.
+    /// Applies from the call on.
     pub fn tell_slower_than(&self, limit: Option<Duration>) {
         self.slow.set(limit);
     }

@@ -1,4 +1,4 @@
-//! From a parsed request to the file system and back.
+//! Passes a parsed request to the file system, and its result to the kernel.
 
 use crate::reply::{
     Responder, attr_out, create_out, entry_out, flags_out, lk_out, lookup_out, open_out,

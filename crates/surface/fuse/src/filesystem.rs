@@ -308,9 +308,9 @@ pub trait Filesystem {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EntryReply {
     pub attr: Attr,
-    /// How long the kernel may answer for the name without asking.
+    /// How long the kernel may cache the name.
     pub entry_ttl: Duration,
-    /// How long it may answer for the attributes.
+    /// How long it may cache the attributes.
     pub attr_ttl: Duration,
 }
 

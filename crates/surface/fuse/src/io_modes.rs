@@ -1,7 +1,7 @@
 //! The I/O mode of each open file: through the kernel's page cache, by requests alone, or by
-//! passthrough to a file that the node lends (decision 8).
+//! passthrough to a file that the node grants (decision 8).
 //!
-//! The kernel has one mode for each inode while it is open. While one open goes to a lent file, the
+//! The kernel has one mode for each inode while it is open. While one open uses passthrough, the
 //! kernel refuses every open that does not. It refuses the first such open while another open uses
 //! the page cache or has the file mapped.
 //!
@@ -180,7 +180,7 @@ impl IoModes {
         match self.passthrough.as_ref()?.register(file.as_fd()) {
             Ok(registered) => Some((registered, held)),
             Err(error) => {
-                // Not root, or a disk that is stacked on another: neither changes.
+                // The process is not root, or the disk is stacked on another: neither changes.
                 tracing::info!(%ino, %error, "the kernel does not read files by itself here");
                 self.refused.set(true);
                 None

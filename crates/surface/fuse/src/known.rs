@@ -15,7 +15,7 @@ pub(crate) struct KernelReferences {
 
 struct References {
     count: u64,
-    /// Where they are written down.
+    /// Their record in the handover state.
     place: Option<RecordIndex>,
 }
 

@@ -1,18 +1,18 @@
-//! How long the kernel takes the files to be that other mounts change too.
+//! Lengths, in the kernel, of files that other mounts change too.
 //!
 //! The kernel drops the attributes of a reply if the inode's `attr_version` (fs/fuse) has grown
 //! since it sent the request: through an invalidation, a write, or another reply. It keeps the
-//! length of before then. lseek(2) with SEEK_END, reads to the end of the file and mappings go by
-//! that length, and the answer to a lookup or stat(2) does not help them.
+//! earlier length. lseek(2) with SEEK_END, reads to the end of the file and mappings go by that
+//! length, and the reply to a lookup or stat(2) does not correct it.
 //!
-//! Therefore no length that has grown is left to a reply. The kernel is notified of it before the
-//! reply is sent ([`Notification::Longer`]), which it always takes. Laws:
-//! - The kernel takes a file to be at least as long as every reply of the mount has said, until a
-//!   reply says that the file has become shorter.
-//! - Pages go before the length grows: one that was filled at the end of the file has zeros where
-//!   it shows the new bytes.
+//! Therefore no reply alone carries a length that has grown. The kernel is notified of it before
+//! the reply is sent ([`Notification::Longer`]), and never drops a notification. Laws:
+//! - In the kernel a file is at least as long as every reply of the mount has said, until a reply
+//!   says that the file has become shorter.
+//! - Pages are dropped before the length grows: a page that was filled at the end of the file has
+//!   zeros where it shows the new bytes.
 //!
-//! There is no such notification for a file that has become shorter: that the kernel learns from
+//! There is no such notification for a file that has become shorter: the kernel learns that from
 //! replies alone. So nothing invalidates attributes without a reason.
 
 use crate::{Notification, Notifier, NotifyError};
@@ -32,19 +32,19 @@ pub(crate) struct Lengths {
 /// The kernel's state of a file.
 #[derive(Clone, Copy)]
 struct Shown {
-    /// It takes the file to be no shorter.
+    /// In the kernel the file has at least this length.
     least_bytes: u64,
-    /// Of the newest attributes that it was given, and how long the file is by them.
+    /// The version and the length in the newest attributes that the kernel got.
     version: Version,
     newest_bytes: u64,
-    /// It may have pages.
+    /// The kernel may have pages.
     filled: bool,
     /// Replies that are older than this version it does not take.
     fenced: Option<Version>,
 }
 
 impl Shown {
-    /// Of a file that the kernel has known since before anything was noted.
+    /// The state of a file that the kernel knew before the first record here.
     const UNKNOWN: Shown = Shown {
         least_bytes: 0,
         version: Version(0),
@@ -54,7 +54,7 @@ impl Shown {
     };
 }
 
-/// Of a file that the kernel has not known before.
+/// The state of a file that is new to the kernel.
 const NEW: Shown = Shown { filled: false, ..Shown::UNKNOWN };
 
 impl Shown {
@@ -188,7 +188,8 @@ impl Lengths {
         let Shown { filled, fenced, .. } =
             *self.files.borrow_mut().entry(attr.ino).or_insert(Shown::UNKNOWN);
         if filled {
-            // At the same version too: stores into a passthrough file change it only later.
+            // At an equal version too: stores into a passthrough file change the version only
+            // later.
             self.drop_pages(attr.ino).await?;
         } else if fenced != Some(attr.version) {
             // A reply from before the lock may be in transit to a thread that has not run yet.

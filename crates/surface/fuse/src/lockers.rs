@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 #[derive(Default)]
 pub(crate) struct Lockers {
-    /// And where that is left to a successor.
+    /// The open files of each owner, with their records in the handover state.
     used: BTreeMap<(Ino, u64), BTreeMap<Handle, Option<RecordIndex>>>,
     by_handle: BTreeMap<Handle, BTreeSet<(Ino, u64)>>,
     handover: Option<Rc<HandoverState>>,

@@ -491,7 +491,7 @@ fn mount_directly(point: &Path, options: &MountOptions) -> Result<OwnedFd, Mount
     Ok(device.into())
 }
 
-/// As mount(2) takes them.
+/// Flags for mount(2).
 fn flags(options: &MountOptions) -> libc::c_ulong {
     let switches = [
         (options.read_only, libc::MS_RDONLY),

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// writes at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Consistency {
-    /// All that they have written: nothing is cached (O-49).
+    /// All writes: nothing is cached (O-49).
     #[default]
     Strong,
     /// At least the writes that were closed before the file was opened here: pages are cached

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Mounted {
     pub device: DeviceId,
     pub point: PathBuf,
-    /// Of the mount, not those of the file system.
+    /// Options of the mount, not those of the file system.
     pub options: String,
     pub kind: String,
     /// Of FUSE: the user that has mounted it.

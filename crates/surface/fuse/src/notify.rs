@@ -121,7 +121,7 @@ impl Writer {
                 done.send(write(&device, &notification)).ok();
             }
         })?;
-        // Not before that may the number mean something else in this table.
+        // Until then the number must name the device in this table.
         has_taken.recv().unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))?;
         Ok(Writer { queue: Some(queue), over, thread })
     }

@@ -60,7 +60,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // With the connection all registrations go.
+        // All registrations end with the connection.
         let Some(device) = self.device.upgrade() else { return };
         if let Err(failure) = close(device.as_raw_fd(), self.id) {
             tracing::error!(%failure, "the kernel does not know a file that was registered with \

@@ -83,7 +83,7 @@ impl OpenFlags {
     }
 }
 
-/// How the bytes of a WRITE are meant.
+/// How to execute a WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteMode {
     /// The descriptor has O_APPEND: the offset is the kernel's idea of the end of file.
@@ -103,7 +103,7 @@ pub enum SeekTo {
     Hole,
 }
 
-/// In which of two forms flags of chattr(1) travel.
+/// The form in which flags of chattr(1) are transmitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlagForm {
     /// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`.
@@ -118,7 +118,7 @@ pub struct LockRequest {
     pub handle: Handle,
     /// A process, or an open file description: the kernel's name for it.
     pub owner: u64,
-    /// Of flock(2), on the whole file.
+    /// The lock is of flock(2), on the whole file.
     pub flock: bool,
     pub range: LockRange,
     /// `None` unlocks.
@@ -150,7 +150,7 @@ pub enum Operation {
     Lookup {
         name: Name,
     },
-    /// Of an inode by its id, which the kernel has from a file handle.
+    /// Looks up an inode by its id, which the kernel has from a file handle.
     LookupSelf,
     GetAttr {
         handle: Option<Handle>,
@@ -315,7 +315,7 @@ pub enum Rejected {
         opcode: u32,
         errno: Errno,
     },
-    /// Not even a header, or an operation that takes no answer.
+    /// There is no complete header, or the operation takes no answer.
     Silent,
 }
 
@@ -609,7 +609,7 @@ fn parse_operation(
                 libc::SEEK_HOLE => SeekTo::Hole,
                 _ => return Err(Errno::INVALID),
             };
-            // As every file system answers that has holes; the kernel leaves it to us.
+            // The answer of every file system that has holes; the kernel leaves it to us.
             let offset = position(arg.offset, 0).map_err(|_| Errno::NO_DATA)?;
             Operation::Lseek { handle: Handle(arg.fh), offset, to }
         }
@@ -760,7 +760,7 @@ fn position(offset: u64, len_bytes: u64) -> Result<u64, Errno> {
     }
 }
 
-/// No hints about extents, and no project, which ebb has none of.
+/// Hints about extents and project ids are refused: ebb has neither.
 fn of_extended(given: &abi::Fsxattr) -> Result<InodeFlags, Errno> {
     let known = EXTENDED.iter().fold(0, |known, (xflag, _)| known | xflag);
     if given.xflags & !known != 0

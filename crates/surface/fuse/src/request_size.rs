@@ -1,4 +1,4 @@
-//! How much one request carries.
+//! The size of one request.
 
 use ebb_model::MAX_IO_BYTES;
 use std::fs;
@@ -37,7 +37,7 @@ impl RequestSize {
     }
 }
 
-/// As many as [`MAX_IO_BYTES`] can touch.
+/// The number of pages that [`MAX_IO_BYTES`] can touch.
 fn pages_from_anywhere(page_bytes: usize) -> usize {
     MAX_IO_BYTES / page_bytes + 1
 }

@@ -106,7 +106,7 @@ impl Session {
         let device = Rc::new(Device::new(device)?);
         let telling = Telling::start(&device)?;
         match telling.notifier().send(Notification::Resend).await {
-            // That it has ended is found when it is served.
+            // The end of the mount is detected when it is served.
             Ok(()) | Err(NotifyError::Ended) => {}
             Err(error) => return Err(SessionError::NotResumable(error)),
         }
@@ -139,7 +139,7 @@ impl Session {
         self.negotiated.has(abi::init::HAS_RESEND).then(|| self.device.fd())
     }
 
-    /// Where it is mounted, in a number, for [`LeftMount::new`].
+    /// The identity of the mount as a number, for [`LeftMount::new`].
     pub fn place(&self) -> u64 {
         self.point.place.id.number()
     }
@@ -173,7 +173,7 @@ impl Session {
             .then(|| Passthrough::new(Arc::downgrade(&self.device.shared())))
     }
 
-    /// Of the requests that it serves.
+    /// Counters of the requests that it serves.
     pub fn counters(&self) -> Rc<Counters> {
         self.counters.clone()
     }
@@ -485,9 +485,9 @@ fn sent_bytes(operation: &Operation) -> usize {
     if let Operation::Write { data, .. } = operation { data.len() } else { 0 }
 }
 
-/// Where requests come one right after the other, the next one is looked for a moment longer before
-/// this thread sleeps: to be woken takes longer than most requests, far longer where the processor
-/// is a virtual one.
+/// After a request that followed the one before it closely, this thread polls for the next one a
+/// moment longer before it sleeps: a wake-up takes longer than most requests, far longer on a
+/// virtual processor.
 #[derive(Default)]
 struct BusyPoll {
     came: Option<std::time::Instant>,

@@ -40,7 +40,7 @@ const DIRECTORY_BATCH: u32 = 512;
 /// uses the result within this time: both at once, unless the machine is busy.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-/// How often a name may refer to something else while it is looked up that second time.
+/// How often a name may be replaced during that second lookup.
 const MOST_REPLACEMENTS: usize = 100;
 
 const SET_ID: u16 = 0o6000;
@@ -49,12 +49,13 @@ const SET_GID_EXECUTABLE: u16 = SET_GID | 0o010;
 
 /// Flag in an open file's number: every read and write is a request.
 const DIRECT: u64 = 1;
-/// It can write.
+/// Flag in an open file's number: it is open for writing.
 const WRITES: u64 = 2;
 /// O_NOATIME: reading with it is not noted.
 const UNNOTED: u64 = 4;
 const FLAG_BITS: u32 = 3;
-/// Of an open directory's number: it had been removed before, and the node has nothing of it.
+/// Flag in an open directory's number: it was removed before the open, and the node does not have
+/// it.
 const GONE: u64 = 1;
 
 /// The numbers of a successor start far beyond all that its predecessor can have given out.
@@ -213,7 +214,7 @@ impl Volume {
         self.gone.borrow().get(&ino).cloned()
     }
 
-    /// How an operation on an inode that was looked up before has ended.
+    /// Converts the outcome of an operation on an inode that was looked up before.
     fn on_known<T>(&self, result: Result<T, FsError>) -> Result<T, Errno> {
         if matches!(result, Err(FsError::Stale)) {
             self.lost.set(Some(Instant::now()));
@@ -775,7 +776,7 @@ impl Filesystem for Volume {
         Ok(())
     }
 
-    /// Of the mount's root it stands for syncfs(2), which the kernel does not pass on.
+    /// For the mount's root it stands for syncfs(2), which the kernel does not pass on.
     async fn fsyncdir(
         &self,
         _cx: &Context,

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 pub(super) struct Account {
     pub name: String,
     pub origin: Origin,
-    /// In front of every path: empty where the account is in the host's name.
+    /// Prefix of every path: empty if the account is in the host's name.
     pub root: String,
 }
 

@@ -132,7 +132,7 @@ impl AzureSource {
             .map(|id| format!("&client_id={}", encode(&id, false)))
             .unwrap_or_default();
         let resource = encode(RESOURCE, false);
-        // Where a platform has an agent of its own, it is that one's to answer.
+        // If the platform has an agent of its own, the agent issues the credentials.
         if let (Some(endpoint), Some(header)) =
             (self.variable("IDENTITY_ENDPOINT"), self.variable("IDENTITY_HEADER"))
         {

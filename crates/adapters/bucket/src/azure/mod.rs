@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub(crate) struct Azure {
     account: Account,
     container: String,
-    /// Of the volume in the container.
+    /// The prefix of the volume in the container.
     prefix: String,
     markers: Markers,
 }

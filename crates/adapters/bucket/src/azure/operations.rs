@@ -258,7 +258,7 @@ fn of_upload(key: &str, error: BucketError) -> BucketError {
     }
 }
 
-/// Of one length, as the blocks of a blob have to be.
+/// The ids of a blob's blocks must have one length.
 fn block(number: u32, sending: &str) -> String {
     format!("{number:05}-{sending}")
 }

@@ -54,7 +54,7 @@ impl KeyPath {
         self.key.strip_suffix('/').unwrap_or(&self.key)
     }
 
-    /// Of the parent; empty for the directory itself.
+    /// The parent's path; empty for the directory itself.
     pub fn parent(&self) -> &str {
         self.path().rsplit_once('/').map_or("", |(parent, _)| parent)
     }

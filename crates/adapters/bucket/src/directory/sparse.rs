@@ -61,7 +61,7 @@ fn leave_out(to: &mut File, len_bytes: u64) -> Result<(), Error> {
     to.seek(SeekFrom::Start(end)).map(drop)
 }
 
-/// Where data begin, or a hole. `None`: not before the end of the file.
+/// The next start of data, or of a hole. `None` if there is none before the end of the file.
 fn find(file: &File, at: u64, what: i32) -> Result<Option<u64>, Error> {
     // SAFETY: no memory is passed.
     let found = unsafe { libc::lseek(file.as_raw_fd(), at as i64, what) };

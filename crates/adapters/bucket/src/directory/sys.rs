@@ -66,7 +66,7 @@ pub(super) fn rename(from: &File, name: &str, to: &File, new_name: &str) -> Resu
 pub(super) fn rename_new(from: &File, name: &str, to: &File, new_name: &str) -> Result<()> {
     let (old, new) = (text(name)?, text(new_name)?);
     let (from_fd, to_fd) = (from.as_raw_fd(), to.as_raw_fd());
-    // By number, as musl has no function for it.
+    // By the number of the system call, as musl has no function for it.
     // SAFETY: both names are NUL-terminated and outlive the call.
     let renamed = again(|| unsafe {
         libc::syscall(
@@ -123,7 +123,7 @@ pub(super) fn stat(file: &File) -> Result<Stat> {
     Ok(read_stat(unsafe { raw.assume_init() }))
 }
 
-/// Of the name itself: a link is not followed.
+/// Attributes of the name itself: a link is not followed.
 pub(super) fn stat_at(parent: &File, name: &str) -> Result<Stat> {
     let name = text(name)?;
     let mut raw = MaybeUninit::<libc::stat>::uninit();

@@ -285,7 +285,7 @@ fn a_directory_of_thousands_is_listed_right_while_it_changes() {
     for n in 0..3_000 {
         fs::write(root.path().join(format!("{n:05}")), "").unwrap();
     }
-    // As if it had rested: its names are then remembered.
+    // Simulates a directory without recent changes: the store then caches its names.
     fs::File::open(root.path())
         .unwrap()
         .set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(60))

@@ -27,10 +27,10 @@ use std::sync::Arc;
 /// The bucket as a service.
 pub(crate) struct Google {
     origin: Origin,
-    /// In front of every path: empty but behind a proxy.
+    /// Prefix of every path: empty except behind a proxy.
     root: String,
     bucket: String,
-    /// Of the volume in the bucket.
+    /// The prefix of the volume in the bucket.
     prefix: String,
     /// The key that encrypts new objects; the bucket's default if `None`.
     kms_key: Option<String>,

@@ -243,7 +243,8 @@ fn part(place: &str, number: u32) -> String {
 const MAX_SOURCES: usize = 32;
 /// Requests of one completion or abort that are under way together.
 const AT_ONCE: usize = 8;
-/// Of an abort that meets a completion: one for the parts, one for each level of joining, and some.
+/// Rounds of an abort that meets a completion: one for the parts, one for each level of joining,
+/// and some to spare.
 const MAX_ROUNDS: usize = 8;
 /// Parts and composed objects fill a twentieth of it.
 const MAX_PAGES: usize = 200;

@@ -14,7 +14,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// As stores write the CRC-32C of a body.
+/// The CRC-32C of a body in the format of stores.
 pub(crate) fn crc32c(body: &[u8]) -> String {
     encode(&crc_fast::crc32_iscsi(body).to_be_bytes())
 }

@@ -320,6 +320,6 @@ pub(crate) fn bad_key(url: &str, key: &str, why: &str) -> BucketError {
 
 /// A thousand of the longest keys, encoded, are a sixth of it.
 const MAX_ANSWER_BYTES: u64 = 32 << 20;
-/// With the time that connecting takes.
+/// Includes the time for connecting.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SLOW_PATIENCE: Duration = Duration::from_secs(15 * 60);

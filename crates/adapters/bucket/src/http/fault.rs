@@ -173,7 +173,7 @@ impl Refusal {
             | "conflict"
             | "ServerBusy"
             | "PendingCopyOperation" => return unavailable(what),
-            // Of gateways to file systems.
+            // Codes of gateways to file systems.
             "ObjectParentIsFile"
             | "ExistingObjectIsDirectory"
             | "XMinioParentIsObject"
@@ -204,7 +204,7 @@ impl Refusal {
         match self.status {
             404 => BucketError::NotFound { key: key.into() },
             412 => BucketError::Precondition { key: key.into() },
-            // With a code it is another conflict.
+            // A conflict with a code is another one.
             409 if self.code.is_empty() => BucketError::Precondition { key: key.into() },
             401 | 403 => BucketError::Forbidden { what },
             408 | 429 | 503 => unavailable(what),

@@ -88,7 +88,7 @@ impl Attempts<'_> {
         true
     }
 
-    /// How much was tried, for the error that it ends in.
+    /// The attempts so far, for the final error.
     pub fn tried(&self) -> String {
         match self.made {
             0 | 1 => String::new(),

@@ -13,7 +13,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    /// Of `http[s]://host[:port][/path]`, and the path without the slash at its end.
+    /// Parses `http[s]://host[:port][/path]`; returns the path without the slash at its end.
     pub fn parse(text: &str) -> Result<(Origin, String), String> {
         let (scheme, rest) = match (text.strip_prefix("https://"), text.strip_prefix("http://")) {
             (Some(rest), _) => ("https", rest),

@@ -378,7 +378,7 @@ pub(crate) async fn conditions<O: Operations>(
     }
 }
 
-/// Of the object by which a store is tried out.
+/// The key of the object that probes a store.
 pub(crate) fn probe_key(prefix: &str) -> String {
     format!("{prefix}.ebb/probe")
 }

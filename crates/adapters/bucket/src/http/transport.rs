@@ -273,7 +273,7 @@ pub(crate) fn reason(error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// One that an I/O error wraps, or several, one around the other.
+/// A TLS error inside an I/O error, or inside several nested ones.
 fn tls_error<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut error = error;
     while let Some(inner) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref)

@@ -143,7 +143,7 @@ mod tests {
             "<a>&unknown;</a>",
             "<a>&#xD800;</a>",
             "plain",
-            // One of them is allowed for.
+            // The parser accepts one of them.
             "\u{feff}\u{feff}<a></a>",
             "<!DOCTYPE a [<!ENTITY x 'y'>]><a>&x;</a>",
             &deep,

@@ -1,9 +1,9 @@
-//! How a store finds out that a body was damaged on its way.
+//! How a store detects that a body was damaged in transit.
 //!
-//! Every store checks the SHA-256 that a body is signed with, which is the most expensive thing
-//! about an upload. One that has shown that it checks CRC-32C too gets that instead, in a header
-//! that is signed: of puts if it refused a wrong one when it was opened, of parts if it named the
-//! algorithm when their upload began, and refused a wrong one in the first such upload.
+//! Every store checks the SHA-256 that a body is signed with, which is the most expensive part of
+//! an upload. A store that has proved that it checks CRC-32C too gets that instead, in a signed
+//! header. It gets that for puts if it refused a wrong one when it was opened; for parts if it
+//! named the algorithm when their upload began, and refused a wrong one in the first such upload.
 
 use super::S3;
 use super::sign::{CONTENT_SHA256, UNSIGNED};
@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 const CRC32C: &str = "x-amz-checksum-crc32c";
-/// Of a request that begins an upload, and of its answer.
+/// Header of a request that begins an upload, and of its answer.
 pub(super) const ALGORITHM: (&str, &str) = ("x-amz-checksum-algorithm", "CRC32C");
 
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Checksums {
         self.begun.lock().unwrap().remove(upload);
     }
 
-    /// It may be the checksums that the store does not take: the next attempt is without.
+    /// The store may have rejected the checksums: the next attempt is without.
     pub fn refused(&self, upload: &UploadId, error: &BucketError) {
         if matches!(error, BucketError::Refused { .. }) && self.of_upload(upload) {
             self.leave_uploads();
@@ -112,7 +112,7 @@ impl S3 {
         if refusal.is_of_damage() {
             return Ok(true);
         }
-        // Of a store that is busy nothing is learned.
+        // A busy store proves nothing.
         match self.error(call, &refusal) {
             error if error.is_silence() => Err(error),
             _ => Ok(false),
@@ -120,7 +120,8 @@ impl S3 {
     }
 }
 
-/// With a checksum the call's body is checked by it, and not hashed for the signature.
+/// With a checksum the store checks the call's body by it, and the signature does not hash the
+/// body.
 pub(super) fn by_crc32c<'a>(call: Call<'a>, crc: Option<&str>) -> Call<'a> {
     match crc {
         Some(crc) => call.header(CRC32C, crc).header(CONTENT_SHA256, UNSIGNED),

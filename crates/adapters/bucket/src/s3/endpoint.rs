@@ -48,7 +48,7 @@ impl Endpoint {
         }
     }
 
-    /// Of a key as the source of a copy.
+    /// The value that names a key as the source of a copy.
     pub fn copy_source(&self, key: &str) -> String {
         format!("/{}/{}", self.bucket, encode(key, true))
     }

@@ -214,7 +214,8 @@ impl Operations for S3 {
             return Ok(PartTag { number, receipt: receipt(etag, None) });
         }
         let root = Element::parse(&answer.body);
-        // Some tell that of the whole object, put together of those of its parts, which is none.
+        // Some stores return a checksum of the part checksums, for the whole object: that is none
+        // of a part.
         let is_one =
             |crc: &&str| base64::decode(crc).is_some_and(|bytes| bytes.len() == size_of::<u32>());
         match root.as_ref().and_then(|root| root.text_of("ChecksumCRC32C")).filter(is_one) {
@@ -253,7 +254,7 @@ impl Operations for S3 {
     }
 
     async fn upload_abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
-        // No part of it will be sent any more, however this ends.
+        // No more parts are sent, with or without success.
         self.service.checksums.ended(upload);
         self.call(&self.mutation("DELETE", key, Bytes::new()).query("uploadId", &upload.0))
             .await

@@ -115,7 +115,7 @@ pub(super) async fn wrong_parts_are_refused(bucket: &dyn Bucket) {
     assert_eq!(bucket.get("k", None, None).await.unwrap().body, bytes(10, 1));
 }
 
-/// Of the object that is replaced, too.
+/// Also from the object that the upload replaces.
 pub(super) async fn parts_are_copied_from_objects(bucket: &dyn Bucket) {
     let len = part_bytes(bucket) as u64;
     let body = bytes(3 * len as usize, 7);

@@ -55,7 +55,7 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 pub const READ_LOCKOWNER: u32 = 1 << 1;
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// Of a lock of flock(2).
+/// Flag of a lock of flock(2).
 pub const LK_FLOCK: u32 = 1 << 0;
 /// Commands of IOCTL, and the bits of `xflags`.
 pub mod ioctl {

@@ -54,11 +54,11 @@ abi! {
     struct CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32, }
     struct ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64, }
     struct FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64, }
-    /// Of READ, READDIR and READDIRPLUS.
+    /// The request of READ, READDIR and READDIRPLUS.
     struct ReadIn { fh: u64, offset: u64, size: u32, read_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
     struct WriteIn { fh: u64, offset: u64, size: u32, write_flags: u32, lock_owner: u64, flags: u32, padding: u32, }
     struct FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
-    /// As it is without SETXATTR_EXT.
+    /// The form without SETXATTR_EXT.
     struct SetxattrIn { size: u32, flags: u32, }
     /// Follows `SetxattrIn` with SETXATTR_EXT.
     struct SetxattrInExt { setxattr_flags: u32, padding: u32, }
@@ -178,7 +178,7 @@ abi! {
         request_timeout: u16,
         unused: [u16; 11],
     }
-    /// Of `DEV_IOC_BACKING_OPEN`.
+    /// The argument of `DEV_IOC_BACKING_OPEN`.
     struct BackingMap { fd: i32, flags: u32, padding: u64, }
     struct NotifyInvalInodeOut { ino: u64, off: i64, len: i64, }
     struct NotifyInvalEntryOut { parent: u64, namelen: u32, flags: u32, }

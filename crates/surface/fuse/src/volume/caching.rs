@@ -226,8 +226,8 @@ impl Told {
         }
     }
 
-    /// Of an open file on a shared volume only pages are cached. Attributes are requested each
-    /// time, and an invalidation would void replies under way.
+    /// The kernel caches only pages of an open file on a shared volume. It requests attributes each
+    /// time, and an invalidation would void replies in transit.
     async fn of_open(&self, ino: Ino) {
         let attr = match self.client.upgrade() {
             Some(client) => client.getattr(ino).await.ok(),

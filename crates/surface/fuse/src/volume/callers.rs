@@ -38,13 +38,13 @@ impl Volume {
         (self.ids.caller(local), is_root)
     }
 
-    /// Of this machine, and counts as root.
+    /// The caller is root of this machine, and is not squashed.
     pub(super) fn is_root(&self, cx: &Context) -> bool {
         self.squashed(cx).is_none() && from_proc(cx).uid == 0
     }
 
-    /// For set-gid, on kernels that tell one group of the caller: a supplementary one counts for
-    /// none.
+    /// For set-gid, on kernels that send only one group of the caller: supplementary ones do not
+    /// count.
     pub(super) fn is_in_group(&self, cx: &Context, attr: &Attr) -> bool {
         from_kernel(cx).uid == 0 || self.caller(cx).gid == attr.gid
     }

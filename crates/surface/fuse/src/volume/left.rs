@@ -92,15 +92,15 @@ impl Volume {
             };
             self.io_modes.left(ino, of_inode, grant);
             // The kernel may have cached set-id bits, which writes remove. It is not notified: it
-            // would request link counts, and subtract once more the names that are removed
-            // meanwhile.
+            // would request link counts, and subtract once more the names whose removal is in
+            // progress.
             if let Ok(attr) = self.client.getattr(self.volume_ino(ino)).await {
                 self.seen(&attr);
             }
         }
     }
 
-    /// As the kernel calls it.
+    /// The inode's number for the kernel.
     fn shown(&self, ino: Ino) -> Ino {
         if ino == self.root { Ino::ROOT } else { ino }
     }

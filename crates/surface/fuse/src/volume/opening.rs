@@ -49,7 +49,7 @@ impl Volume {
         ino: Ino,
         flags: OpenFlags,
     ) -> Result<(Option<Found>, Option<Grant>), FsError> {
-        // Passthrough reads of others can begin or end meanwhile: the node must know every open
+        // Passthrough reads of others can begin or end in between: the node must know every open
         // that can store into the file.
         for _ in 0..MOST_GRANTS {
             let found = self.find(ino, flags).await?;
@@ -58,7 +58,7 @@ impl Volume {
                 return Ok((found, grant));
             }
         }
-        // It would be mapped all the same.
+        // A mapping would still be possible.
         Err(FsError::Io)
     }
 
@@ -122,7 +122,7 @@ impl Volume {
     }
 }
 
-/// How a file is open by that handle.
+/// The mode of the open with that handle.
 pub(super) fn way(handle: Handle) -> Way {
     if handle.0 & DIRECT == 0 { Way::Cached } else { Way::Direct }
 }
@@ -130,7 +130,7 @@ pub(super) fn way(handle: Handle) -> Way {
 /// After so many attempts the file cannot be granted.
 const MOST_GRANTS: u32 = 10;
 
-/// It can be mapped to store into the file.
+/// Whether a mapping of the open can store into the file.
 fn stores(flags: OpenFlags) -> bool {
     flags.reads() && flags.writes()
 }

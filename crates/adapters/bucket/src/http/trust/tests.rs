@@ -30,7 +30,7 @@ fn named_certificate_of_an_authority_is_trusted_for_its_server() {
     assert_eq!(verified(SERVER, SERVER, "localhost", IN_2030), Ok(()));
     assert_eq!(verified(SERVER, SERVER, "127.0.0.1", IN_2030), Ok(()));
     assert_eq!(verified(SERVER, LEAF, "leaf.example", IN_2030), Ok(()));
-    // One that no authority has signed that is known, named itself.
+    // A certificate of an unknown authority, which is named itself.
     assert_eq!(verified(LEAF, LEAF, "leaf.example", IN_2030), Ok(()));
 }
 
