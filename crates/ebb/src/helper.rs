@@ -45,7 +45,9 @@ fn perform() -> Result<(), Refusal> {
         Asked::Mount { args } => (args, false),
         Asked::Fake { args } => (args, true),
     };
-    let Command::Mount(args) = ebb_cli::parse(args)?.command else {
+    let cli = ebb_cli::parse(args)?;
+    output::warn_deprecated(&cli.deprecated);
+    let Command::Mount(args) = cli.command else {
         unreachable!("a helper asks for nothing but a mount")
     };
     // Callers of a mount helper treat any output as an error.
@@ -93,9 +95,7 @@ impl From<ConfigError> for Refusal {
     fn from(error: ConfigError) -> Refusal {
         match error {
             ConfigError::Usage(text) => Refusal::Text(text),
-            error @ (ConfigError::File { .. } | ConfigError::Moved { .. }) => {
-                Refusal::Failure(Failure::Usage(error.to_string()))
-            }
+            error @ ConfigError::File { .. } => Refusal::Failure(Failure::Usage(error.to_string())),
         }
     }
 }

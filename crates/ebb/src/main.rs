@@ -60,7 +60,10 @@ fn main() -> ExitCode {
         return helper::run(name);
     }
     let outcome = match ebb_cli::parse(std::env::args_os()) {
-        Ok(cli) => run(cli.command),
+        Ok(cli) => {
+            output::warn_deprecated(&cli.deprecated);
+            run(cli.command)
+        }
         Err(ConfigError::Usage(text)) => {
             // Help and version arrive here too.
             match (text.print(), text.exit_code()) {
@@ -71,9 +74,7 @@ fn main() -> ExitCode {
                 (_, status) => return ExitCode::from(u8::try_from(status).unwrap_or(2)),
             }
         }
-        Err(error @ (ConfigError::File { .. } | ConfigError::Moved { .. })) => {
-            Err(Failure::Usage(error.to_string()))
-        }
+        Err(error @ ConfigError::File { .. }) => Err(Failure::Usage(error.to_string())),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

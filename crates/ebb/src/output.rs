@@ -47,6 +47,17 @@ pub fn fail(program: &str, failure: &Failure) {
     }
 }
 
+/// Warns of settings in the place that version 0.1.0 had for them.
+pub fn warn_deprecated(settings: &[String]) {
+    for setting in settings {
+        say(format!(
+            "ebb: {}: deprecated, write the setting into the table [advanced] of the configuration \
+             file (--config)",
+            shown_text(setting)
+        ));
+    }
+}
+
 /// For people. If standard error has gone the text has no reader.
 pub fn say(text: impl Display) {
     writeln!(io::stderr(), "{text}").ok();

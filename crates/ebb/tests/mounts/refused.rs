@@ -60,12 +60,10 @@ fn mistakes_of_the_caller() {
     }
     let ebb = env!("CARGO_BIN_EXE_ebb");
     let mount = ["mount", place.url(), "mnt", "--data", "data"];
+    // As version 0.1.0 had it.
     place
-        .program(ebb, &[&mount[..], &["--head-term=10s"]].concat())
-        .refused(2, "--head-term is a setting of the configuration file now");
-    place
-        .program("env", &[&["EBB_HEAD_TERM=10s", ebb][..], &mount].concat())
-        .refused(2, "EBB_HEAD_TERM is a setting of the configuration file now");
+        .program("env", &[&["EBB_HEAD_TERM=1s", ebb][..], &mount].concat())
+        .refused(2, "EBB_HEAD_TERM: deprecated, write the setting into the table [advanced]");
     assert!(!place.is_mounted("mnt"));
 }
 

@@ -15,6 +15,9 @@ use std::str::FromStr;
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+    /// Advanced settings that are not in the table `[advanced]` of a configuration file.
+    #[arg(skip)]
+    pub deprecated: Vec<String>,
 }
 
 #[derive(Subcommand, Debug)]

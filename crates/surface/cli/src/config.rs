@@ -1,7 +1,8 @@
 //! Configuration files: a key of the file stands in for the flag of the same name. The table
 //! `[advanced]` has the settings that are no flags, and a table `[[bucket]]` adds a member bucket.
 //!
-//! To clap an advanced setting is a hidden argument, so that one table defines all settings.
+//! To clap an advanced setting is a hidden argument, so that one table defines all settings, and
+//! flags and variables of version 0.1.0 still work, with a warning.
 
 use crate::args::Member;
 use crate::{Cli, Command, member};
@@ -23,9 +24,6 @@ pub enum ConfigError {
     Usage(#[from] clap::Error),
     #[error("{}: {what}", shown_path(.file.as_os_str().as_bytes()))]
     File { file: PathBuf, what: String },
-    /// A flag or variable that is a key of `[advanced]` now.
-    #[error("{what}")]
-    Moved { what: String },
 }
 
 /// Reads the command line, and then the configuration file that it names.
@@ -40,10 +38,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let Some((name, given)) = matches.subcommand() else {
         return Ok(Cli::try_parse_from_checked(&args)?);
     };
-    if let Some(what) = misplaced(name, given) {
-        return Err(ConfigError::Moved { what });
-    }
-    let Some(file) = config_file(given) else { return Ok(Cli::try_parse_from_checked(&args)?) };
+    let mut deprecated = deprecated(name, given);
+    let Some(file) = config_file(given) else {
+        return Ok(Cli { deprecated, ..Cli::try_parse_from_checked(&args)? });
+    };
     let File { values, members } = read(&file)?;
     let mut command = command();
     for Value { key, text: value, advanced } in values {
@@ -55,7 +53,13 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
         });
         let refusal = match known.map(is_advanced) {
             None => Some(format!("unknown key {key:?}: `ebb {name} --help` lists the flags")),
-            Some(true) if !advanced => Some(format!("{key:?} belongs in the table [{ADVANCED}]")),
+            Some(true) if !advanced => {
+                deprecated.push(format!(
+                    "{}: {key:?} above the table [{ADVANCED}]",
+                    shown_path(file.as_os_str().as_bytes())
+                ));
+                None
+            }
             Some(false) if advanced => {
                 Some(format!("{key:?} belongs above the table [{ADVANCED}], not in it"))
             }
@@ -71,7 +75,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, ConfigErro
     let matches = command
         .try_get_matches_from(&args)
         .map_err(|error| with_origin(error, &args, Some(&file)))?;
-    let mut cli = Cli::from_arg_matches(&matches)?;
+    let mut cli = Cli { deprecated, ..Cli::from_arg_matches(&matches)? };
     match &mut cli.command {
         Command::Mount(args) => args.bucket.members = members,
         Command::Serve(args) => args.bucket.members = members,
@@ -93,7 +97,16 @@ fn command() -> clap::Command {
     let is_empty = |arg: &Arg| {
         arg.get_env().is_some_and(|name| env::var_os(name).is_some_and(|value| value.is_empty()))
     };
-    let heard = move |arg: Arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg };
+    let heard = move |arg: Arg| {
+        let arg = match is_advanced(&arg) {
+            true => {
+                let variable = variable_of(&arg);
+                arg.env(variable)
+            }
+            false => arg,
+        };
+        if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg }
+    };
     Cli::command().mut_subcommands(|command| command.mut_args(heard))
 }
 
@@ -147,24 +160,20 @@ pub(crate) fn is_advanced(arg: &Arg) -> bool {
     arg.is_hide_set() && arg.get_long().is_some()
 }
 
-/// An advanced setting that is given as a flag or as a variable, and how to set it instead.
-fn misplaced(name: &str, given: &ArgMatches) -> Option<String> {
+fn variable_of(arg: &Arg) -> String {
+    format!("EBB_{}", arg.get_id().as_str().to_uppercase())
+}
+
+/// Advanced settings that are given as flags or variables, as in version 0.1.0.
+fn deprecated(name: &str, given: &ArgMatches) -> Vec<String> {
     let command = command();
-    let advanced = command.find_subcommand(name)?.get_arguments().filter(|arg| is_advanced(arg));
-    for arg in advanced {
-        let key = arg.get_long()?;
-        let variable = format!("EBB_{}", arg.get_id().as_str().to_uppercase());
-        let shown = match given.value_source(arg.get_id().as_str()) {
-            Some(ValueSource::CommandLine) => format!("--{key}"),
-            _ if env::var_os(&variable).is_some_and(|value| !value.is_empty()) => variable,
-            _ => continue,
-        };
-        return Some(format!(
-            "{shown} is a setting of the configuration file now: write `{key} = …` into its table \
-             [{ADVANCED}], and name the file with --config"
-        ));
-    }
-    None
+    let Some(command) = command.find_subcommand(name) else { return Vec::new() };
+    let origin = |arg: &Arg| match given.value_source(arg.get_id().as_str())? {
+        ValueSource::CommandLine => Some(format!("--{}", arg.get_long()?)),
+        ValueSource::EnvVariable => Some(variable_of(arg)),
+        _ => None,
+    };
+    command.get_arguments().filter(|arg| is_advanced(arg)).filter_map(origin).collect()
 }
 
 /// The contents of a configuration file.

@@ -85,7 +85,7 @@ fn every_flag_can_be_an_option() {
         file.display()
     );
     let args = given(&["-o", &options]);
-    let Cli { command: Command::Mount(mount) } =
+    let Cli { command: Command::Mount(mount), .. } =
         ebb_cli::parse(args.into_iter().map(Into::into)).unwrap()
     else {
         panic!()

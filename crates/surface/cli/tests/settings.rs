@@ -80,30 +80,36 @@ fn maps_of_ids_have_several_ranges() {
     assert_eq!(mount(&["--config", &config]).map_uid, ["0:1:1", "2:3:4"]);
 }
 
-/// Situation: a command line, a variable or a file sets an advanced setting in the way of a flag.
-/// Expectation: it is refused, and the error names the table.
+/// Situation: a command line or a file sets an advanced setting as version 0.1.0 had it.
+/// Expectation: it is in force, and reported as deprecated.
 #[test]
-fn advanced_settings_are_keys_of_their_table_alone() {
-    let refused = |args: &[&str]| {
-        read(&[&["mount", "s3://b", "/mnt"], args].concat()).map(|_| ()).unwrap_err().to_string()
-    };
-    for flag in ["--flush-jobs=3", "--head-term=10s", "--squash=root"] {
-        let message = refused(&[flag]);
-        let key = flag.trim_start_matches('-').split('=').next().unwrap();
-        assert!(
-            message.starts_with(&format!("--{key} is a setting of the configuration file now"))
-                && message.contains(&format!("`{key} = …` into its table [advanced]")),
-            "{message}"
-        );
-    }
+fn advanced_settings_still_work_as_flags() {
+    let parsed = |args: &[&str]| read(&[&["mount", "s3://b", "/mnt"], args].concat()).unwrap();
+    let cli = parsed(&["--flush-jobs=3", "--squash=root", "--cache-size=1G"]);
+    assert_eq!(cli.deprecated, ["--squash", "--flush-jobs"]);
+    let Command::Mount(mount) = cli.command else { panic!() };
+    assert_eq!(mount.node.flush_jobs, 3);
     let (_dir, config) = file("flush-jobs = 3");
-    let message = refused(&["--config", &config]);
-    assert!(message.ends_with("\"flush-jobs\" belongs in the table [advanced]"), "{message}");
-    let (_dir, config) = file("[advanced]\nlog = \"debug\"");
-    let message = refused(&["--config", &config]);
+    let [deprecated] = &parsed(&["--config", &config]).deprecated[..] else { panic!() };
+    assert!(deprecated.ends_with("\"flush-jobs\" above the table [advanced]"), "{deprecated}");
+    let (_dir, config) = file("[advanced]\nflush-jobs = 3");
+    let cli = parsed(&["--config", &config]);
+    assert!(cli.deprecated.is_empty());
+    let cli = parsed(&["--config", &config, "--flush-jobs", "4"]);
+    let Command::Mount(mount) = cli.command else { panic!() };
+    assert_eq!(mount.node.flush_jobs, 4, "a flag overrides the file");
+}
+
+#[test]
+fn advanced_table_has_advanced_settings_only() {
+    let refused = |text: &str| {
+        let (_dir, config) = file(text);
+        let args = ["mount", "s3://b", "/mnt", "--config", &config];
+        read(&args).map(|_| ()).unwrap_err().to_string()
+    };
+    let message = refused("[advanced]\nlog = \"debug\"");
     assert!(message.contains("belongs above the table [advanced]"), "{message}");
-    let (_dir, config) = file("advanced = 3");
-    assert!(refused(&["--config", &config]).contains("is to be a table"));
+    assert!(refused("advanced = 3").contains("is to be a table"));
 }
 
 /// The limit of decision 27, beside `--help`.
