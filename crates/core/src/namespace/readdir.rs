@@ -27,10 +27,14 @@ impl Namespace {
             Err(error) => return Err(error),
         }
         let skips = Planted::CookieSkipped.is_on() && after != Cookie::START;
-        let mut rest = self.stream(dir, after).skip(usize::from(skips));
+        // The trash does not count: a page with nothing in it would look like the end.
+        let mut rest = self
+            .stream(dir, after)
+            .filter(|(_, entry)| entry.name.as_bytes() != TRASH)
+            .skip(usize::from(skips));
         let shown = |(cookie, Entry { name, ino, kind })| {
             let attr = self.attr(ino).ok()?;
-            (name.as_bytes() != TRASH).then_some((DirEntry { name, ino, kind, cookie }, attr))
+            Some((DirEntry { name, ino, kind, cookie }, attr))
         };
         let entries = rest.by_ref().take(limit).filter_map(shown).collect();
         Ok((entries, rest.next().is_none()))

@@ -129,6 +129,27 @@ fn trash_keeps_inodes_that_lose_their_last_name() {
     assert_eq!(volume.namespace.trash_of(Ino::ROOT), Some(trash));
 }
 
+/// Situation: the trash is between two names in the stream of the root, which is read in pages of
+/// one entry. Danger: a page holds nothing but the hidden trash, and the reader takes it for the
+/// end. Expectation: each page has an entry, and the last one says that it is the last.
+#[test]
+fn trash_leaves_no_gap_in_a_stream() {
+    let mut volume = Volume::new();
+    volume.file(Ino::ROOT, "gone");
+    volume.file(Ino::ROOT, "before");
+    volume.discard_file(Ino::ROOT, "gone").unwrap();
+    volume.file(Ino::ROOT, "behind");
+    let page = |after| {
+        let (entries, end) = volume.namespace.read_dir(Ino::ROOT, after, 1).unwrap();
+        let [(entry, _)] = &entries[..] else { panic!("{entries:?}") };
+        (entry.name.to_string(), end, entry.cookie)
+    };
+    let (first, end, cookie) = page(Cookie::START);
+    assert_eq!((first.as_str(), end), ("before", false));
+    let (last, end, _) = page(cookie);
+    assert_eq!((last.as_str(), end), ("behind", true));
+}
+
 /// A directory is kept empty, gets no names in the trash, and is restored with its attributes.
 #[test]
 fn a_directory_is_kept_empty() {
