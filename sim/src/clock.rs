@@ -3,7 +3,8 @@ use crate::faults::Faults;
 use crate::rng::Rng;
 use ebb_model::Time;
 use ebb_ports::{Clock, Entropy, PortFuture, Spawn};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ pub(crate) struct MachineClock {
     /// How fast the clocks run: local millionths per true one.
     speed_ppm: i128,
     booted_at: Cell<Duration>,
-    wall_error_nanos: Cell<i128>,
+    /// Error of the wall clock from each jump on, in the order of true time.
+    wall_error_nanos: RefCell<Vec<(Duration, i128)>>,
 }
 
 impl MachineClock {
@@ -27,7 +29,8 @@ impl MachineClock {
         let speed_ppm = PPM - i128::from(limit) + i128::from(rng.below(2 * limit + 1));
         assert!(speed_ppm > 0, "clocks drift by less than their whole speed");
         let booted_at = Cell::new(executor.now());
-        MachineClock { executor, faults, rng, speed_ppm, booted_at, wall_error_nanos: Cell::new(0) }
+        let wall_error_nanos = RefCell::new(vec![(Duration::ZERO, 0)]);
+        MachineClock { executor, faults, rng, speed_ppm, booted_at, wall_error_nanos }
     }
 
     pub(crate) fn reboot(&self) {
@@ -35,7 +38,12 @@ impl MachineClock {
     }
 
     pub(crate) fn jump_wall(&self, by_nanos: i128) {
-        self.wall_error_nanos.set(self.wall_error_nanos.get() + by_nanos);
+        let error_nanos = self.wall_error_nanos() + by_nanos;
+        self.wall_error_nanos.borrow_mut().push((self.executor.now(), error_nanos));
+    }
+
+    fn wall_error_nanos(&self) -> i128 {
+        self.wall_error_nanos.borrow().last().expect("the list begins with no error").1
     }
 
     fn wall(&self) -> Time {
@@ -46,7 +54,7 @@ impl MachineClock {
         }
         let since_epoch = EPOCH_SECS * NANOS_PER_SEC
             + self.to_local(nanos(self.executor.now()))
-            + self.wall_error_nanos.get();
+            + self.wall_error_nanos();
         Time {
             secs: i64::try_from(since_epoch.div_euclid(NANOS_PER_SEC))
                 .expect("jumps are small beside i64 seconds"),
@@ -69,6 +77,37 @@ impl MachineClock {
 
     fn to_local(&self, true_nanos: i128) -> i128 {
         (true_nanos * self.speed_ppm).div_euclid(PPM)
+    }
+}
+
+/// The readings of a machine's wall clock in the past, for observers.
+#[derive(Clone)]
+pub struct WallRecord {
+    pub(crate) clock: Rc<MachineClock>,
+}
+
+impl WallRecord {
+    /// Whether the clock showed `time` at some moment of true time from `from` to `to`.
+    pub fn has_shown(&self, time: Time, from: Duration, to: Duration) -> bool {
+        let clock = &self.clock;
+        let to = to.min(clock.executor.now());
+        let errors = clock.wall_error_nanos.borrow();
+        let first = errors.partition_point(|(since, _)| *since < from).saturating_sub(1);
+        // At the instant of a jump the clock shows the time before it and the time after it.
+        (first..errors.len()).take_while(|at| errors[*at].0 <= to).any(|at| {
+            let (since, error_nanos) = errors[at];
+            let until = errors.get(at + 1).map_or(to, |(next, _)| to.min(*next));
+            let shown = |at: Duration| clock.to_local(nanos(at)) + error_nanos;
+            let nanos = i128::from(time.secs) * NANOS_PER_SEC + i128::from(time.nanos)
+                - EPOCH_SECS * NANOS_PER_SEC;
+            (shown(since.max(from))..=shown(until)).contains(&nanos)
+        })
+    }
+}
+
+impl fmt::Debug for WallRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WallRecord").finish_non_exhaustive()
     }
 }
 

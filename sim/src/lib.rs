@@ -24,6 +24,7 @@ pub mod volume;
 mod world;
 
 pub use bucket::{BUCKET_HOST, Mutation, SimBucket, UnfinishedUpload};
+pub use clock::WallRecord;
 pub use disk::{DiskOperation, Holder, SECTOR_BYTES, SimDisk};
 pub use executor::{Executor, Owner, POLLS_PER_INSTANT, Stuck};
 pub use faults::{

@@ -1,5 +1,5 @@
 use crate::bucket::SimBucket;
-use crate::clock::{MachineClock, NANOS_PER_SEC, ProcessClock};
+use crate::clock::{MachineClock, NANOS_PER_SEC, ProcessClock, WallRecord};
 use crate::disk::SimDisk;
 use crate::executor::{Executor, Owner, Stuck};
 use crate::faults::{FaultPlan, Faults};
@@ -246,6 +246,11 @@ impl Machine {
         boot_id.set(draw_boot_id(rng));
         clock.reboot();
         parts.executor.note(parts.executor.world(), "power cut", format_args!("{name}"));
+    }
+
+    /// The readings of the machine's wall clock.
+    pub fn wall_record(&self) -> WallRecord {
+        WallRecord { clock: self.shared.clock.clone() }
     }
 
     /// The wall clocks of the machine are set forward or, below 0, back.

@@ -3,16 +3,16 @@
 use bytes::Bytes;
 use ebb_model::*;
 use ebb_sim::oracle::{
-    Checker, ClientId, Event, Identity, Op, OpId, Outcome, Permitted, SeenNode, Tree,
+    Checker, ClientId, Event, Identity, Op, OpId, Outcome, Permitted, SeenNode, Tree, Verdict,
 };
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-fn dir(ino: Ino, mode: u16, mtime: Time) -> Attr {
-    let (atime, ctime, btime) = (mtime, mtime, mtime);
+fn dir(ino: Ino, mode: u16, mtime: Time, version: u64) -> Attr {
+    let (atime, ctime, btime) = (Time::default(), mtime, Time::default());
     let size_bytes = 4096;
-    let (kind, version) = (FileKind::Directory, Version(1));
+    let (kind, version) = (FileKind::Directory, Version(version));
     Attr {
         ino,
         kind,
@@ -49,15 +49,14 @@ fn an_answer_may_be_of_any_moment_since_the_question() {
     };
     let asked = |id, client, op| Event::Call { id: OpId(id), client, op };
     let answered = |id, outcome| Event::Return { id: OpId(id), outcome };
-    let dir = |mtime| Outcome::Attr(dir(parent, 0o755, mtime));
+    let dir = |secs: i64| Outcome::Attr(dir(parent, 0o755, time(secs), secs as u64));
     let history = |changed: bool| {
         let mut history =
-            vec![asked(1, late, lookup()), asked(2, quick, lookup()), answered(2, dir(time(5)))];
+            vec![asked(1, late, lookup()), asked(2, quick, lookup()), answered(2, dir(5))];
         if changed {
-            history
-                .extend([asked(3, quick, Op::Mutate(change.clone())), answered(3, dir(time(9)))]);
+            history.extend([asked(3, quick, Op::Mutate(change.clone())), answered(3, dir(9))]);
         }
-        history.push(answered(1, dir(time(9))));
+        history.push(answered(1, dir(9)));
         history.into_iter().map(|event| (Duration::ZERO, event)).collect::<Vec<_>>()
     };
     let tree = || Tree::with_objects([("d/file", &b"found"[..])]);
@@ -75,7 +74,7 @@ fn what_failed_in_doubt_is_done_or_not() {
     let seen = |mode| {
         let (target, xattrs, content) = (Bytes::new(), BTreeMap::new(), Bytes::new());
         let root = SeenNode {
-            attr: dir(Ino::ROOT, mode, Time { secs: 1, nanos: 0 }),
+            attr: dir(Ino::ROOT, mode, Time { secs: 1, nanos: 0 }, 1),
             target,
             xattrs,
             content,
@@ -91,4 +90,87 @@ fn what_failed_in_doubt_is_done_or_not() {
     };
     assert_eq!((verdict(0o700, true), verdict(0o755, true)), (Ok(()), Ok(())));
     assert!(verdict(0o750, true).is_err() && verdict(0o700, false).is_err());
+}
+
+/// A history of one client: each operation is answered a second after the last one.
+struct Story {
+    events: Vec<(Duration, Event)>,
+}
+
+impl Story {
+    fn of(steps: impl IntoIterator<Item = (Op, Outcome)>) -> Story {
+        let mut story = Story { events: vec![] };
+        steps.into_iter().for_each(|(op, outcome)| story.step(op, outcome));
+        story
+    }
+
+    fn step(&mut self, op: Op, outcome: Outcome) {
+        let id = OpId(self.events.len() as u64 + 1);
+        self.add(Event::Call { id, client: ClientId(1), op });
+        self.add(Event::Return { id, outcome });
+    }
+
+    fn add(&mut self, event: Event) {
+        self.events.push((Duration::from_secs(self.events.len() as u64), event));
+    }
+
+    fn verdict(&self) -> Result<(), Verdict> {
+        Checker::new(Tree::empty(), Permitted::default(), &self.events).check()
+    }
+}
+
+fn name(name: &str) -> Name {
+    Name::new(name.as_bytes()).unwrap()
+}
+
+fn made(counter: u32) -> Attr {
+    let time = Time::from_secs(i64::from(counter));
+    let (atime, mtime, ctime, btime) = (time, time, time, time);
+    Attr {
+        ino: Ino::new(Incarnation(1), Slot(0), counter),
+        kind: FileKind::Regular,
+        mode: 0o644,
+        nlink: 1,
+        size_bytes: 0,
+        version: Version(u64::from(counter)),
+        ..Attr { atime, mtime, ctime, btime, ..dir(Ino::ROOT, 0, time, 0) }
+    }
+}
+
+fn make(file: &str) -> Op {
+    let mode = NewMode { mode: 0o644, umask: 0 };
+    let (parent, name, what, open) = (Ino::ROOT, name(file), Make::Regular, false);
+    Op::Mutate(ClientMutation::Make { parent, name, mode, what, open })
+}
+
+fn write(ino: Ino, offset: u64, data: &'static [u8]) -> Op {
+    let data = Bytes::from_static(data);
+    Op::Mutate(ClientMutation::Write { ino, offset, data, drop_set_id: false })
+}
+
+/// A file is made and written to. The write moves mtime and ctime to one time, and the version;
+/// anything else is a bug.
+#[test]
+fn a_write_moves_times_and_version() {
+    let before = made(10);
+    let time = Time::from_secs(11);
+    let written = |change: &dyn Fn(&mut Attr)| {
+        let mut attr = Attr {
+            size_bytes: 3,
+            mtime: time,
+            ctime: time,
+            version: Version(11),
+            ..before.clone()
+        };
+        change(&mut attr);
+        let write = write(before.ino, 0, b"abc");
+        Story::of([(make("a"), Outcome::Attr(before.clone())), (write, Outcome::Attr(attr))])
+            .verdict()
+    };
+    assert_eq!(written(&|_| {}), Ok(()));
+    assert!(written(&|attr| attr.mtime = before.mtime).is_err());
+    assert!(written(&|attr| attr.ctime = before.ctime).is_err());
+    assert!(written(&|attr| attr.atime = time).is_err());
+    assert!(written(&|attr| attr.btime = time).is_err());
+    assert!(written(&|attr| attr.version = before.version).is_err());
 }

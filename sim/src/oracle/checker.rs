@@ -10,7 +10,8 @@
 //! so each possibility carries the states that it went through since then.
 
 use super::history::{ClientId, Event, Identity, Op, OpId, Outcome};
-use super::tree::{Mismatch, Tree};
+use super::times::{Clocks, Span};
+use super::tree::{Asked, Mismatch, Tree};
 use ebb_model::{Allocation, ClientMutation, FsError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -57,13 +58,26 @@ struct Possibility {
 struct Pending {
     client: ClientId,
     op: Op,
-    outcome: Option<Outcome>,
+    called: Duration,
+    /// The answer and its moment.
+    outcome: Option<(Outcome, Duration)>,
+}
+
+impl Pending {
+    fn answer(&self) -> Option<&Outcome> {
+        self.outcome.as_ref().map(|(outcome, _)| outcome)
+    }
+
+    fn has_succeeded(&self) -> bool {
+        self.answer().is_some_and(|outcome| !matches!(outcome, Outcome::Failed(_)))
+    }
 }
 
 pub struct Checker<'a> {
     history: &'a [(Duration, Event)],
     permitted: Permitted,
-    outcomes: BTreeMap<OpId, Outcome>,
+    clocks: Clocks,
+    outcomes: BTreeMap<OpId, (Outcome, Duration)>,
     pending: BTreeMap<OpId, Pending>,
     gone: BTreeSet<ClientId>,
     possible: Vec<Possibility>,
@@ -78,13 +92,14 @@ impl<'a> Checker<'a> {
         permitted: Permitted,
         history: &'a [(Duration, Event)],
     ) -> Checker<'a> {
-        let outcomes = history.iter().filter_map(|(_, event)| match event {
-            Event::Return { id, outcome } => Some((*id, outcome.clone())),
+        let outcomes = history.iter().filter_map(|(at, event)| match event {
+            Event::Return { id, outcome } => Some((*id, (outcome.clone(), *at))),
             _ => None,
         });
         Checker {
             history,
             permitted,
+            clocks: Clocks::of(history),
             outcomes: outcomes.collect(),
             pending: BTreeMap::new(),
             gone: BTreeSet::new(),
@@ -99,10 +114,10 @@ impl<'a> Checker<'a> {
     }
 
     pub fn check(mut self) -> Result<(), Verdict> {
-        for (at, (_, event)) in self.history.iter().enumerate() {
+        for (at, (now, event)) in self.history.iter().enumerate() {
             self.event = at;
             match event {
-                Event::Call { id, client, op } => self.call(*id, *client, op),
+                Event::Call { id, client, op } => self.call(*id, *client, op, *now),
                 Event::Return { id, outcome } => self.returned(*id, outcome)?,
                 Event::Gone { client } => {
                     self.gone.insert(*client);
@@ -117,7 +132,8 @@ impl<'a> Checker<'a> {
                     let mut why = Vec::new();
                     let mut explained = Vec::new();
                     for possibility in self.reachable(None)? {
-                        match possibility.tree.seen(tree, *inos == Identity::Kept) {
+                        let span = Span { called: *now, answered: *now, clocks: &self.clocks };
+                        match possibility.tree.seen(tree, *inos == Identity::Kept, &span) {
                             Ok(tree) => {
                                 let past = if *inos == Identity::Kept {
                                     possibility.past
@@ -135,16 +151,16 @@ impl<'a> Checker<'a> {
                     }
                     self.keep(explained, why)?;
                 }
-                Event::Note(_) => {}
+                Event::Note(_) | Event::Served { .. } => {}
             }
         }
         Ok(())
     }
 
-    fn call(&mut self, id: OpId, client: ClientId, op: &Op) {
-        let outcome =
-            self.outcomes.get(&id).filter(|outcome| !self.is_environment(op, outcome)).cloned();
-        self.pending.insert(id, Pending { client, op: op.clone(), outcome });
+    fn call(&mut self, id: OpId, client: ClientId, op: &Op, called: Duration) {
+        let outcome = self.outcomes.get(&id);
+        let outcome = outcome.filter(|(outcome, _)| !self.is_environment(op, outcome)).cloned();
+        self.pending.insert(id, Pending { client, op: op.clone(), called, outcome });
         for possibility in std::mem::take(&mut self.possible) {
             let possibility = self.answer_questions(possibility);
             self.possible.push(possibility);
@@ -305,20 +321,22 @@ impl<'a> Checker<'a> {
     fn take(&self, possibility: &Possibility, id: OpId) -> Result<Possibility, Mismatch> {
         let pending = &self.pending[&id];
         let lost_hold = self.permitted.expiry
-            && pending.outcome == Some(Outcome::Failed(FsError::Stale))
+            && pending.answer() == Some(&Outcome::Failed(FsError::Stale))
             && possibility.tree.is_about_nameless(&pending.op);
         let mut tree = match lost_hold {
             true => Tree::clone(&possibility.tree),
             false => {
-                possibility.tree.step(pending.client, id, &pending.op, pending.outcome.as_ref())?
+                let answered = pending.outcome.as_ref().map_or(Duration::MAX, |(_, at)| *at);
+                let span = Span { called: pending.called, answered, clocks: &self.clocks };
+                let (client, outcome) = (pending.client, pending.answer());
+                possibility.tree.step(&Asked { client, id, outcome, span }, &pending.op)?
             }
         };
         if self.gone.contains(&pending.client) {
             tree.client_gone(pending.client);
         }
         let mut past = possibility.past.clone();
-        let succeeded =
-            pending.outcome.as_ref().is_some_and(|outcome| !matches!(outcome, Outcome::Failed(_)));
+        let succeeded = pending.has_succeeded();
         match &pending.op {
             Op::Fsync { .. } | Op::SyncFs => {
                 if succeeded {

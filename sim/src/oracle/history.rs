@@ -1,5 +1,6 @@
 //! What was asked of a volume and what came of it, in the order of true time.
 
+use crate::WallRecord;
 use crate::executor::Executor;
 use crate::world::World;
 use bytes::Bytes;
@@ -97,6 +98,10 @@ pub enum Event {
     },
     /// The machine of the only client and its node lost power.
     PowerCut,
+    /// From here on a machine with this clock serves the volume.
+    Served {
+        clock: WallRecord,
+    },
     /// The whole tree as it was found while nothing else went on.
     Seen {
         tree: Rc<SeenTree>,
@@ -193,6 +198,7 @@ pub fn describe(history: &[(Duration, Event)]) -> String {
             Event::Settled => "     settled".into(),
             Event::NodeDied { of } => format!("     the node dies of {of}"),
             Event::PowerCut => "     power cut".into(),
+            Event::Served { .. } => "     a machine serves".into(),
             Event::Seen { tree, inos } => {
                 let paths: Vec<String> = tree
                     .iter()
@@ -233,7 +239,7 @@ fn describe_outcome(outcome: &Outcome) -> String {
             format!("{} bytes, beginning {}", data.len(), data[..data.len().min(8)].escape_ascii())
         }
         Outcome::Attr(attr) => format!(
-            "{} {:?} {:o} nlink {} {}:{} {} bytes version {}",
+            "{} {:?} {:o} nlink {} {}:{} {} bytes version {} mtime {} ctime {}",
             attr.ino,
             attr.kind,
             attr.mode,
@@ -241,7 +247,9 @@ fn describe_outcome(outcome: &Outcome) -> String {
             attr.uid,
             attr.gid,
             attr.size_bytes,
-            attr.version.0
+            attr.version.0,
+            describe_time(attr.mtime),
+            describe_time(attr.ctime)
         ),
         Outcome::Entries { entries, end } => {
             let names: Vec<String> =
@@ -250,4 +258,8 @@ fn describe_outcome(outcome: &Outcome) -> String {
         }
         other => format!("{other:?}"),
     }
+}
+
+fn describe_time(time: Time) -> String {
+    format!("{}.{:09}", time.secs, time.nanos)
 }

@@ -4,6 +4,7 @@ mod acl;
 mod checker;
 mod content;
 mod history;
+mod times;
 mod tree;
 
 pub use checker::{Checker, Permitted, Verdict};

@@ -44,6 +44,7 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
     let world = World::with_faults(seed, plan.faults);
     let initial = plan.fill(&world.bucket());
     let history = History::new(&world);
+    history.add(Event::Served { clock: world.machine(SERVER).wall_record() });
     let scenario = format!("detached, {clients} clients, {rounds} rounds of {trouble:?}, {plan:?}");
     let mut permitted = plan.permitted();
     // The outcome of what was under way when a session expired stays unknown.

@@ -89,6 +89,8 @@ impl Story<'_> {
 
     /// Starts a node and its client, however often that takes.
     async fn begin(&mut self) -> Result<Life, String> {
+        let machine = self.world.machine(&self.home.machine);
+        self.history.add(Event::Served { clock: machine.wall_record() });
         for attempt in 0.. {
             let process = self.world.machine(&self.home.machine).process_on("ebb", &self.home.data);
             match open_on(&process, &self.bucket, &self.plan.options, self.plan.medium).await {

@@ -20,7 +20,7 @@ use crate::oracle::{ClientId, Event, History, Identity};
 use crate::{FaultPlan, Process, Rng, World};
 use ebb_model::*;
 use ebb_node::{Node, Stopped};
-use scene::{Place, Scene};
+use scene::{MACHINE, Place, Scene};
 use std::rc::Rc;
 use std::time::Duration;
 use users::Users;
@@ -50,6 +50,7 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<Report, Broken> {
     let world = World::with_faults(seed, plan.faults);
     let initial = plan.fill(&world.bucket());
     let history = History::new(&world);
+    history.add(Event::Served { clock: world.machine(MACHINE).wall_record() });
     let scenario = format!("succession, {lives} lives of at most {life_limit:?}, {plan:?}");
     let permitted = plan.permitted();
     let scene = Scene::new(&world, Place::Inside, CLIENT, plan.clone(), amnesia);

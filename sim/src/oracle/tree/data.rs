@@ -25,7 +25,7 @@ impl Tree {
         node.remember(offset..offset + data.len() as u64);
         node.content.write(offset, data);
         node.smeared.iter_mut().for_each(|content| content.write(offset, data));
-        node.mtime = None;
+        node.times.modify(Moment::Now);
         self.expect_attr(asked, id)
     }
 
@@ -64,7 +64,7 @@ impl Tree {
             }
             content.resize(size);
         }
-        node.mtime = None;
+        node.times.modify(Moment::Now);
         node.changed = true;
         self.expect_attr(asked, id)
     }
@@ -108,17 +108,15 @@ impl Tree {
                 content.write(to.1, &other);
                 add_new(&mut node.smeared, &content);
             }
-            node.mtime = None;
+            node.times.modify(Moment::Now);
         }
         match asked.outcome {
-            None => Ok(()),
-            Some(Outcome::Copied { attr, len_bytes: copied }) if *copied == len_bytes => {
-                self.bind(target, attr.ino)?;
-                self.check_attr(target, attr)?;
-                if self.nodes[&target].mtime.is_none() {
-                    self.change(target).mtime = Some(attr.mtime);
-                }
+            None => {
+                self.untold(asked, target);
                 Ok(())
+            }
+            Some(Outcome::Copied { attr, len_bytes: copied }) if *copied == len_bytes => {
+                self.tell(target, attr, &asked.span)
             }
             Some(other) => Err(format!("{other:?} in place of {len_bytes} bytes copied")),
         }

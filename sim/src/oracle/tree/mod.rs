@@ -6,6 +6,7 @@ mod node;
 
 use super::content::Content;
 use super::history::{ClientId, Op, OpId, Outcome, SeenNode, SeenTree};
+use super::times::{Moment, Span, Times};
 use bytes::Bytes;
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,8 +39,7 @@ struct Node {
     uid: u32,
     gid: u32,
     rdev: u32,
-    /// `None` where nobody has been told.
-    mtime: Option<Time>,
+    times: Times,
     target: Bytes,
     xattrs: BTreeMap<Bytes, Bytes>,
     content: Content,
@@ -64,11 +64,13 @@ struct Node {
 /// Why an outcome is not what this state gives.
 pub type Mismatch = String;
 
-/// What is asked to change, and by whom.
-struct Asked<'a> {
-    client: ClientId,
-    id: OpId,
-    outcome: Option<&'a Outcome>,
+/// A request of a client, and its answer if it counts.
+#[derive(Clone, Copy)]
+pub struct Asked<'a> {
+    pub client: ClientId,
+    pub id: OpId,
+    pub outcome: Option<&'a Outcome>,
+    pub span: Span<'a>,
 }
 
 impl Tree {
@@ -123,26 +125,20 @@ impl Tree {
 
     /// The state after an operation, if the state explains its outcome. Without an outcome
     /// whatever it does is taken.
-    pub fn step(
-        &self,
-        client: ClientId,
-        id: OpId,
-        op: &Op,
-        outcome: Option<&Outcome>,
-    ) -> Result<Tree, Mismatch> {
+    pub fn step(&self, asked: &Asked<'_>, op: &Op) -> Result<Tree, Mismatch> {
         let mut next = self.clone();
+        let client = asked.client;
         // An inode without a name that nobody has open may have gone already.
-        if let Some(Outcome::Failed(FsError::Stale)) = outcome
+        if let Some(Outcome::Failed(FsError::Stale)) = asked.outcome
             && addressed(op).into_iter().any(|ino| next.may_be_gone(ino))
         {
             return Ok(next);
         }
-        let asked = Asked { client, id, outcome };
         match op {
-            Op::Mutate(mutation) => next.mutate(&asked, mutation)?,
-            Op::Lookup { parent, name } => next.lookup(&asked, *parent, name)?,
+            Op::Mutate(mutation) => next.mutate(asked, mutation)?,
+            Op::Lookup { parent, name } => next.lookup(asked, *parent, name)?,
             Op::GetAttr { ino } => match next.by_ino.get(ino).copied() {
-                Some(node) => next.expect_attr(&asked, node)?,
+                Some(node) => next.expect_attr(asked, node)?,
                 None => asked.expect_one_of(&[FsError::Stale])?,
             },
             Op::ReadLink { ino } => match next.at(*ino) {
@@ -152,9 +148,9 @@ impl Tree {
                 }
                 Ok(node) => asked.expect(&Outcome::Link(next.nodes[&node].target.clone()))?,
             },
-            Op::ReadDir { dir, after } => next.read_dir(&asked, *dir, *after)?,
-            Op::Read { ino, offset, len_bytes } => next.read(&asked, *ino, *offset, *len_bytes)?,
-            Op::Seek { ino, offset, to } => next.seek(&asked, *ino, *offset, *to)?,
+            Op::ReadDir { dir, after } => next.read_dir(asked, *dir, *after)?,
+            Op::Read { ino, offset, len_bytes } => next.read(asked, *ino, *offset, *len_bytes)?,
+            Op::Seek { ino, offset, to } => next.seek(asked, *ino, *offset, *to)?,
             Op::Xattrs { ino } => match next.at(*ino) {
                 Err(errors) => asked.expect_one_of(&errors)?,
                 Ok(node) => asked
@@ -248,7 +244,12 @@ impl Tree {
     }
 
     /// Takes on a tree that was seen whole, if this state explains it.
-    pub fn seen(&self, tree: &SeenTree, same_inos: bool) -> Result<Tree, Mismatch> {
+    pub fn seen(
+        &self,
+        tree: &SeenTree,
+        same_inos: bool,
+        span: &Span<'_>,
+    ) -> Result<Tree, Mismatch> {
         let mut next = self.clone();
         next.nodes.retain(|id, node| !self.is_nameless(*id) || !node.opens.is_empty());
         let left: BTreeSet<NodeId> = next.nodes.keys().copied().collect();
@@ -263,12 +264,11 @@ impl Tree {
                     next.by_ino.remove(&ino);
                 }
             }
-            for node in next
-                .nodes
-                .values_mut()
-                .filter(|node| !node.changed && node.kind == FileKind::Directory)
-            {
-                Rc::make_mut(node).mtime = None;
+            for node in next.nodes.values_mut().map(Rc::make_mut) {
+                node.times.forget_version();
+                if !node.changed && node.kind == FileKind::Directory {
+                    node.times = Times::all(Moment::Unknown);
+                }
             }
         }
         let mut mine = BTreeMap::new();
@@ -281,14 +281,13 @@ impl Tree {
             let node = *mine
                 .get(path)
                 .ok_or_else(|| format!("\"{shown}\" is there, but should not be"))?;
-            next.take_on(node, seen).map_err(|why| format!("\"{shown}\": {why}"))?;
+            next.take_on(node, seen, span).map_err(|why| format!("\"{shown}\": {why}"))?;
         }
         Ok(next)
     }
 
-    fn take_on(&mut self, id: NodeId, seen: &SeenNode) -> Result<(), Mismatch> {
-        self.bind(id, seen.attr.ino)?;
-        self.check_attr(id, &seen.attr)?;
+    fn take_on(&mut self, id: NodeId, seen: &SeenNode, span: &Span<'_>) -> Result<(), Mismatch> {
+        self.tell(id, &seen.attr, span)?;
         let subdirectories = self.nodes[&id]
             .entries
             .values()
@@ -301,7 +300,6 @@ impl Tree {
                 seen.attr.nlink
             ));
         }
-        node.mtime = Some(seen.attr.mtime);
         if node.target != seen.target {
             return Err("links to somewhere else".into());
         }
@@ -362,7 +360,8 @@ impl Tree {
                 return Err(format!("shows {} which is not there", entry.name));
             };
             self.bind(node, entry.ino)?;
-            self.check_attr(node, attr).map_err(|why| format!("{}: {why}", entry.name))?;
+            self.check_attr(node, attr, &asked.span)
+                .map_err(|why| format!("{}: {why}", entry.name))?;
         }
         let shown: BTreeSet<&Name> = entries.iter().map(|(entry, _)| &entry.name).collect();
         if shown.len() != entries.len() {
@@ -380,23 +379,39 @@ impl Tree {
 
     fn expect_attr(&mut self, asked: &Asked<'_>, id: NodeId) -> Result<(), Mismatch> {
         match asked.outcome {
-            None => Ok(()),
-            Some(Outcome::Attr(attr)) => {
-                self.bind(id, attr.ino)?;
-                self.check_attr(id, attr)?;
-                if self.nodes[&id].mtime.is_none() {
-                    self.change(id).mtime = Some(attr.mtime);
-                }
+            None => {
+                self.untold(asked, id);
                 Ok(())
             }
+            Some(Outcome::Attr(attr)) => self.tell(id, attr, &asked.span),
             Some(other) => Err(format!("{other:?} in place of success")),
         }
     }
 
-    fn check_attr(&self, id: NodeId, attr: &Attr) -> Result<(), Mismatch> {
+    /// No answer shows the time of the operation.
+    fn untold(&mut self, asked: &Asked<'_>, id: NodeId) {
+        if self.nodes[&id].times.has_now() {
+            self.change(id).times.untold(&asked.span);
+        }
+    }
+
+    /// A client is told the attributes.
+    fn tell(&mut self, id: NodeId, attr: &Attr, span: &Span<'_>) -> Result<(), Mismatch> {
+        self.bind(id, attr.ino)?;
+        let times = self.check_attr(id, attr, span)?;
+        if self.nodes[&id].times != times {
+            self.change(id).times = times;
+        }
+        Ok(())
+    }
+
+    /// Gives the times as they are known if the attributes are right.
+    fn check_attr(&self, id: NodeId, attr: &Attr, span: &Span<'_>) -> Result<Times, Mismatch> {
         let node = &self.nodes[&id];
         let links = if self.is_kept(id) { 1 } else { node.links };
-        node.check_attr(attr, if node.kind == FileKind::Directory { None } else { Some(links) })
+        let is_directory = node.kind == FileKind::Directory;
+        node.check_attr(attr, if is_directory { None } else { Some(links) })?;
+        node.times.told(attr, is_directory, span)
     }
 
     fn bind(&mut self, id: NodeId, ino: Ino) -> Result<(), Mismatch> {
@@ -471,22 +486,18 @@ impl Tree {
 
     fn enter(&mut self, dir: NodeId, name: &Name, id: NodeId, node: Node) {
         self.nodes.insert(id, Rc::new(node));
-        let named = self.nodes[&id].changed;
-        let dir = self.change(dir);
-        dir.entries.insert(name.clone(), id);
-        if named {
-            dir.touch();
-        }
+        self.change(dir).entries.insert(name.clone(), id);
     }
 
-    fn strike(&mut self, dir: NodeId, name: &Name, node: NodeId) {
+    fn strike(&mut self, asked: &Asked<'_>, dir: NodeId, name: &Name, node: NodeId) {
         let dir = self.change(dir);
         dir.entries.remove(name);
-        dir.touch();
+        dir.touch(asked);
         let keeps = self.keeps;
         let node = self.change(node);
         node.links -= 1;
         node.changed |= keeps;
+        node.times.change(asked.span.since());
     }
 
     fn close(&mut self, client: ClientId, id: NodeId, count: u32) {

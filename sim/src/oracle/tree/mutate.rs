@@ -16,7 +16,8 @@ impl Tree {
                     return asked.expect_one_of(&errors);
                 }
                 let id = NodeId(asked.id.0 + 1);
-                let mut node = Node::new(what.kind(), mode.mode);
+                let mut node =
+                    Node { times: Times::all(Moment::Now), ..Node::new(what.kind(), mode.mode) };
                 let parent = self.by_ino[parent];
                 match what {
                     Make::Symlink { target } => (node.target, node.mode) = (target.clone(), 0o777),
@@ -36,6 +37,7 @@ impl Tree {
                     node.opens.insert(asked.client, 1);
                 }
                 self.enter(parent, name, id, node);
+                self.change(parent).touch(asked);
                 self.expect_attr(asked, id)
             }
             ClientMutation::Link { ino, parent, name } => {
@@ -57,10 +59,12 @@ impl Tree {
                 };
                 let parent = self.by_ino[parent];
                 self.change(parent).entries.insert(name.clone(), node);
-                self.change(parent).touch();
-                self.change(node).links += 1;
-                self.change(node).linkable = false;
-                self.change(node).changed = true;
+                self.change(parent).touch(asked);
+                let linked = self.change(node);
+                linked.links += 1;
+                linked.linkable = false;
+                linked.changed = true;
+                linked.times.change(Moment::Now);
                 self.expect_attr(asked, node)
             }
             ClientMutation::Unlink { parent, name } => match self.child(*parent, name) {
@@ -69,7 +73,7 @@ impl Tree {
                     asked.expect_one_of(&[FsError::IsDirectory])
                 }
                 Ok((dir, node)) => {
-                    self.strike(dir, name, node);
+                    self.strike(asked, dir, name, node);
                     asked.expect(&Outcome::Done)
                 }
             },
@@ -82,7 +86,7 @@ impl Tree {
                     asked.expect_one_of(&[FsError::NotEmpty])
                 }
                 Ok((dir, node)) => {
-                    self.strike(dir, name, node);
+                    self.strike(asked, dir, name, node);
                     asked.expect(&Outcome::Done)
                 }
             },
@@ -103,8 +107,10 @@ impl Tree {
                     }
                     _ => {}
                 }
-                self.change(node).xattrs.insert(name.clone(), value.clone());
-                self.change(node).changed = true;
+                let node = self.change(node);
+                node.xattrs.insert(name.clone(), value.clone());
+                node.changed = true;
+                node.times.change(asked.span.since());
                 asked.expect(&Outcome::Done)
             }
             ClientMutation::SetAcl { ino, class, value, .. } => {
@@ -118,7 +124,9 @@ impl Tree {
                 if self.change(node).xattrs.remove(name).is_none() {
                     return asked.expect_one_of(&[FsError::NoAttribute]);
                 }
-                self.change(node).changed = true;
+                let node = self.change(node);
+                node.changed = true;
+                node.times.change(asked.span.since());
                 asked.expect(&Outcome::Done)
             }
             ClientMutation::Write { ino, offset, data, .. } => {
@@ -138,6 +146,7 @@ impl Tree {
                     links: 0,
                     linkable: true,
                     opens,
+                    times: Times::all(Moment::Now),
                     ..Node::new(FileKind::Regular, mode.mode)
                 };
                 let parent = self.by_ino[parent];
@@ -211,23 +220,31 @@ impl Tree {
         if target == Some(source) {
             return asked.expect(&Outcome::Done);
         }
-        self.change(from).touch();
-        self.change(to).touch();
-        self.change(source).changed = true;
+        self.change(from).touch(asked);
+        self.change(to).touch(asked);
+        let moved = self.change(source);
+        moved.changed = true;
+        moved.times.change(asked.span.since());
         match (target, mode) {
             (Some(target), RenameMode::Exchange) => {
                 self.change(from).entries.insert(name.clone(), target);
-                self.change(target).changed = true;
+                let moved = self.change(target);
+                moved.changed = true;
+                moved.times.change(asked.span.since());
                 self.change(to).entries.insert(new_name.clone(), source);
             }
             _ => {
                 if let Some(target) = target {
-                    self.strike(to, new_name, target);
+                    self.strike(asked, to, new_name, target);
                 }
                 self.change(from).entries.remove(name);
                 self.change(to).entries.insert(new_name.clone(), source);
                 if mode.makes() {
-                    let mut node = Node { changed: true, ..Node::new(FileKind::CharDevice, 0) };
+                    let mut node = Node {
+                        changed: true,
+                        times: Times::all(asked.span.since()),
+                        ..Node::new(FileKind::CharDevice, 0)
+                    };
                     acl::inherit(
                         &self.nodes[&from].xattrs,
                         NewMode::from(0),
@@ -267,6 +284,12 @@ impl Tree {
         }
         let node = self.change(id);
         node.changed = true;
+        // Reading moves atime and leaves ctime.
+        if set.atime == Some(SetTime::Reading) {
+            node.times.access(Moment::Now);
+        } else {
+            node.times.change(Moment::Now);
+        }
         if let Some(mode) = set.mode {
             node.mode = mode;
             acl::chmod(mode, &mut node.xattrs);
@@ -277,13 +300,15 @@ impl Tree {
             node.remember(size..u64::MAX);
             node.content.resize(size);
             node.smeared.iter_mut().for_each(|content| content.resize(size));
-            node.mtime = None;
+            node.times.mtime = Moment::Now;
         }
-        match set.mtime {
-            Some(SetTime::To(time)) => node.mtime = Some(time),
-            Some(SetTime::Now | SetTime::Reading) => node.mtime = None,
+        let set_to = |moment: &mut Moment, set: Option<SetTime>| match set {
+            Some(SetTime::To(time)) => *moment = Moment::Told(time),
+            Some(SetTime::Now | SetTime::Reading) => *moment = Moment::Now,
             None => {}
-        }
+        };
+        set_to(&mut node.times.atime, set.atime);
+        set_to(&mut node.times.mtime, set.mtime);
         self.expect_attr(asked, id)
     }
 
@@ -307,7 +332,10 @@ impl Tree {
         let before = self.nodes[&id].clone();
         let node = self.change(id);
         acl::set(class, value, &mut node.mode, &mut node.xattrs);
-        node.changed |= (node.mode, &node.xattrs) != (before.mode, &before.xattrs);
+        if (node.mode, &node.xattrs) != (before.mode, &before.xattrs) {
+            node.changed = true;
+            node.times.change(Moment::Now);
+        }
         self.expect_attr(asked, id)
     }
 }

@@ -61,6 +61,7 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<(Report, Fates), Broke
     let world = World::with_faults(seed, plan.faults);
     let initial = plan.fill(&world.bucket());
     let history = History::new(&world);
+    history.add(Event::Served { clock: world.machine(SERVER).wall_record() });
     let scenario = format!("succession elsewhere, {rounds} rounds of {trouble:?}, {plan:?}");
     let mut permitted = plan.permitted();
     permitted.io |= trouble == Trouble::Isolation;
