@@ -174,3 +174,26 @@ fn a_write_moves_times_and_version() {
     assert!(written(&|attr| attr.btime = time).is_err());
     assert!(written(&|attr| attr.version = before.version).is_err());
 }
+
+/// A file is made, and the power fails some time later: the file may be missing unless it was
+/// answered so long ago that the commit interval covers it.
+#[test]
+fn a_power_cut_takes_nothing_older_than_the_commit_interval() {
+    let verdict = |durable: Duration| {
+        let mut story = Story::of([(make("a"), Outcome::Attr(made(10)))]);
+        story.add(Event::PowerCut { durable });
+        story.add(Event::Gone { client: ClientId(1) });
+        story.add(Event::Settled);
+        let root = SeenNode {
+            attr: dir(Ino::ROOT, 0o755, Time::from_secs(1), 1),
+            target: Bytes::new(),
+            xattrs: BTreeMap::new(),
+            content: Bytes::new(),
+        };
+        let tree = Rc::new(BTreeMap::from([(Vec::new(), root)]));
+        story.add(Event::Seen { tree, inos: Identity::Anew });
+        story.verdict()
+    };
+    assert_eq!(verdict(Duration::from_secs(1)), Ok(()));
+    assert!(verdict(Duration::from_secs(2)).is_err());
+}

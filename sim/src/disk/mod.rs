@@ -1,5 +1,6 @@
 //! One data directory: a volatile page cache in front of a platter.
 
+mod busy;
 mod cache;
 mod held;
 mod names;
@@ -8,6 +9,7 @@ use crate::executor::{Executor, Owner};
 use crate::faults::Faults;
 use crate::rng::Rng;
 use crate::trace::fingerprint;
+use busy::{Busy, UnderWay};
 use bytes::Bytes;
 use cache::CutMode;
 use cache::LINE_BYTES;
@@ -40,6 +42,7 @@ struct Shared {
     used_bytes: RefCell<Rc<Cell<u64>>>,
     /// How many operations of a kind succeed before one fails.
     failing: RefCell<BTreeMap<DiskOperation, u64>>,
+    busy: Rc<Busy>,
 }
 
 /// What can be made to fail by itself.
@@ -72,6 +75,7 @@ impl SimDisk {
                 capacity_bytes: Cell::new(CAPACITY_BYTES),
                 used_bytes: RefCell::default(),
                 failing: RefCell::default(),
+                busy: Rc::default(),
             }),
         }
     }
@@ -79,6 +83,12 @@ impl SimDisk {
     /// Writes beyond this answer [`DiskError::NoSpace`]. It may be set below what is used.
     pub fn set_capacity(&self, bytes: u64) {
         self.shared.capacity_bytes.set(bytes);
+    }
+
+    /// The latest moment since which the disk has been idle for `idle` in sum, if that is not
+    /// before `from`.
+    pub fn idle_for(&self, idle: Duration, from: Duration) -> Option<Duration> {
+        self.shared.busy.idle_for(idle, from, self.shared.executor.now())
     }
 
     pub fn used_bytes(&self) -> u64 {
@@ -195,6 +205,9 @@ impl ProcessDisk {
         effect: impl FnOnce(&ProcessDisk, bool) -> Result<T, DiskError> + 'static,
     ) -> Result<T, DiskError> {
         let shared = &self.disk.shared;
+        shared.busy.begin(shared.executor.now());
+        let executor = shared.executor.clone();
+        let _under_way = UnderWay { busy: shared.busy.clone(), now: move || executor.now() };
         let latency =
             || shared.faults.plan().disk.slow.latency(&shared.rng, LATENCY_MIN, LATENCY_MAX);
         let (min, max) = match operation {

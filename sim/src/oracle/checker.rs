@@ -6,8 +6,9 @@
 //! one that never returns does so at any time or never. Because the history is complete,
 //! an answer is compared when its operation takes effect, not when it comes.
 //!
-//! A power cut takes the volume back to any state since the last force that was answered,
-//! so each possibility carries the states that it went through since then.
+//! A power cut takes the volume back to any state since the last force that was answered, or that
+//! the commit interval promises. So each possibility carries the states that it went through since
+//! then.
 
 use super::history::{ClientId, Event, Identity, Op, OpId, Outcome};
 use super::times::{Clocks, Span};
@@ -82,6 +83,8 @@ pub struct Checker<'a> {
     gone: BTreeSet<ClientId>,
     possible: Vec<Possibility>,
     event: usize,
+    /// What was answered before survives the next power cut.
+    durable: Duration,
     /// Operations tried so far.
     tried: usize,
 }
@@ -109,6 +112,7 @@ impl<'a> Checker<'a> {
                 past: Vec::new(),
             }],
             event: 0,
+            durable: durable_at_next_cut(history),
             tried: 0,
         }
     }
@@ -127,7 +131,10 @@ impl<'a> Checker<'a> {
                 }
                 Event::Settled => self.settle()?,
                 Event::NodeDied { .. } => self.node_died(),
-                Event::PowerCut => self.power_cut()?,
+                Event::PowerCut { .. } => {
+                    self.durable = durable_at_next_cut(&self.history[at + 1..]);
+                    self.power_cut()?
+                }
                 Event::Seen { tree, inos } => {
                     let mut why = Vec::new();
                     let mut explained = Vec::new();
@@ -346,7 +353,11 @@ impl<'a> Checker<'a> {
                 }
             }
             Op::Mutate(_) if tree != *possibility.tree => {
-                if self.permitted.durable_answers && succeeded {
+                let answered = pending.outcome.as_ref().map(|(_, at)| *at);
+                if succeeded && answered.is_some_and(|at| at < self.durable) {
+                    past.clear();
+                    tree.forced_all();
+                } else if self.permitted.durable_answers && succeeded {
                     past.clear();
                 } else if !past.contains(&possibility.tree) {
                     past.push(possibility.tree.clone());
@@ -420,6 +431,15 @@ impl<'a> Checker<'a> {
             _ => false,
         }
     }
+}
+
+/// Without a further power cut everything survives.
+fn durable_at_next_cut(history: &[(Duration, Event)]) -> Duration {
+    let next = history.iter().find_map(|(_, event)| match event {
+        Event::PowerCut { durable } => Some(*durable),
+        _ => None,
+    });
+    next.unwrap_or(Duration::MAX)
 }
 
 /// Reasons that a report gives, of possibly thousands that are much alike.

@@ -96,8 +96,11 @@ pub enum Event {
     NodeDied {
         of: &'static str,
     },
-    /// The machine of the only client and its node lost power.
-    PowerCut,
+    /// The machine of the only client and its node lost power. What was answered before `durable`
+    /// must survive.
+    PowerCut {
+        durable: Duration,
+    },
     /// From here on a machine with this clock serves the volume.
     Served {
         clock: WallRecord,
@@ -197,7 +200,9 @@ pub fn describe(history: &[(Duration, Event)]) -> String {
             Event::Gone { client } => format!("     client {} is gone", client.0),
             Event::Settled => "     settled".into(),
             Event::NodeDied { of } => format!("     the node dies of {of}"),
-            Event::PowerCut => "     power cut".into(),
+            Event::PowerCut { durable } => {
+                format!("     power cut: nothing answered before {durable:?} is missing")
+            }
             Event::Served { .. } => "     a machine serves".into(),
             Event::Seen { tree, inos } => {
                 let paths: Vec<String> = tree

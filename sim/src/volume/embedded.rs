@@ -53,9 +53,13 @@ pub struct Story<'a> {
     rng: Rng,
     clients: u32,
     home: Home,
+    /// What was answered before survives a power cut.
+    durable: Duration,
 }
 
 struct Life {
+    /// When its node was ready.
+    began: Duration,
     process: Process,
     node: Rc<Node>,
     client: Client,
@@ -74,6 +78,7 @@ impl Story<'_> {
             rng,
             clients: FIRST_CLIENT,
             home,
+            durable: Duration::ZERO,
         }
     }
 
@@ -95,6 +100,7 @@ impl Story<'_> {
             let process = self.world.machine(&self.home.machine).process_on("ebb", &self.home.data);
             match open_on(&process, &self.bucket, &self.plan.options, self.plan.medium).await {
                 Some(Ok(node)) => {
+                    let began = self.world.now();
                     let client = match attach_embedded(&process, &node).await {
                         Some(Ok(client)) => client,
                         Some(Err(error)) if !self.plan.permitted().io || attempt > MAX_STARTS => {
@@ -108,6 +114,7 @@ impl Story<'_> {
                     self.clients += 1;
                     self.history.note(format!("client {} begins", self.clients));
                     return Ok(Life {
+                        began,
                         process,
                         node,
                         client,
@@ -228,6 +235,7 @@ impl Story<'_> {
             life.process.spawn(async move { drop(client.admin(request).await) });
             self.world.sleep(self.rng.duration(Duration::ZERO, limit)).await;
         }
+        self.note_durable(&life);
         let mut identity = Identity::Kept;
         match self.rng.below(5) {
             0 | 1 => {
@@ -235,7 +243,7 @@ impl Story<'_> {
                 self.history.note("killed");
             }
             2 | 3 => {
-                self.history.add(Event::PowerCut);
+                self.history.add(Event::PowerCut { durable: self.durable });
                 self.world.machine(&self.home.machine).power_cut();
                 identity = Identity::Anew;
             }
@@ -250,6 +258,19 @@ impl Story<'_> {
         }
         self.world.sleep(LATE * 2).await;
         Ok(identity)
+    }
+
+    /// The node forces everything once per commit interval (S-3). The time in which its disk has
+    /// something to do does not count. A disk that fails excuses everything.
+    fn note_durable(&mut self, life: &Life) {
+        if self.plan.disk_fails() {
+            return;
+        }
+        let disk = self.world.machine(&self.home.machine).disk(&self.home.data);
+        let interval = self.plan.options.commit_interval + INTERVAL_SLACK;
+        if let Some(durable) = disk.idle_for(interval, life.began) {
+            self.durable = self.durable.max(durable);
+        }
     }
 
     /// Stops in good order. Where the volume was given back, it goes on elsewhere.
@@ -338,6 +359,9 @@ fn is_damage(error: &OpenError) -> bool {
             | OpenError::Log(ebb_node::log::LogError::Disk(_))
     )
 }
+
+/// Clocks that are slow and timers that are late.
+const INTERVAL_SLACK: Duration = Duration::from_millis(50);
 
 const MAX_STARTS: u32 = 80;
 const STARTS_UNDER_FAULTS: u32 = 30;

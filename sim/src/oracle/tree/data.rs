@@ -232,6 +232,13 @@ impl Tree {
         }
     }
 
+    /// Everything that was written so far survives a power cut.
+    pub fn forced_all(&mut self) {
+        for node in self.nodes.keys().copied().collect::<Vec<_>>() {
+            self.forced(node);
+        }
+    }
+
     pub(super) fn forced(&mut self, node: NodeId) {
         if !self.nodes[&node].unforced.is_empty() {
             let node = self.change(node);

@@ -182,9 +182,7 @@ impl Tree {
             }
             Op::SyncFs => {
                 asked.expect(&Outcome::Done)?;
-                for node in next.nodes.keys().copied().collect::<Vec<_>>() {
-                    next.forced(node);
-                }
+                next.forced_all();
             }
         }
         Ok(next)

@@ -294,7 +294,7 @@ impl Story<'_> {
         let gone = Event::Gone { client: scene.client };
         match harm {
             Harm::Cut => {
-                self.history.add(Event::PowerCut);
+                self.history.add(Event::PowerCut { durable: Duration::ZERO });
                 self.history.add(gone);
             }
             Harm::None | Harm::Killed => self.history.add_at(killed, gone),
