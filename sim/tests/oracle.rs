@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use ebb_model::*;
 use ebb_sim::oracle::{
-    Checker, ClientId, Event, Identity, Op, OpId, Outcome, Permitted, SeenNode, Tree, Verdict,
+    Checker, ClientId, Content, Event, Identity, Op, OpId, Outcome, Permitted, SeenNode,
+    StoredObject, Tree, Verdict,
 };
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -196,4 +197,30 @@ fn a_power_cut_takes_nothing_older_than_the_commit_interval() {
     };
     assert_eq!(verdict(Duration::from_secs(1)), Ok(()));
     assert!(verdict(Duration::from_secs(2)).is_err());
+}
+
+/// A file of six bytes is overwritten. The bucket may hold what it was or what it is, not some of
+/// both, and not what it is before it is written.
+#[test]
+fn an_object_is_one_version_of_its_file() {
+    let attr = |version: u32| Attr { ino: made(10).ino, size_bytes: 6, ..made(version) };
+    let attr = |version| Attr { atime: made(10).atime, btime: made(10).btime, ..attr(version) };
+    let story = Story::of([
+        (make("a"), Outcome::Attr(made(10))),
+        (write(made(10).ino, 0, b"before"), Outcome::Attr(attr(11))),
+        (write(made(10).ino, 0, b"behind"), Outcome::Attr(attr(12))),
+    ]);
+    let verdict = |at_secs: u64, bytes: &[u8]| {
+        let (at, key) = (Duration::from_secs(at_secs), "a".into());
+        let objects = [StoredObject { at, key, content: Content::from_bytes(bytes) }];
+        Checker::new(Tree::empty(), Permitted::default(), &story.events)
+            .with_objects(&objects)
+            .check()
+    };
+    assert_eq!(
+        (verdict(9, b"before"), verdict(9, b"behind"), verdict(9, b"")),
+        (Ok(()), Ok(()), Ok(()))
+    );
+    assert!(matches!(verdict(9, b"beforn"), Err(Verdict::Mixed { .. })));
+    assert!(matches!(verdict(3, b"behind"), Err(Verdict::Mixed { .. })));
 }

@@ -1,5 +1,6 @@
 //! What the store holds, and the exact meaning of each request. No time, no faults.
 
+use crate::oracle::{Content, StoredObject};
 use crate::trace::fingerprint;
 use bytes::{Bytes, BytesMut};
 use ebb_format::sums::Sums;
@@ -67,6 +68,8 @@ pub(crate) struct Store {
     objects: BTreeMap<String, Object>,
     uploads: BTreeMap<String, Upload>,
     uploads_begun: u64,
+    /// Every object of a file that there was, if they are kept.
+    pub(crate) versions: Option<Vec<StoredObject>>,
 }
 
 struct Upload {
@@ -95,6 +98,7 @@ impl Store {
             objects: BTreeMap::new(),
             uploads: BTreeMap::new(),
             uploads_begun: 0,
+            versions: None,
         }
     }
 
@@ -365,6 +369,13 @@ impl Store {
         } else {
             etag
         };
+        if let Some(versions) = &mut self.versions
+            && !key.starts_with(".ebb/")
+            && !key.ends_with('/')
+        {
+            let content = Content::from_bytes(&body);
+            versions.push(StoredObject { at: request.at, key: key.to_owned(), content });
+        }
         let meta = ObjectMeta {
             etag: etag.clone(),
             len_bytes: body.len() as u64,

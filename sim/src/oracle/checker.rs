@@ -10,9 +10,11 @@
 //! the commit interval promises. So each possibility carries the states that it went through since
 //! then.
 
+use super::content::Content;
 use super::history::{ClientId, Event, Identity, Op, OpId, Outcome};
 use super::times::{Clocks, Span};
 use super::tree::{Asked, Mismatch, Tree};
+use super::versions::{StoredObject, Versions};
 use ebb_model::{Allocation, ClientMutation, FsError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -36,6 +38,8 @@ pub struct Permitted {
 pub enum Verdict {
     #[error("no order of operations explains event {event}: {why}")]
     Impossible { event: usize, why: String },
+    #[error("no file was ever what the object {key} was at {at:?}")]
+    Mixed { key: String, at: Duration },
     #[error("too many states explain the history up to event {event} to go on")]
     Undecided { event: usize },
 }
@@ -87,6 +91,8 @@ pub struct Checker<'a> {
     durable: Duration,
     /// Operations tried so far.
     tried: usize,
+    objects: &'a [StoredObject],
+    versions: Versions,
 }
 
 impl<'a> Checker<'a> {
@@ -95,6 +101,8 @@ impl<'a> Checker<'a> {
         permitted: Permitted,
         history: &'a [(Duration, Event)],
     ) -> Checker<'a> {
+        let mut versions = Versions::default();
+        versions.add(Duration::ZERO, &Content::default(), &[]);
         let outcomes = history.iter().filter_map(|(at, event)| match event {
             Event::Return { id, outcome } => Some((*id, (outcome.clone(), *at))),
             _ => None,
@@ -114,10 +122,18 @@ impl<'a> Checker<'a> {
             event: 0,
             durable: durable_at_next_cut(history),
             tried: 0,
+            objects: &[],
+            versions,
         }
     }
 
+    /// Compares the objects of files with the bytes that files had.
+    pub fn with_objects(self, objects: &'a [StoredObject]) -> Checker<'a> {
+        Checker { objects, ..self }
+    }
+
     pub fn check(mut self) -> Result<(), Verdict> {
+        self.add_versions();
         for (at, (now, event)) in self.history.iter().enumerate() {
             self.event = at;
             match event {
@@ -157,11 +173,29 @@ impl<'a> Checker<'a> {
                         }
                     }
                     self.keep(explained, why)?;
+                    self.add_versions();
                 }
                 Event::Note(_) | Event::Served { .. } => {}
             }
         }
-        Ok(())
+        match self.objects.iter().find(|object| !self.versions.explain(object)) {
+            None => Ok(()),
+            Some(StoredObject { at, key, .. }) => Err(Verdict::Mixed { key: key.clone(), at: *at }),
+        }
+    }
+
+    /// After a change of bytes that is no operation's.
+    fn add_versions(&mut self) {
+        if self.objects.is_empty() {
+            return;
+        }
+        let trees = self
+            .possible
+            .iter()
+            .flat_map(|possibility| possibility.past.iter().chain([&possibility.tree]));
+        for (content, others) in trees.flat_map(|tree| tree.all_bytes()) {
+            self.versions.add(Duration::ZERO, content, others);
+        }
     }
 
     fn call(&mut self, id: OpId, client: ClientId, op: &Op, called: Duration) {
@@ -240,6 +274,7 @@ impl<'a> Checker<'a> {
     /// Bytes of a write that failed or was interrupted may be there or not.
     fn smear(&mut self, mutation: &ClientMutation) {
         self.possible.iter_mut().for_each(|possibility| smear(&mut possibility.tree, mutation));
+        self.add_versions();
     }
 
     /// What nobody had open was removed while somebody wrote to it: its bytes are there if a power
@@ -277,6 +312,7 @@ impl<'a> Checker<'a> {
         }
         let interrupted = std::mem::take(&mut self.pending);
         self.keep(recovered, Vec::new())?;
+        self.add_versions();
         for pending in interrupted.into_values() {
             if let Op::Mutate(mutation) = pending.op {
                 self.smear(&mutation);
@@ -315,10 +351,19 @@ impl<'a> Checker<'a> {
             if wanted.is_some_and(|wanted| possibility.done.contains(&wanted)) {
                 continue;
             }
-            for id in self.pending.keys().filter(|id| !possibility.done.contains(id)) {
-                if let Ok(next) = self.take(&possibility, *id) {
-                    todo.push(self.answer_questions(next));
+            for (id, pending) in
+                self.pending.iter().filter(|(id, _)| !possibility.done.contains(id))
+            {
+                let Ok(next) = self.take(&possibility, *id) else { continue };
+                if let Op::Mutate(mutation) = &pending.op
+                    && !self.objects.is_empty()
+                    && next.tree != possibility.tree
+                    && let Some((content, others)) =
+                        mutation.inode().and_then(|ino| next.tree.bytes_of(ino))
+                {
+                    self.versions.add(pending.called, content, others);
                 }
+                todo.push(self.answer_questions(next));
             }
         }
         Ok(found)

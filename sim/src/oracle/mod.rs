@@ -6,9 +6,12 @@ mod content;
 mod history;
 mod times;
 mod tree;
+mod versions;
 
 pub use checker::{Checker, Permitted, Verdict};
+pub use content::Content;
 pub use history::{
     ClientId, Event, History, Identity, Op, OpId, Outcome, Position, SeenNode, SeenTree, describe,
 };
 pub use tree::Tree;
+pub use versions::StoredObject;

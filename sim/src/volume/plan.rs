@@ -159,6 +159,7 @@ impl Plan {
 
     /// Fills the bucket, and says what the volume is then.
     pub fn fill(&self, bucket: &SimBucket) -> Tree {
+        bucket.keep_versions();
         if !self.nests {
             bucket.exclude_nested();
         }

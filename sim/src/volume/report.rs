@@ -41,10 +41,13 @@ pub fn judge(
     let operations =
         events.iter().filter(|(_, event)| matches!(event, Event::Return { .. })).count();
     // What clients saw says more than how the end went, so it is looked at first.
-    let verdict = Checker::new(initial, permitted, events).check();
+    let objects = world.bucket().versions_of_files();
+    let verdict = Checker::new(initial, permitted, events).with_objects(&objects).check();
     let undecided = matches!(verdict, Err(Verdict::Undecided { .. }));
     let what = match (verdict, ended) {
-        (Err(verdict @ Verdict::Impossible { .. }), _) => verdict.to_string(),
+        (Err(verdict @ (Verdict::Impossible { .. } | Verdict::Mixed { .. })), _) => {
+            verdict.to_string()
+        }
         (_, Err(failure)) => failure.stuck.to_string(),
         (_, Ok(Err(what))) => what,
         (_, Ok(Ok(()))) => {

@@ -188,6 +188,17 @@ impl Tree {
         Ok(next)
     }
 
+    /// The bytes of a file, and those that may stand in place of them.
+    pub fn bytes_of(&self, ino: Ino) -> Option<(&Content, &[Content])> {
+        self.by_ino.get(&ino).map(|id| self.nodes[id].bytes())
+    }
+
+    /// As [`Tree::bytes_of`], of all files.
+    pub fn all_bytes(&self) -> impl Iterator<Item = (&Content, &[Content])> {
+        let files = self.nodes.values().filter(|node| node.kind == FileKind::Regular);
+        files.map(|node| node.bytes())
+    }
+
     /// The operation is about an inode without a name.
     pub fn is_about_nameless(&self, op: &Op) -> bool {
         addressed(op)

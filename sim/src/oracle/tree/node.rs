@@ -26,6 +26,10 @@ impl Node {
         }
     }
 
+    pub(super) fn bytes(&self) -> (&Content, &[Content]) {
+        (&self.content, &self.smeared)
+    }
+
     /// Its names change, at a time that no client is told.
     pub(super) fn touch(&mut self, asked: &Asked<'_>) {
         self.times.modify(asked.span.since());
