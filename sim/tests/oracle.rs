@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ebb_model::*;
 use ebb_sim::oracle::{
     Checker, ClientId, Content, Event, Identity, Op, OpId, Outcome, Permitted, SeenNode,
-    StoredObject, Tree, Verdict,
+    StoredObject, StreamId, Tree, Verdict,
 };
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -223,4 +223,44 @@ fn an_object_is_one_version_of_its_file() {
     );
     assert!(matches!(verdict(9, b"beforn"), Err(Verdict::Mixed { .. })));
     assert!(matches!(verdict(3, b"behind"), Err(Verdict::Mixed { .. })));
+}
+
+/// A directory is read in pages of one entry while names come and go. A name that stays is shown
+/// once; a name that is made again can be shown again.
+#[test]
+fn a_stream_shows_what_stays_once() {
+    let stream = StreamId(0);
+    let page = |after: u64, shown: Option<(&str, u32)>, end: bool| {
+        let entries = shown.map(|(file, counter)| {
+            let attr = made(counter);
+            let cookie = Cookie(u64::from(counter));
+            (DirEntry { name: name(file), ino: attr.ino, kind: attr.kind, cookie }, attr)
+        });
+        let entries = entries.into_iter().collect();
+        let op = Op::ReadDir { dir: Ino::ROOT, after: Cookie(after), limit: 1, stream };
+        (op, Outcome::Entries { entries, end })
+    };
+    let begin = || {
+        Story::of([
+            (make("a"), Outcome::Attr(made(10))),
+            (make("b"), Outcome::Attr(made(11))),
+            page(0, Some(("a", 10)), false),
+        ])
+    };
+    let ends = |mut story: Story, steps: Vec<(Op, Outcome)>| {
+        steps.into_iter().for_each(|(op, outcome)| story.step(op, outcome));
+        story.verdict()
+    };
+    assert_eq!(ends(begin(), vec![page(10, Some(("b", 11)), true)]), Ok(()));
+    assert!(ends(begin(), vec![page(10, None, true)]).is_err(), "b is not shown");
+    let twice = vec![page(10, Some(("b", 11)), false), page(11, Some(("a", 10)), true)];
+    assert!(ends(begin(), twice).is_err(), "a is shown again");
+    let unlink = Op::Mutate(ClientMutation::Unlink { parent: Ino::ROOT, name: name("a") });
+    let again = vec![
+        (unlink, Outcome::Done),
+        (make("a"), Outcome::Attr(made(12))),
+        page(10, Some(("b", 11)), false),
+        page(11, Some(("a", 12)), true),
+    ];
+    assert_eq!(ends(begin(), again), Ok(()));
 }

@@ -6,6 +6,7 @@ use crate::clock::true_wall_secs;
 use crate::executor::{Executor, Owner};
 use crate::faults::Faults;
 use crate::net::Network;
+use crate::oracle::StoredObject;
 use crate::rng::Rng;
 use bytes::Bytes;
 use ebb_format::sums::Sums;

@@ -11,7 +11,7 @@
 //! then.
 
 use super::content::Content;
-use super::history::{ClientId, Event, Identity, Op, OpId, Outcome};
+use super::history::{ClientId, Event, Identity, Op, OpId, Outcome, StreamId};
 use super::times::{Clocks, Span};
 use super::tree::{Asked, Mismatch, Tree};
 use super::versions::{StoredObject, Versions};
@@ -93,6 +93,8 @@ pub struct Checker<'a> {
     tried: usize,
     objects: &'a [StoredObject],
     versions: Versions,
+    /// Directory streams of several pages that were read to their end.
+    streams: BTreeSet<StreamId>,
 }
 
 impl<'a> Checker<'a> {
@@ -124,6 +126,7 @@ impl<'a> Checker<'a> {
             tried: 0,
             objects: &[],
             versions,
+            streams: whole_streams(history),
         }
     }
 
@@ -381,7 +384,13 @@ impl<'a> Checker<'a> {
                 let answered = pending.outcome.as_ref().map_or(Duration::MAX, |(_, at)| *at);
                 let span = Span { called: pending.called, answered, clocks: &self.clocks };
                 let (client, outcome) = (pending.client, pending.answer());
-                possibility.tree.step(&Asked { client, id, outcome, span }, &pending.op)?
+                let stream = match pending.op {
+                    Op::ReadDir { stream, .. } => Some(stream),
+                    _ => None,
+                };
+                let stream = stream.filter(|stream| self.streams.contains(stream));
+                let asked = Asked { client, id, outcome, span, stream };
+                possibility.tree.step(&asked, &pending.op)?
             }
         };
         if self.gone.contains(&pending.client) {
@@ -476,6 +485,29 @@ impl<'a> Checker<'a> {
             _ => false,
         }
     }
+}
+
+fn whole_streams(history: &[(Duration, Event)]) -> BTreeSet<StreamId> {
+    let mut pages: BTreeMap<OpId, StreamId> = BTreeMap::new();
+    let mut counts: BTreeMap<StreamId, usize> = BTreeMap::new();
+    let mut whole = BTreeSet::new();
+    for (_, event) in history {
+        match event {
+            Event::Call { id, op: Op::ReadDir { stream, .. }, .. } => {
+                pages.insert(*id, *stream);
+            }
+            Event::Return { id, outcome: Outcome::Entries { end, .. } } => {
+                let stream = pages[id];
+                let count = counts.entry(stream).or_default();
+                *count += 1;
+                if *end && *count > 1 {
+                    whole.insert(stream);
+                }
+            }
+            _ => {}
+        }
+    }
+    whole
 }
 
 /// Without a further power cut everything survives.

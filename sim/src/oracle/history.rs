@@ -18,6 +18,10 @@ pub struct ClientId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct OpId(pub u64);
 
+/// A directory stream of one client: pages from the first entry on, each after the last one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct StreamId(pub u64);
+
 #[derive(Clone, PartialEq, Debug)]
 pub enum Op {
     Mutate(ClientMutation),
@@ -31,10 +35,12 @@ pub enum Op {
     ReadLink {
         ino: Ino,
     },
-    /// One answer of a directory read, which the node may cut short.
+    /// One page of a directory stream, which the node may cut short.
     ReadDir {
         dir: Ino,
         after: Cookie,
+        limit: u32,
+        stream: StreamId,
     },
     Read {
         ino: Ino,
@@ -150,6 +156,11 @@ impl History {
 
     pub fn add(&self, event: Event) {
         self.shared.borrow_mut().push((self.executor.now(), event));
+    }
+
+    /// A stream that has no page yet.
+    pub fn new_stream(&self) -> StreamId {
+        StreamId(self.shared.borrow().len() as u64)
     }
 
     /// Where the next event will stand.

@@ -11,7 +11,8 @@ mod versions;
 pub use checker::{Checker, Permitted, Verdict};
 pub use content::Content;
 pub use history::{
-    ClientId, Event, History, Identity, Op, OpId, Outcome, Position, SeenNode, SeenTree, describe,
+    ClientId, Event, History, Identity, Op, OpId, Outcome, Position, SeenNode, SeenTree, StreamId,
+    describe,
 };
 pub use tree::Tree;
 pub use versions::StoredObject;

@@ -1,6 +1,6 @@
 //! What clients do: random operations on few names, so that they meet.
 
-use crate::oracle::{ClientId, Event, History, Op, Outcome, SeenTree};
+use crate::oracle::{ClientId, Event, History, Op, Outcome, SeenTree, StreamId};
 use crate::{Executor, Rate, Rng};
 use bytes::Bytes;
 use ebb_client::Client;
@@ -147,6 +147,7 @@ pub struct Worker {
 impl Worker {
     pub async fn work(self) {
         let mut open = Vec::new();
+        let streams = self.rng.split("streams");
         for _ in 0..self.pace.operations {
             let pause = if self.rng.below(10) == 0 { 20 } else { 1 };
             self.executor
@@ -160,7 +161,7 @@ impl Worker {
             }
             let Some(op) = self.choose(&mut open) else { continue };
             match op {
-                Op::ReadDir { dir, .. } => self.read_dir(dir).await,
+                Op::ReadDir { dir, .. } => self.read_dir(dir, &streams).await,
                 op => drop(self.run(op).await),
             }
         }
@@ -188,13 +189,21 @@ impl Worker {
         outcome
     }
 
-    async fn read_dir(&self, dir: Ino) {
-        let mut after = Cookie::START;
+    /// Reads pages to the end of the directory. Between two pages other clients change it.
+    async fn read_dir(&self, dir: Ino, rng: &Rng) {
+        let limit = [1, 1, 2, 3, 1000][rng.index(5)];
+        let pause_limit = [Duration::ZERO, self.pace.pause_limit][rng.index(2)];
+        let (mut after, stream) = (Cookie::START, self.history.new_stream());
         while let Outcome::Entries { entries, end: false } =
-            self.run(Op::ReadDir { dir, after }).await
+            self.run(Op::ReadDir { dir, after, limit, stream }).await
         {
             let Some((last, _)) = entries.last() else { return };
             after = last.cookie;
+            let pause = rng.duration(Duration::ZERO, pause_limit);
+            self.executor.sleep(self.executor.world(), pause).await;
+            if self.leaving.get() {
+                return;
+            }
         }
     }
 
@@ -255,7 +264,12 @@ impl Worker {
             }),
             72..76 => Op::Lookup { parent: self.known.dir(rng), name: self.name() },
             76..78 => Op::GetAttr { ino: self.known.any(rng)? },
-            78..81 => Op::ReadDir { dir: self.known.dir(rng), after: Cookie::START },
+            78..81 => Op::ReadDir {
+                dir: self.known.dir(rng),
+                after: Cookie::START,
+                limit: 1000,
+                stream: StreamId(0),
+            },
             81..83 => {
                 let to = [Seek::Data, Seek::Hole][rng.index(2)];
                 Op::Seek { ino: self.known.file(rng)?, offset: self.offset(), to }
@@ -336,10 +350,15 @@ impl Worker {
             0 => set.mode = Some([0o640, 0o444, 0o777][rng.index(3)]),
             1 => (set.uid, set.gid) = (Some(rng.below(3) as u32), Some(rng.below(3) as u32)),
             _ => {
-                set.mtime = Some(SetTime::To(Time {
-                    secs: rng.below(1 << 31) as i64,
-                    nanos: rng.below(1_000_000_000) as u32,
-                }))
+                let (secs, nanos) = (rng.below(1 << 31) as i64, rng.below(1_000_000_000) as u32);
+                let time = SetTime::To(Time { secs, nanos });
+                (set.atime, set.mtime) = match nanos % 6 {
+                    0 => (Some(SetTime::Reading), None),
+                    1 => (Some(time), None),
+                    2 => (Some(SetTime::Now), Some(SetTime::Now)),
+                    3 => (Some(time), Some(SetTime::Now)),
+                    _ => (None, Some(time)),
+                };
             }
         }
         set
@@ -491,7 +510,7 @@ pub async fn perform(client: &Client, op: Op) -> Outcome {
         Op::ReadLink { ino } => {
             client.readlink(ino).await.map_or_else(Outcome::Failed, Outcome::Link)
         }
-        Op::ReadDir { dir, after } => match client.readdir(dir, after, 1000).await {
+        Op::ReadDir { dir, after, limit, .. } => match client.readdir(dir, after, limit).await {
             Ok(page) => Outcome::Entries { entries: page.entries, end: page.end },
             Err(error) => Outcome::Failed(error),
         },

@@ -3,15 +3,17 @@
 mod data;
 mod mutate;
 mod node;
+mod streams;
 
 use super::content::Content;
-use super::history::{ClientId, Op, OpId, Outcome, SeenNode, SeenTree};
+use super::history::{ClientId, Op, OpId, Outcome, SeenNode, SeenTree, StreamId};
 use super::times::{Moment, Span, Times};
 use bytes::Bytes;
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
+use streams::Stream;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct NodeId(u64);
@@ -28,6 +30,8 @@ pub struct Tree {
     by_ino: BTreeMap<Ino, NodeId>,
     /// What loses its last name goes to a trash, in which nobody looks.
     keeps: bool,
+    /// Directory streams between their first page and their last.
+    streams: BTreeMap<StreamId, Stream>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,6 +75,8 @@ pub struct Asked<'a> {
     pub id: OpId,
     pub outcome: Option<&'a Outcome>,
     pub span: Span<'a>,
+    /// The directory stream of the page that is read, if the client reads it to its end.
+    pub stream: Option<StreamId>,
 }
 
 impl Tree {
@@ -81,6 +87,7 @@ impl Tree {
             nodes: BTreeMap::from([(ROOT, Rc::new(Node { ino: Some(Ino::ROOT), ..root }))]),
             by_ino: BTreeMap::from([(Ino::ROOT, ROOT)]),
             keeps: false,
+            streams: BTreeMap::new(),
         }
     }
 
@@ -135,7 +142,10 @@ impl Tree {
             return Ok(next);
         }
         match op {
-            Op::Mutate(mutation) => next.mutate(asked, mutation)?,
+            Op::Mutate(mutation) => {
+                next.mutate(asked, mutation)?;
+                next.streams_follow();
+            }
             Op::Lookup { parent, name } => next.lookup(asked, *parent, name)?,
             Op::GetAttr { ino } => match next.by_ino.get(ino).copied() {
                 Some(node) => next.expect_attr(asked, node)?,
@@ -148,7 +158,7 @@ impl Tree {
                 }
                 Ok(node) => asked.expect(&Outcome::Link(next.nodes[&node].target.clone()))?,
             },
-            Op::ReadDir { dir, after } => next.read_dir(asked, *dir, *after)?,
+            Op::ReadDir { dir, after, limit, .. } => next.read_dir(asked, *dir, *after, *limit)?,
             Op::Read { ino, offset, len_bytes } => next.read(asked, *ino, *offset, *len_bytes)?,
             Op::Seek { ino, offset, to } => next.seek(asked, *ino, *offset, *to)?,
             Op::Xattrs { ino } => match next.at(*ino) {
@@ -347,43 +357,6 @@ impl Tree {
             Ok((_, node)) => self.expect_attr(asked, node),
             Err(errors) => asked.expect_one_of(&errors),
         }
-    }
-
-    fn read_dir(&mut self, asked: &Asked<'_>, dir: Ino, after: Cookie) -> Result<(), Mismatch> {
-        let dir = match self.at(dir) {
-            Err(errors) => return asked.expect_one_of(&errors),
-            Ok(dir) if self.nodes[&dir].kind != FileKind::Directory => {
-                return asked.expect_one_of(&[FsError::NotDirectory]);
-            }
-            Ok(dir) => dir,
-        };
-        let removed = self.nodes[&dir].links == 0;
-        let (entries, end) = match asked.outcome {
-            None => return Ok(()),
-            Some(Outcome::Entries { entries, end }) => (entries, *end),
-            Some(Outcome::Failed(FsError::NotFound)) if removed => return Ok(()),
-            Some(other) => return Err(format!("{other:?} in place of entries")),
-        };
-        for (entry, attr) in entries {
-            let Some(node) = self.nodes[&dir].entries.get(&entry.name).copied() else {
-                return Err(format!("shows {} which is not there", entry.name));
-            };
-            self.bind(node, entry.ino)?;
-            self.check_attr(node, attr, &asked.span)
-                .map_err(|why| format!("{}: {why}", entry.name))?;
-        }
-        let shown: BTreeSet<&Name> = entries.iter().map(|(entry, _)| &entry.name).collect();
-        if shown.len() != entries.len() {
-            return Err("shows a name twice".into());
-        }
-        if after == Cookie::START
-            && end
-            && let Some(missing) =
-                self.nodes[&dir].entries.keys().find(|name| !shown.contains(name))
-        {
-            return Err(format!("does not show {missing}"));
-        }
-        Ok(())
     }
 
     fn expect_attr(&mut self, asked: &Asked<'_>, id: NodeId) -> Result<(), Mismatch> {
