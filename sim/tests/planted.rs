@@ -36,3 +36,33 @@ fn finds_a_lost_session_entry() {
 fn finds_a_flush_that_cleans_too_early() {
     finds(Planted::EarlyClean);
 }
+
+#[test]
+fn finds_a_write_that_keeps_the_version() {
+    finds(Planted::VersionKept);
+}
+
+#[test]
+fn finds_a_write_that_keeps_mtime() {
+    finds(Planted::MtimeKept);
+}
+
+#[test]
+fn finds_a_rename_that_keeps_ctime() {
+    finds(Planted::CtimeKept);
+}
+
+#[test]
+fn finds_an_entry_that_is_left_out_between_pages() {
+    finds(Planted::CookieSkipped);
+}
+
+#[test]
+fn finds_a_commit_interval_without_a_force() {
+    finds(Planted::IntervalForgotten);
+}
+
+#[test]
+fn finds_an_object_of_two_versions() {
+    finds(Planted::UploadNotLatched);
+}
