@@ -1,9 +1,9 @@
-//! Making what was acknowledged survive a power cut.
+//! Forces acknowledged operations, so that they survive a power cut.
 //!
-//! Order: bytes of store files, then the record that says so, then the log; for who waits for one
-//! file the log at the same time. What was acknowledged is forced once every commit interval, by
-//! fsync and by syncfs. While clients are still to come back, bytes are forced all the same, and no
-//! record says so: `repeat`.
+//! Order: bytes of store files, then the record of it, then the log. When one file is forced, the
+//! log is forced at the same time. Acknowledged operations are forced once every commit interval,
+//! by fsync and by syncfs. While clients have yet to come back, bytes are forced all the same, but
+//! without a record of it: `repeat`.
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -13,8 +13,8 @@ use ebb_ports::{DiskError, PortFuture};
 use futures_util::future::join;
 
 impl Node {
-    /// Forces everything that was answered so far, and tells clients that they need not keep
-    /// it any longer. What was fetched can be fetched again: nobody waits until it is forced.
+    /// Forces everything that was answered so far, and tells clients that they need not keep it any
+    /// longer. Fetched bytes can be fetched again: no caller waits until they are forced.
     pub(crate) async fn force_all(&self) -> Result<LogIndex, RpcError> {
         self.force(SyncScope::Written).await
     }
@@ -29,7 +29,7 @@ impl Node {
                     let told =
                         self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await;
                     if let Err(error) = told {
-                        // What a full disk has no room for may have it once something is removed.
+                        // A full disk may have room for it once something is removed.
                         self.force_log().await?;
                         return Err(error);
                     }
@@ -49,8 +49,8 @@ impl Node {
         Ok(self.safe.get())
     }
 
-    /// Forces the bytes of one file and every operation answered so far. The answer is what
-    /// clients need not keep: bytes of other files may not be safe yet.
+    /// Forces the bytes of one file and every operation answered so far. Returns the index up to
+    /// which clients need not keep operations: bytes of other files may not be safe yet.
     pub(crate) async fn fsync(&self, ino: Ino) -> Result<LogIndex, RpcError> {
         if Planted::SkippedFsync.is_on() {
             return Ok(self.safe.get());
@@ -78,37 +78,37 @@ impl Node {
                         let (first, last) = self.synced.get();
                         self.synced.set((if last.0 + 1 == index.0 { first } else { index }, index));
                     }
-                    // They are forced all the same.
+                    // The files are forced all the same.
                     Err(RpcError::Refused(FsError::NoSpace)) => {}
                     Err(error) => return Err(error),
                 }
             }
             Ok(())
         };
-        // The log may speak of bytes that are not forced, as it does of other files' bytes. What
-        // says that these are comes before all that follows, and may be forced with that: after a
-        // power cut before it they are compared.
+        // The log may have commands for bytes that are not forced, as it has for other files. The
+        // record that these are forced comes before all later ones, and may be forced with them:
+        // after a power cut before it they are compared.
         let (synced, forced) = match self.store.has_cuts() {
             true => (sync.await, self.force_commands().await),
             false => join(sync, self.force_commands()).await,
         };
         synced.and(forced.map(drop))?;
-        // What is small goes with the next force.
+        // Small files go with the next force.
         if self.store.has_pending_file_frees() {
             self.remove_doomed().await;
         }
         Ok(self.safe.get())
     }
 
-    /// Up to where a power cut takes nothing that anybody could miss: beyond what is forced there
-    /// may be commands that only say of files that they are.
+    /// The index up to which a power cut loses nothing that a client could miss: beyond the forced
+    /// part there may be commands that only record files as forced.
     pub(crate) fn durable(&self) -> LogIndex {
         let (log, (first, last)) = (self.replica.log(), self.synced.get());
         if last == log.written() && first.0 <= log.durable().0 + 1 { last } else { log.durable() }
     }
 
-    /// Forces every command so far, which says nothing of the bytes that commands speak of, and
-    /// removes what is of no use any more.
+    /// Forces every command so far, without the bytes that commands refer to, and removes files and
+    /// ranges that are of no use any more.
     pub(crate) fn force_log(&self) -> PortFuture<'_, Result<LogIndex, RpcError>> {
         // In a box, or the future of every command would be as large.
         Box::pin(async {
@@ -127,7 +127,7 @@ impl Node {
         match self.waiting("the node's disk", self.store.free_pending(forced, has_files)).await {
             Ok(true) => self.trouble("removal", None),
             Ok(false) => {}
-            // The space comes back with the next start, which removes what nobody knows.
+            // The space comes back with the next start, which removes unknown files.
             Err(error) => self.trouble(
                 "removal",
                 Some(format!("a file of the cache could not be removed: {error}")),
@@ -136,15 +136,15 @@ impl Node {
     }
 
     async fn force_commands(&self) -> Result<LogIndex, RpcError> {
-        // Or what was cut off could come back under what is logged by now. Of a file of which that
-        // fails nothing is forced any more.
+        // Otherwise bytes that were cut off could come back under the commands logged by now. A
+        // file where that fails is not forced any more.
         if let Err(error) = self.waiting("the node's disk", self.store.sync_cuts()).await {
             self.tell_of_unforced(&error);
         }
         self.waiting("the log to be forced", self.replica.log().force()).await.map_err(refusal)
     }
 
-    /// Of which files it is remembered until they are gone or the node starts anew.
+    /// The failed files are remembered until they are gone or the node starts anew.
     fn tell_of_unforced(&self, error: &DiskError) {
         let failed = self.store.failed();
         if failed.is_empty() {

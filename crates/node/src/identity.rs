@@ -1,5 +1,5 @@
-//! Whose data directory this is: written before the node first takes over a volume, so
-//! that it knows its own head again after a crash at any point.
+//! The identity of a data directory: written before the node first takes over a volume, so that it
+//! knows its own head again after a crash at any point.
 
 use crate::admin::backup::ENCRYPTION;
 use crate::log::{self, LOG_DIR, SNAPSHOT_DIR};
@@ -30,8 +30,8 @@ pub enum IdentityError {
     Foreign(String),
 }
 
-/// What a data directory holds: its folders, this file, what it is encrypted with, what people
-/// read, and what a file system has of its own.
+/// The entries of a data directory: its folders, this file, the encryption key, files for people,
+/// and entries of the file system itself.
 const OWN: [&str; 12] = [
     LOG_DIR,
     SNAPSHOT_DIR,
@@ -60,9 +60,9 @@ pub async fn load_or_create(
     Ok(fresh)
 }
 
-/// `None` of a directory that no node has used: bytes of files come after the identity. What a
-/// restore needs comes before it, so that one that was interrupted leaves a log and a snapshot of
-/// which nobody was told.
+/// `None` of a directory that no node has used: bytes of files come after the identity. The files
+/// of a restore come before it, so an interrupted one leaves a log and a snapshot that no client
+/// has seen.
 pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     match disk.open(PATH, OpenMode::Existing).await {
         Ok(file) => return Ok(Some(identity::decode(&file.read_at(0, MAX_BYTES).await?)?)),
@@ -74,7 +74,7 @@ pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
             return Err(IdentityError::Lost { dir, name });
         }
     }
-    // What others have is not to be taken for what a start was about to make, which is removed.
+    // Foreign files must not be taken for those of an interrupted start, which are removed.
     for (dir, is_own) in [
         ("", is_own as fn(&str) -> bool),
         (LOG_DIR, log::is_segment),
@@ -95,7 +95,7 @@ fn is_own(name: &str) -> bool {
     OWN.contains(&name)
 }
 
-/// Replaces the identity; what was there before stays until the new one is forced.
+/// Replaces the identity; the old one stays until the new one is forced.
 pub async fn store(disk: &dyn Disk, identity: &Identity) -> Result<(), IdentityError> {
     let file = disk.open(DRAFT, OpenMode::Create).await?;
     file.set_len(0).await?;

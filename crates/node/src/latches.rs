@@ -1,9 +1,9 @@
 //! Latches by key, shared and exclusive, first come, first served: they keep flows of this node
-//! apart. Latches are what clients take.
+//! apart. Clients take locks, not latches.
 //!
-//! A latch exists only while somebody holds or awaits it. Order where several are taken: the latch
-//! of an inode, or of a directory that is loaded and then of its head, before the turn of the
-//! replica; of two inodes the smaller id first.
+//! A latch exists only while it is held or awaited. Order where several are taken: the latch of an
+//! inode, or of a directory that is loaded and then of its head, before the turn of the replica; of
+//! two inodes the smaller id first.
 
 use futures_channel::oneshot;
 use std::cell::RefCell;
@@ -73,7 +73,7 @@ impl State {
 }
 
 impl<K: Ord + Clone> Latches<K> {
-    /// `None` if somebody holds or awaits it.
+    /// `None` if it is held or awaited.
     pub fn try_hold(&self, key: K, mode: Mode) -> Option<Guard<K>> {
         if self.is_taken(&key) {
             return None;
@@ -83,7 +83,7 @@ impl<K: Ord + Clone> Latches<K> {
         Some(Guard { table: self.table.clone(), key, mode })
     }
 
-    /// Whether somebody holds or awaits it.
+    /// Whether it is held or awaited.
     pub fn is_taken(&self, key: &K) -> bool {
         self.table.borrow().contains_key(key)
     }
@@ -101,8 +101,8 @@ impl<K: Ord + Clone> Latches<K> {
                 Some(receiver)
             }
         };
-        // From here on the latch is ours, or will be once `turn` resolves; the guard gives
-        // it back even if this future is dropped in between.
+        // The latch is held here, or will be once `turn` resolves; the guard gives it back even if
+        // this future is dropped in between.
         match turn {
             None => Guard { table: self.table.clone(), key, mode },
             Some(turn) => {
@@ -131,7 +131,7 @@ impl<K: Ord + Clone> Waiting<K> {
 
 impl<K: Ord + Clone> Drop for Waiting<K> {
     fn drop(&mut self) {
-        // Let in and dropped before it could take the guard: give the latch back.
+        // Granted and dropped before it could take the guard: give the latch back.
         if let Some(mut turn) = self.turn.take()
             && let Ok(Some(())) = turn.try_recv()
         {
@@ -180,8 +180,8 @@ mod tests {
         Box::pin(async move { latches.hold(1, mode).await })
     }
 
-    /// A writer that waits is not overtaken by readers that come later, and what waits is
-    /// let in when it can be; a waiter that gives up leaves nothing behind.
+    /// A writer that waits is not overtaken by readers that come later, and a waiter is let in when
+    /// it can be; a waiter that gives up leaves nothing behind.
     #[test]
     fn first_come_first_served() {
         let latches = Rc::new(Latches::default());
@@ -205,7 +205,7 @@ mod tests {
         assert!(latches.table.borrow().is_empty());
     }
 
-    /// A waiter was let in and dropped before it ran: the next one gets the latch.
+    /// A waiter was granted the latch and dropped before it ran: the next one gets it.
     #[test]
     fn a_turn_given_to_the_dead_passes_on() {
         let latches = Rc::new(Latches::default());

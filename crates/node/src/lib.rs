@@ -1,9 +1,8 @@
 //! The server: drives the core through the ports.
 //!
-//! A [`Node`] serves one volume. Requests of its clients come in through
-//! [`Node::handle`], in the same process or over the wire; flows to and from the bucket
-//! run beside them. Rules live in the core; here is when they are asked and what is done
-//! with the answer.
+//! A [`Node`] serves one volume. Requests of its clients come in through [`Node::handle`], in the
+//! same process or over the wire; flows to and from the bucket run beside them. Rules live in the
+//! core. This crate decides when to apply them, and performs the resulting effects.
 
 mod admin;
 mod buckets;
@@ -87,7 +86,7 @@ pub struct Node {
     attachments: Attachments,
     /// Locks that clients have taken, in this run.
     locks: RefCell<LockTable>,
-    /// Bytes of a file: readers share, whoever changes or fills excludes.
+    /// Bytes of a file: readers share, a task that changes or fills them excludes.
     latches: Latches<Ino>,
     /// One load of a directory at a time.
     loads: Latches<Ino>,
@@ -111,22 +110,22 @@ pub struct Node {
     /// Mutations that have no answer yet, and whether each is [firm](Node::must_force).
     under_way: RefCell<BTreeMap<TxId, bool>>,
     troubles: Troubles,
-    /// Of each bucket.
+    /// The last answers of each bucket.
     answers: Vec<Answers>,
-    /// Tells this run of the node from others.
+    /// Distinguishes this run of the node from others.
     run: u64,
-    /// What neither the node's disk nor the bucket could take is refused at once.
+    /// A file larger than the node's disk or the bucket could take is refused at once.
     max_file_bytes: u64,
     /// Index of the log when this run began.
     recovered: LogIndex,
-    /// What earlier runs wrote and a power cut may have taken, for clients that are still to
-    /// come back and repeat it.
+    /// Writes of earlier runs that a power cut may have taken, for clients that have yet to come
+    /// back and replay them.
     unforced: RefCell<Unforced>,
-    /// What was answered up to here survives a power cut with all its bytes.
+    /// Operations answered up to here survive a power cut with all their bytes.
     safe: Cell<LogIndex>,
-    /// The first and the last of the last commands in a row that say of one file that it is forced.
+    /// The first and the last of the latest consecutive commands that record a file as forced.
     synced: Cell<(LogIndex, LogIndex)>,
-    /// The last command that gave ids to what was found in the bucket.
+    /// The last command that gave ids to entries found in the bucket.
     found: Cell<LogIndex>,
     /// Index of the last snapshot.
     snapshot_at: Cell<LogIndex>,
@@ -156,9 +155,9 @@ impl Node {
         self.stopping.get()
     }
 
-    /// Completes when the disk has failed under what was acknowledged. What is there then only
-    /// a recovery can say: whoever runs a node for other machines ends it and starts it again,
-    /// and clients bring back what is missing.
+    /// Completes when the disk has failed under acknowledged operations. Only a recovery can tell
+    /// then which of them are there: the supervisor of a node for other machines ends it and starts
+    /// it again, and clients replay the missing ones.
     pub async fn failure(&self) -> LogError {
         match select(pin!(self.replica.log().failure()), pin!(self.store.failure())).await {
             Either::Left((error, _)) => error,
@@ -166,25 +165,25 @@ impl Node {
         }
     }
 
-    /// [`Node::failure`] has come.
+    /// Whether [`Node::failure`] has completed.
     fn has_failed(&self) -> bool {
         self.replica.log().failed().is_some() || self.store.has_failed()
     }
 
-    /// For when nobody waits: what is left to be done of what was answered.
+    /// Runs work deferred past the reply. Called when no client waits.
     pub fn apply_deferred(self: &Rc<Self>) {
         self.replica.apply_deferred();
         self.look_for_walks();
     }
 
-    /// Logs and applies a command of the node's own, and carries out what follows from it.
+    /// Logs and applies a command of the node's own, and performs its effects.
     async fn commit(&self, command: Command) -> Result<LogIndex, RpcError> {
         let (index, applied) = self.replica.propose(|_| Ok(command)).await?;
         self.perform_effects(applied, None).await?;
         Ok(index)
     }
 
-    /// Carries out what follows from an applied command: store files, caches of other clients.
+    /// Performs the effects of an applied command: on store files and on caches of other clients.
     async fn perform_effects(
         &self,
         applied: Applied,
@@ -215,7 +214,7 @@ impl Node {
                 }
                 Effect::Cut { ino, len_bytes } => {
                     let place = self.location(ino);
-                    // Whatever fails from here on.
+                    // Recorded first: the cut stays due if a later step fails.
                     self.store.is_to_be_cut(&place);
                     let longer = self
                         .store
@@ -223,7 +222,7 @@ impl Node {
                         .await
                         .map_err(|error| self.disk_failed(ino, error))?;
                     if longer {
-                        // Or a power cut could bring back the length without the bytes.
+                        // Otherwise a power cut could bring back the length without the bytes.
                         self.force_log().await?;
                     }
                     self.store
@@ -232,7 +231,7 @@ impl Node {
                         .map_err(|error| self.disk_failed(ino, error))?;
                 }
                 Effect::Punch { ino, blocks } => {
-                    // Or a power cut could bring back the blocks without their bytes.
+                    // Otherwise a power cut could bring back the blocks without their bytes.
                     self.force_log().await?;
                     let (start, len) =
                         (blocks.start * BLOCK_BYTES, (blocks.end - blocks.start) * BLOCK_BYTES);
@@ -242,7 +241,7 @@ impl Node {
                     {
                         return Err(self.disk_failed(ino, error.clone()));
                     }
-                    // What is a hole reads as zeros all the same.
+                    // The range is a hole in the state, and reads as zeros all the same.
                     self.trouble(
                         "holes",
                         made.err().map(|error| {
@@ -256,15 +255,15 @@ impl Node {
         Ok(())
     }
 
-    /// An inode may go while bytes are on their way into its store file, which is then made
-    /// anew. Called after writing, with the inode's latch held exclusively.
+    /// An inode may be removed while bytes are on their way into its store file, which is then
+    /// created anew. Called after writing, with the inode's latch held exclusively.
     fn drop_if_gone(&self, ino: Ino) {
         if self.replica.view().namespace().inode(ino).is_none() {
             self.store.free_file_after(ino, self.replica.log().written());
         }
     }
 
-    /// What a request is told of the node's disk, which is remembered here.
+    /// The error that a request gets when the node's disk fails; the trouble is recorded.
     fn disk_failed(&self, ino: Ino, error: DiskError) -> RpcError {
         match error {
             DiskError::NoSpace => {
@@ -283,8 +282,8 @@ impl Node {
         }
     }
 
-    /// Logs what `choose` makes of the state, with the time and the version that it is given, and
-    /// does what follows from it.
+    /// Logs the command that `choose` makes of the state, with the time and the version that it is
+    /// given, and performs its effects.
     async fn commit_stamped(
         &self,
         choose: impl FnOnce(&Partition, Stamp) -> Result<Command, RpcError>,
@@ -297,7 +296,7 @@ impl Node {
         self.perform_effects(applied, None).await
     }
 
-    /// The volume can be changed from here.
+    /// Refuses if this node must not change the volume.
     fn expect_writable(&self) -> Result<(), RpcError> {
         match self.lost_to() {
             _ if self.read_only() => Err(FsError::ReadOnly.into()),
@@ -308,7 +307,7 @@ impl Node {
         }
     }
 
-    /// The same, and what clients were answered before a restart is back.
+    /// The same, and all operations acknowledged to clients before a restart are back.
     fn expect_changeable(&self) -> Result<(), RpcError> {
         self.expect_writable()?;
         if self.attachments.awaits_any() { Err(RpcError::Retry) } else { Ok(()) }

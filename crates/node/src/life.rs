@@ -1,4 +1,4 @@
-//! What a node does beside answering, and how it ends.
+//! A node's background tasks, and its shutdown.
 
 use crate::Node;
 use crate::buckets::ask::Backoff;
@@ -11,28 +11,28 @@ use ebb_ports::BucketError;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often what was fetched is forced, which nobody waits for. What a
-/// crash finds not forced is fetched again.
+/// How often fetched bytes are forced. No client waits for that: bytes that a crash finds not
+/// forced are fetched again.
 const FETCHED_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A snapshot is written when the log has 1 / this as many operations as there are inodes, at
 /// least.
 const SNAPSHOT_SHARE: u64 = 4;
 
-/// How often sessions are looked at.
+/// How often sessions are checked for expiry.
 const EXPIRY_POLL: Duration = Duration::from_secs(1);
 
-/// How a node has stopped.
+/// The outcome of stopping a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stopped {
-    /// Everything is in the bucket, and the volume is free for anybody to serve.
+    /// Everything is in the bucket, and any node can serve the volume.
     Released,
-    /// What is dirty is safe in the data directory, and the volume stays this node's.
+    /// Dirty bytes are safe in the data directory, and the volume stays this node's.
     Kept { dirty_files: u64 },
 }
 
 impl Node {
-    /// `late`: writes to the bucket of before the start that may still take effect.
+    /// `late`: writes to the bucket from before the start that may still take effect.
     pub(crate) fn start(self: &Rc<Self>, late: Vec<(Ino, String)>) {
         let spawn = &self.ports.spawn;
         if !late.is_empty() {
@@ -66,8 +66,8 @@ impl Node {
         }
     }
 
-    /// Forces what was acknowledged, once every commit interval, and removes what is of no use any
-    /// more.
+    /// Forces acknowledged operations once every commit interval, and removes files that are of no
+    /// use any more.
     async fn force_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(self.options.commit_interval).await;
@@ -88,8 +88,8 @@ impl Node {
         }
     }
 
-    /// Forces what was fetched now and then, by itself: whoever waits for what was written does not
-    /// wait for that.
+    /// Forces fetched bytes now and then, by itself: a caller that waits for written bytes does not
+    /// wait for them.
     async fn force_fetched_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(FETCHED_INTERVAL).await;
@@ -105,7 +105,7 @@ impl Node {
         let mut looked = self.ports.clock.monotonic();
         while !self.is_stopping() {
             self.ports.clock.sleep(EXPIRY_POLL).await;
-            // While this process stood still nobody could be heard.
+            // While this process stood still no client could be heard.
             let now = self.ports.clock.monotonic();
             let paused = now.saturating_sub(looked + EXPIRY_POLL);
             looked = now;
@@ -126,12 +126,12 @@ impl Node {
     async fn snapshot_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(EXPIRY_POLL).await;
-            // Of many inodes a snapshot is long: a log that is a part of it costs less than the
-            // next one.
+            // With many inodes a snapshot is long: a log that is a fraction of it costs less than
+            // the next one.
             let least = (self.replica.view().namespace().len() as u64 / SNAPSHOT_SHARE)
                 .max(self.options.snapshot_operations);
             let short = self.replica.log().written().0 - self.snapshot_at.get().0 < least;
-            // A snapshot does not say which bytes clients are still to repeat.
+            // A snapshot does not record which bytes clients have yet to replay.
             if short || self.attachments.awaits_any() {
                 continue;
             }
@@ -154,7 +154,7 @@ impl Node {
         }
     }
 
-    /// Keeps the head of a member. Where that is lost the volume goes on without writing there.
+    /// Keeps the head of a member. If it is lost the volume continues without writing there.
     async fn renew_member_for_ever(self: Rc<Self>, at: usize, head_lease: Rc<HeadLease>) {
         let member = self.members[at].describe();
         let subject = self.subject("head", BucketIndex(at + 1));
@@ -213,7 +213,7 @@ impl Node {
             tracing::warn!(%error, "not everything reached the bucket");
         }
         self.stopping.set(true);
-        // What is still under way may yet change something, which must not come behind the release.
+        // A mutation under way may still change something, which must not come behind the release.
         while !self.under_way.borrow().is_empty() || self.flusher.is_sending_early() {
             self.ports.clock.sleep(EXPIRY_POLL / 100).await;
         }
@@ -242,8 +242,8 @@ impl Node {
     }
 
     /// Nothing here is of use to another node. Objects of files that are open and have no name are
-    /// not deleted yet: to the next node they would be files again. What is stored into exposed
-    /// files is this node's to find.
+    /// not deleted yet: to the next node they would be files again. Only this node can find the
+    /// bytes stored into exposed files.
     fn is_settled(&self) -> bool {
         let state = self.replica.view();
         state.backing().is_settled()
@@ -252,7 +252,7 @@ impl Node {
             && state.extents().exposed().next().is_none()
     }
 
-    /// Gives back the members too, whatever becomes of them.
+    /// Gives back the members too, whether or not that succeeds.
     async fn release(&self, head_lease: &HeadLease) -> Result<(), BucketError> {
         members::release(&self.members).await;
         head_lease.release().await

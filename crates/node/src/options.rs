@@ -1,5 +1,5 @@
-//! What a node can be told. Defaults are here and nowhere else; `docs/configuration.md`
-//! lists them with their flags.
+//! The options of a node. Defaults are here and nowhere else; `docs/configuration.md` lists them
+//! with their flags.
 
 use crate::buckets::head::TakeOver;
 use ebb_core::cache::Eviction;
@@ -18,11 +18,11 @@ pub struct Options {
     pub uid: u32,
     pub gid: u32,
     pub read_only: bool,
-    /// What is on the disk is: for people.
+    /// The data directory is encrypted: for people.
     pub encrypted: bool,
-    /// The only client lives in the node's process: sessions of before a restart are over.
+    /// The only client lives in the node's process: sessions from before a restart are over.
     pub embedded: bool,
-    /// But for this one: the process of before has left it to the client in this one.
+    /// Except this one: the previous process has left it to the client in this one.
     pub resumes: Option<SessionId>,
     pub take_over: TakeOver,
     /// Member buckets that the volume had may be missing now.
@@ -31,7 +31,7 @@ pub struct Options {
     pub head_term: Duration,
     /// How long a client may be silent.
     pub session_term: Duration,
-    /// What was acknowledged is forced at the latest after this time.
+    /// Acknowledged operations are forced at the latest after this time.
     pub commit_interval: Duration,
     /// Force before every answer (O-69).
     pub ack_durable: bool,
@@ -39,19 +39,20 @@ pub struct Options {
     pub flush_interval: Duration,
     /// Files that go to the bucket at one time.
     pub flush_parallel: usize,
-    /// What metadata may take of the memory; beyond it nothing new comes in.
+    /// The memory limit of metadata; beyond it nothing new comes in.
     pub metadata_bytes: u64,
-    /// What bytes of files may take of it on their way to and from buckets, and whoever asks: see
+    /// The memory limit for bytes of files on their way to and from buckets, and to clients: see
     /// [`Options::request_buffer_bytes`].
     pub buffer_bytes: u64,
-    /// Files that have grown to this are sent while they grow, where the store can put them
-    /// together by itself; 0: none are.
+    /// Files of at least this size are uploaded while they grow, if the store can compose objects
+    /// by itself; 0: none are.
     pub early_bytes: u64,
-    /// How long the parts of a large object are, but for what the store and the length ask for.
+    /// The length of the parts of a large object, unless the store or the object's length needs
+    /// another.
     pub part_bytes: u64,
     /// Cached bytes on the node's disk, clean and dirty.
     pub cache_bytes: u64,
-    /// What of it goes first.
+    /// The order in which cached bytes are evicted.
     pub eviction: Eviction,
     /// Bytes that wait for the bucket; a writer waits once there are more.
     pub dirty_bytes: u64,
@@ -59,26 +60,26 @@ pub struct Options {
     pub space_timeout: Duration,
     /// A request waits this long for a bucket that does not answer, then gets ETIMEDOUT.
     pub bucket_timeout: Duration,
-    /// Most bytes of objects that come from all buckets together; `None`: as fast as it goes.
+    /// Limit of the bytes of objects that come from all buckets together; `None`: without limit.
     pub download_bytes_per_sec: Option<u64>,
-    /// As many go there.
+    /// The same for bytes to the buckets.
     pub upload_bytes_per_sec: Option<u64>,
-    /// What others do to the bucket is seen at the latest after this time (O-55); `None`: names
-    /// that are known are not asked for again.
+    /// External changes of the bucket are seen at the latest after this time (O-55); `None`: known
+    /// names are not revalidated.
     pub revalidate: Option<Duration>,
-    /// Everything cached is compared with its checksum once in this time; `None`: only what is
-    /// read.
+    /// Everything cached is compared with its checksum once in this time; `None`: only bytes that
+    /// are read.
     pub scrub_interval: Option<Duration>,
     /// Never faster than this.
     pub scrub_bytes_per_sec: u64,
-    /// Most bytes that are read ahead of a reader who goes on in order, in equal steps or from file
-    /// to file.
+    /// Most bytes that are read ahead of a sequential reader, one with equal steps, or one that
+    /// goes from file to file.
     pub read_ahead_bytes: u64,
-    /// Requests that take this long are told of in the log; `None`: none are.
+    /// Requests that take this long are logged; `None`: none are.
     pub slow_operation: Option<Duration>,
     /// Files below this share pack files; at most [`PACKED_BYTES`].
     pub pack_below_bytes: u64,
-    /// How large a pack file gets; at least [`PACKED_BYTES`], at most [`PACK_BYTES`].
+    /// The size of a pack file; at least [`PACKED_BYTES`], at most [`PACK_BYTES`].
     pub pack_bytes: u64,
     /// Operations after which a snapshot is written, so that a restart has no more to replay: a
     /// quarter as many as there are inodes, where that is more.
@@ -86,7 +87,7 @@ pub struct Options {
     pub segment_bytes: u64,
     /// Most entries of one piece of a directory's page; a page with twice as many is in pieces.
     pub page_piece_entries: usize,
-    /// Most pieces that one record of the log tells of.
+    /// The most pieces in one record of the log.
     pub record_pieces: usize,
 }
 
@@ -136,7 +137,7 @@ impl Default for Options {
     }
 }
 
-/// The shares of `buffer_bytes`.
+/// Shares of `buffer_bytes`.
 impl Options {
     pub(crate) fn download_buffer_bytes(&self) -> u64 {
         self.buffer_bytes / 2
@@ -146,8 +147,8 @@ impl Options {
         self.buffer_bytes / 4
     }
 
-    /// What is left for the requests of those who use the volume. Where writers wait for room
-    /// nobody else is heard once they have taken it, so it is never little.
+    /// The share for the requests of clients. Where writers wait for room no other request is
+    /// served once they have taken it, so it is never little.
     pub fn request_buffer_bytes(&self) -> u64 {
         (self.buffer_bytes / 4).max(64 << 20)
     }

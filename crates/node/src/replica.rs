@@ -1,9 +1,9 @@
 //! The replica of a partition on this node: its state and the log that makes it last.
 //!
-//! With one voter a proposal is written, applied and answered; a Raft group will stand in
-//! the same place and answer once the record is committed. Proposals take turns, so what
-//! a leader chooses for a command (ids, versions, holders) is chosen on the very state
-//! that the command is applied to.
+//! With one voter a proposal is written, applied and answered; a Raft group will stand in the same
+//! place and answer once the record is committed. Proposals take turns, so the ids, versions and
+//! holders that a leader chooses for a command are chosen on the very state that the command is
+//! applied to.
 
 use crate::log::{Log, LogError};
 use ebb_core::partition::{Applied, Partition};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 pub struct Replica {
     voter: Rc<Voter>,
-    /// Shared with the proposal that has it.
+    /// Shared with the proposal that holds it.
     turn: Arc<Mutex<()>>,
     spawn: Rc<dyn Spawn>,
 }
@@ -37,20 +37,20 @@ impl Replica {
         }
     }
 
-    /// The state now. Not to be held across an await.
+    /// The present state. Must not be held across an await.
     pub fn view(&self) -> Ref<'_, Partition> {
         self.apply_deferred();
         self.view_without_backing()
     }
 
-    /// As [`Replica::view`], with the bucket's side not to be asked, nor extents of files that have
-    /// gone: they may be behind. For what lies between a command and its answer.
+    /// As [`Replica::view`], without deferred backing updates: `backing()` and the extents of
+    /// removed files may be stale. Used between a command and its answer.
     pub fn view_without_backing(&self) -> Ref<'_, Partition> {
         self.voter.partition.borrow()
     }
 
-    /// Does what is left of the last command since it was answered. Whoever looks next does
-    /// otherwise, and may keep somebody waiting.
+    /// Applies the deferred part of the last command, after its answer. Otherwise the next
+    /// [`Replica::view`] does it, and its caller waits.
     pub fn apply_deferred(&self) {
         if self.view_without_backing().has_deferred() {
             self.voter.partition.borrow_mut().apply_deferred();
@@ -61,16 +61,16 @@ impl Replica {
         &self.voter.log
     }
 
-    /// Waits until no command lies between its choice and the state; none does for as long
-    /// as the guard is held.
+    /// Waits until no command is between its choice and the state; none is for as long as the guard
+    /// is held.
     pub async fn settled(&self) -> MutexGuard<'_, ()> {
         self.turn.lock().await
     }
 
-    /// Logs and applies the command that `choose` makes of the state, or makes none.
-    /// The command survives the death of the process from here on, and a power cut once
-    /// the log is forced. What was chosen is done also where nobody waits for it any more; whoever
-    /// does goes on in the same step in which it is applied, before anybody else sees the state.
+    /// Logs and applies the command that `choose` makes of the state, or makes none. The command
+    /// survives the death of the process from here on, and a power cut once the log is forced. It
+    /// is applied also if the caller has gone. A caller that still waits goes on in the same step
+    /// in which it is applied, before any other task sees the state.
     pub async fn propose(
         &self,
         choose: impl FnOnce(&Partition) -> Result<Command, RpcError>,
@@ -87,7 +87,7 @@ impl Replica {
             None => {
                 let (tell, told) = oneshot::channel();
                 self.spawn.spawn(Box::pin(async move {
-                    // Who has asked may have gone.
+                    // The caller may have gone.
                     let _ = tell.send(writing.await);
                 }));
                 told.await.unwrap_or(Err(RpcError::Refused(FsError::Io)))
@@ -97,7 +97,7 @@ impl Replica {
     }
 }
 
-/// A command that is in the log and not in the state. Nothing else is chosen meanwhile.
+/// A command that is in the log and not in the state. No other is chosen before it is applied.
 struct Written {
     voter: Rc<Voter>,
     index: LogIndex,
@@ -118,7 +118,7 @@ impl Written {
 }
 
 impl Drop for Written {
-    /// Nobody waits for it any more.
+    /// The caller has gone.
     fn drop(&mut self) {
         if !self.is_applied {
             self.apply_once();
@@ -126,7 +126,7 @@ impl Drop for Written {
     }
 }
 
-/// What a client is told of a log that does not take its command.
+/// The error that a client gets when the log does not take its command.
 pub fn refusal(error: LogError) -> RpcError {
     match error {
         LogError::NoSpace => RpcError::Refused(FsError::NoSpace),

@@ -1,4 +1,4 @@
-//! Wakes whoever waits for something to change.
+//! Wakes tasks that wait for a change.
 
 use futures_channel::oneshot;
 use std::cell::RefCell;

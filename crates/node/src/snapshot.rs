@@ -1,4 +1,4 @@
-//! The state after one command, in frames, so that the log before it can go.
+//! Snapshots: the state after one command, in frames, so that the log before it can be dropped.
 
 use crate::Node;
 use crate::log::SnapshotFrames;
@@ -12,16 +12,16 @@ use ebb_model::*;
 const ITEMS_PER_FRAME: usize = 512;
 
 impl Node {
-    /// Writes the state as a snapshot, so that the log before it can go.
+    /// Writes the state as a snapshot, so that the log before it can be dropped.
     pub(crate) async fn write_snapshot(&self) -> Result<(), RpcError> {
         let (at, version, state, holes) = {
             let state = self.replica.view();
             (state.applied(), state.version(), state.clone(), self.holes.made())
         };
-        // Whatever the snapshot speaks of is in the store files and forced before it counts.
+        // All holes in the snapshot are in the store files and forced before it counts.
         holes.await;
-        // The first one speaks of nothing, and comes before all that is logged: no log stands
-        // without one.
+        // The first one has no commands before it, and is written before any command is logged: a
+        // log needs a snapshot.
         if at > LogIndex(0) && !Planted::SnapshotNotForced.is_on() {
             self.force(SyncScope::All).await?;
         }

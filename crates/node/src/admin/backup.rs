@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long storage is asked that does not answer.
+/// How long a request is repeated to a store that does not answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -53,12 +53,12 @@ impl From<LogError> for BackupError {
     }
 }
 
-/// What a snapshot was written of ([`AdminRequest::Snapshot`]).
+/// The source of a snapshot ([`AdminRequest::Snapshot`]).
 #[derive(Clone, Debug)]
 pub struct Of {
     pub cluster: ClusterId,
     pub incarnation: Incarnation,
-    /// Where the volume lives, as people call it.
+    /// The volume's storage, by its name for people.
     pub backing: String,
     pub index: LogIndex,
     /// The file `encryption` of the data directory, if there is one.
@@ -103,8 +103,8 @@ impl Node {
     }
 }
 
-/// Copies the snapshot, or a later one, from the data directory, which may be in use. `progress` is
-/// told how many bytes are copied.
+/// Copies the snapshot, or a later one, from the data directory, which may be in use. `progress`
+/// receives the number of bytes copied.
 pub async fn backup(
     ports: &Ports,
     of: Of,
@@ -142,7 +142,7 @@ pub async fn backup(
     .await
     {
         Ok(_) => Ok(done),
-        // Perhaps it is this one: its answer was lost.
+        // The backup there may be this one, with a lost answer.
         Err(BucketError::Precondition { .. })
             if read_manifest(ports, target).await?.as_ref() == Some(&done) =>
         {
@@ -153,7 +153,7 @@ pub async fn backup(
     }
 }
 
-/// The newest snapshot. One that is written meanwhile takes its place.
+/// The newest snapshot. If a newer one is written during the call, that is opened.
 async fn open_snapshot(
     disk: &dyn Disk,
     least: LogIndex,
@@ -176,7 +176,7 @@ async fn open_snapshot(
 
 const MAX_ATTEMPTS: usize = 8;
 
-/// What the backup in `source` consists of.
+/// Lists the parts of the backup in `source`.
 pub async fn find_backup(ports: &Ports, source: &dyn Bucket) -> Result<Backup, BackupError> {
     read_manifest(ports, source)
         .await?
@@ -200,7 +200,7 @@ async fn read_manifest(ports: &Ports, source: &dyn Bucket) -> Result<Option<Back
 }
 
 /// Puts the snapshot of the backup where the data directory has its own, and the wrapped key of an
-/// encrypted one. Only what is whole is answered for.
+/// encrypted one. Only a whole file is put there.
 pub async fn fetch_backup(
     ports: &Ports,
     found: &Backup,
@@ -239,7 +239,7 @@ pub async fn fetch_backup(
     Ok(())
 }
 
-/// Removes what [`fetch_backup`] has put there.
+/// Removes the files that [`fetch_backup`] has put there.
 pub async fn discard_backup(found: &Backup, disk: &dyn Disk) -> Result<(), BackupError> {
     disk.remove(&snapshot_path(found.index)).await?;
     if found.encryption.is_some() {
@@ -251,8 +251,8 @@ pub async fn discard_backup(found: &Backup, disk: &dyn Disk) -> Result<(), Backu
 /// The key of an encrypted data directory, wrapped (`docs/format/encryption.md`).
 pub const ENCRYPTION: &str = "encryption";
 
-/// What there may be in a data directory that no node has used: the lock, what people read, and
-/// what an attempt to restore has left.
+/// Entries that a data directory may have before any node has used it: the lock, files for people,
+/// and the remains of an attempt to restore.
 const UNUSED: [&str; 4] = ["LOCK", "ebb.log", ENCRYPTION, SNAPSHOT_DIR];
 
 async fn check_unused(disk: &dyn Disk) -> Result<(), BackupError> {

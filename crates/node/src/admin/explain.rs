@@ -1,4 +1,5 @@
-//! `ebb explain`: where the bytes of one inode are, and what would be lost with what.
+//! `ebb explain`: where the bytes of one inode are, and which of them would be lost with each
+//! place.
 
 use crate::Node;
 use crate::admin::path_bytes;
@@ -21,7 +22,7 @@ impl Node {
         let state = self.replica.view();
         let (namespace, extents, backing) = (state.namespace(), state.extents(), state.backing());
         let attr = namespace.attr(ino)?;
-        // Nothing of a file is behind its end.
+        // Bytes behind the end of the file are left out.
         let in_bytes = |blocks: Vec<Range<u64>>| -> Vec<(u64, u64)> {
             let runs = blocks
                 .into_iter()
@@ -99,8 +100,8 @@ impl Node {
         self.troubles.has(&Subject::NoObject { ino, etag }).then_some(MissingObject::Removed)
     }
 
-    /// For how long what is removed from a directory is kept, or something itself, and what says
-    /// so.
+    /// For how long the trash keeps a removed entry of a directory, or a removed inode itself, and
+    /// the path of the directory that sets the period.
     fn kept(&self, namespace: &Namespace, ino: Ino) -> Option<(Bytes, u64)> {
         let dir = namespace
             .parent_of(ino)

@@ -1,4 +1,5 @@
-//! What people ask a node: status, dirty files, flush, evict, warm, fsck, explain, quotas, trash.
+//! Requests from people to a node: status, dirty files, flush, evict, warm, fsck, explain, quotas,
+//! trash.
 
 pub(crate) mod backup;
 pub(crate) mod explain;
@@ -118,7 +119,7 @@ impl Node {
         for point in state.backing().dirty_after(after).take(limit.min(MAX_DIRTY_ITEMS) as usize) {
             let DirtyPoint { since, ino, .. } = point;
             let mut path = path_bytes(&state.namespace().path_of(ino).unwrap_or_default());
-            // Of one that no frame has room for the beginning has to do.
+            // A path without room in a frame is cut to its beginning.
             path.truncate(MAX_LIST_BYTES);
             let Some(left) = room.checked_sub(path.len()) else { break };
             room = left;
@@ -134,7 +135,7 @@ impl Node {
         AdminReply::Dirty { items, left_out, next: next.filter(|_| left_out > 0) }
     }
 
-    /// Names can be nested deeper than a path can be used: what does not fit is left out.
+    /// Names can be nested deeper than the longest usable path: a longer path is left out.
     fn paths(&self, inos: &[Ino]) -> Vec<Option<bytes::Bytes>> {
         let state = self.replica.view();
         let mut room = MAX_LIST_BYTES;
@@ -159,14 +160,14 @@ impl Node {
         Ok(at)
     }
 
-    /// By its first name, as keys go.
+    /// By its first name, as keys are.
     pub(crate) fn is_below(&self, ino: Ino, root: Ino) -> bool {
         let state = self.replica.view();
         let mut at = ino;
         while at != root {
             match state.namespace().primary_link(at) {
                 Some(link) => at = link.parent,
-                // The root of the volume, or without a name.
+                // The root of the volume, or an inode without a name.
                 None => return false,
             }
         }
@@ -174,7 +175,7 @@ impl Node {
     }
 }
 
-/// What is listed in one answer, so that it fits a frame.
+/// The most items listed in one answer, so that it fits a frame.
 const MAX_DIRTY_ITEMS: u32 = 8192;
 const MAX_LIST_BYTES: usize = 512 << 10;
 

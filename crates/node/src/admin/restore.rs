@@ -1,6 +1,6 @@
-//! A data directory from a backup: what the backup says of names and attributes, and what the
-//! bucket has of content (decision 14). The volume is taken over, so that whoever served it no
-//! longer writes.
+//! Makes a data directory from a backup. Names and attributes come from the backup, content comes
+//! from the bucket (decision 14). The volume is taken over, so that its former node can no longer
+//! write.
 
 use crate::admin::backup::{BackupError, PATIENCE};
 use crate::buckets::ask::ask;
@@ -26,31 +26,31 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Objects that are asked whose they are at one time.
+/// Objects that are asked for their inode at one time.
 const ASKED_AT_ONCE: usize = 16;
 
-/// A backup that has been read, and what it is to be restored over.
+/// A backup that has been read, and the volume that it is to be restored over.
 pub struct Restoring {
     ports: Ports,
     backup: Backup,
     partition: Partition,
-    /// Whose what others have put into the bucket is.
+    /// The owner of external objects in the bucket.
     owner: (u32, u32),
 }
 
-/// What becomes of the volume.
+/// The outcome of a restore for the volume.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outlook {
-    /// Names, attributes and all else that is in the backup.
+    /// All inodes of the backup.
     pub inodes: u64,
-    /// Files whose content is not as it was, by path from the root.
+    /// Files with changed or lost content, by path from the root.
     pub losses: Vec<(Vec<Name>, Loss)>,
     /// Objects that no file of the backup has: they are files of their own, or belong to
     /// directories that were not in the node's memory.
     pub others: u64,
 }
 
-/// By whom, and how, the volume is taken over.
+/// The node that takes over the volume, and the way it does so.
 #[derive(Clone, Debug)]
 pub struct TakingOver {
     /// For people.
@@ -72,14 +72,15 @@ impl Restoring {
         Ok(Restoring { ports, backup, partition, owner })
     }
 
-    /// What [`Restoring::carry_out`] would do if nothing changed until then. Nothing is changed.
+    /// Reports the result that [`Restoring::carry_out`] would have if nothing changed until then.
+    /// Changes nothing.
     pub async fn outlook(&self, bucket: &dyn Bucket) -> Result<Outlook, BackupError> {
         let rebuilt =
             self.rebuild(bucket, Incarnation(self.backup.incarnation.0.saturating_add(1))).await?;
         Ok(self.outlook_of(&rebuilt))
     }
 
-    /// Takes over the volume and makes the data directory. The last step is what makes it one.
+    /// Takes over the volume and makes the data directory. Its last step makes the directory valid.
     pub async fn carry_out(
         &self,
         bucket: Rc<dyn Bucket>,
@@ -120,7 +121,7 @@ impl Restoring {
         let rebuilt = self.rebuild(bucket, incarnation).await?;
         let outlook = self.outlook_of(&rebuilt);
         let Ports { disk, spawn, .. } = &self.ports;
-        // To the new log it would be one of commands that it lacks.
+        // The new log would take it for a snapshot of commands that it lacks.
         disk.remove(&snapshot_path(self.backup.index)).await?;
         let options = log::Options {
             volume: VolumeId(cluster.0),
@@ -164,7 +165,7 @@ impl Restoring {
         Ok(if moved.is_empty() { first } else { rebuilt(&moved)? })
     }
 
-    /// Everything in the bucket.
+    /// All objects in the bucket.
     async fn objects(&self, bucket: &dyn Bucket) -> Result<BTreeMap<String, Object>, BucketError> {
         let mut objects = BTreeMap::new();
         let mut after = None;
@@ -195,7 +196,7 @@ impl Restoring {
         }
     }
 
-    /// Objects that say whose content they are, of files that have none at their keys.
+    /// Finds moved objects: their metadata names an inode that has no object at its own key.
     async fn moved(
         &self,
         bucket: &dyn Bucket,

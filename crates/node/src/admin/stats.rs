@@ -1,4 +1,4 @@
-//! What a node counts, and what it says of requests that take long.
+//! A node's counters, and its reports of slow requests.
 
 use crate::Node;
 use ebb_core::extent::{ByteOrigin, Segment};
@@ -14,14 +14,14 @@ pub struct Counters {
     began: Duration,
     requests: RefCell<Tallies>,
     reads: Cell<ReadStats>,
-    /// Shared with what counts them.
+    /// Shared with the wrapper that counts requests to the bucket.
     bucket: Rc<RefCell<Tallies>>,
-    /// What the request that is being worked on at this moment has waited for.
+    /// The waits so far of the request that is being polled.
     waits: RefCell<Option<Waits>>,
     slow: RefCell<LogBudget>,
 }
 
-/// For what, and how long. Takes no memory for a request that waits for nothing.
+/// The reason and the length of each wait. Takes no memory for a request that never waits.
 type Waits = Vec<(&'static str, Duration)>;
 
 impl Counters {
@@ -29,7 +29,7 @@ impl Counters {
         Counters { began, bucket, ..Counters::default() }
     }
 
-    /// A client reads this, of which nothing has been fetched for it yet.
+    /// A client reads this plan, before anything is fetched for it.
     pub fn read(&self, plan: &[Segment]) {
         let mut reads = self.reads.get();
         let mut remote = false;
@@ -63,7 +63,7 @@ impl Counters {
 }
 
 impl Node {
-    /// Waits, and notes of the request on whose behalf what for.
+    /// Waits, and adds the wait and its reason to the current request.
     pub(crate) async fn waiting<T>(&self, what: &'static str, wait: impl Future<Output = T>) -> T {
         let began = self.ports.clock.monotonic();
         let done = wait.await;
@@ -71,7 +71,7 @@ impl Node {
         done
     }
 
-    /// Answers a request, counts it, and says so where that took long.
+    /// Answers a request, counts it, and logs it if it took long.
     pub(crate) async fn answer_counted(
         self: &Rc<Self>,
         request: Request,
@@ -94,8 +94,8 @@ impl Node {
         answer
     }
 
-    /// Requests of several clients take turns on this thread: what one of them waits for is noted
-    /// while it is being polled, and only then.
+    /// Requests of several clients take turns on this thread. A wait is noted for a request only
+    /// while that request is being polled.
     async fn noting_waits<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> (T, Waits) {
         let mut waits = Waits::new();
         let done = poll_fn(|cx| {

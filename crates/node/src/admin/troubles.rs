@@ -1,4 +1,4 @@
-//! What is wrong now, and since when: for `ebb status` and the log.
+//! The current troubles and their beginnings, for `ebb status` and the log.
 
 use crate::Node;
 use crate::buckets::ask::{LONGEST_PAUSE, REFUSAL_INTERVAL};
@@ -10,17 +10,17 @@ use std::mem::discriminant;
 use std::ops::{Range, RangeBounds};
 use std::time::Duration;
 
-/// So many of one kind are told one by one, the rest is counted: what fails a disk or a bucket does
-/// so for every file.
+/// The most troubles of one kind that are reported singly; the rest is counted. A failing disk or
+/// bucket causes one for every file.
 const MAX_TOLD: usize = 64;
 
-/// So many of one kind are kept, and logged. Others of it begin and end unseen.
+/// The most troubles of one kind that are kept, and logged. Any further ones are not recorded.
 const MAX_KEPT: usize = 4096;
 
-/// Whatever still fails is tried, and told, again within half of this.
+/// A failure that persists is retried, and reported again, within half of this.
 const REST: Duration = LONGEST_PAUSE.saturating_mul(2);
 
-/// What a trouble is about.
+/// The subject of a trouble.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Subject {
     /// The node, its disk, or one of its buckets.
@@ -29,13 +29,13 @@ pub enum Subject {
     Block { ino: Ino, block: u64, version: Version },
     /// Bytes of a file that could not be forced.
     Unforced(Ino),
-    /// A file that the node's disk does not serve.
+    /// A file that the node's disk cannot read or write.
     Disk(Ino),
-    /// A file of which what is fetched does not stay.
+    /// A file that loses its fetched bytes again.
     Fetched(Ino),
-    /// A file whose object, of this tag, is not there.
+    /// A file with a missing object, which had this tag.
     NoObject { ino: Ino, etag: String },
-    /// From one byte on up to another one an object is not what was written.
+    /// An object's bytes from `at` up to `end` differ from the written ones.
     Content { key: String, at: u64, end: u64 },
     /// A `get`, `head` or `list` that the store refuses: of an object, or of the keys below a
     /// prefix.
@@ -44,7 +44,7 @@ pub enum Subject {
     Listing(Ino),
     /// A piece of a directory's page that is not there.
     Piece { dir: Ino, piece: u64 },
-    /// A directory whose page cannot be written.
+    /// A directory with a page that cannot be written.
     Page(Ino),
 }
 
@@ -66,7 +66,7 @@ pub struct Troubles {
 }
 
 impl Troubles {
-    /// Keeps the time of the first report for as long as the trouble lasts.
+    /// Sets or ends a trouble. The time of its first report is kept for as long as it lasts.
     pub fn set(&self, subject: Subject, what: Option<String>, wall: Time, reported: Duration) {
         let mut table = self.table.borrow_mut();
         let Some(what) = what else {
@@ -95,7 +95,8 @@ impl Troubles {
         table.insert(subject, Lasting { trouble: Trouble { since: wall, what }, reported });
     }
 
-    /// Ends those of these subjects that are over. `is_over` is told when each was last reported.
+    /// Ends those of these subjects that are over. `is_over` gets the time of each one's last
+    /// report.
     pub fn end(
         &self,
         subjects: impl RangeBounds<Subject>,
@@ -113,7 +114,7 @@ impl Troubles {
         self.table.borrow().contains_key(subject)
     }
 
-    /// Ranges of an object that are not what was written.
+    /// Ranges of an object that differ from the written ones.
     pub fn contents(&self, key: &str) -> Vec<Range<u64>> {
         let content = |at| Subject::Content { key: key.into(), at, end: at };
         let table = self.table.borrow();
@@ -125,8 +126,8 @@ impl Troubles {
         contents.collect()
     }
 
-    /// The refused request that was repeated longest ago, if that was before this time. It counts as
-    /// repeated.
+    /// The refused request that was repeated longest ago, if that was before this time. It counts
+    /// as repeated.
     pub fn take_refusal_of(&self, before: Duration) -> Option<(String, String)> {
         let mut table = self.table.borrow_mut();
         let (subject, lasting) = table
@@ -146,7 +147,7 @@ impl Troubles {
     pub fn refusals(&self, key: &str) -> Vec<String> {
         let of = |request: &str| Subject::Refusal { key: key.into(), request: request.into() };
         let table = self.table.borrow();
-        // No request sorts behind "l".
+        // The names of requests sort before "m": the last one begins with "l".
         table.range(of("")..of("m")).map(|(_, lasting)| lasting.trouble.what.clone()).collect()
     }
 
@@ -154,7 +155,7 @@ impl Troubles {
         self.table.borrow().is_empty()
     }
 
-    /// Blocks of a file that were found damaged, as they had been written then.
+    /// Blocks of a file that were found damaged, with the versions that were damaged.
     fn blocks(&self, ino: Ino) -> Vec<(u64, Version)> {
         let block = |block, version| Subject::Block { ino, block, version };
         let table = self.table.borrow();
@@ -176,7 +177,7 @@ impl Troubles {
     }
 }
 
-/// Troubles of one kind as they are told.
+/// Troubles of one kind as they are reported.
 pub fn told<'a>(mut troubles: impl Iterator<Item = &'a Trouble>) -> Vec<Trouble> {
     let mut told: Vec<Trouble> = troubles.by_ref().take(MAX_TOLD).cloned().collect();
     let rest: Vec<Time> = troubles.map(|trouble| trouble.since).collect();
@@ -188,7 +189,7 @@ pub fn told<'a>(mut troubles: impl Iterator<Item = &'a Trouble>) -> Vec<Trouble>
 }
 
 impl Node {
-    /// Remembers that something is wrong since now, or that it no longer is.
+    /// Records that a trouble has begun, or has ended.
     pub(crate) fn trouble(&self, subject: impl Into<Subject>, what: Option<String>) {
         if what.is_some() || !self.troubles.is_empty() {
             self.troubles.set(
@@ -217,7 +218,7 @@ impl Node {
             .collect()
     }
 
-    /// Ends troubles of which nobody notices that they are over.
+    /// Ends troubles whose end raises no event.
     pub(crate) async fn end_troubles(&self) {
         if self.troubles.is_empty() {
             return;
@@ -275,7 +276,8 @@ impl Node {
         }
         let (rested, now) = (reported + REST, self.ports.clock.monotonic());
         let is = |what: &str, bucket_index| *name == self.subject(what, bucket_index);
-        // Whoever writes to a bucket reaches it; a bucket that is read can refuse to be written.
+        // A successful write also shows that the bucket can be reached. A successful read does not
+        // show that it accepts writes.
         self.bucket_indexes().any(|bucket_index| {
             let answers = self.answers(bucket_index);
             is("bucket reads", bucket_index) && answers.any.get() > rested

@@ -1,5 +1,5 @@
-//! Asking the bucket again: what may be repeated is repeated with growing pauses until
-//! the stated time is over, and `status` says what is wrong meanwhile.
+//! Retries of bucket requests. A request that may be repeated is repeated with growing pauses until
+//! its time limit, and `status` reports the trouble while it lasts.
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -14,16 +14,16 @@ use std::time::Duration;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// One of as many requests as are made at one time over a line of some Mbit/s.
+/// The share of one request, with the most requests at one time, of a line of some Mbit/s.
 const SLOWEST_DOWNLOAD_BYTES_PER_SECOND: u64 = 16 << 10;
 
 /// How often a request that the store has refused is repeated to see whether it still does.
 pub(crate) const REFUSAL_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What comes damaged so often in a row is so in the store.
+/// Bytes that arrive damaged so often in a row are damaged in the store.
 pub(crate) const MAX_DAMAGED: u32 = 4;
 
-/// What is wrong with bytes of an object.
+/// Damage found in bytes of an object.
 pub struct Damage {
     pub at: Range<u64>,
     pub what: String,
@@ -33,7 +33,7 @@ pub struct Damage {
 #[derive(Default)]
 pub struct Answers {
     pub any: Cell<Duration>,
-    /// To who writes.
+    /// Answers to write requests.
     pub writes: Cell<Duration>,
 }
 
@@ -50,7 +50,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Where the store said how long it is to be left alone, that is `asked`.
+    /// `asked` is the pause that the store has asked for, if it has.
     fn pause(&mut self, ports: &Ports, asked: Option<Duration>) -> Duration {
         let draw = ports.entropy.next_u64() as f64 / u64::MAX as f64;
         let pause = self.next / 2 + (self.next / 2).mul_f64(draw);
@@ -64,14 +64,14 @@ impl Backoff {
     }
 }
 
-/// Attempts at a request that does the same however often it is carried out, for a stated time; one
-/// with a body has the time that a slow line needs for it besides.
+/// Attempts at a request that may be repeated, for a stated time. A request with a body has the
+/// time that a slow line needs for it in addition.
 pub(crate) struct Attempts<'a> {
     ports: &'a Ports,
     deadline: Duration,
     slow_body: Duration,
     backoff: Backoff,
-    /// How the attempt before ended, for the error of one that was given up.
+    /// The outcome of the attempt before, for the error of one that was given up.
     last: Option<BucketError>,
 }
 
@@ -87,7 +87,7 @@ impl Attempts<'_> {
         }
     }
 
-    /// It is given up when the time is over; `late` says of what there was no answer.
+    /// The attempt is given up at the time limit; `late` describes the request for the error.
     async fn attempt<T>(
         &self,
         ask: PortFuture<'_, Result<T, BucketError>>,
@@ -107,7 +107,7 @@ impl Attempts<'_> {
         }
     }
 
-    /// How long to wait before the next attempt, if there is to be one after this error.
+    /// How long to wait before the next attempt, if one follows this error.
     pub(crate) fn pause(&mut self, error: &BucketError) -> Option<Duration> {
         let pause =
             error.is_silence().then(|| self.backoff.pause(self.ports, error.retry_after()))?;
@@ -116,12 +116,12 @@ impl Attempts<'_> {
     }
 }
 
-/// What so many bytes take on the slowest line that they are fetched over.
+/// The time for so many bytes on the slowest download line that is waited for.
 pub(crate) fn slow_download(bytes: u64) -> Duration {
     Duration::from_secs(bytes / SLOWEST_DOWNLOAD_BYTES_PER_SECOND)
 }
 
-/// Repeats a request until it is answered, where no node asks.
+/// Repeats a request until it is answered, without a node.
 pub(crate) async fn ask<'a, T>(
     ports: &Ports,
     patience: Duration,
@@ -146,7 +146,7 @@ pub(crate) async fn ask<'a, T>(
 }
 
 impl Node {
-    /// The bucket of a volume that has one: flows that ask it start only there.
+    /// The bucket of a volume that has one: the callers run only there.
     pub(crate) fn bucket(&self) -> &dyn Bucket {
         &**self
             .bucket
@@ -158,7 +158,7 @@ impl Node {
         &self.answers[bucket_index.0]
     }
 
-    /// What became of a request of who writes.
+    /// Records the answer to a write request.
     pub(crate) fn heard<T>(&self, key: &str, answer: &Result<T, BucketError>) {
         if !answer.as_ref().is_err_and(BucketError::is_silence) {
             let (answers, now) =
@@ -168,9 +168,9 @@ impl Node {
         }
     }
 
-    /// Repeats a request that changes nothing, and gives it up when the stated time is over,
-    /// also in the midst of an attempt: whoever waits has been told how long that may take. An
-    /// answer with `body_bytes` has the time that a slow line needs for them besides.
+    /// Repeats a request that changes nothing, and gives it up at the time limit, also in the
+    /// middle of an attempt: the caller relies on that limit. An answer with `body_bytes` gets the
+    /// time for them on a slow line in addition.
     pub(crate) async fn bucket_retry<'a, T>(
         &'a self,
         what: &str,
@@ -227,12 +227,12 @@ impl Node {
         self.trouble(Subject::Refusal { key: key.into(), request: request.into() }, reason);
     }
 
-    /// Repeats the oldest request that the store has refused, if that is long ago: nobody else may
-    /// do so.
+    /// Repeats the oldest request that the store has refused, if that is long ago: there may be no
+    /// other request to show that the refusal is over.
     pub(crate) async fn repeat_refused(&self) {
         let before = self.ports.clock.monotonic().saturating_sub(REFUSAL_INTERVAL);
         let Some((request, key)) = self.troubles.take_refusal_of(before) else { return };
-        // How it ends is noted there.
+        // The call records its outcome itself.
         let (Ok(()) | Err(_)) = match request.as_str() {
             "get" => {
                 let get = || self.bucket().get(&key, Some(0..1), None);
@@ -250,9 +250,9 @@ impl Node {
         };
     }
 
-    /// Gets bytes of an object, and gets them again where they are not what was written: what was
-    /// damaged on its way comes whole the next time. That it has come whole is for the caller to
-    /// say.
+    /// Gets bytes of an object, and gets them again if they differ from the written ones: bytes
+    /// damaged in transit arrive whole the next time. The caller reports that they have arrived
+    /// whole ([`Node::is_sound`]).
     pub(crate) async fn get_sound<'a, T>(
         &'a self,
         key: &str,
@@ -275,7 +275,7 @@ impl Node {
         }
     }
 
-    /// An object is not what was written: what is said of it.
+    /// Reports a damaged object and returns the message for it.
     pub(crate) fn is_damaged(&self, key: &str, Damage { at, what }: &Damage) -> String {
         let what = format!("{key} came from the bucket as it was not written: {what}");
         self.trouble(
@@ -285,8 +285,8 @@ impl Node {
         what
     }
 
-    /// These bytes of an object were right just now, or there are none any more. What was wrong
-    /// with more than them may be still.
+    /// These bytes of an object were right just now, or the object is gone. Damage of a wider range
+    /// may persist.
     pub(crate) fn is_sound(&self, key: &str, range: &Range<u64>) {
         if !self.troubles.is_empty() {
             let content = |at| Subject::Content { key: key.into(), at, end: at };
@@ -305,7 +305,7 @@ impl Node {
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, RpcError> {
         self.bucket_retry(what, key, body_bytes, ask).await.map_err(|error| {
-            // What is not answered is a trouble.
+            // A request without an answer is recorded as a trouble.
             if !error.is_silence() && !matches!(error, BucketError::NotFound { .. }) {
                 tracing::warn!(%error, what, "the bucket did not do its part");
             }
@@ -314,7 +314,7 @@ impl Node {
     }
 }
 
-/// What a request is told of a bucket that does not do its part.
+/// The error that a request gets when the bucket fails.
 pub(crate) fn bucket_refusal(error: &BucketError) -> RpcError {
     RpcError::Refused(match error {
         BucketError::NotFound { .. } => FsError::NotFound,

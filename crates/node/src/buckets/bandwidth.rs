@@ -1,6 +1,5 @@
-//! What a line carries from a bucket, as far as is known: so much is fetched before anybody asks
-//! for it that the line is kept busy for a moment. More would share a slow line with what somebody
-//! waits for.
+//! Estimates the bandwidth of the line from a bucket. Read-ahead keeps the line busy for a moment
+//! and no longer: more would share a slow line with the fetches that a client waits for.
 
 use ebb_ports::Clock;
 use std::cell::Cell;
@@ -14,18 +13,18 @@ pub struct BandwidthEstimator {
     bytes_per_sec: Cell<Option<u64>>,
 }
 
-/// What has come since some moment, while something was under way without a break.
+/// The bytes that have arrived since some moment, with fetches in progress without a break.
 #[derive(Clone, Copy, Default)]
 struct Count {
     since: Duration,
-    /// When the last of it came.
+    /// When the last bytes arrived.
     last: Duration,
     bytes: u64,
-    /// Nothing was under way before that moment.
+    /// No fetch was under way before that moment.
     first: bool,
 }
 
-/// Something that is under way, until dropped.
+/// A fetch under way, until dropped.
 pub struct Fetching<'a> {
     estimator: &'a BandwidthEstimator,
 }
@@ -50,7 +49,7 @@ impl BandwidthEstimator {
         Fetching { estimator: self }
     }
 
-    /// How much may be on its way for one reader before he asks for it.
+    /// How many bytes may be fetched ahead for one reader.
     pub fn ahead_bytes(&self) -> u64 {
         self.measure();
         let carried =
@@ -68,12 +67,12 @@ impl BandwidthEstimator {
             .unwrap_or(u64::MAX);
         let known = self.bytes_per_sec.get();
         if took >= LEAST_TIME {
-            // One request that is stuck says little of the line.
+            // One stuck request shows little about the line.
             self.bytes_per_sec.set(Some(carried.max(known.unwrap_or_default() / 2)));
             self.count.set(Count { since: last, last, bytes: 0, first: false });
         } else if first && self.under_way.get() == 0 {
-            // What little there was to fetch says what the line carries at least, unless it may be
-            // fast for a moment only.
+            // A short fetch gives a lower bound of the bandwidth, unless the line may be fast for a
+            // moment only.
             let most = known.map_or(u64::MAX, |known| known.saturating_mul(2));
             self.bytes_per_sec.set(known.max(Some(carried.min(most))));
             self.count.set(Count { bytes: 0, ..self.count.get() });
@@ -98,17 +97,17 @@ impl Drop for Fetching<'_> {
     }
 }
 
-/// For so long the line is kept busy: longer than a store takes to begin its answer, or who reads
-/// on would never have more asked for.
+/// The line is kept busy for this long. With less than the first-byte latency of a store, a
+/// sequential reader would never have more requested ahead.
 const AHEAD: Duration = Duration::from_secs(2);
 
-/// What shares the line comes at about one time, and is counted together.
+/// Answers that share the line arrive at about one time, and are counted together.
 const BURST: Duration = Duration::from_millis(50);
 
 const LEAST_BYTES: u64 = 512 << 10;
 
-/// In less time it is chance what comes: several requests share the line, and most of what ends in
-/// a moment came before it.
+/// A shorter measurement is chance: several requests share the line, and most bytes of an answer
+/// that ends in a moment came before it.
 const LEAST_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -171,19 +170,19 @@ mod tests {
         scene.fetch(1, 10);
         let fast = scene.estimator.ahead_bytes();
         assert_eq!(fast, 200 * MIB);
-        // One that is stuck.
+        // A stuck fetch.
         scene.fetch(1, 20_000);
         assert_eq!(scene.estimator.ahead_bytes(), fast / 2);
         (0..10).for_each(|_| scene.fetch(1, 20_000));
         assert_eq!(scene.estimator.ahead_bytes(), LEAST_BYTES);
-        // One that is let through at once where others are not.
+        // A fetch that is let through at once while others wait.
         scene.fetch(1, 1);
         assert_eq!(scene.estimator.ahead_bytes(), LEAST_BYTES);
         scene.fetch(10, 1000);
         assert_eq!(scene.estimator.ahead_bytes(), 20 * MIB);
     }
 
-    /// What is counted is what has come, however many fetch it.
+    /// The estimate counts all bytes that arrived, however many fetches share the line.
     #[test]
     fn a_busy_line_is_counted_as_a_whole() {
         let scene = Scene::new();

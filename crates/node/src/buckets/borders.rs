@@ -1,7 +1,7 @@
-//! The borders between the buckets of one volume (O-24). A file is in the bucket of its
-//! path for as long as it lives: what would move it to another one is refused, as between
-//! file systems, and programs copy. So the bucket of an inode never changes, and what is
-//! found out here still holds when the mutation is applied.
+//! The borders between the buckets of one volume (O-24). A file stays in the bucket of its path for
+//! as long as it lives: a mutation that would move it to another one is refused, as between file
+//! systems, and programs copy. So the bucket of an inode never changes, and a check done here still
+//! holds when the mutation is applied.
 
 use crate::Node;
 use crate::buckets::head::HeadLease;
@@ -40,7 +40,7 @@ impl Node {
         }
     }
 
-    /// The bucket that an inode's path leads to; the root bucket for what has no name.
+    /// The bucket that an inode's path leads to; the root bucket for an inode without a name.
     pub(crate) fn bucket_of(&self, ino: Ino) -> BucketIndex {
         if self.members.is_empty() {
             return BucketIndex::ROOT;
@@ -63,7 +63,7 @@ impl Node {
             .map_or(BucketIndex::ROOT, |at| BucketIndex(at + 1))
     }
 
-    /// What is wrong with one bucket is told apart from what is wrong with the others.
+    /// Names a trouble together with its bucket, so that troubles of different buckets stay apart.
     pub(crate) fn subject(&self, what: &str, bucket_index: BucketIndex) -> String {
         match bucket_index.0.checked_sub(1).and_then(|at| self.members.get(at)) {
             Some(member) => format!("{what} of {}", member.dir()),
@@ -71,7 +71,7 @@ impl Node {
         }
     }
 
-    /// How people and logs call one bucket of the volume.
+    /// The name of a bucket of the volume for people and logs.
     pub(crate) fn describe(&self, bucket_index: BucketIndex) -> String {
         match bucket_index.0.checked_sub(1).and_then(|at| self.members.get(at)) {
             Some(member) => member.describe(),
@@ -87,7 +87,7 @@ impl Node {
         dir == Ino::ROOT && self.members.iter().any(|member| member.dir().name() == name)
     }
 
-    /// A member's own `.ebb` is as little to be made as that of the root.
+    /// A member's own `.ebb` must not be made either, as that of the root.
     fn is_reserved(&self, dir: Ino, name: &Name) -> bool {
         name.as_bytes() == b".ebb" && {
             let state = self.replica.view();
@@ -98,7 +98,7 @@ impl Node {
         }
     }
 
-    /// Refuses what would take away a member's directory, or lead across.
+    /// Refuses a mutation that would remove a member's directory, or cross a border.
     pub(crate) fn admit(&self, mutation: &ClientMutation) -> Result<(), FsError> {
         if self.members.is_empty() {
             return Ok(());
@@ -111,7 +111,7 @@ impl Node {
         };
         match mutation {
             ClientMutation::Make { parent, name, .. } => make(*parent, name),
-            // What has no name yet is in no bucket.
+            // An inode without a name is in no bucket.
             ClientMutation::Link { ino, parent, name } if self.is_nameless(*ino) => {
                 make(*parent, name)
             }

@@ -1,10 +1,11 @@
-//! Who serves the volume: taking over `.ebb/head`, keeping it, giving it back.
+//! The owner of the volume: taking over `.ebb/head`, keeping it, giving it back.
 //!
-//! The head changes only by conditional put, so of several nodes that want a volume one
-//! wins. Its owner renews it every third of the term. A newcomer that sees no renewal for
-//! a whole term on its own clock concludes that the owner is gone. An owner that could
-//! not renew within the term no longer writes to the bucket until it has renewed, and
-//! never again once it finds another owner in the head.
+//! - The head changes only by conditional put, so of several nodes that want a volume one wins.
+//! - The owner renews the head every third of the term.
+//! - A newcomer that sees no renewal for a whole term on its own clock concludes that the owner is
+//!   gone.
+//! - An owner that could not renew within the term no longer writes to the bucket until it has
+//!   renewed, and never again once it finds another owner in the head.
 
 use crate::buckets::ask::{Attempts, ask};
 use ebb_format::crc32c;
@@ -22,19 +23,19 @@ use thiserror::Error;
 
 pub const HEAD_KEY: &str = ".ebb/head";
 
-/// A request that nobody has heard the answer of may take effect until so long afterwards.
+/// A request with an unheard answer may take effect until so long afterwards.
 pub(crate) const LATE_EFFECT: Duration = Duration::from_secs(10);
 
-/// What to do where another node holds the volume.
+/// The action where another node holds the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TakeOver {
     /// Wait one term to see whether its owner still renews; refuse if so.
     IfAbandoned,
-    /// Take it without waiting: somebody has made sure that the owner is dead.
+    /// Take it without waiting: an operator has made sure that the owner is dead.
     Now,
-    /// Leave it to its owner where that listens for other mounts; otherwise as `IfAbandoned`.
+    /// Leave it to its owner if that listens for other mounts; otherwise as `IfAbandoned`.
     Join,
-    /// Leave it to whoever has it, had it, or comes to have it again.
+    /// Never take it over: leave it to the node that has it, had it, or gets it again.
     Leave,
 }
 
@@ -76,24 +77,24 @@ fn joining(address: &str) -> String {
     }
 }
 
-/// Who asks for the head.
+/// The node that requests the head.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     /// The data directory.
     pub node: u128,
     /// For people.
     pub owner: String,
-    /// Where others can mount the volume from it, if they can.
+    /// The address at which other mounts reach the node, if they can.
     pub address: String,
     pub term: Duration,
-    /// How long a bucket is asked that does not answer.
+    /// How long a request is repeated to a bucket that does not answer.
     pub patience: Duration,
-    /// The volume's member buckets, as people call them; none for a member itself.
+    /// The volume's member buckets, by their names for people; none for a member itself.
     pub members: Vec<String>,
     /// Members that the volume had before may be missing.
     pub rearrange: bool,
-    /// What a backup was of, whose volume this is to be: the take-over is a later one than the
-    /// backup's.
+    /// The cluster and incarnation of the backup that is restored to this volume: the take-over
+    /// gets a later incarnation than the backup's.
     pub restores: Option<(ClusterId, Incarnation)>,
 }
 
@@ -104,14 +105,14 @@ pub struct HeadLease {
     state: RefCell<State>,
     /// Monotonic time at which the right ends unless it is renewed.
     ends: Cell<Duration>,
-    /// When the last renewal was asked for that was answered.
+    /// When the last successful renewal was requested.
     renewed: Cell<Duration>,
     late_until: Duration,
-    /// The same of puts of the head that this run has asked for, and heard no answer of.
+    /// Until when puts of the head by this run with unheard answers may take effect.
     unheard_until: Cell<Duration>,
     lost_to: RefCell<Option<String>>,
-    /// One write of the head at a time: two would make each other's condition fail, and a
-    /// renewal that is still on its way would undo a release.
+    /// One write of the head at a time: two would make each other's condition fail, and a renewal
+    /// still on its way would undo a release.
     writing: Mutex<()>,
 }
 
@@ -139,7 +140,7 @@ impl HeadLease {
         let mut unanswered = None;
         let run = ports.entropy.next_u64();
         let mut watched: Option<(ETag, Duration)> = None;
-        // The same however often it is asked for: the first put may come last.
+        // The same at each attempt: the first put may come last.
         let fresh = ClusterId(node ^ u128::from(crc32c(backing.as_bytes())) << 64);
         let mut released = true;
         let unheard_until = Cell::default();
@@ -194,9 +195,9 @@ impl HeadLease {
                         return Err(HeadError::Rearranged { backing, missing: missing.clone() });
                     }
                     let etag = object.meta.etag;
-                    // An answer of an attempt of this one may have been lost.
+                    // An earlier attempt of this run may have succeeded with a lost answer.
                     released &= found.released || (found.node, found.run) == (node, run);
-                    // Not before the answer: its owner may have renewed while the question was on
+                    // Not before the answer: the owner may have renewed while the request was on
                     // its way.
                     let seen_at = ports.clock.monotonic();
                     let joins =
@@ -252,7 +253,7 @@ impl HeadLease {
                 }
             };
             let condition = bucket.capabilities().guard(condition);
-            // Not before the head was read: that may have been asked for again and again.
+            // Not before the head was read: that may have taken several attempts.
             let asked = ports.clock.monotonic();
             match put(&*bucket, &head, condition).await {
                 Ok(etag) => {
@@ -273,7 +274,8 @@ impl HeadLease {
                     };
                     return Ok(head_lease);
                 }
-                // Somebody was faster, or our own put arrived and its answer did not: look again.
+                // Another node was faster, or our own put arrived and its answer did not: look
+                // again.
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
                 Err(error) => {
                     if matches!(error, BucketError::Unknown { .. }) {
@@ -304,8 +306,8 @@ impl HeadLease {
             && !self.is_unseen()
     }
 
-    /// Nothing guards the head, and what could have come late may stand there: the next node would
-    /// count on from that.
+    /// No conditional put guards the head, and a late put may have replaced it unseen. The next
+    /// node would count on from that one.
     fn is_unseen(&self) -> bool {
         !self.compares()
             && self.renewed.get() < self.late_until
@@ -316,7 +318,7 @@ impl HeadLease {
         self.bucket.capabilities().conditional_put
     }
 
-    /// Refuses to write where that is not this node's right now.
+    /// Refuses to write while this node does not own the bucket.
     pub fn check(&self) -> Result<(), BucketError> {
         let what = match self.lost_to() {
             Some(owner) => format!("the bucket was taken over by {owner}"),
@@ -332,12 +334,12 @@ impl HeadLease {
         self.late_until
     }
 
-    /// When the head was last asked for to be written, and was.
+    /// When the last successful write of the head was requested.
     pub fn renewed(&self) -> Duration {
         self.renewed.get()
     }
 
-    /// Who has taken the volume from this node.
+    /// The node that has taken the volume from this one.
     pub fn lost_to(&self) -> Option<String> {
         self.lost_to.borrow().clone()
     }
@@ -353,7 +355,7 @@ impl HeadLease {
     }
 
     /// Gives the volume back, so that the next node need not wait, neither for the term to end nor
-    /// for what was asked for before.
+    /// for earlier requests of this node to expire.
     pub async fn release(&self) -> Result<(), BucketError> {
         self.keep_until(self.late_until).await;
         let _turn = self.writing.lock().await;
@@ -367,7 +369,8 @@ impl HeadLease {
                 return Err(BucketError::Precondition { key: HEAD_KEY.into() });
             }
             if !compares {
-                // Nothing guards the put: whose head it would replace is at least looked at.
+                // Nothing guards the put: the owner of the head that it would replace is at least
+                // looked at.
                 self.settle(released).await?;
             }
             let asked = self.ports.clock.monotonic();
@@ -411,8 +414,8 @@ impl HeadLease {
         })
     }
 
-    /// Where that is not clear: is the head still this node's? Where nothing guards it, the `last`
-    /// write of it waits until no earlier one can come behind it.
+    /// Finds out whether the head is still this node's, after an unclear answer. Where nothing
+    /// guards it, the `last` write waits until no earlier one can arrive after it.
     async fn settle(&self, last: bool) -> Result<(), BucketError> {
         if last && !self.compares() {
             self.ports
@@ -432,7 +435,7 @@ impl HeadLease {
                 *state = State { head: Head { beat, ..head }, etag };
                 return Ok(());
             }
-            // What a node or a run of before has asked for, and nothing kept from coming.
+            // A late put of an earlier node or run, which no condition has stopped.
             Some((head, _)) if !self.compares() && age(&head) <= age(&state.head) => return Ok(()),
             Some((head, _)) => head.owner,
             None => format!("nobody: {HEAD_KEY} was removed or overwritten"),
@@ -441,7 +444,7 @@ impl HeadLease {
         Err(BucketError::Precondition { key: HEAD_KEY.into() })
     }
 
-    /// How long the head need not be renewed.
+    /// The time until the head must be renewed.
     pub fn rest(&self) -> Duration {
         let (third, late) =
             (self.term() / 3, self.late_until.saturating_sub(self.ports.clock.monotonic()));
@@ -459,7 +462,7 @@ impl HeadLease {
         }
     }
 
-    /// Renews until it is dropped, for as long as a node is not yet there to do it.
+    /// Renews until it is dropped, while there is no node yet to do it.
     pub async fn keep(&self) -> Infallible {
         loop {
             self.ports.clock.sleep(self.rest()).await;
@@ -474,7 +477,7 @@ impl HeadLease {
     }
 }
 
-/// A put of the head whose answer is not heard, also because nobody waits for it any more.
+/// A put of the head without an answer so far, also because its future was dropped.
 struct Unheard<'a>(&'a HeadLease);
 
 impl Drop for Unheard<'_> {
@@ -484,23 +487,23 @@ impl Drop for Unheard<'_> {
     }
 }
 
-/// Heads of a volume in the order in which they were written: each node goes on from the one that
-/// it has found.
+/// The order in which heads of a volume were written: each node continues from the head that it has
+/// found.
 fn age(head: &Head) -> (Incarnation, u64) {
     (head.incarnation, head.beat)
 }
 
-/// Puts of the head, each settled, before whoever asked is told and may wait.
+/// Attempts to put the head, each settled, before the caller gets the error and may wait.
 const ATTEMPTS: usize = 3;
 
-/// Where nothing guards the head a newcomer may have found one that came late: its beats are behind
-/// all that can still come.
+/// Where nothing guards the head a newcomer may have found a late put: with this step its beats are
+/// later than any put that may still arrive.
 const UNGUARDED_STEP: u64 = 1 << 32;
 
-/// How often a newcomer looks at a head that somebody else holds.
+/// How often a newcomer looks at a head that another node holds.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The take-over after this one.
+/// The incarnation of the next take-over.
 fn next(backing: &str, last: Incarnation) -> Result<Incarnation, HeadError> {
     let next = last.0.checked_add(1).ok_or_else(|| HeadError::Unreadable {
         backing: backing.into(),
@@ -509,7 +512,7 @@ fn next(backing: &str, last: Incarnation) -> Result<Incarnation, HeadError> {
     Ok(Incarnation(next))
 }
 
-/// Reads the head, and asks again for as long as `patience` lasts.
+/// Reads the head, with retries for as long as `patience` lasts.
 pub(crate) async fn get(
     ports: &Ports,
     patience: Duration,

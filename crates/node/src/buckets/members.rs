@@ -1,6 +1,6 @@
-//! Taking on the member buckets of a volume (O-24): their directories must be free in the
-//! root bucket, each must be this node's to write, and a data directory goes on only with
-//! the members that it knows.
+//! Takes over the member buckets of a volume (O-24): their directories must be free in the root
+//! bucket, this node must own each for writing, and a data directory continues only with the
+//! members that it knows.
 
 use crate::buckets::ask::ask;
 use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver, get};
@@ -44,11 +44,11 @@ pub(crate) async fn hold(
     let settled = Signal::default();
     let (waiting, settled) = (&waiting, &settled);
     let claims = members.iter().map(|member| {
-        // Another one for each member, so that two directories over one bucket are told apart.
+        // A different one for each member, so that two directories over one bucket are told apart.
         let node =
             candidate.node ^ (1 << 127 | u128::from(crc32c(member.dir().as_str().as_bytes())));
         let owner = format!("{}, as {} of {volume}", candidate.owner, member.dir());
-        // A member alone is not the volume that others could join.
+        // A member alone is not a volume that other nodes could join.
         let candidate = Candidate {
             node,
             owner,
@@ -95,7 +95,7 @@ async fn none_left(waiting: &Cell<usize>, settled: &Signal) {
     }
 }
 
-/// Gives back those that are held.
+/// Gives back the members that are held.
 pub(crate) async fn release(members: &[Member]) {
     join_all(members.iter().filter_map(|member| {
         let head_lease = member.head_lease()?;
@@ -119,8 +119,8 @@ pub(crate) async fn keep(members: &[Member]) -> Infallible {
     }
 }
 
-/// Refuses a member that the volume did not have before and at whose directory the root
-/// bucket has something: it would no longer be shown.
+/// Refuses a new member if the root bucket has objects below the member's directory: they would no
+/// longer be shown.
 pub(crate) async fn check_free(
     ports: &Ports,
     patience: Duration,
@@ -129,7 +129,7 @@ pub(crate) async fn check_free(
 ) -> Result<(), OpenError> {
     let failed = |error| OpenError::Head(HeadError::Store { backing: root.describe(), error });
     let known = match get(ports, patience, root).await {
-        // One that cannot be read is refused by whoever takes it over.
+        // An unreadable head is refused later, by the node that takes the member over.
         Ok(object) => head::decode(&object.body).map_or_else(|_| Vec::new(), |head| head.members),
         Err(BucketError::NotFound { .. }) => Vec::new(),
         Err(error) => return Err(failed(error)),

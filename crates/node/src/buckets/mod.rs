@@ -1,4 +1,4 @@
-//! The buckets of a volume: whose they are, how they are asked, and what their lines carry.
+//! The buckets of a volume: their owners, the requests to them, and the bandwidth of their lines.
 
 pub(crate) mod ask;
 pub(crate) mod bandwidth;

@@ -1,11 +1,11 @@
-//! A bucket whose bodies come and go no faster than they may and than the line carries, and that is
-//! written to only while it is this node's.
+//! A bucket wrapper with two limits: bodies pass at the stated rate and at the speed of the line at
+//! most, and writes pass only while this node owns the bucket.
 //!
-//! A body is let through once the time of those before it is over at the stated rate. Who is next
-//! is whose request would end first over the slowest line that is waited for: a small body waits
-//! for one large body at most and not for all that were asked for earlier, and no large one waits
-//! for ever. What has no body, lists and the head of the volume pass by: nobody loses a volume for
-//! a rate.
+//! A body is let through once the bodies before it have taken their time at the stated rate. The
+//! next one is the request that would end first over the slowest line that is waited for. So a
+//! small body waits for one large body at most and not for all earlier ones, and no large one waits
+//! for ever. Requests without a body, lists and the head of the volume bypass the queue: a rate
+//! limit never costs a node its volume.
 
 use crate::buckets::ask::slow_download;
 use crate::buckets::head::HeadLease;
@@ -24,7 +24,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How fast all buckets of a volume may be used together; `None`: as fast as it goes.
+/// How fast all buckets of a volume may be used together; `None`: without limit.
 pub struct RateLimits {
     clock: Rc<dyn Clock>,
     download: Option<TokenBucket>,
@@ -46,19 +46,19 @@ impl RateLimits {
     }
 }
 
-/// Requests that wait for the time of others to be over.
+/// Requests that wait until the time of earlier ones is over.
 struct TokenBucket {
     clock: Rc<dyn Clock>,
     bytes_per_sec: u64,
-    /// Monotonic time at which everything that was let through is over.
+    /// Monotonic time at which all bodies let through have taken their time.
     free_at: Cell<Duration>,
     waiting: RefCell<BTreeSet<Turn>>,
     last_number: Cell<u64>,
-    /// Somebody has left the queue.
+    /// A request has left the queue.
     left: Signal,
 }
 
-/// When a request would end over the slowest line, and a number of its own.
+/// When a request would end over the slowest line, and its number.
 type Turn = (Duration, u64);
 
 struct Waiting<'a> {
@@ -109,7 +109,7 @@ impl TokenBucket {
         self.free_at.set(self.free_at.get().max(self.clock.monotonic()) + self.time_of(bytes));
     }
 
-    /// Of the bytes that were let through others have come.
+    /// Corrects the charge if the received bytes differ from the expected ones.
     fn settle(&self, expected_bytes: u64, bytes: u64) {
         self.charge(bytes.saturating_sub(expected_bytes));
         self.free_at.set(
@@ -131,7 +131,7 @@ pub struct RateLimitedBucket {
 }
 
 impl RateLimitedBucket {
-    /// Several may share the same `rate_limits`.
+    /// Several buckets may share the same `rate_limits`.
     pub fn new(
         inner: Rc<dyn Bucket>,
         rate_limits: Rc<RateLimits>,
@@ -145,8 +145,7 @@ impl RateLimitedBucket {
         }
     }
 
-    /// Refuses a write once another node may have the bucket, however long it has waited for its
-    /// turn.
+    /// Refuses a write once another node may have the bucket, also after a long wait for its turn.
     async fn write<'a, T>(
         &'a self,
         body_bytes: u64,
@@ -181,7 +180,7 @@ impl Bucket for RateLimitedBucket {
         };
         let (key, if_match) = (key.to_owned(), if_match.cloned());
         Box::pin(async move {
-            // How long a whole object is nobody knows before.
+            // The length of a whole object is unknown before its answer.
             let expected_bytes =
                 range.as_ref().map_or(0, |range| range.end.saturating_sub(range.start));
             tokens.pass(expected_bytes).await;

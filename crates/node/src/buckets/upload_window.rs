@@ -1,8 +1,8 @@
-//! How much may be on its way to a bucket at one time.
+//! The limit of bytes on their way to a bucket at one time.
 //!
-//! All that is sent at one time shares the line, so on a slow one nothing would arrive before its
-//! request is given up, and nothing ever would. More is let out as long as what was sent is
-//! answered soon, half of it once it is not.
+//! All uploads share the line. On a slow line with too many of them none would end before it is
+//! given up, and none ever would. The limit grows as long as answers come soon, and is halved once
+//! they do not.
 
 use crate::data::buffers::{Buffers, Room};
 use ebb_ports::{Clock, SLOWEST_UPLOAD_BYTES_PER_SECOND};
@@ -15,15 +15,15 @@ pub struct UploadWindow {
     line: Buffers,
     /// Monotonic time at which it was last made smaller.
     shrunk: Cell<Option<Duration>>,
-    /// Since when nothing is on its way.
+    /// Since when no body is on its way.
     idle: Cell<Duration>,
 }
 
-/// What has become of a body.
+/// The outcome of sending a body.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     Taken,
-    /// Refused, for which it need not have been carried.
+    /// Refused: the line may not have carried it.
     Refused,
     Lost,
 }
@@ -33,7 +33,7 @@ pub struct Sending<'a> {
     window: &'a UploadWindow,
     room: Room<'a>,
     began: Duration,
-    /// There was not much more to go beside it than went.
+    /// At least half of the window is taken with it.
     fills: bool,
 }
 
@@ -47,13 +47,13 @@ impl UploadWindow {
         }
     }
 
-    /// Waits until so many bytes may go. Few do at once.
+    /// Waits until so many bytes may be sent. Small bodies pass at once.
     pub async fn send(&self, bytes: u64) -> Option<Sending<'_>> {
         if bytes < SMALL_BYTES {
             return None;
         }
         if self.line.taken_bytes() == 0 && self.clock.monotonic() - self.idle.get() > FORGOTTEN {
-            // It may be another line by now.
+            // The line may have changed.
             self.line.set_limit(self.line.limit_bytes().min(FIRST_BYTES));
         }
         let room = self.line.take(bytes).await;
@@ -61,7 +61,7 @@ impl UploadWindow {
         Some(Sending { window: self, room, began: self.clock.monotonic(), fills })
     }
 
-    /// At most once for all that was under way together.
+    /// Shrinks the window, at most once for all bodies that were under way together.
     fn shrink(&self, began: Duration, by: u64) {
         if self.shrunk.get().is_none_or(|shrunk| began >= shrunk) {
             self.shrunk.set(Some(self.clock.monotonic()));
@@ -77,11 +77,11 @@ impl Sending<'_> {
         let took = window.clock.monotonic() - self.began;
         let given_up = given_up_after(bytes);
         match fate {
-            // Twice as much, or four times as much, takes no more than half of the time that there
-            // is.
+            // With a window of twice or four times the size an upload takes at most half of its
+            // time limit.
             Fate::Taken if took < given_up / 4 => {
                 let times = if took < given_up / 16 { 3 } else { 1 };
-                // Of less nobody knows what more would do.
+                // An upload that does not fill the window does not show that more would fit.
                 let more = if self.fills { times * bytes } else { 0 };
                 window.line.set_limit(window.line.limit_bytes() + more);
             }
@@ -103,18 +103,18 @@ fn given_up_after(bytes: u64) -> Duration {
     Duration::from_secs(35) + slow_upload(bytes)
 }
 
-/// What so many bytes take on the slowest line that carries anything to a bucket.
+/// The time for so many bytes on the slowest line that carries anything to a bucket.
 pub fn slow_upload(bytes: u64) -> Duration {
     Duration::from_secs(bytes / SLOWEST_UPLOAD_BYTES_PER_SECOND)
 }
 
-/// A line that nothing was sent over for so long is a new one.
+/// A line without any upload for so long is taken for a new one.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// Nobody waits for his turn with less.
+/// A smaller body never waits for its turn.
 const SMALL_BYTES: u64 = 16 << 10;
 
-/// What is let out before anything is known of the line, and at least. One body always is.
+/// The limit before anything is known of the line, and its lower bound. One body is always let out.
 const FIRST_BYTES: u64 = 8 << 20;
 const LEAST_BYTES: u64 = 1 << 20;
 

@@ -1,4 +1,4 @@
-//! Attach, renew, share, detach.
+//! Sessions: attach, renew, share, detach.
 
 use crate::Node;
 use ebb_core::session::Session;
@@ -9,8 +9,8 @@ use std::time::Duration;
 const SHARE_POLL: Duration = Duration::from_millis(5);
 
 impl Node {
-    /// Admits a client. Others that cache are first told to share, for there are no finer
-    /// leases yet: with more than one client nobody caches (O-49).
+    /// Admits a client. Other clients that cache must first give that up, for there are no finer
+    /// leases yet: with more than one client none caches (O-49).
     pub(crate) async fn attach(
         &self,
         volume: String,
@@ -19,7 +19,7 @@ impl Node {
         read_only: bool,
         cluster: Option<ClusterId>,
     ) -> Result<Reply, RpcError> {
-        // Without a name it is the one that there is.
+        // An empty name means the only volume of the node.
         if !volume.is_empty() && volume != self.options.volume {
             return Err(RpcError::Denied(format!(
                 "this node serves the volume {:?}, not {volume:?}",
@@ -45,7 +45,7 @@ impl Node {
             Some(session) => session,
             None => {
                 let session = SessionId(self.ports.entropy.next_u64().max(1));
-                // A client that has lost its memory comes back under its name.
+                // A client that has lost its session id comes back under its name.
                 let replaces = self
                     .replica
                     .view()
@@ -54,24 +54,24 @@ impl Node {
                     .find(|(_, known)| known.client == client)
                     .map(|(id, _)| id);
                 self.end_by(replaces, Command::SessionOpen { session, client, replaces }).await?;
-                // A session that a power cut takes back could not replay what it was answered.
+                // A client could not replay its acknowledged operations in a session lost in a
+                // power cut.
                 self.force_log().await?;
                 session
             }
         };
-        // A client that comes back was let in before, and whoever else was let in then has given
-        // up caching for it. Two that waited for each other would wait until both expire.
+        // A returning client was let in before, and every client let in since has given up caching
+        // for it. Two that waited for each other would wait until both expire.
         let returns = known.is_some() && self.attachments.contains(session);
         let lives = || self.replica.view().sessions().get(session).is_some();
-        // Ends at the latest when those who do not answer expire.
+        // Ends at the latest when the clients that do not answer expire.
         while !returns
             && lives()
             && self.attachments.ask_to_share(session, self.ports.clock.monotonic())
         {
             self.ports.clock.sleep(SHARE_POLL).await;
         }
-        // The client has come again under its name while this was made safe or waited for, or has
-        // left.
+        // During these waits the client has attached again under its name, or has left.
         if !lives() {
             return Err(RpcError::SessionExpired);
         }
@@ -79,11 +79,12 @@ impl Node {
         let shares = !sole && (!returns || self.attachments.shares(session));
         self.attachments.insert(session, self.ports.clock.monotonic(), read_only, shares);
         if known.is_none() && previous.is_some() {
-            // It repeats what it was answered under the session before.
+            // It replays the operations acknowledged under the previous session.
             self.attachments.has_to_tell(session);
         }
         if !sole {
-            // From now on nothing is answered before it is safe; what was before is made so.
+            // Once shared, nothing is answered before it is forced; earlier answers are forced
+            // here.
             self.force_all().await?;
         }
         Ok(Reply::Attached(Attached {
@@ -102,7 +103,7 @@ impl Node {
 
     pub(crate) async fn detach(&self, session: SessionId) -> Result<Reply, RpcError> {
         self.close_session(session).await?;
-        // After a power cut nobody waits for a client that has left.
+        // After a power cut no client must be waited for that has left.
         self.force_log().await?;
         Ok(Reply::Done)
     }
@@ -114,15 +115,15 @@ impl Node {
         Ok(())
     }
 
-    /// Logs a command that ends a session. Until it is logged the session stands: whoever is let
-    /// in before waits for it, and if the log does not take the command it is tried again.
+    /// Logs a command that ends a session. Until it is logged the session stands: a client that was
+    /// let in earlier waits for it, and if the log does not take the command it is tried again.
     async fn end_by(&self, session: Option<SessionId>, command: Command) -> Result<(), RpcError> {
         if !session.is_none_or(|session| self.attachments.begin_end(session)) {
             return Err(RpcError::Retry);
         }
         let ended = self.commit(command).await;
         if let Some(session) = session {
-            // What follows from it may have failed although it is logged.
+            // The command may be logged although a later step has failed.
             let stands = self.replica.view().sessions().get(session).is_some();
             match stands {
                 false => self.forget_session(session).await?,
@@ -132,9 +133,9 @@ impl Node {
         ended.map(drop)
     }
 
-    /// Forgets a session whose end is logged, and with it that others must not be told of what it
-    /// has done before that is safe. Others wait for it too if it may have locks: a power cut could
-    /// bring it back, and whoever reclaims them.
+    /// Removes a session once its end is logged. If other clients may wait for its operations, the
+    /// log is forced first. It is also forced if the session may have locks: a power cut could
+    /// bring the session back, and its client would reclaim them.
     async fn forget_session(&self, session: SessionId) -> Result<(), RpcError> {
         let is_told_of = self.attachments.is_shared() || self.attachments.awaits(session);
         if is_told_of || self.locks.borrow().knows(session) {
@@ -145,7 +146,8 @@ impl Node {
         Ok(())
     }
 
-    /// Ends the sessions that have been silent, or kept others waiting, for longer than the term.
+    /// Ends the sessions that have been silent, or kept other clients waiting, for longer than the
+    /// term.
     pub(crate) async fn expire_sessions(&self) {
         let now = self.ports.clock.monotonic();
         for session in self.attachments.expired(now, self.options.session_term) {
@@ -155,7 +157,7 @@ impl Node {
                  session ends"
             );
             match self.close_session(session).await {
-                // Something of it is half done: it ends when that is over.
+                // One of its operations is half done: the session ends after it.
                 Ok(()) | Err(RpcError::Retry) => {}
                 Err(error) => tracing::error!(%error, "an expired session could not be closed"),
             }
@@ -180,8 +182,8 @@ impl Node {
         Ok(Reply::Done)
     }
 
-    /// Ends the hold of a session on an inode without a name, if it has one and has the
-    /// inode open no longer.
+    /// Ends the hold of a session on an inode without a name, if it has one and no longer has the
+    /// inode open.
     pub(crate) async fn release_orphan(
         &self,
         session: SessionId,
@@ -197,7 +199,8 @@ impl Node {
     /// See [`Request::ResumeSession`].
     pub(crate) fn take_up(&self, session: SessionId) -> Result<Reply, RpcError> {
         self.expect_attached(session)?;
-        // It would open something, or write, behind the back of the process that comes now.
+        // A mutation under way could open a file, or write, unknown to the process that takes up
+        // the session.
         if self.under_way.borrow().keys().any(|tx| tx.session == session) {
             return Err(RpcError::Retry);
         }
@@ -237,7 +240,8 @@ impl Node {
     }
 }
 
-/// What has no room is less: a client gives up sooner than the node does.
+/// A time too large for the type is reported as its maximum: the client then gives up before the
+/// node does.
 fn millis(time: Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
@@ -246,7 +250,7 @@ fn millis(time: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    /// Danger: of fifty days some minutes are left.
+    /// Danger: fifty days overflow to a few minutes.
     #[test]
     fn terms_that_are_too_long_for_the_wire_are_cut() {
         assert_eq!(millis(Duration::from_secs(60)), 60_000);

@@ -1,5 +1,5 @@
-//! Clients attached to this node: their terms, what they hold open, and what they are
-//! told unasked. All of it is volatile; the session table of the partition is not.
+//! Clients attached to this node: their terms, their open files, and the notices to them. All of it
+//! is volatile; the session table of the partition is not.
 
 use ebb_model::{Ino, LogIndex, Name, Notice, SessionId};
 use futures_channel::oneshot;
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Attachments {
     table: RefCell<BTreeMap<SessionId, Attachment>>,
     opens: RefCell<BTreeMap<Ino, BTreeMap<SessionId, u32>>>,
-    /// Sessions whose clients come from before, and have still to tell what they have open.
+    /// Sessions from an earlier run with clients that have yet to report their open files.
     to_tell: RefCell<BTreeSet<SessionId>>,
     /// Sessions for which bytes are being overwritten, and how often.
     overwriting: RefCell<BTreeMap<SessionId, u32>>,
@@ -21,7 +21,7 @@ pub struct Attachments {
     connections: Cell<u64>,
 }
 
-/// One way over which clients attach.
+/// A connection over which clients attach.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConnectionId(u64);
 
@@ -30,35 +30,35 @@ struct Attachment {
     read_only: bool,
     /// The client has given up caching.
     shares: bool,
-    /// It has been asked to, at this time.
+    /// When it was last asked to give up caching.
     asked_to_share: Option<Duration>,
-    /// Of a session of before a restart: its client has not come back yet, or has still to
-    /// repeat what the node may have lost.
+    /// A session from before a restart: its client has not come back yet, or has yet to replay
+    /// operations that the node may have lost.
     awaited: bool,
-    /// It is about to be closed for good.
+    /// It is about to be closed.
     ending: bool,
-    /// The one that it attached over last: what an earlier one still brings is of the past.
+    /// The connection of the latest attach: requests over an earlier one are ignored.
     connection: Option<ConnectionId>,
     mailbox: Mailbox,
     listener: Option<oneshot::Sender<()>>,
     /// Processes that have taken up the session.
     lives: u64,
-    /// What the process before had open, which the one that took up the session has not told of
-    /// yet.
+    /// Files that the previous process had open, and that its successor in the session has not
+    /// reported yet.
     untold: BTreeSet<Ino>,
 }
 
-/// What waits to be told, each thing once: it is bounded by the inodes and names there are and the
-/// locks waited for.
+/// Notices that wait for delivery, each once. Their number is bounded by the inodes, names and
+/// awaited locks.
 #[derive(Default)]
 struct Mailbox {
     share: bool,
     invalid: BTreeSet<Ino>,
     relinked: BTreeSet<(Ino, Name)>,
-    /// Waits for locks that have come to an end.
+    /// Lock requests whose waits have ended.
     locks: BTreeSet<u64>,
     durable: Option<LogIndex>,
-    /// The last one: the node waits for no other.
+    /// The last query: the node waits for no other.
     query: Option<(u64, Vec<Ino>)>,
     leaving: bool,
 }
@@ -86,7 +86,7 @@ impl Mailbox {
         if let Some((dir, name)) = self.relinked.pop_first() {
             return Some(Notice::Relinked { dir, name });
         }
-        // Behind what the lock is to protect.
+        // After the notices about the data that the lock protects.
         if let Some(wait) = self.locks.pop_first() {
             return Some(Notice::Lock { wait });
         }
@@ -120,7 +120,7 @@ impl Attachment {
     }
 }
 
-/// A read waits for a bucket.
+/// A read that waits for a bucket.
 pub struct ReadWait<'a> {
     attachments: &'a Attachments,
     number: u64,
@@ -132,7 +132,7 @@ impl Drop for ReadWait<'_> {
     }
 }
 
-/// Keeps a session from ending.
+/// Keeps a session from ending while its bytes are overwritten.
 pub struct Overwrite<'a> {
     attachments: &'a Attachments,
     session: SessionId,
@@ -154,14 +154,14 @@ impl Attachments {
         self.enter(session, Attachment::new(now, read_only, shares));
     }
 
-    /// A session of before a restart, whose client has its term to come back. Until then it
-    /// counts as one that caches.
+    /// A session from before a restart: its client has its term to come back. Until then it counts
+    /// as one that caches.
     pub fn await_return(&self, session: SessionId, now: Duration) {
         self.has_to_tell(session);
         self.enter(session, Attachment { awaited: true, ..Attachment::new(now, false, false) });
     }
 
-    /// What the session has not been told yet it is still to be told.
+    /// Notices that the session has not received yet are kept for it.
     fn enter(&self, session: SessionId, mut attachment: Attachment) {
         let mut table = self.table.borrow_mut();
         if let Some(before) = table.remove(&session) {
@@ -172,20 +172,20 @@ impl Attachments {
         table.insert(session, attachment);
     }
 
-    /// Clients of before a restart may still have operations to replay, which come before
-    /// new ones of others.
+    /// Clients from before a restart may still have operations to replay, which come before new
+    /// ones of other clients.
     pub fn awaits_any(&self) -> bool {
         self.table.borrow().values().any(|attachment| attachment.awaited)
     }
 
-    /// The session is among those, and may still repeat what it was answered.
+    /// The session is one of those, and may still replay its acknowledged operations.
     pub fn awaits(&self, session: SessionId) -> bool {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.awaited)
     }
 
-    /// Bytes that can be read are about to be overwritten for the session. Until the guard is
-    /// dropped it does not end: its mutation would be refused, and the bytes be there all the same.
-    /// `None` if it has ended, or is about to.
+    /// Readable bytes are about to be overwritten for the session. Until the guard is dropped it
+    /// does not end: otherwise its mutation would be refused although its bytes are there. `None`
+    /// if it has ended, or is about to.
     pub fn overwrite(&self, session: SessionId) -> Option<Overwrite<'_>> {
         if self.table.borrow().get(&session).is_none_or(|attachment| attachment.ending) {
             return None;
@@ -194,8 +194,8 @@ impl Attachments {
         Some(Overwrite { attachments: self, session })
     }
 
-    /// From now on the session is not renewed. False if somebody else is about to close it, or
-    /// something of it is half done.
+    /// The session is not renewed any more. False if another task is about to close it, or one of
+    /// its operations is half done.
     pub fn begin_end(&self, session: SessionId) -> bool {
         if self.overwriting.borrow().contains_key(&session) {
             return false;
@@ -206,7 +206,7 @@ impl Attachments {
         }
     }
 
-    /// It could not be closed: it goes on, and others wait for it as before.
+    /// It could not be closed: it continues, and other clients wait for it as before.
     pub fn fail_end(&self, session: SessionId) {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             attachment.ending = false;
@@ -217,7 +217,7 @@ impl Attachments {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.ending)
     }
 
-    /// Sessions that are about to be closed, or are closed and not forgotten yet.
+    /// Sessions that are about to be closed, or are closed and not removed yet.
     pub fn ending(&self) -> Vec<SessionId> {
         self.table
             .borrow()
@@ -227,7 +227,7 @@ impl Attachments {
             .collect()
     }
 
-    /// Forgets the session.
+    /// Removes the session.
     pub fn remove(&self, session: SessionId) {
         self.table.borrow_mut().remove(&session);
         self.to_tell.borrow_mut().remove(&session);
@@ -250,7 +250,7 @@ impl Attachments {
         ConnectionId(self.connections.get())
     }
 
-    /// The session has attached over this connection: no other speaks for it from now on.
+    /// The session has attached over this connection: requests over any other are refused.
     pub fn connect(&self, session: SessionId, connection: ConnectionId) {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             attachment.connection = Some(connection);
@@ -264,12 +264,12 @@ impl Attachments {
             .is_some_and(|attachment| attachment.connection == Some(connection))
     }
 
-    /// Several sessions are attached.
+    /// Whether several sessions are attached.
     pub fn is_shared(&self) -> bool {
         self.table.borrow().len() > 1
     }
 
-    /// No session other than this one is attached.
+    /// Whether no session other than this one is attached.
     pub fn is_alone(&self, session: SessionId) -> bool {
         self.table.borrow().keys().all(|id| *id == session)
     }
@@ -285,7 +285,8 @@ impl Attachments {
         }
     }
 
-    /// The client lives. It may still have something to replay, which can last longer than a term.
+    /// The client is alive. It may still have operations to replay, which can last longer than a
+    /// term.
     pub fn heard(&self, session: SessionId, now: Duration) {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             attachment.renewed = attachment.renewed.max(now);
@@ -304,9 +305,9 @@ impl Attachments {
         ReadWait { attachments: self, number }
     }
 
-    /// Who has been silent, or kept others waiting, for longer than the term. A kernel gives up no
-    /// page that somebody reads: while a read has waited for a bucket for half a term, those that
-    /// are asked to share have a whole one from now on.
+    /// Sessions that have been silent, or kept another client waiting, for longer than the term. A
+    /// kernel gives up no page that is being read: while a read has waited for a bucket for half a
+    /// term, the sessions that are asked to share get a whole term, counted from this call.
     pub fn expired(&self, now: Duration, term: Duration) -> Vec<SessionId> {
         let first_read = self.reads.borrow().values().next().copied();
         if first_read.is_some_and(|began| now.saturating_sub(began) > term / 2) {
@@ -372,7 +373,7 @@ impl Attachments {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             attachment.mailbox.put(notice);
             if let Some(listener) = attachment.listener.take() {
-                // A listener that has gone finds the notice when it comes back.
+                // A listener that has gone gets the notice when it comes back.
                 let (Ok(()) | Err(())) = listener.send(());
             }
         }
@@ -399,13 +400,13 @@ impl Attachments {
                 attachment.listener = Some(sender);
                 receiver
             };
-            // Cancelled where the session ends or another listener took over.
+            // Cancelled if the session ends or another listener takes over.
             arrival.await.ok()?;
         }
     }
 
-    /// Another process has taken up the session, and tells what is open. It may be told only now of
-    /// what was `made` open.
+    /// Another process has taken up the session, and reports its open files. Its report may still
+    /// be to come for inodes that were `made` open.
     pub fn take_up(&self, session: SessionId, made: impl Iterator<Item = Ino>) {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             let mut opens = self.opens.borrow_mut();
@@ -426,7 +427,8 @@ impl Attachments {
         self.table.borrow().get(&session).map_or(0, |attachment| attachment.lives)
     }
 
-    /// Something that this life of the session has not told of, after it has told everything.
+    /// A file that this life of the session has not reported, after it has reported all its open
+    /// ones.
     pub fn next_untold(&self, session: SessionId, life: u64) -> Option<Ino> {
         let mut table = self.table.borrow_mut();
         let attachment = table.get_mut(&session).filter(|attachment| attachment.lives == life)?;
@@ -444,12 +446,12 @@ impl Attachments {
         self.table.borrow().get(&session).is_some_and(|attachment| attachment.untold.contains(&ino))
     }
 
-    /// Nothing if the session has ended: nobody would take it back.
+    /// Does nothing if the session has ended: no later event would undo it.
     pub fn open(&self, session: SessionId, ino: Ino) {
         if let Some(attachment) = self.table.borrow_mut().get_mut(&session) {
             let mut opens = self.opens.borrow_mut();
             let count = opens.entry(ino).or_default().entry(session).or_insert(0);
-            // What the process before had opened counts no more.
+            // Opens of the previous process count no more.
             *count = if attachment.untold.remove(&ino) { 1 } else { count.saturating_add(1) };
         }
     }
@@ -471,18 +473,18 @@ impl Attachments {
         true
     }
 
-    /// The client has things open that this node, or this session, knows nothing of yet.
+    /// The client has files open that this node, or this session, has no record of yet.
     pub fn has_to_tell(&self, session: SessionId) {
         self.to_tell.borrow_mut().insert(session);
     }
 
-    /// The client has told everything that it has open.
+    /// The client has reported all its open files.
     pub fn has_told(&self, session: SessionId) {
         self.to_tell.borrow_mut().remove(&session);
     }
 
-    /// Who has it open, or may have: what is removed once more after a restart is there for what
-    /// was done to it without a name.
+    /// Sessions that have the inode open, or may have it open: a removal that is repeated after a
+    /// restart keeps the inode for operations that were done to it without a name.
     pub fn holders(&self, ino: Ino) -> Vec<SessionId> {
         let (opens, to_tell) = (self.opens.borrow(), self.to_tell.borrow());
         let told = opens
@@ -493,12 +495,12 @@ impl Attachments {
         told.chain(&*to_tell).copied().collect()
     }
 
-    /// The session has it open, or may have.
+    /// Whether the session has it open, or may have.
     pub fn may_hold(&self, session: SessionId, ino: Ino) -> bool {
         self.to_tell.borrow().contains(&session) || self.holds(session, ino)
     }
 
-    /// Anybody has it open.
+    /// Whether any session has it open.
     pub fn is_open(&self, ino: Ino) -> bool {
         self.opens.borrow().contains_key(&ino)
     }

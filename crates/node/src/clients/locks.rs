@@ -1,9 +1,9 @@
-//! Advisory locks of clients: fcntl(2) and flock(2). Which conflict, and who is served next, is
-//! the core's; here is when it may be asked.
+//! Advisory locks of clients: fcntl(2) and flock(2). The core decides on conflicts and on the order
+//! of the waiters. This module decides when the core may be asked.
 //!
-//! The table is of this run. After a restart clients reclaim what they hold, before anybody is
-//! given anything new; so whoever may reclaim must be known for certain, and the end of a
-//! session is safe before its locks are others' to have.
+//! The table is of this run. After a restart clients reclaim their locks before any new lock is
+//! granted. So the set of clients that may reclaim must be known for certain, and the end of a
+//! session is forced before its locks are granted to another one.
 
 use crate::Node;
 use ebb_model::*;
@@ -16,7 +16,7 @@ impl Node {
         wait: Option<LockWait>,
     ) -> Result<Reply, RpcError> {
         self.expect_to_stay(tx.session)?;
-        // Giving up is possible always.
+        // An unlock is always possible.
         if ask.mode.is_some() {
             if self.attachments.awaits_any() {
                 return Err(RpcError::Retry);
@@ -35,7 +35,7 @@ impl Node {
         Ok(Reply::Done)
     }
 
-    /// Whoever waited in the session has died.
+    /// All waiting threads of the session have died.
     pub(crate) fn end_waits(&self, session: SessionId) {
         self.locks.borrow_mut().end_waits(session);
         self.tell_of_locks();
@@ -75,14 +75,14 @@ impl Node {
         Ok(Reply::Done)
     }
 
-    /// Gives others what a session had that has ended for good.
+    /// Grants the locks of a finally ended session to the waiters.
     pub(crate) fn free_locks(&self, session: SessionId) {
         self.locks.borrow_mut().end(session);
         self.tell_of_locks();
     }
 
-    /// The session comes over a new connection: what was said of its waits may be lost with the
-    /// old one.
+    /// The session uses a new connection: notices about its waits may be lost with the old one, and
+    /// are sent again.
     pub(crate) fn tell_again_of_locks(&self, session: SessionId) {
         for wait in self.locks.borrow().ended_waits(session) {
             self.attachments.notify(session, Notice::Lock { wait });
@@ -95,7 +95,7 @@ impl Node {
         }
     }
 
-    /// What is given to a session that is about to end would be taken from it at once.
+    /// A lock granted to a session that is about to end would be taken from it at once.
     fn expect_to_stay(&self, session: SessionId) -> Result<(), RpcError> {
         match self.attachments.contains(session) {
             true if self.attachments.is_ending(session) => Err(RpcError::Retry),

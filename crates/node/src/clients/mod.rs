@@ -1,4 +1,4 @@
-//! Clients: their sessions, what they ask for, and what they are told.
+//! Clients: their sessions, their requests, and the notices to them.
 
 pub(crate) mod attach;
 pub(crate) mod attachments;

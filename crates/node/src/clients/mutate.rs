@@ -1,8 +1,8 @@
 //! Mutations: from a client's request to its answer.
 //!
-//! An answer is given when the command is in the log and applied. The same transaction
-//! asked again gets the same answer and is not executed again, whether the first is long
-//! done, under way, or was lost with its connection.
+//! An answer is given when the command is in the log and applied. A repeated request of the same
+//! transaction gets the same answer and is not executed again, whether the first is long done,
+//! under way, or was lost with its connection.
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -22,7 +22,7 @@ use std::rc::Rc;
 impl Node {
     pub(crate) async fn mutate(self: &Rc<Self>, mutate: Box<Mutate>) -> Result<Reply, RpcError> {
         let Mutate { tx, ref mutation, replay, .. } = *mutate;
-        // It may be done while what follows from it is not, or is not safe yet.
+        // The mutation may be applied while its effects are unfinished, or not forced yet.
         if self.under_way.borrow().contains_key(&tx) {
             return Err(RpcError::Retry);
         }
@@ -50,8 +50,8 @@ impl Node {
                 return answer.map(|mutated| self.mutated(tx.session, mutated));
             }
             Verdict::Misordered => {
-                // Executed, like the one that its slot has had since, and forced with it; its
-                // bytes may not have been.
+                // The operation was executed, like the later one in its slot, and forced with it;
+                // its bytes may not have been forced.
                 let Some(replay) = replay else { return Err(RpcError::Misordered) };
                 let Some(index) = Box::pin(self.repeat_bytes(tx, mutation, replay)).await? else {
                     return Err(RpcError::Misordered);
@@ -67,7 +67,7 @@ impl Node {
             return Err(FsError::ReadOnly.into());
         }
         self.expect_writable()?;
-        // What was answered before a restart comes before what is new.
+        // Operations acknowledged before a restart are replayed before any new one.
         if replay.is_none() && self.attachments.awaits_any() {
             return Err(RpcError::Retry);
         }
@@ -86,14 +86,14 @@ impl Node {
         answer.map(|mutated| self.mutated(tx.session, mutated))
     }
 
-    /// With several clients nothing is answered that a power cut could take back: one would
-    /// act on it, and another repeat it too late. A client that is alone repeats it in order.
+    /// With several clients no answer may be lost in a power cut: another client would act on it,
+    /// or replay its own operation too late. A sole client replays all in order.
     fn answers_durably(&self, session: SessionId) -> bool {
         let is_shared = !self.attachments.is_alone(session) && !Planted::SharedNotForced.is_on();
         self.options.ack_durable || is_shared
     }
 
-    /// The answer to a mutation. In this process nobody repeats anything.
+    /// The answer to a mutation. A client in this process repeats nothing.
     fn mutated(&self, session: SessionId, mutated: Mutated) -> Reply {
         let preceding = match self.options.embedded {
             true => Vec::new(),
@@ -106,10 +106,12 @@ impl Node {
         Reply::Mutated(Box::new(mutated), preceding)
     }
 
-    /// A client on another machine cannot repeat a copy: what it was of may have changed. Its bytes
-    /// are forced before it is logged, with all that were written before, which are then not
-    /// repeated over it; and the log before it is answered, or shown in the answer to another
-    /// mutation.
+    /// A client on another machine cannot replay a copy: the source may have changed since. So two
+    /// things are forced:
+    ///
+    /// - before the copy is logged its bytes and all earlier ones, which are then not repeated over
+    ///   it;
+    /// - the log before the copy is answered, or shown in the answer to another mutation.
     fn must_force(&self, mutation: &ClientMutation) -> bool {
         matches!(mutation, ClientMutation::Copy { .. }) && !self.options.embedded
     }
@@ -118,8 +120,8 @@ impl Node {
         self.under_way.borrow().values().any(|must_force| *must_force)
     }
 
-    /// Whether this node, before a power cut, can have chosen what a client sends back. Time
-    /// and version go on from there, so they must not come from nowhere.
+    /// Whether this node can have chosen a replayed stamp before a power cut. Time and version
+    /// continue from it, so a made-up stamp must not be accepted.
     fn may_have_answered(&self, replay: Replay) -> bool {
         let latest = self.replica.view().next_version().0.saturating_add(MAX_LOST_VERSIONS);
         replay.stamp.version.0 <= latest && replay.stamp.time.nanos < 1_000_000_000
@@ -247,7 +249,7 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::SetXattr { ino, name, value, mode } => {
-                // Flags forbid writes: none is half done while they change.
+                // A change of flags can forbid writes: no write is half done at that moment.
                 let _guard = match *name == *InodeFlags::ATTRIBUTE {
                     true => Some(self.latches.hold(ino, Mode::Exclusive).await),
                     false => None,
@@ -292,11 +294,11 @@ impl Node {
         }
     }
 
-    /// Puts the bytes in the store file, then commits that they are there (O-78), by one record
-    /// for each write, of a small file or a large one (O-79; decision 17). Bytes
-    /// whose commit fails are not seen: an absent block stays absent, and a present one
-    /// is read up to the old size, or is the target of an overwrite that only a failing
-    /// disk can refuse by then: of such a block nobody takes for granted what it is.
+    /// Puts the bytes in the store file, then commits their presence (O-78), by one record for each
+    /// write, of a small file or a large one (O-79; decision 17). If the commit fails the bytes are
+    /// not seen: an absent block stays absent. A present block is read up to the old size, or is
+    /// the target of an overwrite. The commit of an overwrite fails only with the disk, and then
+    /// nothing is assumed of the block's content.
     pub(crate) async fn write(
         self: &Rc<Self>,
         context: &MutationContext,
@@ -336,7 +338,7 @@ impl Node {
         drop_set_id: bool,
     ) -> Result<Written, RpcError> {
         let size = self.file_size(ino)?;
-        // As much as fits, as write(2) has it; of nothing that is asked for nothing is wrong.
+        // Short write at the size limit, as write(2) does. A zero-length write always succeeds.
         let room = self.max_file_bytes.saturating_sub(offset);
         let len_bytes = data.len() as u64;
         if room == 0 && len_bytes > 0 || offset.checked_add(len_bytes).is_none() {
@@ -354,7 +356,7 @@ impl Node {
         {
             return Ok(Written::Missing(vec![dropped]));
         }
-        // What would be refused with its bytes in place is refused now.
+        // Refuse before the bytes are in place rather than after.
         let _stays =
             self.attachments.overwrite(context.tx.session).ok_or(RpcError::SessionExpired)?;
         if len_bytes > 0 {
@@ -369,8 +371,8 @@ impl Node {
         written
     }
 
-    /// Writes where there is room. `begins`: the file is there from this write on, and its record
-    /// says so.
+    /// Writes where there is room. `begins`: the file gets its place with this write, and the
+    /// record of the write says so.
     async fn write_to(
         self: &Rc<Self>,
         context: &MutationContext,
@@ -381,7 +383,7 @@ impl Node {
         drop_set_id: bool,
     ) -> Result<Written, RpcError> {
         let (ino, size, len_bytes) = (location.ino, location.size_bytes, data.len() as u64);
-        // An upload may have ended meanwhile, and let go of what it cannot vouch for.
+        // An upload may have ended during the wait, and dropped blocks that it cannot vouch for.
         let missing = self.replica.view().extents().missing_for_write(ino, offset, len_bytes);
         let absent = in_home(&missing);
         if !absent.is_empty() {
@@ -394,7 +396,7 @@ impl Node {
             false => missing,
         };
         self.expect_log()?;
-        // What was stored there past the node stays.
+        // Bytes that were stored there past the node stay.
         let exposed = self.is_exposed(ino);
         for fill in unclear.into_iter().filter(|_| !exposed) {
             self.clear(location, fill.range()).await?;
@@ -433,7 +435,7 @@ impl Node {
             Err(error) => Err(error),
         };
         if written.is_ok() {
-            // Of small files that were never read nothing more is remembered.
+            // The verification of small files that were never read is not remembered.
             let blocks = if location.packed.is_some() {
                 extent::whole_blocks
             } else {
@@ -446,8 +448,8 @@ impl Node {
             }
         } else {
             self.flusher.has_failed_at(ino, offset..offset + len_bytes);
-            // Behind the end of the file there are zeros. What a log has that has failed the next
-            // start finds out.
+            // Behind the end of the file there must be zeros. If the log has failed, the next start
+            // finds out which of its records are there.
             if self.expect_log().is_ok() {
                 self.store
                     .cut(location, size)
@@ -459,8 +461,9 @@ impl Node {
         written.map(Written::Done)
     }
 
-    /// A file is about to reach from `from` to `to`. What was behind its end is not cut off in a
-    /// pack file, nor was it where that has failed: it goes now, before anything is written there.
+    /// A file is about to grow from `from` to `to`. Old bytes behind its end may be there: in a
+    /// pack file nothing is cut off, and elsewhere a cut may have failed. They are cleared here,
+    /// before anything is written there.
     pub(crate) async fn clear_behind(
         &self,
         location: &StoreLocation,
@@ -478,8 +481,9 @@ impl Node {
         }
     }
 
-    /// Makes a range that is not in use read as zeros, whatever an earlier use left there. That it
-    /// is not in use is forced before, or a power cut could bring back that use without its bytes.
+    /// Makes a range that is not in use read as zeros, whether or not an earlier use left bytes
+    /// there. The record that ended that use is forced before, or a power cut could bring it back
+    /// without its bytes.
     async fn clear(&self, location: &StoreLocation, range: Range<u64>) -> Result<(), RpcError> {
         let (offset, len) = (range.start, range.end - range.start);
         let failed = |error| self.disk_failed(location.ino, error);
@@ -492,22 +496,22 @@ impl Node {
         Ok(())
     }
 
-    /// Where the log has failed, what it has cut off or made a hole may be back after a power cut,
-    /// and is not written over.
+    /// If the log has failed, a range that it has cut off or made a hole may be back after a power
+    /// cut, and must not be written over.
     pub(crate) fn expect_log(&self) -> Result<(), RpcError> {
         self.replica.log().failed().map_or(Ok(()), |error| Err(refusal(error)))
     }
 
-    /// What a full disk would refuse to log is refused before bytes are written over.
+    /// Refuses a change that a full disk could not log before bytes are written over.
     pub(crate) async fn expect_log_room(&self) -> Result<(), RpcError> {
         self.replica.log().expect_room().await.map_err(refusal)
     }
 
-    /// A block that is changed in part is dirty as a whole: the rest of it, which the bucket has if
-    /// it was clean or is being sent, goes to the bucket again from here. It is forced before, or a
-    /// power cut that keeps the change in the log and loses the block would leave zeros, and these
-    /// would replace what the bucket has. Once for each upload: what is written from then on is not
-    /// in that.
+    /// A block that is changed in part is dirty as a whole, so its remaining bytes go to the bucket
+    /// again from here. The bucket has them if the block was clean or is being sent. They are
+    /// forced before the change. Otherwise a power cut could keep the change in the log and lose
+    /// the block, and the zeros left there would replace the bytes in the bucket. This is needed
+    /// once for each upload: later writes are not in that upload.
     pub(crate) async fn force_rest(&self, ino: Ino, changed: Range<u64>) -> Result<(), RpcError> {
         let whole = extent::whole_blocks(changed.start, changed.end - changed.start);
         let is_at_stake = |block: u64| {
@@ -529,7 +533,7 @@ impl Node {
         Ok(())
     }
 
-    /// Proposes one mutation of a client and carries out what follows from it.
+    /// Proposes one mutation of a client and performs its effects.
     pub(crate) async fn propose(
         &self,
         context: &MutationContext,
@@ -538,7 +542,8 @@ impl Node {
         self.propose_removal(context, None, choose).await
     }
 
-    /// As [`Node::order`], of a mutation that takes a name from what has it: that may be kept.
+    /// As [`Node::propose`], of a mutation that removes a name from an inode: the inode may be kept
+    /// in the trash.
     async fn propose_removal(
         &self,
         context: &MutationContext,
@@ -550,15 +555,15 @@ impl Node {
             .replica
             .propose(|state| {
                 let stamp = match context.replay {
-                    // Versions stay unique and growing, or an upload under way would take
-                    // what is repeated now for something that it has read.
+                    // Versions stay unique and growing. Otherwise an upload under way would take a
+                    // replayed write for bytes that it has read.
                     Some(Replay { stamp, .. }) => {
                         Stamp { version: stamp.version.max(state.next_version()), ..stamp }
                     }
                     None => Stamp { time, version: state.next_version() },
                 };
                 let mutation = choose(state);
-                // What was looked up for it has changed since: sent again, it is looked up again.
+                // An entry looked up for it has changed since: sent again, it is looked up again.
                 let stands =
                     |(dir, epoch): &(Ino, Option<u64>)| state.backing().load_epoch(*dir) == *epoch;
                 let is_known = context.looked_up.borrow().iter().all(stands);
@@ -617,7 +622,7 @@ impl Node {
         Ok(())
     }
 
-    /// The inode of a name, with everything known that a change to it needs.
+    /// The inode of a name, with all metadata loaded that a change to it needs.
     async fn known_child(
         &self,
         context: &MutationContext,
@@ -640,8 +645,8 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// Who is to have an inode that loses its last name. A session that has ended has released
-    /// everything, and gets nothing more.
+    /// The sessions that hold an inode which loses its last name. A session that has ended has
+    /// released everything, and becomes a holder of nothing more.
     pub(crate) fn holders(&self, state: &Partition, ino: Ino) -> Vec<SessionId> {
         self.attachments
             .holders(ino)
@@ -666,32 +671,32 @@ impl Node {
 /// Versions that a power cut can take back: far more than one commit interval has.
 const MAX_LOST_VERSIONS: u64 = 1 << 32;
 
-/// What of the blocks that a write touches in part is only in the bucket.
+/// The ranges, of blocks that a write touches in part, which are only in the bucket.
 fn in_home(missing: &[Fill]) -> Vec<Range<u64>> {
     missing.iter().filter(|fill| fill.object_bytes > 0).map(Fill::range).collect()
 }
 
-/// How far a write got.
+/// The progress of a write.
 pub(crate) enum Written {
     Done(Mutated),
-    /// Nothing is done before these are fetched, for which the lock has to be given up.
+    /// Nothing is done before these ranges are fetched, for which the latch must be given up.
     Missing(Vec<Range<u64>>),
 }
 
-/// Whose mutation it is, and what was chosen for it before, if it was.
+/// The client of a mutation, and the values chosen for it at an earlier attempt, if there were any.
 pub(crate) struct MutationContext {
     pub tx: TxId,
     pub caller: Caller,
     pub replay: Option<Replay>,
-    /// Its bytes are forced before it is logged.
+    /// The bytes are forced before the mutation is logged.
     pub must_force: bool,
-    /// Directories in which names were looked up for it, with their epochs then: what was found, or
-    /// not, may have been forgotten since.
+    /// Directories in which names were looked up for it, with their epochs at the lookup: the
+    /// entries, and the knowledge of missing ones, may have been evicted since.
     pub looked_up: RefCell<Vec<(Ino, Option<u64>)>>,
 }
 
 impl MutationContext {
-    /// The id of what it makes in `parent`.
+    /// The id of the inode that the mutation makes in `parent`.
     fn made_ino(&self, state: &Partition, parent: Ino) -> Ino {
         self.replay
             .and_then(|replay| replay.ino)

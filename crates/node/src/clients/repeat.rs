@@ -1,13 +1,12 @@
-//! After a power cut the log may have a write whose bytes are gone. The client that was
-//! answered still has them, asks again, and finds its operation done: then its bytes are
-//! put where the log says they are.
+//! After a power cut the log may have a write with lost bytes. Its client still has them, sends the
+//! operation again, and finds it done: then its bytes are put where the log says they are.
 //!
 //! Laws:
-//! - A byte is repeated by the change that was the last in the log to write it, whoever
-//!   comes back first, and only until somebody writes it anew.
-//! - Until every client has come back or expired, no record says that bytes of earlier runs
-//!   are synced, so that a next start knows as much; nothing is shown, and nothing that is
-//!   new is taken or goes to the bucket.
+//! - A byte is repeated by the last change in the log that wrote it, in any order of the clients'
+//!   return, and only until it is written anew.
+//! - Until every client has come back or expired, no record says that bytes of earlier runs are
+//!   synced, so that a next start knows as much; nothing is shown, no new operation is accepted,
+//!   and no new byte goes to the bucket.
 
 use crate::Node;
 use crate::latches::Mode;
@@ -16,7 +15,7 @@ use ebb_core::extent::touched_blocks;
 use ebb_model::*;
 use std::ops::Range;
 
-/// The bytes that a mutation writes: of a cut, zeros up to the end of its block.
+/// The bytes that a mutation writes: for a cut, zeros up to the end of its block.
 pub(crate) fn bytes_of(mutation: &Mutation) -> Option<(Ino, Range<u64>)> {
     match mutation {
         Mutation::SetAttr { ino, set: SetAttr { size_bytes: Some(size), .. } } => {
@@ -30,16 +29,16 @@ pub(crate) fn bytes_of(mutation: &Mutation) -> Option<(Ino, Range<u64>)> {
 }
 
 impl Node {
-    /// Puts the bytes of an operation that an earlier run executed where they belong, and gives
-    /// the command up to which its client is to keep them; `None` if nothing can be missing.
-    /// Only blocks that are dirty can lack bytes: the others are the bucket's.
+    /// Puts the bytes of an operation that an earlier run executed in their place. Returns the
+    /// command up to which its client must keep them, or `None` if nothing can be missing. Only
+    /// dirty blocks can lack bytes: clean ones are also in the bucket.
     pub(crate) async fn repeat_bytes(
         &self,
         tx: TxId,
         mutation: &ClientMutation,
         replay: Replay,
     ) -> Result<Option<LogIndex>, RpcError> {
-        // Once it has come back it has repeated everything.
+        // A client that has come back has replayed everything.
         if !self.attachments.awaits(tx.session) {
             return Ok(None);
         }
@@ -93,7 +92,7 @@ impl Node {
     }
 }
 
-/// What an operation leaves behind in the store file.
+/// The bytes that an operation leaves behind in the store file.
 enum Repeated {
     Data(Bytes),
     Zeros(u64),

@@ -1,4 +1,4 @@
-//! Requests of clients: which part of the node answers what.
+//! Requests of clients: the dispatch to the parts of the node that answer them.
 
 use crate::Node;
 use crate::readahead::traversals::Look;
@@ -13,9 +13,9 @@ use std::rc::Rc;
 const MAX_ENTRIES: u32 = 1024;
 
 impl Node {
-    /// Answers one request. Dropping the future gives up the answer, not the request: what
-    /// is not done at once goes on in a task of its own, for a command must not be left
-    /// half-way between log and state.
+    /// Answers one request. Dropping the future gives up the answer, not the request: unfinished
+    /// work continues in a task of its own, for a command must not be left half-way between log and
+    /// state.
     pub fn handle(
         self: &Rc<Self>,
         request: Request,
@@ -27,13 +27,13 @@ impl Node {
         }
         let (sender, answer) = oneshot::channel();
         self.ports.spawn.spawn(Box::pin(async move {
-            // Whoever asked may have gone.
+            // The caller may have gone.
             let (Ok(()) | Err(_)) = sender.send(answering.await);
         }));
         Box::pin(async move { answer.await.unwrap_or(Err(RpcError::Lost)) })
     }
 
-    /// The next thing that a session is to be told; `None` once it is no longer attached.
+    /// The next notice for a session; `None` once it is no longer attached.
     pub async fn next_notice(&self, session: SessionId) -> Option<Notice> {
         self.attachments.next_notice(session).await
     }
@@ -55,7 +55,7 @@ impl Node {
                 | Request::Read { .. }
                 | Request::Seek { .. }
         );
-        // What a client that is still to come back was answered is not there yet.
+        // Operations acknowledged to a client that has yet to come back are not there yet.
         if shows && self.attachments.awaits_any() {
             return Err(RpcError::Retry);
         }
@@ -63,9 +63,8 @@ impl Node {
         if answer.as_ref().is_ok_and(|reply| !self.forgetting.may_tell(reply)) {
             return Err(RpcError::Retry);
         }
-        // Nobody acts on what another's power cut may take back, nor on a refusal
-        // because of it. A client that is alone brings back what it has done, but not the ids of
-        // what was found.
+        // No client acts on state that another client's power cut may take back, nor on a refusal
+        // because of it. A sole client replays its own operations, but not the ids of found inodes.
         let tells = match &answer {
             Ok(_) => shows,
             Err(RpcError::Refused(_)) => true,
@@ -82,8 +81,8 @@ impl Node {
         answer
     }
 
-    /// A node whose disk has failed knows no more what it holds. Clients on other machines ask
-    /// again once a recovery knows; to one in this process the failure is all there is to say.
+    /// A node with a failed disk no longer knows its state. Clients on other machines ask again
+    /// after a recovery; a client in this process only gets the failure.
     fn unless_failed(&self, error: RpcError) -> RpcError {
         let fails = self.has_failed() && !self.options.embedded;
         if fails && error == RpcError::Refused(FsError::Io) { RpcError::Lost } else { error }
@@ -158,15 +157,15 @@ impl Node {
             Request::Open { session, ino } => {
                 let life = self.attachments.lives(session);
                 self.revalidate_file(ino).await;
-                // A removal under way has been told who has the inode open: it is no longer to be
-                // had.
+                // A removal under way was given the holders of the inode before this open: the
+                // inode may be gone now.
                 let _turn = self.replica.settled().await;
                 self.expect_attached(session)?;
                 if self.attachments.lives(session) != life {
                     return Err(RpcError::SessionExpired);
                 }
                 {
-                    // Without a name it lives as long as those who had it open by then.
+                    // An inode without a name is usable only by its holders at the removal.
                     let state = self.replica.view();
                     let nameless = state.namespace().attr(ino)?.nlink == 0;
                     if nameless && state.namespace().holders(ino).all(|holder| holder != session) {
@@ -185,7 +184,7 @@ impl Node {
             Request::Fsync { session, ino } => {
                 self.expect_attached(session)?;
                 if self.attachments.is_shared() {
-                    // Others are to see what was stored past the node.
+                    // Other clients must see the bytes that were stored past the node.
                     Box::pin(self.find_all_stored(ino)).await?;
                 }
                 Ok(Reply::Forced { durable: self.fsync(ino).await? })
@@ -233,9 +232,9 @@ impl Node {
         }
     }
 
-    /// Attributes as they are shown: with holes, and of a directory without how many
-    /// subdirectories it has before all its names are known; a link count of 1 says so to
-    /// find(1) and its like.
+    /// Attributes as clients see them: with holes. A directory has a link count of 1 until all its
+    /// names are known, which shows find(1) and similar programs that its number of subdirectories
+    /// is unknown.
     fn shown(&self, attr: Attr) -> Attr {
         let hole_bytes = self.replica.view().hole_bytes(&attr);
         let nlink = if attr.kind == FileKind::Directory && !self.is_complete(attr.ino) {
@@ -259,8 +258,8 @@ mod tests {
         size_of::<Answer>()
     }
 
-    /// Each request has its future made and moved: what is seldom waited for is in a box of its
-    /// own.
+    /// Each request has its future made and moved: futures that are seldom awaited are in a box of
+    /// their own.
     #[test]
     fn futures_of_requests_are_small() {
         let bytes = bytes_of(Node::answer_counted);

@@ -1,5 +1,5 @@
-//! Serving clients over the network: frames in, answers and notices out. Whatever a peer
-//! sends ends at worst in the loss of its own connection.
+//! Serving clients over the network: frames in, answers and notices out. Bad input of a peer ends
+//! at worst in the loss of its own connection.
 
 use crate::Node;
 use crate::clients::attachments::ConnectionId;
@@ -86,7 +86,7 @@ impl Wire {
 
     async fn answer(self: Rc<Self>, id: RequestId, request: Request) {
         let result = match request.session() {
-            // Another's, or one that has attached anew over another connection since.
+            // Another client's session, or one that has attached anew over another connection.
             Some(session) if !self.node.attachments.speaks_for(self.id, session) => {
                 Err(RpcError::SessionExpired)
             }
@@ -116,10 +116,10 @@ impl Wire {
         }
     }
 
-    /// Passes on what the node tells the session, as long as this connection is its own.
+    /// Sends the node's notices to the session, as long as the session uses this connection.
     async fn pump(self: Rc<Self>, session: SessionId) {
-        // Or one that was held up on the way to a client that has come anew since would hear for
-        // it.
+        // Otherwise a connection that was held up would take the notices of a client that has
+        // attached anew.
         while self.node.attachments.speaks_for(self.id, session) {
             let Some(notice) = self.node.attachments.next_notice(session).await else { return };
             if !self.send(rpc::encode_notice(&notice)).await {

@@ -1,5 +1,5 @@
-//! Memory for bytes of files on their way between bucket and store files. Each way has a share of
-//! its own of what may be taken at one time, so that none waits for another (O-97).
+//! Memory for bytes of files on their way between bucket and store files. Each direction has a
+//! share of its own of the permitted memory, so that none waits for another (O-97).
 
 use crate::signal::Signal;
 use std::cell::{Cell, RefCell};
@@ -7,11 +7,10 @@ use std::collections::BTreeSet;
 
 pub struct Buffers {
     limit_bytes: Cell<u64>,
-    /// Pieces at one time.
+    /// The most pieces at one time.
     most: usize,
     taken: Cell<Taken>,
-    /// Those who wait, in the order in which they came: small pieces do not overtake a large one
-    /// for ever.
+    /// Waiters in the order of their arrival: small pieces do not overtake a large one for ever.
     queue: RefCell<BTreeSet<u64>>,
     tickets: Cell<u64>,
     changed: Signal,
@@ -23,7 +22,7 @@ struct Taken {
     pieces: usize,
 }
 
-/// Given back when dropped.
+/// Memory that is given back when dropped.
 pub struct Room<'a> {
     buffers: &'a Buffers,
     bytes: u64,
@@ -47,8 +46,8 @@ impl Buffers {
         }
     }
 
-    /// Who holds a lock that others need to go on must not wait for what they hold here: see
-    /// [`Buffers::exceed`].
+    /// The holder of a lock that another task needs must not wait here, as memory may be held by
+    /// that task: see [`Buffers::exceed`].
     pub async fn take(&self, bytes: u64) -> Room<'_> {
         let ticket = self.tickets.get();
         self.tickets.set(ticket + 1);
@@ -60,7 +59,7 @@ impl Buffers {
         self.exceed(bytes)
     }
 
-    /// Takes it at once, whatever there is.
+    /// Takes it at once, even beyond the limit.
     pub fn exceed(&self, bytes: u64) -> Room<'_> {
         let Taken { bytes: before, pieces } = self.taken.get();
         self.taken.set(Taken { bytes: before + bytes, pieces: pieces + 1 });
@@ -71,7 +70,7 @@ impl Buffers {
         self.limit_bytes.get()
     }
 
-    /// What is taken beyond it stays taken.
+    /// Memory taken beyond the new limit stays taken.
     pub fn set_limit(&self, bytes: u64) {
         self.limit_bytes.set(bytes);
         self.changed.raise();
@@ -81,7 +80,7 @@ impl Buffers {
         self.taken.get().bytes
     }
 
-    /// One piece always has, whatever its size.
+    /// One piece always has room, also one larger than the limit.
     fn has_room(&self, more: u64) -> bool {
         let Taken { bytes, pieces } = self.taken.get();
         pieces == 0 || pieces < self.most && bytes + more <= self.limit_bytes.get()

@@ -1,5 +1,5 @@
-//! The budget of the node's disk: room for what comes in is made by evicting what is
-//! clean, and by waiting for the bucket where nothing is.
+//! The budget of the node's disk: room for new bytes is made by evicting clean ones, and by waiting
+//! for the bucket where there are none.
 
 use crate::clients::mutate::MutationContext;
 use crate::latches::Mode;
@@ -16,25 +16,25 @@ use std::time::Duration;
 
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
-/// Evicted at one time beyond what is needed, as a share of the budget: evictions force
-/// the log, so they are made large and rare.
+/// Evicted at one time beyond the needed bytes, as a share of the budget: evictions force the log,
+/// so they are made large and rare.
 const EVICTION_SHARE: u64 = 64;
 
-/// How long whoever makes room waits for a file that somebody reads or writes. Who waits for the
-/// disk is done by then; who waits for a bucket may not be for an hour, and nobody who has to do
-/// with other files waits for that.
+/// How long a task that makes room waits for a file that is being read or written. A task that
+/// waits for the disk ends within this time. One that waits for a bucket may take an hour, and
+/// clients of other files must not wait for that.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often a writer who waits for room looks whether what could not be evicted before can be now,
-/// of which nobody tells him.
+/// How often a writer that waits for room tries again to evict chunks that could not be evicted: no
+/// signal announces that they can be.
 const ROOM_POLL: Duration = Duration::from_secs(1);
 
 pub struct Cache {
     order: RefCell<cache::Cache>,
     evicting: Mutex<()>,
-    /// The last write that there was no room for.
+    /// The size of the last write that was refused for want of room.
     refused_bytes: Cell<u64>,
-    /// What is allowed is less than was set, for the disk had no room for more when the node
+    /// The budget is less than the configured one, for the disk had no room for more when the node
     /// started.
     is_disk_small: bool,
 }
@@ -54,7 +54,7 @@ impl Cache {
         self.order.borrow_mut().remove(ino);
     }
 
-    /// These bytes were asked for by name.
+    /// These bytes were requested by name, with `ebb warmup`.
     pub fn prefer(&self, ino: Ino, range: &Range<u64>) {
         let mut order = self.order.borrow_mut();
         for chunk in chunks(range) {
@@ -75,7 +75,7 @@ fn chunks(range: &Range<u64>) -> Range<u64> {
 }
 
 impl Node {
-    /// Takes up every clean chunk after a start.
+    /// Adds every clean chunk to the order of eviction after a start.
     pub(crate) fn fill_cache_order(&self) {
         let state = self.replica.view();
         let mut order = self.cache.order.borrow_mut();
@@ -86,7 +86,7 @@ impl Node {
         }
     }
 
-    /// Blocks have become clean or come in clean: from now on they can be evicted.
+    /// Blocks have become clean or come in clean: they can be evicted.
     pub(crate) fn note_clean(&self, ino: Ino, blocks: Range<u64>) {
         let state = self.replica.view();
         let mut order = self.cache.order.borrow_mut();
@@ -99,8 +99,8 @@ impl Node {
         }
     }
 
-    /// Makes room for what a mutation writes. What is repeated had its room when it was
-    /// acknowledged, and the flusher that could make more waits until everything is repeated.
+    /// Makes room for the bytes of a mutation. A replayed mutation had its room when it was
+    /// acknowledged, and the flusher, which could make more, waits until everything is replayed.
     pub(crate) async fn reserve_for(
         &self,
         context: &MutationContext,
@@ -113,9 +113,9 @@ impl Node {
         }
     }
 
-    /// Makes room for bytes that a client writes. Waits while too much waits for the
-    /// bucket, and refuses once that has lasted too long. What files without a name have is
-    /// only cached: no flush makes it less.
+    /// Makes room for bytes that a client writes. Waits while too many bytes wait for the bucket,
+    /// and refuses once that has lasted too long. Bytes of files without a name are only cached: no
+    /// flush reduces them.
     async fn reserve(&self, len_bytes: u64) -> Result<(), RpcError> {
         let deadline = self.ports.clock.monotonic() + self.options.space_timeout;
         loop {
@@ -169,14 +169,14 @@ impl Node {
         may_wait && resident + len_bytes <= self.cache_budget()
     }
 
-    /// What was last refused for want of room would not be by now.
+    /// The bytes that were last refused for want of room would be accepted now.
     pub(crate) fn has_room_again(&self) -> bool {
         self.has_room_for_dirty(self.cache.refused_bytes.get())
     }
 
     /// Makes room for bytes that come in clean. Where everything is dirty or in use they come in
-    /// all the same: the budget of dirty bytes is below that of all bytes. Of files that cannot be
-    /// evicted nobody is told as long as others can.
+    /// all the same: the budget of dirty bytes is below that of all bytes. A file that cannot be
+    /// evicted is not reported as long as others can.
     pub(crate) async fn reserve_clean(&self, len_bytes: u64) -> Result<(), RpcError> {
         let over = |node: &Node| {
             let resident = node.replica.view().extents().resident_bytes();
@@ -187,11 +187,11 @@ impl Node {
             return Ok(());
         }
         let turn = self.cache.evicting.lock().await;
-        // Others may have made room meanwhile, which says nothing of how.
+        // Another task may have made room during the wait, which shows nothing about failures.
         if over(self) == 0 {
             return Ok(());
         }
-        // Taken up again once this is over, or they would come up for ever.
+        // Added to the order again at the end, or they would be chosen for ever.
         let (mut kept, mut taken, mut pinned) = (Vec::new(), Vec::new(), Vec::new());
         let mut failed = None;
         while over(self) > 0 && !self.is_of_all_files(&failed) {
@@ -214,17 +214,17 @@ impl Node {
                     Ok(None) => {}
                     Err(error) => failed = Some(error),
                 }
-                // What could not be evicted now can be later.
+                // A chunk that could not be evicted now may be evictable later.
                 kept.push((ino, chunk));
             }
         }
         for &(ino, chunk) in kept.iter().chain(&taken).chain(&pinned) {
             self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
         }
-        // Nobody waits behind who waits for a file.
+        // No other task waits behind one that waits for a file.
         drop(turn);
         self.evict_patiently(taken, over, &mut failed).await;
-        // Who reads has to have room all the same.
+        // A reader needs room even if pinned chunks must go for it.
         let broken = self.evict_patiently(pinned, over, &mut failed).await;
         self.trouble(
             "pins",
@@ -240,15 +240,15 @@ impl Node {
         }
     }
 
-    /// Not of one file alone: the log takes nothing.
+    /// The failure concerns all files: the log takes no commands.
     fn is_of_all_files(&self, failed: &Option<RpcError>) -> bool {
         failed
             .as_ref()
             .is_some_and(|error| *error != FsError::Io.into() || self.expect_log().is_err())
     }
 
-    /// Evicts chunks of files that somebody may be reading or writing, until there is room. Who
-    /// does that for long is passed over. Returns the bytes freed.
+    /// Evicts chunks of files that may be in use, until there is room. A file that is read or
+    /// written for long is passed over. Returns the bytes freed.
     async fn evict_patiently(
         &self,
         chunks: Vec<(Ino, u64)>,
@@ -287,8 +287,8 @@ impl Node {
     }
 
     /// Makes the clean blocks of a chunk absent, then gives their space back. Returns the bytes
-    /// freed; `None` where somebody reads the store file past the node, or may have stored into it.
-    /// The inode's latch is held exclusively.
+    /// freed; `None` if the store file is read past the node, or may have been stored into. The
+    /// inode's latch is held exclusively.
     async fn evict_locked(&self, ino: Ino, chunk: u64) -> Result<Option<u64>, RpcError> {
         let runs = self.replica.view().extents().clean_runs(ino, chunk);
         if runs.is_empty() {
@@ -326,7 +326,7 @@ impl Node {
         Ok(Some(bytes))
     }
 
-    /// Drops what is clean of a chunk. Returns the bytes freed.
+    /// Drops the clean blocks of a chunk. Returns the bytes freed.
     pub(crate) async fn evict(&self, ino: Ino, chunk: u64) -> Result<u64, RpcError> {
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         let evicted = self.evict_locked(ino, chunk).await?;

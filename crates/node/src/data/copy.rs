@@ -1,4 +1,4 @@
-//! copy_file_range: bytes go from one file to another without leaving the node. To the log a
+//! copy_file_range(2): copies bytes from one file to another without leaving the node. In the log a
 //! copy is a write.
 
 use crate::Node;
@@ -11,8 +11,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Node {
-    /// What `from` has there, at most what one write takes, at one time: both files are locked.
-    /// Where nothing is left of it nothing is written, and the answer says so.
+    /// Copies a range of `from`, at most the bytes of one write at one time: both files are locked.
+    /// Where the source has no bytes left nothing is written, and the answer says so.
     pub(crate) async fn copy(
         self: &Rc<Self>,
         context: &MutationContext,
@@ -55,7 +55,7 @@ impl Node {
         Err(self.fetched_in_vain(ino))
     }
 
-    /// Locks what is read and what is written, in the order of ids.
+    /// Locks the source and the target, in the order of ids.
     async fn hold_both(&self, read: Ino, written: Ino) -> Vec<Guard<Ino>> {
         let mut guards = Vec::new();
         let mut inos = vec![read, written];

@@ -1,15 +1,17 @@
-//! Exposed files: of a file that is lent somebody can store into the store file past the node,
-//! through a mapping (decision 8).
+//! Exposed files: while a writable passthrough grant exists, a mapping can store into the store
+//! file past the node (decision 8).
 //!
 //! Laws:
-//! - The log says so before anybody can, and all bytes of the file are forced before that.
-//! - As long as it says so all bytes of the file are in its store file, in holes too; what is there
-//!   is the file. No checksum is verified, no block let go, nothing fetched that is not absent from
-//!   the bucket's side; bytes are forced before a record says that the bucket has them.
-//! - What was stored is found by comparing blocks with their checksums, and logged as written. Of
-//!   what is sent to the bucket, the very bytes that are sent are compared: what changed before
-//!   that stays dirty, and what changes after that is found by the next comparison.
-//! - It ends once nobody has the file, all of it was compared after that, and its bytes are forced.
+//! - The log records the exposure before any such store is possible, and all bytes of the file are
+//!   forced before that.
+//! - While a file is exposed all its bytes are in its store file, in holes too; that content is the
+//!   file. No checksum is verified, no block is dropped, and nothing is fetched that is not absent
+//!   from the bucket's side; bytes are forced before a record says that the bucket has them.
+//! - Stores are found by comparing blocks with their checksums, and logged as writes. For an upload
+//!   the very bytes that are sent are compared: earlier changes stay dirty, and later ones are
+//!   found by the next comparison.
+//! - The exposure ends once the file is not in use, all of it was compared after that, and its
+//!   bytes are forced.
 
 use crate::Node;
 use crate::latches::{Latches, Mode};
@@ -21,28 +23,28 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often it is asked whether anybody has the files still.
+/// How often the kernel is asked whether the files are still in use.
 const POLL: Duration = Duration::from_secs(1);
 
-/// What is stored is looked for at most this share of the time.
+/// The search for stored bytes takes at most this share of the time.
 const COMPARED_SHARE: u32 = 20;
 
-/// Compared at one time, while the file's writers wait.
+/// Blocks compared at one time, while the file's writers wait.
 const PIECE_BLOCKS: u64 = 16;
 
-/// Checksums in one record: any segment has room for it.
+/// The most checksums in one record: any segment has room for them.
 const SUMS_AT_ONCE: usize = 512;
 
 #[derive(Default)]
 pub struct Exposures {
-    /// Nobody had these files when their last comparison began, and none was lent since.
+    /// These files were not in use when their last comparison began, and none was granted since.
     ending: RefCell<BTreeSet<Ino>>,
-    /// Of two who compare a block at one time the one that has read the older bytes would log
-    /// them last.
+    /// Of two tasks that compare a block at one time, the one that has read the older bytes could
+    /// log them last.
     comparing: Latches<Ino>,
-    /// Taken before the inode's own latch by who compares a whole file.
+    /// Taken before the inode's own latch by a task that compares a whole file.
     whole: Latches<Ino>,
-    /// When the last comparison of a whole file began that has ended.
+    /// The begin of the last finished comparison of a whole file.
     found: RefCell<BTreeMap<Ino, u64>>,
     moments: Cell<u64>,
 }
@@ -67,8 +69,8 @@ impl Node {
         self.replica.view().extents().is_exposed(ino)
     }
 
-    /// From here on anybody may store into the store file of a file that is lent. The inode's latch
-    /// is held.
+    /// Permits stores into the store file of a granted file, by mappings. The inode's latch is
+    /// held.
     pub(crate) async fn expose(&self, ino: Ino) -> Result<(), RpcError> {
         if self.is_exposed(ino) {
             return Ok(());
@@ -76,7 +78,7 @@ impl Node {
         self.log_exposed(ino).await
     }
 
-    /// Holes of an exposed file were made: what is in them from here on was stored there.
+    /// Holes of an exposed file were made: any later bytes in them were stored there.
     pub(crate) async fn note_holes(&self, ino: Ino) -> Result<(), RpcError> {
         if self.is_exposed(ino) { self.log_exposed(ino).await } else { Ok(()) }
     }
@@ -88,8 +90,8 @@ impl Node {
         self.force_log().await.map(drop)
     }
 
-    /// Finds what was stored into these blocks of an exposed file, and gives their bytes as they
-    /// were compared. The inode's latch is held.
+    /// Finds the bytes stored into these blocks of an exposed file, and returns the blocks' bytes
+    /// as they were compared. The inode's latch is held.
     pub(crate) async fn compare(&self, ino: Ino, blocks: Range<u64>) -> Result<Bytes, RpcError> {
         let _turn = self.exposures.comparing.hold(ino, Mode::Exclusive).await;
         let location = self.location(ino);
@@ -150,8 +152,8 @@ impl Node {
         Ok(data.slice(start..start + (range.end - range.start) as usize))
     }
 
-    /// As [`Node::compare`] of a range of bytes, of any file: one that is not exposed has nothing
-    /// to find.
+    /// As [`Node::compare`] for a range of bytes of any file: one that is not exposed is not
+    /// compared.
     pub(crate) async fn find_stored(&self, ino: Ino, range: &Range<u64>) -> Result<(), RpcError> {
         if !self.is_exposed(ino) {
             return Ok(());
@@ -166,8 +168,8 @@ impl Node {
         Ok(())
     }
 
-    /// Finds all that was stored into an exposed file by now, while others go on with it. Those who
-    /// ask while one comparison is under way share the next one.
+    /// Finds all bytes stored into an exposed file before the call, while clients go on using it.
+    /// Callers that ask while one comparison is under way share the next one.
     pub(crate) async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
         let asked = self.exposures.moment();
         let _turn = self.exposures.whole.hold(ino, Mode::Exclusive).await;
@@ -185,7 +187,7 @@ impl Node {
         Ok(())
     }
 
-    /// The file is exposed no longer, if nobody has it.
+    /// Ends the exposure of a file that is not in use.
     async fn end_exposure(&self, ino: Ino) -> Result<bool, RpcError> {
         if self.is_in_use(ino).await? {
             return Ok(false);
@@ -201,7 +203,7 @@ impl Node {
         Ok(true)
     }
 
-    /// Ends what exposures can end, and finds what was stored by now into the other files.
+    /// Ends each exposure that can end, and finds the bytes stored so far into the other files.
     pub(crate) async fn find_stores(&self) -> Result<(), RpcError> {
         let exposed: Vec<Ino> = self.replica.view().extents().exposed().collect();
         for ino in exposed {
@@ -216,7 +218,7 @@ impl Node {
         let mut due = BTreeMap::<Ino, Duration>::new();
         while !self.is_stopping() {
             self.ports.clock.sleep(POLL).await;
-            // What clients are still to repeat is not to be overtaken.
+            // Replays of clients that have yet to return come first.
             if self.attachments.awaits_any() {
                 continue;
             }
@@ -249,7 +251,7 @@ impl Node {
         }
     }
 
-    /// What was stored into exposed files is forced with the next sync: of all, or of one.
+    /// Bytes stored into exposed files are forced with the next sync: of all files, or of one.
     pub(crate) fn doubt_exposed(&self, only: Option<Ino>) {
         let exposed: Vec<Ino> = self
             .replica
@@ -263,8 +265,8 @@ impl Node {
         }
     }
 
-    /// What is sent of an exposed file is forced before: once the bucket has it, older bytes must
-    /// not come back with a power cut and count as stored.
+    /// Bytes of an exposed file are forced before they are sent: once the bucket has them, older
+    /// bytes must not come back with a power cut and count as stored.
     pub(crate) async fn force_for_upload(&self, ino: Ino) -> Result<(), RpcError> {
         match self.is_exposed(ino) {
             true => self.fsync(ino).await.map(drop),

@@ -1,4 +1,4 @@
-//! fallocate: zeros where bytes were, and the size that a file is to have.
+//! fallocate(2): zeros in place of bytes, and a new size of the file.
 
 use crate::Node;
 use crate::clients::mutate::MutationContext;
@@ -13,9 +13,9 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Node {
-    /// Whole blocks become holes when the command is logged, and give their space back when
-    /// that is forced. Of the blocks at the edges a part is overwritten with zeros before, as
-    /// by a write, and whatever can be said of one that fails holds here.
+    /// Whole blocks become holes when the command is logged, and give their space back when that is
+    /// forced. Blocks at the edges are first overwritten with zeros in part, as by a write, and the
+    /// rules of a failed write hold for them.
     pub(crate) async fn fallocate(
         self: &Rc<Self>,
         context: &MutationContext,
@@ -25,7 +25,7 @@ impl Node {
         drop_set_id: bool,
     ) -> Result<Mutated, RpcError> {
         let end = offset.checked_add(len_bytes).ok_or(FsError::TooLarge)?;
-        // That the volume is too small says more than that any file is.
+        // A volume that is too small is a better reason than a file that would be too large.
         if what == Allocation::Reserve {
             self.expect_room(ino, offset..end).await?;
         }
@@ -69,7 +69,7 @@ impl Node {
                 continue;
             }
             let _growth = if keep_size { None } else { self.grow_to(context, ino, size, end)? };
-            // What would be refused with its zeros in place is refused now.
+            // Refuse before the zeros are in place rather than after.
             self.replica.view().namespace().permit_bytes(ino, what == Allocation::Zero)?;
             let _stays =
                 self.attachments.overwrite(context.tx.session).ok_or(RpcError::SessionExpired)?;
@@ -144,9 +144,9 @@ impl Node {
         Ok(())
     }
 
-    /// Refuses what the volume has no room for, as far as that can be known: nothing is set
-    /// aside, since what is written later goes to the bucket sooner or later, and not all of
-    /// it has to be here at one time.
+    /// Refuses a range that the volume has no room for, as far as that can be known. Nothing is set
+    /// aside: bytes written later go to the bucket sooner or later, and not all of them have to be
+    /// here at one time.
     async fn expect_room(&self, ino: Ino, range: Range<u64>) -> Result<(), RpcError> {
         let there = self.replica.view().extents().resident_bytes_of(ino);
         let wanted = (range.end - range.start).saturating_sub(there);

@@ -1,5 +1,5 @@
-//! Downloads: ranges of home objects into store files. Each block is asked for once
-//! however many wait for it (O-39); who reads in order is run ahead of (O-84).
+//! Downloads: ranges of home objects into store files. Each block is requested once for all its
+//! waiters (O-39); sequential readers get read-ahead (O-84).
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -27,41 +27,42 @@ use std::time::Duration;
 /// prefetch (O-84).
 const MAX_PARALLEL: usize = 64;
 
-/// Whoever needs absent bytes fetches them, looks again and starts over where they are not
-/// there: evicted since, or of an object that was replaced meanwhile. So often in a row that is
-/// a cache far too small for its users, or a store that says both that an object has changed
-/// and that it has not.
+/// A task that needs absent bytes fetches them, looks again, and starts over if they are not there:
+/// evicted since, or of an object that has been replaced. So many attempts in a row mean a cache
+/// far too small for its users, or a store that says both that an object has changed and that it
+/// has not.
 pub(crate) const MAX_ATTEMPTS: usize = 64;
 
-/// For so long a download that the bucket did not answer answers later reads of its blocks.
+/// After a download without an answer, reads of its blocks get the same time-out for so long.
 const REPEATED_READ: Duration = Duration::from_secs(1);
 
 pub struct Downloads {
     /// Blocks under way.
     pending: RefCell<BTreeMap<(Ino, u64), Download>>,
-    /// One for each bucket. One that does not answer keeps its share and no more.
+    /// Memory for each bucket. A bucket that does not answer keeps its own share and no more.
     buffers: Vec<Buffers>,
     estimators: Vec<BandwidthEstimator>,
     streams: RefCell<Streams>,
     pub(crate) walks: RefCell<Walks>,
 }
 
-/// A download under way, of which all who wait are told.
+/// A download under way. All waiters get its outcome.
 #[derive(Clone)]
 struct Download {
-    /// What came, before it is in the store file. Nothing, where it did not come.
+    /// The received bytes, before they are in the store file. Nothing, where none were received.
     arrival: Shared<oneshot::Receiver<Piece>>,
     outcome: Shared<oneshot::Receiver<Result<(), RpcError>>>,
 }
 
-/// What came of an object, with the checksums of its blocks, and what the object says.
+/// The received bytes of an object, with the checksums of their blocks, and the checksums that the
+/// object carries.
 struct Summed {
     body: Bytes,
     blocks: Vec<u32>,
     sums: Option<Sums>,
 }
 
-/// Bytes of an object, from a byte on.
+/// Bytes of an object, beginning at an offset.
 #[derive(Clone)]
 pub(crate) struct Piece {
     etag: ETag,
@@ -70,7 +71,7 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// What it has of a range of this object, from the range's beginning on.
+    /// The part of a range of this object that the piece has, from the range's beginning on.
     pub(crate) fn beginning_of(&self, etag: &str, range: &Range<u64>) -> Option<Bytes> {
         let start = range.start.checked_sub(self.first_byte)? as usize;
         let end = self.data.len().min((range.end - self.first_byte) as usize);
@@ -79,7 +80,7 @@ impl Piece {
 }
 
 impl Downloads {
-    /// For a volume over so many buckets.
+    /// For a volume with so many buckets.
     pub fn new(buckets: usize, buffer_bytes: u64, clock: &Rc<dyn Clock>) -> Downloads {
         let buffers = || Buffers::new(buffer_bytes / buckets as u64, MAX_PARALLEL);
         Downloads {
@@ -97,8 +98,7 @@ impl Downloads {
 }
 
 impl Node {
-    /// Brings in the blocks of these ranges. On success they were there at some time since
-    /// the call.
+    /// Fetches the blocks of these ranges. On success each was present at some time since the call.
     pub(crate) async fn fetch(
         self: &Rc<Self>,
         ino: Ino,
@@ -114,21 +114,21 @@ impl Node {
         ranges: &[Range<u64>],
         request_bytes: u64,
     ) -> Result<(), RpcError> {
-        // What comes is not kept for it.
+        // The received bytes are not kept for the caller.
         let outcomes: Vec<_> = self
             .downloads_of(ino, ranges, request_bytes)
             .into_iter()
             .map(|download| download.outcome)
             .collect();
         for outcome in outcomes {
-            // One that was given up says nothing: whoever waits plans again.
+            // A download that was given up has no outcome: the waiter plans again.
             self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?;
         }
         Ok(())
     }
 
-    /// As [`Node::fetch`], for who reads: gives what comes as soon as it is there, and does not
-    /// wait until it is in the store file.
+    /// As [`Node::fetch`], for readers: returns bytes as soon as they have arrived, and does not
+    /// wait until they are in the store file.
     pub(crate) async fn fetch_to_read(
         self: &Rc<Self>,
         ino: Ino,
@@ -146,15 +146,15 @@ impl Node {
         if ranges.iter().all(|range| self.fetched(ino, range, &pieces).is_some()) {
             return Ok(pieces);
         }
-        // Not all of that is of use, or did not come: how it ends says what is next.
+        // Not all of that is of use, or did not arrive: the outcome decides on the next step.
         for Download { outcome, .. } in downloads {
             self.waiting("the bucket", outcome).await.unwrap_or(Ok(()))?;
         }
         Ok(pieces)
     }
 
-    /// The object that has what is absent from the store file; nothing is taken for absent from one
-    /// that others store into.
+    /// The object with the bytes that are absent from the store file; nothing counts as absent from
+    /// a store file that a client stores into.
     pub(crate) fn absent_of(&self, ino: Ino) -> Option<String> {
         let state = self.replica.view();
         state
@@ -164,7 +164,7 @@ impl Node {
             .map(|home| home.etag.clone())
     }
 
-    /// Waits until what has come of these files is in their store files.
+    /// Waits until the received bytes of these files are in their store files.
     pub(crate) async fn filled(&self, is_meant: impl Fn(Ino) -> bool) {
         let under_way: Vec<_> = {
             let pending = self.downloads.pending.borrow();
@@ -174,11 +174,11 @@ impl Node {
             });
             came.map(|(_, download)| download.outcome.clone()).collect()
         };
-        // How that ended is for those to say who want the bytes.
+        // The outcome is for the readers of the bytes to handle.
         join_all(under_way).await;
     }
 
-    /// Starts what is to be fetched, and gives all of it that is under way, by blocks.
+    /// Starts the missing downloads, and returns all that are under way for the ranges, by blocks.
     fn downloads_of(
         self: &Rc<Self>,
         ino: Ino,
@@ -195,7 +195,7 @@ impl Node {
         blocks.filter_map(|block| pending.get(&(ino, block)).cloned()).collect()
     }
 
-    /// Notes a read, and asks for what a sequential reader will want next.
+    /// Notes a read, and requests the next bytes of a sequential reader.
     pub(crate) fn read_ahead(self: &Rc<Self>, ino: Ino, wanted: &Range<u64>) {
         self.look_for_walks();
         let Some(valid_bytes) =
@@ -218,7 +218,7 @@ impl Node {
         }
     }
 
-    /// How much of its bucket is fetched before anybody asks for it.
+    /// How many bytes of a file's bucket are fetched ahead.
     pub(crate) fn most_ahead_bytes(&self, ino: Ino) -> u64 {
         let estimator = match &self.downloads.estimators[..] {
             [estimator] => Some(estimator),
@@ -231,7 +231,7 @@ impl Node {
             .min(estimator.map_or(u64::MAX, BandwidthEstimator::ahead_bytes))
     }
 
-    /// [`MAX_ATTEMPTS`] are over.
+    /// The error after [`MAX_ATTEMPTS`] attempts.
     pub(crate) fn fetched_in_vain(&self, ino: Ino) -> RpcError {
         let of = self.object_of(ino).map_or_else(|| format!("inode {ino}"), |(key, ..)| key);
         let what = format!(
@@ -276,8 +276,8 @@ impl Node {
         }
     }
 
-    /// A range of a file with all of the spans of its object in it that were damaged when they were
-    /// last looked at.
+    /// Widens a range of a file to the whole of those spans of its object that were found damaged
+    /// last.
     fn with_whole_spans(&self, ino: Ino, range: &Range<u64>) -> Range<u64> {
         let key =
             if self.troubles.is_empty() { None } else { self.object_of(ino).map(|(key, ..)| key) };
@@ -306,9 +306,9 @@ impl Node {
                     node.downloads.pending.borrow_mut().remove(&(ino, block));
                 }
             };
-            // The read may be nobody's: read-ahead.
+            // A read-ahead may have no waiter.
             match result {
-                // The kernel asks for a page once more after a failed read-ahead: the answer is the
+                // The kernel requests a page once more after a failed read-ahead: the answer is the
                 // same, or one read(2) would take the timeout twice.
                 Err(RpcError::Refused(FsError::TimedOut)) => {
                     let (Ok(()) | Err(_)) = sender.send(result);
@@ -323,7 +323,7 @@ impl Node {
         }));
     }
 
-    /// Downloads a run of absent blocks and fills those that are absent still.
+    /// Downloads a run of absent blocks and fills those that are still absent.
     async fn download(
         self: &Rc<Self>,
         ino: Ino,
@@ -331,7 +331,7 @@ impl Node {
         arrived: oneshot::Sender<Piece>,
     ) -> Result<(), RpcError> {
         let Some((key, ..)) = self.object_of(ino) else { return Ok(()) };
-        // Also with what is here of a span, or it could not be checked.
+        // Also the present blocks of a span, or it could not be checked.
         let range =
             self.with_whole_spans(ino, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
         let room =
@@ -355,7 +355,7 @@ impl Node {
                 return self.object_changed(ino, &key, &etag, error).await;
             }
         };
-        // Nobody may be waiting for what was read ahead.
+        // A read-ahead may have no waiter.
         let (Ok(()) | Err(_)) =
             arrived.send(Piece { etag: etag.clone(), first_byte, data: summed.body.clone() });
         self.fill(ino, &etag, first_byte, &summed).await?;
@@ -365,8 +365,8 @@ impl Node {
         }
     }
 
-    /// Puts downloaded bytes into the blocks that are still absent. Nobody reads these, so others
-    /// may read and fill what they want of the file meanwhile, unless it has to be moved.
+    /// Puts downloaded bytes into the blocks that are still absent. No reader reads these, so other
+    /// blocks of the file can be read and filled at the same time, unless the file has to be moved.
     async fn fill(
         self: &Rc<Self>,
         ino: Ino,
@@ -376,7 +376,7 @@ impl Node {
     ) -> Result<(), RpcError> {
         let Summed { body: data, blocks: known, .. } = summed;
         self.reserve_clean(data.len() as u64).await?;
-        // All of it will come.
+        // All requested bytes will arrive.
         let end = |node: &Node| {
             node.object_of(ino)
                 .map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.location(ino).size_bytes))
@@ -391,13 +391,13 @@ impl Node {
         let fills = {
             let state = self.replica.view();
             match state.extents().object(ino) {
-                // Of another content than was asked for: whoever waits plans again.
+                // The content differs from the requested one: the waiter plans again.
                 Some(home) if home.etag == etag.0 => state.extents().fills(ino, blocks),
                 _ => return Ok(()),
             }
         };
-        // Some may have become holes meanwhile, and stay so. Of some more may count by now than was
-        // asked for.
+        // Some may have become holes since the request, and stay so. More bytes of others may count
+        // now than were requested.
         let came = first_byte + data.len() as u64;
         let is_whole = |fill: &Fill| {
             fill.object_bytes > 0 && fill.block * BLOCK_BYTES + fill.object_bytes <= came
@@ -416,7 +416,8 @@ impl Node {
                 .take_while(|(fill, block)| fill.block == *block)
                 .count();
             let content = content_of(data, first, &fills[at..at + run]);
-            // What came of a block is all of it that counts, or the rest is cut off.
+            // True if all received bytes of a block count. Otherwise those behind the counted ones
+            // are cut off, and the block needs a checksum of its own.
             let is_all =
                 |fill: &Fill| fill.object_bytes == BLOCK_BYTES.min(came - fill.block * BLOCK_BYTES);
             let sum = |(fill, content): (&Fill, &[u8])| match is_all(fill) {
@@ -439,7 +440,7 @@ impl Node {
                 .await
                 .map_err(|error| self.disk_failed(ino, error))?;
             if self.is_exposed(ino) {
-                // Lost by a power cut it would count as stored over.
+                // Lost in a power cut, the block would count as stored into.
                 self.store
                     .sync(SyncScope::File(ino))
                     .await
@@ -462,8 +463,8 @@ impl Node {
         Some((key, ETag(home.etag.clone()), home.valid_bytes))
     }
 
-    /// A range of an object, whole, of just this version, and as it was written as far as the
-    /// object says what that was.
+    /// Gets a range of an object: whole, of exactly this version, and equal to the written bytes as
+    /// far as the object has checksums for them.
     pub(crate) async fn get_range(
         &self,
         key: &str,
@@ -485,7 +486,7 @@ impl Node {
         let sound = |Object { meta, body }: Object| {
             if body.len() as u64 != len_bytes {
                 let what = format!("{} bytes came where {len_bytes} were asked for", body.len());
-                // Whoever gets its first byte has it end.
+                // The trouble ends with the next sound read of its first byte.
                 return Err(Damage { at: range.start..range.start + 1, what });
             }
             let sums = Sums::decode(&meta.tags, meta.len_bytes);
@@ -513,8 +514,8 @@ impl Node {
     }
 }
 
-/// A run of blocks in requests of this many, which end where spans of an object do. What is no more
-/// than one stays one.
+/// Splits a run of blocks into requests of this many, which end where spans of an object do. A run
+/// of no more than that stays whole.
 fn pieces(run: Range<u64>, most: u64) -> Vec<Range<u64>> {
     let step = if run.end - run.start > most { most } else { u64::MAX };
     let mut pieces: Vec<Range<u64>> = Vec::new();

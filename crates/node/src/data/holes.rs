@@ -1,5 +1,5 @@
-//! Holes that are logged and not yet in their store files: a crash between the two leaves it to
-//! the log to make them, so no snapshot may stand in for the log before they are made.
+//! Holes that are logged and not yet in their store files. After a crash between the two the log
+//! still has to make them, so no snapshot may replace the log before they are made.
 
 use crate::signal::Signal;
 use std::cell::{Cell, RefCell};
@@ -13,7 +13,8 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// From the moment at which a command is applied until what it makes a hole of is one.
+    /// Lasts from the moment at which a command is applied until the range that it punches is a
+    /// hole.
     pub fn begin(&self) -> Pending<'_> {
         let number = self.begun.get();
         self.begun.set(number + 1);
@@ -21,7 +22,7 @@ impl Holes {
         Pending { holes: self, number }
     }
 
-    /// Completes when all that had begun at the time of the call have ended.
+    /// Completes when all holes begun before the call are made.
     pub fn made(&self) -> impl Future<Output = ()> {
         let upto = self.begun.get();
         async move {

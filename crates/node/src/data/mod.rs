@@ -1,5 +1,5 @@
-//! Bytes of files: where they are on the node's disk, how they come and go, and who reads and
-//! changes them.
+//! Bytes of files: their places on the node's disk, how they come and go, and the operations that
+//! read and change them.
 
 pub(crate) mod buffers;
 pub(crate) mod cache;

@@ -1,13 +1,13 @@
-//! Small files share pack files (C-19, C-21, C-22, C-24): a new one is added at the end of the pack
-//! file at work, where no file system has to make one for it; one that goes leaves a hole; and of a
-//! pack file that is mostly holes the rest is moved to the end of another.
+//! Small files share pack files (C-19, C-21, C-22, C-24). A new file is added at the end of the
+//! current pack file, so that no file system has to make a file for it. A removed one leaves a
+//! hole. The remaining files of a pack file with mostly holes are moved to the end of another one.
 //!
 //! Laws:
-//! - A file has one place. It gets another while nobody reads or writes it: what it has is copied,
-//!   and forced if it was forced where it is, before the log says where it is now. Of one that has
-//!   nothing the log says so with its first write; until then its range is kept by who writes
-//!   ([`Reserved`]).
-//! - Space is used once. What a run that died had set aside and not logged is never used.
+//! - A file has one place. It is moved while it is neither read nor written: its bytes are copied,
+//!   and forced if they were forced at the old place, before the log records the new place. A file
+//!   without bytes gets its place in the log with its first write; until then the writer keeps the
+//!   range ([`Reserved`]).
+//! - Space is used once. A range that a dead run had set aside and not logged is never used.
 
 use crate::Node;
 use crate::data::store::{self, StoreLocation};
@@ -21,23 +21,23 @@ use std::time::Duration;
 
 pub const DIRECTORY: &str = "packs";
 
-/// How often it looks for a pack file that is mostly holes.
+/// How often the node looks for a pack file that is mostly holes.
 const COMPACTION_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long a pack file is left as it is of which something could not be moved: what cannot be read
-/// now will hardly be readable soon.
+/// How long a pack file is left alone after a file in it could not be moved: bytes that cannot be
+/// read now will hardly be readable soon.
 const STUCK_TIME: Duration = Duration::from_secs(600);
 
-/// A pack file is compacted when less than 1 / this of what one can hold is in use.
+/// A pack file is compacted when less than 1 / this of its capacity is in use.
 const COMPACTED_SHARE: u64 = 4;
 
 pub fn path(pack: PackId) -> String {
     format!("{DIRECTORY}/{:016x}", pack.0)
 }
 
-/// The space of pack files, as this run gives it out.
+/// The space of pack files, as this run allocates it.
 pub struct Packs {
-    /// Of earlier runs.
+    /// Pack files of earlier runs.
     pub found: Vec<PackId>,
     state: Rc<RefCell<State>>,
 }
@@ -45,19 +45,19 @@ pub struct Packs {
 #[derive(Default)]
 struct State {
     last: u64,
-    /// The one that is added to, and how far it is given out.
+    /// The current pack file, and up to where it is allocated.
     active: Option<(PackId, u64)>,
     /// How far each range of it has been written, by its start.
     written: BTreeMap<u64, u64>,
-    /// Ranges that the log may not know of yet, by pack file.
+    /// Ranges that may not be in the log yet, by pack file.
     reserved: BTreeMap<PackId, u64>,
-    /// Nothing is added to these any more. All that was in one may have gone while something was.
+    /// Full pack files. One may have become empty while a file in it was being added.
     ended: BTreeSet<PackId>,
-    /// Something could not be moved out of these, which are left as they are until then.
+    /// Pack files with a file that could not be moved out, and until when they are left alone.
     stuck: BTreeMap<PackId, Duration>,
 }
 
-/// A range that is kept until this is dropped, whatever the log says.
+/// A range that is kept until this is dropped, even without a record in the log.
 pub struct Reserved {
     pub range: PackRange,
     state: Rc<RefCell<State>>,
@@ -107,12 +107,12 @@ impl Packs {
         Some(self.keep(&mut state, PackRange { len_bytes, ..range }))
     }
 
-    /// The pack file at work is added to no longer.
+    /// Ends the current pack file: nothing is added to it any more.
     pub fn seal(&self) {
         self.state.borrow_mut().end();
     }
 
-    /// Pack files that are added to no longer and may be empty.
+    /// Pack files without further additions, which may be empty.
     pub fn ended(&self) -> Vec<PackId> {
         self.state.borrow().ended.iter().copied().collect()
     }
@@ -127,7 +127,7 @@ impl Packs {
         state.stuck.insert(pack, now + STUCK_TIME);
     }
 
-    /// The pack file is gone, or goes with the last that is in it.
+    /// The pack file is gone, or goes with its last file.
     pub fn looked_at(&self, pack: PackId) {
         self.state.borrow_mut().ended.remove(&pack);
     }
@@ -147,12 +147,12 @@ impl Packs {
             || state.written.get(&range.start).is_none_or(|written| *written > at)
     }
 
-    /// It may be begun at any moment.
+    /// A pack file that may be begun at any moment.
     pub fn is_to_come(&self, pack: PackId) -> bool {
         pack.0 > self.state.borrow().last
     }
 
-    /// Files are added to it, or were and are not in the log yet.
+    /// Files are added to the pack file, or were and are not in the log yet.
     pub fn is_in_use(&self, pack: PackId) -> bool {
         let state = self.state.borrow();
         state.is_active(pack) || state.reserved.contains_key(&pack)
@@ -187,7 +187,7 @@ impl Drop for Reserved {
     }
 }
 
-/// The same ranges, with those that touch as one.
+/// The same ranges, with adjacent ones joined.
 pub fn joined(mut ranges: Vec<PackRange>) -> Vec<PackRange> {
     ranges.sort_unstable_by_key(|range| (range.pack, range.start));
     let mut joined = Vec::<PackRange>::new();
@@ -202,7 +202,7 @@ pub fn joined(mut ranges: Vec<PackRange>) -> Vec<PackRange> {
     joined
 }
 
-/// What is between ranges of a pack file, which come in order.
+/// The gaps between ranges of a pack file, which come in order.
 pub fn gaps(pack: PackId, used: &[PackRange]) -> Vec<PackRange> {
     let ends = std::iter::once(0).chain(used.iter().map(PackRange::end));
     let starts = used.iter().map(|range| range.start).chain([PACK_BYTES]);
@@ -211,23 +211,23 @@ pub fn gaps(pack: PackId, used: &[PackRange]) -> Vec<PackRange> {
 }
 
 impl Node {
-    /// Where the bytes of a file are now.
+    /// The present place of a file's bytes.
     pub(crate) fn location(&self, ino: Ino) -> StoreLocation {
         store::location(&self.replica.view(), ino)
     }
 
-    /// Whether bytes up to `end` of a file go where it is.
+    /// Whether a file has room for bytes up to `end` at its place.
     pub(crate) fn has_room(&self, ino: Ino, end: u64) -> bool {
         match self.location(ino).packed {
-            // What is left of a file that was cut to nothing or evicted need not be cleared: it
-            // goes elsewhere.
+            // Old bytes of a file that was cut to nothing or evicted need not be cleared: it goes
+            // elsewhere.
             Some(range) => end <= range.len_bytes && self.has_blocks(ino),
             None => !self.is_small(end) || self.has_blocks(ino) || self.store.has_standalone(ino),
         }
     }
 
-    /// Where bytes up to `end` of a file go. The inode's latch is held exclusively, or
-    /// [`Node::has_room`] was true since it is held. A move may have let go of blocks.
+    /// Returns the place for bytes up to `end` of a file. The inode's latch is held exclusively, or
+    /// [`Node::has_room`] has been true while it was held. A move may have dropped blocks.
     pub(crate) async fn make_room(&self, ino: Ino, end: u64) -> Result<StoreLocation, RpcError> {
         let location = self.location(ino);
         if self.has_room(ino, end) {
@@ -236,7 +236,7 @@ impl Node {
         let reserved =
             self.is_small(end).then(|| match location.packed.filter(|_| self.has_blocks(ino)) {
                 Some(range) => {
-                    // Who has grown once will grow again.
+                    // A file that has grown once will grow again.
                     let more = end.next_power_of_two().min(PACKED_BYTES);
                     self.store
                         .packs
@@ -248,8 +248,8 @@ impl Node {
         self.relocate(&location, reserved).await
     }
 
-    /// As [`Node::make_room`], for a write: of a small file that has no blocks a range is set
-    /// aside, and the record of the write says that it is there.
+    /// As [`Node::make_room`], for a write: a range is set aside for a small file without blocks,
+    /// and the record of the write records it.
     pub(crate) async fn room_to_write(
         &self,
         ino: Ino,
@@ -263,8 +263,8 @@ impl Node {
         Ok((StoreLocation { packed: Some(reserved.range), ..self.location(ino) }, Some(reserved)))
     }
 
-    /// What was set aside goes, unless the file is there. What a log has that has failed the next
-    /// start finds out.
+    /// Frees a range that was set aside, unless the file is there. If the log has failed, the next
+    /// start finds out whether the file is there.
     pub(crate) fn vacate_unless_used(&self, ino: Ino, reserved: &Reserved) {
         if self.replica.view_without_backing().extents().packed(ino) != Some(reserved.range)
             && self.expect_log().is_ok()
@@ -281,7 +281,7 @@ impl Node {
         self.replica.view().extents().resident_bytes_of(ino) > 0
     }
 
-    /// For a small file that has no blocks.
+    /// A range for a small file without blocks.
     fn first_room(&self, end: u64) -> Reserved {
         self.reserve_room(end.next_multiple_of(PACK_UNIT_BYTES))
     }
@@ -290,7 +290,7 @@ impl Node {
         self.store.packs.reserve(len_bytes, self.options.pack_bytes)
     }
 
-    /// Moves a file to where it has room, or to a store file of its own.
+    /// Moves a file to a place with room, or to a store file of its own.
     async fn relocate(
         &self,
         from: &StoreLocation,
@@ -315,8 +315,8 @@ impl Node {
                 Ok(location)
             }
             Err(error) => {
-                // What was written there is nobody's. What a log has that has failed the next start
-                // finds out.
+                // Bytes written there belong to no file. If the log has failed, the next start
+                // finds out where the file is.
                 if !stays && !is_there && self.expect_log().is_ok() {
                     match range {
                         Some(range) => {
@@ -330,7 +330,7 @@ impl Node {
         }
     }
 
-    /// An empty store file for a file whose bytes are not in one.
+    /// An empty store file for an inode that has no bytes in one.
     pub(crate) async fn begin_standalone(&self, ino: Ino) -> Result<(), RpcError> {
         self.store.begin_standalone(ino).await.map_err(|error| self.disk_failed(ino, error))
     }
@@ -339,8 +339,8 @@ impl Node {
         self.store.drop_own(ino).await.map_err(|error| self.disk_failed(ino, error))
     }
 
-    /// Copies what there is of a file to another place of it, and forces what may have been forced
-    /// where it is. What cannot be read is absent from then on, if the bucket has it.
+    /// Copies the bytes of a file to another place, and forces those that may have been forced at
+    /// the old one. Bytes that cannot be read become absent, if the bucket has them.
     async fn copy_to(&self, from: &StoreLocation, to: &StoreLocation) -> Result<(), RpcError> {
         let ino = from.ino;
         if from.packed.is_some() && to.packed.is_none() {
@@ -371,7 +371,7 @@ impl Node {
             }
             copied = run.end;
         }
-        // What is dirty may have been forced where it is, by this run or an earlier one.
+        // Dirty bytes may have been forced at the old place, by this run or an earlier one.
         if is_dirty && !self.store.is_never_synced(ino) {
             self.store
                 .sync(SyncScope::File(ino))
@@ -381,7 +381,7 @@ impl Node {
         Ok(())
     }
 
-    /// The cache has nothing of the file any more: its range can go. The inode's latch is held
+    /// The cache has no bytes of the file any more: its range is freed. The inode's latch is held
     /// exclusively.
     pub(crate) async fn vacate(&self, ino: Ino) -> Result<(), RpcError> {
         let location = self.location(ino);
@@ -389,7 +389,7 @@ impl Node {
         if location.packed.is_some() && is_empty {
             self.commit(Command::Extent(ExtentCommand::Packed { ino, range: None })).await?;
             if self.store.has_standalone(ino) {
-                // Of a move that was not logged.
+                // The remains of a move that was not logged.
                 self.forget_own(ino).await?;
             }
         }
@@ -412,7 +412,7 @@ impl Node {
     pub(crate) async fn compact_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(COMPACTION_INTERVAL).await;
-            // What is still to be repeated may be missing from what would be copied.
+            // Bytes that a client has yet to replay may be missing from the copy.
             if self.attachments.awaits_any() || self.read_only() {
                 continue;
             }
@@ -422,11 +422,11 @@ impl Node {
         }
     }
 
-    /// The pack file with the least in use, if that is little.
+    /// The pack file with the fewest bytes in use, if these are few.
     fn sparse_pack(&self) -> Option<PackId> {
         let state = self.replica.view();
         let now = self.ports.clock.monotonic();
-        // What could not be forced where it is cannot leave it.
+        // Bytes that could not be forced at their place cannot leave it.
         let failed: BTreeSet<PackId> = self
             .store
             .failed()
@@ -443,8 +443,8 @@ impl Node {
         (used < self.options.pack_bytes / COMPACTED_SHARE).then_some(pack)
     }
 
-    /// Moves what is in a pack file to the one at work. The file goes when the log is forced, if
-    /// there is nothing left in it: one file that cannot be moved keeps no other there.
+    /// Moves the files of a pack file to the current one. The pack file is removed when the log is
+    /// forced, if it is empty: one file that cannot be moved keeps no other there.
     async fn compact(&self, pack: PackId) {
         let files: Vec<Ino> =
             self.replica.view().extents().packed_in(pack).map(|(_, ino)| ino).collect();
@@ -540,7 +540,7 @@ mod tests {
         assert!(!packs.may_be_written(second, second.start));
         packs.seal();
         assert!(packs.may_be_written(second, second.start), "nobody knows any more");
-        // A range of a pack file of before.
+        // A range of a pack file of an earlier run.
         let other = PackRange { pack: PackId(77), start: 0, len_bytes: PACK_UNIT_BYTES };
         assert!(packs.may_be_written(other, 0));
     }

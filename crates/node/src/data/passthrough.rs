@@ -1,14 +1,14 @@
-//! Lending: store files that the kernel of this machine reads by itself, past the node (decision
-//! 8).
+//! Passthrough grants: store files that the kernel of this machine reads by itself, past the node
+//! (decision 8).
 //!
 //! Laws:
-//! - A file is lent only where all of it is in its store file, and every block that has a checksum
-//!   was compared with it by this run or came in during it.
-//! - As long as anybody has a file that was lent, it is as long as its store file, what changes is
-//!   changed in place, and no block of it is evicted. So who reads past the node reads what the
-//!   node would give.
-//! - Who has one is not the node's to know: mappings outlive their opens, and opens the node. So
-//!   before bytes are taken away the system is asked.
+//! - A file is granted only where all of it is in its store file, and every block that has a
+//!   checksum was compared with it by this run or came in during it.
+//! - As long as a granted file may be in use, it is as long as its store file, changes are made in
+//!   place, and no block of it is evicted. So a reader past the node reads the same bytes as
+//!   through it.
+//! - The node does not know the users of a granted file: mappings outlive their opens, and opens
+//!   the node. So the kernel is asked before bytes are taken away.
 
 use crate::Node;
 use crate::data::fetch::MAX_ATTEMPTS;
@@ -26,10 +26,10 @@ use std::rc::Rc;
 /// then in the page cache.
 const LEAST_BYTES: u64 = 128 << 10;
 
-/// Each has descriptors of its own, of which a process has 1,024 as a rule.
+/// Each has descriptors of its own; a process has 1,024 as a rule.
 const MAX_FILES: usize = 128;
 
-/// What is lent cannot be evicted, so it is at most 1 / this of the cache.
+/// Granted bytes cannot be evicted, so they are at most 1 / this of the cache.
 const CACHE_SHARE: u64 = 2;
 
 #[derive(Default)]
@@ -41,10 +41,10 @@ pub struct PassthroughGrants {
 
 #[derive(Default)]
 struct Grant {
-    /// Given out and not given back. A mapping may be left even if there is none.
+    /// Grants not closed yet. Mappings may remain even at 0.
     count: u64,
     size_bytes: u64,
-    /// The kernel has it from an earlier run, and it is not lent anew yet.
+    /// The kernel has it from an earlier run, and it is not granted anew yet.
     is_doubtful: bool,
 }
 
@@ -54,7 +54,7 @@ impl PassthroughGrants {
         self.verified.borrow_mut().remove(ino, 0..u64::MAX);
     }
 
-    /// The blocks are what their checksums say.
+    /// The blocks agree with their checksums.
     pub fn verified(&self, ino: Ino, blocks: Range<u64>) {
         let mut verified = self.verified.borrow_mut();
         let is_known = || {
@@ -71,7 +71,7 @@ impl PassthroughGrants {
         self.table.borrow().contains_key(&ino)
     }
 
-    /// Runs of blocks that nothing is known of.
+    /// Runs of blocks that were not verified.
     fn unverified(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
         let verified = self.verified.borrow();
         let (mut at, mut unknown) = (blocks.start, Vec::new());
@@ -87,9 +87,9 @@ impl PassthroughGrants {
 }
 
 impl Node {
-    /// The store file of a file, for the kernel to read by itself; to be given back by
-    /// [`Node::take_back`]. `None` where the file is to be read through the node: what of it is
-    /// not here, or was not verified yet, comes in by that.
+    /// Returns the store file of an inode, for the kernel to read by itself; to be given back by
+    /// [`Node::take_back`]. `None` where the file must be read through the node: that read brings
+    /// in or verifies the missing blocks.
     pub async fn grant(
         self: &Rc<Self>,
         ino: Ino,
@@ -108,14 +108,14 @@ impl Node {
     ) -> Result<Option<OwnedFd>, RpcError> {
         if request == GrantRequest::Resume {
             self.file_size(ino)?;
-            // Whatever comes of this, it is to be kept as it is to be seen.
+            // Whether or not the grant succeeds, the file keeps its visible content.
             self.grants
                 .table
                 .borrow_mut()
                 .entry(ino)
                 .or_insert(Grant { is_doubtful: true, ..Grant::default() });
         }
-        // Who has just read a file opens it again.
+        // A reader that has just read a file opens it again.
         self.filled(|other| other == ino).await;
         for _ in 0..MAX_ATTEMPTS {
             let guard = self.latches.hold(ino, Mode::Shared).await;
@@ -134,7 +134,8 @@ impl Node {
             if !may_be {
                 return Ok(None);
             }
-            // Whoever has it already has others open it in the same way.
+            // The kernel needs all opens of one inode to be of one kind: a grant in use is
+            // repeated.
             let missing = if is_granted { self.missing(ino, size) } else { Vec::new() };
             if !missing.is_empty() {
                 drop(guard);
@@ -158,7 +159,7 @@ impl Node {
         Err(self.fetched_in_vain(ino))
     }
 
-    /// Whether it is worth asking.
+    /// Whether a client should request a grant.
     pub(crate) fn may_be_granted(&self, ino: Ino) -> bool {
         self.file_size(ino).is_ok_and(|size| size >= LEAST_BYTES) && self.is_apart(ino)
     }
@@ -177,7 +178,7 @@ impl Node {
         {
             return Err(FsError::AccessDenied.into());
         }
-        // What was read past an earlier run comes before what is new.
+        // Grants of an earlier run are resumed before new ones are given.
         if self.is_stopping() || !resumes && self.attachments.awaits_any() {
             return Err(RpcError::Retry);
         }
@@ -186,19 +187,19 @@ impl Node {
         }
         let granted = self.grant_now(ino, request).await?;
         if granted.is_some() && self.is_stopping() {
-            // What would be stored from now on nobody here would send.
+            // No node would send bytes that are stored later.
             self.take_back(ino);
             return Err(RpcError::Retry);
         }
         Ok(granted)
     }
 
-    /// One that was lent has been closed.
+    /// A grant has been closed.
     pub fn take_back(&self, ino: Ino) {
         let over = match self.grants.table.borrow_mut().get_mut(&ino) {
             Some(grant) => {
                 grant.count = grant.count.saturating_sub(1);
-                // Its readers were not seen.
+                // Reads past the node were not recorded.
                 self.cache.touch(ino, &(0..grant.size_bytes));
                 grant.count == 0
             }
@@ -209,8 +210,8 @@ impl Node {
         }
     }
 
-    /// Whether somebody reads the store file past the node: has it from this run, or from one
-    /// whose mount has died.
+    /// Whether the store file is in use past the node: through a grant of this run, or of an
+    /// earlier one with a dead mount.
     pub(crate) async fn is_in_use(&self, ino: Ino) -> Result<bool, RpcError> {
         let is_doubtful =
             self.grants.table.borrow().get(&ino).is_some_and(|grant| grant.is_doubtful);
@@ -225,8 +226,8 @@ impl Node {
         Ok(is_held)
     }
 
-    /// Files that somebody reads past the node, and may have lost sight of: what they lack by now
-    /// comes in, and they get the length that they are to have.
+    /// Brings the store file of a granted inode up to date for its readers: missing blocks are
+    /// fetched, and it gets its expected length.
     pub(crate) fn refresh_granted(self: &Rc<Self>, ino: Ino) {
         if !self.grants.is_granted(ino) {
             return;
@@ -243,16 +244,16 @@ impl Node {
         }));
     }
 
-    /// Somebody may see the store file, or may have stored into it.
+    /// The store file may be read or stored into past the node.
     pub(crate) fn is_seen(&self, ino: Ino) -> bool {
         self.grants.is_granted(ino) || self.is_exposed(ino)
     }
 
-    /// A file has become longer: so does what is seen of it past the node, and who stores there may
-    /// force it without a word to the node. The inode's latch is held exclusively.
+    /// A file has become longer: its length seen past the node grows too, and a client that stores
+    /// there may force it without telling the node. The inode's latch is held exclusively.
     pub(crate) async fn show_length(&self, ino: Ino) -> Result<(), RpcError> {
-        // Asked between a command and its answer, which the bucket's side is not to keep waiting.
-        // Of a file that has gone meanwhile nothing is shown.
+        // Called between a command and its answer, which backing updates must not delay. A file
+        // that has gone is not looked at.
         let is_exposed = self.replica.view_without_backing().extents().is_exposed(ino);
         if !is_exposed && !self.grants.is_granted(ino) {
             return Ok(());
@@ -264,8 +265,8 @@ impl Node {
         if self.is_exposed(ino) { self.force_log().await.map(drop) } else { Ok(()) }
     }
 
-    /// Others have replaced the object of a file. Blocks that it had `before` and that are zeros by
-    /// now are seen as such. The inode's latch is held exclusively.
+    /// The object of a file was replaced externally. Blocks that it had `before` and that are now
+    /// zeros become zeros in the store file too. The inode's latch is held exclusively.
     pub(crate) async fn hide_dropped(
         &self,
         ino: Ino,
@@ -284,9 +285,9 @@ impl Node {
         Ok(())
     }
 
-    /// How many leading bytes of what is filled in go into the store file. The zeros that are
-    /// added to the last block are only for the node to see, and a file that somebody has ends
-    /// where it is to end: nothing has to be overwritten behind that.
+    /// How many leading bytes of a fill go into the store file. The zeros that are added to the
+    /// last block are only for the node, and a granted file ends at its own length: so nothing has
+    /// to be overwritten behind that.
     pub(crate) async fn visible_bytes(
         &self,
         location: &StoreLocation,
@@ -300,7 +301,7 @@ impl Node {
         Ok(len_bytes.min(end.saturating_sub(offset) as usize))
     }
 
-    /// True if nobody has the file.
+    /// Ends the grant if the file is not in use. Returns whether it has ended.
     fn end_grant(&self, ino: Ino) -> bool {
         let mut table = self.grants.table.borrow_mut();
         let over = table.get(&ino).is_none_or(|grant| grant.count == 0 && !grant.is_doubtful)
@@ -311,7 +312,7 @@ impl Node {
         over
     }
 
-    /// All of the file is in its store file, and as it was written.
+    /// All of the file is in its store file, with the written bytes.
     fn is_whole(&self, ino: Ino, size_bytes: u64) -> bool {
         let state = self.replica.view();
         let blocks = size_bytes.div_ceil(BLOCK_BYTES);
@@ -325,7 +326,7 @@ impl Node {
                 || !self.grants.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
     }
 
-    /// A block is as it was written, as far as this run knows: it has put it there itself, or
+    /// A block has its written bytes, as far as this run knows: it has put it there itself, or
     /// compared it.
     pub(crate) fn is_verified(&self, ino: Ino, block: u64) -> bool {
         self.store.is_never_synced(ino) || self.grants.unverified(ino, block..block + 1).is_empty()
@@ -336,7 +337,7 @@ impl Node {
         self.location(ino).packed.is_none() && self.store.has_standalone(ino)
     }
 
-    /// What of a file is only in the bucket.
+    /// The ranges of a file that are only in the bucket.
     fn missing(&self, ino: Ino, size_bytes: u64) -> Vec<Range<u64>> {
         let plan = self.replica.view().extents().plan_read(ino, 0..size_bytes, size_bytes);
         plan.into_iter()
@@ -345,8 +346,8 @@ impl Node {
             .collect()
     }
 
-    /// How much may be cached. Files that are lent may grow, and cannot be evicted: to the others
-    /// is left what those never take at first.
+    /// The limit of cached bytes. Granted files may grow, and cannot be evicted: the other files
+    /// get the part that grants never take at first.
     pub(crate) fn cache_budget(&self) -> u64 {
         let state = self.replica.view();
         let granted: BTreeSet<Ino> =
@@ -356,7 +357,7 @@ impl Node {
         self.options.cache_bytes.max(kept_bytes + self.options.cache_bytes / CACHE_SHARE)
     }
 
-    /// Whether there is room for another one. Mappings that are gone by now are found out here.
+    /// Whether there is room for another one. Grants with ended mappings are removed here.
     fn may_grant(&self, size_bytes: u64) -> bool {
         let has_room = || {
             let table = self.grants.table.borrow();

@@ -1,5 +1,5 @@
-//! Reading: what is in the store file is verified and given out, what is in the bucket
-//! is fetched first, and given out as it comes, holes are zeros.
+//! Reading: bytes in the store file are verified and returned, bytes in the bucket are fetched
+//! first, and returned as they arrive, holes are zeros.
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -59,13 +59,13 @@ impl Node {
         Err(self.fetched_in_vain(ino))
     }
 
-    /// The length of what has to be a regular file.
+    /// The length of an inode that must be a regular file.
     pub(crate) fn file_size(&self, ino: Ino) -> Result<u64, RpcError> {
         Ok(self.replica.view().namespace().attr(ino)?.file_bytes()?)
     }
 
-    /// A range that is absent from the store file, in parts, if these pieces have it of the object
-    /// that the file's home is now.
+    /// The parts of an absent range in these pieces, if they are from the file's present home
+    /// object.
     pub(crate) fn fetched(
         &self,
         ino: Ino,
@@ -83,7 +83,7 @@ impl Node {
         Some(parts)
     }
 
-    /// Reads a plan of which what is absent is in these pieces. The caller holds the inode's latch.
+    /// Reads a plan with its absent bytes in these pieces. The caller holds the inode's latch.
     pub(crate) async fn gather(
         &self,
         ino: Ino,
@@ -124,8 +124,8 @@ impl Node {
     }
 
     /// Reads present blocks and verifies those with a checksum, which are read whole for it, and
-    /// whatever is in blocks of an exposed file. `None` after a clean block that is damaged or
-    /// cannot be read was dropped.
+    /// blocks of an exposed file. `None` after a clean block that is damaged or cannot be read was
+    /// dropped.
     pub(crate) async fn read_local(
         &self,
         ino: Ino,
@@ -172,9 +172,9 @@ impl Node {
         Ok(Some(wanted))
     }
 
-    /// The node's disk fails to read a range of blocks: which of them is found out by reading them
-    /// one by one. Those that the bucket has are dropped: what is fetched again is written where
-    /// nothing can be read. An error if that was not all.
+    /// The node's disk fails to read a range of blocks: the unreadable ones are found by reading
+    /// them one by one. Those that the bucket has are dropped: they are fetched again and written
+    /// over the unreadable place. An error if others were unreadable too.
     pub(crate) async fn cannot_read(
         &self,
         ino: Ino,

@@ -1,8 +1,8 @@
-//! Scrubbing: everything that is cached, the log and its snapshot are read and compared with their
-//! checksums once in a stated time, so that what rots on the node's disk is found while the bucket,
-//! or the node's memory, still has it.
+//! Scrubbing: all cached bytes, the log and its snapshot are read and compared with their checksums
+//! once in a stated time, so that rot on the node's disk is found while the bucket, or the node's
+//! memory, still has the bytes.
 //!
-//! It reads as slowly as that allows, and never faster than it may.
+//! It reads as slowly as that time allows, and never faster than its rate limit.
 
 use crate::Node;
 use crate::latches::Mode;
@@ -12,19 +12,19 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often it looks how much is due.
+/// How often the scrub computes its due bytes.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Read at one time, while the file's writers wait.
+/// Blocks read at one time, while the file's writers wait.
 const PIECE_BLOCKS: u64 = 16;
 
-/// Before every block.
+/// The position before every block.
 const START: (Ino, u64) = (Ino(0), 0);
 
-/// After this time it is tried again to replace a damaged log.
+/// Pause before another attempt to replace a damaged log.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// How far the scrub has come.
+/// The progress of the scrub.
 #[derive(Default)]
 pub struct Scrub {
     status: RefCell<ScrubStatus>,
@@ -36,7 +36,7 @@ impl Scrub {
     }
 }
 
-/// How much may be read.
+/// The rate limit of the scrub.
 struct ScrubRate<'a> {
     node: &'a Node,
     interval: Duration,
@@ -49,11 +49,11 @@ impl ScrubRate<'_> {
         let all =
             self.node.replica.view().extents().resident_bytes() + self.node.replica.log().bytes();
         let share = (all as f64 * (TICK.as_secs_f64() / self.interval.as_secs_f64())) as u64;
-        // What could not be read in time is not caught up with.
+        // Bytes that could not be read in time are not caught up with.
         self.due_bytes = (self.due_bytes + share + 1).min(self.node.options.scrub_bytes_per_sec);
     }
 
-    /// Waits until so many bytes may be read, or as many as may be at one time, and says how many.
+    /// Waits until so many bytes may be read, or the most at one time, and returns how many.
     async fn afford(&mut self, bytes: u64) -> u64 {
         let bytes = bytes.min(self.node.options.scrub_bytes_per_sec);
         while self.due_bytes < bytes && !self.node.is_stopping() {
@@ -83,8 +83,8 @@ impl Node {
         }
     }
 
-    /// What is damaged of it is in memory, and written anew. As long as that cannot be done
-    /// `status` says what is at stake.
+    /// Damaged records of the log have their state in memory, and are written anew. As long as that
+    /// cannot be done `status` reports the state at risk.
     async fn scrub_log(&self, rate: &mut ScrubRate<'_>) {
         let damage = self.replica.log().prove(async |bytes| rate.afford(bytes).await).await;
         if damage.is_none() {
@@ -130,8 +130,8 @@ impl Node {
         }
     }
 
-    /// Reads these blocks of a file, as far as they are still there. What is damaged and in the
-    /// bucket too is dropped, and fetched when it is next read; the rest is named by `status`.
+    /// Reads these blocks of a file, as far as they are still there. A damaged block that is also
+    /// in the bucket is dropped, and fetched when it is next read; any other is named by `status`.
     async fn scrub(self: &Rc<Self>, ino: Ino, blocks: Range<u64>) {
         let guard = self.latches.hold(ino, Mode::Shared).await;
         let present = self.replica.view().extents().resident_runs(ino, blocks);

@@ -8,7 +8,7 @@ impl Node {
         let size = self.file_size(ino)?;
         let state = self.replica.view();
         let found = match to {
-            // Nobody knows what of its holes was stored into.
+            // The holes of an exposed file may have been stored into, at places that are not known.
             _ if state.extents().is_exposed(ino) => {
                 (offset < size).then_some(if to == Seek::Data { offset } else { size })
             }

@@ -1,5 +1,5 @@
-//! Checksums of what is written: a block that grows with its file has one from its first write on,
-//! and loses it before anything of it is overwritten.
+//! Checksums of written bytes: a block that grows with its file has one from its first write on,
+//! and loses it before any of its bytes is overwritten.
 
 use crate::Node;
 use crate::buckets::ask::Damage;
@@ -14,10 +14,10 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Node {
-    /// Of the blocks that a write touches the checksums, as far as all of a block is known with it:
-    /// what it covers, and where the file ends in it what has nothing but zeros where it is
-    /// written. One that lies within the file and is written in pieces would have to lose it with
-    /// the next one. The inode's latch is held exclusively.
+    /// The checksums of blocks that a write touches, as far as the content of the whole block is
+    /// known with it: a block that the write covers, and the last block of the file if there are
+    /// only zeros where it is written. A block inside the file that is written in pieces has none,
+    /// for it would lose it with the next piece. The inode's latch is held exclusively.
     pub(crate) fn sums_of_write(
         &self,
         location: &StoreLocation,
@@ -26,7 +26,7 @@ impl Node {
     ) -> Vec<Option<u32>> {
         let (ino, len_bytes) = (location.ino, data.len() as u64);
         let state = self.replica.view();
-        // An upload that has just ended may have let go of blocks whose bytes are here still.
+        // An upload that has just ended may have dropped blocks whose bytes are here still.
         let left = state.extents().missing_for_write(ino, offset, len_bytes);
         let has_zeros =
             |block: u64| !left.iter().any(|fill| fill.block == block && fill.object_bytes > 0);
@@ -55,7 +55,7 @@ impl Node {
         extent::touched_blocks(offset, len_bytes).map(sum_of).collect()
     }
 
-    /// The checksum of bytes of an object, if all of them are here, and are the object's.
+    /// The checksum of bytes of an object, if all of them are cached unchanged.
     pub(crate) fn sum_of_cached(&self, ino: Ino, etag: &ETag, range: &Range<u64>) -> Option<u32> {
         let state = self.replica.view();
         state
@@ -65,14 +65,14 @@ impl Node {
         let clean_sum =
             |block: u64| state.extents().block(ino, block).filter(|known| !known.dirty)?.sum;
         let blocks = extent::touched_blocks(range.start, range.end - range.start);
-        // Who reads in order has the last one at last.
+        // A sequential reader gets the last block last.
         clean_sum(blocks.end - 1).filter(|_| !state.extents().is_exposed(ino))?;
         ebb_format::crc32c_of_blocks(range.end - range.start, blocks.map(clean_sum))
     }
 
-    /// What came in pieces was not to be checked before all of a span is here. Where that is not
-    /// what was written, some of it was perhaps read; what came from the bucket goes, and is
-    /// fetched at one time. A span that is too long for that goes only once.
+    /// Bytes that arrived in pieces could not be checked before all of a span is here. If a span
+    /// differs from the written one, wrong bytes may have been read; the fetched blocks of it are
+    /// dropped, and fetched at one time. A span that is too long for that is dropped only once.
     pub(crate) async fn check_spans(
         self: &Rc<Self>,
         ino: Ino,
@@ -90,7 +90,7 @@ impl Node {
                 }
                 Some(_) => {}
             }
-            // Whoever lends the file meanwhile takes it for whole.
+            // A grant that is made at the same time takes the file for whole.
             let _guard = self.latches.hold(ino, Mode::Exclusive).await;
             if self.sum_of_cached(ino, etag, &span).is_none_or(|cached| cached == sum) {
                 continue;
@@ -110,7 +110,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets go of what came from the bucket of these bytes, and is as it came.
+    /// Drops the unchanged blocks of these bytes that were fetched from the bucket.
     pub(crate) async fn drop_fetched(&self, ino: Ino, range: &Range<u64>) -> Result<(), RpcError> {
         let runs = {
             let state = self.replica.view();
@@ -135,9 +135,9 @@ impl Node {
         Ok(())
     }
 
-    /// Nothing is put beside what is damaged: what had been compared before is compared once more
-    /// where it is about to lose its checksum, or its copy in the bucket. What is clean of that is
-    /// dropped, and given to be fetched.
+    /// Nothing is written beside damaged bytes: a block that is about to lose its checksum, or its
+    /// copy in the bucket, is compared once more, even if it had been compared before. A damaged
+    /// clean block is dropped, and its range returned to be fetched.
     pub(crate) async fn verify_rest(
         &self,
         location: &StoreLocation,
@@ -167,9 +167,9 @@ impl Node {
         Ok(None)
     }
 
-    /// As [`Node::verify_rest`] and [`Node::void_sums`], of a file that is about to be cut. Of a
-    /// store file that is longer the cut is forced before it is made; any other is written over
-    /// where it was cut as it is.
+    /// As [`Node::verify_rest`] and [`Node::void_sums`], for a file that is about to be cut. If the
+    /// store file is longer, the cut is forced before it is made; any other is overwritten in place
+    /// at the cut.
     pub(crate) async fn void_cut(
         &self,
         location: &StoreLocation,
@@ -178,7 +178,7 @@ impl Node {
         if size == 0 || size >= location.size_bytes {
             return Ok(());
         }
-        // What is clean and was dropped is the bucket's up to there.
+        // A dropped clean block has the bucket's content up to there.
         self.verify_rest(location, &(size..location.size_bytes)).await?;
         let end = match location.packed {
             Some(_) => location.size_bytes,
@@ -196,12 +196,12 @@ impl Node {
     }
 
     /// Dirty blocks lose their checksums before they are overwritten in place: a crash before the
-    /// command is safe would leave the sum of what is no longer there, and what was forced long ago
-    /// could not be read any more. Clean blocks would be fetched anew: that they are clean is
-    /// forced, or a power cut would make them dirty again. The whole chunk is taken at once, so
-    /// that a file rewritten in small pieces forces the log once per chunk. Of a file of which
-    /// nobody was told that anything is forced the log has no such promise: that the sums are void
-    /// comes before any. What is left of a block that is changed in part was verified before.
+    /// command is safe would leave the sum of the old bytes, and bytes that were forced long ago
+    /// could not be read any more. Clean blocks would be fetched anew: their clean state is forced
+    /// first, or a power cut would make them dirty again. The whole chunk is taken at once, so that
+    /// a file rewritten in small pieces forces the log once per chunk. A file of which nothing was
+    /// reported as forced has no such promise in the log: the record that voids the sums comes
+    /// before any. The remaining bytes of a block that is changed in part were verified before.
     pub(crate) async fn void_sums(
         &self,
         location: &StoreLocation,
@@ -225,7 +225,7 @@ impl Node {
             self.force_log().await?;
         }
         let summed = |block: Block| block.dirty && block.sum.is_some();
-        // What is damaged beside stays known as that.
+        // Damaged blocks beside the change stay known as damaged.
         let damaged = self.damaged_blocks(ino);
         let runs = {
             let state = self.replica.view();
@@ -260,8 +260,8 @@ impl Node {
         if self.store.is_never_synced(ino) { Ok(()) } else { self.force_log().await.map(drop) }
     }
 
-    /// Computes the checksums of such blocks, by their versions, that have none, so that from now
-    /// on damage is seen.
+    /// Computes the checksums of such blocks, by their versions, that have none, so that later
+    /// damage is found.
     pub(crate) async fn sum_void(
         &self,
         ino: Ino,
@@ -291,7 +291,7 @@ impl Node {
     }
 }
 
-/// Blocks of which something of the file is left where these bytes are written, at most two.
+/// Blocks at the edges of these bytes that keep other bytes of the file, at most two.
 fn rest(location: &StoreLocation, written: &Range<u64>) -> Vec<u64> {
     if written.is_empty() {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! What people bring into the cache and take out of it by name: `ebb warmup` and `ebb evict`.
-//! Both are asked for in pieces, so that whoever asks decides how fast that goes and can stop, and
-//! nothing is remembered here: what is done is not done again.
+//! Files that people bring into the cache and take out of it by name: `ebb warmup` and `ebb evict`.
+//! Both are requested in pieces, so that the caller sets the speed and can stop. No progress is
+//! kept here: a piece that is done is not done again.
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -12,24 +12,24 @@ use std::rc::Rc;
 
 const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
-/// How often in a row a piece is fetched. Where it is gone again each time there is no room for it:
-/// a reader has to have its bytes all the same, whoever warms does not.
+/// How often in a row a piece is fetched. If it is evicted again each time there is no room for it:
+/// a reader needs its bytes all the same, a warm-up does not.
 const MAX_ATTEMPTS: usize = 4;
 
-/// Chunks of which nothing can be dropped, and files that are not meant, that are passed in one
-/// piece: others are to have their turn.
+/// Chunks without anything to drop, and files that are not meant, that are passed in one piece:
+/// other tasks get their turn after it.
 const MAX_PASSED: usize = 4096;
 
 impl Node {
-    /// Brings in what of a range is only in the bucket, of at most one chunk's bytes, and prefers
-    /// it to what is read by the way. Returns how many bytes came.
+    /// Fetches the bytes of a range that are only in the bucket, at most one chunk's bytes, and
+    /// prefers them to incidental reads. Returns how many bytes came.
     pub(crate) async fn warm(
         self: &Rc<Self>,
         ino: Ino,
         offset: u64,
         len_bytes: u64,
     ) -> Result<u64, RpcError> {
-        // What a client that is still to come back has changed is not there yet.
+        // Changes of a client that has yet to come back are not there yet.
         if self.attachments.awaits_any() {
             return Err(RpcError::Retry);
         }
@@ -65,9 +65,9 @@ impl Node {
             .collect())
     }
 
-    /// Drops what is clean and not pinned of the files at or below an inode, beginning with this
-    /// chunk of this file, until that many bytes are free. Returns how many are, and where to go
-    /// on.
+    /// Drops clean blocks that are not pinned, of the files at or below an inode, beginning with
+    /// this chunk of this file, until that many bytes are free. Returns how many are, and the
+    /// position to go on from.
     pub(crate) async fn evict_below(
         &self,
         root: Ino,

@@ -1,11 +1,11 @@
-//! What changes all the time is not sent all the time.
+//! Cooldowns: a file or page that changes all the time is not uploaded all the time.
 
 use ebb_model::Ino;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Inodes that were sent a short time ago, and until when they are left alone.
+/// Inodes that were uploaded a short time ago, with the ends of their pauses.
 #[derive(Default)]
 pub struct FlushCooldowns {
     until: RefCell<BTreeMap<Ino, Duration>>,
@@ -16,12 +16,12 @@ impl FlushCooldowns {
         self.until.borrow_mut().insert(ino, until);
     }
 
-    /// Somebody waits for it.
+    /// A caller waits for its upload.
     pub fn cancel(&self, ino: Ino) {
         self.until.borrow_mut().remove(&ino);
     }
 
-    /// Forgets those that are over.
+    /// Forgets cooldowns that are over.
     pub(super) fn end(&self, now: Duration) {
         self.until.borrow_mut().retain(|_, until| *until > now);
     }

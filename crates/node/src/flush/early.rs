@@ -1,10 +1,10 @@
-//! Parts of a file that is still growing. Each is put as an object of its own, below [`EARLY`],
-//! once the file has grown past it; the upload that the file comes to then has the bucket copy
-//! those that are still what the file is, and they go. So whoever writes for long waits for little
-//! at the end, whatever the file is called by then (decision 20).
+//! Early uploads: parts of a file that is still growing. Each part is put as an object of its own,
+//! below [`EARLY`], once the file has grown past it. The later upload of the file has the bucket
+//! copy those parts that still equal the file, and then they are removed. So a long write ends with
+//! a short wait, also after a rename of the file (decision 20).
 //!
-//! Nothing refers to these objects but the memory of this node: what a dead one has left there is
-//! removed before this one puts any.
+//! Only the memory of this node refers to these objects: those of a dead node are removed before
+//! this one puts any.
 
 use super::transact::FlushError;
 use super::upload::PARTS_AT_ONCE;
@@ -30,19 +30,19 @@ use std::time::Duration;
 
 #[derive(Default)]
 pub(super) struct Early {
-    /// By where they begin.
+    /// By their first byte.
     files: RefCell<BTreeMap<Ino, BTreeMap<u64, Part>>>,
-    /// Files that have grown past the end of a part, or of which not all could be sent, and since
-    /// when, by the monotonic clock.
+    /// Files that have grown past the end of a part, or have parts that could not be sent, and
+    /// since when, by the monotonic clock.
     grown: RefCell<VecDeque<(Ino, Duration)>>,
     woken: Signal,
-    /// Raised when a part is there, or is not to come.
+    /// Raised when a part has arrived or has failed.
     arrivals: Signal,
-    /// Keys of what is of no use any more.
+    /// Keys of parts that are of no use any more.
     waste: RefCell<Vec<String>>,
     /// Parts on their way.
     sending: Cell<usize>,
-    /// What nodes before this one have left is known.
+    /// The parts that earlier nodes have left are known.
     swept: Cell<bool>,
 }
 
@@ -50,9 +50,9 @@ struct Part {
     key: String,
     range: Range<u64>,
     version: Version,
-    /// Of its blocks, as they were read.
+    /// The checksums of its blocks, as they were read.
     sums: Vec<u32>,
-    /// Once it is there.
+    /// Set once the part has arrived.
     etag: Option<ETag>,
 }
 
@@ -66,7 +66,7 @@ impl Drop for Sending<'_> {
 }
 
 impl Early {
-    /// The bucket has the file up to there: what was sent of that is of no use any more.
+    /// The bucket has the file up to there: earlier parts of that are of no use any more.
     pub fn forget(&self, ino: Ino, upto: u64) {
         let mut files = self.files.borrow_mut();
         let Some(parts) = files.get_mut(&ino) else { return };
@@ -74,7 +74,7 @@ impl Early {
         std::mem::replace(parts, rest).into_values().for_each(|part| self.discard(part));
     }
 
-    /// The file ends there from now on.
+    /// The file has been cut to this length.
     pub fn cut(&self, ino: Ino, len_bytes: u64) {
         let mut files = self.files.borrow_mut();
         let cut = files
@@ -110,7 +110,7 @@ impl Early {
             .is_some_and(|part| part.key == key)
     }
 
-    /// What is on its way is found of no use when it arrives.
+    /// A part on its way is found to be of no use when it arrives.
     fn discard(&self, part: Part) {
         self.arrivals.raise();
         if part.etag.is_some() {
@@ -118,7 +118,7 @@ impl Early {
         }
     }
 
-    /// Forgets files of which nothing is to be sent.
+    /// Forgets files that need no early parts.
     fn retain(&self, is_wanted: impl Fn(Ino) -> bool) {
         let unwanted: Vec<Ino> =
             self.files.borrow().keys().filter(|ino| !is_wanted(**ino)).copied().collect();
@@ -150,7 +150,7 @@ impl Early {
             }
             (parts, sent) => {
                 parts.and_then(|parts| parts.remove(&start));
-                // Also what has failed may be there.
+                // A put that has failed may have stored it.
                 self.waste.borrow_mut().push(key);
                 sent.map(drop)
             }
@@ -159,7 +159,7 @@ impl Early {
 }
 
 impl Node {
-    /// A file was written to, up to behind its end.
+    /// A file was written to, beyond its former end.
     pub(crate) fn has_grown(&self, ino: Ino, from_bytes: u64, to_bytes: u64) {
         let least = self.options.early_bytes.max(CHUNK_BYTES);
         let part_bytes = self.options.part_bytes.max(BLOCK_BYTES);
@@ -179,7 +179,7 @@ impl Node {
             match self.send_next_early().await {
                 Ok(true) => backoff = Backoff::default(),
                 Ok(false) => drop(select(woken, self.ports.clock.sleep(POLL)).await),
-                // The upload sends it, in its time.
+                // The upload sends the part later.
                 Err(error) => {
                     tracing::debug!(?error, "nothing is sent early");
                     backoff.wait(&self.ports, None).await;
@@ -188,7 +188,7 @@ impl Node {
         }
     }
 
-    /// Where what is of no use cannot be removed nothing is sent.
+    /// Nothing is sent while useless parts cannot be removed.
     async fn send_next_early(self: &Rc<Self>) -> Result<bool, FlushError> {
         if !self.may_flush() {
             return Ok(false);
@@ -213,14 +213,15 @@ impl Node {
         Ok(asked)
     }
 
-    /// Sends what has become whole. What has begun is seen through, as long as it is wanted.
+    /// Sends the parts that have become whole. A part that has begun is completed, as long as it is
+    /// wanted.
     async fn send_early(self: &Rc<Self>, ino: Ino) -> Result<(), FlushError> {
         let early = &self.flusher.early;
         let failed: RefCell<Option<FlushError>> = RefCell::default();
         let goes_on = || failed.borrow().is_none() && !self.is_stopping();
         let read = stream::iter(self.whole_parts(ino)).take_while(|_| ready(goes_on())).filter_map(
             |range| async {
-                // What is due goes first.
+                // Flushes that are due go first.
                 drop(self.flusher.queue(BucketIndex::ROOT).cycling.lock().await);
                 let room =
                     self.flusher.buffers(BucketIndex::ROOT).take(range.end - range.start).await;
@@ -257,22 +258,22 @@ impl Node {
         failed.into_inner().map_or(Ok(()), Err)
     }
 
-    /// Nobody will use what is being sent.
+    /// Completes once the part that is being sent is not needed any more.
     async fn until_unwanted(&self, ino: Ino, start: u64, key: &str) {
         while !self.is_stopping() && self.flusher.early.has(ino, start, key) {
             self.ports.clock.sleep(POLL).await;
         }
     }
 
-    /// Parts that are not sent yet, of those near the end.
+    /// Unsent parts near the end.
     fn whole_parts(&self, ino: Ino) -> Vec<Range<u64>> {
         let queue = self.flusher.queue(BucketIndex::ROOT);
         let limits = self.bucket().capabilities();
         let size = self.replica.view().namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
         let part_bytes = self.part_bytes(size);
-        // As long as they are of one length, whatever is still to come.
+        // Only as long as all parts have one length at any final size of the file.
         let fits = part_bytes == self.part_bytes(0) && part_bytes <= limits.max_put_bytes;
-        // Others than the root bucket take nothing but what is the volume's.
+        // A bucket other than the root bucket takes only keys of the volume.
         let copies = limits.copies_remotely
             && queue.copies_parts.get()
             && self.bucket_of(ino) == BucketIndex::ROOT;
@@ -296,13 +297,13 @@ impl Node {
         unsent.map(|start| start..start + part_bytes).collect()
     }
 
-    /// What has no name goes to no bucket, and what was refused is asked for later.
+    /// A file without a name goes to no bucket, and a refused one is retried later.
     fn is_early_wanted(&self, ino: Ino) -> bool {
         self.replica.view().backing().is_dirty(ino)
             && !self.flusher.refused.is_paused(&Work::Inode(ino))
     }
 
-    /// A part as it is now, if all of it is dirty and no upload sends it.
+    /// Reads a part in its present state, if all of it is dirty and no upload sends it.
     async fn read_early(
         self: &Rc<Self>,
         ino: Ino,
@@ -331,8 +332,7 @@ impl Node {
         Ok(Some((start, key, body)))
     }
 
-    /// The blocks of a range, if all of them are nowhere but here, and nobody stores to them past
-    /// the node.
+    /// The blocks of a range, if all of them are dirty, and none is stored into past the node.
     fn dirty_blocks(&self, ino: Ino, range: &Range<u64>) -> Option<Vec<Block>> {
         let state = self.replica.view();
         let dirty = |block| state.extents().block(ino, block).filter(|block| block.dirty);
@@ -340,7 +340,7 @@ impl Node {
         if state.extents().is_exposed(ino) { None } else { blocks.collect() }
     }
 
-    /// The object that has a part of the file as it is now, once it is there.
+    /// The object with a part of the file in its present state, once it has arrived.
     pub(super) async fn early_piece(&self, ino: Ino, range: &Range<u64>) -> Option<Piece> {
         loop {
             let arrived = self.flusher.early.arrivals.wait();
@@ -368,8 +368,8 @@ impl Node {
         }
     }
 
-    /// Has the bucket take a part from such an object. `None` where it does not, for whatever
-    /// reason: the bytes are here.
+    /// Has the bucket copy a part from such an object. `None` if it does not, for any reason: the
+    /// bytes are here.
     pub(super) async fn copy_early(
         &self,
         key: &str,
@@ -413,18 +413,18 @@ impl Node {
         None
     }
 
-    /// Removes what is of no use any more, and first what nodes before this one have left. Whether
-    /// there was anything.
+    /// Removes parts that are of no use any more, and first those that earlier nodes have left.
+    /// Returns whether there were any.
     async fn clear_early(&self) -> Result<bool, BucketError> {
         self.sweep_early().await?;
         let early = &self.flusher.early;
-        // What an upload takes is of use to it whatever becomes of the file.
+        // An upload that takes a part needs it also when the file is removed.
         let is_wanted = |ino| {
             self.replica.view().backing().is_dirty(ino)
                 || self.flusher.preserved.is_sending(ino, &(0..1))
         };
         early.retain(is_wanted);
-        // What may still come is removed later.
+        // Parts that may still arrive are removed later.
         let waste: Vec<String> = early
             .waste
             .borrow()
@@ -448,7 +448,7 @@ impl Node {
         removed.await.map(|()| is_any)
     }
 
-    /// The same before the volume is given back. What is left is the next node's to remove.
+    /// The same before the volume is given back. Parts that remain are removed by the next node.
     pub(crate) async fn clear_early_at_last(&self) {
         let Some(head_lease) = &self.head_lease else { return };
         let cleared = Box::pin(self.clear_early());
@@ -477,7 +477,7 @@ impl Node {
             let page =
                 self.bucket_retry("list", EARLY, 0, || self.bucket().list(request.clone())).await?;
             left.extend(page.entries.iter().map(|entry| entry.key().to_owned()));
-            // Somebody else may have been faster, and what is there now be of use.
+            // Another task may have been faster, and the parts there may be in use.
             if !page.more && !early.swept.replace(true) {
                 early.waste.borrow_mut().append(&mut left);
             }
@@ -486,21 +486,21 @@ impl Node {
     }
 }
 
-/// What has grown is sent so much later: who writes as fast as the machine can is to have its
-/// processors, and who writes for long waits for no more than this at the end.
+/// A part that has become whole is sent so much later: a writer at the machine's full speed gets
+/// its processors, and a long write waits for no more than this at the end.
 const EARLY_AFTER: Duration = Duration::from_secs(1);
 
-/// Few, for what becomes due meanwhile has to wait for them.
+/// Few, for flushes that become due in between have to wait for them.
 const EARLY_AT_ONCE: usize = 4;
 
 /// So many parts before the end of a file are looked at: those that could not be sent before, or
-/// were written later than what is behind.
+/// were written later than the parts behind them.
 const LOOKED_BACK: u64 = 128;
 
-/// Then they are sent from here.
+/// After so many the part is sent from here.
 const COPY_ATTEMPTS: usize = 4;
 
-/// The memory for uploads has room for so many parts, or nothing is sent early.
+/// Nothing is sent early unless the memory for uploads has room for so many parts.
 const EARLY_SHARE: u64 = 8;
 
 const LISTED_AT_ONCE: usize = 1000;

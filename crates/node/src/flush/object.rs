@@ -1,4 +1,4 @@
-//! What is done to the object of a file: written, moved, deleted.
+//! Operations on the object of a file: write, move, delete.
 
 use super::transact::FlushError;
 use crate::Node;
@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 impl Node {
-    /// Brings the object of one file to where and what it is to be.
+    /// Brings the object of one file to its intended key and content.
     pub(super) async fn flush_file(self: &Rc<Self>, ino: Ino) -> Result<(), FlushError> {
         self.see_all_names(ino).await?;
         let next = |state: &Partition| state.backing().flush_step(state.namespace(), ino);
@@ -26,7 +26,7 @@ impl Node {
                 (ino, to, self.move_object(ino, (from, to, &ETag(etag.clone())), planned).await)
             }
             FlushStep::Evict { occupant, from, to, etag } => {
-                // Pages that tell of it must say where it is from then on.
+                // Pages with its attributes must first record its new key.
                 self.see_all_names(*occupant).await?;
                 (
                     *occupant,
@@ -49,8 +49,8 @@ impl Node {
         }
     }
 
-    /// Does what must be done before the store takes anything at `key` for `ino`, which it has
-    /// refused because of what is at keys above it or below.
+    /// Does the steps needed before the store accepts `key` for `ino`: it has refused the key
+    /// because of objects at keys above or below it.
     pub(super) async fn make_way(
         self: &Rc<Self>,
         ino: Ino,
@@ -78,7 +78,7 @@ impl Node {
         }
     }
 
-    /// Copies an object to another key of its file, which is its home from then on.
+    /// Copies an object to another key of its file, which becomes its home.
     async fn move_object(
         self: &Rc<Self>,
         ino: Ino,
@@ -86,7 +86,7 @@ impl Node {
         planned: impl FnOnce(&Partition) -> bool,
     ) -> Result<(), FlushError> {
         self.log_upload_begun(ino, to, planned).await?;
-        // An earlier copy of the same may stand there.
+        // An earlier copy with the same content may stand there.
         let moved = match self.keep_other(to, Some(etag)).await {
             Ok(there) => self.copy_object((from, etag), to, there).await,
             Err(error) => Err(error),
@@ -99,7 +99,7 @@ impl Node {
                 self.flusher.count(0);
                 Ok(())
             }
-            // Only a node that stops leaves it at that: the next start finds out.
+            // Only a stopping node leaves the outcome unknown: the next start settles it.
             Err(error @ BucketError::Unknown { .. }) => Err(error.into()),
             Err(error) => {
                 self.log_upload_aborted(ino).await?;
@@ -114,7 +114,7 @@ impl Node {
 
     pub(super) async fn delete(&self, key: &str, etag: Option<&ETag>) -> Result<(), FlushError> {
         self.await_late_effects(key)?;
-        // Or a power cut could bring back a name whose object is gone.
+        // Otherwise a power cut could bring back a name whose object is gone.
         if !Planted::DeleteNotForced.is_on() {
             self.force_log().await?;
         }
@@ -123,7 +123,7 @@ impl Node {
             Ok(()) | Err(BucketError::NotFound { .. }) => {
                 self.recent_deletes.note(key, self.ports.clock.monotonic())
             }
-            // Somebody else has put something there since: it is theirs.
+            // An external program has put an object there since: that one stays.
             Err(BucketError::Precondition { .. }) => {}
             Err(error) => return Err(error.into()),
         }
@@ -157,8 +157,8 @@ impl Node {
         heard
     }
 
-    /// What a copy has come to of which not every answer was heard: an earlier attempt may have
-    /// made it, and what stands there may by now be somebody else's.
+    /// The outcome of a copy with an unheard answer: an earlier attempt may have made it, and the
+    /// object there may now be an external one.
     async fn seen_copy(
         &self,
         (from, etag): (&str, &ETag),
@@ -166,7 +166,7 @@ impl Node {
         heard: Result<ETag, BucketError>,
     ) -> Result<ETag, BucketError> {
         self.outlast_unknown_outcomes(to).await;
-        // What is large is copied in parts.
+        // Large objects are copied in parts.
         self.abort_unanswered(to, None).await?;
         let is_made = async |there: &ObjectMeta| match self.bucket().head(from).await {
             _ if there.etag == *etag => Ok(true),
@@ -188,8 +188,8 @@ impl Node {
         }
     }
 
-    /// Whether an object is what the store has made of another one. On some stores a copy has the
-    /// tag of what it is a copy of, on others one of its own.
+    /// Whether an object is the store's copy of another one. On some stores a copy has the tag of
+    /// its source, on others one of its own.
     pub(super) async fn is_copy(
         &self,
         (from, source): (&str, &ObjectMeta),
@@ -206,7 +206,8 @@ impl Node {
         if object_tag(&there.tags).is_some() {
             return Ok(true);
         }
-        // Others wrote it. What would take long to be looked at is copied once more.
+        // An external program wrote it. An object that would take long to compare is copied once
+        // more.
         if there.len_bytes > MAX_COMPARED_BYTES {
             return Ok(false);
         }
@@ -229,10 +230,10 @@ impl Node {
         Ok(true)
     }
 
-    /// Where one of ours is to be, somebody else's object may stand: it is kept beside, under a
-    /// name that says so (O-55). `mine` may be replaced. What is told is what stands there then,
-    /// and guards what is written that nobody else's has come since. What others have made of an
-    /// object of ours has our tag still.
+    /// At the key of one of our objects an external object may stand: it is kept beside, under a
+    /// name that says so (O-55). `mine` may be replaced. Returns the condition that guards the next
+    /// write against another external object. An object of ours that was changed by others still
+    /// has our tag.
     pub(crate) async fn keep_other(
         &self,
         key: &str,
@@ -253,7 +254,7 @@ impl Node {
                 if self.is_copy((key, found), (aside, &there)).await? {
                     return self.abort_unanswered(aside, None).await;
                 }
-                // Of another conflict, or others have changed it.
+                // The object is of another conflict, or was changed externally.
                 continue;
             }
             tracing::warn!(
@@ -261,7 +262,7 @@ impl Node {
                 aside,
                 "somebody else has written the object: their version is kept beside"
             );
-            // A run of before may have begun to copy it in parts.
+            // An earlier run may have begun to copy it in parts.
             self.abort_unanswered(aside, None).await?;
             return self.copy_object((key, &found.etag), aside, Condition::Absent).await.map(drop);
         }
@@ -280,9 +281,10 @@ impl Node {
     }
 }
 
-/// The longest objects of others that are compared byte for byte, and how much of them at one time.
+/// The longest external objects that are compared byte for byte, and the bytes compared at one
+/// time.
 const MAX_COMPARED_BYTES: u64 = 1 << 30;
 const COMPARED_BYTES: u64 = 4 << 20;
 
-/// Versions of others with one tag that are kept beside one key.
+/// External versions with one tag that are kept beside one key.
 const MAX_ASIDE: u32 = 100;

@@ -1,6 +1,6 @@
-//! What an object says of its content (`docs/format/bucket.md`), which is to be true: it is said
-//! before anything is sent, and what is read for that afterwards may have been damaged on the way
-//! or on the disk. So all that is sent is compared with it.
+//! The checksums that an object carries (`docs/format/bucket.md`). They are recorded before the
+//! upload begins and must be true, but bytes read afterwards may be damaged in transit or on the
+//! disk. So all bytes that are sent are compared with them.
 
 use crate::Node;
 use crate::latches::Mode;
@@ -13,24 +13,25 @@ use std::ops::Range;
 
 pub(super) struct ObjectChecksums {
     pub sums: Sums,
-    /// What the file's home says of itself, which some of that is from.
+    /// The checksums that the file's home carries; some of `sums` are from there.
     object: Option<(ETag, Sums)>,
-    /// Of the blocks that were written here.
+    /// The checksums of the blocks that were written here.
     known: Vec<Option<u32>>,
 }
 
-/// What is sent of a file, part after part.
+/// Verifies the bytes sent of a file, part after part.
 pub(super) struct UploadVerifier<'a> {
     checksums: Option<&'a ObjectChecksums>,
-    /// The blocks' checksums, as far as anybody here knows.
+    /// The blocks' checksums, as far as they are known here.
     sent: Vec<Option<u32>>,
 }
 
-/// What is sent is not what the object says.
+/// The bytes sent differ from the object's checksums.
 pub(super) enum ChecksumMismatch {
-    /// Something else was read.
+    /// Other bytes were read.
     Other(Range<u64>),
-    /// Of this the store has some, and some was read: what the store has nobody here knows.
+    /// Some of the span was in the store, and some was read: the checksum of the store's part is
+    /// not known here.
     Mixed,
 }
 
@@ -39,7 +40,7 @@ impl<'a> UploadVerifier<'a> {
         UploadVerifier { checksums, sent: Vec::new() }
     }
 
-    /// The next part goes from here.
+    /// The next part is sent from here.
     pub fn read(&mut self, part: &Range<u64>, bytes: &[u8]) -> Result<(), ChecksumMismatch> {
         let Some(checksums) = self.checksums else { return Ok(()) };
         self.sent.extend(sums_of_blocks(bytes).into_iter().map(Some));
@@ -72,7 +73,7 @@ impl<'a> UploadVerifier<'a> {
             match crc32c_of_blocks(span.end - span.start, sent.iter().copied()) {
                 Some(sent) if sent == sum => {}
                 Some(_) => return Err(ChecksumMismatch::Other(span)),
-                // Then it is what the home says.
+                // Then the home's checksum holds.
                 None if sent.iter().all(Option::is_none) => {}
                 None => return Err(ChecksumMismatch::Mixed),
             }
@@ -82,8 +83,8 @@ impl<'a> UploadVerifier<'a> {
 }
 
 impl Node {
-    /// What the object of a file of this length is to say. Blocks that were written over in place
-    /// have their checksums from now on.
+    /// The checksums for the object of a file of this length. Blocks that were overwritten in place
+    /// get theirs here.
     pub(super) async fn compute_checksums(
         &self,
         ino: Ino,
@@ -101,7 +102,7 @@ impl Node {
         Ok(self.known_checksums(ino, len_bytes).await)
     }
 
-    /// As far as it is known.
+    /// The same with the checksums that are known already.
     pub(super) async fn known_checksums(
         &self,
         ino: Ino,
@@ -115,7 +116,7 @@ impl Node {
         self.checksums_of(ino, len_bytes, object).filter(|checksums| checksums.sums.is_any_known())
     }
 
-    /// The same with what is known now, if that has not become less.
+    /// The same with the checksums known now, unless some have been lost.
     pub(super) fn revalidated_checksums(
         &self,
         ino: Ino,
@@ -134,9 +135,10 @@ impl Node {
         (meta.etag == etag).then_some((etag, sums))
     }
 
-    /// The checksums of an object that is this file now, as far as they are known: of what was
-    /// written here, and what the home says of what is as there. What came from there and was not
-    /// checked is not what the home has, which the bucket may copy into the object.
+    /// The checksums of an object with the file's present content, as far as they are known: of
+    /// blocks that were written here, and those of the home where its content is unchanged. A
+    /// fetched block that was not checked may differ from the home, which the bucket may copy into
+    /// the object.
     fn checksums_of(
         &self,
         ino: Ino,

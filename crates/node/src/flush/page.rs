@@ -1,4 +1,4 @@
-//! Pages: what no object can say about a directory and its names (decision 2).
+//! Pages: the attributes of a directory and its names that no object can carry (decision 2).
 
 use super::transact::FlushError;
 use super::upload::MAX_CONFLICTS;
@@ -14,20 +14,20 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Children that are looked at before others get a turn: a few milliseconds.
+/// Children that are looked at before other tasks get a turn: a few milliseconds.
 const STEP_ENTRIES: usize = 1000;
 
 const STEP_PAUSE: Duration = Duration::from_millis(1);
 
-/// A page is not written again for so many times as long as it took: all names are looked through,
-/// however little of it has changed.
+/// A page is not written again for so many times the duration of its last write: all names are
+/// looked through, even for a small change.
 const REST: u32 = 20;
 
 /// The page that a directory's unknown names are taken from, if there is one.
 type There = Option<(Rc<page::Head>, ETag)>;
 
 impl Node {
-    /// Writes what no object can say about a directory and its names.
+    /// Writes the attributes of a directory and its names that no object can carry.
     pub(super) async fn flush_page(self: &Rc<Self>, dir: Ino) -> Result<(), FlushError> {
         let step = {
             let state = self.replica.view();
@@ -43,7 +43,7 @@ impl Node {
             true => Some(self.head_of(dir, Some(&key)).await?),
             false => None,
         };
-        // The marker of a directory of that name that was removed before.
+        // The marker of an earlier directory of that name that was removed.
         marker.as_deref().map_or(Ok(()), |marker| self.await_late_effects(marker))?;
         let step = PageStep::Write { key: key.clone(), marker: marker.clone(), merge };
         self.log_upload_begun(dir, &key, |state| {
@@ -51,7 +51,7 @@ impl Node {
         })
         .await?;
         let written = self.put_page(dir, &key, marker.as_deref(), old.as_ref()).await;
-        // What is loaded from now on is read anew: the page says more than it did.
+        // Later loads read the page anew: it has more names than before.
         self.pages.forget(dir);
         match written {
             Ok(told) => {
@@ -89,7 +89,7 @@ impl Node {
             let state = self.replica.view();
             (state.namespace().clone(), state.backing().clone(), state.version())
         };
-        // Removed since: its page is deleted in its turn.
+        // Removed since: its page is deleted by another step.
         let Some(mut draft) = backing.draft_page(&names, dir, self.options.page_piece_entries)
         else {
             return Err(FlushError::Later);
@@ -97,7 +97,7 @@ impl Node {
         if let Some(old) = head_there {
             backing.keep_unseen(&names, &mut draft, &old.page.entries);
             for piece in draft.needs(old) {
-                // Nobody else writes it: it is tried again with the page that is there by now.
+                // No other node writes it: the flush is retried with the page that is there then.
                 let Some(entries) = self.piece(dir, old, piece).await? else {
                     return Err(FlushError::Later);
                 };
@@ -129,7 +129,7 @@ impl Node {
         let body = page::encode(&head).map_err(|error| self.not_encoded(dir, &error))?;
         self.force_log().await?;
         let etag = match old {
-            // What it was made of must still be there.
+            // The page that it was merged with must still be there.
             Some(there) => match self
                 .replace_page(key, there.as_ref().map(|(_, etag)| etag.clone()), body, 1)
                 .await
@@ -158,7 +158,7 @@ impl Node {
         Ok(told)
     }
 
-    /// Somebody may have made the directory before.
+    /// The marker may exist already.
     async fn put_marker(&self, marker: &str) -> Result<(), BucketError> {
         let guard = self.bucket().capabilities().guard(Condition::Absent);
         if guard == Condition::Always && self.there(marker).await?.is_some() {
@@ -175,8 +175,8 @@ impl Node {
         }
     }
 
-    /// Puts pieces that no head names yet. Their ids are logged before, so that what is broken off
-    /// is known.
+    /// Puts pieces that no head names yet. Their ids are logged before, so that an interrupted
+    /// write is known.
     async fn put_pieces(&self, dir: Ino, pieces: Vec<(u64, Bytes)>) -> Result<(), FlushError> {
         if pieces.is_empty() {
             return Ok(());
@@ -186,13 +186,13 @@ impl Node {
         self.force_log().await?;
         let puts = pieces.into_iter().map(|(id, body)| async move {
             let key = piece_key(dir, id);
-            // Nobody else writes there, and a repetition writes the same.
+            // No other task writes there, and a repetition writes the same.
             self.call_until_answered(&key, || {
                 self.bucket().put(&key, body.clone(), Condition::Always, Vec::new())
             })
             .await
         });
-        // All of them are seen to their ends, also where one has failed.
+        // All of them are completed, also after one has failed.
         for ended in join_all(puts).await {
             ended?;
         }
@@ -207,8 +207,8 @@ impl Node {
         FlushError::Node(FsError::Io.into())
     }
 
-    /// A page replaces the one that is there and no later one: a request that arrives long
-    /// after it was given up, or after its node was, undoes nothing.
+    /// A page replaces the page that it was made from and no later one: a request that arrives long
+    /// after it, or its node, was given up undoes nothing.
     async fn replace_page(
         &self,
         key: &str,
@@ -228,7 +228,7 @@ impl Node {
                 })
                 .await
             {
-                // An attempt whose answer was lost may come late, and make the page anew.
+                // An attempt with a lost answer may come late, and make the page anew.
                 Ok(_) if guard == Condition::Always && is_unknown.get() => {
                     self.outlast_unknown_outcomes(key).await;
                     return Ok(self.persist(key, || self.bucket().head(key)).await?.etag);

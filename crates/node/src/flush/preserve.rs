@@ -1,6 +1,5 @@
-//! A large file that is being sent to the bucket goes on changing. What the upload has
-//! not read yet is set aside before it is overwritten, so that the object is the file as
-//! it was at one version.
+//! A large file goes on changing while it is uploaded. Blocks that the upload has not read yet are
+//! set aside before they are overwritten, so that the object is the file as it was at one version.
 
 use crate::Node;
 use bytes::Bytes;
@@ -13,7 +12,7 @@ use std::ops::Range;
 /// again while writers of the file wait.
 const MAX_PRESERVED_BYTES: u64 = 32 << 20;
 
-/// What a block that was zeros is kept as.
+/// The kept content of a block that was zeros.
 static ZEROS: [u8; BLOCK_BYTES as usize] = [0; BLOCK_BYTES as usize];
 
 #[derive(Default)]
@@ -26,22 +25,22 @@ struct Upload {
     /// Blocks below this one have been read.
     next: u64,
     blocks: BTreeMap<u64, Kept>,
-    /// The object says what its content is.
+    /// The object carries checksums of its content.
     summed: bool,
     broken: bool,
 }
 
-/// What a block was when the upload began.
+/// The content of a block when the upload began.
 #[derive(Clone)]
 pub enum Kept {
     Bytes(Bytes),
-    /// As in the object that is the file's home.
+    /// The same as in the file's home object.
     InObject,
 }
 
 /// Whether another block can be set aside.
 enum Room {
-    /// It is there already.
+    /// It is set aside already.
     Kept,
     Full,
     Free,
@@ -59,7 +58,7 @@ impl Preserved {
         self.uploads.borrow_mut().remove(&ino);
     }
 
-    /// The upload goes on with `block`: blocks below need not be kept any longer.
+    /// The upload has reached `block`: lower blocks need not be kept any longer.
     pub fn advance(&self, ino: Ino, block: u64) {
         if let Some(upload) = self.uploads.borrow_mut().get_mut(&ino) {
             upload.next = block;
@@ -67,7 +66,7 @@ impl Preserved {
         }
     }
 
-    /// An upload is under way that sends something of the range.
+    /// Whether an upload of bytes of the range is under way.
     pub fn is_sending(&self, ino: Ino, range: &Range<u64>) -> bool {
         self.uploads.borrow().get(&ino).is_some_and(|upload| range.start < upload.size_bytes)
     }
@@ -76,8 +75,7 @@ impl Preserved {
         self.uploads.borrow().get(&ino).and_then(|upload| upload.blocks.get(&block).cloned())
     }
 
-    /// Blocks of a range that the upload has still to read; `None` if there is no upload that
-    /// needs them.
+    /// Blocks of a range that the upload has yet to read; `None` if no upload needs them.
     fn needed(&self, ino: Ino, range: &Range<u64>) -> Option<Range<u64>> {
         let uploads = self.uploads.borrow();
         let upload = uploads.get(&ino).filter(|upload| !upload.broken)?;
@@ -98,7 +96,8 @@ impl Preserved {
         }
     }
 
-    /// Whoever stores into the file from here on is not seen before what is stored is read.
+    /// Stores into the file are not noticed from here on before the upload has read the stored
+    /// bytes.
     pub fn exposed(&self, ino: Ino) {
         self.uploads
             .borrow_mut()
@@ -107,12 +106,12 @@ impl Preserved {
             .for_each(|upload| upload.broken |= upload.summed);
     }
 
-    /// The upload cannot become whole.
+    /// The upload can no longer be completed.
     pub fn break_off(&self, ino: Ino) {
         self.uploads.borrow_mut().get_mut(&ino).into_iter().for_each(|upload| upload.broken = true);
     }
 
-    /// Something that the upload still needed is gone.
+    /// A block that the upload needed is gone.
     pub fn is_broken(&self, ino: Ino) -> bool {
         self.uploads.borrow().get(&ino).is_some_and(|upload| upload.broken)
     }
@@ -130,8 +129,8 @@ impl Node {
         Ok(())
     }
 
-    /// Called before bytes of a file become zeros, likewise. What is zeros already, of which
-    /// there may be much, needs no copy.
+    /// Called before bytes of a file become zeros, likewise. Blocks that are zeros already, of
+    /// which there may be many, need no copy.
     pub(crate) async fn preserve_zeroed(
         &self,
         ino: Ino,
@@ -184,7 +183,7 @@ impl Node {
         Ok(!upload.broken)
     }
 
-    /// Called before the size of a file is set: a cut takes away what an upload needs.
+    /// Called before the size of a file is set: a cut takes away bytes that an upload needs.
     pub(crate) fn break_upload_at(&self, ino: Ino, size_bytes: Option<u64>) {
         let Some(len) = size_bytes else { return };
         self.flusher.early.cut(ino, len);

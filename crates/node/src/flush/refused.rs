@@ -1,5 +1,5 @@
-//! Work that the bucket has refused: it is left alone for a while, and told of for as long as
-//! it is there to be done.
+//! Work that the bucket has refused: it is paused for a while, and reported for as long as it is
+//! due.
 
 use super::Work;
 use crate::admin::troubles::told;
@@ -17,7 +17,7 @@ pub struct RefusedWork {
 }
 
 struct Refused {
-    /// Nothing, once it may be tried again.
+    /// `None` once it may be tried again.
     paused_until: Option<Duration>,
     trouble: Trouble,
 }
@@ -40,7 +40,7 @@ impl RefusedWork {
         self.table.borrow_mut().remove(work);
     }
 
-    /// Forgets what is not there to be done any more.
+    /// Forgets work that is not there any more.
     pub fn retain(&self, is_there: impl Fn(&Work) -> bool) {
         self.table.borrow_mut().retain(|work, _| is_there(work));
     }
@@ -49,7 +49,7 @@ impl RefusedWork {
         self.table.borrow_mut().values_mut().for_each(|refused| refused.paused_until = None);
     }
 
-    /// Ends the pauses whose time is over.
+    /// Ends the pauses that are over.
     pub fn go_on(&self, now: Duration) {
         let mut table = self.table.borrow_mut();
         let over = table
@@ -66,7 +66,7 @@ impl RefusedWork {
         self.table.borrow().values().any(|refused| refused.paused_until.is_some())
     }
 
-    /// Calls `visit` with each work that is left alone now, and why.
+    /// Calls `visit` with each paused work and its reason.
     pub fn for_each_paused(&self, mut visit: impl FnMut(&Work, &str)) {
         for (work, refused) in &*self.table.borrow() {
             if refused.paused_until.is_some() {

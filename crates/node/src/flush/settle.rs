@@ -1,4 +1,4 @@
-//! What became of uploads that were under way when the node last stopped: the bucket is asked.
+//! Settles uploads that were under way when the node last stopped, by asking the bucket.
 
 use crate::Node;
 use crate::buckets::ask::{Backoff, bucket_refusal};
@@ -10,16 +10,16 @@ use futures_util::future::join_all;
 use std::rc::Rc;
 
 impl Node {
-    /// Finds out how what was being written ended when the node last stopped (O-70). What is there
-    /// by now is not sent once more, which the paper does (O-76). What the bucket does not show yet
-    /// may still come: it is given, for [`Node::settle_late`].
+    /// Finds the outcome of the writes that were under way when the node last stopped (O-70). An
+    /// object that has arrived is not sent once more, which the paper does (O-76). A write that the
+    /// bucket does not show yet may still come: it is returned, for [`Node::settle_late`].
     pub(crate) async fn settle_uploads(self: &Rc<Self>) -> Result<Vec<(Ino, String)>, RpcError> {
         let under_way: Vec<(Ino, Upload)> = {
             let state = self.replica.view();
             state.backing().uploads().map(|(ino, upload)| (ino, upload.clone())).collect()
         };
         if !under_way.is_empty() && !self.bucket().capabilities().conditional_put {
-            // An earlier request could come behind a later one.
+            // An earlier request could arrive after a later one.
             self.outlast_late_effects().await;
         }
         let mut late = Vec::new();
@@ -33,7 +33,7 @@ impl Node {
                 }
                 None => Ok(()),
             };
-            // What is refused is asked for again with what comes late.
+            // A refused request is repeated with the late ones.
             let is_over = match aborted {
                 Ok(()) | Err(BucketError::NotFound { .. }) => true,
                 Err(error @ BucketError::Unknown { .. }) => return Err(bucket_refusal(&error)),
@@ -54,17 +54,17 @@ impl Node {
             self.try_log_upload_ended(end.unwrap_or(BackingCommand::UploadLate { ino })).await?;
         }
         if !late.is_empty() {
-            // Before anybody reads what is here.
+            // Before any client reads the settled state.
             self.force_log().await?;
         }
         Ok(late)
     }
 
-    /// Whoever has waited so long has seen all that may come. Until then these keys stay claimed:
-    /// what came to one that nobody claims would be another's.
+    /// After so long a wait all late writes have arrived. Until then these keys stay claimed: a
+    /// late write to an unclaimed key would count as external.
     pub(crate) async fn settle_late(self: Rc<Self>, late: Vec<(Ino, String)>) {
         self.outlast_late_effects().await;
-        // A bucket that does not answer keeps no other waiting.
+        // A bucket that does not answer delays no other.
         join_all(late.iter().map(|(ino, key)| self.settle_until_seen(*ino, key))).await;
     }
 
@@ -81,7 +81,7 @@ impl Node {
         while !self.is_stopping() {
             match self.end_to_be_seen(ino, &begun).await {
                 Ok(end) => {
-                    // Never sent, or somebody else's: what is dirty is sent again.
+                    // Never sent, or an external object: the dirty blocks are sent again.
                     let ended = self
                         .log_upload_ended(end.unwrap_or(BackingCommand::UploadAborted { ino }))
                         .await;
@@ -105,8 +105,8 @@ impl Node {
         }
     }
 
-    /// How a write to a key ended of which nobody has heard, if that can be seen once nothing of it
-    /// can come any more.
+    /// How a write with an unknown outcome ended, as far as the bucket shows it once none of its
+    /// requests can still arrive.
     async fn end_to_be_seen(
         self: &Rc<Self>,
         ino: Ino,
@@ -120,16 +120,16 @@ impl Node {
         Ok(moved.then(|| BackingCommand::Moved { ino, key: begun.key.clone(), etag: there.etag.0 }))
     }
 
-    /// The object may be what the file was before that began.
+    /// The object may be the file's state before that upload began.
     fn was_there(&self, ino: Ino, key: &str, there: &ObjectMeta) -> bool {
         let is_home =
             self.object_of(ino).is_some_and(|(home, etag, _)| home == key && etag == there.etag);
         is_home || self.replica.view().backing().is_to_be_deleted(key)
     }
 
-    /// How a write ended whose object is there, unless that is a copy: one in parts may have been
-    /// begun before, as an upload that nobody has heard of and that is still to come. The file is
-    /// whole where it was then, and nobody waits for this to be settled.
+    /// How a write ended whose object is there, unless that is a copy: a copy in parts may have
+    /// been begun earlier, as an upload without a recorded id that is still to come. The file is
+    /// whole at its old key, and no client waits for this to be settled.
     async fn early_end(
         self: &Rc<Self>,
         ino: Ino,
@@ -143,8 +143,8 @@ impl Node {
         Ok(end.filter(|_| !may_come_twice))
     }
 
-    /// Of the file as it was when that began, or later. What others make of an object of before is
-    /// theirs.
+    /// The end of a put, if the object has the file's content since that put began, or later. An
+    /// older object that was changed externally is not one.
     fn end_of_put(&self, ino: Ino, begun: &Upload, there: &ObjectMeta) -> Option<BackingCommand> {
         let version = self.version_in(ino, there).filter(|version| *version >= begun.since)?;
         let ObjectMeta { etag: ETag(etag), len_bytes, .. } = there.clone();
@@ -158,7 +158,7 @@ impl Node {
             .then_some(sent.version)
     }
 
-    /// Of a file that was being moved.
+    /// Whether the object is the copy of a file that was being moved.
     async fn is_copy_of_home(
         &self,
         ino: Ino,
@@ -177,7 +177,7 @@ impl Node {
                 .filter(|(_, home)| home.etag == *from)
             {
                 Some((key, home)) => (key, Some(home.len_bytes)),
-                // Of a file that has been removed since.
+                // The file has been removed since.
                 None => match state.backing().deleted_with(from) {
                     Some(key) => (key, None),
                     None => return Ok(false),
@@ -189,7 +189,7 @@ impl Node {
                 self.is_copy((&home, &source), (&begun.key, there)).await
             }
             Some(_) => Ok(false),
-            // Others have removed it since.
+            // Its old object was removed externally.
             None => Ok(self.version_in(ino, there).is_some() && len_bytes == Some(there.len_bytes)),
         }
     }

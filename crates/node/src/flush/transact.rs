@@ -1,5 +1,5 @@
-//! A write to the bucket as a transaction: logged before it begins, asked until it is clear
-//! what became of it, and its end logged (O-75…77).
+//! A write to the bucket as a transaction: logged before it begins, repeated until its outcome is
+//! clear, and its end logged (O-75…77).
 
 use crate::Node;
 use crate::buckets::ask::Backoff;
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Keys of which it was given up to wait for an answer, and until when that may have effects.
+/// Keys of requests that were given up without an answer, and until when those may have effects.
 #[derive(Default)]
 pub struct UnknownOutcomes {
     until: RefCell<BTreeMap<String, Duration>>,
@@ -32,18 +32,18 @@ impl UnknownOutcomes {
         self.until.borrow().get(key).copied().unwrap_or_default()
     }
 
-    /// When the last of them is over.
+    /// When the last of them can no longer arrive.
     fn last(&self) -> Duration {
         self.until.borrow().values().max().copied().unwrap_or_default()
     }
 }
 
-/// How one piece of work ended that did not.
+/// Why one piece of work has not succeeded.
 #[derive(Debug)]
 pub(crate) enum FlushError {
     Bucket(BucketError),
     Node(RpcError),
-    /// Something else must end first; the next cycle tries again.
+    /// Another step must end first; the next cycle tries again.
     Later,
 }
 
@@ -60,7 +60,7 @@ impl From<RpcError> for FlushError {
 }
 
 impl Node {
-    /// The bucket is this node's to write.
+    /// Whether this node may write to the bucket.
     pub(super) fn may_write(&self) -> bool {
         match &self.head_lease {
             Some(head_lease) if head_lease.holds() || Planted::HeadIgnored.is_on() => {
@@ -86,8 +86,8 @@ impl Node {
         }
     }
 
-    /// Logs that `key` is about to be written for `ino`, unless it is no longer the one to
-    /// write. That and everything before it is forced: the bucket is never ahead of what a
+    /// Logs that `key` is about to be written for `ino`, unless it is no longer the key to write.
+    /// That and all earlier commands are forced: the bucket is never ahead of the state that a
     /// power cut would leave here.
     pub(crate) async fn log_upload_begun(
         &self,
@@ -100,7 +100,7 @@ impl Node {
         let begun = self
             .replica
             .propose(|state| {
-                // Somebody may have renamed since the step was planned, and the key be another's.
+                // A rename since the step was planned may have given the key to another file.
                 stands = planned(state);
                 match stands {
                     true => Ok(Command::Backing(BackingCommand::UploadBegun {
@@ -125,26 +125,25 @@ impl Node {
         Ok(())
     }
 
-    /// How long the end of an upload is waited for: what was asked for before may have to be over
-    /// first.
+    /// How long the end of an upload is waited for: earlier requests may have to end first.
     pub(crate) fn upload_patience(&self) -> Duration {
         self.options.bucket_timeout + LATE_EFFECT
     }
 
-    /// An earlier request could still undo what would be done to the key now.
+    /// An earlier request could still undo the next change of the key.
     pub(super) fn await_late_effects(&self, key: &str) -> Result<(), FlushError> {
         let until = self.flusher.unknown_outcomes.until(key).max(self.late_until());
         let is_over = Planted::LateEffectIgnored.is_on() || self.ports.clock.monotonic() >= until;
         if !is_over { Err(FlushError::Later) } else { Ok(()) }
     }
 
-    /// When all is over that a run before this one may have asked for.
+    /// When all requests of the run before this one can no longer arrive.
     pub(super) fn late_until(&self) -> Duration {
         self.head_leases().map(|head_lease| head_lease.late_until()).max().unwrap_or_default()
     }
 
-    /// Waits until nothing that was asked for can take effect any more, and keeps the volume
-    /// meanwhile.
+    /// Waits until no earlier request can take effect any more, and keeps the volume during that
+    /// time.
     pub(crate) async fn outlast_late_effects(&self) {
         let until = self.flusher.unknown_outcomes.last().max(self.late_until());
         join_all(self.head_leases().map(|head_lease| head_lease.keep_until(until))).await;
@@ -154,7 +153,7 @@ impl Node {
         self.head_lease.iter().chain(self.members.iter().filter_map(Member::head_lease))
     }
 
-    /// Waits until no earlier request can do anything to the key any more.
+    /// Waits until no earlier request can change the key any more.
     pub(super) async fn outlast_unknown_outcomes(&self, key: &str) {
         self.ports
             .clock
@@ -175,8 +174,8 @@ impl Node {
         self.log_upload_ended(BackingCommand::UploadAborted { ino }).await
     }
 
-    /// Logs how a write to the bucket has ended. What has begun must end, or nothing is done
-    /// to its key any more: while the node's disk is full, the end waits.
+    /// Logs how a write to the bucket has ended. A write that has begun must end, or its key is
+    /// blocked: while the node's disk is full, the end waits.
     pub(crate) async fn log_upload_ended(&self, end: BackingCommand) -> Result<(), RpcError> {
         let mut backoff = Backoff::default();
         loop {
@@ -202,9 +201,9 @@ impl Node {
         self.perform_effects(applied, None).await
     }
 
-    /// Repeats a request for as long as nobody knows whether it was carried out, which ends
-    /// with an answer or with the node. What is repeated is guarded by its condition, or
-    /// changes nothing when it is done twice.
+    /// Repeats a request for as long as its outcome is unknown, which ends with an answer or with
+    /// the node. A repeated request is guarded by its condition, or changes nothing when it is done
+    /// twice.
     pub(crate) async fn call_until_answered<'a, T>(
         &'a self,
         key: &str,
@@ -213,8 +212,8 @@ impl Node {
         self.ask_until_clear(key, &Cell::new(false), ask).await
     }
 
-    /// Ends uploads of a key that were begun and answered to nobody, so that nobody will ever
-    /// complete them.
+    /// Ends uploads of a key that were begun without an answer, so that no task will ever complete
+    /// them.
     pub(super) async fn abort_unanswered(
         &self,
         key: &str,
@@ -231,12 +230,12 @@ impl Node {
         .await
     }
 
-    /// Ends an upload that is not to be completed.
+    /// Ends an upload that must not be completed.
     pub(super) async fn abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
         self.abort_where_allowed(key, async || self.bucket().upload_abort(key, upload).await).await
     }
 
-    /// Who may do everything else may still not be allowed to list uploads or to end them: then
+    /// Credentials for everything else may still not permit to list uploads or to end them: then
     /// that is left to the store's own rules. An error says that the node stops before it is clear.
     async fn abort_where_allowed(
         &self,
@@ -259,14 +258,14 @@ impl Node {
                         open")
                 }
             }
-            // Where nothing may be changed for a while, that is waited for.
+            // The bucket may refuse all changes for a while: waits until the head can be renewed.
             self.await_renewal(key).await?;
         }
         Ok(())
     }
 
     /// Waits until the head of the key's bucket is written once more, which this node does all the
-    /// time. An error says that it stops.
+    /// time. An error means that the node stops.
     async fn await_renewal(&self, key: &str) -> Result<(), BucketError> {
         let now = self.ports.clock.monotonic();
         let Some(head_lease) = self.head_lease_of(self.bucket_of_key(key)) else { return Ok(()) };
@@ -281,8 +280,8 @@ impl Node {
         Ok(())
     }
 
-    /// Repeats a request also for as long as the bucket cannot be asked or forbids it: what is
-    /// half-way cannot be left before the answer.
+    /// Repeats a request also for as long as the bucket cannot be asked or forbids it: a half-done
+    /// change cannot be left before the answer.
     pub(crate) async fn persist<'a, T>(
         &'a self,
         key: &str,
@@ -291,8 +290,8 @@ impl Node {
         self.ask_until_clear(key, &Cell::new(true), ask).await
     }
 
-    /// `is_unknown`: a request may have been carried out without an answer. An error that says
-    /// that nothing was done then speaks only of the last one.
+    /// `is_unknown`: a request may have been carried out without an answer. An error that says that
+    /// nothing was done then concerns only the last one.
     pub(crate) async fn ask_until_clear<'a, T>(
         &'a self,
         key: &str,
@@ -321,7 +320,8 @@ impl Node {
                     (what, retry_after)
                 }
                 Err(BucketError::Forbidden { what }) if is_unknown.get() => (what, None),
-                // What was in the way of this one may be gone before an earlier one comes.
+                // The conflict with this request may be gone before an earlier one arrives, which
+                // would then succeed.
                 Err(BucketError::Nested { .. }) if is_unknown.get() && !outlasted => {
                     self.outlast_unknown_outcomes(key).await;
                     outlasted = true;

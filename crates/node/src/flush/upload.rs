@@ -23,43 +23,43 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What is kept free at least for what is appended to a file that is about to be sent.
+/// Kept free at least for bytes that are appended to a file that is about to be sent.
 const SLACK_BYTES: u64 = 1 << 20;
 
 /// Attempts to keep a changing file's upload whole before its writers are made to wait.
 const ATTEMPTS_WITHOUT_WAITING: usize = 2;
 
-/// What an upload sends: the file as it was at one version.
+/// The content of an upload: the file as it was at one version.
 pub(super) struct Content {
     pub version: Version,
     pub size_bytes: u64,
     tags: ObjectTags,
 }
 
-/// Where the bytes of a part come from.
+/// The source of a part's bytes.
 enum Part<'a> {
-    /// Read here, with the memory that they take.
+    /// Read here, with their memory.
     Read(Bytes, Room<'a>),
-    /// An object has them, which need not be fetched for that.
+    /// In an object that the bucket can copy from.
     Stored(Piece),
 }
 
-/// How an attempt to send a file in parts has ended.
+/// The outcome of an attempt to send a file in parts.
 enum Attempt {
     Whole(Content, ETag),
-    /// The file has changed too much to be sent as it was.
+    /// The file has changed too much to be sent at one version.
     Broken,
-    /// Nothing was sent: it is not any more what the object says.
+    /// Nothing was sent: the file no longer agrees with the object's checksums.
     Outdated,
-    /// Something of what was to be sent is not what the object says.
+    /// Some bytes to be sent differ from the object's checksums.
     ChecksumMismatch(Range<u64>),
 }
 
-/// How a guarded write is known to have been done.
+/// How a guarded write is known to have succeeded.
 enum Sent {
     Answered(ETag),
-    /// The answer was lost, and what was sent stands there. Parts that the store's side clears
-    /// away after it has answered may be left.
+    /// The answer was lost, and the sent object is there. Parts that the store clears away after it
+    /// has answered may be left.
     Found(ETag),
 }
 
@@ -72,7 +72,7 @@ impl Sent {
 }
 
 impl Content {
-    /// The object is what was sent.
+    /// The object has the sent content.
     fn is_in(&self, object: &ObjectMeta) -> bool {
         object.len_bytes == self.size_bytes && object_tag(&object.tags) == object_tag(&self.tags)
     }
@@ -134,13 +134,13 @@ impl Node {
                 self.start_cooldown(ino, began, version);
                 Ok(())
             }
-            // Only a node that stops leaves it at that: the next start finds out.
+            // Only a stopping node leaves the outcome unknown: the next start settles it.
             Err(error @ FlushError::Bucket(BucketError::Unknown { .. })) => Err(error),
             Err(error) => {
                 self.log_upload_aborted(ino).await?;
                 self.flusher.has_ended(ino);
-                // Where what the file has not fetched yet is another's by now, the next cycle
-                // sends what the file is then.
+                // If the file's absent bytes are in an object that has been replaced, the next
+                // cycle sends the file as it is then.
                 if let FlushError::Bucket(
                     cause @ (BucketError::Precondition { .. } | BucketError::NotFound { .. }),
                 ) = &error
@@ -154,8 +154,8 @@ impl Node {
         }
     }
 
-    /// What has changed while it was sent is not sent again at once, or who appends to a large file
-    /// all the time would have all of it sent all the time.
+    /// A file that has changed during its upload is not sent again at once. Otherwise a large file
+    /// with constant appends would be sent whole all the time.
     fn start_cooldown(&self, ino: Ino, began: Duration, version: Version) {
         let is_changed = {
             let state = self.replica.view();
@@ -174,7 +174,7 @@ impl Node {
         key: &str,
         replaces: Option<ETag>,
     ) -> Result<(Content, ETag), FlushError> {
-        // Of a file that is appended to there is more by the time that it is read.
+        // A file with appends has grown further when it is read.
         let size = self.content(ino)?.size_bytes;
         let most = (size + size / 4 + SLACK_BYTES).min(CHUNK_BYTES - 1);
         let _room = self.flusher.buffers(self.bucket_of_key(key)).take(most).await;
@@ -185,7 +185,7 @@ impl Node {
             };
             let mut content = self.content(ino)?;
             if content.size_bytes > most {
-                // Grown since: the next cycle does what is right by then.
+                // Grown since: the next cycle decides anew.
                 return Err(FlushError::Later);
             }
             self.flusher.sends(ino, content.version);
@@ -209,10 +209,11 @@ impl Node {
     ) -> Result<(Content, ETag), FlushError> {
         let (mut broken, mut outdated, mut untrue) = (0, 0, false);
         loop {
-            // Begun before its id is logged: as long as there is none in the log, uploads of the
-            // key are looked for.
+            // Begun before its id is logged: while the log has no id, uploads of the key are
+            // searched.
             let mut content = self.content(ino)?;
-            // Of a file that is written to all the time it says less and less.
+            // For a file that is written to all the time the checksums cover less with each
+            // attempt.
             let checksums = match outdated {
                 0 => self.compute_checksums(ino, content.size_bytes).await?,
                 1 => self.known_checksums(ino, content.size_bytes).await,
@@ -267,7 +268,7 @@ impl Node {
         }
     }
 
-    /// Logs and forces which upload is to be ended if this node does not.
+    /// Logs and forces which upload must be ended if this node does not.
     async fn note_upload(
         &self,
         ino: Ino,
@@ -280,7 +281,7 @@ impl Node {
         self.force_log().await.map(drop)
     }
 
-    /// `waits`: whoever wants to write waits until everything is read.
+    /// `waits`: writers wait until everything is read.
     async fn put_parts_of(
         self: &Rc<Self>,
         ino: Ino,
@@ -291,7 +292,7 @@ impl Node {
         waits: bool,
     ) -> Result<Attempt, FlushError> {
         self.note_upload(ino, key, Some(upload)).await?;
-        // No write is half-way when the version is taken that is sent.
+        // No write is half done when the version to send is taken.
         let guard = self.latches.hold(ino, Mode::Shared).await;
         let content = Content { tags, ..self.content(ino)? };
         if content.size_bytes == 0 {
@@ -334,9 +335,8 @@ impl Node {
         Ok(Attempt::Whole(content, sent.etag()))
     }
 
-    /// Parts are read one after the other and sent side by side. Those that are read are on
-    /// their way while the next one waits for memory, or several uploads would wait for
-    /// each other's.
+    /// Parts are read one after the other and sent side by side. Parts already read are sent while
+    /// the next one waits for memory. Otherwise several uploads would wait for each other's memory.
     async fn send_parts(
         self: &Rc<Self>,
         ino: Ino,
@@ -366,14 +366,14 @@ impl Node {
                     return Ok((number, range, Part::Stored(piece)));
                 }
                 let buffers = self.flusher.buffers(self.bucket_of_key(key));
-                // Those who have room may wait for the file that is kept as it is.
+                // Tasks that have memory may wait for the file that is kept as it is.
                 let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
                 let _guard = match frozen {
                     true => None,
                     false => Some(self.latches.hold(ino, Mode::Shared).await),
                 };
                 let body = self.read_for_upload(ino, range.clone(), size).await?;
-                // Given up while this waited: what was read is what the file is by now.
+                // Given up during the wait: the bytes read are of a later state of the file.
                 if self.flusher.preserved.is_broken(ino) {
                     return Err(FlushError::Later);
                 }
@@ -401,7 +401,7 @@ impl Node {
                     match self.copy_early(key, upload, number, &piece).await {
                         Some(part) => part,
                         None => {
-                            // The next attempt sends all from here.
+                            // The next attempt reads all parts here.
                             self.flusher.early.forget(ino, u64::MAX);
                             self.flusher.preserved.break_off(ino);
                             return Err(FlushError::Later);
@@ -423,7 +423,7 @@ impl Node {
         sent.try_buffered(PARTS_AT_ONCE).try_collect().await
     }
 
-    /// Has the bucket take a part from an object that it has.
+    /// Has the bucket copy a part from an object.
     async fn copy_part(
         &self,
         key: &str,
@@ -442,15 +442,15 @@ impl Node {
         Ok(copied?)
     }
 
-    /// How long the parts of a file are.
+    /// The length of a file's parts.
     pub(super) fn part_bytes(&self, size_bytes: u64) -> u64 {
         let limits = self.bucket().capabilities();
         let even = size_bytes.div_ceil(u64::from(limits.max_parts)).next_multiple_of(BLOCK_BYTES);
         self.options.part_bytes.max(limits.min_part_bytes).next_multiple_of(BLOCK_BYTES).max(even)
     }
 
-    /// Sends one part of many. That the store cannot be reached for a moment is no reason to send
-    /// all others again.
+    /// Sends one part of many. If the store cannot be reached for a moment, only this part is
+    /// repeated.
     async fn send_part<'a>(
         &'a self,
         key: &str,
@@ -483,9 +483,8 @@ impl Node {
         }
     }
 
-    /// The bytes of a part as the bucket has them already, in the object that the file's home is,
-    /// or sent early. What is so now was so when the upload began: of one file only one is under
-    /// way.
+    /// The bytes of a part as the bucket has them already, in the file's home object, or sent
+    /// early. They were there when the upload began: only one upload of a file is under way.
     async fn stored(&self, ino: Ino, key: &str, range: &Range<u64>) -> Option<Piece> {
         let bucket_index = self.bucket_of_key(key);
         if !self.bucket().capabilities().copies_parts
@@ -504,8 +503,8 @@ impl Node {
         }
     }
 
-    /// Sends a guarded write until it is clear how it ended. Where the guard does not hold,
-    /// what stands there is an earlier attempt of our own or another's object, which is kept.
+    /// Sends a guarded write until its outcome is clear. If the guard does not hold, the object
+    /// there is an earlier attempt of our own, or an external object, which is kept.
     async fn guarded<'a>(
         self: &'a Rc<Self>,
         key: &'a str,
@@ -513,7 +512,7 @@ impl Node {
         content: &Content,
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
     ) -> Result<Sent, BucketError> {
-        // An attempt whose outcome nobody knows.
+        // An attempt with an unknown outcome.
         let is_unknown = Cell::new(false);
         let error = match self.send_guarded(key, replaces, content, send, &is_unknown).await {
             Err(error) if is_unknown.get() && !matches!(error, BucketError::Unknown { .. }) => {
@@ -521,7 +520,7 @@ impl Node {
             }
             ended => return ended,
         };
-        // What was refused is the last attempt: an earlier one may stand there, or still come.
+        // The refusal is of the last attempt: an earlier one may stand there, or still come.
         self.outlast_unknown_outcomes(key).await;
         match self.persist(key, || self.bucket().head(key)).await {
             Ok(there) if content.is_in(&there) => Ok(Sent::Found(there.etag)),
@@ -542,7 +541,7 @@ impl Node {
         let mut condition =
             limits.guard(replaces.clone().map_or(Condition::Absent, Condition::Match));
         if condition == Condition::Always {
-            // Nothing guards the put: what it would replace is at least looked at.
+            // Nothing guards the put: the object that it would replace is at least looked at.
             self.keep_other(key, replaces.as_ref()).await?;
         }
         for _ in 0..MAX_CONFLICTS {
@@ -551,7 +550,7 @@ impl Node {
                 // The object to be replaced is gone, or the upload: it may have been completed.
                 Err(BucketError::NotFound { .. })
                     if is_unknown.get() || matches!(condition, Condition::Match(_)) => {}
-                // An attempt whose answer was lost may come late, and make the object anew.
+                // An attempt with a lost answer may come late, and make the object anew.
                 Ok(_) if condition == Condition::Always && is_unknown.get() => {
                     self.outlast_unknown_outcomes(key).await
                 }
@@ -576,7 +575,7 @@ impl Node {
 
     pub(super) fn content(&self, ino: Ino) -> Result<Content, FlushError> {
         let state = self.replica.view();
-        // Gone since: there is nothing to be sent.
+        // Gone since: there is nothing to send.
         let attr = state.namespace().attr(ino).map_err(|_| FlushError::Later)?;
         let version = state.version();
         let object =
@@ -616,11 +615,11 @@ impl Node {
                 }
             }
         }
-        // What was read may not be what its checksums are of.
+        // The bytes read may differ from those of its checksums.
         if self.is_exposed(ino) != exposed {
             return Err(FlushError::Later);
         }
-        // Blocks overwritten since are as they were put aside.
+        // Blocks overwritten since were set aside.
         let mut bytes = data;
         for block in range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES) {
             let Some(kept) = self.flusher.preserved.block(ino, block) else { continue };
@@ -649,9 +648,9 @@ impl Node {
         Ok(bytes.freeze())
     }
 
-    /// Blocks that have lost their checksums while they were sent, because a write to others
-    /// of their chunk was to come, are what was sent: with their checksums they stay, as clean.
-    /// But not those into which a write has failed since.
+    /// Blocks that have lost their checksums while they were sent, for a coming write to others of
+    /// their chunk, still equal the sent bytes: with their checksums they stay, as clean. But not
+    /// those into which a write has failed since.
     async fn sum_sent(&self, ino: Ino, len_bytes: u64, sent: Version) {
         let _guard = self.latches.hold(ino, Mode::Shared).await;
         let plan = self.replica.view().extents().plan_read(ino, 0..len_bytes, len_bytes);
@@ -667,5 +666,5 @@ impl Node {
 /// Parts of one file on their way at one time.
 pub(super) const PARTS_AT_ONCE: usize = 8;
 
-/// Another writer that changes the object between every look and put is given up on for this cycle.
+/// If another writer changes the object between every look and put so often, the cycle gives up.
 pub(super) const MAX_CONFLICTS: usize = 8;

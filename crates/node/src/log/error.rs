@@ -2,7 +2,7 @@ use ebb_format::FormatError;
 use ebb_ports::DiskError;
 use thiserror::Error;
 
-/// What a caller can do about a log that does not do what it was asked.
+/// A failure of the log, by the caller's next step.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LogError {
     /// The disk is full. Nothing was written; the same call works once there is space.
@@ -11,7 +11,7 @@ pub enum LogError {
     /// The command, or a frame of a snapshot, is longer than the log can hold. Nothing was written.
     #[error("{len_bytes} bytes are more than the {max_bytes} that the log can hold in one piece")]
     TooLong { len_bytes: u64, max_bytes: u64 },
-    /// What is on the disk is not what was written there. Nothing was changed: repair or
+    /// Bytes on the disk differ from those that were written. Nothing was changed: repair or
     /// replace the node's data; no restart helps.
     #[error("{file}: corrupt at byte {offset}: {what}")]
     Corrupt { file: String, offset: u64, what: String },
@@ -21,18 +21,18 @@ pub enum LogError {
     /// The data directory belongs to another volume.
     #[error("{file}: belongs to volume {found}, not to {expected}")]
     Foreign { file: String, found: String, expected: String },
-    /// The disk failed. If it failed under a record or its sync, [`super::Log::failed`] gives
-    /// the same error from then on.
+    /// The disk failed. If it failed under a record or its sync, [`super::Log::failed`] returns the
+    /// same error for ever.
     #[error("log: {0}")]
     Disk(DiskError),
-    /// An append or force was dropped before it had ended, so that nobody knows what is on the
-    /// disk.
+    /// An append or force was dropped before it had ended, so that the content of the disk is
+    /// unknown.
     #[error("log: an operation was abandoned half-way")]
     Abandoned,
 }
 
 impl LogError {
-    /// Bytes of `file` that `ebb_format` does not take; `offset` is where those bytes begin.
+    /// Bytes of `file` that `ebb_format` rejects; `offset` is where those bytes begin.
     pub(super) fn format(file: &str, offset: u64, error: FormatError) -> LogError {
         let file = file.to_string();
         match &error {

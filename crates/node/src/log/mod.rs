@@ -1,18 +1,18 @@
 //! The durable log of one node: an order of commands that outlives processes and power cuts.
 //!
-//! Bytes and recovery rules are `docs/format/log.md`'s. Three promises are kept apart:
+//! `docs/format/log.md` defines bytes and recovery rules. Three promises are kept apart:
 //! - *written*: [`Log::append`] has returned. The command survives the end of the process.
-//! - *synced*: the record is on the medium, perhaps by accident. It says nothing to a caller:
-//!   nobody has waited for it, and the data files that the command speaks of may be behind.
+//! - *synced*: the record is on the medium, perhaps by accident. This promises nothing to a caller:
+//!   no caller has waited for it, and the data files that the command refers to may be behind.
 //! - *forced*, [`Log::durable`]: [`Log::force`] has returned. The command survives a power cut.
 //!
 //! Laws:
 //! - `durable <= written`; both only grow.
-//! - A command is written to space that is already there, so a full disk refuses a
-//!   command and never breaks one.
+//! - A command is written to space that is already there, so a full disk refuses a command and
+//!   never breaks one.
 //! - All segments but the last are synced whole before the last gets a record.
-//! - After a failed write or sync of a record nothing is acknowledged any more: what the
-//!   disk holds is unknown, and only a recovery can say.
+//! - After a failed write or sync of a record nothing is acknowledged any more: the content of the
+//!   disk is unknown, and only a recovery can read it.
 
 mod error;
 mod recovery;
@@ -47,15 +47,16 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use turns::Turns;
 
-/// What a log is opened with.
+/// Options of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Whose log it is; another volume's is refused.
+    /// The volume of the log; the log of another one is refused.
     pub volume: VolumeId,
-    /// Of the run that begins. Recorded, and told to the next recovery.
+    /// Of the run that begins. Recorded for the next recovery.
     pub incarnation: Incarnation,
-    /// Of each file of the log; a multiple of 4096. Bounds the longest command, what recovery holds
-    /// in memory, and how much is kept that no snapshot needs. Files of another size stay readable.
+    /// Of each file of the log; a multiple of 4096. Bounds the longest command, the memory of a
+    /// recovery, and the size of records that no snapshot needs. Files of another size stay
+    /// readable.
     pub segment_bytes: u64,
 }
 
@@ -71,12 +72,11 @@ pub const MAX_SEGMENT_BYTES: u64 = 1 << 30;
 /// so that a node with a full disk can be restarted over and over.
 const START_RESERVE: u64 = 32 * MARKER_BYTES as u64;
 
-/// Kept free behind a command, so that force needs no space: one marker for those who called
-/// before the command was written, and one for those who call after it.
+/// Kept free behind a command, so that force needs no space: one marker for callers before the
+/// command was written, and one for callers after it.
 const MARKER_RESERVE: u64 = START_RESERVE + 2 * MARKER_BYTES as u64;
 
-/// What may be logged while a write is under way that was told that there is room: hundreds of
-/// other writes.
+/// May be logged while a write is under way that has checked for room: hundreds of other writes.
 const ROOM_BYTES: u64 = 64 << 10;
 
 pub struct Log {
@@ -85,51 +85,52 @@ pub struct Log {
     options: Options,
     boot_id: u128,
     supply: Rc<Supply>,
-    /// Taken before `end` while the log is open, so that nobody waits there for long.
+    /// Taken before `end` while the log is open, so that waits for that are short.
     turns: Rc<Turns>,
-    /// Locked while a record is on its way.
+    /// Locked while a record is being written.
     end: Mutex<End>,
-    /// With records, oldest first. The last is the one written to.
+    /// Segments with records, oldest first. The last is the one written to.
     segments: RefCell<VecDeque<Used>>,
-    /// Who waits here shares the next sync. Taken before `turns`.
+    /// Callers that wait here share the next sync. Taken before `turns`.
     forcing: Rc<Turns>,
-    /// One sync at a time: of two at one time the system tells only one that it failed. Taken
-    /// behind all others.
+    /// One sync at a time: of two concurrent syncs the system reports a failure to one only. Taken
+    /// after all others.
     syncing: Mutex<()>,
-    /// Nothing is recycled meanwhile.
+    /// No segment is recycled while it is held.
     snapshotting: Mutex<()>,
     /// Of the newest snapshot that is durable: a start needs no segment whose commands are all at
     /// or below it.
     snapshot_at: Cell<LogIndex>,
     snapshot_bytes: Cell<u64>,
-    /// The highest index that somebody waits for.
+    /// The highest index that a caller waits for.
     wanted: Cell<LogIndex>,
     written: Cell<LogIndex>,
     durable: Cell<LogIndex>,
     synced: Cell<Position>,
     appending: Cell<bool>,
-    /// Of the segment that is written to, behind its last record.
+    /// Bytes left in the current segment, behind its last record.
     left_bytes: Cell<u64>,
     failed: RefCell<Option<LogError>>,
     failing: Signal,
 }
 
-/// Where the next record goes.
+/// The end of the log, where the next record goes.
 struct End {
     segment: Segment,
     offset: u64,
-    /// Of the last record.
+    /// The position of the last record.
     position: Position,
-    /// What the last marker says is forced. `durable` follows once the marker is synced.
+    /// The index that the last marker records as forced. `durable` follows once the marker is
+    /// synced.
     marked: LogIndex,
-    /// The next segment has been asked for.
+    /// The next segment has been requested.
     asked: bool,
     /// The last record, if records are late.
     late: Vec<u8>,
 }
 
 impl End {
-    /// Writes the record that was late; `next` is it from then on.
+    /// Writes the late record, and makes `next` the late one.
     async fn write_late(&mut self, next: Vec<u8>) -> Result<(), DiskError> {
         let late = std::mem::replace(&mut self.late, next);
         match late.len() as u64 {
@@ -140,12 +141,12 @@ impl End {
 }
 
 impl Log {
-    /// Writes a command behind all others. When it returns, the command survives the end of
-    /// the process; [`Log::force`] makes it survive a power cut.
+    /// Writes a command behind all others. When it returns, the command survives the end of the
+    /// process; [`Log::force`] makes it survive a power cut.
     ///
-    /// One call at a time: the order of commands is the caller's to decide.
-    /// [`LogError::NoSpace`] and [`LogError::TooLong`] leave the log as it was. Dropping the
-    /// future before its end leaves nobody knowing, so the log then refuses all further work.
+    /// One call at a time: the caller decides on the order of commands. [`LogError::NoSpace`] and
+    /// [`LogError::TooLong`] leave the log as it was. Dropping the future before its end leaves the
+    /// log in an unknown state, so it then refuses all further work.
     pub async fn append(&self, command: &Command) -> Result<LogIndex, LogError> {
         assert!(!self.appending.replace(true), "appends are serialised by the caller");
         let _appending = Finally(|| self.appending.set(false));
@@ -162,17 +163,17 @@ impl Log {
         Ok(index)
     }
 
-    /// Refuses now, on a full disk, what [`Log::append`] could refuse when bytes are written over
-    /// that a command speaks of. Nothing is set aside: there is room for more such commands than
-    /// are under way at one time.
+    /// Reports a full disk now, before bytes are overwritten, rather than at the [`Log::append`] of
+    /// the command that describes them. Nothing is set aside: there is room for more such commands
+    /// than are under way at one time.
     pub async fn expect_room(&self) -> Result<(), LogError> {
         let is_near_end = self.left_bytes.get() < ROOM_BYTES.min(self.options.segment_bytes / 2);
         if is_near_end { self.supply.prepare().await } else { Ok(()) }
     }
 
-    /// Makes all commands that were written before the call survive a power cut, and returns
-    /// the index up to which they do. What data files hold is the caller's to sync before, or
-    /// to doubt at recovery.
+    /// Makes all commands that were written before the call survive a power cut, and returns the
+    /// index up to which they do. The caller must sync data files before, or doubt their content at
+    /// recovery.
     ///
     /// Calls that come while a sync is under way share the next one.
     pub async fn force(&self) -> Result<LogIndex, LogError> {
@@ -227,12 +228,12 @@ impl Log {
         }
     }
 
-    /// Keeps the state after command `at`, whose last version is `version`, and gives up the
-    /// log below it. A snapshot cannot be cut, so it is forced first if it is not yet: as for
-    /// [`Log::force`], the caller has seen to the data files.
+    /// Keeps the state after command `at`, whose last version is `version`, and gives up the log
+    /// below it. A snapshot cannot be cut, so it is forced first if it is not yet: as for
+    /// [`Log::force`], the caller has synced the data files.
     ///
-    /// Others go on meanwhile. After an error the log and the previous snapshot are as they
-    /// were, or only their clean-up is missing, which the next snapshot makes up for.
+    /// Other calls go on at the same time. After an error the log and the previous snapshot are as
+    /// they were, or only their clean-up is missing, which the next snapshot makes up for.
     pub async fn snapshot(
         &self,
         at: LogIndex,
@@ -260,11 +261,11 @@ impl Log {
         self.truncate(at).await
     }
 
-    /// Goes on in a segment that is made now. Once there is a snapshot of all that has been written
-    /// by then, a start needs no other.
+    /// Continues in a segment that is made here. Once a snapshot covers all earlier commands, a
+    /// start needs no other segment.
     pub async fn begin_segment(&self) -> Result<(), LogError> {
         let _snapshotting = self.snapshotting.lock().await;
-        // Made ahead, it may be what is damaged.
+        // The segment made ahead may be the damaged one.
         self.supply.discard().await?;
         self.supply.prepare().await?;
         let (file, position) = {
@@ -274,7 +275,7 @@ impl Log {
             self.roll(&mut end).await?;
             (end.segment.file.clone(), end.position)
         };
-        // A start that is to need no other must find its first record.
+        // A start that needs no other segment must find its first record.
         self.sync(&*file, position).await
     }
 
@@ -288,8 +289,8 @@ impl Log {
             (given_up, end.segment.file.clone(), end.position)
         };
         if given_up > 0 {
-            // Nobody can read a log without its first record, which may be in the page cache
-            // alone if the log has just gone on in the segment that stays.
+            // A log cannot be read without its first record, which may be in the page cache alone
+            // if the log has just moved on to the segment that stays.
             self.sync(&*file, position).await?;
         }
         for _ in 0..given_up {
@@ -311,7 +312,7 @@ impl Log {
         if let Err(error) = file.sync_data().await {
             return Err(self.fail(LogError::Disk(error)));
         }
-        // What failed meanwhile may have failed for the same reason.
+        // A failure during the sync may also concern its records.
         self.check()?;
         self.synced.set(self.synced.get().max(position));
         Ok(())
@@ -361,7 +362,7 @@ impl Log {
         Ok(bytes)
     }
 
-    /// Where commands have one leader its reign is the volume's incarnation.
+    /// With one leader of all commands the term is the volume's incarnation.
     fn term(&self) -> Term {
         Term(self.options.incarnation.0.into())
     }
@@ -390,7 +391,7 @@ impl Log {
         Ok(())
     }
 
-    /// Goes on in the next segment. Until that is there, nothing has changed.
+    /// Moves on to the next segment. A failure changes nothing.
     async fn roll(&self, end: &mut End) -> Result<(), LogError> {
         let next = self.supply.take().await?;
         let unless_abandoned = Finally(|| {
@@ -416,7 +417,7 @@ impl Log {
         self.write_start(end).await
     }
 
-    /// Begins a run or a segment.
+    /// Writes the start record of a run or a segment.
     async fn write_start(&self, end: &mut End) -> Result<(), LogError> {
         let start = Payload::Start {
             boot_id: self.boot_id,
@@ -431,7 +432,7 @@ impl Log {
         let supply = self.supply.clone();
         self.spawn.spawn(Box::pin(async move {
             if let Err(error) = supply.prepare().await {
-                // The append that needs the segment tries again and has somebody to tell.
+                // The append that needs the segment tries again, and its caller gets the error.
                 tracing::warn!(%error, "next log segment could not be prepared ahead");
             }
         }));
@@ -441,7 +442,7 @@ impl Log {
         self.failed().map_or(Ok(()), Err)
     }
 
-    /// The first failure stays.
+    /// Records a failure. The first one stays.
     fn fail(&self, error: LogError) -> LogError {
         let first = self.failed.borrow_mut().get_or_insert(error).clone();
         self.failing.raise();

@@ -1,4 +1,4 @@
-//! From what a data directory holds to a log that can be appended to.
+//! Makes an appendable log from the content of a data directory.
 
 use super::scan::{Junk, Scan, Tail, begins_below, scan, scan_before_damage};
 use super::segments::{self, LOG_DIR, Supply};
@@ -6,22 +6,22 @@ use super::snapshots::{self, SNAPSHOT_DIR};
 use super::*;
 use ebb_format::segment::Generation;
 
-/// What a node rebuilds its state from: the snapshot, then the commands behind it.
+/// The source of a node's state at a start: the snapshot, then the commands behind it.
 pub struct Recovery {
     pub start: Start,
-    /// `None` where the commands are all there ever were.
+    /// `None` where the log begins with the first command.
     pub snapshot: Option<SnapshotFrames>,
     pub commands: Commands,
-    /// The newest snapshot is damaged in this way, and an older one with the log since then stands
-    /// in for it; or a segment is that the snapshot was about to give up. Nothing is lost, but a
-    /// disk that does this once does it again.
+    /// Damage that another file makes up for: an older snapshot with the log since then stands in
+    /// for the newest one, or the damaged segment is one that the snapshot was about to give up.
+    /// Nothing is lost, but a disk that does this once does it again.
     pub damaged: Option<LogError>,
-    /// Of the run before.
+    /// The incarnation of the previous run.
     pub incarnation: Option<Incarnation>,
 }
 
 impl Recovery {
-    /// Neither a snapshot nor a command: the first state of the volume was never kept.
+    /// Neither a snapshot nor a command: the first state of the volume was never stored.
     pub fn is_empty(&self) -> bool {
         self.snapshot.is_none() && self.commands.last() == LogIndex(0)
     }
@@ -33,14 +33,14 @@ pub enum Start {
     First,
     /// The process had ended and the machine had not: everything written is there.
     SameBoot,
-    /// The machine had been down. `dropped` commands behind `cut_after` were found and cut:
-    /// they had never been forced. Others of that kind may have left no trace.
+    /// The machine had been down. `dropped` commands behind `cut_after` were found and cut: they
+    /// had never been forced. Other unforced commands may have left no trace.
     PowerCut { cut_after: LogIndex, dropped: u64 },
 }
 
 impl Log {
-    /// Reads and judges everything; only if all is sound is anything on the disk changed.
-    /// Recovers to the same state however often it is interrupted and repeated.
+    /// Reads and checks everything; the disk is changed only if all is sound. Recovers to the same
+    /// state however often it is interrupted and repeated.
     pub async fn recover(
         disk: Rc<dyn Disk>,
         spawn: Rc<dyn Spawn>,
@@ -55,13 +55,13 @@ impl Log {
         Ok((log, recovery))
     }
 
-    /// Reads and judges everything as [`Log::recover`] does, and changes nothing.
+    /// Reads and checks everything as [`Log::recover`] does, and changes nothing.
     pub async fn read(disk: Rc<dyn Disk>, volume: VolumeId) -> Result<Recovery, LogError> {
         Ok(read(&disk, volume).await?.0)
     }
 
-    /// The newest whole snapshot and what can be read behind it of a damaged log. Whoever went on
-    /// from there would contradict what was done since: it is for people to know. `None` without a
+    /// The newest whole snapshot and the readable part of a damaged log behind it. A node that went
+    /// on from there would contradict later operations: it is for people to read. `None` without a
     /// snapshot.
     pub async fn read_before_damage(
         disk: Rc<dyn Disk>,
@@ -105,8 +105,8 @@ async fn read(disk: &Rc<dyn Disk>, volume: VolumeId) -> Result<(Recovery, Scan),
     ))
 }
 
-/// Where the log is damaged: what is there from the segment on that the newest whole snapshot
-/// needs. `None` if that is all of it.
+/// Scans a damaged log from the segment on that the newest whole snapshot needs. `None` if the
+/// damage is in that part.
 async fn scan_needed(disk: &dyn Disk, volume: VolumeId) -> Result<Option<Scan>, LogError> {
     let Some(snapshot) = newest_whole(disk, volume).await? else { return Ok(None) };
     let Some(from) = begins_below(disk, volume, snapshot.header().index).await? else {
@@ -134,7 +134,7 @@ async fn newest_whole(
     Ok(None)
 }
 
-/// How the last run ended, and the index of the last command that counts.
+/// How the last run ended, and the index of the last valid command.
 fn judge(found: &Scan, boot_id: u128) -> (Start, LogIndex) {
     match &found.tail {
         None => (Start::First, LogIndex(0)),
@@ -146,8 +146,8 @@ fn judge(found: &Scan, boot_id: u128) -> (Start, LogIndex) {
     }
 }
 
-/// The newest snapshot that is whole, and what is wrong with a newer one. An older one is good
-/// only if the log reaches back to it.
+/// The newest snapshot that is whole, and the damage of a newer one. An older one is good only if
+/// the log reaches back to it.
 async fn choose_snapshot(
     disk: &dyn Disk,
     volume: VolumeId,
@@ -158,7 +158,7 @@ async fn choose_snapshot(
     let mut damaged = None;
     for index in snapshots::list(disk).await?.into_iter().rev() {
         if index > last || found.tail.is_none() {
-            // Snapshots are taken only of what was forced in a log.
+            // Snapshots are taken only of commands that were forced in a log.
             let (file, offset) = end_of(found);
             let what = format!(
                 "the log ends with command {}, and there is a snapshot of command {}",
@@ -217,14 +217,14 @@ async fn begin(
         disk.create_dir(SNAPSHOT_DIR).await?;
         disk.sync_dir(ROOT_DIR).await?;
     }
-    // The run before may have ended between giving a segment its name and making that durable.
+    // The previous run may have ended between giving a segment its name and syncing the directory.
     disk.sync_dir(LOG_DIR).await?;
     if let Some(junk) = &found.junk {
         wipe(junk).await?;
     }
     let Scan { segments, tail, mut empty, given_up, .. } = found;
     let in_use = segments.last().map_or(Generation(0), |used| used.generation);
-    // Usually there is at most one: that which had been made ahead.
+    // There is usually at most one: the segment made ahead.
     let ready = (empty.len() == 1)
         .then(|| empty.pop_if(|segment| segment.len_bytes == options.segment_bytes))
         .flatten();
@@ -287,7 +287,7 @@ async fn begin(
         failing: Default::default(),
     };
     log.begin_run().await?;
-    // Only now is the first record of the segment that stays durable for sure.
+    // Only now is the first record of the remaining segment surely durable.
     for generation in given_up {
         log.supply.recycle(generation).await?;
     }
@@ -295,8 +295,8 @@ async fn begin(
 }
 
 impl Log {
-    /// The start record, durable: it cuts what is behind `written`, so it must not be lost once
-    /// commands with the same indices follow it.
+    /// Writes the start record, and forces it: it cuts the records behind `written`, so it must not
+    /// be lost once commands with the same indices follow it.
     async fn begin_run(&self) -> Result<(), LogError> {
         let mut end = self.end.lock().await;
         if end.offset + MARKER_BYTES as u64 <= end.segment.len_bytes {
@@ -308,17 +308,17 @@ impl Log {
     }
 }
 
-/// Durable before anything is appended: a line that comes back later would be taken for part
-/// of what is written next to it.
+/// Durable before anything is appended: a line that comes back later would be taken for part of the
+/// records written next to it.
 async fn wipe(junk: &Junk) -> Result<(), LogError> {
     segments::fill(&*junk.segment.file, junk.offset, junk.end).await?;
     junk.segment.file.sync_data().await?;
     Ok(())
 }
 
-/// Writes what the page cache holds once more. The process before may have ended because its
-/// sync failed; the kernel then calls those pages clean, and the next sync would say that all
-/// is well without having written them.
+/// Writes the log's bytes in the page cache once more. The process before may have ended because
+/// its sync failed; the kernel then calls those pages clean, and the next sync would succeed
+/// without having written them.
 async fn dirty_again(tail: &Tail) -> Result<(), LogError> {
     let mut at = tail.unsynced_from;
     while at < tail.offset {

@@ -8,21 +8,21 @@ use ebb_ports::{Disk, OpenMode};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// The commands of a log that has been found sound, one by one, without gaps. Holds one
-/// segment in memory. To be read to the end before the next snapshot is taken, which may
-/// recycle what is still to be read.
+/// The commands of a log that has been found sound, one by one, without gaps. Holds one segment in
+/// memory. Must be read to the end before the next snapshot is taken, which may recycle segments
+/// that are still to be read.
 pub struct Commands {
     disk: Rc<dyn Disk>,
     segments: VecDeque<Generation>,
     cuts: Vec<Cut>,
-    /// Of the last command given.
+    /// The index of the last command returned.
     index: LogIndex,
-    /// Of the last one there is.
+    /// The index of the last command in the log.
     last: LogIndex,
     path: String,
     bytes: Vec<u8>,
     offset: usize,
-    /// Under which what is being read was written.
+    /// The boot id under which the current segment was written.
     boot_id: u128,
 }
 
@@ -47,7 +47,7 @@ impl Commands {
         }
     }
 
-    /// Index of the last command that will be given, or of the snapshot if none will.
+    /// Index of the last command to be returned, or of the snapshot if there is none.
     pub fn last(&self) -> LogIndex {
         self.last
     }
@@ -85,7 +85,7 @@ impl Commands {
         Ok(None)
     }
 
-    /// The machine has not been down since the last command that was given was written.
+    /// Whether the machine has not been down since the last returned command was written.
     pub fn is_of_this_boot(&self) -> bool {
         self.boot_id == self.disk.boot_id()
     }

@@ -1,4 +1,4 @@
-//! Reads the whole log and judges it, changing nothing (`docs/format/log.md`, recovery).
+//! Reads the whole log and checks it, changing nothing (`docs/format/log.md`, recovery).
 
 use super::segments::{self, Segment};
 use super::{LogError, MAX_SEGMENT_BYTES};
@@ -9,32 +9,32 @@ use ebb_model::{Incarnation, LogIndex};
 use ebb_ports::{Disk, OpenMode};
 use std::ops::Range;
 
-/// What a sound log holds.
+/// The content of a sound log.
 pub(super) struct Scan {
-    /// Those with records, oldest first. All but the last are whole and were synced.
+    /// Segments with records, oldest first. All but the last are whole and were synced.
     pub segments: Vec<Used>,
     /// `None` if there is no record at all.
     pub tail: Option<Tail>,
-    /// Those without records once `junk` is wiped, oldest first.
+    /// Segments without records once `junk` is wiped, oldest first.
     pub empty: Vec<Segment>,
     pub junk: Option<Junk>,
-    /// Commands that a power cut took and an earlier run therefore cut.
+    /// Commands that a power cut took and that an earlier run has cut.
     pub cuts: Vec<Cut>,
-    /// Those before `segments` that a snapshot was about to give up, oldest first.
+    /// Segments before `segments` that a snapshot was about to give up, oldest first.
     pub given_up: Vec<Generation>,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Used {
     pub generation: Generation,
-    /// Of the last command before the segment.
+    /// The index of the last command before the segment.
     pub base: LogIndex,
 }
 
 /// The end of the log. `forced <= index`.
 pub(super) struct Tail {
     pub segment: Segment,
-    /// Behind the last record.
+    /// The offset behind the last record.
     pub offset: u64,
     pub position: Position,
     /// How far the log had been synced when its last record was written.
@@ -54,17 +54,17 @@ pub(super) struct Cut {
     pub above: LogIndex,
 }
 
-/// What an interrupted write left behind the end of the log: `offset..end` of a segment.
+/// Bytes that an interrupted write left behind the end of the log: `offset..end` of a segment.
 pub(super) struct Junk {
     pub segment: Segment,
     pub offset: u64,
     pub end: u64,
 }
 
-/// The one partition that a node has; a record of another one is not understood.
+/// The only partition of a node; a record of another one is rejected.
 pub(super) const GROUP: GroupId = GroupId(0);
 
-/// Of the segments from this one on.
+/// Scans the segments from this one on.
 pub(super) async fn scan(
     disk: &dyn Disk,
     volume: VolumeId,
@@ -75,7 +75,7 @@ pub(super) async fn scan(
     scanner.finish(disk.boot_id())
 }
 
-/// What is before the first damage, if there is any. Not for going on from there.
+/// Scans the log up to the first damage, if there is any. Not for going on from there.
 pub(super) async fn scan_before_damage(
     disk: &dyn Disk,
     volume: VolumeId,
@@ -88,7 +88,7 @@ pub(super) async fn scan_before_damage(
 }
 
 /// The newest segment that begins with a whole record, of a command at or below `upto`: with the
-/// state after that, nobody needs those before it.
+/// state after that command, the segments before it are not needed.
 pub(super) async fn begins_below(
     disk: &dyn Disk,
     volume: VolumeId,
@@ -152,7 +152,7 @@ async fn read(
     Ok(())
 }
 
-/// From the first byte to the last that is no zero.
+/// The range from the first nonzero byte to the last.
 pub(super) fn written(bytes: &[u8]) -> Option<Range<usize>> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let is_written = |part: &[u8]| *part != ZEROS[..part.len()];
@@ -165,7 +165,7 @@ pub(super) fn written(bytes: &[u8]) -> Option<Range<usize>> {
     Some(first + start..last + end + 1)
 }
 
-/// Judges one segment after the other.
+/// Checks one segment after the other.
 #[derive(Default)]
 pub(super) struct Scanner {
     used: Vec<Used>,
@@ -173,16 +173,16 @@ pub(super) struct Scanner {
     empty: Vec<Segment>,
     gap: Option<Gap>,
     cuts: Vec<Cut>,
-    /// Of the records of the tail's segment.
+    /// The offsets of the records of the tail's segment.
     offsets: Vec<(Position, u64)>,
 }
 
-/// A place where records end and zeros do not begin.
+/// A place where records end and other bytes than zeros follow.
 struct Gap {
     junk: Junk,
     what: String,
-    /// Whole records further on in the segment: whether there are any, and how far the log had
-    /// been synced when they were written.
+    /// Whether whole records follow in the segment, and how far the log had been synced when they
+    /// were written.
     later: bool,
     synced: Position,
 }
@@ -227,7 +227,7 @@ impl Scanner {
         Ok(())
     }
 
-    /// `bytes` are all that it has.
+    /// `bytes` are the segment's whole content.
     pub fn segment(
         &mut self,
         segment: Segment,
@@ -392,7 +392,7 @@ impl Scanner {
     }
 }
 
-/// The offset within a record's bytes says nothing to one who looks at the file.
+/// Makes an offset within a record one within the file, which a person can look up.
 fn shifted(error: FormatError, by: usize) -> FormatError {
     match error {
         FormatError::Checksum { format, offset, what } => {

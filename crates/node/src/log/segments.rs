@@ -1,4 +1,4 @@
-//! The files of the log: made ahead, filled with zeros, used again.
+//! The files of the log: made ahead, filled with zeros, reused.
 
 use super::LogError;
 use bytes::Bytes;
@@ -10,10 +10,10 @@ use std::rc::Rc;
 
 pub(crate) const LOG_DIR: &str = "log";
 
-/// A file on its way from one generation to the next, or half made. It holds nothing.
+/// A file on its way from one generation to the next, or half made. It has no records.
 const SPARE: &str = "log/spare";
 
-/// Zeros are written in pieces, so that others get their turn between them.
+/// Zeros are written in pieces, so that other tasks get their turn between them.
 pub(super) const FILL_BYTES: usize = 1 << 20;
 
 #[derive(Clone)]
@@ -27,13 +27,13 @@ pub(super) fn path(generation: Generation) -> String {
     format!("{LOG_DIR}/{:08x}", generation.0)
 }
 
-/// The segments in a data directory, oldest first. Other names there are not ours.
+/// The segments in a data directory, oldest first. Files with other names are foreign.
 pub(super) async fn list(disk: &dyn Disk) -> Result<Vec<Generation>, LogError> {
     let names = disk.list(LOG_DIR).await?;
     Ok(names.iter().filter_map(|name| parse(name)).collect())
 }
 
-/// Whether a file in [`LOG_DIR`] is the log's.
+/// Whether a file in [`LOG_DIR`] is a segment or the spare file.
 pub(crate) fn is_segment(name: &str) -> bool {
     parse(name).is_some() || format!("{LOG_DIR}/{name}") == SPARE
 }
@@ -45,9 +45,9 @@ fn parse(name: &str) -> Option<Generation> {
 
 /// Holds the segment that comes after the current one.
 ///
-/// Law: a segment has its own name only when its header and its zeros, its length and
-/// the name are durable. So a record can be written to it without asking for space, and
-/// whatever is not zero in it was put there as a record.
+/// Law: a segment has its own name only when its header and its zeros, its length and the name are
+/// durable. So a record can be written to it without asking for space, and any byte of it that is
+/// not zero was put there as a record.
 pub(super) struct Supply {
     disk: Rc<dyn Disk>,
     volume: VolumeId,
@@ -78,7 +78,7 @@ impl Supply {
         }
     }
 
-    /// Sees to it that a segment is ready. Whatever fails can be tried again.
+    /// Makes sure that a segment is ready. Can be retried after any failure.
     pub async fn prepare(&self) -> Result<(), LogError> {
         let _working = self.work.lock().await;
         if self.ready.borrow().is_some() {
@@ -92,8 +92,8 @@ impl Supply {
                 Ok(())
             }
             Err(error) => {
-                // What is half made would keep the space that may be what is missing, and after
-                // a failed sync its pages are not to be trusted.
+                // A half-made file would keep the space that may be missing, and after a failed
+                // sync its pages are not to be trusted.
                 for name in [SPARE, &path(generation)] {
                     match self.disk.remove(name).await {
                         Ok(()) | Err(DiskError::NotFound { .. }) => {}
@@ -107,8 +107,8 @@ impl Supply {
 
     async fn make(&self, generation: Generation) -> Result<Segment, LogError> {
         let file = self.disk.open(SPARE, OpenMode::Create).await?;
-        // Where the file had been a segment, that name must be durably gone before the first
-        // zero: otherwise a power cut would leave a segment of zeros under it.
+        // If the file had been a segment, the removal of that name must be durable before the first
+        // zero. Otherwise a power cut would leave a segment of zeros under it.
         self.disk.sync_dir(LOG_DIR).await?;
         if file.len().await? > self.segment_bytes {
             file.set_len(self.segment_bytes).await?;
@@ -132,12 +132,12 @@ impl Supply {
         }
     }
 
-    /// The segment without records, if it is made.
+    /// The segment without records, if it is ready.
     pub fn ready(&self) -> Option<Generation> {
         self.ready.borrow().as_ref().map(|segment| segment.generation)
     }
 
-    /// Gives up the segment that is ready: another one is made of its file.
+    /// Gives up the segment that is ready: its file becomes another one.
     pub async fn discard(&self) -> Result<(), LogError> {
         let _working = self.work.lock().await;
         let Some(ready) = self.ready.take() else { return Ok(()) };
@@ -145,7 +145,7 @@ impl Supply {
         self.give_up(ready.generation).await
     }
 
-    /// Gives up a segment whose records nobody needs any more.
+    /// Gives up a segment whose records are not needed any more.
     pub async fn recycle(&self, generation: Generation) -> Result<(), LogError> {
         let _working = self.work.lock().await;
         self.give_up(generation).await
@@ -158,13 +158,13 @@ impl Supply {
             Err(DiskError::NotFound { .. }) => {}
             Err(error) => return Err(error.into()),
         }
-        // Older ones go before newer ones, or a power cut would leave a log with a hole in it.
+        // Older ones are removed before newer ones, or a power cut would leave a gap in the log.
         self.disk.sync_dir(LOG_DIR).await?;
         Ok(())
     }
 }
 
-/// Zeros in `from..to`.
+/// Fills `from..to` with zeros.
 pub(super) async fn fill(file: &dyn DiskFile, from: u64, to: u64) -> Result<(), LogError> {
     let zeros = Bytes::from(vec![0; FILL_BYTES.min(to.saturating_sub(from) as usize)]);
     let mut at = from;
@@ -177,7 +177,7 @@ pub(super) async fn fill(file: &dyn DiskFile, from: u64, to: u64) -> Result<(), 
     Ok(())
 }
 
-/// The whole file, in pieces.
+/// Reads the whole file, in pieces.
 pub(super) async fn read(file: &dyn DiskFile, len: u64) -> Result<Vec<u8>, LogError> {
     let mut bytes = Vec::with_capacity(len as usize);
     while (bytes.len() as u64) < len {

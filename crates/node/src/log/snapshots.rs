@@ -12,23 +12,23 @@ use std::rc::Rc;
 
 pub(crate) const SNAPSHOT_DIR: &str = "snapshot";
 
-/// The snapshot being written. Whatever a crash leaves of it is written over by the next.
+/// The snapshot being written. The next one overwrites the remains after a crash.
 const UNFINISHED: &str = "snapshot/unfinished";
 
-/// Pieces are read and written in about this size, so that others get their turn between them.
+/// Pieces are read and written in about this size, so that other tasks get their turn between them.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 pub(crate) fn path(index: LogIndex) -> String {
     format!("{SNAPSHOT_DIR}/{:016x}", index.0)
 }
 
-/// Indices of the snapshots there are, oldest first. Other names are not ours.
+/// Indices of the existing snapshots, oldest first. Files with other names are foreign.
 pub(crate) async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
     let names = disk.list(SNAPSHOT_DIR).await?;
     Ok(names.iter().filter_map(|name| parse(name)).collect())
 }
 
-/// Whether a file in [`SNAPSHOT_DIR`] is a snapshot, or begins to be one.
+/// Whether a file in [`SNAPSHOT_DIR`] is a snapshot, or an unfinished one.
 pub(crate) fn is_snapshot(name: &str) -> bool {
     parse(name).is_some() || format!("{SNAPSHOT_DIR}/{name}") == UNFINISHED
 }
@@ -38,7 +38,7 @@ fn parse(name: &str) -> Option<LogIndex> {
     (path(index) == format!("{SNAPSHOT_DIR}/{name}")).then_some(index)
 }
 
-/// Durable when it returns its length; older snapshots stay.
+/// Writes a snapshot and returns its length once it is durable; older snapshots stay.
 pub(super) async fn write(
     disk: &dyn Disk,
     header: SnapshotHeader,
@@ -46,7 +46,7 @@ pub(super) async fn write(
 ) -> Result<u64, LogError> {
     let result = write_unfinished(disk, header, frames).await;
     if result.is_err() {
-        // Give back the space, which may be what was missing.
+        // Give back the space, which may have been missing for it.
         if let Err(error) = disk.remove(UNFINISHED).await {
             tracing::warn!(%error, "unfinished snapshot stays until the next one");
         }
@@ -97,7 +97,7 @@ pub(super) async fn remove_older(disk: &dyn Disk, newest: LogIndex) -> Result<()
     Ok(())
 }
 
-/// The frames of a snapshot that has been found whole, one by one.
+/// The frames of a snapshot that was verified whole, one by one.
 pub struct SnapshotFrames {
     path: String,
     file: Rc<dyn DiskFile>,
@@ -105,7 +105,7 @@ pub struct SnapshotFrames {
     reader: SnapshotReader,
     header: SnapshotHeader,
     ended: bool,
-    /// Of the whole snapshot, once that is known.
+    /// The length of the whole snapshot, once known.
     len_bytes: u64,
 }
 
@@ -122,7 +122,7 @@ impl SnapshotFrames {
         Ok(SnapshotFrames { len_bytes, ..SnapshotFrames::begin(frames.path, frames.file).await? })
     }
 
-    /// Whether it is whole, only reading it to the end can say.
+    /// Whether it is whole is known only after reading it to the end.
     pub(super) async fn unproved(
         disk: &dyn Disk,
         volume: VolumeId,
@@ -188,7 +188,7 @@ impl SnapshotFrames {
             Part::Frame(frame) => Ok(Some(frame.content)),
             Part::End { .. } => {
                 self.ended = true;
-                // Bytes behind the end would be damage; the reader says so.
+                // Bytes behind the end would be damage, which the reader reports.
                 let rest = read(&*self.file, &mut self.offset).await?;
                 self.reader.push(&rest);
                 self.reader.next_part().map_err(|error| corrupt(&self.path, error))?;

@@ -1,4 +1,4 @@
-//! Reading what a start would read, while the log is in use, and changing nothing.
+//! Verifies the files that a start would read, while the log is in use, and changes nothing.
 
 use super::scan::{Scanner, written};
 use super::segments::{self, FILL_BYTES, Segment};
@@ -11,7 +11,7 @@ use ebb_ports::OpenMode;
 use std::fmt;
 use std::ops::Range;
 
-/// What a start could not read: the first place of each kind.
+/// Damage that the next start could not read past: the first place of each kind.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Damage {
     pub snapshot: Option<LogError>,
@@ -32,20 +32,20 @@ impl fmt::Display for Damage {
     }
 }
 
-/// What a segment has now.
+/// The present extent of a segment.
 enum Reach {
-    /// Records up to this offset, the last of them at this position. The next go behind it.
+    /// Records up to this offset, the last of them at this position. The next one follows it.
     Open(u64, Position),
-    /// All that it will ever have.
+    /// A full segment, which gets no further records.
     Closed,
-    /// Nothing that is needed, or that anybody knows.
+    /// A segment that is not needed, or not known.
     Gone,
 }
 
 impl Log {
-    /// Reads what a start would read of what is written by now. `pace` is asked before each read of
-    /// so many bytes, and says how many of them may be read now, at least one. Others go on
-    /// meanwhile.
+    /// Verifies the records written so far that a start would read. `pace` is asked before each
+    /// read of so many bytes, and returns how many of them may be read now, at least one. Other
+    /// calls go on at the same time.
     pub async fn prove(&self, mut pace: impl AsyncFnMut(u64) -> u64) -> Damage {
         let snapshot = self.prove_snapshots(&mut pace).await.err();
         let segment = self.prove_segments(&mut pace).await.err();
@@ -78,7 +78,7 @@ impl Log {
     ) -> Result<(), LogError> {
         let mut may_read = pace(PIECE_BYTES as u64).await;
         let mut frames = SnapshotFrames::unproved(&*self.disk, self.options.volume, index).await?;
-        // What a newer one has replaced is not kept open.
+        // A snapshot replaced by a newer one is not kept open.
         while index >= self.snapshot_at.get() {
             while may_read < frames.read_bytes() + PIECE_BYTES as u64 {
                 may_read += pace(PIECE_BYTES as u64).await;
@@ -118,7 +118,7 @@ impl Log {
                     if let Some(Range { start, .. }) = written(&bytes[within(end)..]) {
                         return Err(corrupt(end + start as u64, "nothing was ever written there"));
                     }
-                    // What came while it was read is left to the next proof.
+                    // Records written during the read are left to the next verification.
                     let since = within(offset)..within(end);
                     bytes[since].fill(0);
                     scanner.segment(segment, self.options.volume, &bytes)?;
@@ -132,7 +132,7 @@ impl Log {
                         )),
                     };
                 }
-                // With it all before it are given up.
+                // The segment was given up during the read, with all before it.
                 _ => scanner = Scanner::default(),
             }
             next = self.needed(Generation(generation.0 + 1));
@@ -155,7 +155,7 @@ impl Log {
     async fn reach(&self, generation: Generation) -> Reach {
         let _turn = self.turns.turn().await;
         let end = self.end.lock().await;
-        // Nobody knows what a failed log has at its end.
+        // The end of a failed log is unknown.
         if self.failed().is_some() || self.needed(generation) != Some(generation) {
             Reach::Gone
         } else if end.segment.generation == generation {
@@ -165,7 +165,7 @@ impl Log {
         }
     }
 
-    /// `None` if nobody needs it any more.
+    /// `None` if it is not needed any more.
     async fn read_segment(
         &self,
         generation: Generation,

@@ -1,5 +1,5 @@
-//! What others have done to the bucket is taken on where it is met (O-55): an object that is not
-//! the one that its file was read from, or is gone, and a directory of which nothing is left.
+//! External changes of the bucket are applied where they are met (O-55): an object that differs
+//! from the one that its file was read from, or is gone, and a directory without any object left.
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -13,11 +13,11 @@ use futures_util::future::select;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often who found an object changed looks whether an upload has ended.
+/// How often a task that found an object changed looks whether an upload has ended.
 const UPLOAD_POLL: Duration = Duration::from_millis(100);
 
 impl Node {
-    /// Asks for what stands for a name in the bucket.
+    /// Requests the object that stands for a name in the bucket.
     pub(crate) async fn confirm(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
         let known = {
             let state = self.replica.view();
@@ -45,7 +45,7 @@ impl Node {
         let stands = |state: &Partition| {
             state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known)
         };
-        // Nothing is written to the file while its object is asked for.
+        // Nothing is written to the file while its object is requested.
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         if !stands(&self.replica.view()) {
             return Ok(());
@@ -73,7 +73,8 @@ impl Node {
         .await
     }
 
-    /// Others have made the directory. It goes once there is nothing below its prefix.
+    /// An external program has made the directory. It is removed once there is nothing below its
+    /// prefix.
     async fn confirm_prefix(
         self: &Rc<Self>,
         (dir, name): (Ino, &Name),
@@ -96,8 +97,8 @@ impl Node {
         .await
     }
 
-    /// A download failed. Where the object is no longer the one that the home names, the
-    /// file takes on the new one and whoever waits plans again.
+    /// A download failed. Where the object is no longer the one that the home names, the file takes
+    /// on the new one and the waiting readers plan again.
     pub(crate) async fn object_changed(
         self: &Rc<Self>,
         ino: Ino,
@@ -111,7 +112,7 @@ impl Node {
         self.upload_ended(ino).await?;
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         match self.object_of(ino) {
-            // Moved or uploaded meanwhile: the home names another object or key by now.
+            // Moved or uploaded since: the home names another object or key now.
             Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}
             _ => return Ok(()),
         }
@@ -130,7 +131,7 @@ impl Node {
             return Ok(());
         }
         if self.replica.view().backing().dirty(ino).is_some_and(|dirty| dirty.content.is_some()) {
-            // What is sent next is what was changed here, and for the rest of it theirs.
+            // The next upload has the bytes changed here, and the external object's for the rest.
             self.keep_other(key, Some(etag)).await.map_err(|error| bucket_refusal(&error))?;
         }
         tracing::info!(
@@ -140,7 +141,7 @@ impl Node {
         self.take_on_object(ino, key, |_| true, |stamp| replaced(ino, meta, stamp)).await
     }
 
-    /// Waits for the end of the upload of a file, which says what the object is.
+    /// Waits for the end of the upload of a file, which settles the file's object.
     pub(crate) async fn upload_ended(&self, ino: Ino) -> Result<(), RpcError> {
         let deadline = self.ports.clock.monotonic() + self.upload_patience();
         while self.replica.view().backing().upload(ino).is_some() {
@@ -168,7 +169,7 @@ impl Node {
         format!("{key} was removed from the bucket by somebody else; {rest}")
     }
 
-    /// Of a file whose latch is held: what is cached of the object that it was read from goes.
+    /// Drops the cached bytes of the object that a file was read from. The file's latch is held.
     async fn take_on_object(
         self: &Rc<Self>,
         ino: Ino,
@@ -185,7 +186,7 @@ impl Node {
         Ok(())
     }
 
-    /// Logs what others have done, unless something was done here meanwhile.
+    /// Logs an external change, unless the inode was changed here since it was found.
     async fn take_on(
         &self,
         stands: impl FnOnce(&Partition) -> bool,
@@ -202,7 +203,7 @@ impl Node {
     }
 }
 
-/// A file is what others have put at its key.
+/// A file takes the content of the external object at its key.
 fn replaced(ino: Ino, meta: ObjectMeta, stamp: Stamp) -> BackingCommand {
     let modified = Time::from_secs(meta.modified_secs);
     BackingCommand::Replaced { ino, etag: meta.etag.0, len_bytes: meta.len_bytes, modified, stamp }

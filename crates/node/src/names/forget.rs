@@ -1,13 +1,14 @@
-//! Names that leave the memory when metadata takes nearly all that it may: in directories that have
-//! not been used for longest, what the bucket says all of ([`Forgettable`]). It is loaded again
-//! when it is asked for.
+//! Evicts names from memory when metadata takes nearly all of its limit: in the least recently used
+//! directories, inodes that the bucket fully describes ([`Forgettable`]). They are loaded again on
+//! demand.
 //!
-//! What is loaded again may have another inode id, so nobody may hold the one that goes. Clients
-//! are asked to give them up, and say which they hold. Laws:
+//! A reloaded inode may get another id, so no client may hold the one that is evicted. Clients are
+//! asked to give up inodes, and report those that they hold. Laws:
 //! - A client that does not answer holds everything, and so does one that is still to come back.
-//! - What an answer has told of since clients were asked is held, whatever they say.
-//! - Between the choice of what goes and its end no answer tells of it.
-//! - Nothing of what goes is under way here: its locks are held, and of its bytes nothing is left.
+//! - An inode in an answer since clients were asked is held, even if they report otherwise.
+//! - Between the choice of inodes and their eviction no answer contains one of them.
+//! - No operation on an evicted inode is under way here: its locks are held, and none of its bytes
+//!   are left.
 
 use crate::Node;
 use crate::latches::{Guard, Mode};
@@ -21,24 +22,24 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Names that are looked at, and so inodes that clients are asked for, at one time.
+/// Names that are looked at, and so inodes that clients are asked to give up, at one time.
 const BATCH: usize = 512;
 
 /// A client that has not answered after this time holds everything.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Directories that are remembered as used. With more all of them count as unused.
+/// Directories that are remembered as used. Beyond that all of them count as unused.
 const MOST_USED: usize = 1 << 16;
 
-/// If so many batches one after the other could not go, most is in use.
+/// After so many batches in a row without an eviction most inodes are in use.
 const MOST_IN_VAIN: usize = 32;
 
-/// Directories with nothing to forget that are looked at before others have their turn.
+/// Directories with nothing to evict that are looked at before other tasks have their turn.
 const LOOKS_AT_ONCE: usize = 256;
 
 #[derive(Default)]
 pub struct Forgetting {
-    /// One at a time.
+    /// One eviction at a time.
     turn: Mutex<()>,
     /// Directories that were used since they were looked at last.
     used: RefCell<BTreeSet<Ino>>,
@@ -49,19 +50,19 @@ pub struct Forgetting {
     answered: Signal,
 }
 
-/// What clients have been asked for.
+/// The inodes that clients have been asked to give up.
 struct ReferenceQuery {
     number: u64,
-    /// Without those that are held.
+    /// Without inodes reported as held.
     inos: BTreeSet<Ino>,
-    /// Who has not answered.
+    /// Sessions that have not answered.
     waiting: BTreeSet<SessionId>,
-    /// It is decided: they go.
+    /// The choice is final.
     is_over: bool,
 }
 
 impl Forgetting {
-    /// Names of the directory are used.
+    /// Names of the directory have been used.
     pub fn used(&self, dir: Ino) {
         let mut used = self.used.borrow_mut();
         if used.len() >= MOST_USED {
@@ -79,7 +80,8 @@ impl Forgetting {
         self.answered.raise();
     }
 
-    /// Notes what an answer tells of. False if it may not be given: what it tells of goes.
+    /// Notes the inodes in an answer. False if the answer must not be given: it has an inode that
+    /// goes.
     pub fn may_tell(&self, reply: &Reply) -> bool {
         let mut query = self.query.borrow_mut();
         let Some(query) = &mut *query else { return true };
@@ -104,7 +106,7 @@ impl Forgetting {
         self.query.take();
     }
 
-    /// Those that nobody is known to hold.
+    /// The inodes that no client is known to hold.
     fn free(&self) -> Vec<Ino> {
         self.query
             .borrow()
@@ -113,7 +115,7 @@ impl Forgetting {
             .unwrap_or_default()
     }
 
-    /// From now on no answer tells of those that are left.
+    /// Fixes the choice: no later answer contains one of the remaining inodes.
     fn decide(&self, goes: impl Fn(&Ino) -> bool) -> Vec<Ino> {
         let mut query = self.query.borrow_mut();
         let Some(query) = &mut *query else { return Vec::new() };
@@ -124,12 +126,12 @@ impl Forgetting {
 }
 
 impl Node {
-    /// Forgets names until metadata takes less than `bytes`, or all directories have been looked
-    /// at. Says how many went.
+    /// Evicts names until metadata takes less than `bytes`, or all directories have been looked at.
+    /// Returns how many.
     pub(crate) async fn forget_until(self: &Rc<Self>, bytes: u64) -> Result<usize, RpcError> {
         let _turn = self.forgetting.turn.lock().await;
         let (mut gone, mut in_vain) = (0, 0);
-        // What was used since the last time is spared the first time.
+        // Directories used since the last eviction are spared on the first look.
         let looks = 2 * self.replica.view().backing().directory_count();
         for look in 0..looks {
             if self.replica.view().memory_bytes() < bytes
@@ -149,7 +151,7 @@ impl Node {
         Ok(gone)
     }
 
-    /// Whether what is known of the bucket may change though nobody asks for it.
+    /// Whether the node may change its record of the bucket without a request.
     pub(crate) fn may_act_by_itself(&self) -> bool {
         self.bucket.is_some()
             && !self.is_stopping()
@@ -177,7 +179,7 @@ impl Node {
         in_vain: &mut usize,
     ) -> Result<usize, RpcError> {
         let (mut after, mut all) = (Cookie::START, 0);
-        // Who reads a directory would find its names at other places.
+        // A client that reads the directory would find its names at other places.
         while !self.attachments.is_open(dir) {
             let Forgettable { mut inos, next } = {
                 let state = self.replica.view();
@@ -204,7 +206,7 @@ impl Node {
         Ok(all)
     }
 
-    /// Asks clients for inodes. False if not all of them have answered.
+    /// Asks clients to give up inodes. False if not all of them have answered.
     async fn query_references(&self, inos: &[Ino]) -> bool {
         let number = self
             .run
@@ -229,7 +231,7 @@ impl Node {
         }
     }
 
-    /// Forgets what nobody holds of what was asked for. Says how many that were.
+    /// Evicts the offered inodes that no client holds. Returns their number.
     async fn forget(self: &Rc<Self>, dir: Ino) -> Result<usize, RpcError> {
         let Some(_loading) = self.loads.try_hold(dir, Mode::Exclusive) else { return Ok(0) };
         let mut guards: Vec<Guard<Ino>> = Vec::new();
@@ -271,7 +273,7 @@ impl Node {
             Err(RpcError::Retry) => return Ok(0),
             Err(error) => return Err(error),
         };
-        // What has changed since it was looked at stays.
+        // An inode that has changed since the choice stays.
         going.retain(|ino| self.replica.view().namespace().inode(*ino).is_none());
         for ino in going.iter().chain([&dir]) {
             self.pages.forget(*ino);
@@ -286,8 +288,8 @@ impl Node {
         Ok(going.len())
     }
 
-    /// Drops the bytes of files, which are all in the bucket, with their store files. Takes out
-    /// those that are read past the node, and those that have been changed since they were chosen.
+    /// Drops the bytes of files, which are all in the bucket, with their store files. Files that
+    /// are read past the node, or have been changed since the choice, are taken off the list.
     async fn drop_clean(&self, files: &mut BTreeSet<Ino>) -> Result<(), RpcError> {
         let mut dropped = Vec::new();
         for ino in files.clone() {
@@ -307,7 +309,7 @@ impl Node {
                 }))
                 .await?;
             }
-            // What is left is nowhere else.
+            // Bytes that remain have no other copy.
             if self.replica.view().extents().resident_bytes_of(ino) > 0 {
                 files.remove(&ino);
                 continue;

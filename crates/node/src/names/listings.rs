@@ -13,17 +13,17 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::time::Duration;
 
-/// Keys asked for at one time: the most that S3 gives.
+/// Keys requested at one time: the most that S3 returns.
 pub(crate) const LIST_LIMIT: usize = 1000;
 
-/// Parts that wait to be taken in while another one is asked for.
+/// Parts that wait to be logged while another one is requested.
 const MOST_WAITING: usize = 1;
 
-/// Directories that are listed ahead. The one that was not gone on with for longest makes way.
+/// Directories that are listed ahead. The least recently continued one makes way.
 const MOST_AHEAD: usize = 16;
 
-/// Whoever comes for the next part later than this gets one that is asked for then, and is not run
-/// ahead of: others may have changed the bucket.
+/// A later request for the next part gets one that is listed then, without parts ahead: the bucket
+/// may have been changed externally.
 const MOST_PAUSE: Duration = Duration::from_secs(5);
 
 /// The result of a listing is used up to this age: other programs may change the bucket.
@@ -35,7 +35,7 @@ pub(crate) struct Page {
     pub more: bool,
 }
 
-/// Directories that somebody lists.
+/// Directories that are being listed.
 #[derive(Default)]
 pub(crate) struct Listings {
     begun: RefCell<VecDeque<Begun>>,
@@ -43,13 +43,13 @@ pub(crate) struct Listings {
 
 struct Begun {
     dir: Ino,
-    /// How the next part is asked for.
+    /// The request for the next part.
     plan: LoadPlan,
-    /// What it begins with.
+    /// The entry that the part begins with.
     left: Option<Listed>,
-    /// When somebody came for the part before.
+    /// When the part before was requested.
     taken: Duration,
-    /// The parts from then on, if they are asked for.
+    /// The later parts, if they are requested.
     ahead: Option<Parts>,
 }
 
@@ -57,7 +57,7 @@ struct Begun {
 type Parts = mpsc::Receiver<Result<Part, BucketError>>;
 
 impl Listings {
-    /// What was begun by this very plan. Of one directory nothing else is of use then.
+    /// The listing that was begun by exactly this plan. Any other one of the directory is dropped.
     fn take(&self, dir: Ino, plan: &LoadPlan) -> Option<Begun> {
         let mut begun = self.begun.borrow_mut();
         let at = begun.iter().position(|begun| begun.dir == dir)?;
@@ -75,8 +75,8 @@ impl Listings {
 }
 
 impl Node {
-    /// The next part of a directory's listing, which ends at a key that `end` may say. `early`: it
-    /// has come already.
+    /// The next part of a directory's listing, which ends at the key that `end` returns, if any.
+    /// `early`: its page, if it has arrived already.
     pub(crate) async fn list_part(
         &self,
         dir: Ino,
@@ -97,7 +97,7 @@ impl Node {
                 if let Some(page) = early {
                     return Ok(part_of(left, page));
                 }
-                // What did not come is asked for anew.
+                // A part that did not arrive is requested anew.
                 if let Some(mut parts) = parts
                     && let Some(Ok(part)) = parts.next().await
                 {
@@ -126,7 +126,7 @@ impl Node {
         Ok(part)
     }
 
-    /// All parts from this one on, as long as somebody takes them.
+    /// All parts from this one on, as long as they are taken.
     fn list_from(&self, plan: &LoadPlan, mut left: Option<Listed>) -> Parts {
         let (mut sender, parts) = mpsc::channel(MOST_WAITING);
         let Some(bucket) = self.bucket.clone() else { return parts };
@@ -142,7 +142,7 @@ impl Node {
                     (after, left) =
                         (behind(part.last.as_ref(), part.left.as_ref()), part.left.clone());
                 }
-                // If nobody takes it any more, the next one is not waited for.
+                // If the receiver is gone, the next one is not requested.
                 sender.start_send(part).ok();
             }
         }));
@@ -150,8 +150,8 @@ impl Node {
     }
 }
 
-/// Where the next question begins: behind what is left from the part before, for a store may go on
-/// only where it ended.
+/// The position of the next request: behind the entry left from the part before, for a store may
+/// continue only where that part ended.
 fn behind(last: Option<&String>, left: Option<&Listed>) -> Option<String> {
     left.map(|left| left.key().to_owned()).or_else(|| last.cloned())
 }

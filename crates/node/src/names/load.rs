@@ -1,8 +1,8 @@
-//! Learning names from the bucket, lazily (O-25…27): a directory's page of `.ebb/` and the
-//! listing of its prefix, page by page, or one name where the directory is large.
+//! Loads names from the bucket, lazily (O-25…27): a directory's page of `.ebb/` and the listing of
+//! its prefix, page by page, or one name where the directory is large.
 //!
-//! One load per directory is under way at a time. What the bucket answered enters the log
-//! as `Install`, which the partition refuses if names were removed since the question.
+//! One load per directory is under way at a time. The bucket's answer enters the log as `Install`,
+//! which the partition refuses if names were removed since the question.
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -19,49 +19,49 @@ use futures_util::future::{try_join, try_join_all};
 use std::future::Future;
 use std::rc::Rc;
 
-/// Directories above each other that are brought in for one name: far above what a path can have.
+/// Directories above each other that are loaded for one name: far above the depth of a path.
 const MAX_DEPTH: usize = 4096;
 
-/// More ids than clients can have been given in the time that a power cut takes back.
+/// More ids than clients can have been given in the operations that a power cut takes back.
 const LOST_IDS: u32 = 1 << 17;
 
-/// Who a part of a listing is for.
+/// The purpose of a part of a listing.
 #[derive(Clone, Copy)]
 pub(crate) enum For {
-    /// Somebody who looks for a name.
+    /// A lookup of a name.
     Name,
-    /// Somebody who wants all of the directory, part after part.
+    /// A reader of the whole directory, part after part.
     Listing,
-    /// Nobody has asked yet, and who does is not to wait for this.
+    /// Read-ahead: no client has asked yet, and a later one must not wait for this.
     Later,
 }
 
-/// What the bucket was found to have of one name.
+/// The entries that the bucket has for one name.
 pub(crate) struct Found {
     entries: Vec<Listed>,
     page: Option<Rc<Head>>,
     epoch: u64,
 }
 
-/// What became of a listing that was logged.
+/// The outcome of logging a listing.
 pub(crate) struct Entered {
     /// The directory was still in the epoch of the question.
     pub current: bool,
-    /// Keys that no name can be given to.
+    /// Keys that cannot be names.
     pub not_shown: Vec<String>,
 }
 
 impl Node {
-    /// Makes sure that the namespace knows whether `dir` has `name`.
+    /// Makes sure that the namespace has loaded `name` of `dir`, or its absence.
     pub(crate) async fn resolve(&self, dir: Ino, name: &Name) -> Result<(), RpcError> {
         if self.knows(dir, name) {
             return Ok(());
         }
         let _guard = self.loads.hold(dir, Mode::Exclusive).await;
-        // An answer is void if the directory's objects have got another prefix since the
-        // question, which says nothing about the name: it is asked again.
+        // An answer is void if the directory's objects have got another prefix since the question.
+        // It shows nothing about the name then, and the request is repeated.
         while !self.knows(dir, name) {
-            // The first page settles small directories whole.
+            // The first page completes small directories.
             if self.is_untouched(dir) {
                 Box::pin(self.load_page(dir, For::Name)).await?;
             } else if Box::pin(self.load_name(dir, name)).await? {
@@ -71,7 +71,7 @@ impl Node {
         Ok(())
     }
 
-    /// As [`Node::resolve`], on behalf of who only looks.
+    /// As [`Node::resolve`], for a lookup only.
     pub(crate) async fn look_up(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<Attr, RpcError> {
         if !self.knows(dir, name) {
             self.room_to_load()?;
@@ -86,7 +86,7 @@ impl Node {
     /// Makes sure that the namespace holds every name of `dir`.
     pub(crate) async fn complete(&self, dir: Ino) -> Result<(), RpcError> {
         while !self.is_complete(dir) {
-            // Whoever removes a directory learns that it is empty, or not, whatever room there is.
+            // A removal must learn whether the directory is empty, even without room.
             if self.replica.view().namespace().has_more_names_than(dir, 0) {
                 self.room_to_load()?;
             }
@@ -116,7 +116,7 @@ impl Node {
         let state = self.replica.view();
         match state.namespace().lookup(dir, name) {
             Ok(_) => true,
-            // Not a directory, or gone: there is nothing to learn.
+            // Not a directory, or gone: there is nothing to load.
             Err(error) if error != FsError::NotFound => true,
             Err(_) => state.backing().knows_absent(state.namespace(), dir, name),
         }
@@ -145,7 +145,7 @@ impl Node {
             )
             .await?;
         let head = if has_page { self.head_of(dir, page_key.as_deref()).await? } else { None };
-        // A head that has come to be known is of an epoch of its own.
+        // A newly found head has an epoch of its own.
         let Some(plan) = self.load_plan(dir).filter(|plan| plan.page_key == page_key) else {
             return Ok(());
         };
@@ -178,7 +178,8 @@ impl Node {
             Some((head, _)) => {
                 let needed =
                     pieces_of_listing(head, &prefix, after.as_deref(), &entries, last.as_deref());
-                // One that is out of date is read again, and what was listed with it is void.
+                // A page that is out of date is read again, and the entries listed with it are
+                // void.
                 let Some(page) = self.patiently(whom, self.with_pieces(dir, head, needed)).await?
                 else {
                     return Ok(());
@@ -187,7 +188,7 @@ impl Node {
             }
             None => None,
         };
-        // Each piece comes when the listing comes by there, a whole page with the first part.
+        // Each piece is loaded when the listing reaches it, a whole page with the first part.
         let is_in_pieces = page.as_ref().is_some_and(|page| !page.pieces.is_empty());
         let scope = if first || is_in_pieces { Scope::First } else { Scope::Next };
         let progress = last.map_or(LoadProgress::Complete, LoadProgress::UpTo);
@@ -202,7 +203,7 @@ impl Node {
             self.not_shown.found(dir, first, &not_shown, self.ports.clock.wall());
         }
         if current && self.load_plan(dir) == Some(plan) {
-            // Asked again it would be answered in the same way, for ever.
+            // A repeated request would get the same answer, for ever.
             self.trouble(
                 Subject::Listing(dir),
                 Some(format!(
@@ -215,8 +216,8 @@ impl Node {
         Ok(())
     }
 
-    /// What a directory's listing begins with is asked for while its page is on the way. Who cannot
-    /// use it asks again.
+    /// Requests the beginning of a directory's listing while its page is on the way. A caller that
+    /// cannot use it asks again.
     async fn list_beside_page(&self, dir: Ino, plan: &LoadPlan) -> Result<Option<Page>, RpcError> {
         let is_first =
             plan.after.is_none() && plan.page_key.is_some() && self.pages.head(dir).is_none();
@@ -229,7 +230,7 @@ impl Node {
         self.bucket_read("list", &plan.prefix, 0, ask).await.map(Some)
     }
 
-    /// Waits for the bucket as long as is stated to who asks.
+    /// Waits for the bucket as long as the purpose allows.
     async fn patiently<T>(
         &self,
         whom: For,
@@ -241,8 +242,8 @@ impl Node {
         }
     }
 
-    /// Learns about one name of a directory that is too large to be loaded for it. False if
-    /// the answer is void.
+    /// Loads one name of a directory that is too large to be loaded for it. False if the answer is
+    /// void.
     async fn load_name(&self, dir: Ino, name: &Name) -> Result<bool, RpcError> {
         match self.ask_for_name(dir, name).await? {
             Some(found) => {
@@ -254,7 +255,7 @@ impl Node {
         }
     }
 
-    /// What the bucket has of one name; `None` if it cannot have anything.
+    /// The bucket's entries for one name; `None` if it cannot have any.
     pub(crate) async fn ask_for_name(
         &self,
         dir: Ino,
@@ -267,7 +268,7 @@ impl Node {
         let (LookupPlan { objects, prefixes, epoch, .. }, page) = loop {
             let Some(LookupPlan { page_key: asked, .. }) = plan() else { return Ok(None) };
             let head = self.head_of(dir, asked.as_deref()).await?;
-            // A head that has come to be known is of an epoch of its own.
+            // A newly found head has an epoch of its own.
             let Some(plan) = plan().filter(|plan| plan.page_key == asked) else { continue };
             let Some((head, _)) = head else { break (plan, None) };
             if let Some(page) = self.with_pieces(dir, &head, pieces_of_name(&head, name)).await? {
@@ -297,13 +298,13 @@ impl Node {
         Ok(self.install(listing, epoch, LoadProgress::Unchanged).await?.current)
     }
 
-    /// Those of the prefixes below which there is anything.
+    /// Those of the prefixes with any object below.
     pub(crate) async fn probe(&self, prefixes: Vec<String>) -> Result<Vec<Listed>, RpcError> {
         let probes = prefixes.into_iter().map(|key| self.ask_for_prefix(key));
         Ok(try_join_all(probes).await?.into_iter().flatten().collect())
     }
 
-    /// Looks up every name of an inode, which must all be known before it is changed.
+    /// Looks up every name of an inode: all must be loaded before it is changed.
     pub(crate) async fn see_all_names(&self, ino: Ino) -> Result<(), RpcError> {
         loop {
             let unseen = self.replica.view().backing().unresolved_links(ino).first().cloned();
@@ -313,7 +314,7 @@ impl Node {
             }
             let still = self.replica.view().backing().unresolved_links(ino).first().cloned();
             if still == Some((dir, name.clone())) {
-                // The record tells of a name that is not there, or is another inode by now.
+                // The record has a name that is not there, or is another inode now.
                 self.commit_stamped(|_, stamp| {
                     Ok(Command::Backing(BackingCommand::Vanished { parent: dir, name, stamp }))
                 })
@@ -322,7 +323,7 @@ impl Node {
         }
     }
 
-    /// Makes a directory known that a record names by its inode id; false if it is nowhere.
+    /// Loads a directory that a record names by its inode id; false if it is nowhere.
     async fn bring_in(&self, dir: Ino) -> Result<bool, RpcError> {
         let mut missing = Vec::new();
         let mut at = dir;
@@ -341,7 +342,7 @@ impl Node {
         Ok(self.replica.view().namespace().inode(dir).is_some())
     }
 
-    /// Logs what was found, in pieces that fit a record.
+    /// Logs the found entries, in pieces that fit a record.
     pub(crate) async fn install(
         &self,
         listing: Listing<'_>,
@@ -361,7 +362,7 @@ impl Node {
                     let mut next = state.namespace().next_inos(dir);
                     let mut draw = || {
                         let ino = next();
-                        // Clients that are still to come back bring ids that were drawn before.
+                        // Clients that have yet to come back may bring ids that were drawn before.
                         let above = ino.counter().checked_add(LOST_IDS).filter(|_| awaits);
                         above
                             .map_or(ino, |counter| Ino::new(ino.incarnation(), ino.slot(), counter))
@@ -402,7 +403,7 @@ impl Node {
     }
 }
 
-/// How many of the entries go into one command, which is at least one.
+/// The number of entries that fit one command, at least one.
 fn fitting(entries: &[Installed]) -> usize {
     let mut room = INSTALL_BYTES;
     let fits = |entry: &&Installed| {
@@ -414,7 +415,7 @@ fn fitting(entries: &[Installed]) -> usize {
     entries.iter().take_while(fits).count().max(1)
 }
 
-/// About as long as the entry is in a record.
+/// The approximate length of the entry in a record.
 fn encoded_bytes(entry: &Installed) -> usize {
     let what = match &entry.what {
         InstalledKind::Object { key, etag, .. } => key.as_ref().map_or(0, String::len) + etag.len(),
@@ -431,8 +432,8 @@ fn encoded_bytes(entry: &Installed) -> usize {
     ENTRY_BYTES + entry.name.as_bytes().len() + what + record
 }
 
-/// Entries of one command: well below the longest record.
+/// The bytes of entries in one command: well below the longest record.
 const INSTALL_BYTES: usize = 512 << 10;
 
-/// What an entry takes beside its names, keys and values.
+/// The size of an entry beside its names, keys and values.
 const ENTRY_BYTES: usize = 160;

@@ -1,9 +1,9 @@
-//! The bound of the memory that metadata takes. It is asked where something new is to come in,
-//! before anything of it is done; a command that is in the log is applied whatever the bound is.
-//! Near the bound names are forgotten that the bucket has.
+//! The bound of the memory for metadata. It is checked before new metadata comes in, and before any
+//! of it is applied; a command in the log is applied without a check. Near the bound names are
+//! evicted that the bucket has.
 //!
-//! What comes in at one time may go beyond the bound together: that is a part of a listing or an
-//! attribute for each request of a client. What nobody has asked for has room for all of it.
+//! Concurrent requests may exceed the bound together: by a part of a listing or an attribute for
+//! each request of a client. Unrequested metadata is loaded only if all of it has room.
 
 use crate::Node;
 use crate::names::listings::LIST_LIMIT;
@@ -15,37 +15,38 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How often it is looked how much there is.
+/// How often the memory of metadata is checked.
 const METADATA_POLL: Duration = Duration::from_secs(1);
 
-/// If all directories together have fewer names that can go, what is there is in use.
+/// If all directories together have fewer evictable names, the rest is in use.
 const LEAST: usize = 64;
 
-/// An inode, its name and its place in a directory, without the text of the name.
+/// The most bytes of an inode, its name and its place in a directory, without the text of the name.
 const MOST_OF_INODE_BYTES: u64 = 1024;
 
-/// The same of one that the bucket lists, as a rule.
+/// The usual bytes of the same for an object in a listing.
 const USUAL_INODE_BYTES: u64 = 256;
 
-/// How long nothing is tried then.
+/// The pause after an eviction that found too little.
 const REST: Duration = Duration::from_secs(5);
 
-/// From this part of the bound on names are forgotten.
+/// Above this part of the bound names are evicted.
 const TENTHS_FULL: u64 = 9;
 
-/// Until this is left.
+/// Eviction ends at this part.
 const TENTHS_LEFT: u64 = 8;
 
 #[derive(Default)]
 pub struct Metadata {
-    /// Somebody waits for room.
+    /// A request waits for room.
     urged: Signal,
-    /// Nothing is forgotten before.
+    /// No eviction begins before this time.
     not_before: Cell<Duration>,
 }
 
 impl Node {
-    /// Whether a client may make what it asks for. What makes nothing new, or less, always goes on.
+    /// Whether there is room for a client's mutation. One that adds nothing, or removes, always
+    /// passes.
     pub(crate) fn room_to_make(&self, mutation: &ClientMutation) -> Result<(), RpcError> {
         let Some(added) = most_added_bytes(mutation) else { return Ok(()) };
         if self.replica.view().memory_bytes().saturating_add(added) <= self.options.metadata_bytes {
@@ -56,7 +57,7 @@ impl Node {
         Err(FsError::NoSpace.into())
     }
 
-    /// Whether names may come in from the bucket: not yet while others may be forgotten for them.
+    /// Whether names may come in from the bucket: not yet while others may be evicted for them.
     pub(crate) fn room_to_load(&self) -> Result<(), RpcError> {
         if !self.metadata_is_full() {
             return Ok(());
@@ -69,7 +70,7 @@ impl Node {
         Err(FsError::NoMemory.into())
     }
 
-    /// How many parts of listings may come in together that nobody has asked for.
+    /// How many parts of listings may be loaded together without a request.
     pub(crate) fn parts_to_spare(&self) -> usize {
         let spare = (self.options.metadata_bytes / 10 * TENTHS_FULL)
             .saturating_sub(self.replica.view().memory_bytes());
@@ -98,7 +99,7 @@ impl Node {
                     self.metadata.not_before.set(self.ports.clock.monotonic() + REST);
                 }
             }
-            // While names go there is nothing to tell.
+            // While names are being evicted there is no trouble to report.
             if !self.metadata_is_full()
                 || self.ports.clock.monotonic() < self.metadata.not_before.get()
             {
@@ -122,12 +123,12 @@ impl Node {
     }
 }
 
-/// An inode with a name of this length.
+/// The most bytes of an inode with a name of this length.
 fn most_of_named_bytes(len: usize) -> u64 {
     MOST_OF_INODE_BYTES + len as u64
 }
 
-/// What a mutation can add at most, if it adds anything.
+/// The most bytes that a mutation can add, if it adds any.
 fn most_added_bytes(mutation: &ClientMutation) -> Option<u64> {
     let named = |len: usize| Some(most_of_named_bytes(len));
     let len = |name: &Name| name.as_bytes().len();
@@ -137,7 +138,7 @@ fn most_added_bytes(mutation: &ClientMutation) -> Option<u64> {
         }
         ClientMutation::Make { name, .. } | ClientMutation::Link { name, .. } => named(len(name)),
         ClientMutation::Tmpfile { .. } => named(0),
-        // Without flags a file can be removed that has them.
+        // Without its flags a file can be removed: clearing them always passes.
         ClientMutation::SetXattr { name, value, .. } => {
             (*name != *InodeFlags::ATTRIBUTE).then(|| named(name.len() + value.len()))?
         }

@@ -1,4 +1,4 @@
-//! Names and attributes: loaded from the bucket, asked for again, let go of, counted, and kept in a
+//! Names and attributes: loaded from the bucket, revalidated, evicted, counted, and kept in a
 //! trash.
 
 pub(crate) mod external_changes;

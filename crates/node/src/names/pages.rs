@@ -1,5 +1,5 @@
-//! Reading the pages of directories: one object, or of a large directory a head and those of its
-//! pieces that are needed (decisions 2 and 15).
+//! Reading the pages of directories: one object, or for a large directory a head and the needed
+//! pieces (decisions 2 and 15).
 
 use crate::Node;
 use crate::admin::troubles::Subject;
@@ -18,9 +18,9 @@ use std::time::Duration;
 /// Pages of directories that are being loaded.
 #[derive(Default)]
 pub(crate) struct Pages {
-    /// The one that was needed last is the last one.
+    /// The most recently needed one comes last.
     read: RefCell<VecDeque<Read>>,
-    /// Held while a head is read and its pieces are told: what is told of two would be mixed.
+    /// Held while a head is read and its pieces are logged: those of two heads would be mixed.
     heads: Latches<Ino>,
 }
 
@@ -28,7 +28,7 @@ struct Read {
     dir: Ino,
     head: Rc<Head>,
     etag: ETag,
-    /// Those that were needed last.
+    /// The pieces that were needed last.
     pieces: VecDeque<(u64, Rc<Vec<Installed>>)>,
 }
 
@@ -38,16 +38,16 @@ pub(crate) const LOAD_PIECES: usize = 4;
 /// Directories whose pages are kept: memory that `--metadata-memory` does not count.
 const KEPT_HEADS: usize = 16;
 
-/// Pieces that are kept of one directory: those that the next part of a listing, or the next name,
-/// is likely in.
+/// Pieces that are kept of one directory: those likely to have the next part of a listing, or the
+/// next name.
 const KEPT_PIECES: usize = LOAD_PIECES + 1;
 
-/// The page of a directory with some hundred thousand names, for the time that it may take: how
-/// long one is is not known before it is there.
+/// The page of a directory with some hundred thousand names, for the time limit: the length of a
+/// page is not known before it is there.
 pub(crate) const LARGE_PAGE_BYTES: u64 = 32 << 20;
 
 impl Pages {
-    /// What is read from now on is read anew.
+    /// Later reads fetch the page anew.
     pub fn forget(&self, dir: Ino) {
         self.take(dir);
     }
@@ -95,7 +95,7 @@ impl Pages {
 }
 
 impl Node {
-    /// The object at the page's key. What pieces it names is logged first: changes from then on are
+    /// The object at the page's key. The pieces that it names are logged first: later changes are
     /// marked in these.
     pub(crate) async fn head_of(
         &self,
@@ -105,7 +105,7 @@ impl Node {
         let Some(key) = key else { return Ok(None) };
         let _guard = self.pages.heads.hold(dir, Mode::Exclusive).await;
         let Some((head, etag)) = self.seen_head(dir, key).await? else { return Ok(None) };
-        // Who writes nothing has nothing to mark.
+        // A read-only node has no changes to mark.
         let is_news =
             !self.read_only() && self.replica.view().backing().wants_pieces(dir, &head.pieces);
         if is_news {
@@ -118,7 +118,7 @@ impl Node {
         Ok(Some((head, etag)))
     }
 
-    /// Whether [`Node::head_of`] will find one. Can be given up at any time.
+    /// Whether [`Node::head_of`] will find a page. The future may be dropped at any time.
     pub(crate) async fn see_head(&self, dir: Ino, key: Option<&str>) -> Result<bool, RpcError> {
         let Some(key) = key else { return Ok(false) };
         let _guard = self.pages.heads.hold(dir, Mode::Exclusive).await;
@@ -152,8 +152,8 @@ impl Node {
         }
     }
 
-    /// The page with the entries of those pieces that are `needed`, in their order. `None` if the
-    /// head is out of date.
+    /// The page with the entries of the `needed` pieces, in their order. `None` if the head is out
+    /// of date.
     pub(crate) async fn with_pieces(
         &self,
         dir: Ino,
@@ -170,7 +170,7 @@ impl Node {
         Ok(Some(Rc::new(Head { page, pieces: needed, moved: Vec::new() })))
     }
 
-    /// `None` if the page is in other pieces by now.
+    /// `None` if the page has other pieces now.
     pub(crate) async fn piece(
         &self,
         dir: Ino,
@@ -232,7 +232,7 @@ pub(crate) fn decode_piece(
     Ok(content.entries)
 }
 
-/// The entry of one name.
+/// The page's entry of one name.
 pub(crate) async fn entry_of(
     (ports, patience): (&Ports, Duration),
     bucket: &dyn Bucket,
@@ -267,8 +267,8 @@ mod tests {
     use ebb_format::record::{self, GroupId, Payload, Position, RecordHeader, Term};
     use ebb_format::segment::Generation;
 
-    /// Situation: a page of a hundred million entries, with the longest names. Danger: what is to
-    /// be told of it is longer than a record can be. Expectation: it is told in several.
+    /// Situation: a page of a hundred million entries, with the longest names. Danger: its list of
+    /// pieces is longer than a record can be. Expectation: it is logged in several records.
     #[test]
     fn what_is_told_of_pieces_fits_records() {
         let name = |at: u64| Name::new(format!("{at:0255}").as_bytes()).unwrap();

@@ -1,9 +1,9 @@
-//! Quotas: who sets them and asks for them, what statfs(2) says, and when what is below a root
-//! is counted. The rules are the namespace's.
+//! Quotas: how they are set and queried, the answer to statfs(2), and when the content of a root is
+//! counted. The rules are the namespace's.
 //!
-//! What has not been loaded from the bucket is not known and does not count. So everything at
+//! Entries that have not been loaded from the bucket are unknown and do not count. So everything at
 //! and below a quota root is loaded in the background, from when the quota is set or the root is
-//! found again; until that is done its count is what is known so far, and `counted` says so.
+//! found again. Until that is done its count covers the known entries, and `counted` is false.
 
 use crate::Node;
 use crate::admin::path_bytes;
@@ -21,25 +21,25 @@ use std::time::Duration;
 
 #[derive(Default)]
 pub(crate) struct Quotas {
-    /// Roots below which everything is known. A directory that is complete stays so; others may
-    /// put directories into it that are not.
+    /// Roots below which everything is known. A directory that is complete stays so; external
+    /// directories may appear in it that are not complete.
     counted: RefCell<BTreeSet<Ino>>,
-    /// There is a root of which that is not known.
+    /// Raised when a root is added that is not counted yet.
     set: Signal,
-    /// By how much files are about to grow whose bytes are on their way, by root.
+    /// The growth of files with bytes still on their way, by root.
     reserved: RefCell<BTreeMap<Ino, u64>>,
-    /// What the bucket had room for when it was last asked.
+    /// The room in the bucket at its last answer.
     bucket_room: Cell<Option<u64>>,
 }
 
-/// What is free where the bucket has no end.
+/// Reported as free where the bucket is unlimited.
 const FREE_BYTES: u64 = 1 << 50;
 const FREE_FILES: u64 = 1 << 32;
 
-/// How long the bucket may take to say what it has room for.
+/// The time limit for the bucket to report its room.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Room that a file is about to grow into, until its growth is in the state or has failed.
+/// Room for the growth of a file, held until the growth is in the state or has failed.
 pub(crate) struct Growth<'a> {
     quotas: &'a Quotas,
     roots: Vec<Ino>,
@@ -59,7 +59,7 @@ impl Drop for Growth<'_> {
 }
 
 impl Node {
-    /// The answer is given when the quota survives a power cut.
+    /// Answers when the quota survives a power cut.
     pub(crate) async fn set_quota(
         self: &Rc<Self>,
         path: &[Name],
@@ -112,7 +112,7 @@ impl Node {
         Ok(AdminReply::Quotas(quotas))
     }
 
-    /// The root that limits what is made in a directory, or what any other inode grows by.
+    /// The root that limits new entries of a directory, or the growth of any other inode.
     fn innermost(&self, namespace: &Namespace, ino: Ino) -> Option<Ino> {
         let is_dir =
             namespace.inode(ino).is_some_and(|inode| inode.attr.kind == FileKind::Directory);
@@ -137,7 +137,7 @@ impl Node {
     }
 
     /// How much of `len_bytes` at `offset` the quotas allow to be written to a file of
-    /// `size_bytes`, with the room for it set aside. What is repeated was allowed before.
+    /// `size_bytes`, with the room for it set aside. A replayed write was allowed before.
     pub(crate) fn grow(
         &self,
         order: &MutationContext,
@@ -176,7 +176,7 @@ impl Node {
         Ok((end - offset, Some(Growth { quotas: &self.quotas, roots, bytes })))
     }
 
-    /// As [`Node::grow`], of a file that is to be `len_bytes` long or not changed at all.
+    /// As [`Node::grow`], for a file that gets a length of `len_bytes` or is not changed at all.
     pub(crate) fn grow_to(
         &self,
         order: &MutationContext,
@@ -192,16 +192,16 @@ impl Node {
         if allowed < more { Err(FsError::QuotaExceeded) } else { Ok(growth) }
     }
 
-    /// Of the innermost quota that a directory is at or below, or a file in: its limits are the
-    /// size, what counts in it is used, and what is available is the least that all quotas above
-    /// leave. What it does not limit is the volume's.
+    /// The statistics of the innermost quota that a directory is at or below, or a file in. The
+    /// size is its limit, the used part is its count, and the available part is the least that all
+    /// quotas above leave. A value that it does not limit is the volume's.
     pub(crate) async fn stat(&self, ino: Ino) -> VolumeStat {
         let volume = self.stat_volume().await;
         let state = self.replica.view();
         let namespace = state.namespace();
         let Some(root) = self.innermost(namespace, ino) else { return volume };
         let mut stat = volume;
-        // From the outside in: the innermost limit counts.
+        // From the outside in: the innermost limit wins.
         let chain: Vec<Ino> = namespace.quota_chain(Some(root)).collect();
         for (limits, used) in chain.into_iter().rev().filter_map(|root| namespace.quota(root)) {
             if let Some(limit) = limits.bytes {
@@ -216,9 +216,8 @@ impl Node {
         stat
     }
 
-    /// What is used are the files that are known so far, and besides there is what the bucket has
-    /// room for: where that has no end, always [`FREE_BYTES`]. Without a bucket the cache is all
-    /// there is.
+    /// The used part is the files known so far. The free part is the bucket's room: where that is
+    /// unlimited, always [`FREE_BYTES`]. Without a bucket the size is that of the cache.
     pub(crate) async fn stat_volume(&self) -> VolumeStat {
         let room_bytes = self.bucket_room().await;
         let state = self.replica.view();
@@ -243,7 +242,7 @@ impl Node {
         }
     }
 
-    /// A store that does not answer keeps nobody waiting: it has what it had.
+    /// A store that does not answer delays no caller: its last answer is used.
     async fn bucket_room(&self) -> Option<u64> {
         let mut asked = self.bucket.as_ref()?.room_bytes();
         let answer = match (&mut asked).now_or_never() {
@@ -259,7 +258,7 @@ impl Node {
         self.quotas.bucket_room.get()
     }
 
-    /// Loads what is below quota roots, so that it counts.
+    /// Loads the entries below quota roots, so that they count.
     pub(crate) async fn count_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             let set = self.quotas.set.wait();
@@ -271,7 +270,7 @@ impl Node {
                     format!("not all that is below a quota root could be counted: {error}")
                 }),
             );
-            // A root that comes from the bucket is found in time, and so is the end of the node.
+            // The pause bounds the delay after a root from the bucket, and after the node's stop.
             match select(pin!(set), pin!(self.ports.clock.sleep(pause))).await {
                 Either::Left(((), _)) | Either::Right(((), _)) => {}
             }
@@ -279,7 +278,7 @@ impl Node {
     }
 
     async fn count_quotas(&self) -> Result<(), RpcError> {
-        // What clients bring back may yet move across a border.
+        // Replays of clients may yet move entries across a border.
         if self.attachments.awaits_any() {
             return Ok(());
         }
@@ -307,7 +306,7 @@ impl Node {
         }
     }
 
-    /// A directory was found in `dir` of which nothing is known yet.
+    /// A directory was found in `dir` that is not loaded yet.
     pub(crate) fn found_below(&self, dir: Ino) {
         let state = self.replica.view();
         let namespace = state.namespace();
@@ -325,15 +324,15 @@ impl Node {
     }
 }
 
-/// Directories that are listed at one time: a background task leaves the store to others.
+/// Directories that are listed at one time: a background task leaves the store to requests.
 const LOADS_AT_ONCE: usize = 8;
 
-/// After what the bucket did not answer.
+/// Pause after a request that the bucket did not answer.
 const RETRY: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_secs(1);
 
-/// What is listed in one answer, so that it fits a frame.
+/// The bytes of one answer's list, so that it fits a frame.
 const MAX_LIST_BYTES: usize = 512 << 10;
 
-/// What an entry takes beside its path.
+/// The size of an entry beside its path.
 const STATUS_BYTES: usize = 64;

@@ -1,6 +1,6 @@
-//! What this node has deleted lately. A store may list it for a while yet, and a file that has been
-//! removed would be back: of what was deleted a listing is believed only if the object, asked for
-//! by itself, is there.
+//! Keys that this node has deleted lately. A store may list a deleted key for a while, and the
+//! removed file would be back: a listed key of these counts only if the object, requested by
+//! itself, is there.
 
 use crate::Node;
 use crate::names::listings::LIST_LIMIT;
@@ -15,13 +15,13 @@ use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A listing may show for so long what is gone.
+/// A listing may show a deleted key for so long.
 const LISTED_FOR: Duration = Duration::from_secs(600);
 
 /// With more keys than this the oldest are forgotten.
 const MOST_KEYS: usize = 1 << 16;
 
-/// Objects that are asked for at one time.
+/// Objects that are requested at one time.
 const ASKED_AT_ONCE: usize = 16;
 
 #[derive(Default)]
@@ -33,7 +33,7 @@ pub struct RecentDeletes {
 struct Keys {
     /// When it was last deleted.
     deleted: BTreeMap<Rc<str>, Duration>,
-    /// The same in that order, and what was deleted again since.
+    /// The same in order of time, with earlier deletions of keys that were deleted again.
     oldest: VecDeque<(Duration, Rc<str>)>,
 }
 
@@ -77,7 +77,7 @@ impl Keys {
 }
 
 impl Node {
-    /// Of what was listed what is there.
+    /// Filters the listed entries for those that are there.
     pub(crate) async fn drop_stale(&self, entries: Vec<Listed>) -> Result<Vec<Listed>, RpcError> {
         let drop_stale =
             stream::iter(entries).map(|entry| self.confirm_entry(entry)).buffered(ASKED_AT_ONCE);
@@ -104,7 +104,7 @@ impl Node {
         state.backing().agrees(state.namespace(), entry).is_some()
     }
 
-    /// The object as it is, if it is there.
+    /// The object in its present state, if it exists.
     pub(crate) async fn ask_for_object(&self, key: String) -> Result<Option<Listed>, RpcError> {
         match self.bucket_read("head", &key, 0, || self.bucket().head(&key)).await {
             Ok(ObjectMeta { etag, len_bytes, modified_secs, .. }) => Ok(Some(Listed::Object {
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    /// The prefix, if there is anything below it.
+    /// The prefix, if any object is below it.
     pub(crate) async fn ask_for_prefix(&self, key: String) -> Result<Option<Listed>, RpcError> {
         let now = self.ports.clock.monotonic();
         let limit = if self.recent_deletes.has_below(&key, now) { LIST_LIMIT } else { 1 };

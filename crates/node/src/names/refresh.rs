@@ -1,4 +1,4 @@
-//! `ebb refresh`: what the bucket has is looked at anew because somebody asks for it.
+//! `ebb refresh`: compares known entries with the bucket on request.
 
 use crate::Node;
 use crate::latches::Mode;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 type Names = BTreeMap<Name, (Ino, u64, Time)>;
 
 impl Node {
-    /// Looks anew at a file, or at a directory and the names in it, and at whether they are there.
+    /// Compares a file, or a directory and the names in it, with the bucket.
     pub(crate) async fn refresh(self: &Rc<Self>, ino: Ino) -> Result<AdminReply, RpcError> {
         let kind = self.replica.view().namespace().attr(ino)?.kind;
         if self.bucket.is_none() {
@@ -22,7 +22,7 @@ impl Node {
             let before = self.names_of(parent, Some(&name));
             self.confirm(parent, &name).await?;
             if self.replica.view().namespace().lookup(parent, &name).is_err() {
-                // Something else may have come in its place.
+                // Another object may have taken its place.
                 self.refresh_listing(parent).await?;
             }
             changed += differing(&before, &self.names_of(parent, Some(&name)));

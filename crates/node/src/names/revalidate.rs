@@ -1,12 +1,12 @@
-//! What others have done to the bucket since a directory was listed (O-55). A directory that is
-//! used is listed again once its listing is too old: new names are added, and where an object is
-//! another than is known, or not there, it is asked for by itself before anything is believed.
+//! Revalidation: finds external changes of the bucket since a directory was listed (O-55). When a
+//! used directory's listing is too old, it is listed again: new names are added. An object that
+//! differs from the known one, or is missing, is requested by itself before the change counts.
 //!
-//! What a run before has listed is listed once more when it is first used, whatever the interval: a
-//! new mount shows what the bucket has.
+//! A directory listed by an earlier run is listed once more when it is first used, at any interval:
+//! a new mount shows the bucket's content.
 //!
-//! Whoever uses a name waits for that. If the bucket does not answer soon, what is known is
-//! shown, and nobody waits again before it would have been due.
+//! A user of a name waits for that. If the bucket does not answer soon, the known entries are
+//! shown, and no user waits again before the next revalidation would have been due.
 
 use crate::Node;
 use crate::latches::{Latches, Mode};
@@ -24,42 +24,42 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long whoever uses a name waits for one answer of the bucket.
+/// How long a user of a name waits for one answer of the bucket.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long nothing is asked after that, where no interval says so.
+/// How long no request is made after that, where no interval is configured.
 const REST: Duration = Duration::from_secs(30);
 
-/// Names of a directory that is listed for one of them, where that is done once in a run.
+/// The most names of a directory that is listed for one of them, where that is done once in a run.
 const MOST_LISTED_ONCE: usize = 100_000;
 
-/// Listings of a directory one after the other until nothing is in the way of what others have put
-/// in another's place.
+/// Listings of a directory one after the other until no removed entry blocks an external object in
+/// its place.
 const MOST_LISTINGS: usize = 3;
 
-/// Objects of one directory that are asked for at one time.
+/// Objects of one directory that are requested at one time.
 const ASKED_AT_ONCE: usize = 16;
 
-/// With more inodes than this remembered, all of them are forgotten, and asked for again when
+/// With more inodes than this remembered, all of them are forgotten, and revalidated again when
 /// they are used.
 const MOST_ASKED: usize = 100_000;
 
-/// When the bucket was last asked, by the monotonic clock.
+/// When inodes were last revalidated, by the monotonic clock.
 #[derive(Default)]
 pub struct Revalidation {
     /// For directories, and for files of directories that are too large to be listed for one of
     /// them.
     asked: RefCell<BTreeMap<Ino, Duration>>,
-    /// Directories that a run before has listed, and this one has not.
+    /// Directories that an earlier run has listed, and this one has not.
     earlier: RefCell<BTreeSet<Ino>>,
-    /// Since the bucket has not answered, nothing is asked before.
+    /// No request is made before this time, since the bucket has not answered.
     not_before: Cell<Duration>,
     /// One revalidation of an inode at a time.
     pub(super) turns: Latches<Ino>,
 }
 
 impl Revalidation {
-    /// `earlier`: directories that a run before has listed.
+    /// `earlier`: directories that an earlier run has listed.
     pub fn after(earlier: impl Iterator<Item = Ino>) -> Revalidation {
         Revalidation { earlier: RefCell::new(earlier.collect()), ..Revalidation::default() }
     }
@@ -68,7 +68,7 @@ impl Revalidation {
         self.earlier.borrow().contains(&dir)
     }
 
-    /// What is known of the inode is not older than this.
+    /// The known state of the inode is not older than this.
     pub fn asked_for(&self, ino: Ino, at: Duration) {
         self.earlier.borrow_mut().remove(&ino);
         let mut asked = self.asked.borrow_mut();
@@ -85,7 +85,7 @@ impl Node {
         if !self.may_be_stale(dir) {
             return;
         }
-        // What is listed once in a run may be more than what is listed at each interval.
+        // A directory listed once in a run may be larger than one listed at each interval.
         let most = if self.revalidates().is_some() { LIST_LIMIT } else { MOST_LISTED_ONCE };
         if !self.replica.view().namespace().has_more_names_than(dir, most) {
             return self.revalidate_listing(dir, Look::Up).await;
@@ -123,8 +123,8 @@ impl Node {
         }
     }
 
-    /// Whether a directory that the bucket has told of is to be listed once more before it is used,
-    /// whatever for, and nobody does that yet.
+    /// Whether a directory that was listed from the bucket must be listed once more before any use,
+    /// and no task does that yet.
     pub(crate) fn is_listing_due(&self, dir: Ino) -> bool {
         let state = self.replica.view();
         let is_small = !state.namespace().has_more_names_than(dir, LIST_LIMIT);
@@ -134,8 +134,8 @@ impl Node {
             && !self.revalidation.turns.is_taken(&dir)
     }
 
-    /// Lists a directory again before anybody uses it, unless that is under way. Whether that
-    /// succeeds is for who uses it to find out.
+    /// Lists a directory again before it is used, unless that is under way. The later user finds
+    /// out whether that has succeeded.
     pub(crate) async fn revalidate_ahead(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
         let Some(_turn) = self.revalidation.turns.try_hold(dir, Mode::Exclusive) else {
             return Ok(());
@@ -175,21 +175,21 @@ impl Node {
         }
     }
 
-    /// Half of the time after which others' changes are to be seen: clients may cache what they
-    /// are answered for the other half.
+    /// Half of the time after which external changes must be seen: clients may cache answers for
+    /// the other half.
     pub(crate) fn revalidates(&self) -> Option<Duration> {
         let interval = self.options.revalidate.filter(|_| self.bucket.is_some())?;
         Some(interval / 2)
     }
 
-    /// Lists a directory again that a run before has listed, and this one has not.
+    /// Lists a directory again that an earlier run has listed, and this one has not.
     pub(crate) async fn revalidate_once(self: &Rc<Self>, dir: Ino) {
         if self.revalidation.is_of_earlier_run(dir) {
             self.revalidate_listing(dir, Look::Up).await;
         }
     }
 
-    /// The same, for who cannot do without the bucket's answer.
+    /// The same, for a caller that needs the bucket's answer.
     pub(crate) async fn list_of_earlier_run(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
         let is_due = || self.revalidation.is_of_earlier_run(dir);
         if !is_due() {
@@ -208,7 +208,7 @@ impl Node {
         self.revalidates().is_some() || self.revalidation.is_of_earlier_run(dir)
     }
 
-    /// `dir`: the directory that the inode is, or is in.
+    /// `dir`: the inode itself if it is a directory, or else its parent.
     fn is_stale(&self, ino: Ino, dir: Ino) -> bool {
         let asked = self.revalidation.asked.borrow().get(&ino).copied();
         let now = self.ports.clock.monotonic();
@@ -219,7 +219,7 @@ impl Node {
             (None, None) => self.bucket.is_some() && self.revalidation.is_of_earlier_run(dir),
         };
         let fresh = !is_old || now < self.revalidation.not_before.get();
-        // What a client that is to come back has done is not there yet.
+        // Operations of a client that has yet to come back are not there yet.
         !fresh && !self.is_stopping() && !self.attachments.awaits_any() && self.lost_to().is_none()
     }
 
@@ -249,9 +249,9 @@ impl Node {
         }
     }
 
-    /// Lists the whole of a directory that is complete, and takes on what others have changed.
+    /// Lists the whole of a directory that is complete, and applies external changes.
     pub(crate) async fn list_again(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
-        // What has another's name is entered once that is known to be gone.
+        // An object with the name of another entry is added once that entry is known to be gone.
         for _ in 0..MOST_LISTINGS {
             if !self.list_once_more(dir).await? {
                 break;
@@ -260,7 +260,7 @@ impl Node {
         Ok(())
     }
 
-    /// True if something was in the way of what is there, and is no more.
+    /// True if an entry blocked an object that is there, and no longer does.
     async fn list_once_more(self: &Rc<Self>, dir: Ino) -> Result<bool, RpcError> {
         self.room_to_load()?;
         let Some((prefix, epoch)) = self.begin_revalidation(dir).await? else { return Ok(false) };
@@ -328,7 +328,7 @@ impl Node {
         Ok(is_free)
     }
 
-    /// Looks for what others have put in the place of a name of a large directory that is gone.
+    /// Looks for an external object in the place of a vanished name of a large directory.
     async fn find_instead(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
         Box::pin(self.find_again(dir, name)).await?;
         let (is_found, prefix) = {
@@ -337,7 +337,7 @@ impl Node {
             (found, state.backing().prefix_for(state.namespace(), dir, name))
         };
         let Some(prefix) = prefix.filter(|_| !is_found) else { return Ok(()) };
-        // While a listing may add names, what is gone is kept out of it. A whole one ends that.
+        // While a listing may add names, missing ones are kept out of it. A whole one ends that.
         let object = self.ask_for_object(prefix[..prefix.len() - 1].to_owned());
         let (below, object) =
             self.in_time(try_join(self.probe(vec![prefix.clone()]), object)).await?;
@@ -353,7 +353,7 @@ impl Node {
         Ok(state.backing().revalidation_plan(state.namespace(), dir))
     }
 
-    /// Looks for a name that a large directory has not, as far as is known.
+    /// Looks for a name that a large directory is not known to have.
     async fn find_again(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
         self.room_to_load()?;
         if self.begin_revalidation(dir).await?.is_none() {

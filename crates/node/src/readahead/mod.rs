@@ -1,4 +1,4 @@
-//! Who comes to bytes and names one after the other, and what is fetched before it is asked for.
+//! Detects sequential access to bytes and names, and fetches the next ones ahead.
 
 pub(crate) mod streams;
 pub(crate) mod traversals;

@@ -1,4 +1,4 @@
-//! Who reads files from one place to the next, and how far ahead of them is fetched (O-84).
+//! Detects sequential reads of files, and decides how far ahead of them to fetch (O-84).
 
 use ebb_model::Ino;
 use std::ops::Range;
@@ -11,19 +11,19 @@ const SLACK_BYTES: u64 = 2 << 20;
 const MIN_REQUEST_BYTES: u64 = 256 << 10;
 pub const MAX_REQUEST_BYTES: u64 = 8 << 20;
 
-/// What a stream is run ahead by at first.
+/// The first read-ahead window of a stream.
 const FIRST_WINDOW_BYTES: u64 = 1 << 20;
 
-/// Of all files. The one that was not used for longest makes way.
+/// The most streams of all files. The least recently used one makes way.
 const MAX_STREAMS: usize = 256;
 
-/// Of one file, so that reads anywhere in it displace no others.
+/// The most streams of one file, so that random reads in it displace no other file's.
 const MAX_OF_FILE: usize = 16;
 
 /// So many equal steps from one read to the next are a pattern.
 const LEAST_STEPS: u32 = 3;
 
-/// Reads that who goes on in equal steps is run ahead by at most.
+/// The most reads that are fetched ahead of a reader with equal steps.
 const MAX_STEPS: u64 = 64;
 
 #[derive(Default)]
@@ -33,21 +33,21 @@ pub struct Streams {
     reads: u64,
 }
 
-/// Reads of one file that are apart, from each beginning to the next.
+/// Reads of one file with gaps between them, from each beginning to the next.
 struct Stride {
     ino: Ino,
     last: u64,
     step: u64,
-    /// How many times in a row.
+    /// How many times in a row the step was the same.
     run: u32,
-    /// The last read that was asked for begins here.
+    /// The last requested read begins here.
     ahead: u64,
     /// Number of the last read.
     used: u64,
 }
 
 impl Stride {
-    /// What is to be asked for now that a read is at another place.
+    /// The ranges to request after a read at another place.
     fn go_on(&mut self, wanted: &Range<u64>, most_bytes: u64) -> Vec<Range<u64>> {
         let step = wanted.start.saturating_sub(self.last);
         self.last = wanted.start;
@@ -62,7 +62,7 @@ impl Stride {
         let steps = (2u64 << beyond.min(5)).min(MAX_STEPS).min(most_steps);
         let from = self.ahead.max(wanted.start);
         let upto = wanted.start.saturating_add(steps.saturating_mul(step));
-        // Topped up by halves.
+        // Refilled when half of it is used.
         if from > wanted.start.saturating_add((steps / 2).saturating_mul(step)) || upto <= from {
             return Vec::new();
         }
@@ -77,15 +77,15 @@ struct Stream {
     /// Where the next read is expected.
     next: u64,
     window_bytes: u64,
-    /// Asked for up to here.
+    /// Requested up to here.
     ahead: u64,
     /// Number of the last read.
     used: u64,
 }
 
 impl Stream {
-    /// How far from where its next read is expected this one is, if it can be that. Of reads
-    /// anywhere hardly any two follow each other, but many are near to each other.
+    /// The distance of this read from the expected next one, if it can be that. Random reads hardly
+    /// ever follow each other, but many are near to each other.
     fn distance_of(&self, wanted: &Range<u64>) -> Option<u64> {
         let is_near = match self.window_bytes {
             0 => (self.next..=self.next.saturating_add(wanted.end - wanted.start))
@@ -97,8 +97,8 @@ impl Stream {
 }
 
 impl Streams {
-    /// Notes a read; gives what its stream will want next, or who reads in equal steps, if it is
-    /// time to ask for it. At most `most_bytes` are asked for ahead of it.
+    /// Notes a read; returns the ranges that its stream, or a reader with equal steps, will want
+    /// next, if it is time to request them. At most `most_bytes` are requested ahead of it.
     pub fn read(&mut self, ino: Ino, wanted: &Range<u64>, most_bytes: u64) -> Vec<Range<u64>> {
         self.reads += 1;
         match self.follow(ino, wanted, most_bytes) {
@@ -107,7 +107,7 @@ impl Streams {
         }
     }
 
-    /// `None` where it is of no stream that is known.
+    /// `None` where it belongs to no known stream.
     fn follow(
         &mut self,
         ino: Ino,
@@ -120,22 +120,22 @@ impl Streams {
             .filter_map(|stream| Some((stream.distance_of(wanted)?, stream)))
             .min_by_key(|(distance, _)| *distance);
         let Some((_, stream)) = followed else {
-            // One read is no stream yet: whoever wants the beginning of many files waits for that
+            // One read is no stream yet: a reader of the beginnings of many files waits for those
             // alone.
             self.begin(Stream { ino, next: wanted.end, window_bytes: 0, ahead: wanted.end, used });
             return None;
         };
         stream.used = used;
         stream.next = stream.next.max(wanted.end);
-        // Topped up by halves, so that requests stay large.
+        // Refilled when half of it is used, so that requests stay large.
         if stream.ahead > stream.next.saturating_add(stream.window_bytes / 2) {
             return Some(None);
         }
         stream.window_bytes = (stream.window_bytes * 2).max(FIRST_WINDOW_BYTES).min(most_bytes);
         let begin = stream.ahead.max(wanted.start);
         let upto = stream.next.saturating_add(stream.window_bytes);
-        // Large requests end where an object's spans do; of a slow line's small ones that would be
-        // too much.
+        // Large requests end where an object's spans do; the small ones of a slow line would become
+        // too large.
         let step = request_bytes(stream.window_bytes);
         let whole = upto - upto % step;
         stream.ahead = if step > MIN_REQUEST_BYTES && whole > begin { whole } else { upto };
@@ -157,7 +157,7 @@ impl Streams {
         Vec::new()
     }
 
-    /// The furthest that anybody who reads the file is run ahead of.
+    /// The largest read-ahead window of the file's streams.
     fn window_bytes(&self, ino: Ino) -> u64 {
         self.streams
             .iter()
@@ -167,7 +167,7 @@ impl Streams {
             .unwrap_or(0)
     }
 
-    /// How much of the file one request is for.
+    /// The size of one request of the file.
     pub fn request_bytes(&self, ino: Ino) -> u64 {
         request_bytes(self.window_bytes(ino))
     }

@@ -1,5 +1,5 @@
-//! Who looks into one directory after the other, as find(1) does, and which of the next ones are
-//! listed ahead: each alone takes two or three requests to the bucket, one after the other.
+//! Detects a client that looks into one directory after the other, as find(1) does, and lists the
+//! next ones ahead: each alone takes two or three requests to the bucket, one after the other.
 
 use crate::Node;
 use crate::latches::Mode;
@@ -10,34 +10,34 @@ use ebb_model::*;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// So many directories in a row are a traversal, those not counted that are gone down into.
+/// So many directories in a row are a traversal, without those entered from their parent.
 const LEAST_RUN: usize = 3;
 
-/// As long as it has so many it can turn round, if more steps lead the other way.
+/// A run shorter than this can turn round, if more steps lead the other way.
 const YOUNG_RUN: usize = 8;
 
-/// Several who share a traversal among them do not look into its directories quite in order.
+/// Several threads that share a traversal do not look into its directories quite in order.
 const SLACK: usize = 8;
 
-/// Directories that one traversal is run ahead by at most.
+/// The most directories that are listed ahead of one traversal.
 const MOST_AHEAD: usize = 32;
 
 /// Directories that are listed ahead at one time.
 const MOST_UNDER_WAY: usize = 64;
 
-/// Traversals. The one that was not used for longest makes way.
+/// The most traversals. The least recently used one makes way.
 const MOST_TRAVERSALS: usize = 16;
 
 /// Entries that are looked through for the next directories, and for those the other way.
 const MOST_STEPS: usize = 1024;
 const MOST_STEPS_BACK: usize = 64;
 
-/// What somebody does with a directory.
+/// The use of a directory by a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Looks a name up in it.
+    /// A lookup of a name.
     Up,
-    /// Lists it.
+    /// A listing.
     Through,
 }
 
@@ -50,27 +50,27 @@ pub struct Traversals {
 }
 
 struct Traversal {
-    /// It has not been outside of this directory so far.
+    /// The traversal has not left this directory so far.
     top: Ino,
     last: Ino,
     way: Way,
-    /// The furthest one the other way, and how many steps led there: who comes to directories out
-    /// of order may begin with some of these.
+    /// The furthest one the other way, and how many steps led there: a client that comes to
+    /// directories out of order may begin with some of these.
     back_last: Ino,
     back_run: usize,
-    /// It has listed any.
+    /// The traversal has listed directories.
     lists: bool,
     run: usize,
-    /// Listed ahead, and not looked into yet.
+    /// Listed ahead, and not used yet.
     ahead: BTreeSet<Ino>,
     /// Number of the last look.
     used: u64,
 }
 
-/// The directories as they are known.
+/// The known directories.
 struct Directories<'a> {
     tree: Tree<'a>,
-    /// Whether one is to be listed before anybody can look into it, and nobody does that yet.
+    /// Whether a directory must be listed before any look into it, and no task does that yet.
     is_due: &'a dyn Fn(Ino) -> bool,
 }
 
@@ -79,8 +79,8 @@ impl Traversals {
         self.traversals.iter().any(|traversal| traversal.ahead.contains(&dir))
     }
 
-    /// Notes a look into a directory that is due, or was; gives those that are to be listed, if it
-    /// is time to. No more than `most` are listed at one time.
+    /// Notes a look into a directory that is due, or was; returns the directories to list, if it is
+    /// time to. No more than `most` are listed at one time.
     fn look_into(
         &mut self,
         dir: Ino,
@@ -138,15 +138,15 @@ impl Traversal {
         }
     }
 
-    /// Whether a directory that is due is one of its next ones, at most one level above all before.
+    /// Whether a due directory is one of its next ones, at most one level above all earlier ones.
     fn leads_to(&self, dir: Ino, directories: &Directories) -> bool {
         directories
             .next_beyond(self.last, self.way, directories.tree.above(self.top), SLACK, MOST_STEPS)
             .contains(&dir)
     }
 
-    /// The same the other way, as long as it is young: whether it turns round there, because more
-    /// steps have led that way by now.
+    /// The same the other way, as long as the traversal is young. Returns whether it turns round
+    /// there, because more steps have led that way.
     fn back_to(&mut self, dir: Ino, directories: &Directories) -> Option<bool> {
         let (back, top) = (self.way.other(), directories.tree.above(self.top));
         if self.run >= YOUNG_RUN
@@ -161,7 +161,7 @@ impl Traversal {
         let turns = self.back_run > self.run;
         if turns {
             (self.last, self.back_last) = (self.back_last, self.last);
-            // This step counts as any other.
+            // This step is counted later, as any other.
             (self.run, self.back_run) = (self.back_run - 1, self.run);
             self.way = back;
             self.ahead.clear();
@@ -174,17 +174,17 @@ impl Traversal {
         self.run += usize::from(parent != Some(self.last));
         self.last = dir;
         if look == Look::Through && !self.lists {
-            // What led there was the way to it.
+            // The directories before it were the path to it.
             (self.top, self.lists) = (dir, true);
         } else if let Some(parent) = parent.filter(|_| !directories.tree.is_below(dir, self.top)) {
             self.top = parent;
         }
         if !self.ahead.remove(&dir) && !self.ahead.is_empty() {
-            // It went past them.
+            // The traversal went past them.
             self.ahead.clear();
             self.run = self.run.min(LEAST_RUN);
         }
-        // No more than it has come by so far, and topped up by halves.
+        // No more than its directories so far, and refilled when half of them are used.
         let window = self.run.min(MOST_AHEAD);
         if room == 0 || self.run < LEAST_RUN || self.ahead.len() > window / 2 {
             return Vec::new();
@@ -198,8 +198,8 @@ impl Traversal {
 }
 
 impl Directories<'_> {
-    /// Those due that who is at one comes to next within `top`: first what is in a directory, then
-    /// what is behind it.
+    /// The due directories that come next after one within `top`: first its content, then the
+    /// entries behind it.
     fn next_beyond(
         &self,
         dir: Ino,
@@ -222,20 +222,20 @@ impl Directories<'_> {
         found.take(most).collect()
     }
 
-    /// Any that are known.
+    /// Whether any subdirectory is known.
     fn has_directories(&self, dir: Ino) -> bool {
         self.tree.state.namespace().attr(dir).is_ok_and(|attr| attr.nlink > 2)
     }
 }
 
 impl Node {
-    /// Whether a directory was listed because somebody would come to it.
+    /// Whether a directory was listed ahead of a traversal.
     pub(crate) fn is_ahead(&self, dir: Ino) -> bool {
         self.traversals.borrow().is_ahead(dir)
     }
 
-    /// Somebody begins to look into a directory: lists what who goes through all directories will
-    /// want next.
+    /// A client begins to look into a directory: lists the directories that a traversal will want
+    /// next.
     pub(crate) fn look_into(self: &Rc<Self>, dir: Ino, look: Look) {
         let is_due =
             |dir| self.is_untouched(dir) && !self.loads.is_taken(&dir) || self.is_listing_due(dir);
@@ -245,7 +245,7 @@ impl Node {
         let wanted = {
             let directories =
                 Directories { tree: Tree { state: &self.replica.view() }, is_due: &is_due };
-            // Nothing that is in use makes way for it.
+            // Listings ahead displace nothing that is in use.
             self.traversals.borrow_mut().look_into(
                 dir,
                 look,
@@ -272,7 +272,7 @@ impl Node {
         if self.is_listing_due(dir) {
             return self.revalidate_ahead(dir).await;
         }
-        // Where somebody is there already it is listed anyway.
+        // A directory that is being loaded is listed anyway.
         let Some(_guard) = self.loads.try_hold(dir, Mode::Exclusive) else { return Ok(()) };
         if self.is_untouched(dir) {
             self.load_page(dir, For::Later).await?;
@@ -280,7 +280,7 @@ impl Node {
                 self.pages.forget(dir);
             }
         }
-        // Who is told next of anything in the volume would wait for that.
+        // The next answer about anything in the volume would wait for that.
         if self.options.embedded { Ok(()) } else { self.force_log().await.map(drop) }
     }
 }

@@ -1,17 +1,16 @@
-//! Files and directories as they are known, in the order in which who goes through all of them
-//! comes to them.
+//! The known files and directories, in the order of a traversal of all of them.
 
 use ebb_core::namespace::Link;
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use std::iter::{from_fn, successors};
 
-/// In which direction somebody goes through the entries of each directory.
+/// The direction in which a traversal goes through the entries of each directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// As readdir(2) gives them.
+    /// In the order of readdir(2).
     Forth,
-    /// The last one first, as who puts what is to be looked into on a stack (ripgrep, fd).
+    /// The last one first, as programs that put directories on a stack (ripgrep, fd).
     Back,
 }
 
@@ -19,7 +18,7 @@ pub struct Tree<'a> {
     pub state: &'a Partition,
 }
 
-/// What is next on the way.
+/// The next step of a traversal.
 pub enum Step {
     Entry(Link, Ino, FileKind),
     /// No more of this directory is known.
@@ -34,7 +33,7 @@ impl Way {
         }
     }
 
-    /// Where who comes to a directory begins with its entries.
+    /// The position at which a traversal begins in a directory.
     pub fn start(self) -> Cookie {
         match self {
             Way::Forth => Cookie::START,
@@ -42,7 +41,7 @@ impl Way {
         }
     }
 
-    /// Whether who goes this way comes from one place in a directory to the other.
+    /// Whether this direction leads from one place in a directory to the other.
     pub fn leads(self, from: Cookie, to: Cookie) -> bool {
         match self {
             Way::Forth => from < to,
@@ -52,8 +51,8 @@ impl Way {
 }
 
 impl Tree<'_> {
-    /// All that comes beyond an entry within `top`: what is in a directory, where that is entered,
-    /// comes before what is behind it.
+    /// All that comes beyond an entry within `top`: the content of a directory, where that is
+    /// entered, comes before the entries behind it.
     pub fn beyond(
         &self,
         Link { parent, cookie }: Link,
@@ -99,7 +98,7 @@ impl Tree<'_> {
         successors(Some(dir), |at| self.parent_of(*at)).any(|at| at == top)
     }
 
-    /// One level above, where there is one.
+    /// The parent, if there is one.
     pub fn above(&self, top: Ino) -> Ino {
         self.parent_of(top).unwrap_or(top)
     }

@@ -1,5 +1,5 @@
-//! Who reads the files of a directory one after the other, or those of a whole tree, and what of
-//! the next ones is fetched ahead (O-85).
+//! Detects a client that reads the files of a directory one after the other, or those of a whole
+//! tree, and fetches the beginnings of the next ones ahead (O-85).
 
 use crate::Node;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
@@ -9,16 +9,16 @@ use ebb_model::*;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// So many files in a row are a walk. Whoever wants two of them waits for these alone.
+/// So many files in a row are a walk. A reader of two of them waits for these alone.
 const LEAST_RUN: u32 = 3;
 
-/// As long as it has so many it can turn round, if more steps lead the other way.
+/// A run shorter than this can turn round, if more steps lead the other way.
 const YOUNG_RUN: u32 = 8;
 
-/// Several who share the files of a directory among them do not begin them quite in order.
+/// Several threads that share the files of a directory do not begin them quite in order.
 const SLACK_ENTRIES: u64 = 8;
 
-/// Files that a walk is run ahead by at most.
+/// The most files that are fetched ahead of one walk.
 const MAX_FILES: usize = 64;
 
 /// Entries that are looked through for the next files, and for the one that comes next in another
@@ -26,35 +26,36 @@ const MAX_FILES: usize = 64;
 const MAX_STEPS: usize = 256;
 const MAX_STEPS_ACROSS: usize = 16;
 
-/// The one that was not used for longest makes way.
+/// The most walks. The least recently used one makes way.
 const MAX_WALKS: usize = 64;
 
 #[derive(Default)]
 pub struct Walks {
     walks: Vec<Walk>,
     begun: u64,
-    /// What was opened last, as long as it has not been looked at.
+    /// The file opened last, until it has been looked at.
     opened: Option<Ino>,
 }
 
 struct Walk {
-    /// The furthest file that was begun, and where it is.
+    /// The furthest file that was begun, and its place.
     file: Ino,
     at: Link,
     way: Way,
-    /// The furthest one the other way, and how many steps led there: who comes to files out of
-    /// order may begin with some of these.
+    /// The furthest one the other way, and how many steps led there: a reader that comes to files
+    /// out of order may begin with some of these.
     back_at: Link,
     back_run: u32,
-    /// Once it has gone from one directory to the next: it has not been outside of this one so far.
+    /// Set once it has gone from one directory to the next: the directory that it has not left so
+    /// far.
     top: Option<Ino>,
-    /// The file that comes next, where that is in another directory.
+    /// The file that comes next, if it is in another directory.
     across: Option<Ino>,
     run: u32,
-    /// How far that file has been read so far, and how far the ones before it were.
+    /// How far that file has been read, and how far the earlier ones were.
     read_bytes: u64,
     reach_bytes: u64,
-    /// What was asked for, and not begun yet, and where the last of it is.
+    /// Files requested and not begun yet, and the place of the last one.
     ahead: VecDeque<Asked>,
     upto: Link,
     /// Number of the last file.
@@ -68,9 +69,9 @@ struct Asked {
 }
 
 impl Walks {
-    /// Notes that somebody begins to read a file; gives what is to be asked for, if it is time to:
-    /// of each file so many bytes, from its beginning on. At most `most_bytes` of what nobody has
-    /// begun to read are asked for.
+    /// Notes that a client begins to read a file; returns the files to fetch, if it is time to: of
+    /// each so many bytes, from its beginning on. At most `most_bytes` of files that no client has
+    /// begun to read are requested.
     fn begin(&mut self, file: Ino, tree: &Tree, most_bytes: u64) -> Vec<(Ino, u64)> {
         let Some(at) = tree.link(file) else { return Vec::new() };
         self.begun += 1;
@@ -89,7 +90,7 @@ impl Walks {
         }
     }
 
-    /// Takes the place of the one before it in the directory.
+    /// A new walk replaces an earlier one in the same directory.
     fn add(&mut self, walk: Walk) {
         let before = self.walks.iter().position(|other| other.at.parent == walk.at.parent);
         let oldest = || {
@@ -138,7 +139,7 @@ impl Walk {
             || self.ahead.iter().any(|asked| asked.file == file)
     }
 
-    /// Whether a file is the furthest one.
+    /// Whether a file is further than all before.
     fn steps_to(&mut self, at: Link) -> bool {
         if at.parent != self.at.parent || self.way.leads(self.at.cookie, at.cookie) {
             return true;
@@ -153,7 +154,7 @@ impl Walk {
         let turns = self.back_run > self.run;
         if turns {
             (self.at, self.back_at) = (self.back_at, self.at);
-            // This step counts as any other.
+            // This step is counted later, as any other.
             (self.run, self.back_run) = (self.back_run - 1, self.run);
             self.way = self.way.other();
             self.ahead.clear();
@@ -168,14 +169,14 @@ impl Walk {
                 && is_beyond
                 && other.cookie.0.abs_diff(at.cookie.0) > SLACK_ENTRIES
         };
-        // Whoever has come to this one passes over what he was to come to long before.
+        // A reader that has come to this one has passed over the much earlier ones.
         let before = self.ahead.iter().position(|asked| asked.file == file).unwrap_or(0);
         self.ahead.drain(..before.saturating_sub(SLACK_ENTRIES as usize));
         self.ahead.retain(|asked| asked.file != file && !is_passed(asked.at));
         if !self.steps_to(at) {
             return Vec::new();
         }
-        // Of one that is read past the node nothing is known.
+        // The reads of a file past the node are unknown.
         if self.read_bytes > 0 {
             self.reach_bytes = self.read_bytes;
         }
@@ -195,7 +196,7 @@ impl Walk {
             .run
             .checked_sub(LEAST_RUN)
             .map_or(0, |beyond| 1usize << (beyond + 1).min(MAX_FILES.ilog2()));
-        // Topped up by halves.
+        // Refilled when half of it is used.
         if self.reach_bytes == 0 || window == 0 || self.ahead.len() > window / 2 {
             return Vec::new();
         }
@@ -223,8 +224,8 @@ fn across(at: Link, way: Way, top: Ino, tree: &Tree) -> Option<Ino> {
         .map(|(_, file)| file)
 }
 
-/// The files beyond an entry, as far as is certain that there are no others: those within `top`, or
-/// those of its directory.
+/// The files beyond an entry, as far as it is certain that there are no others: those within `top`,
+/// or those of its directory.
 fn files_beyond(
     at: Link,
     way: Way,
@@ -236,7 +237,7 @@ fn files_beyond(
     let is_complete = |dir| tree.state.backing().is_complete(dir);
     let certain = steps.take(most_steps).map_while(move |step| match (step, way) {
         (Step::Entry(at, ino, FileKind::Regular), _) => Some(Some((at, ino))),
-        // Its last entries come first.
+        // The last entries of the directory come first.
         (Step::Entry(_, dir, FileKind::Directory), Way::Back)
             if top.is_some() && !is_complete(dir) =>
         {
@@ -248,21 +249,21 @@ fn files_beyond(
     certain.flatten()
 }
 
-/// What the bucket has of a file.
+/// The bytes of a file that the bucket has.
 fn stored_bytes(file: Ino, tree: &Tree) -> u64 {
     let size = tree.state.namespace().attr(file).map_or(0, |attr| attr.size_bytes);
     tree.state.extents().object(file).map_or(0, |home| home.valid_bytes.min(size))
 }
 
 impl Node {
-    /// Somebody opens a file to read it. He is not kept waiting for what [`Node::walk_ahead`] looks
-    /// at: it is done with the next one at the latest.
+    /// A client opens a file to read it. The open does not wait for [`Node::walk_ahead`]: that runs
+    /// with the next one at the latest.
     pub(crate) fn opens_to_read(self: &Rc<Self>, file: Ino) {
         self.look_for_walks();
         self.downloads.walks.borrow_mut().opened = Some(file);
     }
 
-    /// Looks at what was opened last.
+    /// Looks at the file opened last.
     pub(crate) fn look_for_walks(self: &Rc<Self>) {
         let opened = self.downloads.walks.borrow_mut().opened.take();
         if let Some(file) = opened {
@@ -270,8 +271,9 @@ impl Node {
         }
     }
 
-    /// Somebody begins to read a file: asks for what who reads all files of its directory, or of
-    /// several, will want next, which is at most as much as is read ahead within one file.
+    /// A client begins to read a file: requests the files that a reader of all files of its
+    /// directory, or of several, will want next, at most as many bytes as are read ahead within one
+    /// file.
     pub(crate) fn walk_ahead(self: &Rc<Self>, file: Ino) {
         let wanted = {
             let tree = Tree { state: &self.replica.view() };
@@ -340,13 +342,13 @@ mod tests {
             ino
         }
 
-        /// So many files of a new directory.
+        /// Makes so many files in a new directory.
         fn dir(&mut self, parent: Ino, files: usize) -> (Ino, Vec<Ino>) {
             let dir = self.make(parent, Make::Directory);
             (dir, (0..files).map(|_| self.make(dir, Make::Regular)).collect())
         }
 
-        /// Begins files and reads them; gives what was asked for ahead.
+        /// Begins files and reads them; returns the files fetched ahead.
         fn read(&mut self, files: impl IntoIterator<Item = Ino>) -> Vec<Ino> {
             let mut asked = Vec::new();
             for file in files {
@@ -479,8 +481,7 @@ mod tests {
         }
     }
 
-    /// Danger: what was passed over in directories that are behind holds up what is to be asked
-    /// for.
+    /// Danger: files passed over in earlier directories block the read-ahead of the next ones.
     #[test]
     fn who_passes_files_over_in_each_directory_is_run_ahead_of_still() {
         for is_back in [false, true] {

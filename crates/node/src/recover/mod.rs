@@ -1,4 +1,4 @@
-//! Starting a node: whose volume it is, what the log says (O-70), what a power cut took back.
+//! Starts a node: finds its volume, replays the log (O-70), and repairs the losses of a power cut.
 
 mod ownership;
 mod replay;
@@ -55,8 +55,8 @@ pub enum OpenError {
     Identity(#[from] IdentityError),
     #[error(transparent)]
     Head(#[from] HeadError),
-    /// The volume is to be joined at `address`. Of it `stranded` files, directories and deletes
-    /// of an earlier time are in the data directory and nowhere else.
+    /// The volume can be joined at `address`. `stranded` files, directories and deletes of it, of
+    /// an earlier time, are in the data directory and nowhere else.
     #[error("the volume is served by {owner} at {address}")]
     Elsewhere { owner: String, address: String, cluster: ClusterId, stranded: u64 },
     #[error("the log of the data directory: {0}")]
@@ -119,7 +119,7 @@ impl Node {
     }
 
     /// [`Node::open`] over several buckets side by side: `root` has the volume's `.ebb/`, each
-    /// member what is below its directory.
+    /// member the objects below its directory.
     pub async fn open_side_by_side(
         ports: Ports,
         root: Rc<dyn Bucket>,
@@ -229,7 +229,7 @@ impl Node {
             Either::Left((node, _)) => node,
             Either::Right((never, _)) => match never {},
         };
-        // Nothing is here that the next one should wait for.
+        // This directory has nothing that the next node should wait for.
         if let (Err(_), true, Some(members)) = (&opened, has_nothing, others.take()) {
             give_back(&held).await;
             members::release(&members).await;
@@ -237,7 +237,7 @@ impl Node {
         opened
     }
 
-    /// Makes a node of what the data directory holds, if that may go on.
+    /// Makes a node from the content of the data directory, if that is fit to continue.
     async fn recover(
         ports: Ports,
         backing: Buckets,
@@ -278,7 +278,7 @@ impl Node {
             recovered => recovered?,
         };
         let recovered = log.written();
-        // Nothing was ever acknowledged here: the first snapshot comes before that.
+        // Nothing was ever acknowledged here: the first snapshot is written before that.
         let fresh = recovery.is_empty();
         let snapshot_at =
             recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
@@ -354,7 +354,7 @@ impl Node {
         node.trouble("root", missing_root);
         match fresh {
             true => node.write_snapshot().await?,
-            // The run before may have ended between giving it its name and making that durable.
+            // The previous run may have ended between giving it its name and syncing the directory.
             false => node.ports.disk.sync_dir(log::SNAPSHOT_DIR).await?,
         }
         node.store.not_forced(
@@ -365,7 +365,7 @@ impl Node {
         node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.location(ino), len)));
         node.dirty_again(kept).await?;
         node.watch_void_blocks();
-        // What is removed or cut now must not come back with the next power cut.
+        // A file removed or cut now must not come back with the next power cut.
         node.force_log().await?;
         node.drop_strays().await?;
         node.store.sync_names().await?;
@@ -384,9 +384,9 @@ impl Node {
         Ok(node)
     }
 
-    /// Clients of before the restart have their whole term to come back, unless they lived in the
-    /// node's own process, which only one can have outlived. What ended sessions were given while
-    /// they ended is released.
+    /// Clients from before the restart have their whole term to come back. In the node's own
+    /// process only one can have outlived it; other sessions there end. Orphan inodes held by ended
+    /// sessions are released.
     async fn resume_sessions(&self) -> Result<(), RpcError> {
         let now = self.ports.clock.monotonic();
         let sessions: Vec<SessionId> =
@@ -415,8 +415,8 @@ impl Node {
     }
 }
 
-/// A cache as large as the disk would starve everything else on it: a tenth stays free. Gives
-/// whether less can wait for the bucket for that than was set.
+/// A cache as large as the disk would starve everything else on it: a tenth stays free. Returns
+/// whether the limit of dirty bytes had to be lowered for that.
 fn fit_cache(options: &mut Options, available_bytes: u64) -> bool {
     let (cache_bytes, dirty_bytes) = (options.cache_bytes, options.dirty_bytes);
     options.cache_bytes = cache_bytes.min(available_bytes / 10 * 9);

@@ -1,4 +1,4 @@
-//! What the log of a data directory says, and which bytes may not be as it says.
+//! Replays the log of a data directory, and finds the bytes that may differ from it.
 
 use super::OpenError;
 use crate::clients::repeat::bytes_of;
@@ -13,10 +13,10 @@ use std::ops::Range;
 /// Blocks by file.
 pub(crate) type Blocks = BTreeMap<Ino, Vec<Range<u64>>>;
 
-/// What the log holds, and what may not be as it says.
+/// The state that the log holds, and the bytes that may differ from it.
 pub(crate) struct Replayed {
     pub partition: Partition,
-    /// That no later sync covers.
+    /// Blocks without a later record of a sync.
     pub unsynced: Blocks,
     /// Those of them that were written since the machine was last down.
     pub kept: Blocks,
@@ -25,12 +25,12 @@ pub(crate) struct Replayed {
     pub unforced: Unforced,
     /// Blocks that became holes since the snapshot.
     pub holes: Vec<(Ino, Range<u64>)>,
-    /// Files that were cut since the snapshot, and where.
+    /// Files that were cut since the snapshot, with their lengths.
     pub cuts: BTreeMap<Ino, u64>,
 }
 
 impl Replayed {
-    /// Of a log in which nothing is.
+    /// Of an empty log.
     pub(super) fn of(partition: Partition) -> Replayed {
         Replayed {
             partition,
@@ -77,23 +77,23 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             Command::Stored { ino, first, sums, .. } => {
                 unsynced.entry(*ino).or_default().push(written(*first..*first + sums.len() as u64));
             }
-            // What was copied there.
+            // Bytes copied there.
             Command::Extent(ExtentCommand::Packed { ino, .. }) => {
                 unsynced.entry(*ino).or_default().push(written(touched_blocks(0, PACKED_BYTES)));
             }
-            // Doubted once, or about to be written when the node went down.
+            // Doubted earlier, or about to be written when the node went down.
             Command::Extent(ExtentCommand::Unsynced { ino, first, count }) => {
                 unsynced
                     .entry(*ino)
                     .or_default()
                     .push(written(*first..first.saturating_add(*count)));
             }
-            // Nobody is to bring back what was given up.
+            // A client must not bring back bytes that were given up.
             Command::Backing(BackingCommand::RolledBack { ino, .. }) => {
                 unsynced.remove(ino);
                 unforced.gone(*ino);
             }
-            // Whatever is in its holes by now is not what was there before.
+            // Its holes may have been stored into since.
             Command::Extent(ExtentCommand::Exposed { ino, .. }) => {
                 holes.retain(|(other, _)| other != ino)
             }
@@ -120,7 +120,7 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                     cuts.remove(&ino);
                 }
                 Effect::Cut { ino, len_bytes } => {
-                    // Of the block in which it is cut the rest is zeros.
+                    // The bytes behind the cut in its block are zeros.
                     if !len_bytes.is_multiple_of(BLOCK_BYTES) {
                         let block = len_bytes / BLOCK_BYTES;
                         unsynced.entry(ino).or_default().push(written(block..block + 1));
@@ -131,7 +131,7 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
                         .or_insert(len_bytes);
                 }
                 Effect::Punch { ino, blocks } => holes.push((ino, blocks)),
-                // The gaps between what is in use are found by what is.
+                // The gaps between the ranges in use are found from these.
                 Effect::Vacate { .. } => {}
             }
         }
@@ -164,7 +164,7 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
     })
 }
 
-/// Blocks that the command at `index` speaks of.
+/// Blocks of the command at `index`.
 pub(super) struct Unsynced {
     index: LogIndex,
     blocks: Range<u64>,
@@ -186,7 +186,7 @@ pub(super) fn blocks_of(
         .collect()
 }
 
-/// The same blocks, each once: what is doubted is logged, and doubted again by the next start.
+/// The same blocks, each once: doubted blocks are logged, and doubted again by the next start.
 pub(super) fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();

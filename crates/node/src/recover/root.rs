@@ -13,7 +13,7 @@ use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ListRequest, Ports};
 use std::time::Duration;
 
-/// The state of a volume that this node has not served before, and what is wrong with that.
+/// The state of a volume that this node has not served before, and the troubles with it.
 pub(super) async fn empty(
     ports: &Ports,
     bucket: Option<&dyn Bucket>,

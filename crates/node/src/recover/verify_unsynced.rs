@@ -1,5 +1,5 @@
-//! What the death of the process before, or a power cut, may have done to the bytes that its log
-//! speaks of.
+//! Repairs the bytes of logged commands after the death of the previous process, or after a power
+//! cut.
 
 use super::replay::Blocks;
 use crate::Node;
@@ -12,21 +12,21 @@ use std::iter::once;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Blocks that a start reads, or writes once more, before others have their turn.
+/// Blocks that a start reads, or writes once more, before other tasks have their turn.
 const BLOCKS_IN_A_ROW: u64 = 256;
 
-/// Blocks that a start compares at most, 1 GiB: all that comes after them is doubted.
+/// The most blocks that a start compares, 1 GiB: all later ones are doubted.
 const MOST_COMPARED: u64 = 1 << 14;
 
-/// Where what is as it was written lies in more pieces than this, all of it is doubted: each gap
-/// takes a record.
+/// If the intact blocks lie in more pieces than this, all of them are doubted: each gap takes a
+/// record.
 const MOST_RUNS: usize = 64;
 
 impl Node {
-    /// Bytes of which the log does not say that they were forced may be anything since a power cut,
-    /// but for those that are what was written here. What else an upload is found to have made
-    /// clean is fetched again. Where nothing of them is left there are zeros: what is missing later
-    /// was taken from here by something else.
+    /// After a power cut, bytes without a record that they were forced may be anything.
+    /// - Blocks written here stay if their checksums show that they are intact.
+    /// - Other blocks that an upload is found to have made clean are fetched again.
+    /// - Missing bytes are filled with zeros: later losses here have another cause.
     pub(super) async fn verify_unsynced(&self, unverified: Blocks) -> Result<(), RpcError> {
         let mut passed = 0;
         for (ino, ranges) in unverified {
@@ -55,7 +55,7 @@ impl Node {
         Ok(())
     }
 
-    /// Runs of those blocks that were written here, and are what their checksums say.
+    /// Runs of those blocks that were written here and agree with their checksums.
     async fn as_written(&self, ino: Ino, blocks: Range<u64>, passed: &mut u64) -> Vec<Range<u64>> {
         let written: Vec<(u64, u32)> = {
             let state = self.replica.view();
@@ -86,7 +86,7 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// Whoever keeps the volume meanwhile has his turn.
+    /// Yields to the task that renews the volume's lease.
     async fn pass(&self, passed: &mut u64) {
         *passed += 1;
         if passed.is_multiple_of(BLOCKS_IN_A_ROW) {
@@ -94,8 +94,8 @@ impl Node {
         }
     }
 
-    /// A sync of what the process before has written may have failed, of which this one hears
-    /// nothing. Of an exposed file nobody but who stores into it may write anything.
+    /// A sync of the previous process's writes may have failed, and this process gets no error for
+    /// it. Only clients that store into an exposed file may write to it.
     pub(super) async fn dirty_again(&self, kept: Blocks) -> Result<(), RpcError> {
         let mut passed = 0;
         for (ino, ranges) in
@@ -105,7 +105,7 @@ impl Node {
             for block in ranges.into_iter().flat_map(dirty).flatten() {
                 self.pass(&mut passed).await;
                 match self.store.dirty_again(&self.location(ino), block).await {
-                    // A full disk is no reason not to start.
+                    // A full disk does not prevent a start.
                     Err(DiskError::NoSpace) => {
                         tracing::warn!(%ino, block, "no room to write once more what is not forced")
                     }
@@ -116,8 +116,8 @@ impl Node {
         Ok(())
     }
 
-    /// Of a block without a checksum nobody could tell later that it is gone. Before anybody writes
-    /// beside it, it gets one that zeros do not have.
+    /// The loss of a block without a checksum could not be found later. Before the next write
+    /// beside it, it gets a checksum that zeros do not have.
     pub(super) async fn find_missing(&self) -> Result<(), RpcError> {
         let mut void = BTreeMap::<Ino, Vec<u64>>::new();
         let version = {
@@ -144,8 +144,8 @@ impl Node {
         Ok(())
     }
 
-    /// A write into a block that has no checksum is in the store file before anything of it is in
-    /// the log. Where the process died in between, readers see what nobody else knows of.
+    /// A write into a block without a checksum is in the store file before any of it is in the log.
+    /// If the process died in between, readers see bytes that have no record.
     pub(super) fn watch_void_blocks(&self) {
         let state = self.replica.view();
         let blocks: Vec<(Ino, Range<u64>)> =
@@ -153,9 +153,9 @@ impl Node {
         self.store.not_forced(blocks.iter().map(|(ino, block)| (self.location(*ino), block)));
     }
 
-    /// Store files of inodes that are gone or elsewhere, and bytes beyond the end of a file, are
-    /// what a crash between a command and its effects leaves, or one between bytes and their
-    /// command (O-80).
+    /// Removes the remains of a crash: between a command and its effects it leaves store files of
+    /// inodes that are gone or elsewhere, between bytes and their command it leaves bytes beyond
+    /// the end of a file (O-80).
     pub(super) async fn drop_strays(&self) -> Result<(), DiskError> {
         for ino in self.store.list() {
             let place = self.location(ino);
@@ -177,12 +177,12 @@ impl Node {
                 self.store.free(gap).await?;
             }
         }
-        // At once: a run that is killed before it forces them leaves no trace of its cuts.
+        // At once: if the run is killed before it forces them, no later run knows of the cuts.
         self.store.sync_cuts().await
     }
 
-    /// Holes that a crash has kept from the store file, as far as nothing was written there
-    /// since. Forced before anybody sees them: what was there must not come back later.
+    /// Makes the holes that a crash has kept from the store file, as far as nothing was written
+    /// there since. They are forced before any read: the old bytes must not come back later.
     pub(super) async fn make_holes(&self, holes: Vec<(Ino, Range<u64>)>) -> Result<(), DiskError> {
         let mut made = BTreeSet::new();
         for (ino, blocks) in holes {

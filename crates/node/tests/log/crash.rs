@@ -28,7 +28,7 @@ pub async fn script(log: &Log, oracle: &Oracle) -> Result<(), LogError> {
     oracle.append(log, 10).await
 }
 
-/// One life, whatever comes of it.
+/// One life, which may end in any way.
 fn live(disk: &Rc<TestDisk>, oracle: &Oracle, what: &str) -> Option<Result<(), LogError>> {
     let tasks = Rc::new(Tasks::default());
     run(disk, &tasks, async {
@@ -46,17 +46,16 @@ fn end(disk: &TestDisk, oracle: &Oracle, power_cut: bool) {
     }
 }
 
-/// How many operations the script takes. Others of another disk may differ by what is done
-/// in the background.
+/// How many operations the script takes. Other disks may differ by the background work.
 fn length() -> u64 {
     let disk = TestDisk::new(0);
     live(&disk, &Oracle::default(), "undisturbed").expect("nobody dies").expect("nothing fails");
     disk.operations()
 }
 
-/// Situation: the process or the machine stops at the n-th operation of a script that makes,
-/// fills, truncates and recycles segments and replaces snapshots; then it all happens again,
-/// stopping at another place. Expectation: what was promised is there each time.
+/// Situation: the process or the machine stops at the n-th operation of a script that makes, fills,
+/// truncates and recycles segments and replaces snapshots; then it all happens again, stopping at
+/// another place. Expectation: all promised commands are there each time.
 #[test]
 fn any_operation_may_be_the_last() {
     let length = length();
@@ -80,9 +79,9 @@ fn any_operation_may_be_the_last() {
     }
 }
 
-/// Situation: the n-th operation fails, the process notices or not, ends, and after it the
-/// machine. Danger: a sync that failed is trusted later, or something is acknowledged after
-/// it. Expectation: what was promised before is there; a log that failed says so for ever.
+/// Situation: the n-th operation fails, the process notices or not, ends, and after it the machine.
+/// Danger: a sync that failed is trusted later, or something is acknowledged after it. Expectation:
+/// all earlier promises hold; a log that failed reports it for ever.
 #[test]
 fn any_operation_may_fail() {
     let length = length();
@@ -132,8 +131,8 @@ fn any_operation_may_fail() {
 }
 
 /// Situation: a snapshot gives up all segments but one that was just begun, and the machine stops.
-/// Danger: the beginning of that one was in the page cache alone, and nobody can read what is
-/// behind it. Expectation: the log begins with it.
+/// Danger: the beginning of that one was in the page cache alone, and nothing behind it can be
+/// read. Expectation: the log begins with it.
 #[test]
 fn a_snapshot_leaves_a_log_that_begins() {
     let mut begun = 0;
@@ -148,7 +147,7 @@ fn a_snapshot_leaves_a_log_that_begins() {
             }
             oracle.force(&log).await.expect("nothing fails here");
             let segments = disk.paths();
-            // What fits is written behind what is forced, and the last one may not.
+            // A command that fits is written behind the forced ones, and the last one may not fit.
             let at = log.written();
             oracle.append(&log, 3000).await.expect("there is space");
             begun += u32::from(disk.paths() != segments);

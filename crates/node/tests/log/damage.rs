@@ -1,4 +1,4 @@
-//! Bits that are not what was written.
+//! Bits that differ from the written ones.
 
 use crate::crash::script;
 use crate::disk::{Fault, TestDisk};
@@ -36,9 +36,9 @@ pub fn used(disk: &TestDisk) -> BTreeMap<String, usize> {
     disk.paths().into_iter().map(|path| (path.clone(), end(disk.content(&path)))).collect()
 }
 
-/// Situation: one bit of what was forced flips, anywhere in a segment or snapshot, before or after
-/// the machine was down. Danger: the log is cut there, or the command skipped. Expectation:
-/// corrupt, the file and the place named, and nothing on the disk changed.
+/// Situation: one bit of forced data flips, anywhere in a segment or snapshot, before or after the
+/// machine was down. Danger: the log is cut there, or the command skipped. Expectation: corrupt,
+/// the file and the place named, and nothing on the disk changed.
 #[test]
 fn flipped_bit_in_forced_data_is_named() {
     let random = Random::new(7);
@@ -51,7 +51,7 @@ fn flipped_bit_in_forced_data_is_named() {
         let files: Vec<(String, usize)> =
             used(&disk).into_iter().filter(|(path, _)| !path.contains("spare")).collect();
         let (path, used) = &files[random.below(files.len() as u64) as usize];
-        // The last records are where nothing later vouches for what is missing.
+        // No later record shows that the last ones are missing.
         let from = if random.below(2) == 0 { used.saturating_sub(400) } else { 0 };
         let byte = from + random.below((used - from) as u64) as usize;
         disk.flip(path, byte, random.below(8) as usize);
@@ -64,7 +64,7 @@ fn flipped_bit_in_forced_data_is_named() {
         match result {
             Err(LogError::Corrupt { file, offset, .. }) => {
                 assert_eq!(&file, path, "round {round}, byte {byte}");
-                // A snapshot whose lengths are wrong is noticed where it ends.
+                // A snapshot with wrong lengths is noticed where it ends.
                 assert!(
                     offset <= byte as u64 || path.starts_with("snapshot/"),
                     "round {round}: byte {byte} was reported at {offset}"
@@ -81,10 +81,10 @@ fn flipped_bit_in_forced_data_is_named() {
     assert!(in_segments > 300 && in_snapshots > 200, "{in_segments} and {in_snapshots}");
 }
 
-/// Situation: a whole sector of zeros in the middle of what was forced, as some devices answer
-/// for what they lost. Danger: it looks like the end of the log. Expectation: corrupt. The last
-/// two sectors are left out: after a power cut no record vouches for what the last force
-/// covered (`docs/format/log.md`, limits).
+/// Situation: a whole sector of zeros in the middle of forced data, as some devices return for lost
+/// data. Danger: it looks like the end of the log. Expectation: corrupt. The last two sectors are
+/// left out: after a power cut no record vouches for the bytes that the last force covered
+/// (`docs/format/log.md`, limits).
 #[test]
 fn a_lost_sector_in_the_middle_is_named() {
     for power_cut in [false, true] {
@@ -136,7 +136,7 @@ fn a_missing_file_is_named() {
             recover(&disk, &tasks).await.map(|(_, recovered)| recovered)
         })
         .expect("nobody dies");
-        // Nobody else knows how far the log went, if its last segment disappears as a whole.
+        // No other record shows how far the log went, if its last segment disappears as a whole.
         let last = used(&disk)
             .into_keys()
             .rfind(|other| other.starts_with("log/0"))
@@ -149,7 +149,7 @@ fn a_missing_file_is_named() {
 }
 
 /// Situation: a segment has been cut short, between two records or within one, before or after the
-/// machine was down. Danger: what was behind that was promised, and the log ends without it.
+/// machine was down. Danger: the records behind that were promised, and the log ends without them.
 /// Expectation: corrupt, and nothing changed.
 #[test]
 fn a_segment_that_was_cut_short_is_named() {
@@ -181,8 +181,8 @@ fn a_segment_that_was_cut_short_is_named() {
 }
 
 /// Situation: the newest snapshot is damaged while the one before and the log since then still
-/// exist, because the node stopped between the two. Expectation: they stand in, and the
-/// recovery says what is wrong with the newest.
+/// exist, because the node stopped between the two. Expectation: they stand in, and the recovery
+/// reports the damage of the newest.
 #[test]
 fn an_older_snapshot_stands_in() {
     let mut stood_in = 0;
@@ -260,7 +260,7 @@ fn another_volume_is_refused() {
     assert_eq!(disk.image(), before);
 }
 
-/// What each recovery is told of the run before it.
+/// Each recovery learns of the run before it.
 #[test]
 fn a_start_is_told_from_the_next() {
     let disk = TestDisk::new(1);

@@ -14,9 +14,9 @@ const LINE: usize = 64;
 
 #[derive(Default)]
 struct FileState {
-    /// What processes see.
+    /// The content that processes see.
     cache: RefCell<Vec<u8>>,
-    /// What the medium holds for sure.
+    /// The content that the medium holds for sure.
     stable: RefCell<Vec<u8>>,
     /// Changes since the last sync, in order.
     dirty: RefCell<Vec<Change>>,
@@ -27,7 +27,7 @@ struct FileState {
 struct Syncing<'a>(&'a Cell<bool>);
 
 impl Syncing<'_> {
-    /// Of two at one time the system tells only one that it failed.
+    /// Of two concurrent syncs the system reports a failure to one only.
     fn begin<'a>(file: &'a FileState, path: &str) -> Syncing<'a> {
         assert!(!file.syncing.replace(true), "two syncs of {path} at one time");
         Syncing(&file.syncing)
@@ -81,7 +81,7 @@ impl NameChange {
 
 type Names = BTreeMap<String, Rc<FileState>>;
 
-/// What goes wrong at one operation of the disk, counted from 1.
+/// A fault at one operation of the disk, counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     None,
@@ -139,7 +139,7 @@ impl TestDisk {
         self.fault.set(Fault::None);
     }
 
-    /// What was not synced is there, is not, or is there in part.
+    /// Each unsynced change is there, is not, or is there in part.
     pub fn power_cut(&self) {
         self.kill();
         self.boot.set(self.boot.get() + 1);
@@ -155,8 +155,8 @@ impl TestDisk {
         }
     }
 
-    /// Each sector is as it was at some moment since the sync; in the last change some lines
-    /// may be missing, as when a page was on its way while it was written to.
+    /// Each sector has its content of some moment since the sync. In the last change some lines may
+    /// be missing, as when a page was being written to the medium while it was changed.
     fn tear(&self, file: &FileState) {
         let dirty = file.dirty.take();
         let mut stable = file.stable.borrow_mut();
@@ -193,13 +193,13 @@ impl TestDisk {
         let names = self.names.borrow();
         let file = &names[path];
         file.cache.borrow_mut()[byte] ^= 1 << bit;
-        // What was never synced is in the cache only.
+        // Bytes that were never synced are in the cache only.
         if let Some(byte) = file.stable.borrow_mut().get_mut(byte) {
             *byte ^= 1 << bit;
         }
     }
 
-    /// Takes what is behind `len` away.
+    /// Takes the bytes behind `len` away.
     pub fn cut(&self, path: &str, len: usize) {
         let names = self.names.borrow();
         names[path].cache.borrow_mut().truncate(len);
@@ -228,7 +228,7 @@ impl TestDisk {
             .collect()
     }
 
-    /// Takes time, counts, and fails or dies where it was told to.
+    /// Takes time, counts, and fails or dies at the chosen operation.
     async fn operate(&self, path: &str) -> Result<(), DiskError> {
         for _ in 0..self.random.below(3) {
             pause().await;
@@ -348,7 +348,7 @@ impl Disk for Port {
         })
     }
 
-    /// Of all directories: only the order of changes is at stake here.
+    /// Of all directories: only the order of changes matters here.
     fn sync_dir(&self, path: &str) -> PortFuture<'_, Result<(), DiskError>> {
         let (disk, path) = (self.0.clone(), path.to_string());
         Box::pin(async move {
@@ -391,7 +391,7 @@ impl Disk for Port {
     }
 }
 
-/// What a process holds of the disk.
+/// A process's access to the disk.
 struct Port(Rc<TestDisk>);
 
 pub fn port(disk: &Rc<TestDisk>) -> Rc<dyn Disk> {
@@ -427,7 +427,7 @@ impl DiskFile for TestFile {
             let offset = offset as usize;
             let done = self.disk.operate(&self.path).await;
             if done.is_err() || self.disk.is_dead() {
-                // Whole pages of it may have been written, from the beginning.
+                // Some of its first pages may have been written.
                 let pages: Vec<usize> =
                     (offset + 1..offset + data.len()).filter(|at| at % PAGE == 0).collect();
                 if let Some(end) =
@@ -450,7 +450,7 @@ impl DiskFile for TestFile {
     fn sync_data(&self) -> PortFuture<'_, Result<(), DiskError>> {
         Box::pin(async move {
             let _syncing = Syncing::begin(&self.state, &self.path);
-            // Much is to happen while a sync is under way.
+            // Much must happen while a sync is under way.
             for _ in 0..self.disk.random.below(40) {
                 pause().await;
             }
@@ -458,7 +458,7 @@ impl DiskFile for TestFile {
             if self.disk.is_dead() {
                 self.disk.survive().await;
             }
-            // Clean now for the kernel, whether it was written or not.
+            // Clean for the kernel now, whether it was written or not.
             let dirty = self.state.dirty.take();
             done?;
             for change in &dirty {

@@ -7,10 +7,10 @@ use crate::world::{Tasks, recover, run};
 use ebb_node::log::LogError;
 use std::rc::Rc;
 
-/// Situation: the disk is full at any point of the script. Danger: half a command is written,
-/// or a force fails for lack of space for its marker. Expectation: the log says so before it
-/// writes, what it took can be forced, work goes on once there is space, and all is there
-/// after a kill.
+/// Situation: the disk is full at any point of the script. Danger: half a command is written, or a
+/// force fails for lack of space for its marker. Expectation: the log refuses before it writes,
+/// commands that it took can be forced, work goes on once there is space, and all is there after a
+/// kill.
 #[test]
 fn a_full_disk_refuses_and_breaks_nothing() {
     let mut refused = 0;

@@ -1,4 +1,4 @@
-//! The log over a disk that forgets: what was promised is there, whatever happened.
+//! The log over a disk that forgets: after any failure all promised commands are there.
 
 mod crash;
 mod damage;

@@ -1,4 +1,4 @@
-//! Damage under a log that is in use: found while all that it says is known, and replaced.
+//! Damage under a log that is in use: found while all its commands are in memory, and replaced.
 
 use crate::damage::{forced_log, used};
 use crate::disk::{Fault, TestDisk};
@@ -11,7 +11,7 @@ async fn prove(log: &Log) -> Damage {
     log.prove(async |bytes| bytes).await
 }
 
-/// As a node does it.
+/// The same steps as in a node.
 async fn renew(log: &Log, oracle: &Oracle, damage: &Damage) -> Result<(), LogError> {
     if damage.segment.is_some() {
         log.begin_segment().await?;
@@ -19,7 +19,7 @@ async fn renew(log: &Log, oracle: &Oracle, damage: &Damage) -> Result<(), LogErr
     oracle.snapshot(log).await
 }
 
-/// One bit of a segment that holds something, of the one that was made ahead, or of the snapshot.
+/// Flips one bit of a segment with records, of the one made ahead, or of the snapshot.
 fn flip(disk: &TestDisk, random: &Random) -> (String, usize) {
     let files: Vec<(String, usize)> =
         used(disk).into_iter().filter(|(path, _)| !path.contains("spare")).collect();
@@ -30,10 +30,10 @@ fn flip(disk: &TestDisk, random: &Random) -> (String, usize) {
     (path.clone(), byte)
 }
 
-/// Situation: one bit of what a start would read flips while the log is in use; more is written, or
-/// not. Danger: nobody notices before the next start, which is refused. Expectation: it is named,
-/// with its file; once it is replaced nothing is damaged, and after a power cut or a kill all is
-/// there that was.
+/// Situation: one bit that a start would read flips while the log is in use; more is written, or
+/// not. Danger: it goes unnoticed until the next start, which is refused. Expectation: it is named,
+/// with its file; once it is replaced nothing is damaged, and after a power cut or a kill all
+/// commands are there.
 #[test]
 fn a_flipped_bit_under_a_log_in_use_is_named_and_replaced() {
     let random = Random::new(3);
@@ -121,7 +121,7 @@ fn a_lost_sector_under_a_log_in_use_is_named() {
     });
 }
 
-/// Situation: the process or the machine stops at any operation while what is damaged is replaced.
+/// Situation: the process or the machine stops at any operation while damaged files are replaced.
 /// Danger: the damaged segment is on its way out, the snapshot that stands in for it is there, and
 /// the start is refused all the same. Expectation: from the moment at which that snapshot has its
 /// name every start has all; before, it is refused, and nothing has changed.

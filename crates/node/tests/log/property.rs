@@ -7,7 +7,7 @@ use ebb_node::log::{Log, LogError, Start};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// What the callers of the log know.
+/// The knowledge of the log's callers.
 #[derive(Default)]
 pub struct Oracle {
     /// Tags of the commands that count, and of the one that may be under way.
@@ -21,7 +21,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// Holds what was recovered against what was promised, and goes on from there.
+    /// Compares the recovered commands with the promised ones, and goes on from there.
     pub fn check(&self, log: &Log, recovered: &Recovered, what: &str) {
         let mut history = self.history.borrow_mut();
         let count = recovered.tags.len() as u64;
@@ -122,7 +122,7 @@ async fn work(log: &Log, oracle: &Oracle, random: &Random) {
             oracle.snapshot(log).await.expect("nothing fails here");
         }
     };
-    // What is written, forced or given up meanwhile is no damage.
+    // Commands written, forced or given up during the verification are no damage.
     let prover = async {
         for _ in 0..random.below(6) {
             for _ in 0..random.below(60) {
@@ -175,8 +175,8 @@ fn live(seed: u64) -> (u64, u64) {
     (survived, disk.operations())
 }
 
-/// Situation: appends, forces, snapshots, kills and power cuts in any order. Danger: a
-/// promise is broken, or an old command comes back. Expectation: as [`Oracle::check`] says.
+/// Situation: appends, forces, snapshots, kills and power cuts in any order. Danger: a promise is
+/// broken, or an old command comes back. Expectation: as in [`Oracle::check`].
 #[test]
 fn promises_hold_over_many_lives() {
     for seed in 0..400 {
@@ -193,7 +193,7 @@ fn a_log_that_has_just_gone_on_is_synced_before_a_snapshot_gives_up_the_rest() {
     live(5268);
 }
 
-/// A run is a function of its seed, or no failure could be looked at again.
+/// A run is a function of its seed, so that a failure can be repeated.
 #[test]
 fn a_seed_says_it_all() {
     assert_eq!(live(41), live(41));
@@ -227,7 +227,7 @@ fn callers_share_a_sync() {
     assert!(ended.is_some());
 }
 
-/// Situation: appends follow one another without a pause while somebody forces. Danger: the
+/// Situation: appends follow one another without a pause while another task forces. Danger: the
 /// force waits until they end. Expectation: it has its turn after the append under way.
 #[test]
 fn a_stream_of_appends_does_not_hold_up_a_force() {
@@ -251,8 +251,8 @@ fn a_stream_of_appends_does_not_hold_up_a_force() {
     assert!(ended.is_some());
 }
 
-/// Situation: eight writers that force each of their commands. Danger: one of them has every
-/// turn, and there is a sync per command. Expectation: they share, whatever the order.
+/// Situation: eight writers that force each of their commands. Danger: one of them has every turn,
+/// and there is a sync per command. Expectation: they share syncs in any order.
 #[test]
 fn busy_writers_share_their_syncs() {
     let disk = TestDisk::new(1);

@@ -46,7 +46,7 @@ impl Spawn for Tasks {
     }
 }
 
-/// Runs `main` and whatever is spawned until `main` ends, or the process is killed: `None`.
+/// Runs `main` and all spawned tasks until `main` ends, or the process is killed: `None`.
 pub fn run<T>(disk: &TestDisk, tasks: &Tasks, main: impl Future<Output = T>) -> Option<T> {
     let mut main = pin!(main);
     let mut context = Context::from_waker(Waker::noop());
@@ -81,7 +81,7 @@ pub fn tag(command: &Command) -> u64 {
     }
 }
 
-/// What a node gets back.
+/// The state that a node gets back.
 #[derive(Debug)]
 pub struct Recovered {
     pub start: Start,

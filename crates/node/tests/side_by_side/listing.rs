@@ -13,7 +13,7 @@ fn pieces() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..6).prop_map(|pieces| pieces.concat())
 }
 
-/// What the port says about listings, over one set of keys.
+/// The port's rules for listings, over one set of keys.
 fn expected(
     keys: &BTreeSet<String>,
     prefix: &str,

@@ -1,4 +1,4 @@
-//! Several buckets as one: every clause of the port, and what is where.
+//! Several buckets as one: every clause of the port, and the places of objects.
 
 mod across;
 mod listing;

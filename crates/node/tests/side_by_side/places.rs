@@ -45,7 +45,7 @@ fn reserved_keys_of_a_member_are_out_of_reach() {
     assert_eq!(text(&world.members[0], ".ebb/head").as_deref(), Some("another's"));
 }
 
-/// The directory of a member is there whatever the member says, and stays.
+/// The directory of a member is there also if the member reports otherwise, and stays.
 #[test]
 fn the_marker_of_a_member_is_there_and_stays() {
     let world = world(&["a"]);

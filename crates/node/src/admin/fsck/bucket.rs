@@ -1,10 +1,11 @@
-//! Comparing what a node knows of the bucket with what is there, a part at a time and without
-//! holding anything up: what differs is asked for by itself, and counts only if the state says
-//! of it afterwards what it said before.
+//! Compares a node's record of the bucket with the bucket itself, a part at a time and without
+//! blocking other work. Each difference is checked again by itself with the bucket. It counts only
+//! if the state records the same before and after that check.
 //!
-//! Directories whose names are all known are listed, a thousand names at a time. Of others
-//! each known object is asked for. Pages are read. Content is not: an object is the one that
-//! was written if its tag and length are.
+//! - Directories with all names known are listed, a thousand names at a time.
+//! - In other directories each known object is requested by itself.
+//! - Pages are read. Content is not: an object with the written tag and length is the written
+//!   object.
 
 use crate::buckets::ask::MAX_DAMAGED;
 use crate::names::listings::LIST_LIMIT;
@@ -24,23 +25,23 @@ use std::time::Duration;
 /// Directories of one part.
 const DIRECTORIES: usize = 64;
 
-/// Of these, how many are asked about at one time.
+/// How many of these directories are compared at one time.
 const DIRECTORIES_AT_ONCE: usize = 4;
 
-/// Objects of one directory, or of the reserved area, that are asked for at one time.
+/// Objects of one directory, or of the reserved area, that are requested at one time.
 const OBJECTS_AT_ONCE: usize = 4;
 
-/// What others have put into one directory is named up to here, and counted beyond.
+/// External objects in one directory are named up to this number, and counted beyond it.
 const MAX_ADDED: usize = 16;
 
-/// What is compared: a state, and the bucket that it speaks of.
+/// The two sides of a comparison: a state, and the bucket that it describes.
 pub struct Comparison<'a> {
     pub state: &'a dyn Fn() -> Ref<'a, Partition>,
     pub bucket: &'a dyn Bucket,
     pub ports: &'a Ports,
-    /// How long a bucket is asked that does not answer.
+    /// How long a request is repeated to a bucket that does not answer.
     pub patience: Duration,
-    /// What others remove is found, and taken on, by using it.
+    /// External removals are found and applied at the next use of the file.
     pub revalidates: bool,
 }
 
@@ -145,7 +146,7 @@ impl<'a> Comparison<'a> {
         Ok(report)
     }
 
-    /// Asks for each of these objects by itself.
+    /// Requests each of these objects by itself.
     async fn objects(&self, claimed: Vec<ExpectedObject>) -> Result<FsckReport, BucketError> {
         sum(stream::iter(claimed).map(|claimed| self.object(claimed)).buffered(OBJECTS_AT_ONCE))
             .await
@@ -195,7 +196,7 @@ impl<'a> Comparison<'a> {
         Ok(report)
     }
 
-    /// Objects that no name of the directory stands for, if that is still so.
+    /// Objects without a name in the directory, if that is still so.
     async fn added(&self, dir: Ino, keys: Vec<String>) -> Result<Vec<String>, BucketError> {
         let beyond = keys.len().saturating_sub(MAX_ADDED);
         let asked = stream::iter(keys.into_iter().take(MAX_ADDED)).map(|key| async move {
@@ -239,7 +240,7 @@ impl<'a> Comparison<'a> {
             (None, Some(_)) if !is_dirty => "is gone from the bucket".to_owned(),
             (None, _) => return Ok(report),
             (Some((_, Err(damage))), _) => format!("cannot be read: {damage}"),
-            // A write that was broken off may have been done.
+            // An interrupted write may have been carried out.
             (Some((found, Ok(_))), Some(etag)) if found != etag && !is_dirty => {
                 "is not the one that was written last".to_owned()
             }
@@ -261,7 +262,7 @@ impl<'a> Comparison<'a> {
         Ok(report)
     }
 
-    /// Tag and content of a directory's page. What is damaged on its way comes again.
+    /// Tag and content of a directory's page. A page that was damaged in transit is fetched again.
     async fn read_page(
         &self,
         dir: Ino,
@@ -396,13 +397,13 @@ async fn sum(
     parts.try_fold(FsckReport::default(), add).await
 }
 
-/// What the bucket does not have yet.
+/// The number of files and pages that the bucket does not have yet.
 fn waiting(state: &Partition) -> u64 {
     let dirt = state.backing().dirt();
     dirt.files + dirt.pages + dirt.deletes
 }
 
-/// A file whose object is gone goes too once somebody looks, where the bucket is asked again.
+/// A file with a missing object is removed at its next use, where the bucket is asked again.
 fn is_taken_on(state: &Partition, ino: Ino) -> bool {
     let place = state.namespace().primary_name(ino);
     let standing =
@@ -410,7 +411,7 @@ fn is_taken_on(state: &Partition, ino: Ino) -> bool {
     matches!(standing, Some(Standing::Object { .. }))
 }
 
-/// How much of a file is on the node, in words.
+/// How much of a file is on the node, as text.
 fn what_is_here(state: &Partition, ino: Ino) -> String {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     match super::repair::missing(state, ino) {

@@ -1,5 +1,6 @@
-//! Proving that what a node knows and holds is as it should be, and that nothing is left that
-//! nobody refers to (O-80, C-16): of a node that runs, and of a data directory that none has open.
+//! Checks that a node's records agree with each other and with its bytes, and that nothing without
+//! a reference is left (O-80, C-16). It works on a running node and on a data directory that is not
+//! open.
 
 mod bucket;
 mod readable;
@@ -28,11 +29,11 @@ use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What is told in one answer, so that it fits a frame. The rest is counted.
+/// The most findings in one answer, so that it fits a frame. The rest is counted.
 const MAX_TOLD: usize = 1000;
 const MAX_TOLD_BYTES: usize = 256 << 10;
 
-/// How long a bucket is asked that does not answer, where no node says.
+/// How long a request is repeated to a bucket that does not answer, without the options of a node.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Clone, PartialEq, Debug, Error)]
@@ -100,7 +101,7 @@ impl Node {
         Ok(bounded(report))
     }
 
-    /// Compares a part of what is known of the bucket with what is there.
+    /// Compares a part of the node's record of the bucket with the bucket.
     pub(crate) async fn fsck_bucket(&self, from: FsckPoint) -> Result<FsckBatch, RpcError> {
         if self.bucket.is_none() {
             return Err(RpcError::Denied("the volume has no bucket".into()));
@@ -136,14 +137,14 @@ impl Node {
     }
 }
 
-/// Whose data directory it is, if it is one's.
+/// The volume that the data directory belongs to, if it belongs to one.
 pub async fn serves(ports: &Ports) -> Result<Option<Serves>, OpenError> {
     Ok(identity::load(&*ports.disk).await?.and_then(|identity| identity.serves))
 }
 
-/// The same of a data directory that no node has open, and with `bucket` that of the volume.
-/// Nothing is changed. Of a log that is damaged it says what is before that. `progress` is told how
-/// many directories of how many are compared.
+/// The same check of a data directory that no node has open, and with `bucket` that of the volume.
+/// Nothing is changed. If the log is damaged, the report covers the state before the damage.
+/// `progress` receives the number of directories compared and their total.
 pub async fn fsck(
     ports: Ports,
     bucket: Option<Rc<dyn Bucket>>,
@@ -181,7 +182,7 @@ pub async fn fsck(
     let store = Store::found(ports.disk.clone()).await?;
     for (ino, _) in partition.extents().files() {
         let mut blocks = known_blocks(&partition, ino);
-        // What was not forced need not be what was written.
+        // Bytes that were not forced may differ from the written ones.
         let unverified_runs = unverified.get(&ino).map_or(&[][..], |runs| runs);
         blocks.retain(|(block, _)| !unverified_runs.iter().any(|run| run.contains(block)));
         compare(
@@ -198,7 +199,7 @@ pub async fn fsck(
     Ok(report)
 }
 
-/// Whether what the data directory knows is what the bucket was last made of.
+/// Whether the data directory has the state that the bucket was last written from.
 async fn check_head(ports: &Ports, bucket: &dyn Bucket, serves: &Serves) -> Result<(), FsckError> {
     let backing = bucket.describe();
     let head = match head::get(ports, PATIENCE, bucket).await {
@@ -265,7 +266,7 @@ impl From<LogError> for FsckError {
     }
 }
 
-/// An inode as people know it.
+/// The name of an inode for people.
 fn named(state: &Partition, ino: Ino) -> String {
     match state.namespace().path_of(ino) {
         Some(path) => format!("/{} (inode {ino})", shown_path(&path_bytes(&path))),
@@ -279,7 +280,7 @@ fn of_state(state: &Partition) -> FsckReport {
     report
 }
 
-/// Of an exposed file none: what they are may have been stored over.
+/// Returns no block for an exposed file: a mapping may have overwritten any of them.
 fn known_blocks(state: &Partition, ino: Ino) -> Vec<(u64, Block)> {
     if state.extents().is_exposed(ino) {
         return Vec::new();

@@ -1,5 +1,5 @@
-//! What a data directory with a damaged log still tells. No node goes on from there: what was done
-//! later, to files and to the bucket, is not known.
+//! Reads as much as possible from a data directory with a damaged log. No node continues from that
+//! state: it lacks the later changes to files and to the bucket.
 
 use super::named;
 use crate::log::{Log, LogError};
@@ -23,12 +23,12 @@ pub struct Readable {
 #[derive(Clone, PartialEq, Debug)]
 struct Before {
     index: LogIndex,
-    /// Of the last command with a time behind the snapshot.
+    /// Time of the last command with a time behind the snapshot.
     time: Option<Time>,
     inodes: u64,
     dirt: Dirt,
     dirty_bytes: u64,
-    /// What the bucket did not have by then, in words.
+    /// Descriptions of the changes that the bucket did not have at the damaged position.
     dirty: Vec<String>,
 }
 

@@ -1,6 +1,9 @@
-//! Putting right what a check has found, one thing at a time. Each looks first whether it is still
-//! due, changes nothing where more than one thing could be right, and can be broken off at any
-//! step: what it does is logged before anything else relies on it, and doing it again is harmless.
+//! Repairs the findings of a check, one at a time. Each repair follows these rules:
+//!
+//! - It first checks that it is still due.
+//! - It changes nothing where more than one outcome could be right.
+//! - It can be interrupted at any step: each step is logged before other work relies on it, and
+//!   repeating it is harmless.
 
 use crate::Node;
 use crate::buckets::ask::Backoff;
@@ -22,7 +25,7 @@ use std::time::Duration;
 /// Blocks that are read at one time, while the file's writers wait.
 const PIECE_BLOCKS: usize = 16;
 
-/// How often it is looked whether the bucket has something.
+/// How often the bucket is checked.
 const POLL: Duration = Duration::from_millis(200);
 
 impl Node {
@@ -46,7 +49,7 @@ impl Node {
         }
     }
 
-    /// Drops the block if it is damaged, and brings it in anew, for good.
+    /// Drops the block if it is damaged, and fetches it anew, durably.
     async fn refetch(self: &Rc<Self>, ino: Ino, block: u64) -> Result<(), RpcError> {
         let range = block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES;
         if self.holds_sound(ino, &range).await? {
@@ -54,13 +57,13 @@ impl Node {
         }
         self.fetch(ino, std::slice::from_ref(&range)).await?;
         self.refresh_granted(ino);
-        // What is absent by now has become a hole, or was evicted.
+        // A block that is absent now has become a hole, or was evicted.
         self.holds_sound(ino, &range).await?;
-        // Or a power cut could bring the damage back.
+        // Otherwise a power cut could bring the damage back.
         self.fsync(ino).await.map(drop)
     }
 
-    /// False where the block is absent: of what was damaged, too, if the bucket has it.
+    /// False where the block is absent. That includes a damaged block that the bucket still has.
     async fn holds_sound(&self, ino: Ino, range: &Range<u64>) -> Result<bool, RpcError> {
         let _guard = self.latches.hold(ino, Mode::Shared).await;
         let is_present =
@@ -87,8 +90,8 @@ impl Node {
         self.sent(ino).await
     }
 
-    /// Whether the file's object is gone and everything is here to make it anew. What is here is
-    /// read first, and forced: from now on it is the only copy.
+    /// Whether the file's object is gone and all bytes to recreate it are here. They are read
+    /// first, and forced: without the object they are the only copy.
     async fn object_is_due(&self, ino: Ino) -> Result<bool, RpcError> {
         let claimed = {
             let state = self.replica.view();
@@ -123,7 +126,8 @@ impl Node {
         Ok(true)
     }
 
-    /// Whether the directory's page is not what it should be, and all is known to write it anew.
+    /// Whether the directory's page differs from the expected one, and all is known to write it
+    /// anew.
     async fn page_is_due(&self, dir: Ino) -> Result<bool, RpcError> {
         if !self.is_complete(dir) || self.replica.view().backing().expected_page(dir).is_none() {
             return Ok(false);
@@ -134,7 +138,7 @@ impl Node {
         Ok(!report.problems.is_empty())
     }
 
-    /// Waits until the bucket has what is dirty of an inode.
+    /// Waits until the bucket has the dirty blocks of an inode.
     async fn sent(self: &Rc<Self>, ino: Ino) -> Result<(), RpcError> {
         let deadline = self.ports.clock.monotonic() + self.flush_patience();
         while self.replica.view().backing().is_dirty(ino) {
@@ -152,7 +156,7 @@ impl Node {
     async fn delete_unreferenced(&self, key: &str, etag: ETag) -> Result<(), RpcError> {
         self.check_writes()?;
         self.outlast_late_effects().await;
-        // Or a power cut could bring back what refers to it.
+        // Otherwise a power cut could bring back the reference to it.
         self.force_log().await?;
         let reserved = {
             let state = self.replica.view();
@@ -171,7 +175,7 @@ impl Node {
     }
 
     async fn remove_stray(&self, path: &str) -> Result<(), RpcError> {
-        // Or a power cut could bring back whose it is.
+        // Otherwise a power cut could bring back its owner.
         self.force_log().await?;
         if self.strays().await?.iter().any(|stray| stray == path) {
             let (directory, _) = path.split_once('/').unwrap_or_default();
@@ -184,10 +188,10 @@ impl Node {
         Ok(())
     }
 
-    /// Files of the data directory that nothing refers to, of which none is about to be removed or
+    /// Unreferenced files of the data directory, without those that are about to be removed or
     /// used.
     pub(super) async fn strays(&self) -> Result<Vec<String>, RpcError> {
-        // Who is still to come back may bring ids that are not known here.
+        // A client that has yet to return may bring ids that are not known here.
         if self.attachments.awaits_any() {
             return Ok(Vec::new());
         }
@@ -201,23 +205,23 @@ impl Node {
             strays.retain(|file| self.store.is_stray(*file, is_over, has_files));
         }
         if !strays.is_empty() {
-            // What was listed may have been removed by then.
+            // A listed file may have been removed since the listing.
             let still = files().await?;
             strays.retain(|file| still.contains(file));
         }
         Ok(strays.into_iter().map(|file| file.path()).collect())
     }
 
-    /// What the next start could not read.
+    /// The damage in the log that the next start could not read past.
     pub(super) async fn damage_of_log(&self) -> Damage {
         self.replica.log().prove(async |bytes| bytes).await
     }
 
-    /// Sees to it that a start needs nothing of what is damaged: all that it says is in memory.
+    /// Makes the next start independent of the damaged records: their state is all in memory.
     pub(crate) async fn renew_log(&self, damage: &Damage) -> Result<(), RpcError> {
         if damage.segment.is_some() {
             self.replica.log().begin_segment().await.map_err(refusal)?;
-            // The last command before that segment is to be in the snapshot.
+            // The last command before that segment must be in the snapshot.
             drop(self.replica.settled().await);
         }
         self.write_snapshot().await?;
@@ -227,7 +231,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes a file what its object is: what was written to it since is lost.
+    /// Rolls a file back to its object: later writes to it are lost.
     pub(crate) async fn roll_back(self: &Rc<Self>, ino: Ino) -> Result<AdminReply, RpcError> {
         let denied = |what: &str| RpcError::Denied(what.into());
         if self.attachments.awaits_any() {
@@ -276,7 +280,7 @@ impl Node {
             }
             let rolled_back = self.commit_stamped(|state, stamp| {
                 let claimed = state.backing().expected_object(state.namespace(), ino);
-                // Written or moved meanwhile.
+                // Written or moved since it was read.
                 if claimed.is_none_or(|claimed| claimed.key != key || claimed.etag != etag.0) {
                     return Err(RpcError::Retry);
                 }
@@ -305,7 +309,7 @@ impl Node {
         }
     }
 
-    /// What is done to the bucket is this node's to do.
+    /// Refuses unless this node may write to the bucket.
     fn check_writes(&self) -> Result<(), RpcError> {
         match (self.lost_to(), &self.head_lease) {
             (Some(owner), _) => {
@@ -321,7 +325,7 @@ fn is_whole(state: &Partition, ino: Ino) -> bool {
     state.backing().is_whole(state.namespace(), state.extents(), ino)
 }
 
-/// Bytes of a file that are in its object alone.
+/// Bytes of a file that are only in its object.
 pub(super) fn missing(state: &Partition, ino: Ino) -> u64 {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     let plan = state.extents().plan_read(ino, 0..size_bytes, size_bytes);

@@ -19,8 +19,8 @@ fn list(troubles: &Troubles) -> Vec<(i64, String)> {
     troubles.list().into_iter().map(|trouble| (trouble.since.secs, trouble.what)).collect()
 }
 
-/// Situation: more blocks are damaged than are told one by one, then the bucket is away.
-/// Expectation: that is told too, and how many blocks there are besides, since the first of these.
+/// Situation: more blocks are damaged than are reported one by one, then the bucket is away.
+/// Expectation: that is reported too, and the number of further blocks, since the first of these.
 #[test]
 fn many_of_one_kind_hide_no_other() {
     let troubles = Troubles::default();
@@ -54,8 +54,8 @@ fn a_trouble_is_as_old_as_its_first_report() {
     assert!(troubles.is_empty());
 }
 
-/// Situation: something fails again and again, also where more fails than is kept. Danger: the log
-/// fills the disk. Expectation: a line when each trouble begins, and one when it is over.
+/// Situation: one thing fails again and again, also with more failures than are kept. Danger: the
+/// log fills the disk. Expectation: a line when each trouble begins, and one when it is over.
 #[test]
 fn the_log_has_a_line_for_each_begin_and_each_end() {
     tracing::subscriber::set_global_default(Lines).expect("no other test looks at the log");
@@ -77,7 +77,7 @@ thread_local! {
     static LINES: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Counts what each thread logs.
+/// Counts the lines that each thread logs.
 struct Lines;
 
 impl tracing::Subscriber for Lines {

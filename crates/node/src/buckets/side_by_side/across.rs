@@ -1,5 +1,5 @@
-//! A copy from one bucket to another, through this node. Files stay in their bucket; what
-//! goes across are objects that had to make room for a while (`docs/format/names.md`).
+//! A copy from one bucket to another, through this node. Files stay in their bucket. Only objects
+//! that had to make room for a while are copied across (`docs/format/names.md`).
 
 use bytes::Bytes;
 use ebb_ports::{Bucket, BucketError, Condition, ETag, ObjectMeta, PartTag};
@@ -7,7 +7,7 @@ use ebb_ports::{Bucket, BucketError, Condition, ETag, ObjectMeta, PartTag};
 /// Held in memory at one time, unless the store's limit of parts asks for more.
 const PIECE_BYTES: u64 = 8 << 20;
 
-/// `if_match` guards the source, and the tag found there what is read of it.
+/// `if_match` guards the source, and the tag found there guards every read of it.
 pub(super) async fn copy(
     bucket: &dyn Bucket,
     from: &str,
@@ -85,7 +85,7 @@ fn nothing_done(error: BucketError) -> BucketError {
     }
 }
 
-/// Whoever asked for the copy takes what is missing for the source.
+/// The caller would take a missing upload for a missing source.
 fn gone(error: BucketError, to: &str) -> BucketError {
     match error {
         BucketError::NotFound { .. } => BucketError::Unavailable {

@@ -1,16 +1,16 @@
-//! Listings over several buckets: every bucket's page without what is not shown, merged in
-//! byte order.
+//! Listings over several buckets: every bucket's page without its hidden keys, merged in byte
+//! order.
 
 use super::{MARKER, Member};
 use ebb_core::backing::keys::MAX_KEY_BYTES;
 use ebb_ports::{Bucket, BucketError, ETag, ListEntry, ListPage, ListRequest};
 use futures_util::future::try_join_all;
 
-/// Above every key that begins with the same text, but for those that hold this character
-/// there, which are skipped one by one.
+/// Above every key that begins with the same text, except keys that have this character there,
+/// which are skipped one by one.
 const BEHIND: char = char::MAX;
 
-/// The port's.
+/// The port's limit.
 const MAX_PAGE: usize = 1000;
 
 pub(super) async fn list(
@@ -42,7 +42,7 @@ pub(super) async fn list(
     Ok(merge(pages, limit))
 }
 
-/// What is asked for lies below the member's directory.
+/// The requested keys lie below the member's directory.
 async fn in_member(member: &Member, request: ListRequest) -> Result<ListPage, BucketError> {
     let dir = member.prefix();
     let after = match request.after {
@@ -86,12 +86,12 @@ pub(super) fn is_reserved(key: &str) -> bool {
     key.starts_with(RESERVED) || key == ".ebb"
 }
 
-/// Everything that begins so is behind: a whole bucket may lie there.
+/// The position behind all keys with this prefix: a whole bucket may lie there.
 fn behind(prefix: &str) -> String {
     format!("{prefix}{BEHIND}")
 }
 
-/// A page without the keys for which `hidden` says where to go on behind them.
+/// A page without hidden keys: `hidden` returns the key behind which to continue.
 async fn without(
     bucket: &dyn Bucket,
     request: ListRequest,
@@ -111,7 +111,8 @@ async fn without(
     }
 }
 
-/// One page of several in byte order. What lies behind the end of one that goes on is left out.
+/// One page of several in byte order. Where a page is not the last of its bucket, keys behind its
+/// end are left out.
 fn merge(pages: Vec<ListPage>, limit: usize) -> ListPage {
     let end = pages
         .iter()

@@ -1,12 +1,12 @@
-//! Several buckets as one (O-24): the *root bucket* has the volume's `.ebb/` and what is at
-//! the root; each *member* has what is below one directory of the root. The first segment
-//! of a key says which bucket it is in, and a member's object has there the rest as its key.
+//! Several buckets as one (O-24): the *root bucket* has the volume's `.ebb/` and the objects at the
+//! root; each *member* has the objects below one directory of the root. The first segment of a key
+//! selects the bucket, and a member stores its objects under the rest of the key.
 //!
-//! - The directory of a member is an empty object, its marker, that is there whether or not
-//!   the member can be reached, and cannot be written or deleted.
-//! - What the root bucket has below such a directory is not shown and not touched.
-//! - `.ebb` of a member is not shown; nothing is written there but its head, which this
-//!   node holds for as long as it writes to the member.
+//! - The directory of a member is an empty object, its marker. It exists whether or not the member
+//!   can be reached, and cannot be written or deleted.
+//! - Objects of the root bucket below such a directory are not shown and not touched.
+//! - `.ebb` of a member is not shown; nothing is written there but its head, which this node holds
+//!   for as long as it writes to the member.
 
 mod across;
 mod listing;
@@ -26,7 +26,7 @@ use std::rc::Rc;
 /// A bucket that a volume shows at a directory of its root.
 pub struct Member {
     dir: MemberDir,
-    /// What its keys begin with in the volume: the directory and `/`.
+    /// The prefix of its keys in the volume: the directory and `/`.
     prefix: String,
     bucket: Rc<dyn Bucket>,
     /// The right to write to it; none where nothing is written at all.
@@ -50,7 +50,7 @@ impl Member {
         &self.bucket
     }
 
-    /// The same with another bucket around its own.
+    /// The same member with another bucket around its own.
     pub(crate) fn within(self, wrap: impl FnOnce(Rc<dyn Bucket>) -> Rc<dyn Bucket>) -> Member {
         Member { bucket: wrap(self.bucket), ..self }
     }
@@ -63,12 +63,12 @@ impl Member {
         self.head_lease = Some(head_lease);
     }
 
-    /// How people and logs call it.
+    /// Its name for people and logs.
     pub fn describe(&self) -> String {
         format!("{} over {}", self.dir, self.bucket.describe())
     }
 
-    /// In errors the key is the volume's, and what failed is said by the member's name.
+    /// In errors the key is the volume's, and the message begins with the member's name.
     fn outward(&self, error: BucketError) -> BucketError {
         let named = |what| format!("{}: {what}", self.dir);
         match error {
@@ -98,7 +98,7 @@ pub struct SideBySide {
     members: Rc<[Member]>,
 }
 
-/// Where a key of the volume is.
+/// The bucket that a key of the volume is in.
 enum KeyOwner<'a, 'k> {
     Root,
     Member(&'a Member, &'k str),
@@ -109,7 +109,7 @@ enum KeyOwner<'a, 'k> {
 }
 
 impl SideBySide {
-    /// `root` itself where there are no members. Directories differ.
+    /// `root` itself where there are no members. Their directories must differ.
     pub fn over(root: Rc<dyn Bucket>, members: Rc<[Member]>) -> Rc<dyn Bucket> {
         if members.is_empty() { root } else { Rc::new(SideBySide { root, members }) }
     }
@@ -214,7 +214,7 @@ impl Bucket for SideBySide {
         self.write(key, |bucket, key| bucket.delete(key, if_match))
     }
 
-    /// Between two buckets the bytes go through this node.
+    /// A copy between two buckets goes through this node.
     fn copy(
         &self,
         from: &str,
@@ -264,7 +264,7 @@ impl Bucket for SideBySide {
         self.write(key, |bucket, key| bucket.upload_part(key, upload, number, body))
     }
 
-    /// Within one bucket.
+    /// Only within one bucket.
     fn upload_part_copy(
         &self,
         key: &str,
@@ -313,7 +313,7 @@ impl Bucket for SideBySide {
         self.write(key, |bucket, key| bucket.upload_abort(key, upload))
     }
 
-    /// What all of them can.
+    /// The capabilities that all of them have.
     fn capabilities(&self) -> Capabilities {
         self.members.iter().fold(self.root.capabilities(), |all, member| {
             let one = member.bucket.capabilities();

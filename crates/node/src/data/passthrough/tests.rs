@@ -1,6 +1,7 @@
 use super::*;
 
-/// Blocks are verified in any order, some of them twice; what is left is what no one has looked at.
+/// Blocks are verified in any order, some of them twice; the result is the blocks that were never
+/// verified.
 #[test]
 fn what_nobody_has_looked_at_is_known() {
     let (file, other) = (Ino(7), Ino(8));

@@ -1,4 +1,4 @@
-//! Forcing what store files have, and what could not be forced.
+//! Forces the bytes of store files, and keeps track of those that could not be forced.
 
 use super::{DIRECTORY, FileId, Store, StoreLocation};
 use crate::data::packs;
@@ -23,9 +23,9 @@ impl Store {
         blocks.into_iter().for_each(|(location, blocks)| state.changed(&location, blocks.clone()));
     }
 
-    /// Writes what the system has of a block once more. The process before may have ended because
-    /// it could not be forced: the system then calls it clean, and the next sync would say that all
-    /// is well without having written it.
+    /// Writes a block's bytes in the page cache once more. The process before may have ended
+    /// because it could not force them: the kernel then calls the pages clean, and the next sync
+    /// would succeed without having written them.
     pub async fn dirty_again(&self, location: &StoreLocation, block: u64) -> Result<(), DiskError> {
         let Some(file) = self.existing(location.file()).await? else { return Ok(()) };
         let at = location.at(block * BLOCK_BYTES, BLOCK_BYTES);
@@ -39,7 +39,7 @@ impl Store {
         };
         match bytes {
             Ok(bytes) => match file.write_at(at.start, bytes.clone()).await {
-                // Zeros beside what was written may need room. What was written has it.
+                // Zeros beside the written bytes may need room. The written bytes have it.
                 Err(DiskError::NoSpace) => {
                     for start in (0..bytes.len()).step_by(SECTOR_BYTES) {
                         let sector = bytes.slice(start..bytes.len().min(start + SECTOR_BYTES));
@@ -51,7 +51,7 @@ impl Store {
                 }
                 written => written,
             },
-            // Nobody can force it any more; whoever reads it is told.
+            // The block cannot be forced any more; its readers get an error.
             Err(error) => {
                 tracing::error!(ino = %location.ino, block, %error, "what a run before has written \
                     and not forced cannot be read");
@@ -68,8 +68,8 @@ impl Store {
             .for_each(|(location, len)| state.was_cut(&location, len));
     }
 
-    /// What was removed, by whichever run, does not come back under a name that is used again:
-    /// others' bytes would be in it.
+    /// Forces the names of removed files, of this and earlier runs. Otherwise a removed file could
+    /// come back under a reused name, with bytes of another inode.
     pub async fn sync_names(&self) -> Result<(), DiskError> {
         for directory in [DIRECTORY, packs::DIRECTORY] {
             let change = self.state.borrow().changes;
@@ -79,7 +79,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether any file was cut that has not been forced since, nor has failed.
+    /// Whether any file was cut, has not been forced since, and has not failed.
     pub fn has_cuts(&self) -> bool {
         self.a_cut().is_some()
     }
@@ -102,8 +102,8 @@ impl Store {
         self.state.borrow().has_fetched
     }
 
-    /// Forces bytes; says whether there were any. As long as some file has failed, that of several
-    /// files cannot be said.
+    /// Forces bytes; returns whether there were any. As long as some file has failed, a force of
+    /// several files returns its error.
     pub async fn sync(&self, scope: SyncScope) -> Result<bool, DiskError> {
         let only = scope.only();
         let mut files = BTreeMap::<FileId, Vec<(Ino, u64)>>::new();
@@ -169,7 +169,7 @@ impl Store {
             };
             let mut state = self.state.borrow_mut();
             if let Err(error) = synced {
-                // Whoever has bytes there that were not forced may have lost them.
+                // Each inode with unforced bytes there may have lost them.
                 let sharing: Vec<Ino> = state
                     .unsynced
                     .keys()
@@ -196,12 +196,12 @@ impl Store {
                     }
                 }
             }
-            // Beside the map nobody else has it.
+            // Only the map and this task have it.
             if Rc::strong_count(&syncing) == 2 {
                 state.syncing.remove(&file);
             }
         }
-        // Another one may have been told meanwhile.
+        // Another task may have got the error during the wait.
         let state = self.state.borrow();
         let failed = match only {
             Some(ino) => state.failed.get(&ino),
@@ -216,13 +216,13 @@ impl Store {
         state.unsynced_files(ino).next().is_none() && !state.failed.contains_key(&ino)
     }
 
-    /// Whether what was last written to a block is forced.
+    /// Whether the last write to a block is forced.
     pub fn is_block_forced(&self, ino: Ino, block: u64) -> bool {
         let state = self.state.borrow();
         !state.unforced.contains(ino, block) && !state.failed.contains_key(&ino)
     }
 
-    /// Files whose bytes could not be forced.
+    /// Files with bytes that could not be forced.
     pub fn failed(&self) -> Vec<(Ino, DiskError)> {
         self.state.borrow().failed.iter().map(|(ino, error)| (*ino, error.clone())).collect()
     }

@@ -1,20 +1,20 @@
 //! Store files: the bytes of files on this node's disk, each in a sparse file at natural offsets
-//! (store offset = file offset), named by inode id. Small files are many in one pack
-//! file, each in a range of it (C-19). They are in the place of the paper's second-level log
-//! (O-67): bytes are written here, and the log says where.
+//! (store offset = file offset), named by inode id. Small files are many in one pack file, each in
+//! a range of it (C-19). They take the place of the paper's second-level log (O-67): bytes are
+//! written here, and the log records where.
 //!
 //! Laws:
-//! - What is in a store file counts only as far as the partition's extents say so.
+//! - Bytes in a store file count only as far as the partition's extents say so.
 //! - Behind the end of a file there are zeros in its store file. In a pack file, and where a cut
 //!   has failed, there may be anything: it is not read, and a file that grows over it has it
 //!   cleared before.
-//! - No range of a pack file is used twice. What is let go is punched once the command that let
-//!   it go is forced, and a pack file of which nothing is left is removed.
-//! - Bytes are forced before a `Synced` record claims it; which files have bytes that are
-//!   not is remembered here. A failed sync is never forgotten: the file stays failed until
-//!   it is dropped or the node starts again and reads what is there.
-//! - Of a file that is lent there is one open file here, whatever else is closed: whether
-//!   anybody has it is asked of that one.
+//! - No range of a pack file is used twice. A freed range is punched once the command that freed it
+//!   is forced, and an empty pack file is removed.
+//! - Bytes are forced before a `Synced` record claims it; the files with unforced bytes are
+//!   remembered here. A failed sync is never forgotten: the file stays failed until it is dropped
+//!   or the node starts again and reads its bytes.
+//! - Each granted file has one open descriptor here, which stays open when others are closed: the
+//!   question whether the file is in use is asked of that one.
 
 mod forced;
 mod reclaim;
@@ -48,7 +48,7 @@ pub struct Store {
     failing: Signal,
 }
 
-/// Where the bytes of a file are, and how many it has.
+/// The place of a file's bytes, and the file's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StoreLocation {
     pub ino: Ino,
@@ -69,17 +69,18 @@ impl StoreLocation {
         self.packed.map_or(FileId::Own(self.ino), |range| FileId::Pack(range.pack))
     }
 
-    /// The path of that in the data directory, and where in it the file begins.
+    /// The path of that file in the data directory, and the offset in it where the inode's bytes
+    /// begin.
     pub fn path(&self) -> (String, u64) {
         (self.file().path(), self.at(0, 0).start)
     }
 
-    /// How many bytes of the file can be there.
+    /// How many bytes of the file fit there.
     pub fn end(&self) -> u64 {
         self.packed.map_or(u64::MAX, |range| range.len_bytes.min(self.size_bytes))
     }
 
-    /// Where a range of the file is, as far as there is room for it.
+    /// The offsets of a range of the file, as far as there is room for it.
     pub fn at(&self, offset: u64, len: u64) -> Range<u64> {
         let end = offset.saturating_add(len);
         match self.packed {
@@ -115,7 +116,7 @@ impl Store {
         Store::found(disk).await
     }
 
-    /// The store files that there are, to be looked at.
+    /// Lists the existing store files.
     pub async fn found(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
         let names = disk.list(DIRECTORY).await?;
         let standalone: BTreeSet<Ino> =
@@ -133,7 +134,7 @@ impl Store {
         })
     }
 
-    /// Reads `len` bytes; what is beyond the end of the file reads as zeros.
+    /// Reads `len` bytes; bytes beyond the end of the file read as zeros.
     pub async fn read(
         &self,
         location: &StoreLocation,
@@ -164,13 +165,13 @@ impl Store {
     ) -> Result<(), DiskError> {
         let blocks = touched_blocks(offset, data.len() as u64);
         let written = self.put(location, offset, data).await;
-        // After the write: a sync that ran meanwhile may have missed it. After a failure
-        // too: part of the bytes may be there.
+        // After the write: a sync during it may have missed it. After a failure too: some of the
+        // bytes may be there.
         self.state.borrow_mut().changed(location, blocks);
         written
     }
 
-    /// As [`Store::write`], of bytes that can be fetched again.
+    /// As [`Store::write`], for bytes that can be fetched again.
     pub async fn fill(
         &self,
         location: &StoreLocation,
@@ -206,16 +207,15 @@ impl Store {
         written
     }
 
-    /// The file ends at a shorter length than it had, and is still to be cut there: until
-    /// [`Store::cut`] has done that it does not grow.
+    /// The file has been shortened, and must still be cut there: until [`Store::cut`] has done that
+    /// it does not grow.
     pub fn is_to_be_cut(&self, location: &StoreLocation) {
         if location.packed.is_none() {
             self.state.borrow_mut().uncut.insert(location.ino);
         }
     }
 
-    /// Makes bytes from `len` on, the end of the file, vanish, so that a later extension reads as
-    /// zeros.
+    /// Removes bytes from `len` on, the end of the file, so that a later extension reads as zeros.
     pub async fn cut(&self, location: &StoreLocation, len: u64) -> Result<(), DiskError> {
         self.is_to_be_cut(location);
         if self.is_longer(location, len).await?
@@ -235,7 +235,7 @@ impl Store {
         if is_uncut { self.cut(location, len).await } else { Ok(()) }
     }
 
-    /// Whether an earlier use of a range that is not in use has left anything there.
+    /// Whether an earlier use of an unused range has left any bytes there.
     pub async fn has_remains(
         &self,
         location: &StoreLocation,
@@ -255,7 +255,7 @@ impl Store {
         Ok(left.iter().any(|byte| *byte != 0))
     }
 
-    /// Makes a range that is not in use read as zeros. What was there is forced away: it must not
+    /// Makes a range that is not in use read as zeros. The zeros are forced: the old bytes must not
     /// come back beside bytes that are written there next and lost.
     pub async fn clear(
         &self,
@@ -279,8 +279,8 @@ impl Store {
         if at.is_empty() { Ok(()) } else { file.punch(at.start, at.end - at.start).await }
     }
 
-    /// Makes a hole. Unlike space that is only given back, it is forced with the file: what was
-    /// there before must not come back under bytes that are written later and lost.
+    /// Makes a hole. Unlike space that is only given back, it is forced with the file: the old
+    /// bytes must not come back under bytes that are written later and lost.
     pub async fn hole(
         &self,
         location: &StoreLocation,
@@ -292,12 +292,12 @@ impl Store {
         punched
     }
 
-    /// Blocks of a store file were stored into past this.
+    /// Blocks of a store file were stored into past the node.
     pub fn stored(&self, location: &StoreLocation, blocks: Range<u64>) {
         self.state.borrow_mut().changed(location, blocks);
     }
 
-    /// Blocks of a file of which nothing is there.
+    /// Blocks of a file without any bytes in the store file.
     pub async fn missing(
         &self,
         location: &StoreLocation,
@@ -310,7 +310,7 @@ impl Store {
         Ok(blocks.filter(|block| location.at(block * BLOCK_BYTES, 1).start >= end).collect())
     }
 
-    /// From now on there is something in these blocks of a file, zeros where there was nothing.
+    /// Makes these blocks of a file present in the store file, with zeros where there was nothing.
     pub async fn fill_up(
         &self,
         location: &StoreLocation,
@@ -325,7 +325,7 @@ impl Store {
         filled
     }
 
-    /// Who reads the store file past this sees where the file ends.
+    /// Readers of the store file past the node then see the end of the file.
     pub async fn show_length(&self, location: &StoreLocation) -> Result<(), DiskError> {
         match self.existing(location.file()).await? {
             Some(file) if file.len().await? < location.size_bytes => {
@@ -335,23 +335,23 @@ impl Store {
         }
     }
 
-    /// A file that has nothing yet gets a range.
+    /// A file without any bytes gets a range.
     pub fn mark_never_synced(&self, ino: Ino) {
         self.state.borrow_mut().never_synced.insert(ino);
     }
 
-    /// Nobody was ever told that bytes of it are forced.
+    /// None of its bytes was ever reported as forced.
     pub fn is_never_synced(&self, ino: Ino) -> bool {
         self.state.borrow().never_synced.contains(&ino)
     }
 
-    /// The file has a store file of its own, whatever is in it.
+    /// The file has a store file of its own, with or without bytes.
     pub fn has_standalone(&self, ino: Ino) -> bool {
         self.state.borrow().standalone.contains(&ino)
     }
 
-    /// A store file of its own for a file whose bytes are not in one. What a move that failed has
-    /// left there is nobody's.
+    /// Makes a store file of its own for a file that has no bytes in one. Bytes that a failed move
+    /// has left there belong to no file.
     pub async fn begin_standalone(&self, ino: Ino) -> Result<(), DiskError> {
         let file = self.file(FileId::Own(ino), OpenMode::Create).await?;
         if file.len().await? > 0 { file.set_len(0).await } else { Ok(()) }
@@ -363,7 +363,7 @@ impl Store {
         location.packed.is_some() || self.state.borrow().from_previous_run.contains(&location.ino)
     }
 
-    /// The store file reaches beyond this length.
+    /// Whether the store file is longer than this.
     pub async fn is_longer(&self, location: &StoreLocation, len: u64) -> Result<bool, DiskError> {
         if location.packed.is_some() {
             return Ok(false);
@@ -372,9 +372,9 @@ impl Store {
         Ok(file.len().await? > len)
     }
 
-    /// The store file for the kernel to read by itself, made `len` bytes long: what is behind are
-    /// zeros that only the node knows to leave out. `None` where nobody can say whether somebody
-    /// has it.
+    /// Returns the store file for the kernel to read by itself, made `len` bytes long: only the
+    /// node knows to leave out the zeros behind that. `None` where it cannot be known whether the
+    /// file is in use.
     pub async fn grant(&self, ino: Ino, len: u64) -> Result<Option<OwnedFd>, DiskError> {
         let Some(file) = self.existing(FileId::Own(ino)).await? else { return Ok(None) };
         if file.is_held().is_none() {
@@ -391,7 +391,7 @@ impl Store {
         Ok(descriptor)
     }
 
-    /// False as long as somebody has what was lent.
+    /// False as long as a granted file is in use.
     pub fn take_back(&self, ino: Ino) -> bool {
         let mut state = self.state.borrow_mut();
         let free = state.granted.get(&ino).is_none_or(|file| file.is_held() == Some(false));
@@ -401,12 +401,12 @@ impl Store {
         free
     }
 
-    /// Whether somebody has a file, whoever lent it.
+    /// Whether a file is in use, through a grant of this process or another one.
     pub async fn is_held(&self, ino: Ino) -> Result<bool, DiskError> {
         Ok(self.existing(FileId::Own(ino)).await?.is_some_and(|file| file.is_held() == Some(true)))
     }
 
-    /// Every file in the directories of the store, whoever put it there.
+    /// Every file in the directories of the store, also foreign ones.
     pub async fn files(&self) -> Result<Vec<FileId>, DiskError> {
         let id = |name: &String| u64::from_str_radix(name, 16).ok();
         let own = self.disk.list(DIRECTORY).await?;
@@ -448,8 +448,8 @@ impl Store {
         let open = self.disk.open(&file.path(), mode).await?;
         let mut state = self.state.borrow_mut();
         if mode != OpenMode::Existing {
-            // It may have been there before. Asking first would cost every new file a system
-            // call; taking it for new costs an old one a sync of the directory with its next.
+            // It may have existed before. A check would cost every new file a system call; taking
+            // it for new costs an old one a sync of the directory with its next force.
             state.names_changed(file.directory());
             if let FileId::Own(ino) = file {
                 state.standalone.insert(ino);
@@ -467,7 +467,7 @@ impl Store {
     }
 }
 
-/// Where the bytes of a file are, as the state has it.
+/// The place of a file's bytes in this state.
 pub fn location(state: &Partition, ino: Ino) -> StoreLocation {
     let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
     StoreLocation { ino, size_bytes, packed: state.extents().packed(ino) }

@@ -1,5 +1,5 @@
-//! Removing store files and ranges of pack files that are of no use any more, once the command that
-//! said so is forced.
+//! Frees store files and ranges of pack files that are of no use any more, once the command that
+//! freed them is forced.
 
 use super::{FileId, Store};
 use crate::data::packs;
@@ -7,44 +7,44 @@ use ebb_model::{Ino, LogIndex, PackId, PackRange};
 use ebb_ports::DiskError;
 use std::collections::BTreeSet;
 
-/// What goes once the command that said so is forced.
+/// A file or range that is freed once the command that frees it is forced.
 pub(super) enum PendingFree {
     File(Ino),
     Range(PackRange),
 }
 
-/// What is to be removed now.
+/// The files and ranges to be removed now.
 struct Going {
     files: Vec<Ino>,
-    /// Of pack files that stay.
+    /// Ranges of pack files that stay.
     ranges: Vec<PackRange>,
     packs: BTreeSet<PackId>,
 }
 
 impl Store {
-    /// The inode is gone by the command at `index`: its file goes once that is forced.
+    /// The command at `index` removes the inode: its file is freed once that is forced.
     pub fn free_file_after(&self, ino: Ino, index: LogIndex) {
         let mut state = self.state.borrow_mut();
-        // Its bytes are of use only if the command is lost, and then as they are.
+        // Its bytes matter only if the command is lost, and then as they are.
         state.settled(ino);
         state.uncut.remove(&ino);
-        // Of one that could not be forced that is forgotten with it.
+        // The removal of a file also clears its failed sync.
         if state.standalone.contains(&ino) || state.failed.contains_key(&ino) {
             state.pending_frees.push_back((index, PendingFree::File(ino)));
         }
     }
 
-    /// No file has this range any more by the command at `index`.
+    /// The command at `index` frees this range.
     pub fn free_range_after(&self, range: PackRange, index: LogIndex) {
         self.state.borrow_mut().pending_frees.push_back((index, PendingFree::Range(range)));
     }
 
-    /// Something goes once the log is forced.
+    /// Whether anything is freed once the log is forced.
     pub fn has_pending_frees(&self) -> bool {
         !self.state.borrow().pending_frees.is_empty()
     }
 
-    /// Files of their own do, which can be large.
+    /// Whether that includes files of their own, which can be large.
     pub fn has_pending_file_frees(&self) -> bool {
         self.state
             .borrow()
@@ -53,8 +53,8 @@ impl Store {
             .any(|(_, pending_frees)| matches!(pending_frees, PendingFree::File(_)))
     }
 
-    /// Removes what is doomed by commands up to `durable`; says whether there was any. `has_files`
-    /// says of a pack file whether any file is in it.
+    /// Frees all files and ranges that are due with commands up to `durable`; returns whether there
+    /// were any. `has_files` tells of a pack file whether any file is in it.
     pub async fn free_pending(
         &self,
         durable: LogIndex,
@@ -75,7 +75,7 @@ impl Store {
         dropped.map(|()| any)
     }
 
-    /// At one moment: a pack file that goes is known to go until it is gone.
+    /// In one step: a pack file that is chosen for removal is marked until it is gone.
     fn take_due_frees(&self, durable: LogIndex, has_files: impl Fn(PackId) -> bool) -> Going {
         let mut files = Vec::new();
         let mut ranges = Vec::new();
@@ -103,7 +103,7 @@ impl Store {
         Going { files, ranges, packs }
     }
 
-    /// Part of a pack file is in use as long as a command is not forced.
+    /// A pack file has a range that waits for its command to be forced.
     fn is_freed_later(&self, pack: PackId) -> bool {
         let state = self.state.borrow();
         state
@@ -135,8 +135,8 @@ impl Store {
         self.drop_own(ino).await
     }
 
-    /// Removes the store file, if there is one, of an inode whose bytes are elsewhere: those may be
-    /// still to be forced.
+    /// Removes the store file, if there is one, of an inode with its bytes elsewhere: those may not
+    /// be forced yet.
     pub async fn drop_own(&self, ino: Ino) -> Result<(), DiskError> {
         {
             let mut state = self.state.borrow_mut();
@@ -164,7 +164,7 @@ impl Store {
         }
     }
 
-    /// Nothing that is known, or about to be forced, is in the file, and nothing will be.
+    /// The file has no known bytes, none about to be forced, and will get none.
     pub fn is_stray(
         &self,
         file: FileId,

@@ -1,4 +1,4 @@
-//! What is remembered of store files, beside what the partition knows.
+//! State of store files that the partition does not have.
 
 use super::reclaim::PendingFree;
 use super::{FileId, StoreLocation};
@@ -22,33 +22,33 @@ pub(super) struct State {
     pub opened: VecDeque<FileId>,
     /// Files that the kernel reads by itself.
     pub granted: BTreeMap<Ino, Rc<dyn DiskFile>>,
-    /// Files with bytes that were not forced, by where these are, with the number of their last
-    /// change. A file leaves only once it was forced, so that of two who force it at one time
-    /// neither takes the other's sync, which may still be under way, for done.
+    /// Files with bytes that were not forced, by their places, with the number of their last
+    /// change. A file leaves only once it was forced, so that of two tasks that force it at one
+    /// time neither takes the other's sync, which may still be under way, for done.
     pub unsynced: BTreeMap<(Ino, FileId), u64>,
-    /// Those of them that have nothing but what was fetched, which is not lost with them.
+    /// Those of them that have only fetched bytes, which are not lost with them.
     pub fetched: BTreeSet<(Ino, FileId)>,
-    /// Something was fetched since all was last forced.
+    /// Bytes were fetched since all was last forced.
     pub has_fetched: bool,
-    /// What of them was changed since they were last forced.
+    /// The blocks of them that were changed since they were last forced.
     pub unforced: BlockRuns,
-    /// Files that could not be cut: behind their end there may be anything.
+    /// Files that could not be cut: there may be old bytes behind their end.
     pub uncut: BTreeSet<Ino>,
-    /// Files that were cut, and not forced since: whatever is forced, their new length is forced
-    /// before, or bytes that were cut off could come back under a later extension.
+    /// Files that were cut, and not forced since: any force covers their new length first, or bytes
+    /// that were cut off could come back under a later extension.
     pub cut: BTreeSet<Ino>,
-    /// Files that this run has packed and that nothing was ever forced of.
+    /// Files that this run has packed and that were never forced.
     pub never_synced: BTreeSet<Ino>,
-    /// By directory: number of the last change of names, and of the last that is forced.
+    /// By directory: number of the last change of names, and of the last forced one.
     pub names_changed: BTreeMap<&'static str, u64>,
     pub names_synced: BTreeMap<&'static str, u64>,
-    /// Changes are numbered.
+    /// The number of the last change.
     pub changes: u64,
     pub failed: BTreeMap<Ino, DiskError>,
-    /// Files of which somebody waits for a sync: of two that ran at one time the system would tell
-    /// only one that it failed.
+    /// Files with a sync under way or awaited: of two concurrent syncs the system reports a failure
+    /// to one only.
     pub syncing: BTreeMap<FileId, Rc<Mutex<()>>>,
-    /// In the order of the commands that said so.
+    /// In the order of the commands that freed them.
     pub pending_frees: VecDeque<(LogIndex, PendingFree)>,
 }
 
@@ -66,7 +66,7 @@ impl State {
         self.has_fetched = true;
     }
 
-    /// Whether all that was there before was forced.
+    /// Records a change. Returns whether all earlier ones were forced.
     fn put(&mut self, location: &StoreLocation, blocks: Range<u64>) -> bool {
         self.changes += 1;
         self.unforced.insert(location.ino, blocks);
@@ -78,7 +78,7 @@ impl State {
         self.cut.insert(location.ino);
     }
 
-    /// Nothing of the file is left to force, or it is of no use any more.
+    /// The file has nothing left to force, or is of no use any more.
     pub fn settled(&mut self, ino: Ino) {
         let files: Vec<FileId> = self.unsynced_files(ino).map(|(file, _)| file).collect();
         for file in files {
