@@ -34,6 +34,10 @@ pub struct DiskFaults {
     pub name_error: Rate,
     /// Per read: one bit of the range flips permanently before the read.
     pub bit_rot: Rate,
+    /// Per write: begins a time in which the disk takes at most `full_room_bytes` more.
+    pub full: Rate,
+    pub full_limit: Duration,
+    pub full_room_bytes: u64,
     /// Syncs answer and do nothing. Not a fault to survive: a planted bug to be found.
     pub lying_sync: bool,
 }
@@ -125,7 +129,8 @@ impl FaultPlan {
     /// another.
     ///
     /// Bit rot and lying syncs stay off. They destroy the only copy of data that must survive, so only a
-    /// scenario with another copy, or one that expects the loss, enables them.
+    /// scenario with another copy, or one that expects the loss, enables them. Full disks stay off too:
+    /// a scenario enables them if it permits the errors that they cause.
     pub fn random(rng: &Rng) -> FaultPlan {
         let rate = |limit: Rate| {
             if rng.chance(HALF) {
@@ -149,8 +154,7 @@ impl FaultPlan {
                 write_error: rate(DISK_ERROR),
                 sync_error: rate(DISK_ERROR),
                 name_error: rate(DISK_ERROR),
-                bit_rot: Rate::NEVER,
-                lying_sync: false,
+                ..DiskFaults::default()
             },
             net: NetFaults {
                 slow: slow(NET_SLOW),

@@ -39,6 +39,9 @@ struct Shared {
     names: RefCell<Names>,
     locked_by: RefCell<Option<Owner>>,
     capacity_bytes: Cell<u64>,
+    /// Until when the disk is short of space, and its capacity in that time.
+    shortage: Cell<(Duration, u64)>,
+    shortage_rng: Rng,
     used_bytes: RefCell<Rc<Cell<u64>>>,
     /// How many operations of a kind succeed before one fails.
     failing: RefCell<BTreeMap<DiskOperation, u64>>,
@@ -68,6 +71,8 @@ impl SimDisk {
             shared: Rc::new(Shared {
                 executor,
                 faults,
+                shortage: Cell::default(),
+                shortage_rng: rng.split("shortage"),
                 rng,
                 boot_id,
                 names: RefCell::new(Names::new()),
@@ -158,7 +163,29 @@ impl SimDisk {
     }
 
     fn room_bytes(&self) -> u64 {
-        self.shared.capacity_bytes.get().saturating_sub(self.used_bytes())
+        self.capacity_bytes().saturating_sub(self.used_bytes())
+    }
+
+    fn capacity_bytes(&self) -> u64 {
+        let (until, limit) = self.shared.shortage.get();
+        let capacity = self.shared.capacity_bytes.get();
+        if self.shared.executor.now() < until { capacity.min(limit) } else { capacity }
+    }
+
+    /// Decides before a write whether the disk is short of space from now on.
+    fn draw_shortage(&self) {
+        let Shared { executor, faults, shortage, shortage_rng: rng, .. } = &*self.shared;
+        let (plan, now) = (faults.plan().disk, executor.now());
+        if now >= shortage.get().0 && rng.chance(plan.full) {
+            let room_bytes = rng.below(plan.full_room_bytes + 1);
+            let lasts = rng.duration(Duration::ZERO, plan.full_limit);
+            shortage.set((now + lasts, self.used_bytes() + room_bytes));
+            self.note(
+                executor.world(),
+                "disk.full",
+                format_args!("{room_bytes} bytes are free for {lasts:?}"),
+            );
+        }
     }
 
     fn note(&self, owner: &Owner, kind: &str, details: fmt::Arguments<'_>) {
@@ -327,7 +354,7 @@ impl Disk for ProcessDisk {
         Box::pin(self.submit_plain(DiskOperation::Name, "disk.space", String::new(), |port, _| {
             Ok(DiskSpace {
                 free_bytes: port.disk.room_bytes(),
-                total_bytes: port.disk.shared.capacity_bytes.get(),
+                total_bytes: port.disk.capacity_bytes(),
             })
         }))
     }
@@ -411,6 +438,7 @@ impl DiskFile for OpenFile {
                     } else {
                         data.len()
                     };
+                    port.disk.draw_shortage();
                     let written =
                         file.borrow_mut().write(offset, &data[..wanted], port.disk.room_bytes());
                     let result = if written < wanted {

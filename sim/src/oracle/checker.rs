@@ -28,6 +28,8 @@ pub struct Permitted {
     pub io: bool,
     /// TimedOut, AccessDenied, NoSpace: the bucket is away.
     pub bucket: bool,
+    /// NoSpace: the node's disk is full at times.
+    pub room: bool,
     /// Sessions end while their clients live: what they held open goes without a name.
     pub expiry: bool,
     /// Every answer was forced before it was given.
@@ -478,7 +480,8 @@ impl<'a> Checker<'a> {
         let Outcome::Failed(error) = outcome else { return false };
         match error {
             FsError::Io => self.permitted.io,
-            FsError::TimedOut | FsError::NoSpace => self.permitted.bucket,
+            FsError::TimedOut => self.permitted.bucket,
+            FsError::NoSpace => self.permitted.bucket || self.permitted.room,
             // What a session lost that ended, reported once.
             FsError::Stale => self.permitted.expiry && matches!(op, Op::Fsync { .. } | Op::SyncFs),
             FsError::AccessDenied => self.permitted.bucket && !matches!(op, Op::SyncFs),

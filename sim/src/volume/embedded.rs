@@ -10,6 +10,7 @@ use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
 use crate::{FaultPlan, Process, Rate, Rng, SimBucket, World};
 use ebb_client::Client;
 use ebb_model::*;
+use ebb_node::log::LogError;
 use ebb_node::{Node, OpenError, Stopped};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -103,7 +104,7 @@ impl Story<'_> {
                     let began = self.world.now();
                     let client = match attach_embedded(&process, &node).await {
                         Some(Ok(client)) => client,
-                        Some(Err(error)) if !self.plan.permitted().io || attempt > MAX_STARTS => {
+                        Some(Err(error)) if !self.disk_may_refuse() || attempt > MAX_STARTS => {
                             return Err(format!("attach: {error}"));
                         }
                         _ => {
@@ -135,6 +136,12 @@ impl Story<'_> {
             self.world.sleep(Duration::from_secs(2)).await;
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// The node's disk fails or is full at times.
+    fn disk_may_refuse(&self) -> bool {
+        let permitted = self.plan.permitted();
+        permitted.io || permitted.room
     }
 
     /// Looks at the whole tree, in calm.
@@ -348,7 +355,7 @@ impl Story<'_> {
     }
 }
 
-/// Nothing but a failing disk excuses these.
+/// Nothing but a failing or full disk excuses these.
 fn is_damage(error: &OpenError) -> bool {
     !matches!(
         error,
@@ -356,7 +363,7 @@ fn is_damage(error: &OpenError) -> bool {
             | OpenError::Head(_)
             | OpenError::Request(_)
             | OpenError::Identity(_)
-            | OpenError::Log(ebb_node::log::LogError::Disk(_))
+            | OpenError::Log(LogError::Disk(_) | LogError::NoSpace)
     )
 }
 

@@ -69,6 +69,12 @@ impl Plan {
             faults.disk.sync_error = Rate::NEVER;
             faults.disk.name_error = Rate::NEVER;
         }
+        let full = rng.split("full");
+        if full.below(4) == 0 {
+            faults.disk.full = Rate::one_in(40 + full.below(400) as u32);
+            faults.disk.full_limit = full.duration(Duration::ZERO, FULL);
+            faults.disk.full_room_bytes = [0, 4 << 10, 200 << 10][full.index(3)];
+        }
         if rng.below(3) == 0 {
             faults.bucket = Default::default();
         }
@@ -145,6 +151,7 @@ impl Plan {
         Permitted {
             io: self.disk_fails(),
             bucket,
+            room: self.faults.disk.full != Rate::NEVER,
             expiry: false,
             durable_answers: self.options.ack_durable,
         }
@@ -217,6 +224,9 @@ impl Plan {
         tree.keeping(name, value)
     }
 }
+
+/// How long a disk can stay full.
+const FULL: Duration = Duration::from_secs(60);
 
 /// Shorter than the node waits before it does something else to the key.
 pub const LATE: Duration = Duration::from_secs(8);
