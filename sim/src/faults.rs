@@ -72,6 +72,9 @@ pub struct BucketFaults {
     /// Begins a time in which the store cannot be reached.
     pub gone: Rate,
     pub outage_limit: Duration,
+    /// Per listing: it shows the bucket as it was up to `stale_limit` ago.
+    pub stale_listing: Rate,
+    pub stale_limit: Duration,
     /// Per body that announces its checksum: one bit flips in transit.
     pub garbled: Rate,
 }
@@ -130,7 +133,8 @@ impl FaultPlan {
     ///
     /// Bit rot and lying syncs stay off. They destroy the only copy of data that must survive, so only a
     /// scenario with another copy, or one that expects the loss, enables them. Full disks stay off too:
-    /// a scenario enables them if it permits the errors that they cause.
+    /// a scenario enables them if it permits the errors that they cause. So do stale listings: a node
+    /// with an empty data directory has nothing else than listings.
     pub fn random(rng: &Rng) -> FaultPlan {
         let rate = |limit: Rate| {
             if rng.chance(HALF) {
@@ -175,6 +179,7 @@ impl FaultPlan {
                 gone: rate(OUTAGE),
                 outage_limit: up_to(OUTAGE_LIMIT),
                 garbled: rate(GARBLED),
+                ..BucketFaults::default()
             },
         }
     }

@@ -37,6 +37,9 @@ struct Shared {
     faults: Faults,
     net: Network,
     rng: Rng,
+    stale_rng: Rng,
+    /// No listing shows the bucket as it was before this moment.
+    listed_since: Cell<Duration>,
     store: RefCell<Store>,
     requests: RefCell<BTreeMap<&'static str, u64>>,
     forbidden_until: Cell<Duration>,
@@ -92,7 +95,9 @@ impl SimBucket {
                 executor,
                 faults,
                 net,
+                stale_rng: rng.split("stale"),
                 rng,
+                listed_since: Cell::default(),
                 store: RefCell::new(Store::new()),
                 requests: RefCell::default(),
                 forbidden_until: Cell::new(Duration::ZERO),
@@ -176,6 +181,11 @@ impl SimBucket {
     pub fn keep_listings(&self, stale: bool) {
         let mut store = self.shared.store.borrow_mut();
         store.listed = stale.then(|| store.objects().clone());
+    }
+
+    /// From now on every listing shows at least the changes made so far.
+    pub fn list_all_so_far(&self) {
+        self.shared.listed_since.set(self.shared.executor.now());
     }
 
     /// Every request is answered [`BucketError::Forbidden`] for a while.
@@ -267,6 +277,16 @@ impl SimBucket {
 
     fn latency(&self) -> Duration {
         self.shared.faults.plan().bucket.slow.latency(&self.shared.rng, LATENCY_MIN, LATENCY_MAX)
+    }
+
+    /// Decides whether a listing is stale: the moment that it shows.
+    fn draw_stale(&self) -> Option<Duration> {
+        let Shared { executor, faults, stale_rng: rng, listed_since, .. } = &*self.shared;
+        let plan = faults.plan().bucket;
+        rng.chance(plan.stale_listing).then(|| {
+            let age = rng.duration(Duration::ZERO, plan.stale_limit);
+            executor.now().saturating_sub(age).max(listed_since.get())
+        })
     }
 
     /// Decides, as a request arrives, what becomes of it.
@@ -599,8 +619,11 @@ impl Bucket for ProcessBucket {
     fn list(&self, request: ListRequest) -> PortFuture<'_, Result<ListPage, BucketError>> {
         Box::pin(async move {
             let prefix = request.prefix.clone();
+            let bucket = self.bucket.clone();
             let page = self
-                .request(Kind::Reads("list"), &prefix, move |store, _| Ok(store.list(&request)))
+                .request(Kind::Reads("list"), &prefix, move |store, _| {
+                    Ok(store.list(&request, bucket.draw_stale()))
+                })
                 .await?;
             self.carry(
                 &self.bucket.shared.downlink,

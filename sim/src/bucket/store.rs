@@ -8,7 +8,7 @@ use ebb_ports::{
     BucketError, Capabilities, Condition, ETag, ListEntry, ListPage, ListRequest, Object,
     ObjectMeta, ObjectTags, PartTag, Piece, UploadId,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
 use std::time::Duration;
 
@@ -66,6 +66,8 @@ pub(crate) struct Store {
     /// What listings show in place of what there is.
     pub(crate) listed: Option<BTreeMap<String, Object>>,
     objects: BTreeMap<String, Object>,
+    /// The object that each change of the last [`REMEMBERED`] replaced or deleted, oldest first.
+    replaced: VecDeque<(Duration, String, Option<Object>)>,
     uploads: BTreeMap<String, Upload>,
     uploads_begun: u64,
     /// Every object of a file that there was, if they are kept.
@@ -96,6 +98,7 @@ impl Store {
             most_listed: MAX_PAGE,
             listed: None,
             objects: BTreeMap::new(),
+            replaced: VecDeque::new(),
             uploads: BTreeMap::new(),
             uploads_begun: 0,
             versions: None,
@@ -173,8 +176,8 @@ impl Store {
     ) -> Result<(), BucketError> {
         if let Some(object) = self.objects.get(key) {
             check_tag(key, object, if_match)?;
-            self.objects.remove(key);
-            self.record(request, key, None);
+            let before = self.objects.remove(key);
+            self.record(request, key, None, before);
         }
         Ok(())
     }
@@ -196,14 +199,28 @@ impl Store {
         Ok(self.insert(request, to, content_tag(&source.body), source.body, source.meta.tags))
     }
 
-    pub(crate) fn list(&self, request: &ListRequest) -> ListPage {
+    /// The objects at a moment of the last [`REMEMBERED`].
+    fn objects_at(&self, at: Duration) -> BTreeMap<String, Object> {
+        let mut objects = self.objects.clone();
+        for (_, key, before) in self.replaced.iter().rev().take_while(|(done, ..)| *done > at) {
+            match before {
+                Some(object) => objects.insert(key.clone(), object.clone()),
+                None => objects.remove(key),
+            };
+        }
+        objects
+    }
+
+    /// Lists the bucket as it is, or as it was at the moment `stale`.
+    pub(crate) fn list(&self, request: &ListRequest, stale: Option<Duration>) -> ListPage {
         let limit = request.limit.clamp(1, self.most_listed);
         let mut entries: Vec<ListEntry> = Vec::new();
         let after = request.after.as_deref().filter(|after| *after >= request.prefix.as_str());
         let mut from = after.map_or(Bound::Included(request.prefix.clone()), |after| {
             Bound::Excluded(after.to_owned())
         });
-        let listed = self.listed.as_ref().unwrap_or(&self.objects);
+        let before = stale.map(|at| self.objects_at(at));
+        let listed = before.as_ref().or(self.listed.as_ref()).unwrap_or(&self.objects);
         while let Some((key, object)) = listed
             .range((from, Bound::Unbounded))
             .next()
@@ -382,12 +399,23 @@ impl Store {
             modified_secs: request.wall_secs,
             tags,
         };
-        self.objects.insert(key.to_owned(), Object { meta, body });
-        self.record(request, key, Some(etag.clone()));
+        let before = self.objects.insert(key.to_owned(), Object { meta, body });
+        self.record(request, key, Some(etag.clone()), before);
         etag
     }
 
-    fn record(&mut self, request: &Request<'_>, key: &str, etag: Option<ETag>) {
+    fn record(
+        &mut self,
+        request: &Request<'_>,
+        key: &str,
+        etag: Option<ETag>,
+        before: Option<Object>,
+    ) {
+        let since = request.at.saturating_sub(REMEMBERED);
+        while self.replaced.front().is_some_and(|(at, ..)| *at < since) {
+            self.replaced.pop_front();
+        }
+        self.replaced.push_back((request.at, key.to_owned(), before));
         self.history.push(Mutation {
             at: request.at,
             process: request.process.to_owned(),
@@ -483,6 +511,9 @@ fn refused(key: &str, what: &str) -> BucketError {
 }
 
 const MAX_PAGE: usize = 1000;
+
+/// The oldest state of the bucket that a listing can show.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// As S3 has it for user metadata.
 const MAX_TAG_BYTES: usize = 2 << 10;

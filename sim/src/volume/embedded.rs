@@ -302,6 +302,7 @@ impl Story<'_> {
             let next = self.clients;
             self.home =
                 Home { machine: ["a", "b"][self.rng.index(2)].into(), data: format!("data{next}") };
+            self.bucket.list_all_so_far();
             self.history.note("goes on with an empty data directory");
             return Ok(Identity::Anew);
         }

@@ -3,7 +3,7 @@
 use super::rig::{Medium, VOLUME};
 use super::workload::Pace;
 use crate::oracle::{Permitted, Tree};
-use crate::{FaultPlan, Rate, Rng, SimBucket};
+use crate::{BucketFaults, FaultPlan, Rate, Rng, SimBucket};
 use bytes::Bytes;
 use ebb_core::backing::page_key;
 use ebb_format::page;
@@ -78,6 +78,11 @@ impl Plan {
         if rng.below(3) == 0 {
             faults.bucket = Default::default();
         }
+        let stale = rng.split("stale listings");
+        if stale.below(3) == 0 {
+            faults.bucket.stale_listing = [Rate::one_in(2), Rate::one_in(10)][stale.index(2)];
+            faults.bucket.stale_limit = stale.duration(Duration::ZERO, STALE);
+        }
         // What takes effect later still can undo what came after (S-18e).
         faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
         let guards =
@@ -145,7 +150,13 @@ impl Plan {
     }
 
     pub fn permitted(&self) -> Permitted {
-        let bucket = self.faults.bucket != Default::default()
+        // A stale listing is no reason to refuse anything.
+        let fresh = BucketFaults {
+            stale_listing: Rate::NEVER,
+            stale_limit: Duration::ZERO,
+            ..self.faults.bucket
+        };
+        let bucket = fresh != Default::default()
             || self.options.cache_bytes < 1 << 30
             || self.options.dirty_bytes < 1 << 30;
         Permitted {
@@ -224,6 +235,9 @@ impl Plan {
         tree.keeping(name, value)
     }
 }
+
+/// How old a listing can be.
+const STALE: Duration = Duration::from_secs(20);
 
 /// How long a disk can stay full.
 const FULL: Duration = Duration::from_secs(60);
