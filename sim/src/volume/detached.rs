@@ -1,6 +1,6 @@
-//! A node on one machine, clients on others. Two kinds of trouble are told apart, because
-//! what may be lost differs: in [`Trouble::Cuts`] the node's machine loses power and the
-//! clients, who live on, repeat what was lost; in [`Trouble::Isolation`] clients die, freeze
+//! A node on one machine, clients on others. There are two kinds of trouble, since the permitted
+//! loss differs. In [`Trouble::Cuts`] the node's machine loses power, and the clients either live on
+//! and repeat the lost operations, or all die with it. In [`Trouble::Isolation`] clients die, freeze
 //! and are cut off until their sessions expire, and the node's machine keeps its power.
 
 use super::embedded::{Home, Story};
@@ -54,6 +54,8 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
         world: &world,
         history: history.clone(),
         known: Known::default(),
+        losses: rng.split("losses"),
+        has_repeated: false,
         plan,
         rng,
         trouble,
@@ -83,6 +85,10 @@ struct Detached<'a> {
     server: Process,
     clients: Vec<Attached>,
     begun: u32,
+    /// Decides when all clients die together with the power of the node.
+    losses: Rng,
+    /// The clients have repeated what a power cut took from the node, in an order of their own.
+    has_repeated: bool,
 }
 
 impl Detached<'_> {
@@ -145,6 +151,30 @@ impl Detached<'_> {
     }
 
     async fn attach(&mut self) -> Result<(), String> {
+        let attached = self.connect().await?;
+        self.begin_work(&attached);
+        self.clients.push(attached);
+        Ok(())
+    }
+
+    fn begin_work(&self, attached: &Attached) {
+        for worker in 0..self.plan.workers {
+            let worker = Worker {
+                ask: ask(&attached.client),
+                id: attached.id,
+                history: self.history.clone(),
+                known: self.known.clone(),
+                rng: self.world.rng(&format!("{} worker {worker}", attached.process.name())),
+                executor: self.world.executor().clone(),
+                pace: self.plan.pace,
+                leaving: attached.leaving.clone(),
+            };
+            attached.process.spawn(worker.work());
+        }
+    }
+
+    /// Attaches a client that does nothing yet.
+    async fn connect(&mut self) -> Result<Attached, String> {
         for _ in 0..MAX_STARTS {
             self.supervise().await?;
             self.begun += 1;
@@ -160,23 +190,7 @@ impl Detached<'_> {
                         leaving: Rc::default(),
                     };
                     self.history.note(format!("client {} begins", self.begun));
-                    for worker in 0..self.plan.workers {
-                        let worker = Worker {
-                            ask: ask(&attached.client),
-                            id: attached.id,
-                            history: self.history.clone(),
-                            known: self.known.clone(),
-                            rng: self
-                                .world
-                                .rng(&format!("{} worker {worker}", attached.process.name())),
-                            executor: self.world.executor().clone(),
-                            pace: self.plan.pace,
-                            leaving: attached.leaving.clone(),
-                        };
-                        attached.process.spawn(worker.work());
-                    }
-                    self.clients.push(attached);
-                    return Ok(());
+                    return Ok(attached);
                 }
                 Some(Err(error)) => self.history.note(format!("attach: {error}")),
                 None => return Err("a client has died".into()),
@@ -188,6 +202,12 @@ impl Detached<'_> {
     }
 
     async fn disturb(&mut self) -> Result<(), String> {
+        // The order in which several clients repeat their changes is not in the history, so a later
+        // power cut could leave a state that the oracle does not know.
+        let is_ordered = !self.has_repeated || self.clients.len() == 1;
+        if self.trouble == Trouble::Cuts && is_ordered && self.losses.below(5) == 0 {
+            return self.lose_all().await;
+        }
         let which = self.rng.index(self.clients.len());
         let machine = self.clients[which].machine.clone();
         match (self.rng.below(6), self.trouble) {
@@ -204,6 +224,7 @@ impl Detached<'_> {
             (_, Trouble::Cuts) => {
                 self.history.add(Event::NodeDied { of: "a power cut" });
                 self.world.machine(SERVER).power_cut();
+                self.has_repeated = true;
                 self.restart().await?;
             }
             (3, Trouble::Isolation) => {
@@ -225,6 +246,56 @@ impl Detached<'_> {
                 self.attach().await?;
             }
         }
+        Ok(())
+    }
+
+    /// All clients die, and the node's machine loses power at that moment or a little later: no client
+    /// repeats the lost changes. Other clients follow, as many.
+    async fn lose_all(&mut self) -> Result<(), String> {
+        let lost = std::mem::take(&mut self.clients);
+        for attached in &lost {
+            self.history.note(format!("{} is killed", attached.machine));
+            attached.process.kill();
+        }
+        let later = [Duration::ZERO, Duration::from_millis(10), 3 * SECOND][self.losses.index(3)];
+        self.world.sleep(self.losses.duration(Duration::ZERO, later)).await;
+        self.history.add(Event::PowerCut);
+        self.world.machine(SERVER).power_cut();
+        for attached in &lost {
+            self.history.add(Event::Gone { client: attached.id });
+        }
+        self.history.add(Event::Settled);
+        self.restart().await?;
+        for _ in 0..lost.len() {
+            let attached = self.connect().await?;
+            self.clients.push(attached);
+        }
+        self.look().await?;
+        self.has_repeated = false;
+        self.clients.iter().for_each(|attached| self.begin_work(attached));
+        Ok(())
+    }
+
+    /// Looks at the whole tree, in calm and before any client works.
+    async fn look(&mut self) -> Result<(), String> {
+        self.world.set_faults(FaultPlan::default());
+        let mut seen = Err(FsError::Io);
+        for _ in 0..LOOKS {
+            self.supervise().await?;
+            let Some(Attached { client, process, .. }) = self.clients.last() else { return Ok(()) };
+            let client = client.clone();
+            let walking = process.call(async move { walk(&client).await });
+            seen = walking.await.ok_or("the client has died")?;
+            if seen.is_ok() {
+                break;
+            }
+            // An outage that had begun goes on for a while.
+            self.world.sleep(10 * SECOND).await;
+        }
+        let seen = seen.map_err(|error| format!("the tree cannot be read: {error}"))?;
+        self.known.reset(&seen);
+        self.history.add(Event::Seen { tree: Rc::new(seen), inos: Identity::Anew });
+        self.world.set_faults(self.plan.faults);
         Ok(())
     }
 
@@ -279,6 +350,7 @@ impl Detached<'_> {
 
 const MAX_STARTS: u32 = 180;
 const STARTS_UNDER_FAULTS: u32 = 30;
+const LOOKS: u32 = 60;
 
 /// Longer than whatever was waited for: outages, sessions of the dead, uploads.
 const CALM: Duration = Duration::from_secs(150);
