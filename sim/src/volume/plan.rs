@@ -1,7 +1,7 @@
 //! What the seed has chosen for a run.
 
 use super::rig::{Medium, VOLUME};
-use super::workload::Pace;
+use super::workload::{Pace, numbered_name};
 use crate::oracle::{Permitted, Tree};
 use crate::{BucketFaults, FaultPlan, Rate, Rng, SimBucket};
 use bytes::Bytes;
@@ -60,6 +60,9 @@ enum Parts {
 const FOUND: [(&str, &[u8]); 4] =
     [("a", b"found"), ("d/a", b"below"), ("d/b/c", b"deep"), ("e/a/b/c", b"deeper")];
 
+/// Files of the large directory.
+const NUMBERED: u64 = 300;
+
 impl Plan {
     pub fn draw(rng: &Rng) -> Plan {
         let mut faults = FaultPlan::random(&rng.split("faults"));
@@ -82,6 +85,12 @@ impl Plan {
         if stale.below(3) == 0 {
             faults.bucket.stale_listing = [Rate::one_in(2), Rate::one_in(10)][stale.index(2)];
             faults.bucket.stale_limit = stale.duration(Duration::ZERO, STALE);
+        }
+        let numbered = [0, 0, 0, 0, 0, NUMBERED][rng.split("numbered").index(6)];
+        if numbered > 0 {
+            // Each look reads every file, which takes too long where requests fail.
+            let BucketFaults { stale_listing, stale_limit, .. } = faults.bucket;
+            faults.bucket = BucketFaults { stale_listing, stale_limit, ..Default::default() };
         }
         // What takes effect later still can undo what came after (S-18e).
         faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
@@ -127,6 +136,7 @@ impl Plan {
                 operations: 5 + rng.below(40),
                 pause_limit: Duration::from_millis([1, 20, 200][rng.index(3)]),
                 far: [Rate::NEVER, Rate::one_in(40)][rng.index(2)],
+                numbered,
             },
             medium: [Medium::Plain, Medium::Plain, Medium::Encrypted]
                 [rng.split("encrypted").index(3)],
@@ -199,11 +209,18 @@ impl Plan {
             bucket.copy_in_parts();
         }
         bucket.list_at_most(self.most_listed);
-        let found: &[(&str, &[u8])] = if self.found { &FOUND } else { &[] };
-        for (key, body) in found {
-            bucket.put_as_outsider(key, body.to_vec(), vec![]).expect("outsiders meet no faults");
+        let mut found: Vec<(String, Vec<u8>)> = Vec::new();
+        if self.found {
+            found.extend(FOUND.iter().map(|(key, body)| ((*key).into(), body.to_vec())));
         }
-        let tree = Tree::with_objects(found.iter().copied());
+        let numbered = (0..self.pace.numbered).map(|number| {
+            (format!("many/{}", numbered_name(number)), format!("file {number}").into_bytes())
+        });
+        found.extend(numbered);
+        for (key, body) in &found {
+            bucket.put_as_outsider(key, body.clone(), vec![]).expect("outsiders meet no faults");
+        }
+        let tree = Tree::with_objects(found.iter().map(|(key, body)| (&key[..], &body[..])));
         if !self.keeps {
             return tree;
         }

@@ -76,6 +76,13 @@ pub struct Pace {
     pub pause_limit: Duration,
     /// How often a write goes far behind the end of a file, which makes large objects.
     pub far: Rate,
+    /// Names of a large directory that are used beside the usual few; 0: there is none.
+    pub numbered: u64,
+}
+
+/// A name of the large directory.
+pub fn numbered_name(number: u64) -> String {
+    format!("{number:03}")
 }
 
 /// Brings bytes into the cache and drops them, whatever else is done. Nobody reads anything else
@@ -404,6 +411,10 @@ impl Worker {
     }
 
     fn name(&self) -> Name {
+        if self.pace.numbered > 0 && self.rng.below(3) == 0 {
+            let name = numbered_name(self.rng.below(self.pace.numbered));
+            return Name::new(name.as_bytes()).expect("a number can be a name");
+        }
         let names: [&[u8]; 6] = [b"a", b"b", b"c", b"d", b"e", b"\xff\xfe"];
         let name = match self.rng.below(24) {
             0 => names[5],
