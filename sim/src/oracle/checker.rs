@@ -400,6 +400,9 @@ impl<'a> Checker<'a> {
         }
         let mut past = possibility.past.clone();
         let succeeded = pending.has_succeeded();
+        if succeeded {
+            possibility.tree.check_quota(&pending.op, &tree)?;
+        }
         match &pending.op {
             Op::Fsync { .. } | Op::SyncFs => {
                 if succeeded {

@@ -6,7 +6,7 @@
 use super::embedded::{Home, Story};
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{attach_wire, open_on, serve, walk};
+use super::rig::{attach_wire, limit_inodes, open_on, serve, walk};
 use super::workload::{Known, Worker, ask};
 use crate::oracle::{ClientId, Event, History, Identity};
 use crate::{FaultPlan, Process, Rate, Rng, World};
@@ -94,7 +94,15 @@ struct Detached<'a> {
 impl Detached<'_> {
     async fn tell(&mut self, clients: u32, rounds: u64) -> Result<(), String> {
         self.server = self.start().await?;
-        for _ in 0..clients {
+        if self.plan.inode_limit.is_some() {
+            let first = self.connect().await?;
+            self.clients.push(first);
+            self.limit().await?;
+            // Inodes that were not looked at do not count yet.
+            self.look().await?;
+            self.begin_work(&self.clients[0]);
+        }
+        while self.clients.len() < clients as usize {
             self.attach().await?;
         }
         for _ in 0..rounds {
@@ -274,6 +282,23 @@ impl Detached<'_> {
         self.has_repeated = false;
         self.clients.iter().for_each(|attached| self.begin_work(attached));
         Ok(())
+    }
+
+    /// Sets the quota of the root.
+    async fn limit(&mut self) -> Result<(), String> {
+        let Some(inodes) = self.plan.inode_limit else { return Ok(()) };
+        self.world.set_faults(FaultPlan::default());
+        for _ in 0..LOOKS {
+            self.supervise().await?;
+            let Some(Attached { client, process, .. }) = self.clients.last() else { return Ok(()) };
+            let client = client.clone();
+            let limiting = process.call(async move { limit_inodes(&client, inodes).await });
+            if limiting.await.ok_or("the client has died")?.is_ok() {
+                return Ok(());
+            }
+            self.world.sleep(10 * SECOND).await;
+        }
+        Err("the quota of the root cannot be set".into())
     }
 
     /// Looks at the whole tree, in calm and before any client works.

@@ -3,7 +3,9 @@
 
 use super::plan::{LATE, Plan};
 use super::report::{Broken, Report, judge};
-use super::rig::{Medium, attach_embedded, empty_trash, fsck, open_on, read_trash, walk};
+use super::rig::{
+    Medium, attach_embedded, empty_trash, fsck, limit_inodes, open_on, read_trash, walk,
+};
 use super::verify::{bucket_holds, differences, empty_trashes};
 use super::workload::{Known, Warmer, Worker, ask};
 use crate::oracle::{ClientId, Event, History, Identity, SeenTree};
@@ -88,8 +90,11 @@ impl Story<'_> {
 
     async fn tell(&mut self, lives: u64, life_limit: Duration) -> Result<(), String> {
         let mut inos = Identity::Kept;
-        for _ in 0..lives {
+        for number in 0..lives {
             let life = self.begin().await?;
+            if number == 0 {
+                self.limit(&life).await?;
+            }
             // A look loads every directory. Without one, the large directory stays loaded in part.
             let is_partly_loaded = self.plan.pace.numbered > 0 && inos == Identity::Kept;
             if !is_partly_loaded || self.looks.below(2) == 0 {
@@ -285,6 +290,22 @@ impl Story<'_> {
         if let Some(durable) = disk.idle_for(interval, life.began) {
             self.durable = self.durable.max(durable);
         }
+    }
+
+    /// Sets the quota of the root.
+    async fn limit(&mut self, life: &Life) -> Result<(), String> {
+        let Some(inodes) = self.plan.inode_limit else { return Ok(()) };
+        self.world.set_faults(FaultPlan::default());
+        for _ in 0..LOOKS {
+            let client = life.client.clone();
+            let limiting = async move { limit_inodes(&client, inodes).await };
+            if life.process.call(limiting).await.ok_or("the process has died")?.is_ok() {
+                self.world.set_faults(self.plan.faults);
+                return Ok(());
+            }
+            self.world.sleep(Duration::from_secs(10)).await;
+        }
+        Err("the quota of the root cannot be set".into())
     }
 
     /// Stops in good order. Where the volume was given back, it goes on elsewhere.

@@ -24,6 +24,8 @@ pub struct Plan {
     found: bool,
     /// Everything that is removed is kept.
     keeps: bool,
+    /// The quota of the root allows so many inodes.
+    pub inode_limit: Option<u64>,
     /// The bucket has a place for an object at a key and one below it.
     nests: bool,
     /// No two objects of the bucket have the same tag.
@@ -128,6 +130,11 @@ impl Plan {
             segment_bytes: [32 << 10, 64 << 10, 256 << 10][rng.index(3)],
             ..Options::default()
         };
+        let keeps = rng.split("trash").index(4) == 0;
+        let quota = rng.split("quota");
+        // The trash counts too, and a large directory is beyond any limit.
+        let can_be_limited = !keeps && numbered == 0;
+        let inode_limit = (can_be_limited && quota.below(3) == 0).then(|| 2 + quota.below(16));
         Plan {
             faults,
             options,
@@ -141,7 +148,8 @@ impl Plan {
             medium: [Medium::Plain, Medium::Plain, Medium::Encrypted]
                 [rng.split("encrypted").index(3)],
             found: rng.below(2) == 0,
-            keeps: rng.split("trash").index(4) == 0,
+            keeps,
+            inode_limit,
             nests: rng.split("nested").index(3) != 0,
             own_tags: rng.split("tags").index(3) == 0,
             guards,
@@ -221,6 +229,10 @@ impl Plan {
             bucket.put_as_outsider(key, body.clone(), vec![]).expect("outsiders meet no faults");
         }
         let tree = Tree::with_objects(found.iter().map(|(key, body)| (&key[..], &body[..])));
+        let tree = match self.inode_limit {
+            Some(inodes) => tree.limited(inodes),
+            None => tree,
+        };
         if !self.keeps {
             return tree;
         }

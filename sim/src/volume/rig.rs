@@ -186,6 +186,12 @@ async fn see(client: &Client, ino: Ino) -> Result<SeenNode, FsError> {
     Ok(SeenNode { attr, target, xattrs, content: content.freeze() })
 }
 
+/// Makes the root of the volume a quota root.
+pub async fn limit_inodes(client: &Client, inodes: u64) -> Result<(), FsError> {
+    let limits = Some(QuotaLimits { bytes: None, inodes: Some(inodes) });
+    client.admin(AdminRequest::SetQuota { path: vec![], limits }).await.map(drop)
+}
+
 /// Reads all files in the trash, which [`walk`] does not reach: damage from a power cut to clean
 /// blocks that were being written shows only on reads.
 pub async fn read_trash(client: &Client) -> Result<(), FsError> {

@@ -43,6 +43,7 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<Report, Broken> {
     let rng = Rng::new(seed).split("succession");
     let mut plan = Plan::draw(&rng);
     plan.options.embedded = true;
+    plan.inode_limit = None;
     // A disk that fails ends more than a process.
     plan.faults.disk = Default::default();
     let lives = 1 + rng.below(8);

@@ -3,6 +3,7 @@
 mod data;
 mod mutate;
 mod node;
+mod quota;
 mod streams;
 
 use super::content::Content;
@@ -32,6 +33,8 @@ pub struct Tree {
     keeps: bool,
     /// Directory streams between their first page and their last.
     streams: BTreeMap<StreamId, Stream>,
+    /// Inodes beside the root that a quota of the root allows.
+    inode_limit: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -88,6 +91,7 @@ impl Tree {
             by_ino: BTreeMap::from([(Ino::ROOT, ROOT)]),
             keeps: false,
             streams: BTreeMap::new(),
+            inode_limit: None,
         }
     }
 
@@ -140,6 +144,9 @@ impl Tree {
             && addressed(op).into_iter().any(|ino| next.may_be_gone(ino))
         {
             return Ok(next);
+        }
+        if asked.outcome == Some(&Outcome::Failed(FsError::QuotaExceeded)) {
+            return self.refused_by_quota(asked, op);
         }
         match op {
             Op::Mutate(mutation) => {

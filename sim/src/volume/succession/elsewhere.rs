@@ -51,6 +51,7 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<(Report, Fates), Broke
     let pause_limit = Duration::from_millis([20, 200, 2000][rng.index(3)]);
     let mut plan = Plan::draw(&rng);
     plan.workers = 1 + rng.below(2);
+    plan.inode_limit = None;
     // A failing disk also loses acknowledged changes, which other scenarios cover.
     let slow = plan.faults.disk.slow;
     plan.faults.disk = Default::default();
