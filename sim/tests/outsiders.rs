@@ -756,3 +756,35 @@ async fn act(
     }
     Ok(())
 }
+
+/// Situation: a directory is listed in part, by a lookup or by an earlier run of the node. Danger:
+/// names of that part are never asked for again, neither those that it has nor those that it has not.
+#[test]
+fn names_of_directories_listed_in_part_are_asked_for_one_by_one() {
+    for restarts in [false, true] {
+        let world = World::new(1);
+        let bucket = world.bucket();
+        bucket.list_at_most(4);
+        for number in 0..20 {
+            bucket.put_as_outsider(&format!("d/{number:02}"), "before", vec![]).unwrap();
+        }
+        let scene = async {
+            let mut mount = mount(&world, "a", &bucket).await;
+            assert_eq!(mount.read("d/00").await.unwrap(), "before");
+            assert_eq!(mount.find("d/0").await, Err(FsError::NotFound));
+            if restarts {
+                mount.process.kill();
+                mount = self::mount(&world, "a", &bucket).await;
+            }
+            bucket.put_as_outsider("d/0", "added", vec![]).unwrap();
+            bucket.put_as_outsider("d/00", "replaced", vec![]).unwrap();
+            bucket.delete_as_outsider("d/01");
+            world.sleep(INTERVAL).await;
+            assert_eq!(mount.read("d/0").await.unwrap(), "added");
+            assert_eq!(mount.read("d/00").await.unwrap(), "replaced");
+            assert_eq!(mount.find("d/01").await, Err(FsError::NotFound));
+            assert_eq!(mount.read("d/02").await.unwrap(), "before");
+        };
+        world.run(scene).unwrap();
+    }
+}

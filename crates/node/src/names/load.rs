@@ -112,7 +112,8 @@ impl Node {
         self.replica.view().backing().is_complete(dir)
     }
 
-    fn knows(&self, dir: Ino, name: &Name) -> bool {
+    /// Whether the namespace has the name, or the bucket is known not to have it.
+    pub(super) fn knows(&self, dir: Ino, name: &Name) -> bool {
         let state = self.replica.view();
         match state.namespace().lookup(dir, name) {
             Ok(_) => true,

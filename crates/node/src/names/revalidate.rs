@@ -87,7 +87,9 @@ impl Node {
         }
         // A directory listed once in a run may be larger than one listed at each interval.
         let most = if self.revalidates().is_some() { LIST_LIMIT } else { MOST_LISTED_ONCE };
-        if !self.replica.view().namespace().has_more_names_than(dir, most) {
+        // Of a directory that is listed in part, each name of that part is asked for by itself.
+        let is_in_part = !self.is_complete(dir) && !self.is_untouched(dir);
+        if !is_in_part && !self.replica.view().namespace().has_more_names_than(dir, most) {
             return self.revalidate_listing(dir, Look::Up).await;
         }
         let known = self.replica.view().namespace().lookup(dir, name).ok();
@@ -101,7 +103,7 @@ impl Node {
                     self.settle(Box::pin(self.find_instead(dir, name))).await;
                 }
             }
-            None if self.is_complete(dir) => {
+            None if self.is_complete(dir) || self.knows(dir, name) => {
                 self.settle(Box::pin(self.find_again(dir, name))).await
             }
             None => {}
@@ -356,7 +358,8 @@ impl Node {
     /// Looks for a name that a large directory is not known to have.
     async fn find_again(self: &Rc<Self>, dir: Ino, name: &Name) -> Result<(), RpcError> {
         self.room_to_load()?;
-        if self.begin_revalidation(dir).await?.is_none() {
+        // A listing that is not at its end can add names as it is.
+        if self.is_complete(dir) && self.begin_revalidation(dir).await?.is_none() {
             return Ok(());
         }
         let _guard = self.loads.hold(dir, Mode::Exclusive).await;
