@@ -3,6 +3,7 @@
 
 mod detached;
 mod embedded;
+mod outsiders;
 mod plan;
 mod report;
 pub mod rig;

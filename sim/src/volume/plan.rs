@@ -128,12 +128,15 @@ impl Plan {
             read_ahead_bytes: [0, 1 << 20, 16 << 20][rng.index(3)],
             snapshot_operations: [20, 100, 100_000][rng.index(3)],
             segment_bytes: [32 << 10, 64 << 10, 256 << 10][rng.index(3)],
+            revalidate: [None, None, Some(Duration::from_secs(1)), Some(Duration::from_secs(8))]
+                [rng.split("revalidate").index(4)],
             ..Options::default()
         };
         let keeps = rng.split("trash").index(4) == 0;
         let quota = rng.split("quota");
-        // The trash counts too, and a large directory is beyond any limit.
-        let can_be_limited = !keeps && numbered == 0;
+        // The trash counts too, objects of other programs count beyond the limit once they are seen,
+        // and a large directory is beyond any limit.
+        let can_be_limited = !keeps && numbered == 0 && options.revalidate.is_none();
         let inode_limit = (can_be_limited && quota.below(3) == 0).then(|| 2 + quota.below(16));
         Plan {
             faults,
@@ -167,14 +170,18 @@ impl Plan {
         self.faults.bucket.forbidden = Rate::NEVER;
     }
 
-    pub fn permitted(&self) -> Permitted {
-        // A stale listing is no reason to refuse anything.
+    /// The bucket is slow or refuses requests. A stale listing is no reason to refuse anything.
+    fn bucket_fails(&self) -> bool {
         let fresh = BucketFaults {
             stale_listing: Rate::NEVER,
             stale_limit: Duration::ZERO,
             ..self.faults.bucket
         };
-        let bucket = fresh != Default::default()
+        fresh != BucketFaults::default()
+    }
+
+    pub fn permitted(&self) -> Permitted {
+        let bucket = self.bucket_fails()
             || self.options.cache_bytes < 1 << 30
             || self.options.dirty_bytes < 1 << 30;
         Permitted {
@@ -184,6 +191,14 @@ impl Plan {
             expiry: false,
             durable_answers: self.options.ack_durable,
         }
+    }
+
+    /// How much older than the revalidation interval a version can be that is shown; `None`: as old as
+    /// the bucket fails.
+    pub fn staleness(&self) -> Option<Duration> {
+        let BucketFaults { stale_listing, stale_limit, .. } = self.faults.bucket;
+        let listed = if stale_listing == Rate::NEVER { Duration::ZERO } else { stale_limit };
+        (!self.bucket_fails()).then_some(AHEAD + listed)
     }
 
     pub fn disk_fails(&self) -> bool {
@@ -264,6 +279,9 @@ impl Plan {
         tree.keeping(name, value)
     }
 }
+
+/// A listing that is fetched ahead is used for so long (S-15h), and a request takes its time.
+const AHEAD: Duration = Duration::from_secs(11);
 
 /// How old a listing can be.
 const STALE: Duration = Duration::from_secs(20);

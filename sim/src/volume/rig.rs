@@ -18,6 +18,9 @@ use crate::oracle::{SeenNode, SeenTree};
 const PORT: u16 = 7000;
 pub const VOLUME: &str = "ebb";
 
+/// The directory that other programs change in the bucket.
+pub const OTHERS: &str = "others";
+
 /// Opens a node in a process. It lives and dies with the process.
 pub async fn open(
     process: &Process,
@@ -132,31 +135,36 @@ pub async fn serve(process: &Process, machine: &str, node: &Rc<Node>) {
     });
 }
 
-/// Everything that a client can see of the volume.
+/// Everything that a client can see of the volume, but [`OTHERS`].
 pub async fn walk(client: &Client) -> Result<SeenTree, FsError> {
     let mut tree = SeenTree::new();
     let mut todo = vec![(Vec::new(), Ino::ROOT)];
     while let Some((path, ino)) = todo.pop() {
         let node = see(client, ino).await?;
         if node.attr.kind == FileKind::Directory {
-            let mut after = Cookie::START;
+            let (mut after, mut hidden) = (Cookie::START, 0);
             loop {
                 let page = client.readdir(ino, after, 1000).await?;
                 for (entry, _) in &page.entries {
+                    after = entry.cookie;
+                    if path.is_empty() && entry.name.as_bytes() == OTHERS.as_bytes() {
+                        hidden = 1;
+                        continue;
+                    }
                     let mut below = path.clone();
                     if !below.is_empty() {
                         below.push(b'/');
                     }
                     below.extend_from_slice(entry.name.as_bytes());
                     todo.push((below, entry.ino));
-                    after = entry.cookie;
                 }
                 if page.end {
                     break;
                 }
             }
             // Counted when the names were loaded.
-            let attr = client.getattr(ino).await?;
+            let mut attr = client.getattr(ino).await?;
+            attr.nlink -= hidden;
             tree.insert(path, SeenNode { attr, ..node });
         } else {
             tree.insert(path, node);

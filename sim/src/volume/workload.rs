@@ -1,5 +1,6 @@
 //! What clients do: random operations on few names, so that they meet.
 
+use super::rig::OTHERS;
 use crate::oracle::{ClientId, Event, History, Op, Outcome, SeenTree, StreamId};
 use crate::{Executor, Rate, Rng};
 use bytes::Bytes;
@@ -521,9 +522,19 @@ pub async fn perform(client: &Client, op: Op) -> Outcome {
         Op::ReadLink { ino } => {
             client.readlink(ino).await.map_or_else(Outcome::Failed, Outcome::Link)
         }
-        Op::ReadDir { dir, after, limit, .. } => match client.readdir(dir, after, limit).await {
-            Ok(page) => Outcome::Entries { entries: page.entries, end: page.end },
-            Err(error) => Outcome::Failed(error),
+        Op::ReadDir { dir, mut after, limit, .. } => loop {
+            match client.readdir(dir, after, limit).await {
+                Ok(mut page) => {
+                    let last = page.entries.last().map(|(entry, _)| entry.cookie);
+                    page.entries.retain(|(entry, _)| entry.name.as_bytes() != OTHERS.as_bytes());
+                    match last {
+                        // An empty page would look like the end.
+                        Some(last) if page.entries.is_empty() && !page.end => after = last,
+                        _ => break Outcome::Entries { entries: page.entries, end: page.end },
+                    }
+                }
+                Err(error) => break Outcome::Failed(error),
+            }
         },
         Op::Read { ino, offset, len_bytes } => {
             client.read(ino, offset, len_bytes).await.map_or_else(Outcome::Failed, Outcome::Data)
