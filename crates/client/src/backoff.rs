@@ -1,8 +1,8 @@
 use crate::ClientPorts;
 use std::time::Duration;
 
-/// Waits between attempts: each up to twice as long as the one before, a random half of
-/// it, so that clients of a node that comes back do not come in step.
+/// Waits between attempts. The nominal wait doubles each time, and half of it is random, so that
+/// the clients of a restarted node do not retry in step.
 pub(crate) struct Backoff {
     next: Duration,
 }
@@ -23,5 +23,5 @@ impl Backoff {
 
 const FIRST: Duration = Duration::from_millis(4);
 
-/// A node that is back is found within this time.
+/// A client finds a restarted node within this time.
 const LONGEST: Duration = Duration::from_secs(2);

@@ -1,6 +1,6 @@
-//! What the client's user may cache, and what it is told when that ends. As long as
-//! there are no finer leases the whole volume is one: a sole client caches
-//! without term, several cache nothing that others may change unseen (O-49, O-50).
+//! The rule for caching by the client's user, and the notices that end it. There are no finer
+//! leases yet, so one rule covers the whole volume. A sole client caches without term. Several
+//! clients cache nothing that another client can change without notice (O-49, O-50).
 
 use crate::gate::Gate;
 use ebb_model::{Ino, Name};
@@ -9,36 +9,36 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// What may be cached of what the client answers now. To be asked when an answer is
-/// handed on, not before the request: a change of the rule overtakes requests under way.
+/// The rule for caching an answer of the client. Ask for it when the answer is passed on, not
+/// before the request: a change of the rule can overtake requests in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CacheRule {
-    /// Names, attributes and pages: what ends it comes as a [`Change`], where names and
+    /// Names, attributes and pages may be cached. A [`Change`] invalidates them where names and
     /// attributes have no term ([`crate::Client::cache_term`]).
     Sole,
-    /// Names and attributes not at all, and pages only by who asks at every open whether they are
-    /// old: time-outs of zero, and direct I/O or close-to-open (O-49, O-50).
+    /// Names and attributes must not be cached: their time-outs are zero. Pages may be cached only
+    /// if each open revalidates them: direct I/O or close-to-open (O-49, O-50).
     Shared,
 }
 
-/// What is to be dropped from caches.
+/// Cached data to drop.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// Every name, attribute and page. The rule may have changed with it.
+    /// Every name, attribute and page. The rule may have changed too.
     All,
-    /// Attributes and pages of the inode; if it is a directory, what was listed of it.
+    /// The attributes and pages of the inode. For a directory also its cached listing.
     Inode(Ino),
-    /// What the name in the directory refers to, also that it is nothing.
+    /// The dentry with this name in the directory, also a negative one.
     Name(Ino, Name),
 }
 
-/// Drops what [`Change`] says and completes when that is done. Requests of the same user
-/// are served meanwhile, so it may wait for them.
+/// Drops the data named by a [`Change`] and completes when it is dropped. Requests of the same user
+/// are served during that time, so the handler may wait for them.
 pub(crate) type Handler = Rc<dyn Fn(Change, CacheRule) -> PortFuture<'static, ()>>;
 
 pub(crate) struct Caching {
     state: Cell<State>,
-    /// What was cached under an earlier rule may be there still.
+    /// Data cached under an earlier rule may still exist.
     dropping: Cell<bool>,
     pending: RefCell<Pending>,
     pub(crate) changed: Gate,
@@ -48,7 +48,7 @@ pub(crate) struct Caching {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Sole,
-    /// Sole when the node was last heard of, which is too long ago to be sure.
+    /// The client was sole at the last answer of the node, but that answer is too old to rely on.
     Fenced,
     Shared,
 }
@@ -62,7 +62,7 @@ struct Pending {
     answer: bool,
 }
 
-/// What the task that drops is to do next.
+/// The next work of the task that drops caches.
 pub(crate) struct Drops {
     pub(crate) changes: Vec<Change>,
     pub(crate) answer: bool,
@@ -80,13 +80,14 @@ impl Caching {
         }
     }
 
-    /// Whoever had the session before may have left caches of which nothing is known: nothing is
-    /// added to them before they are dropped.
+    /// The previous process of the session may have left caches of unknown content. Nothing is
+    /// added to them until they are dropped.
     pub(crate) fn distrust(&self) {
         self.dropping.set(true);
     }
 
-    /// Who is sole again is so once everything has been dropped: others may have been there since.
+    /// A client that is sole again counts as sole only after everything was dropped: another client
+    /// may have been attached.
     pub(crate) fn rule(&self) -> CacheRule {
         match self.state.get() {
             State::Sole if !self.dropping.get() => CacheRule::Sole,
@@ -113,7 +114,7 @@ impl Caching {
         self.changed.changed();
     }
 
-    /// The node has not been heard of for the session's term: others may have been let in.
+    /// No answer of the node for the session's term: it may have admitted another client.
     pub(crate) fn fence(&self) {
         if self.state.get() == State::Sole {
             self.state.set(State::Fenced);
@@ -121,15 +122,15 @@ impl Caching {
         }
     }
 
-    /// The node still knows the session, so nobody has been let in.
+    /// The node still knows the session, so it has admitted no other client.
     pub(crate) fn heard(&self) {
         if self.state.get() == State::Fenced {
             self.state.set(State::Sole);
         }
     }
 
-    /// Attached again. What the node has said of changes on the way to the old connection is lost,
-    /// also to whoever is alone now.
+    /// Attached again. Notices of changes sent to the old connection are lost, even if this client
+    /// is sole now.
     pub(crate) fn attached(&self, sole: bool) {
         self.state.set(if sole { State::Sole } else { State::Shared });
         self.drop_all();
@@ -160,7 +161,7 @@ impl Caching {
         self.changed.changed();
     }
 
-    /// What was [taken](Caching::take) last has been dropped.
+    /// The changes [taken](Caching::take) last have been dropped.
     pub(crate) fn dropped(&self) {
         self.dropping.set(self.pending.borrow().all);
     }

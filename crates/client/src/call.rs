@@ -1,4 +1,4 @@
-//! Sending until there is an answer (O-58).
+//! Sends requests until they are answered (O-58).
 
 use crate::backoff::Backoff;
 use crate::client::{Attachment, Identity, Shared};
@@ -7,16 +7,16 @@ use futures_util::future::{Either, select};
 use std::pin::pin;
 use std::time::Duration;
 
-/// Why one sending of a request got no answer.
+/// The reason why one attempt to send a request got no answer.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Rpc(RpcError),
-    /// Nothing came in time, and something still may.
+    /// No answer came in time, but one may still come.
     Silent,
 }
 
 impl Failure {
-    /// The request may have been executed, now or later.
+    /// The request may have been executed, or may be executed later.
     pub(crate) fn may_have_run(&self) -> bool {
         matches!(self, Failure::Silent | Failure::Rpc(RpcError::Lost))
     }
@@ -31,7 +31,7 @@ impl Shared {
         self.within(pin!(self.ask_patiently(Some(self.options.request_timeout), request))).await
     }
 
-    /// As [`Shared::ask`], without bound on the wait for the node.
+    /// Like [`Shared::ask`], but waits for the node without bound.
     pub(crate) async fn ask_patiently(
         &self,
         patience: Option<Duration>,
@@ -40,8 +40,8 @@ impl Shared {
         self.ask_with_identity(patience, request).await.map(|(reply, _)| reply)
     }
 
-    /// Tells with the reply whose it is: by the time it is looked at, the client may be
-    /// attached to a node that has started anew.
+    /// Returns the identity under which the reply came. When the reply is evaluated, the client may
+    /// be attached to a restarted node.
     pub(crate) async fn ask_with_identity(
         &self,
         patience: Option<Duration>,
@@ -60,7 +60,7 @@ impl Shared {
         }
     }
 
-    /// Sends once. A node in this process always answers, so it is given all the time it wants.
+    /// Sends once. A node in this process always answers, so there is no limit on its time.
     pub(crate) async fn send(
         &self,
         request: Request,
@@ -77,7 +77,7 @@ impl Shared {
         result.map_err(Failure::Rpc)
     }
 
-    /// Waits until it makes sense to send again, or says what the caller gets.
+    /// Waits until another attempt makes sense, or returns the error for the caller.
     pub(crate) async fn backoff_or_fail(
         &self,
         failure: Failure,
@@ -105,7 +105,7 @@ impl Shared {
     }
 }
 
-/// A reply of another kind than the request asks for.
+/// The reply is of a kind that does not belong to the request.
 pub(crate) fn wrong_reply() -> FsError {
     tracing::error!("the node broke the protocol: a reply of the wrong kind");
     FsError::Io

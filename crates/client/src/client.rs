@@ -25,7 +25,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 use thiserror::Error;
 
-/// What a client is given of the world beside its link.
+/// The ports that a client gets beside its link.
 #[derive(Clone)]
 pub struct ClientPorts {
     pub clock: Rc<dyn Clock>,
@@ -46,23 +46,23 @@ impl From<&Ports> for ClientPorts {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub volume: String,
-    /// Host, process and mount point, for people; and unique, because a node takes a new
-    /// client for the successor of an attached one of the same name.
+    /// Host, process and mount point, for people. The name must be unique: a node treats a new
+    /// client as the successor of an attached one with the same name.
     pub name: String,
     pub read_only: bool,
-    /// A node in this process lets others attach too.
+    /// A node in this process admits other clients too.
     pub others: bool,
-    /// The volume that is meant, if more of it is known than its name.
+    /// The expected volume, if more of it is known than its name.
     pub cluster: Option<ClusterId>,
-    /// How long the first attach may take. Another client that died without a word is
-    /// waited for until its session expires.
+    /// The limit for the first attach. If another client died without detaching, the attach waits
+    /// until that session expires.
     pub attach_timeout: Duration,
-    /// Over the wire: a request that has no answer after this time is sent again as it was.
-    /// Longer than a node waits for anything (space, its bucket), or its answer is never
-    /// heard. That the node is silent altogether is found sooner, by renewals.
+    /// Over the wire, a request without an answer is sent again unchanged after this time. It must
+    /// be longer than any wait inside the node (space, its bucket), or the answer never arrives.
+    /// Renewals detect sooner that the node is silent.
     pub request_timeout: Duration,
     /// How long an operation waits for a node that does not answer before its caller gets
-    /// [`FsError::TimedOut`]; for ever if `None`, as a hard mount of NFS does.
+    /// [`FsError::TimedOut`]. `None`: for ever, as a hard mount of NFS does.
     pub unavailable_timeout: Option<Duration>,
 }
 
@@ -83,7 +83,7 @@ impl Options {
 
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum AttachError {
-    /// The node refuses this client, and will again.
+    /// The node refuses this client, and will refuse it again.
     #[error("the node refuses: {0}")]
     Denied(String),
     /// There is no node, or none that serves the volume now.
@@ -92,25 +92,25 @@ pub enum AttachError {
     /// The node is there and does not answer.
     #[error("the node has not answered for {} s", .0.as_secs())]
     TimedOut(Duration),
-    /// What answered is not a node of this version.
+    /// The peer is not a node of this version.
     #[error("the node broke the protocol")]
     Protocol,
-    /// There is nothing left to succeed to.
+    /// There is no session that a successor could resume.
     #[error("nobody can succeed to the process before: {0}")]
     Lost(&'static str),
 }
 
-/// One attached client of a volume. Clones are the same client. Once the last is dropped
-/// nothing more is sent; a client that has not been detached leaves its session to expire.
+/// One attached client of a volume. Clones are the same client. After the last clone is dropped the
+/// client sends nothing more. Without a detach its session stays at the node until it expires.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) shared: Rc<Shared>,
-    /// What it is asked on behalf of, if that may come again.
+    /// The user's request behind the operations of this clone, if that request may be repeated.
     pub(crate) requested: Option<Rc<Requested>>,
     _alive: Rc<Alive>,
 }
 
-/// A client, for one of its own handlers: it does not keep the client alive.
+/// A client for use in its own handlers: it does not keep the client alive.
 #[derive(Clone)]
 pub struct WeakClient(Weak<Alive>);
 
@@ -135,9 +135,9 @@ impl Client {
         Client::attach_with(link, ports, options, None).await
     }
 
-    /// As [`Client::attach`], and leaves what a successor needs in `handover`. If a process before
-    /// has left something there, this is its successor: the same session, with what is open and
-    /// locked, and what was asked for. A node in this process has to wait for it.
+    /// Like [`Client::attach`], but records the state for a successor in `handover`. If an earlier
+    /// process left state there, this client resumes it: the same session with its open files, its
+    /// locks and its requests in progress. A node in this process has to wait for it.
     pub async fn attach_resumed(
         link: Rc<dyn Link>,
         ports: ClientPorts,
@@ -170,15 +170,15 @@ impl Client {
         )
         .await;
         if let Err(AttachError::Lost(_)) = taken_up {
-            // Others need not wait for it until it expires.
+            // Other clients need not wait for the session to expire.
             let detached = link.call(Request::Detach { session: attached.session });
             drop(select(detached, ports.clock.sleep(LAST_WORD)).await);
         }
         taken_up
     }
 
-    /// Goes on under what the node answered, as of a time, to the attach of the session that was
-    /// `left`, or of one of its own.
+    /// Continues with the node's answer to the attach, received for the session that was `left` or
+    /// for a new one, as of the given time.
     async fn go_on(
         link: Rc<dyn Link>,
         ports: ClientPorts,
@@ -259,14 +259,15 @@ impl Client {
         Ok(client)
     }
 
-    /// What is left to a successor, where one can be.
+    /// The state for a successor, if the client can have one.
     pub fn handover(&self) -> Option<&Rc<HandoverState>> {
         self.shared.handover.as_ref()
     }
 
-    /// This client on behalf of a request of its user that may come again to a successor, and makes
-    /// one change at most. Numbers of requests are never 0 and never used again. Until
-    /// [`Client::answered`] is called for it, nobody else gets what it needs to make it once.
+    /// This client on behalf of one request of its user. The request may be repeated to a
+    /// successor, and makes one change at most. Request numbers are never 0 and never reused. The
+    /// resources that make the change exactly once stay reserved until [`Client::answered`] is
+    /// called for the request.
     pub fn on_behalf_of(&self, request: u64) -> Client {
         if self.shared.handover.is_none() {
             return self.clone();
@@ -276,7 +277,7 @@ impl Client {
         Client { requested: Some(requested.clone()), ..self.clone() }
     }
 
-    /// The request has its answer, and does not come again.
+    /// The request has its answer and is not repeated.
     pub fn answered(&self, request: u64) {
         let requested = self.shared.requests.borrow_mut().remove(&request);
         if let Some(requested) = requested {
@@ -287,7 +288,8 @@ impl Client {
         });
     }
 
-    /// Once nothing of before can come again or is under way, what is not open is closed.
+    /// When no inherited request is in progress or can be repeated, inodes that are not open are
+    /// closed.
     fn inherit(&self, change: impl FnOnce(&mut Inherited)) {
         let is_over = |left: &mut Inherited| {
             change(left);
@@ -300,7 +302,7 @@ impl Client {
         }
     }
 
-    /// Of the requests of earlier lives just these have come again, and no other will.
+    /// Of the requests of earlier generations exactly these were repeated. No further one follows.
     pub fn all_came(&self, again: &BTreeSet<u64>) {
         let mut gone = Vec::new();
         self.shared.requests.borrow_mut().retain(|request, requested| {
@@ -321,10 +323,10 @@ impl Client {
         });
     }
 
-    /// Waits for what is under way, forces everything and ends the session, for at most
-    /// `patience`. Afterwards every operation fails. `TimedOut` means that the node could
-    /// not be asked: what it had not forced may be lost if its machine goes down before it
-    /// forces by itself. Other errors are those of [`Client::sync_fs`].
+    /// Waits for operations in progress, forces everything and ends the session, for at most
+    /// `patience`. Afterwards every operation fails. `TimedOut` means that the node did not answer:
+    /// data that it had not forced may be lost if its machine goes down before it forces by itself.
+    /// Other errors are those of [`Client::sync_fs`].
     pub async fn detach(&self, patience: Duration) -> Result<(), FsError> {
         let deadline = self.shared.ports.clock.sleep(patience);
         let result = match select(pin!(self.leave()), deadline).await {
@@ -339,7 +341,7 @@ impl Client {
         self.shared.no_mutations().await;
         let result = self.sync_fs().await;
         let session = self.shared.attached().await?.session;
-        // The node says that the session has ended before it answers: nobody attaches again then.
+        // The node reports the end of the session before it answers. No task attaches again then.
         self.shared.end();
         if let Err(failure) = self
             .shared
@@ -351,7 +353,7 @@ impl Client {
         result
     }
 
-    /// The node lives in this process: what it has answered is never lost while this client lives.
+    /// The node lives in this process: its answers are never lost while this client lives.
     pub fn is_local(&self) -> bool {
         self.shared.link.is_local()
     }
@@ -360,22 +362,21 @@ impl Client {
         self.shared.read_only
     }
 
-    /// What may be cached of answers. To be asked when an answer is handed on to a cache,
-    /// not before.
+    /// The rule for caching answers. Ask for it when an answer is passed on to a cache, not before.
     pub fn cache_rule(&self) -> CacheRule {
         self.shared.caching.rule()
     }
 
-    /// How long [`CacheRule::Sole`] lets names and attributes be cached; `None`: without term.
+    /// How long [`CacheRule::Sole`] lets names and attributes be cached. `None`: without term.
     pub fn cache_term(&self) -> Option<Duration> {
         self.shared.cache_term.get()
     }
 
-    /// `handler` is called for every change that the user's caches cannot know of, with the rule as
-    /// it is then, one after the other; the next comes when its future has completed. When another
-    /// client attaches the rule is [`CacheRule::Shared`] already when [`Change::All`] is called
-    /// for, and the other client waits until that has completed. The future may wait for other
-    /// operations of this client.
+    /// Calls `handler` for every change that the user's caches cannot detect, with the rule at that
+    /// time. Calls do not overlap: the next one starts when the future of the last one has
+    /// completed. When another client attaches, the rule is [`CacheRule::Shared`] before
+    /// [`Change::All`] is passed, and the other client waits until that call has completed. The
+    /// future may wait for other operations of this client.
     pub fn on_change(
         &self,
         handler: impl Fn(Change, CacheRule) -> PortFuture<'static, ()> + 'static,
@@ -383,30 +384,29 @@ impl Client {
         self.shared.caching.set_handler(Rc::new(handler));
     }
 
-    /// `handler` is called with inodes that the node wants to forget. It gives up what it can of
-    /// them, and completes with those that the user holds then. The user holds what it has been
-    /// told of, until it gives that up: an inode that it does not hold may have another id when it
-    /// is found again. A client without a handler holds everything.
+    /// Calls `handler` with inodes that the node wants to evict. The handler gives up the inodes
+    /// that it can, and completes with those that the user still references. The user references
+    /// every inode that it got in an answer, until it gives it up. An inode without reference may
+    /// get another id when it is found again. A client without a handler references everything.
     pub fn on_recall(&self, handler: impl Fn(Vec<Ino>) -> PortFuture<'static, Vec<Ino>> + 'static) {
         self.shared.references.set_handler(Rc::new(handler));
     }
 
-    /// What went wrong with the inode behind an answer that had been given: an operation
-    /// lost in a crash of the node that could not be repeated, or one whose outcome stays
-    /// unknown. While it stands, whatever changes the bytes of the inode fails with it, and
-    /// so does fsync. It goes when the inode is closed for the last time, or
-    /// [taken](Client::take_error).
+    /// The error of the inode that came up after its operations were answered: an operation lost in
+    /// a crash of the node could not be repeated, or its outcome stays unknown. While the error
+    /// stands, every change of the inode's bytes fails with it, and so does fsync. It ends with the
+    /// last close of the inode, or when it is [taken](Client::take_error).
     pub fn error(&self, ino: Ino) -> Option<FsError> {
         self.shared.errors.get(ino)
     }
 
-    /// As [`Client::error`], and forgets it.
+    /// Like [`Client::error`], and removes the error.
     pub fn take_error(&self, ino: Ino) -> Option<FsError> {
         self.shared.errors.take(ino)
     }
 }
 
-/// How long whoever gives up a session waits for the node to hear of it.
+/// How long a client that gives up a session waits for the node to acknowledge it.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
 /// Ends the client's tasks with its last clone.
@@ -420,15 +420,15 @@ impl Drop for Alive {
     }
 }
 
-/// What an heir waits for before it can say what was closed: a file that was made without a name
-/// may only be asked for again.
+/// Requests that a resumed client must wait for before it reports closed files. The creation of a
+/// file without a name may be among those that are still to be repeated.
 struct Inherited {
-    /// Requests of before that asked for a change.
+    /// Requests of earlier generations that asked for a change.
     unanswered: BTreeSet<u64>,
     all_came: bool,
 }
 
-/// What all tasks of a client share.
+/// The state shared by all tasks of a client.
 pub(crate) struct Shared {
     pub(crate) link: Rc<dyn Link>,
     pub(crate) ports: ClientPorts,
@@ -437,7 +437,7 @@ pub(crate) struct Shared {
     standing_changed: Gate,
     /// Of the last attachment.
     generation: Cell<u64>,
-    /// As of the last answer to an attach.
+    /// From the last answer to an attach.
     pub(crate) identity: Cell<Identity>,
     pub(crate) term: Cell<Duration>,
     /// When the last attach or renewal was sent that has been answered.
@@ -450,15 +450,17 @@ pub(crate) struct Shared {
     /// Requests of the user that have asked for a change and have no answer, by number.
     pub(crate) requests: RefCell<BTreeMap<u64, Rc<Requested>>>,
     inherited: RefCell<Option<Inherited>>,
-    /// Changes when nothing of before can come again or is under way.
+    /// Changes when no inherited request is in progress or can be repeated.
     pub(crate) taken_up: Gate,
     pub(crate) journal: Journal,
     pub(crate) granted: PassthroughGrants,
     /// Mutations that were sent and have no answer.
     pub(crate) unanswered: RefCell<BTreeMap<TxId, Unanswered>>,
-    /// The run of the node that has been asked for what earlier ones left in doubt.
+    /// The run of the node that was asked for the mutations that earlier runs left without an
+    /// answer.
     pub(crate) unanswered_resolved_for: Cell<u64>,
-    /// The session, and the run of the node, that know what is open and lent.
+    /// The session and the run of the node to which open files and passthrough grants were
+    /// declared.
     pub(crate) opens_declared_to: Cell<(SessionId, u64)>,
     pub(crate) open_table: OpenTable,
     pub(crate) locks: Locks,
@@ -473,7 +475,7 @@ pub(crate) struct Shared {
     pub(crate) idle: Gate,
 }
 
-/// Who the client and the node are to each other.
+/// The identity of the client's session and of the node's run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Identity {
     pub(crate) session: SessionId,
@@ -492,12 +494,12 @@ impl Identity {
 #[derive(Clone, Copy)]
 enum Standing {
     Attached(Attachment),
-    /// The keeper is attaching again.
+    /// The client is attaching again.
     Broken,
     Ended,
 }
 
-/// One stretch of being attached.
+/// One period of being attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Attachment {
     pub(crate) session: SessionId,
@@ -557,7 +559,7 @@ impl Shared {
         self.generation.get()
     }
 
-    /// Every operation fails from now on, and every task ends.
+    /// Makes every further operation fail, and ends every task.
     pub(crate) fn end(&self) {
         self.set_standing(Standing::Ended);
         self.slots.borrow().end();
@@ -574,7 +576,8 @@ impl Shared {
         self.ports.spawn.spawn(Box::pin(task));
     }
 
-    /// The node has answered what was sent then: for a term from then on it has this session.
+    /// The node answered a request sent at `sent`. It keeps this session for one term from that
+    /// time.
     pub(crate) fn hears_of_node(&self, sent: Duration) {
         self.last_ack_at.set(sent);
         if let Some(handover) = self.handover.as_ref().filter(|_| !self.link.is_local()) {
@@ -586,33 +589,33 @@ impl Shared {
         self.inherited.borrow().is_some()
     }
 
-    /// Others may be attached to the volume too, now or later.
+    /// Other clients may be attached to the volume too, now or later.
     pub(crate) fn others(&self) -> bool {
         self.options.others || !self.link.is_local()
     }
 
-    /// A process before was asked for changes that have no answer.
+    /// An earlier process was asked for changes that have no answer.
     pub(crate) fn has_inherited_requests(&self) -> bool {
         self.inherited.borrow().as_ref().is_some_and(|left| !left.unanswered.is_empty())
     }
 
-    /// What is left to another process is of a session that has ended.
+    /// The handover state belongs to a session that has ended.
     pub(crate) fn forbid_handover(&self) {
         if let Some(handover) = &self.handover {
             handover.session_has_ended();
         }
     }
 
-    /// All that was answered is repeated to this run of the node.
+    /// Every answered operation has been repeated to this run of the node.
     pub(crate) fn allow_handover(&self, start: u64, incarnation: Incarnation) {
         if let Some(handover) = &self.handover {
             handover.serves(start, incarnation);
         }
     }
 
-    /// Runs a task as far as it comes at once, and spawns what is left of it. Of a request to a
-    /// node in this process nothing is left, as a rule, so it waits for no turn of the executor.
-    /// The task runs inside the caller, which holds no borrow that the task may want.
+    /// Polls a task once, and spawns it if it is not complete. A request to a node in this process
+    /// usually completes at once, so it waits for no turn of the executor. The task runs inside the
+    /// caller, so the caller must hold no borrow that the task needs.
     pub(crate) fn begin(self: &Rc<Shared>, task: impl Future<Output = ()> + 'static) {
         let mut task = Box::pin(task);
         if (&mut task).now_or_never().is_none() {

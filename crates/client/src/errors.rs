@@ -1,4 +1,4 @@
-//! What went wrong behind an answer that had been given.
+//! Errors that come up after an operation was answered.
 
 use crate::handover::{HandoverState, INODES_WITH_ERRORS, RecordIndex};
 use ebb_model::{FsError, Ino};
@@ -6,22 +6,23 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Errors of operations whose callers have gone: a replay that was refused, an outcome that stays
-/// unknown. Each stands on its inode until it has been reported, by this process or its successor.
+/// Errors of operations that have returned to their callers: a replay was refused, or an outcome
+/// stays unknown. Each error stands on its inode until this process or its successor has reported
+/// it.
 #[derive(Default)]
 pub(crate) struct Errors {
-    /// And where that is written.
+    /// With each error its record in the handover state.
     inodes: RefCell<BTreeMap<Ino, (FsError, Option<RecordIndex>)>>,
-    /// Stands for inodes that found no place: every inode has it until it is reported by a sync of
-    /// all.
+    /// The error for inodes without an entry of their own. It applies to every inode until a sync
+    /// of everything reports it.
     everywhere: Cell<Option<FsError>>,
-    /// What the next sync of all reports.
+    /// The error that the next sync of everything reports.
     unsynced: Cell<Option<FsError>>,
     handover: Option<Rc<HandoverState>>,
 }
 
 impl Errors {
-    /// With what a process before has left.
+    /// Starts with the errors that the previous process left.
     pub(crate) fn new(handover: Option<Rc<HandoverState>>) -> Errors {
         let errors = Errors::default();
         if let Some(handover) = &handover {
@@ -34,7 +35,7 @@ impl Errors {
         Errors { handover, ..errors }
     }
 
-    /// The first error of an inode stays.
+    /// Keeps the first error of an inode.
     pub(crate) fn set(&self, ino: Ino, error: FsError) {
         let mut inodes = self.inodes.borrow_mut();
         if inodes.len() < INODES_WITH_ERRORS || inodes.contains_key(&ino) {

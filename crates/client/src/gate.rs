@@ -3,12 +3,12 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::task::{Poll, Waker};
 
-/// Where tasks wait for a condition on state that lies beside it. Whoever changes that
-/// state calls [`Gate::changed`].
+/// Lets tasks wait for a condition on state that lies outside the gate. Code that changes the state
+/// must call [`Gate::changed`].
 #[derive(Default)]
 pub(crate) struct Gate {
-    /// One waker for each wait, by its place, so that a wait that is polled often or given
-    /// up leaves nothing behind.
+    /// One waker for each wait, by its number, so that a wait that is polled often or dropped
+    /// leaves nothing behind.
     waiting: RefCell<BTreeMap<u64, Waker>>,
     next_place: Cell<u64>,
 }

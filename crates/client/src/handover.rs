@@ -1,19 +1,20 @@
-//! What a client leaves to its successor when its process dies: memory that outlives it (O-6).
+//! The state that a client leaves to its successor when its process dies: memory that outlives the
+//! process (O-6).
 //!
-//! The successor takes up the session. Whatever its user asks again, as a kernel does for requests
-//! that have no answer, goes to the node under the transaction id that it had, and is done once.
+//! The successor resumes the session. Its user repeats requests that have no answer, as a kernel
+//! does. Each goes to the node under its old transaction id and is executed once.
 //!
 //! Laws:
-//! - Every sequence that is given out is written here before anything is sent under it.
-//! - A slot of the session belongs to one request of the user from the first change that it asks
-//!   for until its answer has left ([`crate::Client::answered`]). So the table of the node has the
-//!   outcome for as long as the request may come again.
-//! - What is open is written here before anybody is told of it, and taken out before anybody is
-//!   told that it is closed. So are inodes that the user has been told of.
-//! - Of locks what is here is what the node has granted, or less where a request of their owner has
-//!   no answer yet, which is here too.
-//! - Each of these is there once its last word is written, and not before.
-//! - Where something is not here that a successor would have to know, nobody succeeds
+//! - Every sequence number is recorded here before a request is sent under it.
+//! - A session slot belongs to one request of the user from its first change until its answer has
+//!   left ([`crate::Client::answered`]). So the node's table keeps the outcome for as long as the
+//!   request may be repeated.
+//! - An open file is recorded here before its open is reported, and removed before its close is
+//!   reported. The same holds for inodes that are reported to the user.
+//! - The locks recorded here are those that the node has granted, or fewer while a request of their
+//!   owner has no answer. Such a request is recorded here too.
+//! - A record exists once its last word is written, and not before.
+//! - If something that a successor needs cannot be recorded here, no process can succeed
 //!   ([`HandoverState::unfit`]).
 
 use ebb_model::{FsError, Incarnation, Ino, LockMode, LockOwner, LockRange, RangeLock, SessionId};
@@ -43,9 +44,9 @@ pub struct Open {
     /// The request that opened it.
     pub request: u64,
     pub ino: Ino,
-    /// The user's number of it, never 0 and never given twice.
+    /// The user's number of the open file, never 0 and never reused.
     pub handle: u64,
-    /// What else the user has to know.
+    /// Further data of the user.
     pub detail: u64,
 }
 
@@ -54,12 +55,12 @@ pub struct Open {
 pub(crate) struct Lock {
     pub(crate) ino: Ino,
     pub(crate) owner: LockOwner,
-    /// `None` if it is not known what of the file the owner has by now.
+    /// `None` if it is unknown which locks of the file the owner holds.
     pub(crate) lock: Option<RangeLock>,
     pub(crate) pid: u32,
 }
 
-/// An owner of fcntl(2) has used an open file to ask for locks.
+/// An owner of fcntl(2) locks has used an open file to request locks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Locker {
     pub ino: Ino,
@@ -68,18 +69,18 @@ pub struct Locker {
     pub handle: u64,
 }
 
-/// Which run of a node a client was attached to, and what that has answered it.
+/// The run of the node that a client was attached to, and the state of that run's answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Served {
     pub(crate) start: u64,
     pub(crate) incarnation: Incarnation,
-    /// Something was answered that need not be durable yet.
+    /// An answered operation need not be durable yet.
     pub(crate) undurable: bool,
 }
 
 pub struct HandoverState {
     words: Rc<dyn SharedMemory>,
-    /// Which of the processes that have had it this one is, from 1.
+    /// The number of this process among all that had this memory, from 1.
     generation: u64,
     opens: Table<OPEN_WORDS>,
     locks: Table<LOCK_WORDS>,
@@ -88,12 +89,12 @@ pub struct HandoverState {
     errors: Table<ERROR_WORDS>,
     /// Of open files, by handle.
     places: RefCell<BTreeMap<u64, RecordIndex>>,
-    /// What was opened by requests of earlier lives, which may come again.
+    /// Handles opened by requests of earlier generations that may be repeated.
     of_before: RefCell<BTreeMap<u64, u64>>,
 }
 
 impl HandoverState {
-    /// Takes over what the process before has left; if there was none, that is nothing.
+    /// Takes over the state of the previous process. Without one the state is empty.
     pub fn take(words: Rc<dyn SharedMemory>) -> Result<HandoverState, HandoverError> {
         assert!(words.count() >= HandoverState::words_for(0), "too small for anything");
         let generation = match words.load(FORM) {
@@ -119,7 +120,7 @@ impl HandoverState {
         for (place, open) in handover.opens.all() {
             let open = open_of(open);
             if handover.of_before.borrow().contains_key(&open.request) {
-                // Opened once more for a request that came again, by a life that ended there.
+                // A process that ended here opened the file once more for a repeated request.
                 handover.opens.clear(place);
                 continue;
             }
@@ -136,23 +137,23 @@ impl HandoverState {
         Layout::words_for(open_files)
     }
 
-    /// The session that was left, if one was.
+    /// The session that the previous process left, if any.
     pub fn session(&self) -> Option<SessionId> {
         let session = self.words.load(SESSION);
         (self.words.load(FORM) != 0 && session != 0).then_some(SessionId(session))
     }
 
-    /// Which of the processes that have had it this one is, from 1.
+    /// The number of this process among all that had this memory, from 1.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// A word of the user's own. 0 at first.
+    /// A word for the user's own purposes. 0 at first.
     pub fn note(&self, at: usize) -> u64 {
         HandoverState::note_in(&*self.words, at)
     }
 
-    /// That of the process that has these words.
+    /// The same for the process that owns these words.
     pub fn note_in(words: &dyn SharedMemory, at: usize) -> u64 {
         assert!(at < NOTES);
         words.load(NOTE + at)
@@ -168,15 +169,15 @@ impl HandoverState {
         self.words.store(FORM, CURRENT_FORM);
     }
 
-    /// The last sequence of a slot that was given out, and for which request if that has no answer.
+    /// The last sequence number issued for a slot, and its request if that has no answer.
     pub(crate) fn slot(&self, slot: u16) -> (u64, Option<u64>) {
         let at = slot_at(slot);
         let request = self.words.load(at);
         (self.words.load(at + 1), (request != 0).then_some(request))
     }
 
-    /// The next sequence of a slot is given out. A request that has the slot already keeps it: what
-    /// it has asked for under an earlier sequence was refused.
+    /// Issues the next sequence number of a slot. A request that already has the slot keeps it: its
+    /// change under an earlier sequence number was refused.
     pub(crate) fn give_out(&self, slot: u16, sequence: u64, request: Option<u64>) {
         let at = slot_at(slot);
         let request = request.unwrap_or(0);
@@ -192,12 +193,12 @@ impl HandoverState {
         self.words.store(slot_at(slot), 0);
     }
 
-    /// Why nobody can succeed.
+    /// The reason why no process can succeed.
     pub(crate) fn unfit(&self) -> Option<&'static str> {
         HandoverState::unfit_in(&*self.words)
     }
 
-    /// Why nobody could succeed to the process that has these words.
+    /// The reason why no process could succeed the one that owns these words.
     pub fn unfit_in(words: &dyn SharedMemory) -> Option<&'static str> {
         match words.load(UNFIT) {
             0 => None,
@@ -214,7 +215,7 @@ impl HandoverState {
         place
     }
 
-    /// What is here is of a session that the node does not know any more.
+    /// The state belongs to a session that the node no longer knows.
     pub(crate) fn session_has_ended(&self) {
         self.set_unfit(ENDED);
     }
@@ -226,7 +227,7 @@ impl HandoverState {
         }
     }
 
-    /// The inodes that the user of the process that has these words has been told of.
+    /// The inodes that were reported to the user of the process that owns these words.
     pub fn inodes_in(words: &dyn SharedMemory) -> Vec<Ino> {
         let layout = Layout::of(words.count());
         let used = (words.load(USED_INODES) as usize).min(layout.inodes.1);
@@ -250,7 +251,7 @@ impl HandoverState {
         self.errors.clear(place);
     }
 
-    /// Those of all inodes, and of the next sync of all.
+    /// The error of all inodes, and the error of the next sync of everything.
     pub(crate) fn general_errors(&self) -> (Option<FsError>, Option<FsError>) {
         (error_of(self.words.load(EVERYWHERE)), error_of(self.words.load(UNSYNCED)))
     }
@@ -269,14 +270,14 @@ impl HandoverState {
         self.words.store(SURE_UNTIL, u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
     }
 
-    /// Until when others keep from what the process that has these words lets its user have cached;
-    /// `None`: for ever.
+    /// Until when the node admits no client that could invalidate the caches of the process that
+    /// owns these words. `None`: for ever.
     pub fn sure_until_in(words: &dyn SharedMemory) -> Option<Duration> {
         let until = words.load(SURE_UNTIL);
         (until != 0).then(|| Duration::from_millis(until))
     }
 
-    /// What was noted last of [`HandoverState::serves`] and what came after it.
+    /// The values of the last [`HandoverState::serves`], and the changes recorded after it.
     pub(crate) fn served(&self) -> Served {
         let load = |at| self.words.load(at);
         Served {
@@ -286,19 +287,19 @@ impl HandoverState {
         }
     }
 
-    /// The node is this run of it, and nothing that one before has answered is missing.
+    /// The node is this run, and no answer of an earlier run is missing in it.
     pub(crate) fn serves(&self, start: u64, incarnation: Incarnation) {
         self.words.store(INCARNATION, incarnation.0.into());
         self.words.store(START, start);
     }
 
-    /// Something was answered that need not be durable yet, or nothing is any more.
+    /// Records whether an answered operation need not be durable yet.
     pub(crate) fn set_undurable(&self, undurable: bool) {
         self.words.store(UNDURABLE, undurable.into());
     }
 
-    /// What is open. False if more is open than there is room for. If the same request has opened
-    /// something before, with no answer, that is forgotten: ask [`HandoverState::opened_before`]
+    /// Records an open file. False if there is no room for it. If the same request opened a file
+    /// before and has no answer, that record is removed: ask [`HandoverState::opened_before`]
     /// first.
     #[must_use]
     pub fn opened(&self, open: Open) -> bool {
@@ -315,7 +316,7 @@ impl HandoverState {
         true
     }
 
-    /// What a request has opened in an earlier life, if its answer never left.
+    /// The file that a request opened in an earlier generation, if its answer never left.
     pub fn opened_before(&self, request: u64) -> Option<Open> {
         let handle = *self.of_before.borrow().get(&request)?;
         self.open(handle)
@@ -326,7 +327,8 @@ impl HandoverState {
         self.opens.get(place).map(open_of)
     }
 
-    /// It is closed for good. `None` if it was before: the answer to that never left.
+    /// The file is closed for good. `None` if it was closed before: the answer to that close never
+    /// left.
     pub fn closed(&self, handle: u64) -> Option<Open> {
         let place = self.places.borrow_mut().remove(&handle)?;
         let open = self.opens.get(place).map(open_of)?;
@@ -335,12 +337,12 @@ impl HandoverState {
         Some(open)
     }
 
-    /// No request of an earlier life comes again from now on.
+    /// No request of an earlier generation will be repeated.
     pub(crate) fn all_came(&self) {
         self.of_before.take();
     }
 
-    /// All that is open.
+    /// All open files.
     pub fn opens(&self) -> Vec<Open> {
         self.places
             .borrow()
@@ -379,7 +381,7 @@ impl HandoverState {
         self.locks.all().map(lock).collect()
     }
 
-    /// Under the place that is given back, for [`HandoverState::clear_locker`].
+    /// Returns the index of the record, for [`HandoverState::clear_locker`].
     pub fn put_locker(&self, locker: Locker) -> Option<RecordIndex> {
         self.put(&self.lockers, [locker.ino.0, locker.owner, locker.handle])
     }
@@ -395,12 +397,12 @@ impl HandoverState {
         self.lockers.all().map(locker).collect()
     }
 
-    /// The user has been told of an inode, so often. Under the place that is given back.
+    /// An inode was reported to the user `count` times. Returns the index of the record.
     pub fn put_inode(&self, ino: Ino, count: u64) -> Option<RecordIndex> {
         self.put(&self.inodes, [ino.0, count])
     }
 
-    /// How often the user has been told of it by now; 0 if it has forgotten it.
+    /// How often the inode was reported to the user up to now. 0 if the user has forgotten it.
     pub fn set_inode(&self, place: RecordIndex, count: u64) {
         match count {
             0 => self.inodes.clear(place),

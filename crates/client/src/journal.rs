@@ -1,10 +1,10 @@
-//! The client's operation log: mutations that the node has answered and could lose in a
-//! power cut, kept until they are durable.
+//! The client's operation log: mutations that the node has answered and could lose in a power cut,
+//! kept until they are durable.
 //!
 //! Laws:
-//! - An operation is in it from its answer until the node says that its index is durable.
-//! - `lost` is what is to be asked for again, in the order of the log that may have lost
-//!   it. While a replay runs, everything in `answered` precedes it in that order.
+//! - An operation is in the journal from its answer until the node reports its index as durable.
+//! - `lost` holds the operations to repeat, in the order of the log that may have lost them. While
+//!   a replay runs, everything in `answered` precedes them in that order.
 //! - No new mutation is sent while `lost` is not empty.
 
 use crate::gate::Gate;
@@ -19,13 +19,13 @@ pub(crate) struct Operation {
     pub(crate) tx: TxId,
     pub(crate) caller: Caller,
     pub(crate) mutation: ClientMutation,
-    /// It changed bytes of a file of which this client had locks.
+    /// The operation changed bytes of a file on which this client held locks.
     pub(crate) locked: bool,
     pub(crate) replay: Replay,
-    /// Where the log has it.
+    /// Its index in the log.
     pub(crate) index: LogIndex,
-    /// It is kept until this one is durable: the same, or a later one if its bytes had to be
-    /// repeated.
+    /// The operation is kept until this index is durable: its own, or a later one if its bytes had
+    /// to be repeated.
     pub(crate) kept_until: LogIndex,
 }
 
@@ -37,9 +37,9 @@ pub(crate) struct Journal {
     pub(crate) forcing: Cell<bool>,
     /// Of the last force.
     pub(crate) force_error: Cell<Option<FsError>>,
-    /// A process before may have been answered what is not durable yet.
+    /// An earlier process may have got answers that are not durable yet.
     of_before: Cell<bool>,
-    /// Where it is written whether there is anything of this kind.
+    /// The memory that records whether such an answer exists.
     handover: Option<Rc<HandoverState>>,
 }
 
@@ -56,7 +56,7 @@ struct State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Room {
     Plenty,
-    /// A force is due, but nobody needs to wait for it.
+    /// A force is due, but no operation has to wait for it.
     Half,
     Full,
 }
@@ -68,7 +68,7 @@ impl Journal {
         Journal { of_before, handover, ..Journal::default() }
     }
 
-    /// Everything that a process before was answered is durable.
+    /// Every answer to an earlier process is durable.
     pub(crate) fn begin(&self) {
         self.of_before.set(false);
         self.leave(&self.state.borrow());
@@ -93,7 +93,7 @@ impl Journal {
         self.leave(&state);
     }
 
-    /// What is durable once stays so: a node recovers at least that much.
+    /// A durable operation stays durable: the node recovers at least up to it.
     pub(crate) fn durable(&self, durable: LogIndex) {
         let mut state = self.state.borrow_mut();
         state.durable = state.durable.max(durable);
@@ -122,7 +122,7 @@ impl Journal {
         }
     }
 
-    /// The node has started anew: everything may be lost.
+    /// The node has restarted: everything may be lost.
     pub(crate) fn rewind(&self) {
         let mut state = self.state.borrow_mut();
         let mut lost: VecDeque<Operation> =
@@ -145,9 +145,9 @@ impl Journal {
         cleared
     }
 
-    /// The session of what is lost has ended. What lies above `recovered` has certainly
-    /// not been executed by the log that is there now and gets new ids; the rest is taken
-    /// out and given, as nobody can tell any more.
+    /// The session of the lost operations has ended. Operations above `recovered` were certainly
+    /// not executed by the present log, and get new ids. The others are removed and returned,
+    /// because their outcome cannot be determined any more.
     pub(crate) fn renumber(
         &self,
         recovered: LogIndex,
@@ -170,7 +170,7 @@ impl Journal {
         doubtful.into()
     }
 
-    /// Takes out, and gives, what is lost and is not to be repeated.
+    /// Removes and returns the lost operations that must not be repeated.
     pub(crate) fn withdraw(&self, condition: impl Fn(&Operation) -> bool) -> Vec<Operation> {
         let mut state = self.state.borrow_mut();
         let (withdrawn, lost): (VecDeque<Operation>, VecDeque<Operation>) =
@@ -183,7 +183,7 @@ impl Journal {
         withdrawn.into()
     }
 
-    /// What is to be sent now.
+    /// The next operation to send.
     pub(crate) fn first_lost(&self) -> Option<Operation> {
         let mut state = self.state.borrow_mut();
         let first = state.lost.front().cloned();
@@ -195,9 +195,9 @@ impl Journal {
         self.state.borrow().lost.len()
     }
 
-    /// The first of what was lost is done by a node whose log went up to `recovered` when it
-    /// started: again, or as it had been; `None` if the slot has had a later one since, and
-    /// nothing of this one is missing.
+    /// The first lost operation is done, by a node whose log reached `recovered` at its start. It
+    /// was executed again, or had survived. `done` is `None` if the slot has carried a later
+    /// mutation since; then nothing of this one is missing.
     pub(crate) fn first_done(&self, recovered: LogIndex, done: Option<&Mutated>) {
         let Some(mut operation) = self.take_first() else { return };
         if let Some(mutated) = done {
@@ -209,7 +209,7 @@ impl Journal {
         self.keep(operation);
     }
 
-    /// The first of what was lost is refused.
+    /// The node refused the first lost operation.
     pub(crate) fn first_refused(&self) {
         self.take_first();
         self.leave(&self.state.borrow());
@@ -245,12 +245,12 @@ fn size(operation: &Operation) -> usize {
     data + OPERATION_BYTES
 }
 
-/// Most operations kept. A node forces every second, so more than this come only at
-/// rates where a force per so many costs nothing.
+/// Most operations kept. A node forces every second, so this bound is reached only at rates where
+/// one force for this number of operations costs nothing.
 pub const KEPT_OPERATIONS: usize = 16 << 10;
 
-/// Most bytes of operations kept, give or take what is under way.
+/// Most bytes of operations kept. Operations in progress can exceed it.
 pub const KEPT_BYTES: usize = 64 << 20;
 
-/// What an operation takes beside its data: names of ordinary length, groups, ids.
+/// The size of an operation beside its data: names of ordinary length, groups, ids.
 const OPERATION_BYTES: usize = 512;

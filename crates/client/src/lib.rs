@@ -1,11 +1,10 @@
-//! The client library: the one way to use a volume, in the process of its node or over
-//! the wire, for FUSE, command line and tests alike.
+//! The client library: the only way to use a volume, in the process of its node or over the wire.
+//! FUSE, command line and tests all use it.
 //!
-//! A [`Client`] is one session. It sends every request until there is an answer, executes
-//! every mutation exactly once, keeps what the node could still lose and asks for it
-//! again after the node's restart, and says what its user may cache
-//! ([`Client::cache_rule`]). It knows a node only through a [`Link`], and the world only
-//! through ports.
+//! A [`Client`] is one session. It sends every request until there is an answer, and executes every
+//! mutation exactly once. It keeps the operations that the node could still lose, and repeats them
+//! after the node's restart. It reports the rule for caching to its user ([`Client::cache_rule`]).
+//! Its only access to a node is a [`Link`], and all other access is through ports.
 
 mod backoff;
 mod caching;

@@ -10,8 +10,8 @@ type GrantFn =
     Box<dyn Fn(Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>>>;
 type NextNotice = Box<dyn Fn(SessionId) -> PortFuture<'static, Option<Notice>>>;
 
-/// The way to a node in the same process. Client and node do not know each other's crates:
-/// whoever puts both into one process joins them here.
+/// The link to a node in the same process. Client and node do not depend on each other's crates.
+/// The program that puts both into one process joins them here.
 pub struct LocalLink {
     handle: Handle,
     next_notice: NextNotice,
@@ -21,8 +21,8 @@ pub struct LocalLink {
 }
 
 impl LocalLink {
-    /// `handle` answers a request; `next_notice` gives what a session is told unasked, and
-    /// `None` once it is no longer attached.
+    /// `handle` answers a request. `next_notice` returns the next notice for a session, and `None`
+    /// once it is no longer attached.
     pub fn new(
         handle: impl Fn(Request) -> PortFuture<'static, Result<Reply, RpcError>> + 'static,
         next_notice: impl Fn(SessionId) -> PortFuture<'static, Option<Notice>> + 'static,
@@ -37,7 +37,7 @@ impl LocalLink {
         }
     }
 
-    /// The node lends files by `grant`.
+    /// The node grants passthrough files by `grant`.
     pub fn granting(
         self,
         grant: impl Fn(Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>>

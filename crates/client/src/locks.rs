@@ -1,13 +1,15 @@
-//! Advisory locks: what the owners of this client hold, and waiting for more.
+//! Advisory locks: the locks held by the owners of this client, and waits for more.
 //!
-//! The node keeps locks in memory only, so the client knows what is held and reclaims it when
-//! the node has started anew. For that what it knows must never be more than the node has
-//! granted: requests of one owner for one file go one at a time, and what a request gives up
-//! is crossed out before it is sent. A wait is no request: it lies at the node, under a
-//! number, and is asked about when there is news of it.
+//! The node keeps locks in memory only, so the client records the held locks and reclaims them when
+//! the node has restarted. Its record must therefore never exceed the locks that the node has
+//! granted:
+//! - Requests of one owner for one file are sent one at a time.
+//! - A lock that a request gives up is removed from the record before the request is sent.
 //!
-//! What is held is left to a successor, if there may be one, and who has a request under way: of
-//! these owners the successor asks the node also where it knows of nothing that they hold.
+//! A wait is no request. It is stored at the node under a number, and the client asks for its
+//! outcome when the node reports news. For a successor, the client records the held locks and the
+//! owners with a request in progress. The successor asks the node about these owners even if it
+//! knows of no lock.
 
 use crate::call::wrong_reply;
 use crate::client::{Attachment, Shared};
@@ -30,10 +32,10 @@ type Party = (Ino, LockOwner);
 
 pub(crate) struct Locks {
     held: RefCell<BTreeMap<Party, OwnerLocks>>,
-    /// Those of whom a request is under way, and where that is written.
+    /// Parties with a request in progress, and the record of each.
     busy: RefCell<BTreeMap<Party, Option<RecordIndex>>>,
     turn: Gate,
-    /// Those of whom a request was under way when the process before died.
+    /// Parties with a request that was in progress when the previous process died.
     unanswered: RefCell<BTreeMap<Party, RecordIndex>>,
     handover: Option<Rc<HandoverState>>,
     /// Of the present session.
@@ -42,9 +44,9 @@ pub(crate) struct Locks {
     waits: RefCell<BTreeMap<u64, bool>>,
     news: Gate,
     last_wait: Cell<u64>,
-    /// How often a node has forgotten, or a session has ended.
+    /// The number of node restarts and session ends so far.
     upheavals: Cell<u64>,
-    /// The node has started anew and does not know yet what is held.
+    /// The node has restarted and does not yet know which locks are held.
     to_reclaim: Cell<bool>,
 }
 
@@ -53,20 +55,20 @@ struct OwnerLocks {
     /// The process that locked last.
     pid: u32,
     ranges: Ranges,
-    /// Where each piece is written.
+    /// The record of each range.
     places: BTreeMap<(LockRange, LockMode), RecordIndex>,
 }
 
 /// Locks.
 impl Client {
-    /// fcntl(F_SETLK) and flock(LOCK_NB): takes a lock or gives it up.
-    /// [`FsError::WouldBlock`] if others have it.
+    /// fcntl(F_SETLK) and flock(LOCK_NB): takes a lock or gives it up. [`FsError::WouldBlock`] if
+    /// another owner has it.
     pub async fn lock(&self, ask: LockAsk) -> Result<(), FsError> {
         self.shared.request_lock(ask, None).await.map(drop)
     }
 
-    /// fcntl(F_SETLKW) and flock(): waits for a lock until it is there, or `interrupted`
-    /// completes. With `detect` those who wait for each other get [`FsError::Deadlock`].
+    /// fcntl(F_SETLKW) and flock(): waits for a lock until it is granted, or `interrupted`
+    /// completes. With `detect`, owners that wait for each other get [`FsError::Deadlock`].
     pub async fn lock_waiting(
         &self,
         ask: LockAsk,
@@ -85,7 +87,7 @@ impl Client {
                 wait.is_over = true;
                 return Ok(());
             }
-            // Who is attached anew may have missed the news.
+            // A client that has attached again may have missed the news.
             let is_anew = || shared.generation() != generation || shared.has_ended();
             let is_news = || shared.locks.waits.borrow().get(&wait.id).copied() != Some(false);
             let news = shared.locks.news.until(|| (is_news() || is_anew()).then_some(()));
@@ -95,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Gives up all that an owner holds of a file. Asks nobody if that is nothing.
+    /// Gives up all locks that an owner holds on a file. Sends no request if there are none.
     pub async fn unlock_all(&self, ino: Ino, owner: LockOwner) -> Result<(), FsError> {
         if !self.may_hold_lock(ino, owner) {
             return Ok(());
@@ -109,8 +111,8 @@ impl Client {
         self.shared.locks.concerns((ino, owner))
     }
 
-    /// fcntl(F_GETLK): the first lock that keeps an owner from having `lock`. What was asked for
-    /// before is done by then: who has closed a file that had one asks at once.
+    /// fcntl(F_GETLK): the first lock that conflicts with `lock` of an owner. Earlier requests are
+    /// settled first, because a program may test right after it has closed a file with a lock.
     pub async fn test_lock(
         &self,
         ino: Ino,
@@ -124,8 +126,8 @@ impl Client {
         }
     }
 
-    /// fcntl(F_OFD_GETLK) with F_UNLCK: the first lock that an owner itself has in `range`. Nobody
-    /// is asked.
+    /// fcntl(F_OFD_GETLK) with F_UNLCK: the first lock that an owner itself has in `range`. Sends
+    /// no request.
     pub async fn own_lock(
         &self,
         ino: Ino,
@@ -140,7 +142,7 @@ impl Client {
         Ok(own.map(|(lock, pid)| LockConflict { lock, pid }))
     }
 
-    /// Waits for what has been asked for of a file.
+    /// Waits for the requests in progress for a file.
     async fn requests_done(&self, ino: Ino) -> Result<(), FsError> {
         let locks = &self.shared.locks;
         let mut before: Vec<Party> =
@@ -154,7 +156,7 @@ impl Client {
 }
 
 impl Shared {
-    /// In a task of its own, so that what is held is known whatever becomes of the caller.
+    /// Runs in a task of its own, so that the held locks are known even if the caller gives up.
     async fn request_lock(
         self: &Rc<Shared>,
         ask: LockAsk,
@@ -174,8 +176,8 @@ impl Shared {
         self.within(pin!(async { outcome.await.unwrap_or(Err(FsError::Io)) })).await
     }
 
-    /// Whoever asked for a lock has been told that it waited too long, and does not know that it is
-    /// there.
+    /// Gives up a lock that was granted after its caller had timed out. The caller does not know
+    /// that it holds the lock.
     async fn give_back(self: &Rc<Shared>, ask: &LockAsk, before: &[RangeLock]) {
         let Some(mode) = ask.mode else { return };
         let kept = before
@@ -209,8 +211,8 @@ impl Shared {
         }
         let mut wait = wait;
         if may_be_refused_for_more(ask, before) {
-            // What is given up is given up when nobody can refuse the rest any more: or a restart
-            // of the node in between would leave the owner with neither.
+            // The stronger locks are kept until the rest of the range is granted. Otherwise a
+            // restart of the node in between would leave the owner with neither.
             if self.drive_lock(&LockAsk { keep: true, ..*ask }, wait.take()).await?
                 == LockAnswer::Waiting
             {
@@ -234,7 +236,7 @@ impl Shared {
         answer
     }
 
-    /// Sends one request until its outcome is known, and notes what is granted.
+    /// Sends one request until its outcome is known, and records the granted lock.
     async fn drive_lock(
         self: &Rc<Shared>,
         ask: &LockAsk,
@@ -243,7 +245,7 @@ impl Shared {
         let mut backoff = Backoff::new();
         let (mut ticket, mut attachment) = self.lock_ticket().await?;
         loop {
-            // Until the answer is noted: see `Shared::quiet`.
+            // Until the answer is recorded: see `Shared::quiet`.
             let in_flight = Count::new(self, |shared| &shared.in_flight);
             let request = Request::Lock { tx: ticket.tx, ask: *ask, wait };
             match self.send(request, Some(self.options.request_timeout)).await {
@@ -275,7 +277,7 @@ impl Shared {
                 }
             }
             attachment = self.attached().await?;
-            // What the old session was granted has gone with it.
+            // The locks of the old session have gone with it.
             if !self.is_current_for_locks(&ticket) {
                 if let (Some(_), Some(error)) = (ask.mode, self.errors.get(ask.ino)) {
                     return Err(error);
@@ -302,11 +304,11 @@ impl Shared {
         Rc::ptr_eq(&ticket.slots, &self.locks.slots.borrow())
     }
 
-    /// The node says that there is news of a wait.
+    /// The node reports that there is news of a wait.
     pub(crate) fn lock_news(self: &Rc<Shared>, wait: u64) {
         match self.locks.waits.borrow_mut().get_mut(&wait) {
             Some(news) => *news = true,
-            // Nobody waits any more, and others are kept out.
+            // The wait is over, but the node still keeps other owners out.
             None => self.end_wait(wait),
         }
         self.locks.news.changed();
@@ -324,8 +326,8 @@ impl Shared {
         });
     }
 
-    /// The session has ended, and with it what was held: whoever thinks that it still holds it is
-    /// told so when it writes. Gives the files.
+    /// The session has ended, and its locks with it. An owner that still relies on a lock gets an
+    /// error when it writes. Returns the files.
     pub(crate) fn lose_locks(&self, session: SessionId) -> BTreeSet<Ino> {
         self.locks.slots.replace(Rc::new(Slots::new(session))).end();
         self.locks.upheavals.set(self.locks.upheavals.get() + 1);
@@ -339,7 +341,7 @@ impl Shared {
         lost
     }
 
-    /// A request to the node for each part of what is to be reclaimed.
+    /// A request to the node for each part of the locks to reclaim.
     pub(crate) fn reclaims(&self, session: SessionId) -> Vec<(Party, Request)> {
         let held = self.locks.held.borrow();
         let reclaims = held.iter().flat_map(|((ino, owner), held)| {
@@ -374,7 +376,8 @@ impl Shared {
 }
 
 impl Locks {
-    /// With what a process before has left of the session, if there may be such a one.
+    /// Starts with the locks of the session that the previous process left, if it can have a
+    /// successor.
     pub(crate) fn new(
         session: SessionId,
         handover: Option<Rc<HandoverState>>,
@@ -406,7 +409,8 @@ impl Locks {
                 };
                 let held = all.entry(party).or_default();
                 held.pid = pid;
-                // A change that was half written is between what was before and what is after it.
+                // A half-written change leaves a state between the one before it and the one after
+                // it.
                 held.ranges.strengthen(lock.range, lock.mode);
                 if let Some(twice) = held.places.insert((lock.range, lock.mode), place) {
                     handover.clear_lock(twice);
@@ -422,7 +426,7 @@ impl Locks {
         Ok(locks)
     }
 
-    /// The node has started anew and knows of no lock.
+    /// The node has restarted and knows of no lock.
     pub(crate) fn forgotten(&self) {
         self.upheavals.set(self.upheavals.get() + 1);
         self.to_reclaim.set(true);
@@ -432,7 +436,7 @@ impl Locks {
         self.to_reclaim.set(false);
     }
 
-    /// Attached again: those who wait ask again.
+    /// Attached again: every wait asks again.
     pub(crate) fn attached(&self) {
         self.news.changed();
     }
@@ -442,7 +446,7 @@ impl Locks {
         self.news.changed();
     }
 
-    /// The party holds something, or is about to.
+    /// The party holds a lock, or is about to.
     fn concerns(&self, party: Party) -> bool {
         self.held.borrow().contains_key(&party)
             || self.busy.borrow().contains_key(&party)
@@ -453,7 +457,7 @@ impl Locks {
         self.unanswered.borrow().contains_key(&party)
     }
 
-    /// The party holds nothing, and the node has said so.
+    /// The party holds no lock, as the node has confirmed.
     fn settled(&self, party: Party) {
         if let (Some(place), Some(handover)) =
             (self.unanswered.borrow_mut().remove(&party), &self.handover)
@@ -462,7 +466,7 @@ impl Locks {
         }
     }
 
-    /// Somebody here holds a lock of the file, or is about to.
+    /// An owner of this client holds a lock of the file, or is about to.
     pub(crate) fn any_of(&self, ino: Ino) -> bool {
         let all = (ino, LockOwner::Fcntl(0))..=(ino, LockOwner::Flock(u64::MAX));
         self.held.borrow().range(all.clone()).next().is_some()
@@ -478,12 +482,12 @@ impl Locks {
             .unwrap_or_default()
     }
 
-    /// Crosses out what a request gives up, whatever its answer will be lost in. True if that
-    /// was anything.
+    /// Removes from the record the locks that a request gives up, because its answer may get lost.
+    /// True if there were any.
     fn give_up(&self, ask: &LockAsk, before: &[RangeLock]) -> bool {
         let stronger = |held: &RangeLock| match ask.owner {
             LockOwner::Fcntl(_) => Some(held.mode) > ask.mode,
-            // Another mode is had only after the one that is held is given up.
+            // flock(2) takes another mode only after it has given up the held one.
             LockOwner::Flock(_) => Some(held.mode) != ask.mode,
         };
         let weaker = before.iter().any(stronger);
@@ -496,7 +500,7 @@ impl Locks {
         weaker
     }
 
-    /// Changes what a party holds of `range`.
+    /// Changes the locks that a party holds in `range`.
     fn change(
         &self,
         party: Party,
@@ -528,7 +532,7 @@ impl OwnerLocks {
         self.ranges.overlapping(range).map(|lock| (lock.range, lock.mode)).collect()
     }
 
-    /// Writes down what has changed: first what is new, so that nothing is missing in between.
+    /// Records the changes: new ranges first, so that no range is missing in between.
     fn write(
         &mut self,
         handover: &HandoverState,
@@ -550,7 +554,7 @@ impl OwnerLocks {
     }
 }
 
-/// The range with the bytes on both sides of it: pieces there may become part of one in it.
+/// The range with the bytes on both sides of it, because ranges there may merge with it.
 fn with_neighbours(range: LockRange) -> LockRange {
     LockRange::new(
         range.start().saturating_sub(1),
@@ -559,13 +563,13 @@ fn with_neighbours(range: LockRange) -> LockRange {
     .unwrap_or(range)
 }
 
-/// Part of what is asked for is held in a stronger mode, and part of it is not held at all.
+/// A part of the requested range is held in a stronger mode, and a part of it is not held at all.
 fn may_be_refused_for_more(ask: &LockAsk, before: &[RangeLock]) -> bool {
     let gives_up = ask.mode.is_some() && before.iter().any(|held| Some(held.mode) > ask.mode);
     gives_up && matches!(ask.owner, LockOwner::Fcntl(_)) && !without(before, ask.range).is_empty()
 }
 
-/// What of `range` lies in none of the pieces.
+/// The parts of `range` that lie in none of `locks`.
 fn without(locks: &[RangeLock], range: LockRange) -> Ranges {
     let mut rest = Ranges::default();
     rest.set(range, Some(LockMode::Shared));
@@ -604,11 +608,11 @@ impl Drop for Turn {
     }
 }
 
-/// Sequences and numbers of waits that one process can use up: the next one goes on behind them.
+/// Each process has 2^40 sequence numbers and wait numbers. Its successor continues after them.
 const LIFE_SHIFT: u32 = 40;
 
-/// A number that the node may know. Unless the lock is there, the node is told when nobody
-/// waits any more.
+/// A wait number that the node may know. Unless the lock was granted, the node is told when the
+/// wait is over.
 struct Wait {
     shared: Rc<Shared>,
     id: u64,

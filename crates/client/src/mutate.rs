@@ -1,7 +1,7 @@
 //! Mutations: executed exactly once (O-62, O-63).
 //!
-//! Each runs in a task of its own, so that it is settled whatever becomes of its caller:
-//! a slot whose outcome is unknown carries no other mutation.
+//! Each runs in a task of its own, so that it is settled even if its caller gives up: a slot whose
+//! outcome is unknown carries no other mutation.
 
 use crate::backoff::Backoff;
 use crate::call::{Failure, wrong_reply};
@@ -18,14 +18,14 @@ use std::cell::Cell;
 use std::pin::pin;
 use std::rc::Rc;
 
-/// Mutations asked for and not settled; beyond that callers get [`FsError::Busy`].
-/// Far more than a kernel has under way: it bounds callers that never wait.
+/// Mutations asked for and not settled. Beyond this number callers get [`FsError::Busy`]. It is far
+/// more than a kernel has in progress, and bounds callers that never wait.
 pub const MUTATIONS_UNDER_WAY: usize = 4096;
 
 type Answer = Result<Mutated, FsError>;
 
 impl Shared {
-    /// `requested`: on behalf of what, if that may come again.
+    /// `requested`: the user's request behind the mutation, if it may be repeated.
     pub(crate) async fn mutate(
         self: &Rc<Shared>,
         requested: Option<Rc<Requested>>,
@@ -58,7 +58,7 @@ impl Shared {
         mutation: ClientMutation,
         mut answer: oneshot::Sender<Answer>,
     ) {
-        // In an earlier life it may have been sent.
+        // An earlier process may have sent it.
         let doubt = requested.is_some_and(Requested::is_of_before);
         let result = loop {
             // Nothing has been sent under the id that is drawn here: a caller that gives up now
@@ -76,8 +76,8 @@ impl Shared {
                 Ok(prepared) => prepared,
                 Err(error) => break Err(error),
             };
-            // A session may have ended meanwhile, and with it the locks under which this was asked
-            // for.
+            // The session may have ended during the wait, and with it the locks under which the
+            // mutation was requested.
             if let Err(error) = self.may_write(&mutation) {
                 if let Some(requested) = requested.filter(|_| !doubt) {
                     requested.settled(ticket, false);
@@ -107,7 +107,7 @@ impl Shared {
         }
     }
 
-    /// An error that stands keeps bytes from being changed.
+    /// An error on the inode prevents every change of its bytes.
     fn may_write(&self, mutation: &ClientMutation) -> Result<(), FsError> {
         match mutation.rewrites().and_then(|ino| self.errors.get(ino)) {
             Some(error) => Err(error),
@@ -115,8 +115,8 @@ impl Shared {
         }
     }
 
-    /// Waits for room in the journal, a slot, and a node. What was sent in an earlier life has no
-    /// other slot than that of then.
+    /// Waits for room in the journal, a slot, and a node. A mutation that an earlier process sent
+    /// must use its old slot.
     async fn prepare(
         self: &Rc<Shared>,
         requested: Option<&Requested>,
@@ -124,7 +124,8 @@ impl Shared {
     ) -> Result<(Ticket, Attachment), FsError> {
         self.room().await?;
         loop {
-            // What waits for a node here has asked for nothing yet, and leaves nothing to anybody.
+            // A mutation that waits for the node here has sent nothing yet, and leaves nothing to a
+            // successor.
             self.attached().await?;
             let slots = self.slots.borrow().clone();
             let ticket = match requested.and_then(Requested::ticket) {
@@ -141,8 +142,8 @@ impl Shared {
         }
     }
 
-    /// Sends one transaction, under the same id, until its outcome is known (O-59, C-15). With
-    /// `doubt` it was sent before.
+    /// Sends one transaction, under the same id, until its outcome is known (O-59, C-15). `doubt`
+    /// means that an earlier process may have sent it.
     async fn drive(
         self: &Rc<Shared>,
         ticket: &Ticket,
@@ -153,7 +154,7 @@ impl Shared {
     ) -> Outcome {
         let mut attachment = first;
         let mut backoff = Backoff::new();
-        // What a node in this process has answered is there as long as this process is.
+        // A node in this process keeps its answers for as long as the process lives.
         let _in_doubt = (!self.link.is_local())
             .then(|| UnansweredGuard::new(self, ticket.tx, caller, mutation));
         loop {
@@ -214,18 +215,19 @@ impl Shared {
         if mutation.opens()
             && let Some(attr) = &mutated.attr
         {
-            // A node that has restarted since need not know any more that it is open.
+            // A node that has restarted since need not know any more that the inode is open.
             self.made_open(attr.ino, at_once);
         }
         self.keep(Preceding { tx: ticket.tx, index: mutated.index, replay: mutated.replay });
     }
 
-    /// What somebody was shown is repeated before what showed it, though it has no answer yet.
+    /// A mutation that another answer has shown is repeated before that one, even without its own
+    /// answer.
     fn preceded(&self, preceding: &[Preceding]) {
         preceding.iter().for_each(|made| self.keep(*made));
     }
 
-    /// Keeps what was in doubt until now, and is made.
+    /// Keeps a mutation that had no answer until now and was executed.
     fn keep(&self, made: Preceding) {
         let Preceding { tx, index, replay } = made;
         let Some(Unanswered { caller, mutation, kept_until }) =
@@ -233,7 +235,7 @@ impl Shared {
         else {
             return;
         };
-        // A copy was durable when it was answered, or shown, and cannot be repeated.
+        // A copy was durable when it was answered or shown, and cannot be repeated.
         if !matches!(mutation, ClientMutation::Copy { .. }) {
             let locked = mutation.rewrites().is_some_and(|ino| self.locks.any_of(ino));
             self.journal.keep(Operation {
@@ -248,8 +250,8 @@ impl Shared {
         }
     }
 
-    /// Nobody will ever know whether a mutation in doubt was executed. Its caller is told
-    /// so, and so is whoever syncs what it was about.
+    /// The outcome of a mutation in doubt can never be determined. Its caller gets an error, and so
+    /// does every sync of the inodes concerned.
     fn give_up(&self, mutation: &ClientMutation, doubt: bool, error: FsError) -> Outcome {
         if doubt {
             tracing::error!("the outcome of an operation stays unknown: its session has ended");
@@ -258,7 +260,7 @@ impl Shared {
         Outcome::Known(Err(error))
     }
 
-    /// Leaves an error on every inode that the mutation was about.
+    /// Leaves an error on every inode that the mutation concerned.
     pub(crate) fn blame(&self, mutation: &ClientMutation, made: Option<Ino>, error: FsError) {
         if Planted::BlameForgotten.is_on() {
             return;
@@ -283,7 +285,7 @@ impl Shared {
         Rc::ptr_eq(&ticket.slots, &self.slots.borrow())
     }
 
-    /// Waits until the journal takes another operation.
+    /// Waits until the journal has room for another operation.
     async fn room(self: &Rc<Shared>) -> Result<(), FsError> {
         match self.journal.room() {
             Room::Plenty => Ok(()),
@@ -336,7 +338,7 @@ impl Shared {
     }
 }
 
-/// What became of one transaction.
+/// The outcome of one transaction.
 enum Outcome {
     Known(Answer),
     /// It was not executed, and its session has ended: begin again under another id.
@@ -352,7 +354,7 @@ pub(crate) struct Unanswered {
     pub(crate) kept_until: LogIndex,
 }
 
-/// Has a mutation listed as in doubt, until it is dropped.
+/// Lists a mutation as unanswered until the guard is dropped.
 struct UnansweredGuard {
     shared: Rc<Shared>,
     tx: TxId,
@@ -381,7 +383,7 @@ impl Drop for UnansweredGuard {
     }
 }
 
-/// One more in a counter of the client, until it is dropped.
+/// Adds one to a counter of the client until it is dropped.
 pub(crate) struct Count {
     shared: Rc<Shared>,
     counter: fn(&Shared) -> &Cell<usize>,

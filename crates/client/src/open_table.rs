@@ -1,9 +1,9 @@
-//! What this client has open. The node is told of the first open of an inode and of its
-//! last close, so that an inode without a name lives as long as it is open somewhere.
+//! The inodes that this client has open. The node is notified of the first open of an inode and of
+//! its last close, so that an inode without a name lives as long as a client has it open.
 //!
-//! One task per inode brings what the node knows in line with what is open here. Each
-//! step is decided when it is sent and only once the one before has ended, so that an
-//! open and a close of one inode never overtake each other, nor a restart of the node.
+//! One task for each inode keeps the node informed. It decides each step when it sends it, and only
+//! after the previous step has ended. So an open and a close of one inode never overtake each
+//! other, nor a restart of the node.
 
 use crate::backoff::Backoff;
 use crate::call::wrong_reply;
@@ -24,12 +24,12 @@ pub(crate) struct OpenTable {
 #[derive(Default)]
 struct Hold {
     opens: u32,
-    /// Somebody has been told that it is open.
+    /// A caller has been told that the inode is open.
     promised: bool,
     declared: Declared,
-    /// As the node said when it was told of the open.
+    /// As the node answered to the open.
     passthrough: bool,
-    /// A task is telling the node.
+    /// A task is notifying the node.
     telling: bool,
     failures: u64,
     failure: Option<FsError>,
@@ -41,7 +41,7 @@ enum Declared {
     #[default]
     No,
     Yes,
-    /// It is being told, or was and has not answered.
+    /// The request is being sent, or was sent and has no answer.
     Unsure,
 }
 
@@ -89,7 +89,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Nothing if nobody was told that it is open: who waits for an open has nothing to close.
+    /// Does nothing unless an open was reported: a caller that waits for its open has nothing to
+    /// close.
     pub(crate) fn close(self: &Rc<Shared>, ino: Ino) {
         if self.open_table.is_promised(ino) {
             self.take_back(ino);
@@ -113,21 +114,21 @@ impl Shared {
         self.tell(ino);
     }
 
-    /// A file was made open. `declared`: the node knows.
+    /// A file was created open. `declared`: the node knows that it is open.
     pub(crate) fn made_open(self: &Rc<Shared>, ino: Ino, declared: bool) {
         {
             let mut table = self.open_table.table.borrow_mut();
             let hold = table.entry(ino).or_default();
             hold.opens += 1;
             hold.promised = true;
-            // Nobody has said.
+            // The answer to a create does not tell.
             hold.passthrough = true;
             hold.declared = if declared { Declared::Yes } else { Declared::Unsure };
         }
         self.tell(ino);
     }
 
-    /// A node that has started anew has been told, by another task, that the inode is open.
+    /// Another task has declared the open inode to a restarted node.
     pub(crate) fn declared(self: &Rc<Shared>, ino: Ino, passthrough: bool) {
         let mut table = self.open_table.table.borrow_mut();
         let hold = table.entry(ino).or_default();
@@ -162,11 +163,11 @@ impl Shared {
             let Some(step) = self.open_table.begin_step(ino) else { return };
             let request = match step {
                 Step::Open => Request::Open { session, ino },
-                // All of them, whatever the node has counted.
+                // All of them, whatever number the node has counted.
                 Step::Close => Request::Close { session, ino, count: u32::MAX },
             };
             let told = match self.send(request, Some(self.options.request_timeout)).await {
-                // A node that has started since does not know it any more.
+                // A node that has restarted since does not know the open any more.
                 Ok(Reply::Opened { .. } | Reply::Done) if identity != self.identity.get() => {
                     continue;
                 }
@@ -184,7 +185,7 @@ impl Shared {
                     self.open_table.set(ino, Declared::Yes, passthrough)
                 }
                 (Step::Open, Err(error)) => return self.open_table.failed(ino, error),
-                // What cannot be closed is not open.
+                // If a close fails, the node does not have the inode open.
                 (Step::Close, Ok(_) | Err(_)) => self.open_table.set(ino, Declared::No, false),
             }
         }
@@ -192,7 +193,8 @@ impl Shared {
 }
 
 impl OpenTable {
-    /// What was open in an earlier life, once for each time. The node of this one is to be told.
+    /// The inodes left open by an earlier process, one entry for each open. The present node has
+    /// not been notified of them.
     pub(crate) fn left(opens: impl IntoIterator<Item = Ino>) -> OpenTable {
         let holds = OpenTable::default();
         for ino in opens {
@@ -204,7 +206,7 @@ impl OpenTable {
         holds
     }
 
-    /// The node may lend what was opened.
+    /// The node may grant passthrough for the open inode.
     pub(crate) fn passthrough(&self, ino: Ino) -> bool {
         self.table.borrow().get(&ino).is_some_and(|hold| hold.passthrough)
     }
@@ -213,12 +215,12 @@ impl OpenTable {
         self.table.borrow().get(&ino).is_some_and(|hold| hold.opens > 0)
     }
 
-    /// Somebody was told that the inode is open, and has not closed it.
+    /// A caller was told that the inode is open, and has not closed it.
     pub(crate) fn is_promised(&self, ino: Ino) -> bool {
         self.table.borrow().get(&ino).is_some_and(|hold| hold.promised)
     }
 
-    /// The node knows nothing any more.
+    /// The node no longer knows of any open inode.
     pub(crate) fn undeclare(&self) {
         self.table.borrow_mut().retain(|_, hold| {
             hold.declared = Declared::No;
@@ -226,9 +228,9 @@ impl OpenTable {
         });
     }
 
-    /// What the node is to be told now, of what somebody was told is open: who waits for that was
-    /// told of nothing yet, and asks by itself once what came before is repeated. It may hear it
-    /// whether or not it answers.
+    /// The inodes to declare to the node now: only those that a caller was told are open. A caller
+    /// that still waits for its open sends its own request after the replay. The node may execute
+    /// the request even if its answer is lost.
     pub(crate) fn undeclared(&self) -> Vec<Ino> {
         let mut table = self.table.borrow_mut();
         let undeclared =
@@ -241,7 +243,7 @@ impl OpenTable {
             .collect()
     }
 
-    /// `None` if there is nothing to tell, which ends the telling.
+    /// `None` if the node is up to date, which ends the task.
     fn begin_step(&self, ino: Ino) -> Option<Step> {
         let mut table = self.table.borrow_mut();
         let hold = table.get_mut(&ino)?;
@@ -261,7 +263,7 @@ impl OpenTable {
         self.changed.changed();
     }
 
-    /// Ends the telling. Those who wait take their opens back; whoever comes next asks again.
+    /// Ends the task. Waiting callers take their opens back, and the next caller asks again.
     fn failed(&self, ino: Ino, error: FsError) {
         let mut table = self.table.borrow_mut();
         if let Some(hold) = table.get_mut(&ino) {
@@ -278,7 +280,7 @@ impl OpenTable {
     }
 }
 
-/// Takes back an open that its caller does not wait for any more, or that failed.
+/// Takes back an open that failed or whose caller has stopped waiting.
 struct Opened<'a> {
     shared: &'a Rc<Shared>,
     ino: Ino,

@@ -1,8 +1,8 @@
 //! The operations of a volume.
 //!
-//! Every operation waits for a node that does not answer, for ever or as long as
-//! [`crate::Options::unavailable_timeout`] says. A mutation that is given up then, or
-//! whose future is dropped, may still be executed, once.
+//! Every operation waits for a node that does not answer: for ever, or up to
+//! [`crate::Options::unavailable_timeout`]. A mutation that times out, or whose future is dropped,
+//! may still be executed, once.
 
 use crate::Client;
 use crate::call::wrong_reply;
@@ -18,18 +18,18 @@ pub struct Page {
     pub end: bool,
 }
 
-/// What a write, an append or a copy did.
+/// The result of a write, an append or a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Written {
-    /// Of the file, after it.
+    /// The attributes of the file afterwards.
     pub attr: Attr,
-    /// Where the first byte went.
+    /// The position of the first byte.
     pub offset: u64,
-    /// Fewer than asked where an error or the largest file came in between.
+    /// Fewer than requested after an error or at the largest file size.
     pub len_bytes: usize,
 }
 
-/// Questions.
+/// Queries.
 impl Client {
     pub async fn lookup(&self, parent: Ino, name: &Name) -> Result<Attr, FsError> {
         attr(self.read_request(Request::Lookup { parent, name: name.clone() }).await?)
@@ -88,7 +88,7 @@ impl Client {
         }
     }
 
-    /// Fewer bytes than asked only at the end of the file.
+    /// Fewer bytes than requested only at the end of the file.
     pub async fn read(&self, ino: Ino, offset: u64, len_bytes: usize) -> Result<Bytes, FsError> {
         if len_bytes <= MAX_IO_BYTES {
             return self.read_piece(ino, offset, len_bytes).await;
@@ -106,8 +106,8 @@ impl Client {
         Ok(data.freeze())
     }
 
-    /// SEEK_DATA and SEEK_HOLE. [`FsError::NoData`] behind the end of the file, and where no
-    /// data follows.
+    /// SEEK_DATA and SEEK_HOLE. [`FsError::NoData`] behind the end of the file, and where no data
+    /// follows.
     pub async fn seek(&self, ino: Ino, offset: u64, to: Seek) -> Result<u64, FsError> {
         match self.read_request(Request::Seek { ino, offset, to }).await? {
             Reply::Offset(found) => Ok(found),
@@ -115,7 +115,7 @@ impl Client {
         }
     }
 
-    /// Takes as long as it takes: no time-out applies but the session's own.
+    /// Has no time-out but that of the session.
     pub async fn admin(&self, request: AdminRequest) -> Result<AdminReply, FsError> {
         match self.shared.ask_patiently(None, |_| Request::Admin(request.clone())).await? {
             Reply::Admin(reply) => Ok(reply),
@@ -162,8 +162,8 @@ impl Client {
         self.change(caller, ClientMutation::Link { ino, parent, name: name.clone() }).await
     }
 
-    /// Gives what is no more: nobody has it open, and it had no other name. So do [`Client::rmdir`]
-    /// and [`Client::rename`].
+    /// Returns the inode if it no longer exists: it had no other name, and no client has it open.
+    /// So do [`Client::rmdir`] and [`Client::rename`].
     pub async fn unlink(
         &self,
         caller: &Caller,
@@ -209,8 +209,8 @@ impl Client {
         self.change(caller, ClientMutation::SetAttr { ino, set }).await
     }
 
-    /// Sets an ACL, as system calls pass it, or removes it if `value` is empty. With
-    /// `drop_set_gid` an access ACL takes set-gid away.
+    /// Sets an ACL in the format of the system calls, or removes it if `value` is empty. With
+    /// `drop_set_gid` an access ACL clears the set-gid bit.
     pub async fn set_acl(
         &self,
         caller: &Caller,
@@ -222,7 +222,8 @@ impl Client {
         self.change(caller, ClientMutation::SetAcl { ino, class, value, drop_set_gid }).await
     }
 
-    /// Who may set which is the caller's to know, but for owners and root.
+    /// The caller must check which flags the user can set. The node only requires the owner, and
+    /// for some flags root.
     pub async fn set_flags(
         &self,
         caller: &Caller,
@@ -255,7 +256,7 @@ impl Client {
         self.mutate(caller, ClientMutation::RemoveXattr { ino, name }).await.map(drop)
     }
 
-    /// More than [`MAX_IO_BYTES`] are written in pieces, which others may see one by one.
+    /// More than [`MAX_IO_BYTES`] are written in pieces, which other clients may see one by one.
     pub async fn write(
         &self,
         caller: &Caller,
@@ -276,8 +277,8 @@ impl Client {
         .await
     }
 
-    /// Writes at the end of the file, wherever that is by then. Only pieces of at most
-    /// [`MAX_IO_BYTES`] are sure to be in one place.
+    /// Writes at the end of the file at that time. Only pieces of at most [`MAX_IO_BYTES`] are sure
+    /// to be contiguous.
     pub async fn append(
         &self,
         caller: &Caller,
@@ -307,8 +308,8 @@ impl Client {
         .await
     }
 
-    /// copy_file_range(2) between two places, each an inode and an offset. Gives how many bytes
-    /// were copied: 0 at the end of the source, else perhaps fewer than asked.
+    /// copy_file_range(2) between two positions, each an inode and an offset. Returns the number of
+    /// bytes copied: 0 at the end of the source, else perhaps fewer than requested.
     pub async fn copy(
         &self,
         caller: &Caller,
@@ -325,8 +326,8 @@ impl Client {
         Ok(Written { attr, offset, len_bytes: copied.min(len_bytes) as usize })
     }
 
-    /// O_TMPFILE: a file without a name, open as by [`Client::open`], that [`Client::link`] may
-    /// give one. `parent` says who may make it and what it inherits.
+    /// O_TMPFILE: a file without a name, open as by [`Client::open`]. [`Client::link`] can give it
+    /// one. `parent` determines the permission to create it and the attributes that it inherits.
     pub async fn tmpfile(
         &self,
         caller: &Caller,
@@ -378,7 +379,7 @@ impl Client {
                 (Ok((attr, offset, len_bytes)), None) => {
                     written = Some(Written { attr, offset, len_bytes })
                 }
-                // The caller learns the error with its next write, if it stays.
+                // The caller gets the error with its next write, if it persists.
                 (Err(_), Some(_)) => {}
                 (Err(error), None) => return Err(error),
             }
@@ -394,18 +395,18 @@ impl Client {
 
 /// Open files and durability.
 impl Client {
-    /// From here to the same number of [`Client::close`]s the inode outlives its last name.
+    /// Keeps the inode alive beyond its last name, until the same number of [`Client::close`]s.
     pub async fn open(&self, ino: Ino) -> Result<(), FsError> {
         self.shared.open(ino).await
     }
 
-    /// Needs no answer: the node is told behind the caller's back.
+    /// Returns at once: the node is notified in the background.
     pub fn close(&self, ino: Ino) {
         self.shared.close(ino);
     }
 
-    /// Forces the inode's data and every operation of this client. Fails with
-    /// [`Client::error`] as long as that stands; of an inode that is not open it fails once.
+    /// Forces the inode's data and every operation of this client. Fails with [`Client::error`] as
+    /// long as that error stands. For an inode that is not open it fails once.
     pub async fn fsync(&self, ino: Ino) -> Result<(), FsError> {
         self.shared
             .within(pin!(self.shared.force(|session| Request::Fsync { session, ino })))

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
-/// A file of the node's disk, for whoever reads it past the node.
+/// A file on the node's disk that its reader accesses directly, past the node.
 pub struct Grant {
     pub file: OwnedFd,
     pub held: GrantHandle,
@@ -21,12 +21,12 @@ pub struct Grant {
 /// Device and inode.
 type FileId = (u64, u64);
 
-/// As long as this lives the node knows that the file is read. Mappings may go on afterwards.
+/// While this exists the node knows that the file is read. Mappings may outlive it.
 pub struct GrantHandle(Rc<GiveBack>);
 
 struct GiveBack(RefCell<Option<Box<dyn FnOnce()>>>);
 
-/// To whom a node lends.
+/// The client that requests a grant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grantee {
     /// The run of the node that it knows: [`ebb_model::Attached::start`].
@@ -43,8 +43,8 @@ impl Grant {
         }
     }
 
-    /// Of a node that can start anew without its borrowers: which file it is, by device and inode,
-    /// so that it is told from another one.
+    /// Adds the identity of the file, by device and inode. It is needed if the node can restart
+    /// without its grantees, to detect that the node has another file.
     pub fn known_as(self, device: u64, inode: u64) -> Grant {
         Grant { known: Some((device, inode)), ..self }
     }
@@ -58,15 +58,15 @@ impl Drop for GiveBack {
     }
 }
 
-/// What is lent by a node in another process, which forgets that if it dies.
+/// The grants of a node in another process. The node forgets them when it dies.
 #[derive(Default)]
 pub(crate) struct PassthroughGrants(RefCell<Vec<Rc<One>>>);
 
 struct One {
     ino: Ino,
-    /// What the kernel reads.
+    /// The file that the kernel reads.
     file: Option<FileId>,
-    /// The node has another file in its place by now.
+    /// The node has replaced the file by another one.
     is_lost: Cell<bool>,
     held: Weak<GiveBack>,
 }
@@ -84,7 +84,7 @@ impl PassthroughGrants {
         granted.push(Rc::new(one));
     }
 
-    /// Who has it open reads what it was.
+    /// The kernel still reads a file that the node has replaced.
     fn is_lost(&self, ino: Ino) -> bool {
         self.0
             .borrow()
@@ -105,8 +105,8 @@ impl Shared {
         if self.granted.is_lost(ino) {
             return Err(FsError::Stale.into());
         }
-        // Nobody has it natively: it is read through the node if there is nothing to be had, for
-        // which it is not asked anew.
+        // The kernel has no grant for the file yet. If the node did not offer one at the open, the
+        // file is read through the node, without a request.
         if request == GrantRequest::Begin && !self.open_table.passthrough(ino) {
             return Ok(None);
         }
@@ -134,8 +134,8 @@ impl Shared {
         Grantee { run: identity.start, session: identity.session }
     }
 
-    /// What the kernel reads past a node that has started anew is lent once more, before others
-    /// change it if that does not take long.
+    /// After a restart of the node, requests the grants of the files in the kernel again. That
+    /// completes before other clients can change the files, unless it takes long.
     pub(crate) async fn renew_grants(self: &Rc<Shared>) {
         let granted: Vec<Rc<One>> = self
             .granted
@@ -150,7 +150,7 @@ impl Shared {
             let shared = self.clone();
             self.spawn(async move {
                 shared.renew(&one).await;
-                // Nobody may wait for it any more.
+                // The caller may have stopped waiting.
                 let (Ok(()) | Err(())) = tell.send(());
             });
             told
@@ -161,7 +161,8 @@ impl Shared {
         }
     }
 
-    /// Goes on until it is lent, or nobody has it, or the node is another one.
+    /// Repeats the request until it is granted, the file is no longer used, or the node has
+    /// restarted.
     async fn renew(&self, one: &One) {
         let run = self.identity.get().start;
         let mut backoff = Backoff::new();
@@ -189,8 +190,8 @@ impl Shared {
 }
 
 impl Client {
-    /// The file of this machine's disk that has all bytes of an open inode, where its reader may
-    /// read it past this client: writes of others go on in just that file.
+    /// The file on this machine's disk that has all bytes of an open inode, if its reader can
+    /// access it directly. Writes of other clients go to the same file.
     pub async fn grant(&self, ino: Ino, request: GrantRequest) -> Result<Option<Grant>, FsError> {
         let shared = &self.shared;
         let granted = async {
@@ -199,11 +200,11 @@ impl Client {
                 let attachment = shared.attached().await?;
                 match shared.request_grant(ino, request).await {
                     Ok(grant) => return Ok(grant),
-                    // It reads through the node.
+                    // The caller reads through the node instead.
                     Err(RpcError::Lost | RpcError::Retry) if request == GrantRequest::Begin => {
                         return Ok(None);
                     }
-                    // The node may be gone, which its connection says, or about to be another one.
+                    // The node may be gone, which its connection reports, or about to be replaced.
                     Err(RpcError::Lost) if lost < ATTEMPTS => {
                         lost += 1;
                         backoff.pause(&shared.ports).await;
@@ -231,5 +232,5 @@ impl Client {
     }
 }
 
-/// Of borrowing where the node cannot be reached: some ten seconds.
+/// Attempts to get a grant while the node cannot be reached: some ten seconds.
 const ATTEMPTS: u32 = 20;

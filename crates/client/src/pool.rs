@@ -3,8 +3,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Things that are lent out one at a time each, to those who wait in the order in which
-/// they came.
+/// Items that are leased one at a time each. Waiting tasks get them in the order in which they
+/// came.
 pub(crate) struct Pool<T> {
     state: RefCell<State<T>>,
 }
@@ -15,14 +15,14 @@ struct State<T> {
     closed: bool,
 }
 
-/// Goes back to the pool when it is dropped.
+/// Returns the item to the pool when it is dropped.
 pub(crate) struct Lease<T> {
     item: Option<T>,
     pool: Rc<Pool<T>>,
 }
 
 impl<T> Pool<T> {
-    /// Lends the last of `free` first.
+    /// Leases the last of `free` first.
     pub(crate) fn new(free: Vec<T>) -> Rc<Pool<T>> {
         Rc::new(Pool {
             state: RefCell::new(State { free, waiting: VecDeque::new(), closed: false }),
@@ -48,12 +48,12 @@ impl<T> Pool<T> {
         granted.await.ok()
     }
 
-    /// Lends what was not among the free at first. It is, once it is given back.
+    /// Leases an item that was not in the pool. The pool gets it when it is returned.
     pub(crate) fn grant(self: &Rc<Pool<T>>, item: T) -> Lease<T> {
         Lease { item: Some(item), pool: self.clone() }
     }
 
-    /// Sends away those who wait. What is lent stays lent.
+    /// Ends all waits. Leased items stay leased.
     pub(crate) fn close(&self) {
         let waiting = {
             let mut state = self.state.borrow_mut();
@@ -70,7 +70,7 @@ impl<T> Pool<T> {
             match next {
                 Some(sender) => match sender.send(lease) {
                     Ok(()) => return,
-                    // Whoever waited has gone.
+                    // The waiting task has gone.
                     Err(back) => lease = back,
                 },
                 None => break,

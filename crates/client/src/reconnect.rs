@@ -1,5 +1,5 @@
-//! What keeps a session: attach, renewal, attach again with replay, and the tasks that
-//! hear what the node says unasked.
+//! Keeps the session: attach, renewal, attach again with replay, and the tasks that receive the
+//! node's notices.
 
 use crate::backoff::Backoff;
 use crate::call::Failure;
@@ -20,8 +20,8 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Attaches for the first time, to the session of a process before if one has `left` it. Gives the
-/// time of the sending that was answered.
+/// Attaches for the first time, to the session that an earlier process has `left`, if any. Returns
+/// the time at which the answered request was sent.
 pub(crate) async fn first_attach(
     link: &dyn Link,
     ports: &ClientPorts,
@@ -53,7 +53,7 @@ pub(crate) async fn first_attach(
     }
 }
 
-/// A session's term, never so short that renewing it is all there is to do.
+/// A session's term, but never so short that the client would do nothing but renew it.
 pub(crate) fn term(attached: &Attached) -> Duration {
     Duration::from_millis(u64::from(attached.session_term_ms)).max(SHORTEST_TERM)
 }
@@ -62,15 +62,15 @@ pub(crate) fn cache_term(attached: &Attached) -> Option<Duration> {
     (attached.cache_term_ms > 0).then(|| Duration::from_millis(attached.cache_term_ms.into()))
 }
 
-/// Takes up the session of a process that has died, as it has `left` it: the node is told what is
-/// open, and what is locked if it has started since.
+/// Resumes the session of a dead process, in the state that it has `left`. Declares to the node the
+/// open files, and the locks if the node has restarted since.
 pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), AttachError> {
     let Identity { session, start, incarnation, .. } = shared.identity.get();
-    // One in this process has started since, and has what it had answered: just this process has
-    // died.
+    // A node in this process has always restarted, but has everything that it answered: only its
+    // process died, not the machine.
     let restarted = shared.link.is_local() || left.start != start;
-    // What was asked for and not answered may be logged without its bytes: only who has these can
-    // ask again in time.
+    // A request without an answer may be in the log without its bytes. Only a process that has the
+    // bytes could repeat it in time.
     let owed = left.undurable || shared.has_inherited_requests();
     if restarted && !shared.link.is_local() && (owed || left.incarnation != incarnation) {
         return Err(AttachError::Lost(
@@ -86,7 +86,7 @@ pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), Att
         } else if let Reply::Forced { durable } =
             call_until_accepted(shared, Request::SyncFs { session }).await?
         {
-            // What the process before was answered nobody can repeat.
+            // Answers to the previous process cannot be repeated, so they had to be forced.
             shared.journal.durable(durable);
             shared.journal.begin();
         }
@@ -102,13 +102,13 @@ pub(crate) async fn take_up(shared: &Rc<Shared>, left: Served) -> Result<(), Att
         Err(Failure::Silent | Failure::Rpc(RpcError::Lost)) => {
             Err(AttachError::Unreachable(shared.link.trouble()))
         }
-        // Among these that the session is gone, or that another connection has it by now: who
-        // attaches again is told which.
+        // The session may be gone, or another connection may have it. The next attach gets the
+        // exact error.
         Err(Failure::Rpc(error)) => Err(AttachError::Unreachable(error.to_string())),
     }
 }
 
-/// What is not open by now is closed.
+/// Reports that every inode that was not declared open is closed.
 pub(crate) fn report_closed(shared: &Rc<Shared>) {
     spawn_until_ended(shared, {
         let shared = shared.clone();
@@ -124,7 +124,7 @@ pub(crate) fn report_closed(shared: &Rc<Shared>) {
     });
 }
 
-/// Starts to hear what the node says, behind which its answers may be.
+/// Starts to receive notices. Answers may be queued behind them.
 pub(crate) fn start_listening(shared: &Rc<Shared>) {
     spawn_until_ended(shared, listen(shared.clone()));
 }
@@ -146,9 +146,9 @@ fn spawn_until_ended(shared: &Rc<Shared>, task: impl Future<Output = ()> + 'stat
     });
 }
 
-/// Renews the session, and attaches again whenever that, or anybody's request, fails.
+/// Renews the session, and attaches again whenever a renewal or another request fails.
 async fn keep(shared: Rc<Shared>) {
-    // A node in this process may answer at once, for ever, so the end is looked for here too.
+    // A node in this process may answer at once, for ever, so the end is checked here too.
     while !shared.has_ended() {
         match shared.attachment() {
             Some(attachment) => {
@@ -191,8 +191,8 @@ async fn attach_again(shared: &Rc<Shared>) {
     loop {
         let known = shared.identity.get();
         let sent = shared.ports.clock.monotonic();
-        // Who comes back in time is let in at once. A new session is not: others that have died
-        // without a word are waited for until they expire.
+        // A client that returns in time is admitted at once. A new session is not: the node waits
+        // until the sessions of clients that died without detaching expire.
         let in_time = sent < shared.last_ack_at.get() + shared.term.get();
         let patience =
             if in_time { within_term(shared) } else { shared.term.get() + CONNECT_PATIENCE };
@@ -222,8 +222,8 @@ async fn attach_again(shared: &Rc<Shared>) {
     }
 }
 
-/// Takes up work under what the node answered to an attach: first what it may have lost,
-/// then everything else.
+/// Resumes work under the node's answer to an attach: first the operations that the node may have
+/// lost, then everything else.
 async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Result<(), Failure> {
     if !shared.link.is_local() {
         shared.quiet().await;
@@ -247,7 +247,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         let slots = Rc::new(Slots::new(attached.session));
         doubtful.append(&mut shared.journal.renumber(attached.recovered, || slots.for_replay()));
         shared.slots.replace(slots).end();
-        // Others may have had the locks since, and changed what they protect.
+        // Other clients may have held the locks since, and changed the protected data.
         let lost = shared.lose_locks(attached.session);
         let locked = |operation: &Operation| {
             operation.locked || operation.mutation.rewrites().is_some_and(|ino| lost.contains(&ino))
@@ -255,8 +255,8 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         doubtful.append(&mut shared.journal.withdraw(locked));
     } else if restarted {
         shared.locks.forgotten();
-        // What an earlier session did came before this one in the log, which has kept this one.
-        // Its bytes need not have been forced, and nobody can send them again under that session.
+        // The log has kept this session, and earlier sessions precede it there. Their bytes need
+        // not have been forced, and cannot be sent again under those sessions.
         let earlier = shared.journal.withdraw(|operation| operation.tx.session != now.session);
         doubtful.extend(
             earlier.into_iter().filter(|operation| operation.mutation.rewrites().is_some()),
@@ -278,7 +278,8 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         "attached again"
     );
 
-    // Before the replay, so that what is unlinked while open stays; after it, for what it has made.
+    // Before the replay, so that open inodes survive an unlink. After it, for inodes that it has
+    // created.
     declare_opens(shared, now.session, IfRefused::Later).await?;
     replay(shared, now.session, attached.recovered).await?;
     reclaim_locks(shared, now.session).await?;
@@ -293,7 +294,7 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
             shared.renew_grants().await;
         }
         if !shared.is_taking_up() {
-            // It may know from its log of what was closed since.
+            // According to its log the node may still have files open that were closed since.
             call_until_accepted(shared, Request::OpensDeclared { session: now.session }).await?;
         }
         shared.opens_declared_to.set((now.session, now.start));
@@ -302,14 +303,14 @@ async fn adopt(shared: &Rc<Shared>, attached: Attached, sent: Duration) -> Resul
         true => shared.forbid_handover(),
         false => shared.allow_handover(now.start, now.incarnation),
     }
-    // Others wait until everything is repeated.
+    // Other clients wait until everything is repeated.
     call_until_accepted(shared, Request::Renew { session: now.session }).await?;
     shared.set_attached(now.session);
     Ok(())
 }
 
-/// Asks again, in the order of the log, for what the node may have lost. The session
-/// table tells what it has from what it has not.
+/// Repeats, in the order of the log, the operations that the node may have lost. The session table
+/// tells which of them it has.
 async fn replay(
     shared: &Rc<Shared>,
     session: SessionId,
@@ -321,14 +322,15 @@ async fn replay(
     }
     while let Some(operation) = shared.journal.first_lost() {
         let mut mutation = operation.mutation.clone();
-        // Who has no answer yet, though what it has made was shown, is still to have it open.
+        // A caller without an answer still needs the file open, even if another answer has shown
+        // the file.
         let is_open = |ino, asked| {
             shared.open_table.is_promised(ino)
                 || asked && shared.unanswered.borrow().contains_key(&operation.tx)
         };
         match (&mut mutation, operation.replay.ino) {
             (ClientMutation::Make { open, .. }, Some(ino)) => *open = is_open(ino, *open),
-            // It may get its name from what follows.
+            // A later operation may give the file its name.
             (ClientMutation::Tmpfile { .. }, Some(ino)) if !is_open(ino, true) => closed.push(ino),
             _ => {}
         }
@@ -343,7 +345,7 @@ async fn replay(
                 shared.journal.first_done(recovered, Some(&mutated));
                 continue;
             }
-            // The slot has had this one and a later one, and nothing of it is missing.
+            // The slot has carried this operation and a later one, so nothing of it is missing.
             Err(Failure::Rpc(RpcError::Misordered)) => {
                 shared.journal.first_done(recovered, None);
                 continue;
@@ -366,9 +368,9 @@ async fn replay(
     Ok(())
 }
 
-/// Asks once more for what an earlier run was asked and did not answer: if it was executed,
-/// its bytes may be gone too, and others are not to see what is there before they are back.
-/// If it was not, it waits with all that is new. Whoever asked first hears the answer later.
+/// Repeats the requests that an earlier run got and did not answer. If one was executed, its bytes
+/// may be lost too, and must be back before other clients read the file. If it was not, it waits
+/// together with all new mutations. Its caller gets the answer later.
 async fn resolve_unanswered(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
     let asked: Vec<_> =
         shared.unanswered.borrow().iter().map(|(tx, doubt)| (*tx, doubt.clone())).collect();
@@ -390,7 +392,8 @@ async fn resolve_unanswered(shared: &Rc<Shared>, session: SessionId) -> Result<(
     Ok(())
 }
 
-/// Takes back what was held before the node started anew. Others wait meanwhile.
+/// Reclaims the locks that were held before the node restarted. Other clients wait until that is
+/// done.
 async fn reclaim_locks(shared: &Rc<Shared>, session: SessionId) -> Result<(), Failure> {
     let reclaims = match Planted::LocksNotReclaimed.is_on() {
         true => Vec::new(),
@@ -417,9 +420,9 @@ async fn reclaim_locks(shared: &Rc<Shared>, session: SessionId) -> Result<(), Fa
 }
 
 enum IfRefused {
-    /// It may be made by the replay.
+    /// The replay may create the inode.
     Later,
-    /// It is gone.
+    /// The inode is gone.
     Stale,
 }
 
@@ -454,13 +457,13 @@ async fn declare_opens(
     Ok(())
 }
 
-/// How long what keeps the session waits for an answer: a node that has vanished is tried
-/// anew while the session lives.
+/// How long requests that keep the session wait for an answer. A node that has vanished is tried
+/// again while the session lives.
 pub(crate) fn within_term(shared: &Shared) -> Duration {
     shared.options.request_timeout.min(shared.term.get() / 3)
 }
 
-/// Sends until the node has time for it.
+/// Sends until the node accepts the request.
 async fn call_until_accepted(shared: &Shared, request: Request) -> Result<Reply, Failure> {
     let mut backoff = Backoff::new();
     loop {
@@ -471,7 +474,7 @@ async fn call_until_accepted(shared: &Shared, request: Request) -> Result<Reply,
     }
 }
 
-/// Hears what the node says unasked. Waits for nothing else: answers may be behind it.
+/// Receives the node's notices. Waits for nothing else, because answers may be queued behind them.
 async fn listen(shared: Rc<Shared>) {
     loop {
         match shared.link.event().await {
@@ -500,15 +503,15 @@ async fn listen(shared: Rc<Shared>) {
     }
 }
 
-/// Has caches dropped, and tells a node that waits for it.
+/// Has caches dropped, and reports it to a node that waits for it.
 async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
     if of_before {
-        // The user of before is answered first: what it hears of a change while it waits for the
-        // answer to it it may take for another one.
+        // The user's inherited requests are answered first. A user that gets a change notice before
+        // the answer to the same change may take it for a foreign change.
         let answered = shared.taken_up.until(|| (!shared.is_taking_up()).then_some(()));
         select(pin!(answered), shared.ports.clock.sleep(ANSWERS_FIRST)).await;
         if shared.others() {
-            // It has caches, whether anybody has come by now who can have them dropped or not.
+            // The user has caches, even if no handler that can drop them is registered yet.
             shared.caching.changed.until(|| shared.caching.handler()).await;
             shared.caching.drop_all();
         }
@@ -533,8 +536,8 @@ async fn drop_caches(shared: Rc<Shared>, of_before: bool) {
     }
 }
 
-/// Gives up caching when the node has not been heard of for the session's term: it may
-/// let others in from then on.
+/// Gives up caching when the node has not answered for the session's term: it may admit other
+/// clients after that.
 async fn watch_term(shared: Rc<Shared>) {
     loop {
         let left = sure_until(&shared).saturating_sub(shared.ports.clock.monotonic());
@@ -545,7 +548,7 @@ async fn watch_term(shared: Rc<Shared>) {
     }
 }
 
-/// Until when the node lets nobody in without asking this client.
+/// The time until which the node admits no other client without asking this one.
 pub(crate) fn sure_until(shared: &Shared) -> Duration {
     let term = shared.term.get();
     shared.last_ack_at.get() + (term - term / DRIFT)
@@ -565,8 +568,8 @@ fn attach_request(
     }
 }
 
-/// How long whoever takes up a session leaves caches as they are for the sake of what was asked
-/// before.
+/// How long a resumed client keeps caches, so that inherited requests can be answered before the
+/// drop.
 const ANSWERS_FIRST: Duration = Duration::from_secs(1);
 
 /// How long a first attach tries to find a node at all. No attach is given up sooner.

@@ -1,9 +1,9 @@
-//! Inodes that the node wants to forget: the user gives up those that it can, and the node is told
-//! which it still holds.
+//! Inodes that the node wants to evict: the user gives up those that it can, and the client reports
+//! those that it still references.
 //!
-//! The user holds what an answer has told it of from the moment it has the answer. One that left
-//! the node before the node asked may be on its way still, and is waited for. What the node
-//! answers later it knows by itself.
+//! The user references an inode as soon as it has an answer that names it. Such an answer may have
+//! left the node before the query and be in transit, so the client waits for it. The node itself
+//! accounts for inodes in later answers.
 
 use crate::client::Shared;
 use crate::gate::Gate;
@@ -16,20 +16,20 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Gives up what it can of these inodes. Completes with those that are referenced, as of that
-/// moment.
+/// Gives up those of these inodes that it can. Completes with the inodes that are referenced at
+/// that moment.
 pub(crate) type Handler = Rc<dyn Fn(Vec<Ino>) -> PortFuture<'static, Vec<Ino>>>;
 
 #[derive(Default)]
 pub(crate) struct ReferenceQueries {
-    /// The last one, with what it asks for. Earlier ones the node has given up.
+    /// The latest query, with its inodes. The node has given up earlier ones.
     latest: RefCell<Option<(u64, Vec<Ino>)>>,
     changed: Gate,
     handler: RefCell<Option<Handler>>,
     pending: PendingAnswers,
 }
 
-/// Requests whose answers tell of inodes, by the order in which they were sent.
+/// Requests whose answers name inodes, by the order in which they were sent.
 #[derive(Default)]
 struct PendingAnswers {
     next: Cell<u64>,
@@ -37,7 +37,7 @@ struct PendingAnswers {
     ended: Gate,
 }
 
-/// One of them, until its user has the answer.
+/// One such request, until its user has the answer.
 pub(crate) struct PendingAnswer<'a> {
     pending: &'a PendingAnswers,
     number: u64,
@@ -53,15 +53,15 @@ impl ReferenceQueries {
         *self.handler.borrow_mut() = Some(handler);
     }
 
-    /// To be dropped in the turn in which the user gets the answer, which must count what it tells
-    /// of before it waits for anything.
+    /// Must be dropped in the turn in which the user gets the answer. The user must count the
+    /// inodes of the answer before it waits for anything.
     pub(crate) fn awaiting_answer(&self) -> PendingAnswer<'_> {
         let number = self.pending.next.replace(self.pending.next.get() + 1);
         self.pending.under_way.borrow_mut().insert(number);
         PendingAnswer { pending: &self.pending, number }
     }
 
-    /// Waits for what was sent before.
+    /// Waits for the answers to all requests sent before.
     async fn found(&self) {
         let mark = self.pending.next.get();
         let passed = || {
@@ -78,7 +78,7 @@ impl Drop for PendingAnswer<'_> {
     }
 }
 
-/// Answers the node whenever it asks.
+/// Answers the reference queries of the node.
 pub(crate) async fn answer_reference_queries(shared: Rc<Shared>) {
     loop {
         let (query, inos) =
@@ -108,5 +108,5 @@ impl Shared {
     }
 }
 
-/// How long answers under way are waited for.
+/// How long a query waits for answers in transit.
 const PATIENCE: Duration = Duration::from_secs(1);

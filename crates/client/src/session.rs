@@ -1,4 +1,4 @@
-//! The session's slots, through which every mutation goes.
+//! The session slots, through which every mutation goes.
 
 use crate::handover::HandoverState;
 use crate::pool::{Lease, Pool};
@@ -7,17 +7,17 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// The client's side of one session's table at the node. A slot carries one mutation at a
-/// time, and is free again only when its outcome is known, and whoever asked for it told.
+/// The client's side of one session's table at the node. A slot carries one mutation at a time. It
+/// is free again only when the outcome is known and the caller has it.
 pub(crate) struct Slots {
     session: SessionId,
     free: Rc<Pool<u16>>,
-    /// What brings bytes has one of these too: it can wait at the node until there is room, and
-    /// what makes room is not to wait behind it.
+    /// A mutation that brings bytes needs one of these too. It can wait at the node until there is
+    /// space, and the mutations that free space must not wait behind it.
     for_bytes: Rc<Pool<()>>,
-    /// Sequence last given out, by slot.
+    /// The last sequence number issued, by slot.
     sequences: RefCell<Vec<u64>>,
-    /// Where these are written too.
+    /// The memory that records these numbers too.
     handover: Option<Rc<HandoverState>>,
 }
 
@@ -34,7 +34,7 @@ impl Slots {
         Slots::after(session, 0)
     }
 
-    /// Of a session that has had sequences up to this one.
+    /// For a session that has used sequence numbers up to this one.
     pub(crate) fn after(session: SessionId, sequence: u64) -> Slots {
         let lowest_first = (0..SESSION_SLOTS).rev().collect();
         let sequences = RefCell::new(vec![sequence; usize::from(SESSION_SLOTS)]);
@@ -42,7 +42,7 @@ impl Slots {
         Slots { session, free: Pool::new(lowest_first), for_bytes, sequences, handover: None }
     }
 
-    /// The slots as they are in what was left, with those that requests without an answer have.
+    /// The slots of the handover state, with the requests without an answer that hold some of them.
     pub(crate) fn left(
         session: SessionId,
         handover: Rc<HandoverState>,
@@ -116,8 +116,8 @@ impl Slots {
     }
 }
 
-/// A request of the user that may come again, to a successor of this process. It asks for one
-/// change: for the same one until that is not refused.
+/// A request of the user that may be repeated to a successor of this process. It asks for one
+/// change, and for the same one until that is not refused.
 pub(crate) struct Requested {
     request: u64,
     ticket: RefCell<Option<Ticket>>,
@@ -126,9 +126,9 @@ pub(crate) struct Requested {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Nothing has been asked for in this life.
+    /// This process has asked for nothing yet.
     Begun,
-    /// Asked for in an earlier life: to be asked for under the same id.
+    /// An earlier process asked for the change: it must be asked for under the same id.
     Again,
     Refused,
     Done,
@@ -153,17 +153,17 @@ impl Requested {
         Some(ticket)
     }
 
-    /// It was asked for in an earlier life, and what came of that is not known yet.
+    /// An earlier process asked for the change, and its outcome is not known yet.
     pub(crate) fn is_of_before(&self) -> bool {
         self.stage.get() == Stage::Again
     }
 
-    /// It does not come again.
+    /// The request is not repeated.
     pub(crate) fn gone(&self) {
         self.stage.set(Stage::Done);
     }
 
-    /// Nor does this, though it may be without an answer of the node.
+    /// The request is not repeated, though the node may not have answered it.
     pub(crate) fn is_answered(&self) {
         if self.is_of_before() {
             self.stage.set(Stage::Refused);
@@ -184,13 +184,13 @@ impl Requested {
 impl Drop for Requested {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
-        // One that may still come again is left to the next process, if this one could not take
-        // over.
+        // A request that may still be repeated is left to the next process, in case this one could
+        // not take over.
         if let (Some(handover), false) = (&ticket.slots.handover, self.is_of_before()) {
             handover.free(ticket.tx.slot);
         }
     }
 }
 
-/// Slots that what brings bytes can have at one time.
+/// Slots that mutations with bytes can have at one time.
 pub const SLOTS_FOR_BYTES: usize = SESSION_SLOTS as usize - 16;

@@ -16,19 +16,19 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Requests that may wait for their answers on one connection; more wait for their turn,
-/// in order. It bounds the memory of both sides: each may carry
+/// Requests that may wait for their answers on one connection. Further ones wait for their turn, in
+/// order. The number bounds the memory of both sides, because each request may carry
 /// [`ebb_model::MAX_IO_BYTES`].
 pub const REQUESTS_UNDER_WAY: usize = 256;
 
-/// Events that wait to be heard before the connection is read no further.
+/// Events that may wait for the client before the connection is read no further.
 pub const EVENTS_WAITING: usize = 1024;
 
-/// A way that swallows packets is tried again after this time: it may be open by then,
-/// while the system's own attempts come ever more seldom.
+/// A path that swallows packets is tried again after this time. It may work by then, while the
+/// system's own attempts become ever rarer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One connection at a time to a node. A request to attach begins one.
+/// At most one connection at a time to a node. A request to attach begins one.
 pub struct WireLink {
     net: Rc<dyn Net>,
     ports: ClientPorts,
@@ -43,7 +43,7 @@ pub struct WireLink {
 type GrantFn =
     Box<dyn Fn(Grantee, Ino, GrantRequest) -> PortFuture<'static, Result<Option<Grant>, RpcError>>>;
 
-/// What outlives a connection.
+/// State that outlives a connection.
 #[derive(Default)]
 struct Inbox {
     events: RefCell<VecDeque<LinkEvent>>,
@@ -51,8 +51,8 @@ struct Inbox {
     trouble: RefCell<String>,
 }
 
-/// A connection. It is closed once and for all: by the link, by the peer, or by whichever
-/// of its two tasks finds that it is broken.
+/// A connection. It is closed once and for all: by the link, by the peer, or by the first of its
+/// two tasks to find it broken.
 struct Wire {
     inbox: Rc<Inbox>,
     outgoing: RefCell<VecDeque<(RequestId, Vec<Bytes>)>>,
@@ -77,7 +77,7 @@ impl WireLink {
         }
     }
 
-    /// Where the node is on this machine it lends files by `grant`.
+    /// If the node is on this machine, it grants passthrough files by `grant`.
     pub fn borrowing(
         mut self,
         grant: impl Fn(
@@ -96,7 +96,7 @@ impl WireLink {
             self.connect().await?;
         }
         let wire = self.wire()?;
-        // What keeps the session never waits for reads and writes.
+        // Requests that keep the session never wait for reads and writes.
         let keeps_session = matches!(
             request,
             Request::Attach { .. }
@@ -113,8 +113,8 @@ impl WireLink {
         wire.exchange(id, frame).await
     }
 
-    /// Begins a connection. Attaching does so by itself; whoever only asks
-    /// [`Request::Admin`] is no client and does it here.
+    /// Begins a connection. Attaching does so by itself. A program that sends only
+    /// [`Request::Admin`] is no client and calls this instead.
     pub async fn connect(&self) -> Result<(), RpcError> {
         self.hang_up("a new connection is made");
         let connection =
@@ -135,7 +135,7 @@ impl WireLink {
                     return Err(RpcError::Lost);
                 }
             };
-        // Two that attached at once: the later one stays.
+        // If two attaches ran at once, the later one stays.
         self.hang_up("a new connection is made");
         self.inbox.events.borrow_mut().clear();
         let wire = Rc::new(Wire {
@@ -264,7 +264,7 @@ impl Wire {
         }
     }
 
-    /// Answers to what nobody waits for any more are dropped.
+    /// Drops an answer if its caller has gone.
     fn answer(&self, id: RequestId, answer: Result<Reply, RpcError>) {
         let waiting = self.pending.borrow_mut().remove(&id);
         if let Some(waiting) = waiting {
@@ -280,7 +280,7 @@ impl Wire {
         self.inbox.trouble.replace(why.into());
         self.inbox.push(LinkEvent::Lost);
         drop(self.outgoing.take());
-        // Whoever waits gets `Lost`.
+        // Each waiting caller gets `Lost`.
         drop(self.pending.take());
         self.changed.changed();
     }
@@ -293,7 +293,7 @@ impl Inbox {
     }
 }
 
-/// Takes back what has not been sent, and the wish for an answer, with the caller.
+/// Removes an unsent request, and the entry for its answer, when the caller drops its future.
 struct Forget<'a> {
     wire: &'a Wire,
     id: RequestId,

@@ -1,8 +1,8 @@
-//! Which word of an estate says what.
+//! The layout of the handover state: the meaning of each word.
 
 use ebb_model::SESSION_SLOTS;
 
-/// Where each table is: its first word, and for how many records it has room.
+/// The position of each table: its first word, and the number of records that it has room for.
 pub(super) struct Layout {
     pub opens: (usize, usize),
     pub locks: (usize, usize),
@@ -22,13 +22,13 @@ impl Layout {
         Layout { opens, locks, lockers, inodes, errors }
     }
 
-    /// For so many open files, and what goes with them.
+    /// For this number of open files, with their locks and inodes.
     pub fn words_for(open_files: usize) -> usize {
         TABLES + INODES_WITH_ERRORS * ERROR_WORDS + open_files * WORDS_PER_OPEN_FILE
     }
 }
 
-/// Of a slot of the session: the request, and behind it the sequence.
+/// The position of a session slot: its request, followed by its sequence number.
 pub(super) fn slot_at(slot: u16) -> usize {
     assert!(slot < SESSION_SLOTS);
     SLOTS + usize::from(slot) * 2
@@ -37,7 +37,7 @@ pub(super) fn slot_at(slot: u16) -> usize {
 pub(super) const FORM: usize = 0;
 pub(super) const SESSION: usize = 1;
 pub(super) const GENERATIONS: usize = 2;
-/// Places of each table that have been used.
+/// The number of records of each table that were ever used.
 pub(super) const USED_OPENS: usize = 3;
 pub(super) const USED_LOCKS: usize = 4;
 pub(super) const USED_LOCKERS: usize = 5;
@@ -65,32 +65,32 @@ pub(super) const OPEN_WORDS: usize = 4;
 pub(super) const LOCK_WORDS: usize = 5;
 /// Inode, owner, handle.
 pub(super) const LOCKER_WORDS: usize = 3;
-/// Inode, how often the user has been told of it.
+/// Inode, number of times that it was reported to the user.
 pub(super) const INODE_WORDS: usize = 2;
-/// That the user may know.
+/// Inodes known to the user for which there is room, for each open file.
 const INODES_PER_OPEN_FILE: usize = 64;
 /// Inode, error.
 pub(super) const ERROR_WORDS: usize = 2;
 
-/// Why nobody can succeed.
+/// The reasons why no process can succeed.
 pub(super) const INCOMPLETE: u64 = 1;
 pub(super) const ENDED: u64 = 2;
 
-/// Errors that can stand.
+/// Error codes that can be recorded.
 pub(super) const IO: u64 = 1;
 pub(super) const STALE: u64 = 2;
 
-/// Of the kind of a lock; the process is in its upper half.
+/// Bits of the kind of a lock. Its upper half contains the process.
 pub(super) const LOCK: u64 = 1;
 pub(super) const FLOCK: u64 = 2;
 pub(super) const EXCLUSIVE: u64 = 4;
 pub(super) const UNKNOWN_OUTCOME: u64 = 8;
 
-/// Grows with every change of what the words mean.
+/// Grows with every change of the layout or of a word's meaning.
 pub(super) const CURRENT_FORM: u64 = 0x6562_6202;
 
 const WORDS_PER_OPEN_FILE: usize =
     OPEN_WORDS + LOCK_WORDS + LOCKER_WORDS + INODES_PER_OPEN_FILE * INODE_WORDS;
 
-/// Inodes whose errors are told apart.
+/// Inodes that can have an error of their own.
 pub(crate) const INODES_WITH_ERRORS: usize = 4096;

@@ -5,15 +5,15 @@ use ebb_ports::SharedMemory;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Where a record is.
+/// The position of a record.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct RecordIndex(usize);
 
-/// Records of `N` words. The last one is written last, and is 0 where there is none.
+/// Records of `N` words. The last word is written last. It is 0 where there is no record.
 pub(super) struct Table<const N: usize> {
     words: Rc<dyn SharedMemory>,
     what: &'static str,
-    /// The word that says how many places have been used.
+    /// The word that holds the number of positions that were ever used.
     used_at: usize,
     first: usize,
     room: usize,
@@ -22,7 +22,7 @@ pub(super) struct Table<const N: usize> {
 }
 
 impl<const N: usize> Table<N> {
-    /// With what is there already.
+    /// Starts with the records that exist already.
     pub(super) fn take(
         words: &Rc<dyn SharedMemory>,
         what: &'static str,
@@ -66,7 +66,7 @@ impl<const N: usize> Table<N> {
         Some(RecordIndex(place))
     }
 
-    /// Another last word, which is not 0.
+    /// Replaces the last word. The new one must not be 0.
     pub(super) fn set_last(&self, place: RecordIndex, word: u64) {
         self.words.store(self.at(place.0) + N - 1, word);
     }

@@ -3,7 +3,7 @@ use crate::errors::Errors;
 use crate::journal::{Journal, Operation};
 use ebb_model::{Caller, ClientMutation, LogIndex, Name, Replay, Stamp, Time, TxId, Version};
 
-/// Memory that remembers every store.
+/// Memory that records every store.
 struct Recorded {
     words: RefCell<Vec<u64>>,
     stores: RefCell<Vec<(usize, u64)>>,
@@ -18,7 +18,7 @@ impl Recorded {
         Recorded::of(vec![0; HandoverState::words_for(open_files)])
     }
 
-    /// As if the process had ended after each of its stores.
+    /// The contents of the memory if the process ends after each of its stores.
     fn ends(&self, before: &[u64]) -> Vec<Vec<u64>> {
         let mut words = before.to_vec();
         let mut ends = vec![words.clone()];
@@ -73,7 +73,7 @@ fn a_successor_has_what_was_left() {
     assert_eq!((next.session(), next.generation(), next.note(3)), (Some(SessionId(7)), 2, 9));
     assert_eq!((next.slot(5), next.slot(6), next.slot(7)), ((2, Some(40)), (1, None), (0, None)));
     assert_eq!(next.opens(), [open(51, 1), open(53, 3)]);
-    // The request comes again: it has something open once.
+    // The request is repeated: it has one file open, not two.
     assert_eq!(next.opened_before(53), Some(open(53, 3)));
     assert!(next.opened(open(53, 4)));
     assert_eq!((next.opened_before(53), next.open(3)), (None, None));
@@ -91,8 +91,8 @@ fn no_more_is_open_than_there_is_room_for() {
     assert!(handover.opened(open(3, 3)) && !handover.opened(open(4, 4)));
 }
 
-/// Situation: a process ends between any two stores of each of these. Expectation: what was there
-/// before is there, and what was done is there as a whole or not at all.
+/// Situation: a process ends between any two stores of each of these steps. Expectation: the
+/// earlier state is there, and the step is complete or has no effect.
 #[test]
 fn a_process_may_end_at_any_store() {
     type Step = fn(&HandoverState);
@@ -120,7 +120,8 @@ fn a_process_may_end_at_any_store() {
             );
             let (sequence, request) = next.slot(0);
             assert!(sequence == slot.0 || sequence == handover.slot(0).0);
-            // A request never has the sequence of another, and one that has a slot keeps it.
+            // A request never gets the sequence number of another one, and keeps the slot that it
+            // has.
             let possible = [slot, handover.slot(0), (slot.0, None), (handover.slot(0).0, None)];
             assert!(possible.contains(&(sequence, request)), "{sequence} {request:?}");
             assert!(slot.1 != handover.slot(0).1 || request == slot.1);
@@ -135,7 +136,7 @@ fn a_process_may_end_at_any_store() {
     }
 }
 
-/// The process that took over opens once more for a request that came again, and ends half-way.
+/// The successor opens a file once more for a repeated request, and ends half-way.
 #[test]
 fn what_a_request_opens_is_open_once_however_many_lives_that_takes() {
     let memory = Recorded::new(4);
@@ -215,7 +216,7 @@ fn a_successor_has_locks_and_what_the_user_knows() {
     assert!(next.unfit().is_some(), "a lock that found no room is not held by a successor");
 }
 
-/// What programs were still to be told of they are told by the successor.
+/// The successor reports the errors that programs have not received yet.
 #[test]
 fn a_successor_has_errors_that_stand() {
     let memory = Recorded::new(2);
@@ -240,8 +241,9 @@ fn a_successor_has_errors_that_stand() {
     );
 }
 
-/// What was answered may be missing in another run of the node until the log is durable that far;
-/// the successor of a successor knows that too, whatever the node tells of its log meanwhile.
+/// Answered operations may be missing in another run of the node until the log is durable up to
+/// them. The successor of a successor knows that too, whichever log position the node reports in
+/// between.
 #[test]
 fn a_successor_knows_what_was_answered_and_not_forced() {
     let memory = Recorded::new(2);
