@@ -11,7 +11,7 @@ fn try_attach(world: &World, node: &Rc<Node>) -> Result<Client, AttachError> {
     world.run(async move { Client::attach(link, ports, Node::options()).await })
 }
 
-/// Each way in which a first attach can fail is told apart, and none takes for ever.
+/// Each failure of a first attach has an error of its own, and none takes for ever.
 #[test]
 fn an_attach_that_fails_says_why() {
     let world = World::new(1);
@@ -36,7 +36,7 @@ fn an_attach_that_fails_says_why() {
     assert_eq!(world.tasks(), 0);
 }
 
-/// A node that is about to start is waited for.
+/// An attach waits for a node that is about to start.
 #[test]
 fn an_attach_waits_a_little_for_a_node() {
     let world = World::new(2);
@@ -51,7 +51,7 @@ fn an_attach_waits_a_little_for_a_node() {
     assert_eq!(attaching.take(), Some(true));
 }
 
-/// The node refuses to take the client back: whoever waits gets EIO, now and later.
+/// The node refuses to take the client back: every caller gets EIO, now and later.
 #[test]
 fn a_client_that_is_not_taken_back_ends() {
     let world = World::new(3);
@@ -69,7 +69,7 @@ fn a_client_that_is_not_taken_back_ends() {
     assert_eq!(world.tasks(), 0);
 }
 
-/// Without a time-out a caller waits as long as it takes.
+/// Without a time-out a caller waits for the node without bound.
 #[test]
 fn operations_wait_for_the_node_like_a_hard_mount() {
     let world = World::new(4);
@@ -86,7 +86,7 @@ fn operations_wait_for_the_node_like_a_hard_mount() {
     assert_eq!(reading.take(), Some(true));
 }
 
-/// A client that is read-only asks nothing that it must not.
+/// A read-only client sends no request that changes anything.
 #[test]
 fn a_read_only_client_changes_nothing() {
     let world = World::new(5);
@@ -99,7 +99,8 @@ fn a_read_only_client_changes_nothing() {
     assert_eq!(node.count("mutate"), 0);
 }
 
-/// Detaching waits for what is under way, forces it and ends the session; nothing is left running.
+/// Detaching waits for operations in progress, forces them and ends the session. No task stays
+/// running.
 #[test]
 fn detach_leaves_everything_durable() {
     let world = World::new(6);
@@ -126,7 +127,7 @@ fn detach_leaves_everything_durable() {
     assert_eq!(world.tasks(), 0);
 }
 
-/// A node that is gone does not keep anybody from leaving.
+/// A node that is gone does not block a detach.
 #[test]
 fn detach_gives_up_in_time() {
     let world = World::new(7);
@@ -142,8 +143,8 @@ fn detach_gives_up_in_time() {
     assert_eq!(world.tasks(), 0);
 }
 
-/// The last clone is dropped without detaching, also while the node is away: nothing is
-/// left running, and nothing is sent any more.
+/// The last clone is dropped without detaching, also while the node is away: no task stays running,
+/// and nothing more is sent.
 #[test]
 fn a_dropped_client_leaves_nothing_running() {
     for away in [false, true] {

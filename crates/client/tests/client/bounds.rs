@@ -9,8 +9,8 @@ use std::time::Duration;
 
 const ROOT: Caller = Caller::ROOT;
 
-/// A thousand writes at once: never more are under way than have slots, all
-/// are executed, in the order in which they were asked for.
+/// A thousand writes at once: never more are in progress than have slots. All are executed, in the
+/// order of their calls.
 #[test]
 fn mutations_wait_for_slots_in_order() {
     let world = World::new(1);
@@ -59,8 +59,8 @@ fn callers_that_never_wait_are_refused() {
         .expect("written");
 }
 
-/// A node that forces nothing by itself: the client asks for it before it keeps more than
-/// its bounds, in bytes and in operations.
+/// A node that forces nothing by itself: the client requests a force before it keeps more than its
+/// bounds, in bytes and in operations.
 #[test]
 fn a_full_journal_asks_for_a_force() {
     for (len_bytes, operations) in [(1 << 20, 4 * (KEPT_BYTES >> 20)), (1, KEPT_OPERATIONS + 2000)]
@@ -89,8 +89,8 @@ fn a_full_journal_asks_for_a_force() {
     }
 }
 
-/// The node cannot force. Mutations that need room get its error instead of waiting for
-/// ever, and work again once it can.
+/// The node cannot force. Mutations that need room get its error instead of waiting for ever, and
+/// work again once it can.
 #[test]
 fn a_node_that_cannot_force_hangs_nobody() {
     let world = World::new(4);
@@ -115,7 +115,7 @@ fn a_node_that_cannot_force_hangs_nobody() {
     world.run(async move { client.write(&ROOT, Ino(7), 0, data, false).await }).expect("written");
 }
 
-/// Reads and writes longer than a request go in pieces, and a read ends where the file does.
+/// Reads and writes longer than a request go in pieces, and a read ends at the end of the file.
 #[test]
 fn long_reads_and_writes_are_split() {
     let world = World::new(5);

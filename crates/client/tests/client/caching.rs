@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Notes what it is told, with the rule at that time, and takes 50 ms to drop it.
+/// Records each change, with the rule at that time, and takes 50 ms to drop it.
 fn watch(world: &World, client: &Client) -> Rc<RefCell<Vec<(Change, CacheRule)>>> {
     let told = Rc::new(RefCell::new(Vec::new()));
     let (notes, world) = (told.clone(), world.clone());
@@ -18,8 +18,8 @@ fn watch(world: &World, client: &Client) -> Rc<RefCell<Vec<(Change, CacheRule)>>
     told
 }
 
-/// Another client attaches. First the rule changes, then everything cached is dropped,
-/// and only then the node hears that it may let the other in.
+/// Another client attaches. First the rule changes, then everything cached is dropped, and only
+/// then the node learns that it may admit the other client.
 #[test]
 fn a_second_client_ends_caching_before_it_comes_in() {
     let world = World::new(1);
@@ -36,8 +36,8 @@ fn a_second_client_ends_caching_before_it_comes_in() {
     assert_eq!(node.count("caches-dropped"), 1);
 }
 
-/// While caches are dropped, which may wait for requests of the same user, requests are
-/// served and answered.
+/// While caches are dropped, which may wait for requests of the same user, requests are served and
+/// answered.
 #[test]
 fn requests_are_served_while_caches_are_dropped() {
     let world = World::new(2);
@@ -55,8 +55,8 @@ fn requests_are_served_while_caches_are_dropped() {
     assert_eq!(node.count("caches-dropped"), 1);
 }
 
-/// A flood of changes by another hand while the first is being dropped: each inode and name once,
-/// and everything at once when there are too many.
+/// Another client makes a flood of changes while the first is being dropped. Each inode and name is
+/// dropped once, and everything at once when there are too many.
 #[test]
 fn changes_are_gathered() {
     let world = World::new(3);
@@ -86,8 +86,8 @@ fn changes_are_gathered() {
     );
 }
 
-/// The node cannot be reached. Before the session's term is over by the client's clock,
-/// nothing is cached any more; when the node still knows the session, caching goes on.
+/// The node cannot be reached. Caching ends before the session's term is over by the client's
+/// clock. It resumes if the node still knows the session.
 #[test]
 fn caching_ends_with_the_term() {
     let world = World::new(4);
@@ -106,12 +106,12 @@ fn caching_ends_with_the_term() {
     node.restart();
     world.pass(Duration::from_secs(5));
     assert_eq!(client.cache_rule(), CacheRule::Sole);
-    // The node has restarted: others may have been there since.
+    // The node has restarted: other clients may have been attached since.
     assert_eq!(told.borrow().len(), 2);
 }
 
-/// The node freezes without a word and thaws: renewals go unanswered, caching ends in
-/// time, and comes back.
+/// The node freezes without a notice and thaws: renewals get no answer, caching ends in time, and
+/// resumes.
 #[test]
 fn a_frozen_node_ends_caching() {
     let world = World::new(5);
@@ -125,8 +125,8 @@ fn a_frozen_node_ends_caching() {
     assert_eq!(client.cache_rule(), CacheRule::Sole);
 }
 
-/// The session has expired and another client has been there: what was cached is dropped
-/// even if this client is alone again, and counts for nothing until that is done.
+/// The session has expired and another client was attached. Cached data is dropped even if this
+/// client is sole again, and does not count as valid until that is done.
 #[test]
 fn fresh_session_drops_caches() {
     let world = World::new(6);
@@ -144,9 +144,9 @@ fn fresh_session_drops_caches() {
     assert_eq!(told.borrow().last(), Some(&(Change::All, CacheRule::Shared)));
 }
 
-/// Situation: another client, which shared the volume, has gone when the connection breaks. Danger:
-/// what it changed is told on the way to the old connection, and this client, which is alone again,
-/// keeps what it has cached without end. Expectation: that is dropped.
+/// Situation: the connection breaks after another client, which shared the volume, has left.
+/// Danger: notices of its changes were sent to the old connection, and this client, which is sole
+/// again, keeps stale caches without end. Expectation: the caches are dropped.
 #[test]
 fn sole_client_again_drops_caches_of_the_shared_time() {
     let world = World::new(8);
@@ -170,7 +170,7 @@ fn sole_client_again_drops_caches_of_the_shared_time() {
     );
 }
 
-/// A replay is refused: what caches hold of its file is wrong.
+/// A replay is refused: the caches of its file are stale.
 #[test]
 fn a_refused_replay_drops_its_file() {
     let world = World::new(7);

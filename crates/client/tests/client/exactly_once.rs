@@ -12,8 +12,8 @@ fn data() -> Bytes {
     Bytes::from_static(b"x")
 }
 
-/// The reply to an append is lost with the connection, then the request, then the node is
-/// busy, then it says nothing at all: the file has grown once.
+/// The reply to an append is lost with the connection, then the request, then the node is busy,
+/// then it does not answer at all: the file has grown once.
 #[test]
 fn a_mutation_is_executed_once_however_often_it_is_sent() {
     for fate in [Fate::LostReply, Fate::LostRequest, Fate::Retry, Fate::Silence] {
@@ -30,9 +30,9 @@ fn a_mutation_is_executed_once_however_often_it_is_sent() {
     }
 }
 
-/// The answer is lost, and so is the session before the client is back. Whether the
-/// append was executed nobody can tell: its caller gets EIO, fsync says so as long as the
-/// file is open, and nothing is ever executed again.
+/// The answer is lost, and so is the session before the client is back. The outcome of the append
+/// cannot be determined: its caller gets EIO, fsync fails as long as the file is open, and no
+/// append is executed after that.
 #[test]
 fn an_unknown_outcome_is_an_error_that_stays() {
     let world = World::new(2);
@@ -73,8 +73,8 @@ fn an_unknown_outcome_is_an_error_that_stays() {
     });
 }
 
-/// The session has expired in silence, but no sending is in doubt: the mutation is
-/// executed under the new session and its caller sees nothing.
+/// The session has expired in silence, but no request is in doubt: the mutation is executed under
+/// the new session and its caller sees no error.
 #[test]
 fn an_expired_session_is_replaced_where_nothing_is_in_doubt() {
     let world = World::new(3);
@@ -86,9 +86,8 @@ fn an_expired_session_is_replaced_where_nothing_is_in_doubt() {
     assert_eq!(node.count("attach"), 2);
 }
 
-/// The node is silent for longer than the caller wants to wait. The caller gets a
-/// time-out; the slot carries nothing else until the node has answered; the mutation is
-/// executed once.
+/// The node is silent for longer than the caller wants to wait. The caller gets a time-out. The
+/// slot carries no other mutation until the node has answered. The mutation is executed once.
 #[test]
 fn a_mutation_given_up_by_its_caller_is_still_settled() {
     let world = World::new(4);
@@ -108,8 +107,8 @@ fn a_mutation_given_up_by_its_caller_is_still_settled() {
     assert_eq!(transactions(&node).iter().map(|(_, slot, _)| *slot).collect::<Vec<_>>(), [0, 1]);
 }
 
-/// A caller goes away while its mutation waits for the node to come back: nothing has
-/// been sent, so nothing is executed.
+/// A caller goes away while its mutation waits for the node to come back: nothing has been sent, so
+/// nothing is executed.
 #[test]
 fn a_mutation_that_was_never_sent_goes_with_its_caller() {
     let world = World::new(5);
@@ -132,10 +131,10 @@ fn a_mutation_that_was_never_sent_goes_with_its_caller() {
     assert_eq!(node.executed().len(), 1);
 }
 
-/// Requests and replies are lost, late, refused for load; the node is killed and loses
-/// power, again and again, while thirty-two writers work. Every acknowledged mutation is
-/// in the log exactly once, with the answer that its caller was given; every other at
-/// most once; and one seed always gives one story.
+/// Requests and replies are lost, late, or refused for load. The node is killed and loses power,
+/// again and again, while thirty-two writers work. Every acknowledged mutation is in the log
+/// exactly once, with the answer that its caller got, and every other one at most once. One seed
+/// always gives one history.
 #[test]
 fn nothing_is_lost_or_doubled_under_chaos() {
     let mut replayed = 0;
@@ -150,7 +149,7 @@ fn nothing_is_lost_or_doubled_under_chaos() {
 const WRITERS: u64 = 32;
 const ROUNDS: u64 = 12;
 
-/// What was executed, and how many replays it took.
+/// The executed mutations, and the number of replays.
 fn chaos(seed: u64) -> (Vec<(ClientMutation, Mutated)>, usize) {
     let world = World::new(seed);
     let node = Node::new(&world);

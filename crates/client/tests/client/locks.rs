@@ -1,4 +1,4 @@
-//! Locks of this client beside those of a stranger, who is in the node's table only.
+//! Locks of this client beside those of a stranger, which exists in the node's table only.
 
 use crate::node::*;
 use crate::world::World;
@@ -26,7 +26,7 @@ fn ask(start: u64, end: u64, mode: Option<LockMode>) -> LockAsk {
 const SHARED: Option<LockMode> = Some(LockMode::Shared);
 const EXCLUSIVE: Option<LockMode> = Some(LockMode::Exclusive);
 
-/// Whether a stranger could have the bytes.
+/// Whether the stranger could lock the bytes.
 fn free(node: &Node, start: u64, end: u64, mode: LockMode) -> bool {
     node.locks
         .borrow()
@@ -51,7 +51,7 @@ fn start_waiting(world: &World, client: &Client, ask: LockAsk) -> Pending {
     world.start(async move { client.lock_waiting(ask, true, pending()).await })
 }
 
-/// Requests and replies are lost: what is held, and what has been given up, is so once and for all.
+/// Requests and replies are lost: each lock is taken once and given up once.
 #[test]
 fn a_lock_is_taken_and_given_up_once() {
     for fate in [Fate::LostReply, Fate::LostRequest, Fate::Retry, Fate::Silence] {
@@ -73,7 +73,7 @@ fn a_lock_is_taken_and_given_up_once() {
     }
 }
 
-/// A node that has started anew is told what is held, and nothing of what was given up.
+/// A restarted node is told of every held lock, and of none that was given up.
 #[test]
 fn locks_held_are_reclaimed() {
     let world = World::new(2);
@@ -91,7 +91,7 @@ fn locks_held_are_reclaimed() {
             && !free(&node, 5, 5, LockMode::Exclusive)
             && !free(&node, 7, 9, LockMode::Shared)
     );
-    // The reply to an unlock is lost with the run that gave it.
+    // The reply to an unlock is lost with the run that sent it.
     node.fates.borrow_mut().push_back(Fate::Silence);
     let unlocking = world.start({
         let client = client.clone();
@@ -112,8 +112,8 @@ fn locks_held_are_reclaimed() {
     );
 }
 
-/// A range is asked for in a weaker mode than part of it is held in, and refused; the node starts
-/// anew meanwhile. What was held is held.
+/// A range is requested in a weaker mode than a part of it has, and refused. The node restarts in
+/// between. The held locks stay held.
 #[test]
 fn refused_weaker_lock_keeps_the_held_one() {
     for fate in [Fate::Silence, Fate::LostReply, Fate::LostRequest] {
@@ -138,7 +138,7 @@ fn refused_weaker_lock_keeps_the_held_one() {
             !free(&node, 0, 4, LockMode::Shared) && free(&node, 5, 7, LockMode::Exclusive),
             "{fate:?}"
         );
-        // And when nobody is in the way it is weaker.
+        // Without a conflict the lock becomes weaker.
         node.locks.borrow_mut().end(STRANGER);
         assert_eq!(lock(&world, &client, ask(0, 9, SHARED)), Ok(()));
         assert!(
@@ -148,8 +148,8 @@ fn refused_weaker_lock_keeps_the_held_one() {
     }
 }
 
-/// The caller is told that it took too long; the node says later that the lock is there. Nobody
-/// would ever give it up, so the client does, and leaves what was held before.
+/// The caller gets a time-out, and later the node grants the lock. No caller would ever give it up,
+/// so the client does, and keeps the locks that were held before.
 #[test]
 fn lock_granted_after_a_timeout_is_released() {
     let world = World::new(4);
@@ -182,8 +182,8 @@ fn lock_granted_after_a_timeout_is_released() {
     }
 }
 
-/// A wait ends with a signal while the lock is already set aside for it, and the node hears of it
-/// although the connection breaks: others have the lock.
+/// A signal ends a wait when the lock is already reserved for it. The node learns of it although
+/// the connection breaks, and other clients can have the lock.
 #[test]
 fn an_interrupted_wait_leaves_nothing() {
     let world = World::new(5);
@@ -203,7 +203,7 @@ fn an_interrupted_wait_leaves_nothing() {
     });
     world.pass(Duration::from_secs(1));
     assert!(waiting.borrow().is_none());
-    // It is free now, and the news is lost.
+    // The lock is free now, and the news is lost.
     node.locks.borrow_mut().end(STRANGER);
     node.locks.borrow_mut().take_ended();
     assert!(!free(&node, 0, 9, LockMode::Shared));
@@ -216,8 +216,8 @@ fn an_interrupted_wait_leaves_nothing() {
     }
 }
 
-/// The news of a lock is lost with the connection: whoever waits asks again over the next one,
-/// and goes on waiting if the node has started anew.
+/// The news of a lock is lost with the connection. The waiting client asks again over the next one,
+/// and continues to wait if the node has restarted.
 #[test]
 fn a_wait_outlives_the_connection_and_the_node() {
     let world = World::new(6);
@@ -239,8 +239,8 @@ fn a_wait_outlives_the_connection_and_the_node() {
     assert_eq!(node.count("end-wait"), 0);
 }
 
-/// The session ends with the locks that it had. A write that was asked for under one, and waits
-/// for the node, is not executed; nor is anything more until the file is closed.
+/// The session ends and its locks are lost. A write that was requested under a lock, and waits for
+/// the node, is not executed. Nor is any other write until the file is closed.
 #[test]
 fn a_write_does_not_outlive_its_lock() {
     let world = World::new(7);
@@ -275,8 +275,8 @@ fn a_write_does_not_outlive_its_lock() {
     });
 }
 
-/// What was written under a lock that has been given up is lost in a power cut, and the session
-/// before the client is back: others had the lock since, so the write is not repeated over theirs.
+/// A power cut loses a write made under a lock that was given up, and the session ends before the
+/// client is back. Others may have held the lock since, so the write is not repeated over theirs.
 #[test]
 fn writes_under_a_lost_lock_are_not_replayed() {
     for locked in [false, true] {
@@ -305,7 +305,7 @@ fn writes_under_a_lost_lock_are_not_replayed() {
     }
 }
 
-/// Nobody waits for a lock of a client that has left.
+/// A wait ends when its client has left.
 #[test]
 fn a_wait_ends_with_the_client() {
     let world = World::new(9);

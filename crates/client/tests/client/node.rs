@@ -1,4 +1,4 @@
-//! A node that has sessions, a log and nothing else, behind a link that breaks as told.
+//! A node with sessions and a log and little else, behind a link that fails as scripted.
 
 use crate::world::World;
 use bytes::Bytes;
@@ -31,11 +31,11 @@ type Table = BTreeMap<SessionId, BTreeMap<u16, (u64, Result<Mutated, RpcError>)>
 pub enum Record {
     Session(SessionId),
     Mutation(Box<Executed>),
-    /// By another client.
+    /// Of another client.
     Foreign,
 }
 
-/// What becomes of the next requests that match, in order; afterwards of all as `Faults` has it.
+/// The fates of the next matching requests, in order. All later ones meet faults as set in `chaos`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Fate {
     Fine,
@@ -52,19 +52,19 @@ pub struct Node {
     pub durable: Cell<u64>,
     start: Cell<u64>,
     recovered: Cell<u64>,
-    /// Of what is in `log`.
+    /// The session table of `log`.
     table: RefCell<Table>,
     pub opens: RefCell<BTreeMap<Ino, u32>>,
-    /// What a process that has died had open, and its successor has not told of yet.
+    /// Inodes that a dead process had open, and that its successor has not declared yet.
     untold: RefCell<BTreeSet<Ino>>,
     pub locks: RefCell<LockTable>,
-    /// Sessions of before the start that may reclaim locks.
+    /// Sessions from before the restart that may reclaim locks.
     awaited: RefCell<BTreeSet<SessionId>>,
     pub sole: Cell<bool>,
     pub incarnation: Cell<u16>,
-    /// It lives in the process of its client.
+    /// The node lives in the process of its client.
     pub local: Cell<bool>,
-    /// What is asked to be lent, and by which file that is answered: device and inode.
+    /// The requests for passthrough grants, and the file that answers them: device and inode.
     pub grant_requests: RefCell<Vec<GrantRequest>>,
     pub passthrough: Cell<(u64, u64)>,
     /// All requests that arrived.
@@ -73,9 +73,9 @@ pub struct Node {
     pub fates: RefCell<VecDeque<Fate>>,
     /// Fates of one kind of request, by its name in `kind_of`.
     pub fates_of: RefCell<BTreeMap<&'static str, VecDeque<Fate>>>,
-    /// One in so many requests meets a fault.
+    /// One in this number of requests meets a fault.
     pub chaos: Cell<Option<u64>>,
-    /// What is refused, by name of the request's kind in `kind_of`.
+    /// The errors that refuse requests, by name of the request's kind in `kind_of`.
     pub refuse: RefCell<BTreeMap<&'static str, RpcError>>,
     pub refuse_replays: Cell<bool>,
     /// No request is answered.
@@ -154,7 +154,7 @@ impl Node {
         }
     }
 
-    /// SIGKILL: what was written stays.
+    /// SIGKILL: the written log stays.
     pub fn kill(&self) {
         self.up.set(false);
         self.opens.borrow_mut().clear();
@@ -163,7 +163,7 @@ impl Node {
         self.disconnect();
     }
 
-    /// What was not forced is gone.
+    /// The log is lost beyond its forced part.
     pub fn cut_power(&self) {
         self.log.borrow_mut().truncate(self.durable.get() as usize);
         self.kill();
@@ -210,7 +210,7 @@ impl Node {
         done.collect()
     }
 
-    /// The next request of a kind meets this.
+    /// The next request of this kind meets this fate.
     pub fn meet(&self, kind: &'static str, fate: Fate) {
         self.fates_of.borrow_mut().entry(kind).or_default().push_back(fate);
     }
@@ -327,7 +327,7 @@ impl Node {
         }
     }
 
-    /// To the only client that there is; others are in the table alone.
+    /// Sends lock news to the only client. Other sessions exist in the table alone.
     pub fn tell_of_locks(&self) {
         for (_, wait) in self.locks.borrow_mut().take_ended() {
             self.say(LinkEvent::Notice(Notice::Lock { wait }));

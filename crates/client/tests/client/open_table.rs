@@ -11,7 +11,7 @@ fn open(world: &World, client: &Client) -> Result<(), FsError> {
     world.run(async move { client.open(INO).await })
 }
 
-/// The node hears of the first open and the last close, and of nothing between.
+/// The node learns of the first open and the last close, and of nothing between.
 #[test]
 fn the_first_open_and_the_last_close_are_told() {
     let world = World::new(1);
@@ -31,8 +31,8 @@ fn the_first_open_and_the_last_close_are_told() {
     assert!(node.opens.borrow().is_empty());
 }
 
-/// Opens and closes in a hurry, with every wait cut short at random, connections that
-/// break and a node that restarts: in the end the node knows what is open, no more, no less.
+/// Opens and closes in a hurry, with every wait cut short at random, connections that break and a
+/// node that restarts. In the end the node knows exactly the inodes that are open.
 #[test]
 fn node_and_client_agree_in_the_end() {
     for seed in 0..200 {
@@ -70,8 +70,8 @@ fn node_and_client_agree_in_the_end() {
     }
 }
 
-/// A node that has restarted knows nothing of opens: they are told again before anybody
-/// can unlink, and those that the replay brings back after it.
+/// A restarted node knows no opens. They are declared again before any client can unlink, and those
+/// of files that the replay creates are declared after it.
 #[test]
 fn opens_are_told_again_after_a_restart() {
     let world = World::new(2);
@@ -97,7 +97,7 @@ fn opens_are_told_again_after_a_restart() {
     assert!(node.opens.borrow().is_empty());
 }
 
-/// What was open is gone after a restart: an error of its own, and the client goes on.
+/// An open inode is gone after a restart: it has an error of its own, and the client continues.
 #[test]
 fn an_open_file_that_is_gone_is_stale() {
     let world = World::new(3);
@@ -116,7 +116,7 @@ fn an_open_file_that_is_gone_is_stale() {
     open(&world, &client).expect("opens");
 }
 
-/// The caller of a create has gone when the file is made open: it is closed again.
+/// The caller of a create has gone when the file is created open: it is closed again.
 #[test]
 fn a_file_made_for_nobody_is_closed() {
     let world = World::new(4);
@@ -136,9 +136,9 @@ fn a_file_made_for_nobody_is_closed() {
     assert!(node.opens.borrow().is_empty());
 }
 
-/// A node starts anew, and the client's coming back breaks off when it is about to say what is
-/// open: what was lent is asked for once more all the same. If that is another file by then nobody
-/// opens it, until it is given back.
+/// A node restarts, and the client's attach fails when it is about to declare its open files. It
+/// requests the passthrough grants again all the same. If the node then has another file, the inode
+/// cannot be opened until the grant is given back.
 #[test]
 fn grants_are_requested_again_after_a_node_restart() {
     let world = World::new(4);

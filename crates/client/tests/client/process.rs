@@ -1,4 +1,4 @@
-//! A process with a client, which dies in the middle of anything, and the memory that outlives it.
+//! A process with a client, which dies at any moment, and the memory that outlives it.
 
 use crate::node::Node;
 use crate::world::World;
@@ -11,24 +11,24 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// What one process leaves to the next.
+/// The memory that one process leaves to the next.
 pub type Left = Rc<RefCell<Vec<u64>>>;
 
 pub fn nothing_left() -> Left {
     Rc::new(RefCell::new(vec![0; HandoverState::words_for(64)]))
 }
 
-/// When it comes in the life of a process.
+/// The moment at which a process dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Death {
-    /// After so many turns of the executor.
+    /// After this number of turns of the executor.
     Turn(u64),
-    /// After so many words were written to the memory: in the middle of a turn.
+    /// After this number of words was written to the memory: in the middle of a turn.
     Write(u64),
 }
 
-/// Once it is dead nothing of it runs, and what it sends, spawns and writes in the rest of its last
-/// turn, and as it is taken down, is nowhere.
+/// Once the process is dead none of its tasks runs. Everything that it sends, spawns and writes in
+/// the rest of its last turn, and during its removal, has no effect.
 pub struct Process {
     world: World,
     link: Rc<dyn Link>,
@@ -58,7 +58,8 @@ impl Process {
         Process::new(&node.world, node.clone(), left)
     }
 
-    /// Attaches as the heir of whoever has left something; to be run as a part of the process.
+    /// Attaches as the successor of the process that has left state, if any. Must run as a part of
+    /// the process.
     pub fn attaching(
         self: &Rc<Process>,
         options: Options,
@@ -89,7 +90,7 @@ impl Process {
         self.try_attach().expect("takes over")
     }
 
-    /// Starts a part of the process; its result appears when it has ended.
+    /// Starts a part of the process. Its result appears when it has ended.
     pub fn start<T: 'static>(
         self: &Rc<Process>,
         future: impl Future<Output = T> + 'static,
@@ -111,7 +112,7 @@ impl Process {
         self.world.await_result(&result)
     }
 
-    /// Runs the world until the process dies, which is then dead. False if all is over before that.
+    /// Runs the world until the process dies, and removes it. False if the test ends before that.
     pub fn lives_until(&self, death: Death, is_over: impl Fn() -> bool) -> bool {
         if let Death::Write(words) = death {
             self.most_writes.set(self.writes.get() + words);
@@ -131,7 +132,7 @@ impl Process {
 
     pub fn kill(&self) {
         self.alive.set(false);
-        // Some begin others as they are taken down.
+        // Dropping a task may start others.
         loop {
             let tasks = self.tasks.take();
             if tasks.is_empty() {
@@ -144,14 +145,14 @@ impl Process {
         }
     }
 
-    /// What comes of the turn in which it dies nobody hears.
+    /// The output of the turn in which the process dies has no effect.
     pub fn is_alive(&self) -> bool {
         self.alive.get()
     }
 }
 
-/// Tells a story with each death that there can be in it. It is false if it ended before its
-/// process died.
+/// Runs a test once for each possible death. The test returns false if it ended before its process
+/// died.
 pub fn with_every_death(story: impl Fn(Death) -> bool) {
     for death in [Death::Turn, Death::Write] {
         let mut deaths = 0;

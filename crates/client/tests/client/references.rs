@@ -14,7 +14,7 @@ fn query(node: &Node, query: u64, inos: &[u64]) {
     }));
 }
 
-/// What the node was told of each query.
+/// The answers to each query that the node got.
 fn answers(node: &Node) -> Vec<(u64, Vec<Ino>)> {
     let seen = node.seen.borrow();
     let answers = seen.iter().filter_map(|request| match request {
@@ -26,8 +26,8 @@ fn answers(node: &Node) -> Vec<(u64, Vec<Ino>)> {
     answers.collect()
 }
 
-/// An answer is on its way that tells of an inode, and the node, which gave it before, wants to
-/// forget the inode. The client says that it holds it, once it has the answer.
+/// An answer that names an inode is in transit, and the node, which sent it before, wants to evict
+/// the inode. The client reports the reference once it has the answer.
 #[test]
 fn reference_query_waits_for_replies_in_transit() {
     let world = World::new(1);
@@ -55,8 +55,8 @@ fn reference_query_waits_for_replies_in_transit() {
     assert_eq!(answers(&node), [(5, vec![Ino(7)])]);
 }
 
-/// Nobody says what the user of a client holds: then that is everything. So it is with one whose
-/// answers are too long under way.
+/// Without a handler a client references everything. So does a client with an answer that stays in
+/// transit for too long.
 #[test]
 fn reference_query_without_answer_counts_as_holding_all() {
     let world = World::new(2);

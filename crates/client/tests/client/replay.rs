@@ -26,7 +26,7 @@ fn make(world: &World, client: &Client, text: &str) -> Result<Ino, FsError> {
     })
 }
 
-/// Power fails; the node comes back.
+/// Power fails, and the node comes back.
 fn fail_power(world: &World, node: &Rc<Node>) {
     node.cut_power();
     world.pass(Duration::from_millis(50));
@@ -34,8 +34,8 @@ fn fail_power(world: &World, node: &Rc<Node>) {
     world.pass(Duration::from_secs(10));
 }
 
-/// Operations are answered, some are forced, power fails. What was lost is asked for
-/// again in its order, with its ids, places, times and versions; what was forced is not.
+/// Operations are answered, some are forced, power fails. The lost operations are repeated in their
+/// order, with their ids, offsets, times and versions. The forced ones are not.
 #[test]
 fn replay_repeats_lost_operations_unchanged() {
     let world = World::new(1);
@@ -57,8 +57,8 @@ fn replay_repeats_lost_operations_unchanged() {
     assert_eq!(append(&world, &client, 7, "three"), Ok(12));
 }
 
-/// The node is killed, but its machine lives: what it answered is there. Everything not
-/// known to be durable is asked for again, and the session table keeps it from happening twice.
+/// The node is killed, but its machine lives: all answered operations are there. Each one not known
+/// to be durable is repeated, and the session table keeps it from being executed twice.
 #[test]
 fn replay_skips_operations_that_the_node_kept() {
     let world = World::new(2);
@@ -75,7 +75,7 @@ fn replay_skips_operations_that_the_node_kept() {
     assert_eq!(append(&world, &client, 7, "x"), Ok(200));
 }
 
-/// Only the connection breaks. The same start of the node answers, so nothing is sent again.
+/// Only the connection breaks. The same run of the node answers, so nothing is sent again.
 #[test]
 fn a_lost_connection_alone_repeats_nothing() {
     let world = World::new(3);
@@ -88,8 +88,8 @@ fn a_lost_connection_alone_repeats_nothing() {
     assert_eq!(node.count("replay"), 0);
 }
 
-/// Between two operations of one slot lies one that was refused. The power cut takes all
-/// three; the refusal is not repeated, the others are.
+/// Between two operations of one slot lies one that was refused. The power cut takes all three. The
+/// refused one is not repeated, the others are.
 #[test]
 fn a_forgotten_refusal_leaves_a_gap() {
     let world = World::new(4);
@@ -108,8 +108,9 @@ fn a_forgotten_refusal_leaves_a_gap() {
     assert_eq!(client.error(Ino::ROOT), None);
 }
 
-/// Power fails; the node starts, writes for another client, and is killed before this one
-/// is back. The log is longer now than what this client was answered, and still lacks it.
+/// Power fails. The node starts, writes for another client, and is killed before this one is back.
+/// The log is longer now than the index of this client's last answer, and still lacks its
+/// operation.
 #[test]
 fn others_work_after_a_restart_does_not_hide_a_loss() {
     let world = World::new(5);
@@ -130,8 +131,8 @@ fn others_work_after_a_restart_does_not_hide_a_loss() {
     assert_eq!(append(&world, &client, 7, "more"), Ok(4));
 }
 
-/// Power fails again in the middle of a replay, several times: everything is there in the
-/// end, once, in order.
+/// Power fails again in the middle of a replay, several times. In the end all operations are there,
+/// once, in order.
 #[test]
 fn a_replay_survives_further_losses() {
     let world = World::new(6);
@@ -155,8 +156,8 @@ fn a_replay_survives_further_losses() {
     );
 }
 
-/// What was lost does not fit any more. Its file has an error that stays until it is
-/// reported; other operations are repeated all the same, and the client goes on.
+/// A lost operation conflicts with the present state. Its file has an error that stays until it is
+/// reported. Other operations are repeated all the same, and the client continues.
 #[test]
 fn a_replay_that_is_refused_is_an_error_on_its_file() {
     let world = World::new(7);
@@ -180,8 +181,8 @@ fn a_replay_that_is_refused_is_an_error_on_its_file() {
     assert_eq!(node.executed().len(), 2, "what was refused is not tried again");
 }
 
-/// The session is lost with the power. What lies above the recovered log is lost for
-/// certain and is repeated under the new session.
+/// The session is lost with the power. The operations above the recovered log are certainly lost,
+/// and are repeated under the new session.
 #[test]
 fn certain_losses_are_repeated_under_a_fresh_session() {
     let world = World::new(8);
@@ -198,8 +199,8 @@ fn certain_losses_are_repeated_under_a_fresh_session() {
     assert_eq!(node.executed().len(), 4);
 }
 
-/// The session has expired, and the node has restarted with a log in which anything may
-/// be. Nobody can tell whether the operation is in it: an error, and no second execution.
+/// The session has expired, and the node has restarted with an unknown log. It cannot be determined
+/// whether the operation is in it: the result is an error, and no second execution.
 #[test]
 fn doubtful_losses_are_errors() {
     let world = World::new(9);
@@ -216,8 +217,8 @@ fn doubtful_losses_are_errors() {
     assert_eq!(append(&world, &client, 8, "x"), Ok(1));
 }
 
-/// A file has lost what somebody was told is in it. Until that is reported nobody changes its
-/// bytes, in whatever way; its attributes can be.
+/// A file has lost acknowledged bytes. Until that is reported no operation changes its bytes. Its
+/// attributes can be changed.
 #[test]
 fn no_bytes_are_changed_under_an_error() {
     let world = World::new(9);
@@ -246,8 +247,8 @@ fn no_bytes_are_changed_under_an_error() {
     assert_eq!(cut(), Ok(()), "it has been reported");
 }
 
-/// A session ends while its node lives, and another begins. Then the node starts anew and
-/// knows the later one: what the earlier one did is not sent under an id that nobody knows.
+/// A session ends while its node lives, and another begins. Then the node restarts and knows the
+/// later one. Operations of the earlier one are not sent under an id that the node does not know.
 #[test]
 fn replay_omits_operations_of_an_earlier_session() {
     let world = World::new(10);
@@ -269,8 +270,8 @@ fn replay_omits_operations_of_an_earlier_session() {
     );
 }
 
-/// A certain loss is being repeated under a fresh session when the connection breaks and
-/// that session expires too: whether the repetition happened is not known, so it is not repeated.
+/// A certain loss is being repeated under a fresh session when the connection breaks and that
+/// session expires too. The outcome of the repetition is not known, so it is not repeated.
 #[test]
 fn a_repetition_in_doubt_is_not_repeated_under_another_session() {
     let world = World::new(10);

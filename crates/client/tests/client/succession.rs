@@ -1,4 +1,4 @@
-//! A process dies, and another one goes on over what it has left. The node lives elsewhere.
+//! A process dies, and another one continues with its handover state. The node lives elsewhere.
 
 mod locks;
 
@@ -18,7 +18,7 @@ const ROOT: Caller = Caller::ROOT;
 /// A request of the user that has no answer when its process dies.
 const REQUEST: u64 = 7;
 
-/// All that a take-over asks of the node once it is attached.
+/// The requests of a take-over to the node after its attach.
 const STEPS: [&str; 4] = ["resume-session", "open", "syncfs", "renew"];
 
 async fn append(client: Client, request: u64) -> Result<u64, FsError> {
@@ -37,11 +37,11 @@ fn opens(process: &Rc<Process>, client: &Client, request: u64) {
     );
 }
 
-/// Situation: a process dies with a request sent, executed or not, and its successor loses its node
-/// in the middle of the take-over: at each step, before it or after it, or never hears of it. That
-/// one ends tidily or is killed. Danger: the second life frees the slot, or gives it to another
-/// request, and the third asks under another id. Expectation: the third life asks under the same
-/// id, and the file has grown once.
+/// Situation: a process dies with a request sent, executed or not. Its successor loses its node in
+/// the middle of the take-over: at each step, before it, after it, or without an answer. The
+/// successor ends tidily or is killed. Danger: the second process frees the slot, or gives it to
+/// another request, and the third sends the request under another id. Expectation: the third
+/// process uses the same id, and the file has grown once.
 #[test]
 fn failed_take_over_leaves_the_handover_state() {
     for step in STEPS {
@@ -103,9 +103,9 @@ fn failed_take_over_leaves_the_handover_state() {
     }
 }
 
-/// Situation: a process dies with a request under way, and its successor is asked for hundreds of
-/// changes at one time. Danger: a slot is lent to two of them. Expectation: each is made, and no
-/// more are under way than there are slots.
+/// Situation: a process dies with a request in progress, and its successor gets hundreds of changes
+/// at one time. Danger: a slot is leased to two of them. Expectation: each is made, and no more are
+/// in progress than there are slots.
 #[test]
 fn an_heir_has_no_more_slots() {
     let world = World::new(31);
@@ -135,9 +135,9 @@ fn an_heir_has_no_more_slots() {
 }
 
 /// Situation: a process dies at any moment between its attach and the end of a request, and so does
-/// the one after it, which is asked the same again. Danger: a slot or an id is written too late, or
-/// freed too early, and one of the three asks under another id. Expectation: the file has grown
-/// once by it, and the third says where.
+/// its successor, which gets the same request. Danger: a slot or an id is written too late, or
+/// freed too early, and one of the three processes uses another id. Expectation: the request made
+/// the file grow once, and the third process returns the offset.
 #[test]
 fn a_request_is_done_once_in_three_lives() {
     with_every_death(|first| {
@@ -146,7 +146,7 @@ fn a_request_is_done_once_in_three_lives() {
             let case = format!("{first:?}, then {second:?}");
             let world = World::new(14);
             let (node, left) = (Node::new(&world), nothing_left());
-            // The slot has had another one.
+            // The slot has carried another request.
             let before = Process::on(&node, &left);
             let client = before.attach();
             assert_eq!(before.run(append(client.clone(), 1)), Ok(0));
@@ -155,7 +155,7 @@ fn a_request_is_done_once_in_three_lives() {
             let answer = Rc::new(Cell::new(None));
             let live = || {
                 let process = Process::on(&node, &left);
-                // What has its answer does not come again.
+                // An answered request is not repeated.
                 let again = if answer.get().is_none() {
                     BTreeSet::from([REQUEST])
                 } else {
@@ -194,18 +194,18 @@ fn a_request_is_done_once_in_three_lives() {
     });
 }
 
-/// What is to be said of a client that has died, and of its node since.
+/// The state of a client that has died, and of its node since.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     /// The node lives in the process itself.
     local: bool,
-    /// The node has started anew since.
+    /// The node has restarted since.
     restarted: bool,
-    /// It is of another incarnation.
+    /// The node has another incarnation.
     renamed: bool,
-    /// Something was answered that it has not forced.
+    /// Something was answered that the node has not forced.
     undurable: bool,
-    /// An heir took over from it, and died too, before anything became of the node.
+    /// A successor took over from the client, and died too, before the node changed.
     succeeded: bool,
     unanswered: bool,
 }
@@ -226,17 +226,17 @@ impl Case {
     }
 
     fn is_lost(self) -> bool {
-        // An heir has everything forced, and cannot ask again in the place of its user.
+        // A successor has everything forced, and cannot repeat requests in place of its user.
         let owed = self.undurable && !self.succeeded || self.unanswered;
         self.restarted && !self.local && (owed || self.renamed)
     }
 }
 
-/// Situation: a client dies, with or without something that its node could still lose, and perhaps
-/// the node starts anew. Danger: what was answered and not forced is gone, or a request without an
-/// answer is logged without its bytes, and the heir serves as if nothing were; or it gives up where
-/// nothing is missing. Expectation: nobody succeeds just where the node has started anew elsewhere
-/// and something may be missing, and then the node hears that the session is over.
+/// Situation: a client dies, with or without operations that its node could still lose, and perhaps
+/// the node restarts. Danger: an answered operation that was not forced is gone, or a request
+/// without an answer is logged without its bytes, and the successor serves all the same. Or it
+/// gives up although nothing is missing. Expectation: the take-over fails only if a node elsewhere
+/// has restarted and something may be missing. The node then learns that the session is over.
 #[test]
 fn possible_loss_prevents_a_successor() {
     for case in Case::all() {
@@ -275,10 +275,9 @@ fn possible_loss_prevents_a_successor() {
     }
 }
 
-/// Situation: a request without an answer does not come again, for whoever asked has been killed.
-/// The next process dies too, and the node starts anew. Danger: what nobody asks for any more
-/// counts as missing for ever, and the mount dies with the next node. Expectation: it is taken
-/// over.
+/// Situation: a request without an answer is not repeated, because its caller has been killed. The
+/// next process dies too, and the node restarts. Danger: the abandoned request counts as missing
+/// for ever, and the mount dies with the next node. Expectation: the third process takes over.
 #[test]
 fn a_request_that_does_not_come_again_is_forgotten() {
     let world = World::new(15);
@@ -296,11 +295,11 @@ fn a_request_that_does_not_come_again_is_forgotten() {
     Process::on(&node, &left).attach();
 }
 
-/// Situation: a user writes and forces in turn; its client dies at any moment, and with it the
-/// power of the node fails. Danger: something that was answered is gone and the heir does not know;
-/// or something is done twice. Expectation: either nobody succeeds, or everything that was answered
-/// is there, and what had no answer is done once when it comes again. And nobody succeeds only if
-/// something was answered and not forced, or had no answer.
+/// Situation: a user writes and forces in turn. Its client dies at any moment, and the power of the
+/// node fails. Danger: an answered operation is gone and the successor does not know, or an
+/// operation is executed twice. Expectation: either no process succeeds, or every answered
+/// operation is there, and one without an answer is executed once when it is repeated. No process
+/// succeeds only if an operation was answered and not forced, or had no answer.
 #[test]
 fn successor_never_serves_lost_answers() {
     let (successors, lost) = (Cell::new(0), Cell::new(0));
@@ -364,10 +363,10 @@ fn successor_never_serves_lost_answers() {
     assert!(successors.get() > 3 && lost.get() > 3, "both happen");
 }
 
-/// Situation: the power of a node fails, it has lost what it had answered, and does not take it
-/// back; the client dies at any moment of finding that out. Danger: the heir finds nothing to
-/// repeat and no error, and an application never learns that its bytes are gone. Expectation:
-/// either nobody succeeds, or the error stands until the user has it, and no longer.
+/// Situation: the power of a node fails. It has lost answered operations, and refuses their replay.
+/// The client dies at any moment of that discovery. Danger: the successor finds nothing to repeat
+/// and no error, and an application never learns that its bytes are gone. Expectation: either no
+/// process succeeds, or the error stands until the user has it, and no longer.
 #[test]
 fn an_error_outlives_the_process() {
     let successors = Cell::new(0);
@@ -406,9 +405,9 @@ fn an_error_outlives_the_process() {
     assert!(successors.get() > 3, "some succeed");
 }
 
-/// Situation: a file that was open is gone when the heir tells the node of it.
-/// Danger: the mount dies for one file; or the file seems to be there.
-/// Expectation: the heir takes over, and the file is stale to whoever has it open.
+/// Situation: an open file is gone when the successor declares it to the node. Danger: the mount
+/// dies for one file, or the file seems to be there. Expectation: the successor takes over, and the
+/// file is stale for its open descriptors.
 #[test]
 fn an_open_file_that_is_gone_is_stale_to_the_heir() {
     let world = World::new(10);
@@ -421,16 +420,16 @@ fn an_open_file_that_is_gone_is_stale_to_the_heir() {
     assert_eq!(client.error(FILE), Some(FsError::Stale));
 }
 
-/// Situation: the node refuses a step of the take-over. Danger: a bucket that is full for a while,
-/// or a connection that another process of the mount had meanwhile, ends the mount; or one that is
-/// denied is tried for ever. Expectation: what may pass is tried again by another process, with the
-/// session as it was. What will not is given up, and the node hears of it.
+/// Situation: the node refuses a step of the take-over. Danger: a full bucket, or a connection of
+/// another process of the mount, ends the mount although it is temporary, or a denied take-over is
+/// retried for ever. Expectation: after a temporary refusal another process tries again, with the
+/// session unchanged. After a permanent one the take-over is given up, and the node learns of it.
 #[test]
 fn take_over_retries_passing_refusals_only() {
     let passes = |step: &'static str| {
         let unserved =
             [RpcError::NotServing("it is stopping".into()), RpcError::SessionExpired].map(Some);
-        // A file that is refused is gone, and no reason to give up anything else.
+        // A refused open means that the file is gone. It is no reason to give up anything else.
         let full = (step != "open").then_some(RpcError::Refused(FsError::NoSpace));
         unserved.into_iter().chain([full]).flatten().map(|error| (error, true))
     };
@@ -463,23 +462,24 @@ fn take_over_retries_passing_refusals_only() {
     }
 }
 
-/// What a process before let its user have cached is there still.
+/// Caches that an earlier process let its user fill are still there.
 struct Caches {
     world: World,
     node: Rc<Node>,
     successor: Rc<Process>,
     client: Client,
-    /// When the user was told to drop what, and what rule there was then.
+    /// The time, change and rule of each call to drop caches.
     told: Rc<RefCell<Vec<(Duration, Change, CacheRule)>>>,
 }
 
 impl Caches {
-    /// An heir since just now, of a node elsewhere. One request of before comes again.
+    /// A successor that has just attached to a node elsewhere. One inherited request is repeated.
     fn of_before(seed: u64) -> Caches {
         Caches::of_node(seed, false, false)
     }
 
-    /// The same, of a node in its own process, perhaps, which lets others attach, perhaps.
+    /// The same, optionally with a node in its own process, and with a node that admits other
+    /// clients.
     fn of_node(seed: u64, local: bool, others: bool) -> Caches {
         let world = World::new(seed);
         let (node, left) = (Node::new(&world), nothing_left());
@@ -509,7 +509,7 @@ impl Caches {
         });
     }
 
-    /// Lets time pass up to so long after the take-over, in which nothing may be cached.
+    /// Passes time up to `until_ms` after the take-over, during which nothing may be cached.
     fn nothing_is_cached_until(&self, since: Duration, until_ms: u64) {
         let until = since + Duration::from_millis(until_ms);
         while self.world.now() < until {
@@ -523,7 +523,7 @@ impl Caches {
         }
     }
 
-    /// The user drops everything from so long after the take-over on, and caches again when it is
+    /// The user drops everything at `at_ms` after the take-over, and caches again when it is
     /// dropped.
     fn are_dropped_at(&self, since: Duration, at_ms: u64) {
         self.nothing_is_cached_until(since, at_ms);
@@ -541,11 +541,11 @@ impl Caches {
     }
 }
 
-/// Situation: a client that was sole dies, and its heir is sole too; its user waits for an answer
-/// of before. Danger: what others changed while nobody listened is cached for ever; or the user is
-/// told of its own change by a drop before it has the answer, and takes it for another's.
-/// Expectation: nothing is cached before everything has been dropped, and that begins when the
-/// answer has left.
+/// Situation: a client that was sole dies, and its successor is sole too. Its user waits for the
+/// answer to an inherited request. Danger: changes made by other clients between the two processes
+/// stay stale in the caches for ever. Or a drop tells the user of its own change before it has the
+/// answer, and the user takes it for a foreign change. Expectation: nothing is cached before
+/// everything has been dropped, and the drop begins when the answer has left.
 #[test]
 fn caches_of_before_are_dropped_once_all_is_answered() {
     for local in [false, true] {
@@ -563,9 +563,8 @@ fn caches_of_before_are_dropped_once_all_is_answered() {
     }
 }
 
-/// Situation: the heir is of a node in its own process that nobody else can join.
-/// Danger: every death of a daemon costs the machine all that it has cached.
-/// Expectation: what is cached stays.
+/// Situation: the node is in the successor's own process and admits no other client. Danger: every
+/// death of a daemon costs the machine all its caches. Expectation: the caches stay.
 #[test]
 fn caches_stay_where_nobody_else_can_come() {
     let caches = Caches::of_node(5, true, false);
@@ -576,9 +575,8 @@ fn caches_stay_where_nobody_else_can_come() {
     assert_eq!((caches.client.cache_rule(), caches.told.take()), (CacheRule::Sole, vec![]));
 }
 
-/// Situation: as before, and the request does not come, or hangs.
-/// Danger: caches of before stay for as long as it does.
-/// Expectation: they are dropped after a second.
+/// Situation: as before, but the request is not repeated, or hangs. Danger: the inherited caches
+/// stay for as long as that lasts. Expectation: they are dropped after a second.
 #[test]
 fn caches_of_before_are_dropped_after_a_second_without_answers() {
     let caches = Caches::of_before(6);
@@ -587,10 +585,10 @@ fn caches_of_before_are_dropped_after_a_second_without_answers() {
     caches.are_dropped_at(since, 1000);
 }
 
-/// Situation: as before, all is answered at once, and the mount is ready to have caches dropped
-/// after two seconds only. Danger: the drop falls before that and on nobody, and what is cached
-/// counts as dropped. Expectation: it comes when somebody can do it, and nothing is cached before.
-/// What the node says meanwhile is not lost.
+/// Situation: as before, all requests are answered at once, and the mount is ready to drop caches
+/// only after two seconds. Danger: the drop comes before that without effect, and the caches count
+/// as dropped. Expectation: the drop comes when the mount is ready, and nothing is cached before.
+/// Notices of the node in between are not lost.
 #[test]
 fn caches_of_before_are_dropped_once_the_mount_is_ready() {
     let caches = Caches::of_before(7);
@@ -602,11 +600,11 @@ fn caches_of_before_are_dropped_once_the_mount_is_ready() {
     assert_eq!(caches.node.count("caches-dropped"), 0, "nobody else has come");
 }
 
-/// Situation: a request of before has no answer, was executed or not, and the session of the heir
-/// expires: before the request comes again, or while it is on its way. Danger: it is executed once
-/// more under the new session. Or a third process takes up the old session as if it were there.
-/// Expectation: whoever asked gets an error, which stands on the file; nothing is executed again,
-/// and nobody succeeds.
+/// Situation: an inherited request has no answer, was executed or not, and the session of the
+/// successor expires: before the request is repeated, or while it is in transit. Danger: it is
+/// executed once more under the new session. Or a third process resumes the old session as if it
+/// existed. Expectation: the caller gets an error, which stands on the file. Nothing is executed
+/// again, and no process succeeds.
 #[test]
 fn requests_of_an_expired_session_are_not_repeated() {
     for (executed, on_its_way) in [(false, false), (false, true), (true, false), (true, true)] {

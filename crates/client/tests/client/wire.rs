@@ -1,4 +1,4 @@
-//! The link over a connection, against a peer that speaks as told.
+//! The link over a connection, against a scripted peer.
 
 use crate::node::{Node, TERM};
 use crate::process::{Process, nothing_left};
@@ -20,7 +20,7 @@ type Frame = Result<Option<Bytes>, NetError>;
 #[derive(Default)]
 struct Peer {
     down: Cell<bool>,
-    /// Packets vanish on the way.
+    /// Packets vanish in transit.
     mute: Cell<bool>,
     connections: RefCell<Vec<End>>,
 }
@@ -89,7 +89,7 @@ fn join(parts: Vec<Bytes>) -> Bytes {
 }
 
 impl Peer {
-    /// What has arrived on the last connection and was not asked for yet.
+    /// The requests that have arrived on the last connection since the last call.
     fn requests(&self) -> Vec<(RequestId, Request)> {
         let mut connections = self.connections.borrow_mut();
         let mut requests = Vec::new();
@@ -103,7 +103,7 @@ impl Peer {
     }
 
     fn say(&self, frame: Frame) {
-        // A connection that the client has given up hears nothing.
+        // A connection that the client has given up receives nothing.
         drop(self.connections.borrow().last().expect("a connection").say.unbounded_send(frame));
     }
 
@@ -221,8 +221,8 @@ fn answers_find_their_requests() {
     }
 }
 
-/// More requests than may be under way: the rest is sent as answers come, in order; what
-/// keeps the session goes at once; what is given up makes room.
+/// More requests than may be in progress: the rest is sent in order as answers come. Requests that
+/// keep the session go at once, and a dropped call makes room.
 #[test]
 fn requests_under_way_are_bounded() {
     let setting = Setting::new();
@@ -247,8 +247,8 @@ fn requests_under_way_are_bounded() {
     assert!(calls.iter().all(|call| call.borrow().is_some()), "nobody is left waiting");
 }
 
-/// Every way in which a connection ends: all who wait are told, the user hears of it
-/// once, and the next attach begins another.
+/// Every way in which a connection ends: all waiting calls fail, the user learns of it once, and
+/// the next attach begins another connection.
 #[test]
 fn ended_connection_fails_pending_calls() {
     let garbage = || Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n");
@@ -286,7 +286,7 @@ fn ended_connection_fails_pending_calls() {
     }
 }
 
-/// Nobody listens: the attach fails with the reason, and works when the node is there.
+/// The peer does not listen: the attach fails with the reason, and works when the node is there.
 #[test]
 fn an_unreachable_node_is_told_with_its_reason() {
     let setting = Setting::new();
@@ -303,7 +303,7 @@ fn an_unreachable_node_is_told_with_its_reason() {
     setting.attach();
 }
 
-/// What an earlier connection said is not heard after a new one has begun.
+/// Notices of an earlier connection are not delivered after a new one has begun.
 #[test]
 fn a_new_connection_starts_with_a_clean_slate() {
     let setting = Setting::new();
@@ -317,8 +317,8 @@ fn a_new_connection_starts_with_a_clean_slate() {
     assert_eq!(setting.events(), [LinkEvent::Notice(notice)]);
 }
 
-/// A node that talks without end while nobody listens fills no memory, and all that it
-/// said is heard later.
+/// A node that sends without end while the client does not read fills no memory. All its notices
+/// are delivered later.
 #[test]
 fn notices_that_nobody_hears_are_bounded() {
     let setting = Setting::new();
@@ -341,9 +341,10 @@ fn notices_that_nobody_hears_are_bounded() {
     assert_eq!(behind.take(), Some(Ok(Reply::Done)));
 }
 
-/// Situation: a process dies, and the node has more to tell its session than a link keeps; it says
-/// so as soon as the heir is attached. Danger: the answers to the take-over lie behind the notices,
-/// and nobody listens before the take-over is done. Expectation: it takes over at once.
+/// Situation: a process dies, and the node has more notices for its session than a link keeps. It
+/// sends them as soon as the successor is attached. Danger: the answers to the take-over are queued
+/// behind the notices, which nobody reads before the take-over is done. Expectation: it takes over
+/// at once.
 #[test]
 fn an_heir_hears_answers_behind_notices() {
     let world = World::new(9);
@@ -371,7 +372,7 @@ fn an_heir_hears_answers_behind_notices() {
     }
 }
 
-/// Of a node of which nothing is interesting.
+/// The answers of a minimal node.
 fn answer(request: Request, fresh: bool) -> Reply {
     match request {
         Request::Attach { .. } => Reply::Attached(Attached {

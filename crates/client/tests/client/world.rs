@@ -68,7 +68,7 @@ impl World {
         self.sleep(Duration::from_millis(ms))
     }
 
-    /// Runs until the future ends; a future that never does is a failed test.
+    /// Runs until the future ends. A future that never does fails the test.
     pub fn run<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> T {
         let result = self.start(future);
         self.await_result(&result)
@@ -83,7 +83,7 @@ impl World {
         result.take().unwrap()
     }
 
-    /// Starts a future; its result appears when it has ended.
+    /// Starts a future. Its result appears when it has ended.
     pub fn start<T: 'static>(
         &self,
         future: impl Future<Output = T> + 'static,
@@ -180,7 +180,7 @@ impl Clock for World {
     }
 }
 
-/// Takes the timer away with its future.
+/// Removes the timer together with its future.
 struct Timer {
     world: World,
     key: (Duration, u64),

@@ -1,4 +1,4 @@
-//! What owners hold outlives the process that asked for it.
+//! Locks outlive the process that requested them.
 
 use super::*;
 use ebb_client::Client;
@@ -11,11 +11,11 @@ const OWNERS: [LockOwner; 2] = [FCNTL, FLOCK];
 const SHARED: Option<LockMode> = Some(LockMode::Shared);
 const EXCLUSIVE: Option<LockMode> = Some(LockMode::Exclusive);
 
-/// Others are in the node's table only.
+/// Other sessions exist in the node's table only.
 const STRANGER: SessionId = SessionId(1);
 const PASSER_BY: SessionId = SessionId(2);
 
-/// Of all the bytes that anybody here locks, those where something begins or ends.
+/// All bytes at which a lock of these tests begins or ends lie in this range.
 const BYTES: std::ops::RangeInclusive<u64> = 0..=40;
 
 fn range(start: u64, end: u64) -> LockRange {
@@ -34,8 +34,8 @@ fn flock(mode: Option<LockMode>) -> LockAsk {
     ask(FLOCK, LockRange::WHOLE, mode)
 }
 
-/// What an owner asks for, one after the other. It splits, merges, weakens and strengthens, and is
-/// refused where the stranger is in the way.
+/// The requests of an owner, one after the other. They split, merge, weaken and strengthen locks,
+/// and are refused where the stranger has a conflicting one.
 fn asks_of(owner: LockOwner) -> Vec<LockAsk> {
     match owner {
         LockOwner::Fcntl(_) => vec![
@@ -80,7 +80,7 @@ fn is_refused(ask: &LockAsk) -> bool {
     }
 }
 
-/// What an owner holds when these have been answered.
+/// The locks that an owner holds after answers to these requests.
 fn held_after(asks: &[LockAsk]) -> Ranges {
     let mut held = Ranges::default();
     for ask in asks {
@@ -100,11 +100,12 @@ fn mode_at(held: &Ranges, byte: u64) -> Option<LockMode> {
     held.overlapping(range(byte, byte)).next().map(|lock| lock.mode)
 }
 
-/// What a byte is locked with by anybody but the stranger, as another one finds it.
+/// The mode in which an owner other than the stranger holds the byte, as the stranger's lock test
+/// shows.
 fn node_has(node: &Node, owner: LockOwner, byte: u64) -> Option<LockMode> {
     let mut modes = [LockMode::Exclusive, LockMode::Shared].into_iter();
     let locks = node.locks.borrow();
-    // The stranger itself is not in its own way.
+    // The stranger does not conflict with itself.
     let is_in_the_way = |mode| {
         locks.test(STRANGER, FILE, owner, RangeLock { range: range(byte, byte), mode }).is_some()
     };
@@ -126,32 +127,32 @@ fn no_error_stands(process: &Rc<Process>, client: &Client) {
     assert_eq!(process.run(async move { syncing.sync_fs().await }), Ok(()));
 }
 
-/// What becomes of the node around the death of its client.
+/// The fate of the node around the death of its client.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum NodeThen {
     Stays,
-    /// Before the heir comes.
+    /// Before the successor attaches.
     Restarts,
-    /// After the heir has come.
+    /// After the successor has attached.
     RestartsLater,
 }
 
-/// What the heir hears first of an owner whose request had no answer.
+/// The first request to the successor by an owner whose request had no answer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Next {
-    /// The same again.
+    /// The same request again.
     Again,
-    /// It has closed the file.
+    /// The owner has closed the file.
     Unlock,
 }
 
-/// Situation: a client dies at any moment of requests for locks of two owners side by side; the
-/// node starts anew before its heir comes, after that, or not. Danger: the heir knows of less than
-/// was granted, and a lock that somebody counts on is gone with the node, or one that nobody knows
-/// of stays for ever; or it knows of more, and takes a lock that is another's by now. Expectation:
-/// what had been answered is held, before and after. Of a request without an answer nothing is held
-/// that the node has not granted; when it comes again it is settled, and so it is when the owner
-/// gives up everything.
+/// Situation: a client dies at any moment of lock requests of two owners side by side. The node
+/// restarts before its successor attaches, after that, or not. Danger: the successor knows fewer
+/// locks than were granted. Then a lock that a program relies on is lost with the node, or an
+/// unknown lock stays for ever. Or it knows more locks, and takes one that another owner has by
+/// then. Expectation: answered locks are held, before and after. For a request without an answer no
+/// lock is held that the node has not granted. The request is settled when it is repeated, or when
+/// the owner gives up everything.
 #[test]
 fn locks_outlive_the_process() {
     for then in [NodeThen::Stays, NodeThen::Restarts, NodeThen::RestartsLater] {
@@ -263,10 +264,10 @@ fn locks_outlive(death: Death, then: NodeThen, next: Next) -> bool {
     true
 }
 
-/// Situation: a client dies at any moment of a wait for a lock; whoever has the lock lets it go in
-/// time, before the heir comes, or after that. Danger: the lock is set aside for a wait that nobody
-/// waits for any more, and everybody else is kept out for good. Expectation: whoever waits again
-/// has it, and where nobody does it is free.
+/// Situation: a client dies at any moment of a wait for a lock. Its holder releases it in time,
+/// before the successor attaches, or after that. Danger: the lock is reserved for an abandoned
+/// wait, and all other owners are kept out for good. Expectation: an owner that waits again gets
+/// the lock, and without one it is free.
 #[test]
 fn a_wait_does_not_outlive_the_process() {
     for lets_go_at in [Some(6), Some(1_000), None] {
@@ -336,11 +337,11 @@ fn a_wait_does_not_outlive_the_process() {
     }
 }
 
-/// Situation: the node starts anew, and whoever has its locks dies at any moment of taking them
-/// back: the client that had them, or its heir. The node takes locks back only until it is told
-/// that everything is repeated. Danger: the next one takes them back once more where that is over,
-/// is refused, and counts them as lost; or believes that they were taken back when they were not.
-/// Expectation: the last heir holds all of them, and no error stands.
+/// Situation: the node restarts, and the process with its locks dies at any moment of reclaiming
+/// them: the client that had them, or its successor. The node accepts reclaims only until it is
+/// told that everything is repeated. Danger: the next process reclaims them once more after that,
+/// is refused, and counts them as lost. Or it assumes that they were reclaimed when they were not.
+/// Expectation: the last successor holds all of them, and no error stands.
 #[test]
 fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
     for first_dies_before in [true, false] {
@@ -392,7 +393,7 @@ fn locks_outlive_two_deaths_at_a_restart_of_the_node() {
                 }
             }
             no_error_stands(&successor, &client);
-            // And it knows them, for the next start of the node.
+            // The successor knows them, for the next restart of the node.
             restart(&node);
             world.pass(Duration::from_secs(10));
             assert_eq!(
