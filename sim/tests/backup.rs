@@ -159,7 +159,7 @@ fn run(seed: u64, scene: impl AsyncFnOnce(&World)) {
 /// names and attributes are restored; content is the bucket's or an error; every deviation is
 /// reported in advance.
 #[test]
-fn what_a_lost_disk_had_comes_back() {
+fn restore_brings_back_a_lost_disk() {
     run(1, async |world| {
         let a = mount(world, "a", SELDOM).await;
         let dir = a.make(Ino::ROOT, "d", Make::Directory).await;
@@ -244,7 +244,7 @@ fn what_a_lost_disk_had_comes_back() {
 /// bucket. Expectation: names are as in the backup; a renamed file is found by its object's
 /// metadata; new files are present too.
 #[test]
-fn what_was_done_since_is_undone_as_far_as_the_bucket_has_it() {
+fn restore_undoes_changes_since_the_backup() {
     run(2, async |world| {
         let a = mount(world, "a", SELDOM).await;
         let dir = a.make(Ino::ROOT, "d", Make::Directory).await;
@@ -349,7 +349,7 @@ fn a_directory_is_found_where_its_objects_have_followed() {
 /// write to the bucket. Expectation: a running node keeps the volume; the restore that takes it is
 /// the only owner, and the others report the owner.
 #[test]
-fn only_who_was_restored_last_has_the_volume() {
+fn restore_gives_the_volume_to_the_last_node() {
     run(3, async |world| {
         let a = mount(world, "a", Duration::from_secs(20)).await;
         a.file(Ino::ROOT, "file", "content").await;
@@ -389,7 +389,7 @@ fn only_who_was_restored_last_has_the_volume() {
 /// volume is another one. Expectation: each error is reported as such, and neither the bucket nor a
 /// used data directory has changed.
 #[test]
-fn what_is_not_whole_is_refused() {
+fn restore_refuses_an_incomplete_backup() {
     run(4, async |world| {
         let a = mount(world, "a", SELDOM).await;
         a.file(Ino::ROOT, "file", "content").await;

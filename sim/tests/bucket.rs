@@ -36,7 +36,7 @@ fn refused<T>(result: Result<T, BucketError>) -> bool {
 
 /// Every condition on every state of a key, and the ranges of a read.
 #[test]
-fn conditions_and_ranges_mean_what_the_port_says() {
+fn bucket_conditions_and_ranges_follow_the_port() {
     let world = World::new(1);
     let bucket = port(&world);
     world
@@ -298,7 +298,7 @@ fn a_late_put_meets_its_successor() {
 
 /// A process dies with a put under way: the put may land after its death.
 #[test]
-fn what_a_dead_process_sent_may_still_land() {
+fn put_of_a_dead_process_may_land_later() {
     let mut landed = BTreeSet::new();
     for seed in 0..30 {
         let world = World::new(seed);

@@ -420,7 +420,7 @@ fn keys_not_shown_are_counted_and_keep_their_directory() {
 /// Situation: others change the bucket while nothing is mounted. Expectation: the next mount on the
 /// same data directory shows what is there, without an interval too, and asks once.
 #[test]
-fn new_mount_shows_what_others_have_changed_meanwhile() {
+fn new_mount_shows_outside_changes() {
     for (seed, large) in [(50, false), (51, true)] {
         run(seed, async |world| {
             let bucket = world.bucket();
@@ -455,7 +455,7 @@ fn new_mount_shows_what_others_have_changed_meanwhile() {
 /// Situation: others change what this mount has just listed. Expectation: only a refresh shows it,
 /// and it counts what was new.
 #[test]
-fn refresh_shows_what_others_have_changed() {
+fn refresh_shows_outside_changes() {
     run(60, async |world| {
         let bucket = world.bucket();
         put_all(&bucket, &["d/gone", "d/other", "d/stays", "d/in/x"]);

@@ -43,7 +43,7 @@ fn of<'a>(all: &'a [Counted], name: &str) -> &'a Tally {
 /// Expectation: the node counts exactly the requests that the bucket received, from its start on; a
 /// rejection is an error, a missing object is none; kinds of reads are counted separately.
 #[test]
-fn a_node_counts_what_its_bucket_sees() {
+fn request_counts_match_the_bucket() {
     let mut refused = 0;
     for seed in 0..20 {
         let world = World::new(seed);
@@ -127,7 +127,7 @@ fn a_node_counts_what_its_bucket_sees() {
 
 /// A request without an answer that is given up counts as failed.
 #[test]
-fn what_is_given_up_is_an_error() {
+fn abandoned_request_counts_as_an_error() {
     let world = World::new(1);
     let bucket = world.bucket();
     bucket.put_as_outsider("file", vec![7; BLOCK], vec![]).unwrap();

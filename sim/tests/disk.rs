@@ -57,7 +57,7 @@ fn a_kill_finds_a_write_done_or_not_done() {
 /// many seeds: the synced bytes always survive; each other sector sometimes survives, sometimes not,
 /// and is sometimes torn.
 #[test]
-fn a_power_cut_keeps_what_was_synced_and_gambles_with_the_rest() {
+fn power_cut_keeps_synced_sectors_and_may_lose_others() {
     const SECTOR: usize = SECTOR_BYTES as usize;
     let (mut kept, mut dropped, mut torn) = (0, 0, 0);
     for seed in 0..200 {
@@ -152,7 +152,7 @@ fn a_file_behaves_like_a_plain_vector() {
 
 /// A write overtakes a sync that is under way: the sync promises nothing about it.
 #[test]
-fn a_sync_covers_only_what_was_written_before_its_call() {
+fn sync_covers_only_writes_before_its_call() {
     let mut later = BTreeSet::new();
     for seed in 0..100 {
         let world = World::new(seed);

@@ -172,7 +172,7 @@ impl Model {
 /// length or a header with lost data is lost, too. Expectation: every byte has a value that it had
 /// since its last force.
 #[test]
-fn a_file_is_what_it_would_be_in_the_clear() {
+fn encrypted_file_behaves_like_a_plain_one() {
     let (mut cuts, mut failures, mut lost) = (0, 0, 0);
     for seed in 0..400 {
         let world = World::new(seed);

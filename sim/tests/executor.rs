@@ -32,7 +32,7 @@ fn sleepers_wake_in_the_order_of_time() {
 /// Tasks that are ready at one instant run in an order drawn from the seed: equal for equal seeds,
 /// different for some others.
 #[test]
-fn the_seed_orders_what_is_ready_at_once() {
+fn seed_orders_tasks_that_are_ready_at_once() {
     let order = |seed| {
         let executor = Executor::new(&Rng::new(seed));
         let order = Rc::new(RefCell::new(Vec::new()));

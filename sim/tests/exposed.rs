@@ -377,7 +377,7 @@ impl Scene<'_> {
 /// Everything that changes one file, by whom the node sees and by whom it does not, and every end
 /// of the node, beside a model of the file.
 #[test]
-fn what_is_stored_is_in_the_file() {
+fn mapped_stores_reach_the_file() {
     let seeds =
         std::env::var("EBB_SEEDS").map_or(1..13, |count| 1..1 + count.parse::<u64>().unwrap());
     for seed in seeds {
@@ -443,7 +443,7 @@ fn what_is_stored_is_in_the_file() {
 /// what the content was when the upload began. Expectation: what the object says is true, which the
 /// bucket looks after.
 #[test]
-fn what_is_stored_while_it_is_sent_is_no_damage_of_the_object() {
+fn mapped_stores_during_an_upload_are_no_damage() {
     for delay_ms in (0..800).step_by(40) {
         let world = World::new(delay_ms);
         let usual = world.machine("a").process("asks").bucket(&world.bucket()).capabilities();
@@ -490,7 +490,7 @@ fn what_is_stored_while_it_is_sent_is_no_damage_of_the_object() {
 /// all of it. Danger: one comparison for each, one after the other. Expectation: they share one,
 /// after the one that is under way, and it finds what was stored before they asked.
 #[test]
-fn those_who_ask_at_one_time_share_a_comparison() {
+fn concurrent_flushes_of_a_mapped_file_share_a_comparison() {
     let world = World::new(1);
     let scene = async {
         let mut life = Life::begin(&world, &options(false), 0).await;

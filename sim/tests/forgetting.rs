@@ -547,14 +547,14 @@ fn run(clients: usize) {
 /// in the bucket, or comes back changed. Expectation: no client notices, and the bucket is complete
 /// at the end.
 #[test]
-fn what_is_forgotten_comes_back_as_it_was() {
+fn evicted_names_come_back_unchanged() {
     run(0);
 }
 
 /// The same with two clients on other machines, which reply to the reference query late, and whose
 /// node is killed or loses power now and then.
 #[test]
-fn what_is_held_elsewhere_is_not_forgotten() {
+fn names_referenced_on_other_machines_are_not_evicted() {
     run(2);
 }
 
@@ -562,7 +562,7 @@ fn what_is_held_elsewhere_is_not_forgotten() {
 /// opens the file, writes to it and closes it; afterwards no client references it. Danger: it is
 /// evicted as clean, and the written bytes go with its store file, or are not forced any more.
 #[test]
-fn what_is_written_while_it_is_asked_for_stays() {
+fn file_written_during_a_reference_query_is_not_evicted() {
     for (seed, len) in (0..8).flat_map(|seed| [(seed, 200_000), (seed, 5_000)]) {
         let world = Rc::new(World::new(seed));
         let told = write_while_asked(world.clone(), len);

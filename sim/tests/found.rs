@@ -5,7 +5,7 @@ use ebb_sim::volume::run;
 
 /// The bucket forbade the abort of an upload, which was then forgotten and its parts kept.
 #[test]
-fn an_upload_whose_abort_is_forbidden_is_not_forgotten() {
+fn upload_with_a_forbidden_abort_is_not_forgotten() {
     run(298).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
@@ -26,14 +26,14 @@ fn bytes_in_a_pack_file_are_forced_though_their_store_file_is_removed() {
 /// A power cut lost a file's removal, and a client opened the file while the node was away: the
 /// replayed creation counted as open, and the removal then left the file.
 #[test]
-fn who_waits_for_an_open_has_not_got_it_before_what_was_answered() {
+fn pending_open_does_not_count_before_the_replay() {
     run(93597).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 /// A file's lost range was filled with zeros after a power cut; the next power cut lost the zeros,
 /// and the range was then missing.
 #[test]
-fn what_is_filled_up_after_a_power_cut_is_forced() {
+fn zero_fill_after_a_power_cut_is_forced() {
     run(93484).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
@@ -41,21 +41,21 @@ fn what_is_filled_up_after_a_power_cut_is_forced() {
 /// forced before the move, at the old location. A power cut lost it, and zeros were uploaded in its
 /// place.
 #[test]
-fn what_is_zeroed_in_part_is_forced_where_it_is_by_then() {
+fn partly_zeroed_file_is_forced_at_its_new_location() {
     run(121208).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 /// The log failed after a truncation and before its force; later appended bytes overwrote those that
 /// the next power cut brought back.
 #[test]
-fn what_a_failed_log_has_cut_off_is_not_written_over() {
+fn truncated_bytes_are_not_overwritten_after_a_failed_log() {
     run(226784).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 /// A start removed a pack file that the log knew nothing of, the next one made another of that
 /// name, and a power cut brought the old one back, with bytes of another file.
 #[test]
-fn what_was_removed_does_not_come_back_under_a_name_that_is_used_again() {
+fn removed_pack_file_does_not_return_under_a_reused_name() {
     run(224156).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
@@ -68,21 +68,21 @@ fn zeros_of_a_removed_file_are_there_if_the_removal_is_lost() {
 
 /// A mount ended while a read of an unlinked file was pending, which no client had open afterwards.
 #[test]
-fn who_waits_for_a_removed_file_when_its_mount_ends_has_lost_it() {
+fn pending_read_of_an_unlinked_file_ends_with_its_mount() {
     run(336558).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 /// A record survived in the log although its write had failed; the bytes of its append were cut off,
 /// and missing at the next start.
 #[test]
-fn what_a_failed_log_may_have_is_not_cut_off() {
+fn appended_bytes_stay_if_a_failed_log_may_have_them() {
     run(402664).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
 /// A file in a pack was truncated to zero and extended: the bytes beyond its end were cleared before
 /// the truncation was forced, and a power cut brought back the file with zeros.
 #[test]
-fn what_was_cut_off_is_cleared_once_that_is_forced() {
+fn truncated_bytes_are_cleared_after_the_force() {
     run(402241).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
@@ -96,9 +96,9 @@ fn a_node_starts_after_a_first_start_that_failed() {
 }
 
 /// An upload of a dead node took effect after its successor had stopped waiting for it, and a removed
-/// file was back (`uploads/late.rs`: `what_a_dead_node_has_sent_may_come_late`).
+/// file was back (`uploads/late.rs`: `late_upload_of_a_dead_node_is_recognised`).
 #[test]
-fn what_a_dead_node_has_sent_keeps_its_key() {
+fn upload_of_a_dead_node_keeps_its_key() {
     run(13056).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
@@ -130,8 +130,8 @@ fn parts_that_were_sent_early_do_not_stay() {
 
 /// Blocks overwritten in place were uploaded without a checksum, and read unverified. They have one
 /// now, and the bucket damages no other data in transit (`damaged/said.rs`:
-/// `what_is_written_over_in_place_has_its_checksums`).
+/// `object_checksums_cover_overwritten_blocks`).
 #[test]
-fn what_was_written_over_is_not_read_damaged() {
+fn overwritten_blocks_are_not_read_damaged() {
     run(718170).unwrap_or_else(|broken| panic!("{broken}"));
 }

@@ -18,7 +18,7 @@ const FILE_BYTES: u64 = 8 * MIB;
 /// bandwidth, each times out, and all are repeated for ever. Expectation: fewer run in parallel, and
 /// all uploads finish in little more than the bandwidth requires.
 #[test]
-fn what_shares_a_slow_line_arrives() {
+fn uploads_over_a_slow_connection_complete() {
     let world = World::new(1);
     let bucket = world.bucket();
     let usual = world.machine("outside").process("others").bucket(&bucket).capabilities();
@@ -74,7 +74,7 @@ fn what_shares_a_slow_line_arrives() {
 /// Danger: read-ahead shares the bandwidth with the requested range. Expectation: the first range
 /// arrives soon, and the whole file in the time that the bandwidth requires.
 #[test]
-fn what_is_read_ahead_does_not_hold_up_who_reads() {
+fn readahead_does_not_delay_the_reader() {
     const LEN: u64 = 64 * MIB;
     for (latency_millis, seed) in [(0, 1), (0, 2), (0, 3), (300, 1), (300, 2), (300, 3)] {
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(latency_millis) };

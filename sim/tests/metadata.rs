@@ -59,7 +59,7 @@ async fn status(client: &Client) -> Status {
 /// or removals fail. Expectation: every creation fails with ENOSPC, all other operations work, status
 /// reports the reason, and removals end the state.
 #[test]
-fn what_is_new_is_refused_at_the_limit() {
+fn metadata_limit_refuses_new_entries() {
     run(1, |world| async move {
         let process = world.machine("a").process("node");
         let client = Rc::new(attach(&world, &process, LIMIT).await);
@@ -149,7 +149,7 @@ fn what_is_new_is_refused_at_the_limit() {
 /// it does not start, or acknowledged names are missing. Expectation: all names are present, and
 /// creations fail.
 #[test]
-fn what_is_in_the_log_comes_back_whatever_the_limit() {
+fn metadata_of_the_log_loads_above_the_limit() {
     run(2, |world| async move {
         let process = world.machine("a").process_on("node", "data");
         let client = Rc::new(attach(&world, &process, LIMIT).await);

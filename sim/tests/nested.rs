@@ -75,7 +75,7 @@ fn options() -> Options {
 /// waits for the other's key, for ever. Expectation: a flush completes, and the bucket alone shows
 /// the same tree.
 #[test]
-fn what_changes_places_is_flushed() {
+fn exchanged_names_are_flushed() {
     for (what, steps) in CHANGES_OF_PLACE {
         println!("{what}");
         run(async |world| {
@@ -92,7 +92,7 @@ fn what_changes_places_is_flushed() {
 /// every lost one has lost its effect. Danger: an object that appears once its key is free counts as
 /// another program's, and is kept beside the file. (Seed 28 of detached succession.)
 #[test]
-fn what_changes_places_is_flushed_though_requests_come_late() {
+fn exchanged_names_are_flushed_with_late_requests() {
     let late = BucketFaults {
         late: Rate::one_in(2),
         late_limit: Duration::from_secs(8),
@@ -120,7 +120,7 @@ fn what_changes_places_is_flushed_though_requests_come_late() {
 /// has not loaded all of it. Danger: names that are not loaded are lost, or block a key for ever.
 /// Expectation: the same.
 #[test]
-fn what_another_node_has_left_changes_places() {
+fn exchanged_names_of_another_node_are_flushed() {
     let halves = [
         (
             "mkdir a; mkdir a/b; mv a/b t; rmdir a; mkdir a; mkdir a/s; write a/s/x; FLUSH",

@@ -53,7 +53,7 @@ fn frames_arrive_in_order() {
 
 /// No listener, an unknown name, a malformed address, a used port: each is an error.
 #[test]
-fn what_cannot_be_reached_is_refused() {
+fn connect_to_an_unreachable_address_is_refused() {
     let world = World::new(1);
     let (client, server) = pair(&world);
     world
@@ -146,7 +146,7 @@ fn a_long_partition_breaks_the_sender_and_leaves_the_receiver_half_open() {
 /// The connection is reset with frames in flight: frames that arrived before are read, then both
 /// ends get an error.
 #[test]
-fn a_reset_loses_what_is_under_way() {
+fn reset_loses_frames_in_flight() {
     let world = World::new(1);
     let (client, server) = pair(&world);
     world
@@ -167,7 +167,7 @@ fn a_reset_loses_what_is_under_way() {
 
 /// Random resets and partitions: the received frames are a prefix of the sent ones.
 #[test]
-fn what_arrives_is_a_prefix_of_what_was_sent() {
+fn received_frames_are_a_prefix_of_the_sent_ones() {
     let mut cut_short = 0;
     for seed in 0..100 {
         let mut plan = FaultPlan::default();

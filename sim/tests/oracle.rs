@@ -69,7 +69,7 @@ fn an_answer_may_be_of_any_moment_since_the_question() {
 /// Whoever looks finds it done or not, and nothing else; and where nothing can fail it must not be
 /// there.
 #[test]
-fn what_failed_in_doubt_is_done_or_not() {
+fn change_in_doubt_is_done_or_not() {
     let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
     let op = Op::Mutate(ClientMutation::SetAttr { ino: Ino::ROOT, set });
     let seen = |mode| {

@@ -14,7 +14,7 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// The bucket fails every conditional read, although the object is unchanged. Expectation: a read
 /// fails after a bounded number of requests; a write that needs no bytes of the object succeeds.
 #[test]
-fn an_object_whose_condition_never_holds_is_an_error() {
+fn conditional_read_that_never_succeeds_is_an_error() {
     let world = World::new(1);
     let bucket = world.bucket();
     bucket.put_as_outsider("file", vec![7; 2 * BLOCK], vec![]).unwrap();
@@ -203,7 +203,7 @@ fn a_bucket_that_was_away_for_an_hour_gets_everything_oldest_first() {
 /// The bucket forbids an upload. Expectation: status names the key as long as the file exists and is
 /// dirty, and no longer than that.
 #[test]
-fn what_is_refused_is_told_of_until_it_is_done_or_gone() {
+fn refused_upload_is_reported_until_done_or_removed() {
     let world = World::new(3);
     let bucket = world.bucket();
     let done = world.run(async {

@@ -143,7 +143,7 @@ fn run(world: &World, scene: impl Future<Output = ()>) {
 }
 
 #[test]
-fn what_others_add_replace_and_remove_is_seen() {
+fn outside_additions_replacements_and_removals_are_seen() {
     let world = World::new(1);
     let bucket = world.bucket();
     for key in ["a", "d/b", "d/e/c"] {
@@ -382,7 +382,7 @@ fn beside(bucket: &SimBucket, key: &str) -> Vec<Bytes> {
 /// with all that ebb said of it, as tools do that copy objects, while the file is changed. Danger:
 /// it is taken for what ebb itself has written.
 #[test]
-fn what_others_make_of_an_object_of_ours_is_theirs() {
+fn copied_back_earlier_object_counts_as_foreign() {
     let world = World::new(8);
     let bucket = world.bucket();
     run(&world, async {
@@ -448,7 +448,7 @@ fn each_conflict_is_kept() {
 /// Situation: a file of which a part is here is changed, and others replace its object before that
 /// is sent. Danger: what is sent is of both, and neither is left. Expectation: theirs is kept.
 #[test]
-fn what_was_changed_in_part_does_not_take_the_place_of_theirs() {
+fn partly_cached_change_does_not_replace_a_foreign_object() {
     let world = World::new(10);
     let bucket = world.bucket();
     let (old, theirs) = (Bytes::from(vec![b'o'; LEN_BYTES]), Bytes::from(vec![b't'; LEN_BYTES]));
@@ -537,7 +537,7 @@ fn a_conflict_is_kept_once() {
 /// Situation: beside a key there is another's object at every name that is looked at. Expectation:
 /// theirs stays where it is, and what was changed here is sent once there is room for it.
 #[test]
-fn what_cannot_be_kept_is_not_replaced() {
+fn foreign_object_without_a_free_conflict_name_is_not_replaced() {
     let world = World::new(11);
     let bucket = world.bucket();
     run(&world, async {

@@ -168,7 +168,7 @@ fn is_all(bytes: &[u8], with: u8) -> bool {
 
 /// Danger: the log records a file's new location, and the copy of its forced bytes is lost.
 #[test]
-fn what_was_forced_moves_as_a_whole() {
+fn pack_move_keeps_forced_bytes() {
     for (seed, len) in (0..SEEDS).flat_map(|seed| [20_000, 200_000].map(|len| (seed, len))) {
         for restarted in [false, true] {
             let world = World::new(seed);
@@ -199,7 +199,7 @@ fn what_was_forced_moves_as_a_whole() {
 /// Danger: bytes behind the end of a small file stay where they are, and show when it grows over
 /// them.
 #[test]
-fn what_was_cut_off_is_zeros_when_the_file_grows() {
+fn truncated_small_file_grows_with_zeros() {
     for seed in 0..SEEDS {
         for write_behind in [false, true] {
             let world = World::new(seed);
@@ -314,7 +314,7 @@ fn an_empty_pack_file_goes_once_nothing_is_added() {
 /// A pack file fails to sync: every file with unforced bytes in it is affected, since the system
 /// reports the failure once and drops the bytes.
 #[test]
-fn a_failed_sync_is_that_of_all_who_share_it() {
+fn failed_pack_sync_affects_every_file_in_it() {
     let world = World::new(1);
     let scenario = async {
         let volume = Volume::new(&world).await;
@@ -405,7 +405,7 @@ fn a_pack_file_stays_until_all_that_left_it_is_forced() {
 /// Danger: a pack file that is about to be removed, together with other files, counts as unknown.
 /// (Seed 10702 of volumes.)
 #[test]
-fn what_is_being_removed_is_no_stray() {
+fn pack_file_being_removed_is_no_stray() {
     for seed in 0..4 * SEEDS {
         let world = World::new(seed);
         let scenario = async {
@@ -437,7 +437,7 @@ fn what_is_being_removed_is_no_stray() {
 /// Danger: data that is also in the bucket is moved without a force, and the log records it as
 /// present.
 #[test]
-fn what_was_moved_and_lost_is_fetched_again() {
+fn moved_clean_data_lost_in_a_power_cut_is_fetched_again() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         let scenario = async {

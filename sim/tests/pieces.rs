@@ -306,7 +306,7 @@ fn names_without_objects_come_in_parts_too() {
 /// first batch does not show that the name is a directory, which then never appears. Expectation:
 /// both appear.
 #[test]
-fn a_part_ends_between_an_object_and_what_is_below_it() {
+fn listing_batch_may_end_between_an_object_and_keys_below_it() {
     const LINKS: usize = 200;
     run(1, |world| async move {
         let a = mount(&world, "a", Duration::from_secs(3600)).await;

@@ -41,7 +41,7 @@ fn a_forced_hole_stays_under_a_write_that_is_lost() {
 /// Danger: they count as unknown: damage in them is not detected, and those in the bucket are fetched
 /// again. Expectation: they are intact.
 #[test]
-fn what_was_just_forced_is_known() {
+fn forced_bytes_are_known_right_after_fsync() {
     for (seed, is_sent) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {
         let world = World::new(seed);
         let scenario = async {
@@ -165,7 +165,7 @@ fn a_removed_pack_file_does_not_come_back_under_the_name_of_another() {
 /// Danger: a file is cut, and its node dies before that is forced. The next one finds it as
 /// short as it should be, and has nothing to force when it is extended.
 #[test]
-fn what_was_cut_off_before_a_kill_does_not_come_back() {
+fn truncated_bytes_do_not_return_after_a_kill() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         let scenario = async {
@@ -186,7 +186,7 @@ fn what_was_cut_off_before_a_kill_does_not_come_back() {
 /// Danger: a range of a fetched, unforced block is changed. The log keeps the change, the disk loses
 /// the block, and only the bucket has the rest.
 #[test]
-fn what_the_bucket_has_is_not_lost_under_a_change_of_a_part() {
+fn partial_change_keeps_fetched_bytes_after_a_power_cut() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         let scenario = async {
@@ -211,7 +211,7 @@ fn what_the_bucket_has_is_not_lost_under_a_change_of_a_part() {
 /// records the whole block as dirty, its bytes are lost, and the next flush uploads zeros over the
 /// object. Expectation: unchanged bytes are as uploaded, here and in the bucket.
 #[test]
-fn what_a_flush_has_sent_is_not_lost_under_a_change_of_a_part() {
+fn partial_change_keeps_uploaded_bytes_after_a_power_cut() {
     let mut sent = 0;
     for (moment, blocks) in (0..40).flat_map(|moment| [1, 3].map(|blocks| (moment, blocks))) {
         for change in [Change::Write, Change::Zero, Change::Truncate] {
@@ -265,7 +265,7 @@ fn what_a_flush_has_sent_is_not_lost_under_a_change_of_a_part() {
 /// needs no force. Danger: the fetched data counts as forced after a power cut that lost it, and a
 /// change of a range uploads zeros.
 #[test]
-fn what_was_fetched_is_not_forced_with_what_was_written_and_doubted_after_a_power_cut() {
+fn fetched_bytes_do_not_count_as_forced_after_a_power_cut() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         let scenario = async {
@@ -315,7 +315,7 @@ const CHANGED_BYTES: u64 = 1000;
 /// later reads may return. Danger: they count as forced even after an fsync, and a power cut reverts
 /// them.
 #[test]
-fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
+fn fsync_forces_bytes_of_an_unlogged_write() {
     let mut left = 0;
     for (seed, micros) in (0..60).map(|round| (round % SEEDS, 20 * round)) {
         let world = World::new(seed);
@@ -347,7 +347,7 @@ fn what_a_dead_write_has_left_is_forced_by_the_next_fsync() {
 /// the disk never received them. The process ends, and the next one forces the file. Danger: the
 /// kernel has nothing to write, the fsync succeeds, and a power cut loses the bytes.
 #[test]
-fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
+fn bytes_of_a_failed_fsync_are_rewritten_by_the_next_process() {
     for seed in 0..4 * SEEDS {
         let world = World::new(seed);
         let scenario = async {
@@ -372,7 +372,7 @@ fn what_could_not_be_forced_is_written_once_more_by_the_next_process() {
 /// only to the fsync. Danger: the other force claims that everything is on the disk, and the next
 /// process rewrites nothing.
 #[test]
-fn who_forces_everything_hears_of_an_fsync_that_fails() {
+fn sync_fs_fails_with_a_concurrent_failed_fsync() {
     let mut failed = 0;
     for seed in 0..16 * SEEDS {
         let world = World::new(seed);
@@ -483,7 +483,7 @@ fn a_full_disk_keeps_nobody_from_starting() {
 /// it the record that the bytes in the pack file are unforced; a later fsync does nothing, and a
 /// power cut loses them.
 #[test]
-fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
+fn fsync_forces_a_file_with_an_unlogged_move() {
     let mut removed = 0;
     for (seed, micros) in (0..40).map(|round| (round % SEEDS, 25 * round)) {
         let world = World::new(seed);
@@ -520,7 +520,7 @@ fn what_was_about_to_move_when_the_process_died_is_forced_by_the_next_fsync() {
 
 /// Danger: a file was truncated, the log is forced by another operation, and the truncation was not.
 #[test]
-fn what_was_cut_off_does_not_come_back_under_a_later_write() {
+fn truncated_bytes_do_not_return_under_a_later_write() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         let scenario = async {
@@ -559,7 +559,7 @@ fn what_was_cut_off_does_not_come_back_under_a_later_write() {
 /// Danger: truncated bytes of a small file are still behind its end in the pack file; they are
 /// overwritten, and the write is lost.
 #[test]
-fn what_was_cut_off_a_small_file_stays_away_under_a_write_that_is_lost() {
+fn truncated_bytes_of_a_small_file_do_not_return_under_a_lost_write() {
     const KEPT_BYTES: u64 = 10_000;
     for seed in 0..SEEDS {
         let world = World::new(seed);
@@ -614,7 +614,7 @@ fn a_write_that_was_lost_does_not_come_back_under_another_one() {
 /// is cut off; the length is as intended. Danger: the store file is longer, and the truncated bytes
 /// reappear in the file when it grows, here and in the bucket.
 #[test]
-fn what_a_cut_that_failed_has_left_is_gone_before_the_file_grows() {
+fn failed_truncation_leaves_no_bytes_when_the_file_grows() {
     const LEN: u64 = 200_000;
     const CUT: u64 = 131_172;
     let mut cut = 0;
@@ -660,7 +660,7 @@ fn what_a_cut_that_failed_has_left_is_gone_before_the_file_grows() {
 
 /// Situation: a write beyond the end of a file fails, and so does the cleanup of its leftover.
 #[test]
-fn what_a_write_that_failed_has_left_is_gone_before_the_file_grows() {
+fn failed_write_leaves_no_bytes_when_the_file_grows() {
     for seed in 0..4 * SEEDS {
         let world = World::new(seed);
         let scenario = async {

@@ -25,7 +25,7 @@ const INNER: [&str; 2] = ["q", "in"];
 /// where nothing is left; a rename or link fails exactly where it crosses quotas; and after every
 /// start the usage is that of the tree.
 #[test]
-fn counts_are_what_there_is() {
+fn quota_usage_matches_the_tree() {
     let refusals = Refusals::default();
     for seed in 0..SEEDS {
         let world = Rc::new(World::new(seed));

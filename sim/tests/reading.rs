@@ -63,7 +63,7 @@ fn slow_disk(rate: Rate, limit: Duration) -> FaultPlan {
 /// Expectation: data is delivered as it arrives, also to concurrent reads of a range of it, and is
 /// cached later.
 #[test]
-fn what_comes_is_given_out_before_it_is_in_the_cache() {
+fn fetched_data_is_returned_before_it_is_cached() {
     reading(1, 1, |world, client| async move {
         let (ino, content) = (ino(&client, 0).await, content(0));
         world.set_faults(slow_disk(Rate::ALWAYS, Duration::from_secs(100)));
@@ -83,7 +83,7 @@ fn what_comes_is_given_out_before_it_is_in_the_cache() {
 /// and extended. Danger: reads return the older data. Expectation: a read after a change returns the
 /// change.
 #[test]
-fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
+fn fetched_data_does_not_hide_later_changes() {
     const FILES: u64 = 20;
     for seed in 1..21 {
         reading(seed, FILES, |world, client| async move {
@@ -125,7 +125,7 @@ fn what_has_come_is_not_given_out_in_place_of_what_the_file_is_since() {
 /// Situation: another program replaces an object while it is read in several requests. Danger: a
 /// read mixes both versions. Expectation: all bytes are of one version.
 #[test]
-fn what_has_come_is_of_one_object() {
+fn read_in_several_requests_returns_one_object() {
     const FILES: u64 = 20;
     for seed in 1..21 {
         reading(seed, FILES, |world, client| async move {
@@ -159,7 +159,7 @@ fn what_has_come_is_of_one_object() {
 /// Danger: the cached data ends at the truncated length, in the middle of a block. Expectation: the
 /// whole object is readable.
 #[test]
-fn what_was_asked_for_of_a_cut_file_is_not_all_of_it_once_it_was_rolled_back() {
+fn roll_back_during_a_fetch_shows_the_whole_object() {
     for seed in 1..21 {
         reading(seed, 1, |world, client| async move {
             let (ino, rng) = (ino(&client, 0).await, world.rng("rolls back"));
@@ -215,7 +215,7 @@ fn read_in_turn(files: &[u64], len_bytes: usize) -> (Duration, u64) {
 /// Sequential reads of all files of a directory trigger read-ahead; reads in another order do not;
 /// and of files of which only the beginning is read, no more is fetched.
 #[test]
-fn who_reads_the_files_of_a_directory_in_turn_hardly_waits() {
+fn readahead_covers_files_read_in_directory_order() {
     // In the order in which the bucket lists them.
     let mut in_order: Vec<u64> = (0..100).collect();
     in_order.sort_by_key(u64::to_string);

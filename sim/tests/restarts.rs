@@ -197,7 +197,7 @@ fn names_that_a_first_start_has_not_forced_are_forced_by_the_next() {
 /// Situation: a new data directory has no space, so that the volume cannot be opened there. Danger:
 /// the volume has no owner until the term is over. Expectation: another node can serve it at once.
 #[test]
-fn who_has_no_room_to_begin_keeps_nothing() {
+fn failed_open_without_space_releases_the_volume() {
     let world = World::new(1);
     let bucket = world.bucket();
     let options = Options {

@@ -101,7 +101,7 @@ async fn read(client: &Client, ino: Ino, mib: Range<u64>) {
 /// leave. Expectation: they do not count against it, named files wait as usual, and in the cache
 /// they take space.
 #[test]
-fn what_never_goes_to_the_bucket_does_not_wait_for_it() {
+fn unnamed_files_do_not_wait_for_the_bucket() {
     with_room_for_one(1, |world, client| async move {
         let bucket = world.bucket();
         let unnamed = client.tmpfile(&ROOT, Ino::ROOT, 0o600).await.unwrap().ino;
@@ -135,7 +135,7 @@ fn what_never_goes_to_the_bucket_does_not_wait_for_it() {
 
 /// A complete file gets its name. From then on it is uploaded like any other.
 #[test]
-fn what_gets_a_name_waits_from_then_on() {
+fn unnamed_file_waits_once_it_is_linked() {
     with_room_for_one(2, |world, client| async move {
         let unnamed = client.tmpfile(&ROOT, Ino::ROOT, 0o600).await.unwrap().ino;
         fill(&client, unnamed, 3).await.unwrap();
@@ -154,7 +154,7 @@ fn what_gets_a_name_waits_from_then_on() {
 /// a client removes the file that takes the space. Danger: the removal waits behind the writes, which
 /// end only by timeout. Expectation: the removal completes at once, and then the writes.
 #[test]
-fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
+fn removal_does_not_wait_behind_blocked_writers() {
     with_room_for_one(3, |world, client| async move {
         let (large, other) = (make(&client, "large").await, make(&client, "other").await);
         world.bucket().vanish_for(Duration::from_secs(60));
@@ -181,7 +181,7 @@ fn who_makes_room_does_not_wait_behind_who_waits_for_it() {
 /// eviction. Expectation: the other file is evicted at once, and without one a writer gets ENOSPC
 /// at its timeout.
 #[test]
-fn who_makes_room_does_not_wait_for_a_file_that_waits_for_its_bucket() {
+fn eviction_does_not_wait_for_a_file_with_a_stalled_bucket() {
     with_room_for(4, 4 * MIB, |world, client| async move {
         let [sent, other] = in_the_bucket(&client, [("sent", 6), ("other", 2)]).await;
         read(&client, sent, 1..6).await;
@@ -225,7 +225,7 @@ fn who_makes_room_does_not_wait_for_a_file_that_waits_for_its_bucket() {
 /// Situation: several clients constantly read a file longer than the cache. Danger: it is never
 /// evicted, since it is always in use, and the cache exceeds its limit.
 #[test]
-fn what_is_read_all_the_time_is_evicted_all_the_same() {
+fn eviction_includes_a_file_in_constant_use() {
     with_room_for_one(5, |world, client| async move {
         let [file] = in_the_bucket(&client, [("file", 48)]).await;
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) };

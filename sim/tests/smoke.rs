@@ -113,7 +113,7 @@ fn smoke() {
 
 /// A detaching client is notified of the end of its session before it gets the reply.
 #[test]
-fn who_leaves_does_not_attach_again() {
+fn detached_client_does_not_attach_again() {
     let world = World::new(1);
     let process = world.machine("a").process("node");
     let (port, inner) = (process.bucket(&world.bucket()), process.clone());

@@ -60,21 +60,21 @@ fn finds_a_successor_that_makes_changes_twice() {
 }
 
 #[test]
-fn finds_a_successor_that_forgets_what_is_open() {
+fn succession_check_finds_forgotten_opens() {
     finds(run_succession, Amnesia::Opens);
     finds(run_succession_elsewhere, Amnesia::Opens);
 }
 
 /// Only of a node elsewhere: one in the process has all that it has answered, or its disk does.
 #[test]
-fn finds_a_successor_that_goes_on_without_what_its_node_has_lost() {
+fn succession_check_finds_lost_undurable_answers() {
     finds(run_succession_elsewhere, Amnesia::Undurable);
 }
 
 /// Danger: the successor takes an unreported inode for closed, and releases it before the request
 /// that created it is repeated.
 #[test]
-fn a_file_without_a_name_waits_for_who_asked_for_it() {
+fn unnamed_file_is_kept_until_its_creation_is_repeated() {
     for seed in 1..=10 {
         let attr = nameless(seed).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
         assert_eq!(attr.nlink, 0);

@@ -77,7 +77,7 @@ fn options(flush_interval: Duration) -> Options {
 /// while it is constantly uploaded, over a slow disk and a slow connection; its node is killed at
 /// times, and its machine loses power.
 #[test]
-fn whatever_becomes_of_a_file_it_can_be_read() {
+fn file_stays_readable_through_changes_and_crashes() {
     for seed in 0..30 {
         let world = World::new(seed);
         let scene = async {
@@ -181,7 +181,7 @@ async fn write(mount: &Mount, model: &mut Vec<u8>, at: Option<usize>, len: usize
 /// Danger: the disk keeps the bytes, the log loses both commands, and the checksum of the forced
 /// bytes fails every read.
 #[test]
-fn what_is_cut_and_written_over_leaves_what_was_forced() {
+fn lost_truncation_keeps_forced_bytes_readable() {
     // How many bytes are written, how long the file is, to where it is cut, and where it is written
     // then.
     let cuts = [
@@ -246,7 +246,7 @@ fn an_upload_that_ends_under_a_write_takes_no_checksum_along() {
 /// written. Danger: they get the checksum of the uploaded bytes, and are read as long as they are
 /// cached.
 #[test]
-fn a_write_that_fails_under_an_upload_is_not_taken_for_what_was_sent() {
+fn failed_write_during_an_upload_gets_no_uploaded_checksum() {
     for seed in 0..20 {
         let world = World::new(seed);
         let scene = async {
@@ -295,7 +295,7 @@ fn a_write_that_fails_under_an_upload_is_not_taken_for_what_was_sent() {
 /// Situation: the disk is full, and small pieces of a file are written over until its log has no
 /// room for more. Danger: the write that is refused has been made.
 #[test]
-fn what_a_full_disk_refuses_has_changed_nothing() {
+fn write_refused_by_a_full_disk_changes_nothing() {
     let world = World::new(1);
     let scene = async {
         let bucket = world.bucket();

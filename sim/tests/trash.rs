@@ -355,7 +355,7 @@ fn remove(state: &mut Volume, path: &str) {
 /// Expectation: each is deleted after its time and not before, by the node that serves then, and
 /// leaves nothing in the bucket.
 #[test]
-fn what_was_kept_for_its_time_goes() {
+fn trash_entries_expire_after_their_time() {
     for seed in 0..4 {
         let world = Rc::new(World::new(seed));
         world.run(expire(world.clone())).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));

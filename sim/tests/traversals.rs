@@ -99,7 +99,7 @@ async fn dir(client: &Client, name: &str) -> Ino {
 /// Situation: find(1) on what only the bucket has. Danger: each of 200 directories waits for the
 /// one before. Expectation: they come several at one time, however deep they are.
 #[test]
-fn who_looks_into_all_directories_does_not_wait_for_each() {
+fn traversal_lists_directories_ahead() {
     let flat = (0..200).map(|at| format!("{at:03}/file"));
     let deep = (0..10).flat_map(|at| (0..19).map(move |below| format!("{at}/{below:02}/file")));
     for (keys, entries) in [(flat.collect::<Vec<_>>(), 400), (deep.collect(), 390)] {
@@ -113,7 +113,7 @@ fn who_looks_into_all_directories_does_not_wait_for_each() {
 
 /// The same for who comes to them out of order, forwards and backwards.
 #[test]
-fn who_looks_into_all_directories_out_of_order_does_not_wait_for_each() {
+fn traversal_out_of_order_lists_directories_ahead() {
     for order in [|at: usize| at ^ 1, |at| 199 - (at ^ 1)] {
         let (found, took, listings) =
             with_keys((0..200).map(|at| format!("{at:03}/file")), async |_, client| {
@@ -138,7 +138,7 @@ fn who_looks_into_all_directories_out_of_order_does_not_wait_for_each() {
 
 /// The same where what others have changed is to be seen: all are listed again.
 #[test]
-fn who_looks_into_all_directories_again_does_not_wait_for_each() {
+fn traversal_with_revalidate_lists_directories_ahead() {
     let options = Options { revalidate: Some(Duration::from_secs(60)), ..Options::default() };
     let (took, _, listings) = with_keys_and(
         options,
@@ -159,7 +159,7 @@ fn who_looks_into_all_directories_again_does_not_wait_for_each() {
 /// into all of them. Danger: those that are listed ahead come in together, each of which had room.
 /// Expectation: the bound holds but for one part of a listing.
 #[test]
-fn what_is_listed_ahead_has_room() {
+fn listing_ahead_respects_the_metadata_limit() {
     for limit in [700_000, 900_000, 1_300_000] {
         let options = Options { metadata_bytes: limit, ..Options::default() };
         let keys = (0..60).flat_map(|at| {
@@ -188,7 +188,7 @@ fn what_is_listed_ahead_has_room() {
 
 /// As git(1) and rsync(1) do, who know the names, and have other work with each.
 #[test]
-fn who_asks_for_names_in_all_directories_does_not_wait_for_each() {
+fn lookups_in_all_directories_list_ahead() {
     let work = Duration::from_millis(20);
     let keys = (0..200).flat_map(|at| (0..300).map(move |file| format!("{at:03}/{file}")));
     let (_, took, listings) = with_keys(keys, async |world, client| {
@@ -204,7 +204,7 @@ fn who_asks_for_names_in_all_directories_does_not_wait_for_each() {
 
 /// Danger: each directory that anybody looks into has others listed, which cost money.
 #[test]
-fn who_looks_into_directories_anywhere_is_not_run_ahead_of() {
+fn random_lookups_list_nothing_ahead() {
     let ((), _, listings) =
         with_keys((0..400).map(|at| format!("{at:03}/file")), async |_, client| {
             let rng = Rng::new(7);
@@ -218,7 +218,7 @@ fn who_looks_into_directories_anywhere_is_not_run_ahead_of() {
 
 /// Situation: find(1) on one of many directories. Expectation: of the others nothing is listed.
 #[test]
-fn what_is_elsewhere_is_not_listed() {
+fn traversal_of_one_directory_lists_nothing_else() {
     let keys = (0..50).flat_map(|at| (0..10).map(move |below| format!("{at:02}/{below}/file")));
     let (found, _, listings) =
         with_keys(keys, async |_, client| find(client, dir(client, "02").await).await);
@@ -231,7 +231,7 @@ fn what_is_elsewhere_is_not_listed() {
 /// them waits for the attempts of nobody, and then for his own. Expectation: he is told after the
 /// time that is stated.
 #[test]
-fn who_comes_to_what_is_listed_ahead_waits_no_longer_than_is_stated() {
+fn listing_ahead_keeps_the_bucket_timeout() {
     let timeout = Duration::from_secs(30);
     let options = Options { bucket_timeout: timeout, ..Options::default() };
     let keys = (0..50).map(|at| format!("{at:02}/file"));
@@ -259,7 +259,7 @@ fn who_comes_to_what_is_listed_ahead_waits_no_longer_than_is_stated() {
 /// what may be behind it. Expectation: the next one is under way meanwhile, and there are no
 /// others.
 #[test]
-fn who_lists_a_large_directory_does_not_wait_for_each_part() {
+fn large_directory_listing_fetches_batches_ahead() {
     let (parts, calls, work) = (10, 10, Duration::from_millis(15));
     let keys = (0..1000 * parts - 10).map(|at| format!("d/{at:05}"));
     let (found, took, listings) = with_keys(keys, async |world, client| {
@@ -284,7 +284,7 @@ fn who_lists_a_large_directory_does_not_wait_for_each_part() {
 /// Situation: somebody has work with each of the files of a large directory. Expectation: he is not
 /// run ahead of by what is old when he wants it.
 #[test]
-fn who_lists_slowly_is_not_run_ahead_of() {
+fn slow_listing_fetches_nothing_stale() {
     let keys = (0..9990).map(|at| format!("d/{at:05}"));
     let (found, _, listings) = with_keys(keys, async |world, client| {
         let dir = dir(client, "d").await;
@@ -307,7 +307,7 @@ fn who_lists_slowly_is_not_run_ahead_of() {
 /// Situation: somebody lists a large directory, and stops; later he goes on. Danger: what was asked
 /// for ahead is taken for what is there by then. Expectation: it is asked for again.
 #[test]
-fn what_was_asked_for_ahead_does_not_become_old() {
+fn listing_batch_fetched_ahead_expires() {
     let keys = (0..1500).map(|at| format!("d/{at:05}"));
     let (names, ..) = with_keys(keys, async |world, client| {
         let dir = dir(client, "d").await;
@@ -464,7 +464,7 @@ fn page_and_listing_are_asked_for_at_one_time() {
 /// until the other one has something for him. Danger: each of 300 files and 100 directories waits
 /// for the one before it. Expectation: they come several at one time, each once.
 #[test]
-fn who_takes_the_last_entries_first_does_not_wait_for_each() {
+fn traversal_from_a_stack_reads_ahead() {
     for stacks in [1, 2] {
         let keys = (0..3).flat_map(|top| {
             (0..100).flat_map(move |dir| (0..3).map(move |file| format!("{top}/{dir:02}/{file}")))
@@ -517,7 +517,7 @@ fn who_takes_the_last_entries_first_does_not_wait_for_each() {
 /// it, for none of their directories has many. Expectation: they come several at one time, each
 /// once, and nothing that is elsewhere.
 #[test]
-fn who_reads_all_files_of_a_tree_does_not_wait_for_each() {
+fn tree_copy_reads_files_ahead() {
     let keys = (0..3).flat_map(|top| {
         (0..100).flat_map(move |dir| (0..3).map(move |file| format!("{top}/{dir:02}/{file}")))
     });
@@ -537,7 +537,7 @@ fn who_reads_all_files_of_a_tree_does_not_wait_for_each() {
 /// An open is not kept waiting for what is looked at for it, which is done when nobody waits, not
 /// with the next open alone.
 #[test]
-fn who_opens_a_file_is_run_ahead_of() {
+fn open_triggers_readahead_without_delay() {
     let keys = (0..50).map(|file| format!("dir/{file:02}"));
     with_node(Options::default(), keys, async |world, node, client| {
         let dir = dir(client, "dir").await;

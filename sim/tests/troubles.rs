@@ -192,7 +192,7 @@ fn a_full_disk_is_full_since_it_is_until_it_is_not() {
 /// Expectation: the trouble is reported from the first rejected write until there is room, also
 /// without further writes.
 #[test]
-fn what_has_no_room_is_told_until_there_is_room() {
+fn dirty_limit_trouble_lasts_until_there_is_room() {
     let world = World::new(3);
     let bucket = world.bucket();
     run(&world, async {
@@ -309,7 +309,7 @@ fn a_missing_object_is_missed_as_long_as_it_is_wanted() {
 /// Situation: a file cannot be forced. Expectation: reported as long as the file exists, and fsck
 /// names the remedy.
 #[test]
-fn what_cannot_be_forced_is_told_until_it_is_gone() {
+fn failed_force_trouble_lasts_until_the_file_is_removed() {
     let world = World::new(6);
     let bucket = world.bucket();
     run(&world, async {
@@ -342,7 +342,7 @@ fn what_cannot_be_forced_is_told_until_it_is_gone() {
 /// Expectation: `ebb explain` reports the uploaded bytes of an upload, never more than the dirty
 /// ones.
 #[test]
-fn what_is_being_sent_is_explained() {
+fn explain_reports_uploaded_bytes() {
     let world = World::new(7);
     let bucket = world.bucket();
     run(&world, async {

@@ -205,7 +205,7 @@ fn a_renewal_that_nobody_waits_for_does_not_come_after_a_volume_was_given_back()
 /// is not recognised as that upload, since a later one might follow, and the remains of the local
 /// bytes are shown.
 #[test]
-fn what_came_to_the_bucket_is_there_after_a_power_cut() {
+fn upload_of_an_unforced_file_is_recognised_after_a_power_cut() {
     for seed in 0..16 {
         let (world, bucket) = world(seed);
         run(&world, async {

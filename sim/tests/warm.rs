@@ -94,7 +94,7 @@ async fn status(client: &Client) -> Status {
 /// the node is killed meanwhile, or its power cut. Expectation: repeated until nothing fails, a
 /// warmup leaves all files in the cache, which survives a restart; then the store is not needed.
 #[test]
-fn what_was_warmed_is_there_whatever_happened() {
+fn warmup_survives_faults_and_restarts() {
     for seed in 1..=6 {
         let bucket = BucketFaults {
             unavailable: Rate::one_in(10),
@@ -169,7 +169,7 @@ fn what_was_warmed_is_there_whatever_happened() {
 /// policy, each range is fetched a few times at most, the report says if it cannot stay, and the
 /// cache keeps its limit.
 #[test]
-fn what_has_no_room_is_not_fetched_for_ever() {
+fn warmup_without_room_ends() {
     for eviction in [Eviction::S3Fifo, Eviction::Lru] {
         let world = World::new(1);
         put(&world, "used", content(1, 4 * MIB));
@@ -213,7 +213,7 @@ fn what_has_no_room_is_not_fetched_for_ever() {
 /// read to its end. Expectation: the pinned one stays, also through an evict by name and a restart,
 /// until it is unpinned or moved away. Danger: pinned data exceeds the cache, and reads fail.
 #[test]
-fn what_is_pinned_stays() {
+fn pinned_data_stays_cached() {
     for eviction in [Eviction::S3Fifo, Eviction::Lru] {
         let world = World::new(1);
         put(&world, "dir/pinned", content(1, 8 * MIB));

@@ -154,7 +154,7 @@ mod tests {
 
     /// `preceding` excludes durable, later and refused mutations, and those of other sessions.
     #[test]
-    fn what_a_mutation_stands_on() {
+    fn preceding_omits_durable_later_and_refused_mutations() {
         let stamp = Stamp { time: Time { secs: 1, nanos: 0 }, version: Version(1) };
         let replay = Replay { stamp, ino: None, offset: None, len_bytes: None };
         let made = |index| Ok(Mutated { attr: None, index: LogIndex(index), replay });

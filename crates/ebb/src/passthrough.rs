@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_asked_is_understood() {
+    fn grant_request_round_trips() {
         for (_, request) in GRANT_REQUESTS {
             let bytes =
                 Ask { session: SessionId(0x0102_0304_0506_0708), ino: Ino(u64::MAX), request }
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_version_asks_is_not_understood() {
+    fn grant_request_of_another_version_is_rejected() {
         let good =
             Ask { session: SessionId(1), ino: Ino(1), request: GrantRequest::Begin }.encode();
         for (at, wrong) in [(0, VERSION + 1), (0, 0), (1, 1), (1, 5), (1, u8::MAX)] {

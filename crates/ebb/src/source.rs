@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_source_is_a_mistake_of_the_caller() {
+    fn invalid_source_is_a_usage_error() {
         for text in [
             "",
             "/dir",

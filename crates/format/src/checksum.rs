@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_beside_zeros_changes_a_checksum_by_itself() {
+    fn crc32c_with_adds_bytes_to_a_block_of_zeros() {
         let mut block = [0; BLOCK_BYTES as usize];
         assert_eq!(crc32c(&block), SUM_OF_ZEROS);
         let mut sum = SUM_OF_ZEROS;
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn checksums_of_blocks_give_that_of_what_they_hold() {
+    fn crc32c_of_blocks_equals_crc32c_of_the_bytes() {
         let bytes: Vec<u8> = (0..3 * BLOCK_BYTES as u32 + 7)
             .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
             .collect();

@@ -79,7 +79,7 @@ mod tests {
     use ebb_model::FileKind;
 
     #[test]
-    fn tags_say_whose_content_an_object_is() {
+    fn object_tags_identify_inode_and_version() {
         let of = ObjectOf {
             cluster: ClusterId(1),
             ino: Ino(0x2a),
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_says_nothing() {
+    fn foreign_tags_decode_to_nothing() {
         let tags = |object: &str, mtime: &str| {
             [(TAG.to_owned(), object.to_owned()), (MODIFIED.to_owned(), mtime.to_owned())]
         };

@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_escaped() {
+    fn terminal_control_bytes_are_escaped() {
         for (path, shown) in [
             (&b"d/a file"[..], "d/a file"),
             ("d/größe 大".as_bytes(), "d/größe 大"),

@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_secret_in_an_address_is_not_shown() {
+    fn secrets_in_addresses_are_redacted() {
         for (address, shown) in [
             ("https://host:9000/path", "https://host:9000/path"),
             ("s3://bucket/a/prefix", "s3://bucket/a/prefix"),

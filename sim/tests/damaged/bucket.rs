@@ -4,7 +4,7 @@ use super::*;
 
 /// Data damaged in transit is requested again, without an error.
 #[test]
-fn what_is_damaged_on_its_way_comes_again() {
+fn data_damaged_in_transit_is_requested_again() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -35,7 +35,7 @@ fn what_is_damaged_on_its_way_comes_again() {
 /// correct. Expectation: EIO for a read of that block and for an upload that includes it; other
 /// blocks are readable; overwritten blocks are correct, and so is their upload.
 #[test]
-fn what_has_rotted_in_the_bucket_is_not_shown() {
+fn damaged_block_of_an_object_is_eio() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -79,7 +79,7 @@ fn what_has_rotted_in_the_bucket_is_not_shown() {
 /// Danger: an object from a multipart upload has no checksum of the whole. Expectation: EIO for
 /// reads of that span, the rest is readable; once the store repairs it, it is readable.
 #[test]
-fn what_has_rotted_of_a_large_object_is_not_shown() {
+fn damaged_span_of_a_large_object_is_eio() {
     for (seed, mib) in [(1, 17), (2, 40), (3, 64)] {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -119,7 +119,7 @@ fn what_has_rotted_of_a_large_object_is_not_shown() {
 /// damage is detected, reported, dropped and fetched at once: damage in transit is gone then, damage
 /// in the store is EIO.
 #[test]
-fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
+fn span_read_in_ranges_is_verified_when_complete() {
     for seed in 1..=6 {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -166,7 +166,7 @@ fn what_came_in_pieces_is_checked_once_all_of_it_is_there() {
 /// are retried for ever, or replace the object. Expectation: the flush reports the damage and
 /// replaces nothing; once the bucket is repaired, the file is uploaded.
 #[test]
-fn what_has_rotted_is_not_sent_again_in_pieces() {
+fn damaged_object_is_not_uploaded_again_in_parts() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -199,7 +199,7 @@ fn what_has_rotted_is_not_sent_again_in_pieces() {
 /// Danger: its whole span, intact here, is dropped with it. Expectation: that block is EIO, the
 /// others stay.
 #[test]
-fn what_was_written_here_does_not_go_with_what_is_damaged_in_the_bucket() {
+fn damaged_block_leaves_written_blocks_of_its_span() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {

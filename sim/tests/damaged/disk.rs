@@ -6,7 +6,7 @@ use super::*;
 /// finds them; those in the bucket are dropped and fetched at the next read; the others are
 /// reported.
 #[test]
-fn what_rots_unread_is_found() {
+fn scrub_finds_damage_of_unread_blocks() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -57,7 +57,7 @@ fn what_rots_unread_is_found() {
 /// a checksum it is uploaded as it is. Expectation: it is detected, reported, neither uploaded nor
 /// appended to, also after restarts; other files are intact.
 #[test]
-fn what_rots_of_files_that_grew_in_pieces_is_found() {
+fn damage_of_files_grown_in_small_writes_is_found() {
     for (seed, piece, len) in
         [(1, 100, 5_000), (2, 5_000, 60_000), (3, 4_096, 100_000), (4, 60_000, 300_000), (5, 1, 17)]
     {
@@ -132,7 +132,7 @@ fn what_rots_of_files_that_grew_in_pieces_is_found() {
 /// not have; then the power fails. Danger: the start is refused, and all of that is lost.
 /// Expectation: the scrub detects and replaces it before; nothing is lost or left to repair.
 #[test]
-fn what_rots_in_the_log_is_replaced_before_it_is_needed() {
+fn scrub_replaces_a_damaged_log() {
     for seed in 0..12 {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -242,7 +242,7 @@ fn a_rotten_log_that_cannot_be_replaced_is_named() {
 /// data in the bucket is fetched first; data that only the node had is EIO until all of it is
 /// replaced.
 #[test]
-fn nothing_is_changed_beside_what_is_damaged() {
+fn damaged_block_is_never_changed_in_part() {
     let changes = |is_sent, len| {
         ["write", "append", "hole", "cut", "replace"].map(|change| (is_sent, len, change))
     };
@@ -347,7 +347,7 @@ fn nothing_is_changed_beside_what_is_damaged() {
 /// are read instead, and uploaded over the object. Expectation: reads fail, `status` and fsck name
 /// the files, and nothing of them is uploaded.
 #[test]
-fn what_is_missing_after_a_death_is_named() {
+fn missing_bytes_after_a_crash_are_reported() {
     for what in ["gone", "cut short", "flipped"] {
         let world = World::new(1);
         let bucket = world.bucket();
@@ -485,7 +485,7 @@ fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
 
 /// Situation: the node's disk fails all reads. Expectation: data in the bucket is read from there.
 #[test]
-fn what_the_disk_cannot_read_comes_from_the_bucket() {
+fn unreadable_disk_data_comes_from_the_bucket() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -510,7 +510,7 @@ fn what_the_disk_cannot_read_comes_from_the_bucket() {
 /// fails for ever, and the file is not uploaded. Expectation: the block is fetched again on demand
 /// and by a repair; data that only the node had is EIO.
 #[test]
-fn a_bad_sector_of_what_the_bucket_has_is_written_anew() {
+fn bad_sector_of_clean_data_is_fetched_again() {
     for how in ["read", "repair", "flush", "append", "move", "dirty"] {
         let world = World::new(1);
         let bucket = world.bucket();

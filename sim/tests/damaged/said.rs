@@ -5,7 +5,7 @@ use super::*;
 /// Situation: a large file is written to during its upload. Expectation: the checksums of its object
 /// are correct, which the simulated bucket verifies; after the last write, the object has some.
 #[test]
-fn what_a_large_object_says_of_itself_is_true() {
+fn object_checksums_are_correct_for_changing_files() {
     for seed in 0..12 {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -50,7 +50,7 @@ fn what_a_large_object_says_of_itself_is_true() {
 /// lose their checksums, and damage in transit from the bucket is read. Expectation: its object has
 /// checksums of all spans.
 #[test]
-fn what_is_written_over_in_place_has_its_checksums() {
+fn object_checksums_cover_overwritten_blocks() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -81,7 +81,7 @@ fn what_is_written_over_in_place_has_its_checksums() {
 /// Situation: one block of a large file is constantly overwritten in place. Danger: the object then
 /// has no checksums of the other spans.
 #[test]
-fn what_is_written_over_all_the_time_has_its_other_checksums() {
+fn object_checksums_cover_the_rest_of_a_busy_file() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -129,7 +129,7 @@ fn what_is_written_over_all_the_time_has_its_other_checksums() {
 /// the checksum of the damaged block, while the store copies the intact one: EIO for ever.
 /// Expectation: it states no checksum of bytes that came from the bucket.
 #[test]
-fn what_was_never_checked_is_not_vouched_for() {
+fn object_checksums_omit_unverified_bytes() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -169,7 +169,7 @@ fn what_was_never_checked_is_not_vouched_for() {
 /// object, most of which the store copies, loses the checksums of the rest. Expectation: it keeps
 /// those of the previous object, and copied damage is not read.
 #[test]
-fn what_is_copied_in_the_store_keeps_its_checksums() {
+fn object_checksums_survive_copies_in_the_store() {
     for copies_parts in [true, false] {
         let world = World::new(1);
         let bucket = world.bucket();
@@ -220,7 +220,7 @@ fn what_is_copied_in_the_store_keeps_its_checksums() {
 /// damaged bytes are uploaded with the checksum of the original. Expectation: the checksums are
 /// correct, which the simulated bucket verifies, so the object is readable.
 #[test]
-fn what_is_damaged_on_its_way_to_be_sent_again_is_not_vouched_for() {
+fn object_checksums_exclude_damage_in_transit() {
     for seed in 0..12 {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -299,7 +299,7 @@ fn what_is_damaged_on_its_way_to_be_sent_again_is_not_vouched_for() {
 /// Another program replaces an object and keeps its tags, as some tools do: the checksums in them do
 /// not count.
 #[test]
-fn what_others_have_put_there_is_believed() {
+fn object_checksums_of_foreign_objects_are_ignored() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {

@@ -7,7 +7,7 @@ use ebb_sim::{DiskFaults, FaultPlan, Rate};
 /// disk's contents, and ends. Expectation: clients wait for the next node and replay the loss; no
 /// application sees an error.
 #[test]
-fn a_node_whose_disk_has_failed_is_started_again_and_nobody_notices() {
+fn failed_disk_restarts_the_node_without_errors() {
     let writes = DiskFaults { write_error: Rate::ALWAYS, ..DiskFaults::default() };
     let syncs = DiskFaults { sync_error: Rate::ALWAYS, ..DiskFaults::default() };
     for seed in 0..SEEDS {

@@ -26,7 +26,7 @@ async fn in_trash(client: &Client) -> usize {
 /// A client's operations are acknowledged and not forced; the node's machine loses power. The client
 /// lives, and replays everything with the same inode ids.
 #[test]
-fn what_a_power_cut_takes_from_the_node_comes_back_from_its_client() {
+fn replay_restores_operations_lost_in_a_power_cut() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         let done = world.run(async {
@@ -93,7 +93,7 @@ fn bytes_come_back_though_their_operations_are_long_forgotten() {
 /// An unlinked file is closed, and the power is cut before the node receives that. The next run reads
 /// in its log that the client has the file open, and learns from the client that it does not.
 #[test]
-fn what_is_closed_while_the_power_is_cut_goes() {
+fn unlinked_file_closed_during_a_power_cut_is_reclaimed() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         run(seed, &world, async {
@@ -129,7 +129,7 @@ fn what_is_closed_while_the_power_is_cut_goes() {
 /// Files are removed into the trash, and the power is cut before that is forced. The client replays
 /// the removals: the files are in the trash again, not deleted.
 #[test]
-fn what_is_removed_once_more_is_kept_once_more() {
+fn replayed_removal_moves_into_the_trash_again() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         run(seed, &world, async {
@@ -274,7 +274,7 @@ fn a_client_that_comes_back_into_a_power_cut_keeps_its_session() {
 /// restarts, and the first client repeats its write. Expectation: it is not executed again, and the
 /// later write stays.
 #[test]
-fn what_is_repeated_late_does_not_go_over_what_came_after_it() {
+fn repeated_write_does_not_overwrite_a_later_one() {
     let before = |byte: u8| Bytes::from(vec![byte; 1000]);
     for seed in 0..SEEDS {
         for power_cut in [false, true] {
@@ -321,7 +321,7 @@ fn what_is_repeated_late_does_not_go_over_what_came_after_it() {
 /// power is cut before that is forced, and the first client dies, so no client replays the removal.
 /// Danger: the file exists again. (Seed 9817 of volumes.)
 #[test]
-fn what_was_said_to_be_gone_stays_gone() {
+fn removal_seen_by_another_client_is_durable() {
     for seed in 0..SEEDS {
         for asks_by_removing in [false, true] {
             let world = World::new(seed);
@@ -378,7 +378,7 @@ fn what_was_said_to_be_gone_stays_gone() {
 /// open files and directories do not exist any more. (Seed 113 of volumes, once the workload set
 /// ACLs.)
 #[test]
-fn what_was_found_in_the_bucket_keeps_its_id() {
+fn inode_ids_of_listed_objects_survive_a_power_cut() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         run(seed, &world, async {
@@ -419,7 +419,7 @@ fn what_was_found_in_the_bucket_keeps_its_id() {
 /// afterwards. Expectation: the client's replay, which had its room before, does not wait for a
 /// flush, which would wait for it.
 #[test]
-fn what_is_said_again_needs_no_room() {
+fn replay_at_the_dirty_limit_does_not_wait() {
     const MIB: u64 = 1 << 20;
     let limited = |dirty_bytes| Options { dirty_bytes, ..options() };
     for seed in 0..SEEDS {
@@ -468,7 +468,7 @@ fn what_is_said_again_needs_no_room() {
 /// Danger: the client replays the second, as acknowledged, and then the first, whose reply shows the
 /// second: no order of the two explains both replies. (Seed 210229 of volumes.)
 #[test]
-fn what_an_answer_has_shown_is_repeated_before_it() {
+fn replay_keeps_the_order_that_replies_have_shown() {
     const BEFORE: u64 = 1 << 20;
     let shorter = SetAttr { size_bytes: Some(1), ..SetAttr::default() };
     let (private, public) = (0o600, 0o644);
@@ -545,7 +545,7 @@ fn what_an_answer_has_shown_is_repeated_before_it() {
 /// client replays all of it, in its session or, if that has expired, in a new one, with no file open.
 /// Expectation: no replayed operation fails, and the file is reclaimed.
 #[test]
-fn what_was_done_to_a_file_without_a_name_is_repeated_though_it_is_closed() {
+fn replay_includes_changes_of_closed_unlinked_files() {
     for (seed, away) in
         (0..SEEDS).flat_map(|seed| [(seed, Duration::ZERO), (seed, Duration::from_secs(300))])
     {

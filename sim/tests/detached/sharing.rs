@@ -55,7 +55,7 @@ fn clients_see_each_other_while_connections_break() {
 /// A client unlinks a file that it has open. Another client's open by inode id fails, since the
 /// inode is going away; the first client keeps the file until it closes it.
 #[test]
-fn an_inode_without_a_name_is_only_for_those_who_had_it_open() {
+fn unlinked_inode_is_usable_only_through_earlier_opens() {
     let world = World::new(1);
     run(1, &world, async {
         serve(&world).await;
@@ -164,7 +164,7 @@ fn an_open_that_is_refused_leaves_no_error_behind() {
 /// Situation: a client that has a file open detaches, and while that is forced another one removes
 /// the file. Danger: the file is kept for the detached client, which never closes it.
 #[test]
-fn who_is_leaving_is_given_nothing() {
+fn detaching_client_gets_no_orphan_inode() {
     for (seed, pause) in
         (0..SEEDS).flat_map(|seed| (0..30).map(move |ms| (seed, Duration::from_millis(10 * ms))))
     {
@@ -290,7 +290,7 @@ fn a_session_that_cannot_be_closed_is_closed_later() {
 /// the bytes arrive, overwrite those of the file, and then the copy is rejected. Expectation: the
 /// file is unchanged.
 #[test]
-fn what_a_dead_client_had_asked_for_overwrites_nothing() {
+fn copy_of_a_dead_client_overwrites_nothing() {
     for seed in 0..SEEDS {
         let world = World::new(seed);
         run(seed, &world, async {
@@ -332,7 +332,7 @@ fn what_a_dead_client_had_asked_for_overwrites_nothing() {
 /// Situation: a client dies, and its session expires while the slow disk has its write pending.
 /// Expectation: the write happens completely or not at all (O-80).
 #[test]
-fn a_session_outlives_what_is_half_done_for_it() {
+fn session_end_waits_for_a_write_in_progress() {
     for seed in 0..40 {
         let world = World::new(seed);
         run(seed, &world, async {

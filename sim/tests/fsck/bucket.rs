@@ -5,7 +5,7 @@ use ebb_core::backing::page_key;
 
 /// No finding for a sound volume, flushed or not.
 #[test]
-fn what_is_as_it_should_be_is_clean() {
+fn fsck_of_a_sound_volume_finds_nothing() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -34,7 +34,7 @@ fn what_is_as_it_should_be_is_clean() {
 
 /// Exactly the planted damage is reported, by a node and for its data directory.
 #[test]
-fn what_is_planted_in_the_bucket_is_named() {
+fn fsck_names_damage_planted_in_the_bucket() {
     type Plant = fn(&SimBucket, Ino);
     let plants: [(Plant, &str); 8] = [
         (
@@ -95,7 +95,7 @@ fn what_is_planted_in_the_bucket_is_named() {
 
 /// Changes by other programs are reported, and not as damage.
 #[test]
-fn what_others_do_is_told_apart() {
+fn fsck_lists_outside_changes_separately() {
     for revalidate in [None, Some(Duration::from_secs(60))] {
         let world = World::new(1);
         let bucket = world.bucket();
@@ -134,7 +134,7 @@ fn what_others_do_is_told_apart() {
 
 /// Lost data is reported with its size.
 #[test]
-fn what_is_nowhere_is_said() {
+fn fsck_reports_lost_data_with_its_size() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -172,7 +172,7 @@ fn directories_of_others_do_not_belie_the_page_of_the_root() {
 
 /// A node that has not loaded all directories cannot attribute every object below `.ebb/`.
 #[test]
-fn what_is_not_loaded_is_not_judged() {
+fn fsck_does_not_judge_unloaded_directories() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {

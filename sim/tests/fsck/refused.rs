@@ -22,7 +22,7 @@ async fn image(world: &World) -> BTreeMap<String, Bytes> {
 /// offset, the data that was not in the bucket, and the options; nothing on the disk changes; the
 /// volume continues with another data directory.
 #[test]
-fn a_log_that_rotted_unseen_is_refused_with_what_is_before_it() {
+fn start_with_a_damaged_log_is_refused_with_its_losses() {
     for cut in [false, true] {
         let world = World::new(1);
         let bucket = world.bucket();

@@ -131,7 +131,7 @@ impl Plant {
 /// Each kind of damage is found and repaired by its remedy alone, and the volume is as before: in
 /// this run, after a crash, and from the bucket alone.
 #[test]
-fn what_is_planted_is_repaired() {
+fn repair_corrects_each_planted_damage() {
     for plant in PLANTS {
         let world = World::new(1);
         let bucket = world.bucket();
@@ -229,7 +229,7 @@ fn a_crash_during_repair_loses_nothing() {
 /// Damage with several possible remedies is reported with its size and left to the user. One remedy
 /// is a rollback to the last upload (O-74), which survives a power cut.
 #[test]
-fn what_only_people_can_decide_is_left_to_them() {
+fn repair_leaves_ambiguous_damage_to_the_user() {
     for cut in [false, true] {
         let world = World::new(1);
         let bucket = world.bucket();
@@ -287,7 +287,7 @@ fn what_only_people_can_decide_is_left_to_them() {
 
 /// A rollback fails if the file was never in the bucket, or its object is lost.
 #[test]
-fn what_has_no_object_is_not_rolled_back() {
+fn roll_back_without_an_object_is_refused() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -340,7 +340,7 @@ fn a_power_cut_during_a_rollback_leaves_one_of_two() {
 
 /// An object that came back, or is another's by now, is left alone.
 #[test]
-fn what_is_no_longer_wrong_is_left_alone() {
+fn repair_skips_damage_that_has_gone() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {
@@ -371,7 +371,7 @@ fn what_is_no_longer_wrong_is_left_alone() {
 /// the power fails. Danger: the client replays its write over the rolled-back file. Expectation: the
 /// file equals its object.
 #[test]
-fn what_was_given_up_is_not_brought_back() {
+fn roll_back_survives_a_client_replay() {
     let world = World::new(1);
     let bucket = world.bucket();
     run(&world, async {

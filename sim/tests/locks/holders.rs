@@ -243,7 +243,7 @@ fn story(seed: u64) -> Book {
 }
 
 #[test]
-fn no_two_hold_what_only_one_can_hold() {
+fn exclusive_locks_have_one_holder() {
     let (mut granted, mut circles) = (0, 0);
     for seed in 0..16 {
         let book = story(seed);

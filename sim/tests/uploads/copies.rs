@@ -281,7 +281,7 @@ fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
 /// Situation: a long object of another program is at a file's key; the reply to the upload that
 /// copies it aside is lost, and then the node may be killed. Danger: that upload stays open for ever.
 #[test]
-fn what_is_kept_beside_leaves_no_upload() {
+fn conflict_copy_leaves_no_open_upload() {
     let kills = [None, Some(1), Some(30), Some(2000)];
     for (seed, killed_ms) in (0..12).flat_map(|seed| kills.map(|killed_ms| (seed, killed_ms))) {
         let world = World::new(seed);
@@ -329,7 +329,7 @@ fn what_is_kept_beside_leaves_no_upload() {
 /// puts back the object of two versions ago. Danger: that counts as the upload, and is replaced as
 /// the file's own, or deleted with the file.
 #[test]
-fn what_others_put_back_is_not_what_a_dead_node_has_sent() {
+fn restored_earlier_object_is_not_taken_for_a_lost_upload() {
     for (seed, removed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
         let world = World::new(seed);
         let bucket = world.bucket();

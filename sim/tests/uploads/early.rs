@@ -42,7 +42,7 @@ async fn until_early(process: &Process, bucket: &SimBucket, parts: usize) {
 
 /// A writer at full speed keeps the processors for a second.
 #[test]
-fn what_has_just_grown_is_not_sent_yet() {
+fn early_parts_skip_fresh_data() {
     let (world, bucket) = world(2);
     let process = world.machine("a").process("node");
     let (port, inner, there) = (process.bucket(&bucket), process.clone(), bucket.clone());
@@ -64,7 +64,7 @@ fn what_has_just_grown_is_not_sent_yet() {
 /// object from them alone. Then some are overwritten, completely and partly, one is punched, and the
 /// tail is truncated: their early parts are useless. A rename meanwhile changes the key.
 #[test]
-fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
+fn early_parts_are_used_if_unchanged() {
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Then {
         Nothing,
@@ -170,7 +170,7 @@ fn what_was_sent_early_is_taken_if_it_is_still_the_file() {
 /// Unused early parts are deleted: of a removed file, also once the store permits it again; of a node
 /// that died; and where the bucket cannot assemble parts after all, or has lost them.
 #[test]
-fn what_was_sent_early_in_vain_goes() {
+fn early_parts_are_deleted_if_unused() {
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Why {
         Removed,
@@ -232,7 +232,7 @@ fn what_was_sent_early_in_vain_goes() {
 /// A file is removed while its parts are on a slow connection. Danger: the end of the node waits for
 /// their transfer, 40 s for four parts.
 #[test]
-fn what_nobody_wants_is_not_waited_for() {
+fn early_parts_of_a_removed_file_do_not_delay_the_end() {
     let (world, bucket) = world(1);
     bucket.set_uplink(100 << 10);
     let process = world.machine("a").process("node");

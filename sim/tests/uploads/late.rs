@@ -51,7 +51,7 @@ pub(crate) fn files_in(bucket: &SimBucket) -> Vec<String> {
 /// when the file is gone or renamed. Danger: no inode claims the key, so the object counts as another
 /// program's, and a removed file is back.
 #[test]
-fn what_a_dead_node_has_sent_may_come_late() {
+fn late_upload_of_a_dead_node_is_recognised() {
     #[derive(Clone, Copy, PartialEq, Debug)]
     enum Then {
         Removed,
@@ -142,7 +142,7 @@ fn what_a_dead_node_has_sent_may_come_late() {
 /// earlier object counts as the last upload, and the last upload as another program's: a removed
 /// file is back.
 #[test]
-fn what_came_late_is_not_what_was_sent_after_it() {
+fn late_upload_is_not_taken_for_a_later_one() {
     for (seed, removed_before) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -249,7 +249,7 @@ fn a_copy_that_a_dead_node_has_asked_for_may_come_late() {
 /// takes effect in between. Danger: the second start takes the file for the upload, after the first
 /// one has shown something else.
 #[test]
-fn what_was_read_stays_though_something_else_had_been_sent() {
+fn late_upload_does_not_change_data_already_read() {
     let mut lost = 0;
     for seed in 0..24 {
         let world = World::new(seed);
@@ -412,7 +412,7 @@ pub(crate) async fn flush(client: &Client) {
 /// back, or a new one is gone. Expectation: the next node undoes nothing before all earlier requests
 /// have ended, and a stopping node waits for its own.
 #[test]
-fn what_an_ended_node_has_sent_twice_may_come_late() {
+fn late_first_attempt_of_an_ended_node_changes_nothing() {
     let cases = Asked::ALL.into_iter().flat_map(|asked| [(asked, false), (asked, true)]);
     for (seed, (what, killed)) in
         (0..4).flat_map(|seed| cases.clone().map(move |case| (seed, case)))
@@ -546,7 +546,7 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
 /// Situation: as before, and the store permits everything except aborts. Danger: the file, and every
 /// later upload, waits for that for ever, or the next start does.
 #[test]
-fn who_may_not_end_uploads_goes_on() {
+fn forbidden_aborts_do_not_block_uploads() {
     for (seed, killed) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -665,7 +665,7 @@ fn a_late_deletion_takes_no_new_marker() {
 /// does; the first attempt takes effect late, when the file may be gone. Danger: the object counts as
 /// another program's, and is kept beside the file, or for ever.
 #[test]
-fn what_is_refused_after_nobody_heard_an_answer_is_not_anothers() {
+fn late_upload_after_a_refused_repetition_is_not_foreign() {
     let cases = [false, true].into_iter().flat_map(|removed| [(removed, false), (removed, true)]);
     for (seed, (removed, replaces)) in
         (0..6).flat_map(|seed| cases.clone().map(move |case| (seed, case)))

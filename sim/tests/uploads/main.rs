@@ -222,7 +222,7 @@ fn an_upload_that_makes_writers_wait_waits_for_no_other() {
 /// twice. Danger: the bytes then differ from the announced checksum and count as damage. Expectation:
 /// the upload begins again, without a trouble.
 #[test]
-fn what_changes_while_a_part_waits_for_memory_is_not_damaged() {
+fn change_while_a_part_waits_for_memory_is_no_damage() {
     for pause_ms in [400, 800] {
         let (world, bucket, process) = slow_world(pause_ms);
         let (port, inner) = (process.bucket(&bucket), process.clone());
@@ -349,7 +349,7 @@ async fn asked(world: &World, bucket: &SimBucket, what: &str, times: u64) {
 /// The reply to a completion is lost, in a store that keeps the parts until they are deleted: the
 /// check that finds the object complete deletes them, instead of the next start.
 #[test]
-fn a_completion_whose_answer_is_lost_leaves_no_parts() {
+fn completion_with_a_lost_reply_leaves_no_parts() {
     for seed in 0..8 {
         let world = World::new(seed);
         let bucket = world.bucket();
@@ -389,7 +389,7 @@ fn a_completion_whose_answer_is_lost_leaves_no_parts() {
 /// A file is written during its upload. The uploaded bytes stay cached: reads and writes within them
 /// need no download.
 #[test]
-fn what_is_sent_stays_cached_though_the_file_is_written_to_meanwhile() {
+fn uploaded_bytes_stay_cached_while_the_file_is_written() {
     for pause_ms in (0..2000).step_by(100) {
         let (world, bucket, process) = slow_world(pause_ms);
         let (port, inner, asked) = (process.bucket(&bucket), process.clone(), bucket.clone());
@@ -600,7 +600,7 @@ fn parts_that_have_not_changed_are_copied_within_the_bucket() {
 /// its writers wait. Expectation: overwritten ranges are copied from the object that has them, and
 /// the upload completes as it began.
 #[test]
-fn what_is_overwritten_while_a_file_is_sent_is_read_from_the_bucket() {
+fn overwritten_ranges_of_an_upload_are_copied_from_the_bucket() {
     for refuses in [false, true] {
         let world = Rc::new(World::new(1));
         let bucket = world.bucket();
@@ -850,7 +850,7 @@ fn an_upload_that_is_given_up_does_not_end_the_log() {
 /// the end of the upload. Danger: blocks overwritten in place are dirty again with the earlier
 /// checksum: in the bucket, and unreadable. (Seed 9096 of volumes.)
 #[test]
-fn what_was_sent_is_overwritten_only_when_that_is_known_for_good() {
+fn uploaded_blocks_are_overwritten_only_after_a_durable_upload_end() {
     const OLD: u8 = b'o';
     const SENT: u8 = b's';
     const NEW: u8 = b'n';

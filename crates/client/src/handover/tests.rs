@@ -54,7 +54,7 @@ fn successor(words: Vec<u64>) -> HandoverState {
 }
 
 #[test]
-fn a_successor_has_what_was_left() {
+fn handover_state_reaches_the_successor() {
     let memory = Recorded::new(8);
     let handover = HandoverState::take(memory.clone()).unwrap();
     assert_eq!((handover.session(), handover.generation(), handover.note(3)), (None, 1, 0));
@@ -138,7 +138,7 @@ fn a_process_may_end_at_any_store() {
 
 /// The successor opens a file once more for a repeated request, and ends half-way.
 #[test]
-fn what_a_request_opens_is_open_once_however_many_lives_that_takes() {
+fn repeated_open_request_keeps_one_open_file() {
     let memory = Recorded::new(4);
     assert!(HandoverState::take(memory.clone()).unwrap().opened(open(50, 1)));
     memory.words.borrow_mut()[FORM] = CURRENT_FORM;
@@ -154,7 +154,7 @@ fn what_a_request_opens_is_open_once_however_many_lives_that_takes() {
 }
 
 #[test]
-fn what_is_not_an_estate_is_refused() {
+fn invalid_handover_state_is_refused() {
     let damaged = |at: usize, word: u64| {
         let memory = Recorded::new(2);
         memory.store(FORM, CURRENT_FORM);
@@ -182,7 +182,7 @@ fn lock(owner: u64, start: u64, end: u64, mode: LockMode) -> Lock {
 }
 
 #[test]
-fn a_successor_has_locks_and_what_the_user_knows() {
+fn handover_keeps_locks_and_known_inodes() {
     let memory = Recorded::new(2);
     let handover = HandoverState::take(memory.clone()).unwrap();
     handover.begin(SessionId(7));
@@ -245,7 +245,7 @@ fn a_successor_has_errors_that_stand() {
 /// them. The successor of a successor knows that too, whichever log position the node reports in
 /// between.
 #[test]
-fn a_successor_knows_what_was_answered_and_not_forced() {
+fn handover_keeps_undurable_answers() {
     let memory = Recorded::new(2);
     let handover = Rc::new(HandoverState::take(memory.clone()).unwrap());
     handover.serves(5, Incarnation(3));

@@ -195,7 +195,7 @@ fn page_and_listing_agree_where_neither_knows_more() {
 
 /// A prefix with the name of an object can come in the next batch, after other objects.
 #[test]
-fn a_part_says_what_it_does_not_know() {
+fn listing_batch_returns_names_to_probe() {
     let entries = |keys: &[&str]| {
         keys.iter()
             .map(|key| if key.ends_with('/') { prefix(key) } else { object(key) })

@@ -55,7 +55,7 @@ fn a_scan_of_a_small_cache_evicts_itself() {
 
 /// Under LRU only the last use counts.
 #[test]
-fn what_was_used_last_goes_last() {
+fn lru_evicts_by_last_use() {
     let mut cache = Cache::new(Eviction::Lru, 0);
     for chunk in 0..5 {
         cache.insert(KEY(chunk), 1);
@@ -70,7 +70,7 @@ fn what_was_used_last_goes_last() {
 /// The cache is full of chunks that were read once, or warmed and not used. A warmed chunk must
 /// survive its arrival and the next scan.
 #[test]
-fn what_was_asked_for_by_name_stays() {
+fn warmed_chunk_survives_arrival_and_next_scan() {
     for eviction in [Eviction::S3Fifo, Eviction::Lru] {
         let mut cache = Cache::new(eviction, 0);
         let room = |cache: &mut Cache| {
@@ -105,7 +105,7 @@ fn what_was_asked_for_by_name_stays() {
 
 /// An evicted chunk that returns soon outlives new chunks.
 #[test]
-fn what_comes_back_is_kept() {
+fn evicted_chunk_that_returns_outlives_new_chunks() {
     let mut cache = Cache::default();
     for chunk in 0..100 {
         cache.insert(KEY(chunk), 1);
@@ -143,7 +143,7 @@ proptest! {
     /// Both policies compared with a map of weights. Victims are chunks of the cache with at least
     /// the requested bytes, unless nothing is left, and no other chunk leaves.
     #[test]
-    fn victims_are_what_may_go(lru: bool, steps in prop::collection::vec(step(), 1..80)) {
+    fn victims_match_the_model(lru: bool, steps in prop::collection::vec(step(), 1..80)) {
         let mut cache = Cache::new(if lru { Eviction::Lru } else { Eviction::S3Fifo }, 0);
         let mut model = BTreeMap::<Key, u64>::new();
         let key = |chunk: u64| (Ino(chunk % 2), chunk);

@@ -547,7 +547,7 @@ proptest! {
     /// changing file, moves and outside changes: a reader sees the written bytes, every checksum
     /// matches, and clean blocks can be fetched again from the object.
     #[test]
-    fn readers_see_what_was_written(steps in prop::collection::vec(step(), 1..60)) {
+    fn reads_return_written_bytes_after_any_steps(steps in prop::collection::vec(step(), 1..60)) {
         let mut world = World::new();
         for step in steps {
             world.step(step);
@@ -560,7 +560,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_sent_is_as_in_the_home_until_it_changes() {
+fn uploaded_blocks_match_their_object_until_changed() {
     const BLOCKS: u64 = (CELLS / CELLS_PER_BLOCK) as u64;
     let range = |blocks: Range<u64>| blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES;
     let sent = || {

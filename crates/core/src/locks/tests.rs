@@ -434,7 +434,7 @@ fn nobody_takes_all_there_is() {
 
 /// After a restart every owner gets its locks again, and no other owner gets one in between.
 #[test]
-fn what_was_held_is_reclaimed() {
+fn held_locks_are_reclaimed_after_a_restart() {
     let mut table = LockTable::default();
     let owner = LockOwner::Fcntl(1);
     let held = [lock(0, 4, LockMode::Shared), lock(5, 9, LockMode::Exclusive)];

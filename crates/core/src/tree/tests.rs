@@ -227,7 +227,7 @@ fn filling_in_order_fills_leaves() {
 /// A tree filled in batches of scattered keys, like hashes of names, has leaves that are full
 /// enough.
 #[test]
-fn what_comes_in_between_leaves_room() {
+fn scattered_insertions_keep_leaves_full_enough() {
     let mut tree = Tree::new();
     for part in 0..50 {
         tree.extend(

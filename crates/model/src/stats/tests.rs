@@ -49,14 +49,14 @@ proptest! {
     }
 
     #[test]
-    fn what_is_merged_is_as_if_counted_together(one in times(), other in times()) {
+    fn merge_equals_counting_together(one in times(), other in times()) {
         let mut merged = of(&one);
         merged.merge(&of(&other));
         prop_assert_eq!(merged, of(&[one, other].concat()));
     }
 
     #[test]
-    fn a_difference_is_what_came_since(before in times(), since in times()) {
+    fn since_counts_only_later_values(before in times(), since in times()) {
         let all = of(&[before.clone(), since.clone()].concat());
         let (found, exact) = (all.since(&of(&before)), of(&since));
         prop_assert_eq!((&found.buckets, found.count()), (&exact.buckets, exact.count()));

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_come_says_nothing() {
+    fn bandwidth_estimate_ignores_dropped_fetches() {
         let scene = Scene::new();
         drop(scene.estimator.fetch());
         assert_eq!(scene.estimator.ahead_bytes(), u64::MAX);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_or_lost_makes_it_smaller_once() {
+    fn upload_window_shrinks_once_for_late_or_lost_parts() {
         for (fate, expected) in [
             (Fate::Taken, [8, 4, 2, 1, 1]),
             (Fate::Lost, [8, 2, 1, 1, 1]),

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_all_there_is_has_its_turn() {
+    fn buffer_larger_than_the_limit_is_granted_alone() {
         let buffers = Buffers::new(10, 100);
         let small = take(&buffers, 1).unwrap();
         assert!(take(&buffers, 100).is_none());
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_up_holds_up_nobody() {
+    fn buffer_wait_given_up_unblocks_the_next() {
         let buffers = Buffers::new(10, 100);
         let small = take(&buffers, 1).unwrap();
         let mut large = Box::pin(buffers.take(10));

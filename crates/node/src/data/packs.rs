@@ -527,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_written_needs_no_clearing() {
+    fn pack_range_never_written_needs_no_clearing() {
         let packs = packs();
         let first = packs.reserve(2 * PACK_UNIT_BYTES, PACK).range;
         assert!(!packs.may_be_written(first, first.start));

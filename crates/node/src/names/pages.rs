@@ -270,7 +270,7 @@ mod tests {
     /// Situation: a page of a hundred million entries, with the longest names. Danger: its list of
     /// pieces is longer than a record can be. Expectation: it is logged in several records.
     #[test]
-    fn what_is_told_of_pieces_fits_records() {
+    fn page_changes_of_many_pieces_fit_log_records() {
         let name = |at: u64| Name::new(format!("{at:0255}").as_bytes()).unwrap();
         let pieces: Vec<PagePiece> = (0..5000)
             .map(|at| PagePiece { first: name(at), id: u64::MAX, entries: u32::MAX })

@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_to_be_run_ahead_of_is_not() {
+    fn readahead_of_zero_requests_nothing_ahead() {
         let mut streams = Streams::default();
         for at in (0..100).map(|read| read * READ) {
             let ahead = streams.read(Ino(1), &(at..at + READ), 0);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_in_equal_steps_is_run_ahead_of() {
+    fn readahead_follows_strided_reads() {
         const STEP: u64 = 5 << 20;
         let mut streams = Streams::default();
         let mut asked = Vec::new();

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_backwards_is_run_ahead_of_likewise() {
+    fn readahead_follows_files_in_reverse_order() {
         let mut volume = Volume::new();
         let (_, mut files) = volume.dir(Ino::ROOT, 200);
         files.reverse();
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_all_files_is_run_ahead_of_from_directory_to_directory() {
+    fn readahead_continues_into_the_next_directory() {
         for (each, is_back) in [(1, false), (2, false), (5, false), (2, true), (5, true)] {
             let mut volume = Volume::new();
             let (top, _) = volume.dir(Ino::ROOT, 0);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_one_directory_is_not_run_ahead_of_elsewhere() {
+    fn readahead_of_one_directory_stays_in_it() {
         let mut volume = Volume::new();
         let (dir, files) = volume.dir(Ino::ROOT, 20);
         volume.dir(dir, 20);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn who_reads_one_file_of_each_directory_is_not_run_ahead_of() {
+    fn readahead_ignores_single_files_of_many_directories() {
         for which in 0..3 {
             let mut volume = Volume::new();
             let files: Vec<Ino> = (0..1000).map(|_| volume.dir(Ino::ROOT, 3).1[which]).collect();
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn who_share_the_files_of_a_directory_walk_together() {
+    fn readahead_joins_readers_of_one_directory() {
         let mut volume = Volume::new();
         let (_, files) = volume.dir(Ino::ROOT, 400);
         let asked =
@@ -454,7 +454,7 @@ mod tests {
 
     /// Danger: each step the other way counts as turning round, and none leads anywhere.
     #[test]
-    fn who_comes_to_files_out_of_order_is_run_ahead_of() {
+    fn readahead_tolerates_files_out_of_order() {
         let order = |pair: fn(usize) -> usize| (0..400).map(pair);
         let apart = (0..392).map(|at| if at % 2 == 0 { at / 2 + 4 } else { at / 2 });
         for (what, order) in [
@@ -483,7 +483,7 @@ mod tests {
 
     /// Danger: files passed over in earlier directories block the read-ahead of the next ones.
     #[test]
-    fn who_passes_files_over_in_each_directory_is_run_ahead_of_still() {
+    fn readahead_tolerates_skipped_files_in_each_directory() {
         for is_back in [false, true] {
             let mut volume = Volume::new();
             let (top, _) = volume.dir(Ino::ROOT, 0);
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn who_passes_files_over_is_run_ahead_of_still() {
+    fn readahead_tolerates_skipped_files() {
         let mut volume = Volume::new();
         let (_, files) = volume.dir(Ino::ROOT, 400);
         let asked = volume.read(files.iter().step_by(3).copied());

@@ -3,7 +3,7 @@ use super::*;
 /// Blocks are verified in any order, some of them twice; the result is the blocks that were never
 /// verified.
 #[test]
-fn what_nobody_has_looked_at_is_known() {
+fn unverified_blocks_are_tracked_per_file() {
     let (file, other) = (Ino(7), Ino(8));
     let grants = PassthroughGrants::default();
     let unverified =
