@@ -44,6 +44,7 @@ impl Node {
             .iter()
             .flat_map(|key| self.troubles.refusals(key))
             .chain(self.flusher.refused_reason(ino))
+            .chain(self.unlistable_reason(ino))
             .collect();
         Ok(Explained {
             path: path_bytes(&namespace.path_of(ino).unwrap_or_default()),

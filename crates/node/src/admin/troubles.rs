@@ -42,6 +42,8 @@ pub enum Subject {
     Refusal { key: String, request: String },
     /// A directory that cannot be listed.
     Listing(Ino),
+    /// A renamed directory that keeps its redirect, as it cannot be listed.
+    Redirect(Ino),
     /// A piece of a directory's page that is not there.
     Piece { dir: Ino, piece: u64 },
     /// A directory with a page that cannot be written.
@@ -108,6 +110,10 @@ impl Troubles {
         {
             tracing::info!(what = over.trouble.what, "over");
         }
+    }
+
+    pub fn reason(&self, subject: &Subject) -> Option<String> {
+        self.table.borrow().get(subject).map(|lasting| lasting.trouble.what.clone())
     }
 
     pub fn has(&self, subject: &Subject) -> bool {
@@ -266,6 +272,7 @@ impl Node {
             Subject::Listing(dir) | Subject::Piece { dir, .. } => {
                 is_gone(*dir) || state.backing().is_complete(*dir)
             }
+            Subject::Redirect(dir) => !self.is_unlistable(*dir),
             Subject::Page(dir) => !state.backing().is_dirty(*dir),
         }
     }

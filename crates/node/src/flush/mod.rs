@@ -36,7 +36,7 @@ use futures_util::future::{Either, join_all, select};
 use futures_util::stream;
 use preserve::Preserved;
 use refused::RefusedWork;
-use renamed::TooLarge;
+use renamed::{AwaitedRedirects, TooLarge, Unlistable};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -59,8 +59,7 @@ pub struct Flusher {
     unknown_outcomes: UnknownOutcomes,
     early: Early,
     too_large: TooLarge,
-    /// How many renamed directories have given up their redirects in this run.
-    followed: Cell<u64>,
+    unlistable: Unlistable,
     pub(crate) cooldowns: FlushCooldowns,
     flushed: Cell<Flushed>,
     /// Of files that are being sent in parts: how many bytes the bucket has taken.
@@ -118,7 +117,7 @@ impl Flusher {
             unknown_outcomes: UnknownOutcomes::default(),
             early: Early::default(),
             too_large: TooLarge::default(),
-            followed: Cell::default(),
+            unlistable: Unlistable::default(),
             cooldowns: FlushCooldowns::default(),
             flushed: Cell::default(),
             uploaded_bytes: RefCell::default(),
@@ -306,18 +305,19 @@ impl Node {
         let mut deadline = self.ports.clock.monotonic() + self.flush_patience();
         let mut left = usize::MAX;
         let (mut refusals, mut refused) = (0, RefusedCounts::default());
-        let mut followed = (self.flusher.followed.get(), 0);
+        self.list_unlistable_again(root);
+        let mut redirects = AwaitedRedirects::of(self.redirects_of_flush(root));
         let mut uploaded_bytes = BTreeMap::new();
         let target = self.outstanding_below(root);
         // How many of its cycles wait for others, and what these had sent by then.
         let (waiting, mut sent) = (Rc::new(Cell::new(0)), self.flusher.sent());
         loop {
-            // The objects of a directory are due only since it has given up its redirect, by itself
+            // The objects of a directory are due only once it has given up its redirect, by itself
             // or because a file needs the key of its prefix.
-            let now =
-                (self.flusher.followed.get(), self.replica.view().backing().redirects().count());
-            if followed != now {
-                (followed, left) = (now, usize::MAX);
+            let are_below =
+                |dir, above: &BTreeSet<Ino>| above.iter().any(|above| self.is_below(dir, *above));
+            if redirects.have_gone(self.redirects_of_flush(root), are_below) {
+                left = usize::MAX;
             }
             let remaining = self.dirty_below(root);
             if remaining == 0 {
