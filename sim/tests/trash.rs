@@ -420,3 +420,51 @@ async fn expire(world: Rc<World>) {
     assert_eq!(report.problems, vec![]);
     stop(&process, &node, &client).await;
 }
+
+/// Situation: a node that has listed nothing removes a file. The trash has more entries than one
+/// part of its listing has, or the root has more keys before the trash's and there is no trash.
+/// Danger: the node looks for the name in the trash, does not find it, and asks for the removal to
+/// be sent again until somebody lists all of the directory. Expectation: it is removed at once.
+#[test]
+fn removal_waits_for_no_listing_of_the_trash() {
+    for (seed, removed, kept) in [(90, 5, 1), (91, 0, 5)] {
+        let world = Rc::new(World::new(seed));
+        world.bucket().list_at_most(2);
+        let scene = remove_one_more(world.clone(), removed, kept);
+        world.run(scene).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+async fn remove_one_more(world: Rc<World>, removed: usize, kept: usize) {
+    let process = world.machine("a").process_on("ebb", "first");
+    let node = rig::open(&process, &world.bucket(), &options()).await.unwrap().unwrap();
+    let client = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+    let filling = client.clone();
+    let fill = async move {
+        look(&filling, true).await;
+        for at in 0..removed + kept {
+            // Sorts before the trash.
+            let name = names(&format!("!{at}")).remove(0);
+            let made = filling.make(&ROOT, Ino::ROOT, &name, 0o644, Make::Regular, false).await;
+            let (ino, bytes) = (made.unwrap().ino, Bytes::from_static(b"bytes"));
+            filling.write(&ROOT, ino, 0, bytes, false).await.unwrap();
+            if at < removed {
+                filling.unlink(&ROOT, Ino::ROOT, &name).await.unwrap();
+            }
+        }
+    };
+    process.call(fill).await.unwrap();
+    stop(&process, &node, &client).await;
+    let process = world.machine("a").process_on("ebb", "second");
+    let node = rig::open(&process, &world.bucket(), &options()).await.unwrap().unwrap();
+    let client = Rc::new(rig::attach_embedded(&process, &node).await.unwrap().unwrap());
+    let (removing, began) = (client.clone(), world.now());
+    let last = names(&format!("!{}", removed + kept - 1)).remove(0);
+    let removal = async move { removing.unlink(&ROOT, Ino::ROOT, &last).await };
+    process.call(removal).await.unwrap().unwrap();
+    let took = world.now() - began;
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let counting = client.clone();
+    assert_eq!(process.call(async move { listed(&counting).await.len() }).await, Some(removed + 1));
+    stop(&process, &node, &client).await;
+}

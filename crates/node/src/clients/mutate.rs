@@ -141,6 +141,7 @@ impl Node {
             replay,
             must_force: self.must_force(&mutation),
             looked_up: RefCell::default(),
+            looked_up_in_trash: RefCell::default(),
         };
         if let Some(ino) = mutation.inode() {
             self.see_all_names(ino).await?;
@@ -166,7 +167,7 @@ impl Node {
             }
             ClientMutation::Unlink { parent, name } => {
                 let victim = self.known_child(&context, parent, &name).await?;
-                self.prepare_trash(parent, victim).await?;
+                self.prepare_trash(&context, parent, victim).await?;
                 let done = self
                     .propose_removal(&context, Some((parent, name.clone())), |state| {
                         let holders = self.holders_of(state, parent, &name);
@@ -181,7 +182,7 @@ impl Node {
                 if let Some(dir) = victim {
                     self.empty_to_remove(&context, dir).await?;
                 }
-                self.prepare_trash(parent, victim).await?;
+                self.prepare_trash(&context, parent, victim).await?;
                 let done = self
                     .propose_removal(&context, Some((parent, name.clone())), |state| {
                         let holders = self.holders_of(state, parent, &name);
@@ -199,7 +200,7 @@ impl Node {
                 }
                 let replaced = mode.replaces().then(|| (to, new_name.clone()));
                 if replaced.is_some() {
-                    self.prepare_trash(to, victim).await?;
+                    self.prepare_trash(&context, to, victim).await?;
                 }
                 let done = self
                     .propose_removal(&context, replaced, |state| {
@@ -564,9 +565,8 @@ impl Node {
                 };
                 let mutation = choose(state);
                 // An entry looked up for it has changed since: sent again, it is looked up again.
-                let stands =
-                    |(dir, epoch): &(Ino, Option<u64>)| state.backing().load_epoch(*dir) == *epoch;
-                let is_known = context.looked_up.borrow().iter().all(stands);
+                let is_known =
+                    context.looked_up.borrow().iter().all(|looked_up| looked_up.stands(state));
                 if !(is_known || Planted::LookupNotChecked.is_on())
                     || state.backing().admit(&mutation, state.namespace()) == Err(FsError::Busy)
                 {
@@ -575,8 +575,9 @@ impl Node {
                 let (tx, caller, repeated) =
                     (context.tx, context.caller.clone(), context.replay.is_some());
                 let made = mutation.replay(stamp).ino;
-                let trash = removed
-                    .map_or(Ok(None), |(dir, name)| self.trash_place(state, dir, &name, made))?;
+                let trash = removed.map_or(Ok(None), |(dir, name)| {
+                    self.trash_place(state, context, dir, &name, made)
+                })?;
                 Ok(match (trash, repeated) {
                     (Some(trash), repeated) => {
                         Command::Discard { tx, caller, stamp, mutation, trash, repeated }
@@ -618,7 +619,8 @@ impl Node {
         name: &Name,
     ) -> Result<(), RpcError> {
         self.resolve(dir, name).await?;
-        context.looked_up.borrow_mut().push((dir, self.load_epoch(dir)));
+        let looked_up = LookedUp { dir, name: name.clone(), epoch: self.load_epoch(dir) };
+        context.looked_up.borrow_mut().push(looked_up);
         Ok(())
     }
 
@@ -690,12 +692,36 @@ pub(crate) struct MutationContext {
     pub replay: Option<Replay>,
     /// The bytes are forced before the mutation is logged.
     pub must_force: bool,
-    /// Directories in which names were looked up for it, with their epochs at the lookup: the
-    /// entries, and the knowledge of missing ones, may have been evicted since.
-    pub looked_up: RefCell<Vec<(Ino, Option<u64>)>>,
+    /// Names that were looked up for it: the entries, and the knowledge of missing ones, may have
+    /// been evicted since.
+    pub looked_up: RefCell<Vec<LookedUp>>,
+    /// The names of the trash that it needs if the entry that it removes is kept.
+    pub looked_up_in_trash: RefCell<Vec<LookedUp>>,
+}
+
+/// A name that was looked up, and the load epoch of its directory at that time.
+pub(crate) struct LookedUp {
+    pub dir: Ino,
+    pub name: Name,
+    pub epoch: Option<u64>,
+}
+
+impl LookedUp {
+    /// The directory is still in that epoch.
+    fn stands(&self, state: &Partition) -> bool {
+        state.backing().load_epoch(self.dir) == self.epoch
+    }
 }
 
 impl MutationContext {
+    /// The name was looked up, and its directory is still in that epoch: the bucket has the name
+    /// only if the namespace has it.
+    pub(crate) fn has_looked_up_in_trash(&self, state: &Partition, dir: Ino, name: &Name) -> bool {
+        self.looked_up_in_trash.borrow().iter().any(|looked_up| {
+            looked_up.dir == dir && looked_up.name == *name && looked_up.stands(state)
+        })
+    }
+
     /// The id of the inode that the mutation makes in `parent`.
     fn made_ino(&self, state: &Partition, parent: Ino) -> Ino {
         self.replay

@@ -5,6 +5,7 @@
 
 use crate::Node;
 use crate::buckets::borders::BucketIndex;
+use crate::clients::mutate::{LookedUp, MutationContext};
 use ebb_core::namespace::{trash_name, trashed_name};
 use ebb_core::partition::Partition;
 use ebb_model::*;
@@ -31,6 +32,7 @@ impl Node {
     /// Makes known what has to be before `victim` is removed from `dir`, if it is to be kept.
     pub(crate) async fn prepare_trash(
         &self,
+        context: &MutationContext,
         dir: Ino,
         victim: Option<Ino>,
     ) -> Result<(), RpcError> {
@@ -40,12 +42,24 @@ impl Node {
             return Ok(());
         };
         let top = self.top_of(dir);
-        self.resolve(top, &trash_name()).await?;
+        self.look_up_in_trash(context, top, trash_name()).await?;
         let trash = self.replica.view().namespace().trash_of(top);
         match trash {
-            Some(trash) => self.resolve(trash, &trashed_name(victim)).await,
+            Some(trash) => self.look_up_in_trash(context, trash, trashed_name(victim)).await,
             None => Ok(()),
         }
+    }
+
+    async fn look_up_in_trash(
+        &self,
+        context: &MutationContext,
+        dir: Ino,
+        name: Name,
+    ) -> Result<(), RpcError> {
+        self.resolve(dir, &name).await?;
+        let looked_up = LookedUp { dir, name, epoch: self.load_epoch(dir) };
+        context.looked_up_in_trash.borrow_mut().push(looked_up);
+        Ok(())
     }
 
     /// Where what has this name goes when it is removed; `None` if it is not kept. `made`: the
@@ -53,6 +67,7 @@ impl Node {
     pub(crate) fn trash_place(
         &self,
         state: &Partition,
+        context: &MutationContext,
         dir: Ino,
         name: &Name,
         made: Option<Ino>,
@@ -67,6 +82,8 @@ impl Node {
         let is_known = |dir: Ino, name: &Name| {
             namespace.dentry(dir, name).is_some()
                 || state.backing().knows_absent(namespace, dir, name)
+                // Of a directory that is listed in part, the bucket's answer is noted nowhere else.
+                || context.has_looked_up_in_trash(state, dir, name)
         };
         // What was looked up has changed since: sent again, it is looked up again.
         if !is_known(top, &trash_name())
