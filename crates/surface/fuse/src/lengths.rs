@@ -9,6 +9,8 @@
 //! the reply is sent ([`Notification::Longer`]), and never drops a notification. Laws:
 //! - In the kernel a file is at least as long as every reply of the mount has said, until a reply
 //!   says that the file has become shorter.
+//! - A length is void once a reply has found the file shorter, also while it is queued: the thread
+//!   that writes it compares it with the newest length.
 //! - Pages are dropped before the length grows: a page that was filled at the end of the file has
 //!   zeros where it shows the new bytes.
 //!
@@ -19,6 +21,8 @@ use crate::{Notification, Notifier, NotifyError};
 use ebb_model::{Attr, Ino, Version};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Has entries only while several mounts are attached.
 pub(crate) struct Lengths {
@@ -30,13 +34,14 @@ pub(crate) struct Lengths {
 }
 
 /// The kernel's state of a file.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Shown {
     /// In the kernel the file has at least this length.
     least_bytes: u64,
     /// The version and the length in the newest attributes that the kernel got.
     version: Version,
-    newest_bytes: u64,
+    /// Shared with the notifications of this file that are queued.
+    newest_bytes: Arc<AtomicU64>,
     /// The kernel may have pages.
     filled: bool,
     /// Replies that are older than this version it does not take.
@@ -45,25 +50,38 @@ struct Shown {
 
 impl Shown {
     /// The state of a file that the kernel knew before the first record here.
-    const UNKNOWN: Shown = Shown {
-        least_bytes: 0,
-        version: Version(0),
-        newest_bytes: u64::MAX,
-        filled: true,
-        fenced: None,
-    };
-}
+    fn unknown() -> Shown {
+        Shown {
+            least_bytes: 0,
+            version: Version(0),
+            newest_bytes: Arc::new(AtomicU64::new(u64::MAX)),
+            filled: true,
+            fenced: None,
+        }
+    }
 
-/// The state of a file that is new to the kernel.
-const NEW: Shown = Shown { filled: false, ..Shown::UNKNOWN };
+    /// The state of a file that is new to the kernel.
+    fn new(attr: &Attr) -> Shown {
+        Shown {
+            least_bytes: attr.size_bytes,
+            version: attr.version,
+            newest_bytes: Arc::new(AtomicU64::new(attr.size_bytes)),
+            filled: false,
+            fenced: None,
+        }
+    }
 
-impl Shown {
     /// The kernel is about to be given these attributes.
     fn note(&mut self, attr: &Attr) {
         if attr.version >= self.version {
-            (self.version, self.newest_bytes) = (attr.version, attr.size_bytes);
+            self.version = attr.version;
+            self.newest_bytes.store(attr.size_bytes, Ordering::SeqCst);
             self.least_bytes = self.least_bytes.min(attr.size_bytes);
         }
+    }
+
+    fn newest_bytes(&self) -> u64 {
+        self.newest_bytes.load(Ordering::SeqCst)
     }
 }
 
@@ -89,17 +107,16 @@ impl Lengths {
             false => Ok(()),
         };
         let outcome = match pages_dropped {
-            // It may have been cut in the meantime.
-            Ok(()) if self.of(attr.ino).newest_bytes >= attr.size_bytes => {
-                self.notifier
-                    .send(Notification::Longer { ino: attr.ino, len_bytes: attr.size_bytes })
-                    .await
+            // It may have been cut since, and may be until the notification is written.
+            Ok(()) => {
+                let newest_bytes = self.of(attr.ino).newest_bytes;
+                self.notifier.lengthen(attr.ino, attr.size_bytes, newest_bytes).await
             }
-            dropped => dropped,
+            failed => failed,
         };
         match outcome {
             Ok(()) => self.change(attr.ino, |shown| {
-                if shown.newest_bytes >= attr.size_bytes {
+                if shown.newest_bytes() >= attr.size_bytes {
                     shown.least_bytes = shown.least_bytes.max(attr.size_bytes);
                 }
             }),
@@ -116,25 +133,29 @@ impl Lengths {
         let shown = match (files.get_mut(&attr.ino), is_known, is_open) {
             (Some(shown), ..) => shown,
             (None, false, _) => {
-                let (bytes, version) = (attr.size_bytes, attr.version);
-                let shown = Shown { least_bytes: bytes, version, newest_bytes: bytes, ..NEW };
-                files.insert(attr.ino, shown);
+                files.insert(attr.ino, Shown::new(attr));
                 return false;
             }
             (None, true, false) => return false,
-            (None, true, true) => files.entry(attr.ino).or_insert(Shown::UNKNOWN),
+            (None, true, true) => files.entry(attr.ino).or_insert_with(Shown::unknown),
         };
         shown.note(attr);
         // An older reply than one that has found the file shorter makes it no longer.
-        is_open && attr.size_bytes > shown.least_bytes && attr.size_bytes <= shown.newest_bytes
+        is_open && attr.size_bytes > shown.least_bytes && attr.size_bytes <= shown.newest_bytes()
     }
 
-    /// The reply to a SETATTR, whose length the kernel takes in any case.
-    pub fn set(&self, attr: &Attr) {
-        self.change(attr.ino, |shown| {
+    /// The reply to a SETATTR of a regular file, whose length the kernel takes in any case. On a
+    /// shared volume it is noted of every file: an older reply may be on its way.
+    pub fn set(&self, attr: &Attr, is_shared: bool) {
+        let mut files = self.files.borrow_mut();
+        let shown = match is_shared {
+            true => Some(files.entry(attr.ino).or_insert_with(Shown::unknown)),
+            false => files.get_mut(&attr.ino),
+        };
+        if let Some(shown) = shown {
             shown.note(attr);
             shown.least_bytes = shown.least_bytes.min(attr.size_bytes);
-        });
+        }
     }
 
     /// Bytes are about to be read into the kernel's pages.
@@ -186,7 +207,7 @@ impl Lengths {
     pub async fn fence(&self, attr: &Attr) -> Result<(), NotifyError> {
         let turn = self.turn.lock().await;
         let Shown { filled, fenced, .. } =
-            *self.files.borrow_mut().entry(attr.ino).or_insert(Shown::UNKNOWN);
+            self.files.borrow_mut().entry(attr.ino).or_insert_with(Shown::unknown).clone();
         if filled {
             // At an equal version too: stores into a passthrough file change the version only
             // later.
@@ -212,7 +233,7 @@ impl Lengths {
     }
 
     fn of(&self, ino: Ino) -> Shown {
-        self.files.borrow().get(&ino).copied().unwrap_or(Shown::UNKNOWN)
+        self.files.borrow().get(&ino).cloned().unwrap_or_else(Shown::unknown)
     }
 
     fn change(&self, ino: Ino, change: impl FnOnce(&mut Shown)) {
@@ -221,3 +242,6 @@ impl Lengths {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ use std::mem::{size_of, size_of_val};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -79,9 +79,27 @@ struct Writer {
     thread: JoinHandle<()>,
 }
 
-struct Job {
+pub(crate) struct Job {
     notification: Notification,
+    /// Of a [`Notification::Longer`]: the length of the file by the newest reply.
+    newest_bytes: Option<Arc<AtomicU64>>,
     done: oneshot::Sender<Result<(), NotifyError>>,
+}
+
+impl Job {
+    /// Writes the notification. A length is void if a reply has found the file shorter while the
+    /// job was queued: the kernel would take a truncated file for longer than it is.
+    pub fn perform(self, write: impl FnOnce(&Notification) -> Result<(), NotifyError>) {
+        let is_void = match (&self.notification, &self.newest_bytes) {
+            (Notification::Longer { len_bytes, .. }, Some(newest_bytes)) => {
+                *len_bytes > newest_bytes.load(Ordering::SeqCst)
+            }
+            _ => false,
+        };
+        let written = if is_void { Ok(()) } else { write(&self.notification) };
+        // Whoever does not wait for the outcome does not want it.
+        self.done.send(written).ok();
+    }
 }
 
 impl Telling {
@@ -113,12 +131,11 @@ impl Writer {
             // The starting thread waits for this.
             taken.send(outcome).ok();
             let Some(device) = device else { return };
-            while let Some(Job { notification, done }) = jobs.blocking_recv() {
+            while let Some(job) = jobs.blocking_recv() {
                 if is_over.load(Ordering::Acquire) {
                     return;
                 }
-                // A sender that does not wait ignores the outcome.
-                done.send(write(&device, &notification)).ok();
+                job.perform(|notification| write(&device, notification));
             }
         })?;
         // Until then the number must name the device in this table.
@@ -155,13 +172,31 @@ impl Notifier {
     /// drop. Never await this while a request of the same mount waits for you, unless that holds
     /// neither a page nor, for a name, its directory.
     pub async fn send(&self, notification: Notification) -> Result<(), NotifyError> {
+        self.queue(notification, None).await
+    }
+
+    /// Sends [`Notification::Longer`], unless `newest_bytes` is less by the time it is written.
+    pub(crate) async fn lengthen(
+        &self,
+        ino: Ino,
+        len_bytes: u64,
+        newest_bytes: Arc<AtomicU64>,
+    ) -> Result<(), NotifyError> {
+        self.queue(Notification::Longer { ino, len_bytes }, Some(newest_bytes)).await
+    }
+
+    async fn queue(
+        &self,
+        notification: Notification,
+        newest_bytes: Option<Arc<AtomicU64>>,
+    ) -> Result<(), NotifyError> {
         let queue = match notification {
             Notification::Inode { .. } | Notification::Longer { .. } => &self.inodes,
             _ => &self.names,
         };
         let (done, outcome) = oneshot::channel();
-        let queued =
-            queue.upgrade().ok_or(NotifyError::Ended)?.send(Job { notification, done }).await;
+        let job = Job { notification, newest_bytes, done };
+        let queued = queue.upgrade().ok_or(NotifyError::Ended)?.send(job).await;
         queued.map_err(|_| NotifyError::Ended)?;
         outcome.await.map_err(|_| NotifyError::Ended)?
     }
@@ -343,3 +378,14 @@ const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// Notifications that wait their turn; senders beyond that wait before they are queued.
 const QUEUE_LEN: usize = 1024;
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A notifier whose jobs the test performs.
+    pub fn held() -> (Notifier, mpsc::Sender<Job>, mpsc::Receiver<Job>) {
+        let (queue, jobs) = mpsc::channel(QUEUE_LEN);
+        (Notifier { inodes: queue.downgrade(), names: queue.downgrade() }, queue, jobs)
+    }
+}

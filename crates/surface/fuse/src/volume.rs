@@ -317,7 +317,9 @@ impl Filesystem for Volume {
             self.once(cx).setattr(&caller, self.volume_ino(ino), self.ids.set(set)?).await,
         )?;
         let attr = self.present(cx, attr).await;
-        self.lengths.set(&attr);
+        if attr.kind == FileKind::Regular {
+            self.lengths.set(&attr, !self.may_cache());
+        }
         Ok(self.attr_reply(attr))
     }
 
