@@ -75,8 +75,8 @@ impl Node {
                 let path = shown_path(&path_bytes(&path));
                 let count = keys.count;
                 let what = format!(
-                    "/{path}: {count} keys of the bucket cannot be names and are not shown; \
-                     `ebb explain` of it names them"
+                    "directory /{path} of the volume: {count} keys of the bucket cannot be names \
+                     and are not shown; `ebb explain` of it lists up to {MOST_KEYS} of them"
                 );
                 Trouble { since: keys.since, what }
             })

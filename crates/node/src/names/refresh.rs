@@ -25,13 +25,14 @@ impl Node {
                 // Another object may have taken its place.
                 self.refresh_listing(parent).await?;
             }
-            changed += differing(&before, &self.names_of(parent, Some(&name)));
+            changed += differing(&before, &self.names_of(parent, Some(&name)), Known::All);
         }
         let is_there = self.replica.view().namespace().inode(ino).is_some();
         if kind == FileKind::Directory && is_there {
+            let known = if self.is_complete(ino) { Known::All } else { Known::Some };
             let before = self.names_of(ino, None);
             self.refresh_listing(ino).await?;
-            changed += differing(&before, &self.names_of(ino, None));
+            changed += differing(&before, &self.names_of(ino, None), known);
         }
         Ok(AdminReply::Refreshed { changed })
     }
@@ -63,8 +64,21 @@ impl Node {
     }
 }
 
-fn differing(before: &Names, after: &Names) -> u64 {
+/// The names of a directory that were known before a refresh.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    All,
+    Some,
+}
+
+/// How many names have changed. A new one counts only if all names were known: otherwise it may
+/// have been there before.
+fn differing(before: &Names, after: &Names, known: Known) -> u64 {
     let gone = before.keys().filter(|name| !after.contains_key(*name)).count();
-    let other = after.iter().filter(|(name, now)| before.get(*name) != Some(*now)).count();
+    let is_other = |name, now| match before.get(name) {
+        Some(before) => before != now,
+        None => known == Known::All,
+    };
+    let other = after.iter().filter(|(name, now)| is_other(*name, *now)).count();
     (gone + other) as u64
 }

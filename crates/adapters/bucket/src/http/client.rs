@@ -197,7 +197,7 @@ impl<S: Service> Client<S> {
         let Some(opening) = &self.opening else { return self.attempt(call).await };
         let mut attempts = opening.attempts();
         loop {
-            let outcome = match timeout(opening.left(), self.attempt(call)).await {
+            let outcome = match timeout(attempts.left(), self.attempt(call)).await {
                 Ok(outcome) => outcome,
                 Err(_) => Err(BucketError::Unavailable {
                     what: format!("{}: no answer in time", self.name(call)),

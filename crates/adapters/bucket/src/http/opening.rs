@@ -21,6 +21,8 @@ pub(crate) struct Attempts<'a> {
     opening: &'a Opening,
     made: u32,
     next_pause: Duration,
+    /// The time for all attempts that was last reported.
+    reported: Option<Duration>,
 }
 
 impl Opening {
@@ -61,16 +63,18 @@ impl Opening {
     }
 
     pub fn attempts(&self) -> Attempts<'_> {
-        Attempts { opening: self, made: 0, next_pause: FIRST_PAUSE }
-    }
-
-    /// How long one attempt may take.
-    pub fn left(&self) -> Duration {
-        self.patience.saturating_sub(self.began.elapsed()).max(LEAST_ATTEMPT)
+        Attempts { opening: self, made: 0, next_pause: FIRST_PAUSE, reported: None }
     }
 }
 
 impl Attempts<'_> {
+    /// How long the next attempt may take. The first one may take all of the patience: a store
+    /// can be slow to answer for the first time. Later ones end within the time that was reported.
+    pub fn left(&self) -> Duration {
+        let limit = self.reported.unwrap_or(self.opening.patience);
+        limit.saturating_sub(self.opening.began.elapsed()).max(least_attempt(limit))
+    }
+
     /// Waits before the next attempt; false if this fault is the last. The store may request a
     /// pause.
     pub async fn wait(&mut self, fault: &str, asked: Option<Duration>) -> bool {
@@ -78,11 +82,16 @@ impl Attempts<'_> {
         let pause = self.next_pause.max(asked.unwrap_or_default());
         self.next_pause = (self.next_pause * 2).min(LONGEST_PAUSE);
         let limit = self.opening.limit();
-        if self.opening.is_hopeless.load(Relaxed) || self.opening.began.elapsed() + pause > limit {
+        let elapsed = self.opening.began.elapsed();
+        if self.opening.is_hopeless.load(Relaxed) || elapsed + pause + least_attempt(limit) > limit
+        {
             return false;
         }
-        if self.made == 1 {
-            tracing::warn!("{fault}: asking again, for up to {} s", limit.as_secs());
+        // An answer of the store makes it longer.
+        if self.reported != Some(limit) {
+            let left = (limit - elapsed).as_secs().max(1);
+            tracing::warn!("{fault}: asking again, for up to {left} s");
+            self.reported = Some(limit);
         }
         tokio::time::sleep(pause).await;
         true
@@ -105,3 +114,30 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How long to retry a store that has answered nothing.
 const UNREACHED_PATIENCE: Duration = Duration::from_secs(10);
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
+
+/// With less time left than this no attempt begins.
+fn least_attempt(limit: Duration) -> Duration {
+    LEAST_ATTEMPT.min(limit / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Situation: nothing answers at the address. Expectation: the attempts after the report end
+    /// within the reported 10 s, though the patience is longer, and those after an answer within
+    /// the patience.
+    #[tokio::test]
+    async fn opening_attempt_ends_within_the_reported_time() {
+        let patience = 6 * UNREACHED_PATIENCE;
+        let opening = Opening::new(patience);
+        let mut attempts = opening.attempts();
+        assert!(attempts.left() > UNREACHED_PATIENCE);
+        assert!(attempts.wait("refused", None).await);
+        assert!(attempts.left() < UNREACHED_PATIENCE);
+        assert!(!attempts.wait("refused", Some(UNREACHED_PATIENCE)).await);
+        opening.note_answer();
+        assert!(attempts.wait("busy", None).await);
+        assert!((UNREACHED_PATIENCE..patience).contains(&attempts.left()));
+    }
+}
