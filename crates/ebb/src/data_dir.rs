@@ -6,14 +6,16 @@
 use crate::failure::Failure;
 use crate::output::Shown;
 use ebb_cli::places;
+use ebb_model::Incarnation;
 use serde::Deserialize;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The data directory of the storage at `url`, and those that were used for it before and are no
+    let address = |url: &str| ebb_bucket::address(url).ok();
 /// longer.
 pub fn of_storage(url: &str) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
-    let address = |url: &str| ebb_bucket::address(url).ok();
     let own = ebb_bucket::address(url).map_err(|error| Failure::Usage(error.to_string()))?;
     let of_spellings = [&own, url, &format!("{own}/")].map(places::data_dir);
     let named =
@@ -33,6 +35,36 @@ pub fn of_storage(url: &str) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
             used.retain(|path| *path != last);
             Ok((last, used))
         }
+    }
+}
+
+/// Not if its identity names no volume, or a volume that was only read from it.
+pub fn may_hold_changes(data_dir: &Path) -> bool {
+    match fs::read(data_dir.join(IDENTITY)) {
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+        Ok(bytes) => serde_json::from_slice(&bytes).map_or(true, |identity: Identity| {
+            identity.cluster.is_some() && identity.incarnation != Incarnation::NONE.0
+        }),
+    }
+}
+
+/// Removes a data directory that the caller has locked. `LOCK` goes last: a process that locks
+/// another file of that name in the meantime keeps the directory.
+pub fn remove(data_dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(data_dir)? {
+        let entry = entry?;
+        if entry.file_name() == LOCK {
+            continue;
+        }
+        match entry.file_type()?.is_dir() {
+            true => fs::remove_dir_all(entry.path())?,
+            false => fs::remove_file(entry.path())?,
+        }
+    }
+    fs::remove_file(data_dir.join(LOCK))?;
+    match fs::remove_dir(data_dir) {
+        Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => removed,
     }
 }
 
@@ -81,3 +113,38 @@ fn identity(data_dir: &Path) -> Option<Identity> {
 }
 
 const IDENTITY: &str = "identity";
+const LOCK: &str = "LOCK";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir_with(identity: Option<&str>) -> PathBuf {
+        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("ebb-data-{}-{count}", std::process::id()));
+        fs::create_dir_all(dir.join("log/deep")).unwrap();
+        fs::write(dir.join(LOCK), "1").unwrap();
+        fs::write(dir.join("ebb.log"), "").unwrap();
+        if let Some(identity) = identity {
+            fs::write(dir.join(IDENTITY), identity).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn data_directory_without_a_volume_of_its_own_holds_no_changes() {
+        for (identity, may_hold) in [
+            (None, false),
+            (Some(r#"{"cluster":null,"incarnation":0}"#), false),
+            (Some(r#"{"cluster":"only read","incarnation":65535}"#), false),
+            (Some(r#"{"cluster":"owned","incarnation":1}"#), true),
+            (Some("encrypted"), true),
+        ] {
+            let dir = dir_with(identity);
+            assert_eq!(may_hold_changes(&dir), may_hold, "{identity:?}");
+            remove(&dir).unwrap();
+            assert!(!dir.exists());
+        }
+    }
+}

@@ -14,6 +14,7 @@ use ebb_cli::places::{Left, RunDir};
 use ebb_model::ClusterId;
 use ebb_node::side_by_side::Member;
 use ebb_node::{Node, Options, Stopped};
+use ebb_ports::Ports;
 use futures_util::future::{try_join, try_join_all};
 use std::path::Path;
 use std::rc::Rc;
@@ -37,21 +38,35 @@ pub struct Elsewhere {
     pub stranded: u64,
 }
 
+/// A data directory that no other process uses, until this and the node over it are dropped.
+pub struct LockedDir<'a> {
+    pub ports: Ports,
+    data_dir: &'a DataDir<'a>,
+}
+
+/// Call before the first request to the storage, which may take long.
+pub async fn lock<'a>(
+    data_dir: &'a DataDir<'a>,
+    report: &mut Report,
+    signals: &mut Signals,
+) -> Result<LockedDir<'a>, Failure> {
+    let ports = ebb_os::ports(data_dir.path)
+        .map_err(|error| Failure::of("the data directory cannot be used", error))?;
+    predecessor::lock(&*ports.disk, data_dir.path, report, signals).await?;
+    Ok(LockedDir { ports, data_dir })
+}
+
 /// Opens the storage and a node over it, which serves other mounts at `listen` under the name
 /// of its volume. A signal ends the wait.
 pub async fn open(
     url: &str,
     bucket: &args::Bucket,
-    data_dir: &DataDir<'_>,
+    LockedDir { ports, data_dir }: LockedDir<'_>,
     listen: Option<&str>,
     mut options: Options,
     report: &mut Report,
     signals: &mut Signals,
 ) -> Result<Host, Failure> {
-    let ports = ebb_os::ports(data_dir.path)
-        .map_err(|error| Failure::of("the data directory cannot be used", error))?;
-    // Before the first request to the storage, which may take long.
-    predecessor::lock(&*ports.disk, data_dir.path, report, signals).await?;
     let ports = tokio::select! {
         ports = encryption::unlock(ports, data_dir) => ports?,
         () = signals.next() => return Err(interrupted()),

@@ -20,7 +20,8 @@ use ebb_fuse::{Consistency, Ids, Mount, MountError, MountOptions, Session, Volum
 use ebb_model::{ClusterId, FileKind, Ino, Name};
 use ebb_node::Node;
 use ebb_node::head::TakeOver;
-use std::cell::Cell;
+use ebb_ports::Disk;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -53,7 +54,12 @@ struct Plan {
     run_dir: RunDir,
     /// `Some` if another process supervises this one.
     supervisor_link: Option<SupervisorLink>,
-    /// Programs may have written to the mount: the data directory may hold the only copy.
+    /// Bound before the volume is taken over: an address in use refuses the mount.
+    metrics: RefCell<Option<Listener>>,
+    /// Holds the lock of the data directory, unless the mount is a client of a node elsewhere.
+    locked: RefCell<Option<Rc<dyn Disk>>>,
+    /// The data directory may hold the only copy of changes: it has served a volume before, or
+    /// programs or other mounts may have written through this process.
     is_in_use: Cell<bool>,
 }
 
@@ -223,18 +229,34 @@ impl Plan {
             bucket,
             run_dir,
             supervisor_link,
+            metrics: RefCell::default(),
+            locked: RefCell::default(),
             is_in_use: Cell::new(false),
         })
     }
 
-    /// Removes everything that this command has created, if the mount was refused.
+    /// Removes the data directory that this command has created, if the mount was refused. A
+    /// directory that another process has locked or used in the meantime stays.
     fn remove_data(&self) {
-        match std::fs::remove_dir_all(&self.data_dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                tracing::warn!(%error, data = %self.data_dir.shown(), "the data directory stays");
-            }
-            Ok(()) | Err(_) => {}
+        let locked = self.locked.take().or_else(|| {
+            let disk = ebb_os::ports(&self.data_dir).ok()?.disk;
+            disk.lock().ok()?;
+            (!data_dir::may_hold_changes(&self.data_dir)).then_some(disk)
+        });
+        if locked.is_some()
+            && let Err(error) = data_dir::remove(&self.data_dir)
+        {
+            tracing::warn!(%error, data = %self.data_dir.shown(), "the data directory stays");
         }
+    }
+
+    async fn bind_metrics(&self) -> Result<(), Failure> {
+        let is_bound = self.metrics.borrow().is_some();
+        if let Some(address) = self.node.metrics.as_ref().filter(|_| !is_bound) {
+            let listener = Listener::at_address(&address.0).await?;
+            self.metrics.replace(Some(listener));
+        }
+        Ok(())
     }
 
     async fn mount(&self, report: &mut Report) -> Result<(), Failure> {
@@ -251,6 +273,7 @@ impl Plan {
         match &self.source {
             Source::Storage { url } => self.embedded(url, report, &mut signals).await,
             Source::Served { address, volume, subdirectory } => {
+                self.bind_metrics().await?;
                 self.detached(address, volume, subdirectory, report, &mut signals).await
             }
         }
@@ -282,16 +305,27 @@ impl Plan {
             report.warn(&data_dir::former(former, &self.data_dir));
         }
         let node = loop {
-            match host::open(url, &self.bucket, &data_dir, listen, options.clone(), report, signals)
+            let locked = host::lock(&data_dir, report, signals).await?;
+            self.locked.replace(Some(locked.ports.disk.clone()));
+            if data_dir::may_hold_changes(&self.data_dir) {
+                self.is_in_use.set(true);
+            }
+            // Not before: the previous owner of the data directory may have had the address too.
+            self.bind_metrics().await?;
+            match host::open(url, &self.bucket, locked, listen, options.clone(), report, signals)
                 .await?
             {
                 Host::Here(node, port) => {
+                    if listen.is_some() {
+                        self.is_in_use.set(true);
+                    }
                     if let (Some(supervisor_link), Some(port)) = (&self.supervisor_link, port) {
                         supervisor_link.listens(port);
                     }
                     break node;
                 }
                 Host::Elsewhere(there) => {
+                    self.locked.take();
                     if let Some(supervisor_link) =
                         self.heir().filter(|supervisor_link| !supervisor_link.has_joined())
                     {
@@ -337,6 +371,9 @@ impl Plan {
             return outcome.map(drop);
         }
         let left = host::stop(&node, read_only, signals).await;
+        if left.is_some() {
+            self.is_in_use.set(true);
+        }
         match outcome {
             // The mount was never usable, or ended by itself.
             Err(failure) => Err(failure),
@@ -587,10 +624,6 @@ impl Plan {
             consistency,
             ..self.options.clone()
         };
-        let metrics = match &self.node.metrics {
-            Some(address) => Some(Listener::at_address(&address.0).await?),
-            None => None,
-        };
         let failed = |error: ebb_fuse::SessionError| Failure::of(self.mountpoint.shown(), error);
         let mut session =
             match self.supervisor_link.as_ref().and_then(|link| link.left(self.mountpoint.clone()))
@@ -627,7 +660,7 @@ impl Plan {
         let told = Metrics { mount: Some(counters), node: node.clone() };
         let socket = Listener::at_path(self.run_dir.counters_socket())
             .map_err(|error| Failure::of("the run directory cannot be used", error))?;
-        [Some(socket), metrics]
+        [Some(socket), self.metrics.take()]
             .into_iter()
             .flatten()
             .for_each(|listener| listener.answer(told.clone()));

@@ -39,13 +39,15 @@ pub async fn run(args: args::Serve) -> Result<(), Failure> {
     let read_only = options.read_only;
     let listen = Some(args.listen.as_str());
     let place = DataDir { path: &data_dir, encryption: &args.node.encryption };
+    let report = &mut Report::Closed;
+    let locked = host::lock(&place, report, &mut signals).await?;
     let node = match host::open(
         &args.backing,
         &args.bucket,
-        &place,
+        locked,
         listen,
         options,
-        &mut Report::Closed,
+        report,
         &mut signals,
     )
     .await?

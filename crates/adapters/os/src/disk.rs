@@ -8,7 +8,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -77,6 +77,9 @@ impl OsDisk {
             } else {
                 at(error)
             });
+        }
+        if is_replaced(&file, &path).map_err(at)? {
+            return Err(DiskError::InUse { owner: owner(&mut file) });
         }
         if !is_only_read {
             file.set_len(0).map_err(at)?;
@@ -189,6 +192,14 @@ fn make_durably(dir: &Path) -> io::Result<()> {
         dir.parent().map_or(Ok(()), sync_dir_now)?;
     }
     if dir.is_dir() { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENOTDIR)) }
+}
+
+/// The lock file was unlinked between open(2) and flock(2), with the data directory of a mount that
+/// failed. Another process can lock the next file of that name.
+fn is_replaced(file: &File, path: &Path) -> io::Result<bool> {
+    let opened = file.metadata()?;
+    let is_there = || fs::metadata(path).is_ok_and(|there| there.ino() == opened.ino());
+    Ok(opened.nlink() == 0 && !is_there())
 }
 
 fn sync_dir_now(dir: &Path) -> io::Result<()> {
@@ -339,4 +350,23 @@ fn read_boot_id() -> Result<u128, DiskError> {
     let digits: String = text.trim().split('-').collect();
     u128::from_str_radix(&digits, 16)
         .map_err(|error| DiskError::Failed { path: BOOT_ID.into(), what: error.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Danger: a process that opened the lock file before it was unlinked locks it afterwards, and
+    /// another process locks the next file of that name: both use one data directory.
+    #[test]
+    fn lock_on_an_unlinked_file_is_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOCK_FILE);
+        let file = File::create(&path).unwrap();
+        assert!(!is_replaced(&file, &path).unwrap());
+        fs::remove_file(&path).unwrap();
+        assert!(is_replaced(&file, &path).unwrap());
+        let next = File::create(&path).unwrap();
+        assert!(is_replaced(&file, &path).unwrap() && !is_replaced(&next, &path).unwrap());
+    }
 }

@@ -320,6 +320,44 @@ fn a_mount_that_is_refused_takes_nothing_over() {
     place.umount();
 }
 
+/// Situation: two mounts of a new volume start together, and both find no data directory. Danger: the
+/// one that is refused removes the directory, with what the other one has acknowledged. Expectation:
+/// it stays.
+#[test]
+fn a_refused_mount_keeps_the_data_directory_of_another() {
+    let place = Place::new();
+    place.mount_with(&["--flush-interval", "1h"]);
+    fs::write(place.path("mnt/file"), "acknowledged").unwrap();
+    // As its first process has found it.
+    let found_none = ["EBB_MADE_DATA=1", env!("CARGO_BIN_EXE_ebb")];
+    let mount = ["mount", place.url(), "mnt2", "--data", "data"];
+    place
+        .program("env", &[&found_none[..], &mount].concat())
+        .refused(1, "data directory is in use by process");
+    assert!(place.path("data/identity").exists());
+    place.kill("mnt");
+    place.ebb(&["umount", "mnt"]);
+    place.mount();
+    assert_eq!(fs::read_to_string(place.path("mnt/file")).unwrap(), "acknowledged");
+    place.umount();
+}
+
+/// Situation: the address of `--metrics` is in use. Danger: the volume is taken over, and serves other
+/// mounts, before that shows. Expectation: nothing has changed, and no data directory is left.
+#[test]
+fn a_metrics_address_in_use_refuses_the_mount_before_anything_is_taken_over() {
+    let place = Place::new();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let mount = ["mount", place.url(), "mnt", "--data", "data", "--listen", "127.0.0.1:0"];
+    place.ebb(&[&mount[..], &["--metrics", &address]].concat()).refused(1, "in use");
+    assert_eq!(fs::read_dir(place.path("backing")).unwrap().count(), 0);
+    assert!(!place.path("data").exists());
+    drop(taken);
+    place.ebb(&[&mount[..], &["--metrics", &address]].concat()).good();
+    place.umount();
+}
+
 /// Situation: the output cannot be written. Danger: exit status 0. Expectation: a failure.
 #[test]
 fn help_that_cannot_be_written_is_a_failure() {
