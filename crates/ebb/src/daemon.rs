@@ -24,7 +24,13 @@ pub const MADE: &str = "EBB_MADE_DATA";
 
 /// Starts this very command in the background, and waits until it is usable. `tells`: shows the
 /// progress while it waits. `made`: the data directory did not exist before.
-pub fn start(log_path: &Path, mountpoint: &Path, tells: bool, made: bool) -> Result<(), Failure> {
+pub fn start(
+    log_path: &Path,
+    mountpoint: &Path,
+    data_dir: &Path,
+    tells: bool,
+    made: bool,
+) -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::of("cannot start in the background", error);
     let log = log::open(log_path).map_err(|error| Failure::of(log_path.shown(), error))?;
     let (reports, report) = io::pipe().map_err(failed)?;
@@ -37,6 +43,7 @@ pub fn start(log_path: &Path, mountpoint: &Path, tells: bool, made: bool) -> Res
         .args(args)
         .env(REPORT, inherited.to_string());
     command.env(supervisor::LOG, log_path).env(supervisor::MOUNTPOINT, mountpoint);
+    command.env(supervisor::DATA_DIR, data_dir);
     if made {
         command.env(MADE, "1");
     }

@@ -13,17 +13,25 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// The data directory of the storage at `url`, and those that were used for it before and are no
-    let address = |url: &str| ebb_bucket::address(url).ok();
 /// longer.
+///
+/// Resolves the paths of other directories that store volumes, and blocks on a file system that
+/// does not answer. A daemon that takes over must not call it: the mount that waits for the daemon
+/// can be such a file system.
 pub fn of_storage(url: &str) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
     let own = ebb_bucket::address(url).map_err(|error| Failure::Usage(error.to_string()))?;
-    let of_spellings = [&own, url, &format!("{own}/")].map(places::data_dir);
-    let named =
-        places::data_dirs().into_iter().filter(|(_, url)| address(url).as_ref() == Some(&own));
+    let is_own = |known: &str| {
+        scheme(known).eq_ignore_ascii_case(scheme(&own))
+            && ebb_bucket::address(known).is_ok_and(|address| address == own)
+    };
+    let own_dir = places::data_dir(&own);
+    let of_spellings =
+        [own_dir.clone(), places::data_dir(url), places::data_dir(&format!("{own}/"))];
+    let is_used = |path: &Path| path.join(IDENTITY).exists();
+    let named = places::data_dirs().into_iter().filter(|(path, url)| is_used(path) && is_own(url));
     let mut used: Vec<PathBuf> = named
         .map(|(path, _)| path)
-        .chain(of_spellings)
-        .filter(|path| path.join(IDENTITY).exists())
+        .chain(of_spellings.into_iter().filter(|path| is_used(path)))
         .collect();
     used.sort_unstable();
     used.dedup();
@@ -36,6 +44,10 @@ pub fn of_storage(url: &str) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
             Ok((last, used))
         }
     }
+}
+
+fn scheme(url: &str) -> &str {
+    url.split_once("://").map_or("", |(scheme, _)| scheme)
 }
 
 /// Not if its identity names no volume, or a volume that was only read from it.

@@ -100,8 +100,8 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     }
     if foreground {
         // The daemon has reported everything itself.
-        return match supervisor::run(Mode::Foreground { level, mountpoint: plan.mountpoint }, None)?
-        {
+        let Plan { mountpoint, data_dir, .. } = plan;
+        return match supervisor::run(Mode::Foreground { level, mountpoint, data_dir }, None)? {
             0 => Ok(()),
             status => Err(Failure::Found(status)),
         };
@@ -109,7 +109,7 @@ pub fn run(args: args::Mount, tells: bool) -> Result<(), Failure> {
     // The directory of the log; the node will need it too.
     ebb_os::ports(&plan.data_dir)
         .map_err(|error| Failure::of("the data directory cannot be used", error))?;
-    daemon::start(&log_path, &plan.mountpoint, tells, made)
+    daemon::start(&log_path, &plan.mountpoint, &plan.data_dir, tells, made)
 }
 
 /// Checks a mount as far as possible without making it.
@@ -151,14 +151,12 @@ impl Plan {
             }
         }
         options.read_only |= args.node.take_over == args::TakeOver::Never;
-        let mountpoint = match std::env::var_os(supervisor::MOUNTPOINT) {
-            // Its mount is there, and waits for this process.
-            Some(mountpoint)
-                if supervisor_link.as_ref().is_some_and(SupervisorLink::is_resumed) =>
-            {
-                mountpoint.into()
-            }
-            _ => Mount::prepare(&args.mountpoint).map_err(|error| match error {
+        // The mount waits for this process, so its path must not be looked up.
+        let is_resumed = supervisor_link.as_ref().is_some_and(SupervisorLink::is_resumed);
+        let chosen = |name| std::env::var_os(name).filter(|_| is_resumed).map(PathBuf::from);
+        let mountpoint = match chosen(supervisor::MOUNTPOINT) {
+            Some(mountpoint) => mountpoint,
+            None => Mount::prepare(&args.mountpoint).map_err(|error| match error {
                 MountError::Missing(_) | MountError::NotDirectory(_) => {
                     Failure::Usage(error.to_string())
                 }
@@ -172,8 +170,9 @@ impl Plan {
             )));
         }
         // Clients of a node share nothing on disk but have a log each.
-        let (data_dir, former_data_dirs) = match (&args.node.data, &source) {
-            (Some(data_dir), _) => (data_dir.clone(), Vec::new()),
+        let given = chosen(supervisor::DATA_DIR).or_else(|| args.node.data.clone());
+        let (data_dir, former_data_dirs) = match (given, &source) {
+            (Some(data_dir), _) => (data_dir, Vec::new()),
             (None, Source::Storage { url }) => data_dir::of_storage(url)?,
             (None, Source::Served { .. }) => {
                 let key = format!("{} at {}", args.source, mountpoint.display());
@@ -182,7 +181,7 @@ impl Plan {
         };
         let data_dir =
             std::path::absolute(&data_dir).map_err(|error| Failure::of(data_dir.shown(), error))?;
-        if supervisor_link.as_ref().is_none_or(|supervisor_link| !supervisor_link.is_resumed()) {
+        if !is_resumed {
             let real = places::real(&data_dir);
             if real.starts_with(&mountpoint) {
                 let (data, at) = (data_dir.shown(), mountpoint.shown());

@@ -45,6 +45,9 @@ const FOREGROUND: &str = "EBB_SUPERVISOR_FOREGROUND";
 /// The mount point, for a daemon that takes over: the path itself already leads to the mount.
 pub const MOUNTPOINT: &str = "EBB_SUPERVISOR_MOUNTPOINT";
 
+/// The data directory, for a daemon that takes over: choosing it again could wait for the mount.
+pub const DATA_DIR: &str = "EBB_SUPERVISOR_DATA_DIR";
+
 /// The name of the handover state's memory in proc(5).
 const ESTATE: &[u8] = b"/memfd:ebb";
 
@@ -81,7 +84,7 @@ pub enum Mode {
     /// In the background; all messages go to this log.
     Background(PathBuf),
     /// The command waits for the end; all messages go to standard error.
-    Foreground { level: Level, mountpoint: PathBuf },
+    Foreground { level: Level, mountpoint: PathBuf, data_dir: PathBuf },
 }
 
 impl Mode {
@@ -476,8 +479,9 @@ impl Supervisor {
                 };
                 None
             }
-            Mode::Foreground { mountpoint, .. } => {
-                command.env(MOUNTPOINT, mountpoint).env(FOREGROUND, std::process::id().to_string());
+            Mode::Foreground { mountpoint, data_dir, .. } => {
+                command.env(MOUNTPOINT, mountpoint).env(DATA_DIR, data_dir);
+                command.env(FOREGROUND, std::process::id().to_string());
                 Some(std::process::id())
             }
         };

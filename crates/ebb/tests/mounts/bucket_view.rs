@@ -174,3 +174,21 @@ fn refusal_of_another_volume_says_how_it_differs() {
         .ebb(&["mount", &other, "mnt", "--data", "data", "-o", "ro"])
         .refused(1, "the storage is another");
 }
+
+/// Situation: a known data directory is of storage below the mount point, and the daemon dies. Danger:
+/// the next daemon looks that path up, and waits for itself. Expectation: it takes over.
+#[test]
+fn daemon_that_takes_over_does_not_look_up_its_own_mount() {
+    let place = Place::new();
+    let url = format!("file://{}", place.path("backing").canonicalize().unwrap().display());
+    let below = format!("file://{}/a/b", place.path("mnt").canonicalize().unwrap().display());
+    let defaults = Defaults([&url, &below].map(|url| places::data_dir(url)).into());
+    fs::create_dir_all(&defaults.0[1]).unwrap();
+    fs::write(defaults.0[1].join("identity"), "{}").unwrap();
+    place.ebb(&["mount", &url, "mnt", "--head-term", "3s"]).good();
+    fs::write(place.path("mnt/file"), "content").unwrap();
+    place.kill_daemon("mnt");
+    assert_eq!(place.program("cat", &["mnt/file"]).good().out, "content");
+    place.umount();
+    drop(defaults);
+}
