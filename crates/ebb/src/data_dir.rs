@@ -35,8 +35,10 @@ pub fn of_storage(url: &str) -> Result<(PathBuf, Vec<PathBuf>), Failure> {
         .collect();
     used.sort_unstable();
     used.dedup();
+    let (mut used, caches): (Vec<_>, Vec<_>) =
+        used.into_iter().partition(|path| may_hold_changes(path));
     match &used[..] {
-        [] => Ok((places::data_dir(&own), Vec::new())),
+        [] => Ok((caches.into_iter().next().unwrap_or(own_dir), Vec::new())),
         [only] => Ok((only.clone(), Vec::new())),
         _ => {
             let last = last_of(&used).ok_or_else(|| several(&own, &used))?;
@@ -94,8 +96,9 @@ fn last_of(used: &[PathBuf]) -> Option<PathBuf> {
 /// The message about a data directory that is no longer used.
 pub fn former(left: &Path, used: &Path) -> String {
     format!(
-        "{} was made for this volume too, under another spelling of its address, before {}: \
-         `ebb fsck` of it says whether something in it never reached the bucket; then remove it",
+        "{} holds this volume too, under another spelling of its address, and {} has taken the \
+         volume over since: remove it only if `ebb fsck` of it finds nothing that is not in the \
+         bucket",
         left.shown(),
         used.shown()
     )

@@ -90,9 +90,9 @@ pub async fn open(
         let root = async {
             let settings =
                 settings::bucket(bucket, options.read_only, Some(options.bucket_timeout));
-            ebb_bucket::open(url, &settings)
-                .await
-                .map_err(|error| cannot_open(&error, error.to_string()))
+            let bucket =
+                async { ebb_bucket::open(&ebb_bucket::with_real_path(url)?, &settings).await };
+            bucket.await.map_err(|error| cannot_open(&error, error.to_string()))
         };
         let members = bucket.members.iter().map(|member| open_member(member, &options));
         let (root, members) = try_join(root, try_join_all(members)).await?;

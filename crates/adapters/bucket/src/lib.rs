@@ -150,6 +150,14 @@ pub fn address(url: &str) -> Result<String, OpenError> {
     Ok(Location::parse(url)?.address())
 }
 
+/// `url`, or for a directory the URL of its real path, so that a bucket opened with it has one
+/// description for all spellings.
+pub fn with_real_path(url: &str) -> Result<String, OpenError> {
+    let location = Location::parse(url)?;
+    let is_directory = matches!(location, Location::Directory { .. });
+    Ok(if is_directory { location.address() } else { url.into() })
+}
+
 /// Opens the store at `url` and sends it a first request, so a misspelt, unreachable or forbidden
 /// one is reported at once: `s3://bucket[/prefix]`, `gs://bucket[/prefix]`,
 /// `az://container[@account][/prefix]`, `file:///directory`, `mem://` (a new, empty bucket of this

@@ -104,7 +104,11 @@ impl Location {
                 let at = if account.is_empty() { "" } else { "@" };
                 format!("az://{container}{at}{account}{}", below(prefix))
             }
-            Location::Directory { path } => format!("file://{}", real(path).display()),
+            // A path that is not UTF-8 has no URL.
+            Location::Directory { path } => {
+                let real = real(path);
+                format!("file://{}", if real.to_str().is_some() { &real } else { path }.display())
+            }
             Location::Memory { prefix } => format!("mem://{}", below(prefix)),
         }
     }

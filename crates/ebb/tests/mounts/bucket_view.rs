@@ -124,6 +124,12 @@ fn volume_has_one_data_directory_however_its_address_is_spelled() {
     assert_eq!(fs::read_to_string(place.path("mnt/precious")).unwrap(), "precious");
     place.umount();
     assert_eq!(has(&place, "precious").as_deref(), Some("precious"));
+    // A directory from which the volume was only read has nothing that could be missed.
+    place.ebb(&["mount", &url, "mnt", "--data", others[1].to_str().unwrap(), "-o", "ro"]).good();
+    place.umount();
+    mount(&url).good();
+    assert_eq!(place.record("mnt").data_dir, others[0]);
+    place.umount();
     place.program("cp", &["-a", others[0].to_str().unwrap(), own.to_str().unwrap()]).good();
     mount(&url).refused(1, "several data directories");
     mount(&url).refused(1, others[0].to_str().unwrap());
@@ -145,12 +151,16 @@ fn refusal_of_another_volume_says_how_it_differs() {
     mount(&place).refused(1, "the endpoint is another");
     mount(&place).refused(1, &first);
     mount(&place).refused(1, "(--data)");
+    let read =
+        |place: &Place| place.ebb(&["mount", place.url(), "mnt", "--data", "data", "-o", "ro"]);
+    read(&place).refused(1, "the endpoint is another");
 
     let place = Place::new();
     place.mount();
     place.umount();
     fs::remove_dir_all(place.path("backing/.ebb")).unwrap();
     mount(&place).refused(1, "was emptied");
+    read(&place).refused(1, "was emptied");
     place.ebb(&["mount", place.url(), "mnt", "--data", "new"]).good();
     place.umount();
     mount(&place).refused(1, "was made anew");
@@ -173,6 +183,44 @@ fn refusal_of_another_volume_says_how_it_differs() {
     place
         .ebb(&["mount", &other, "mnt", "--data", "data", "-o", "ro"])
         .refused(1, "the storage is another");
+}
+
+/// Situation: a data directory was only used to read. Danger: it is taken for one with changes of
+/// another volume, and refused. Expectation: it serves the same storage again, however that is
+/// spelled, and starts anew for other storage and for a mount that writes.
+#[test]
+fn data_directory_that_was_only_read_is_a_cache() {
+    let place = Place::new();
+    put(&place, "dir/file");
+    let mount = |url: &str, more: &[&str]| {
+        place.ebb(&[&["mount", url, "mnt", "--data", "data"], more].concat()).good();
+    };
+    let identity = || fs::read_to_string(place.path("data/identity")).unwrap();
+    mount(place.url(), &["-o", "ro"]);
+    assert_eq!(fs::read_to_string(place.path("mnt/dir/file")).unwrap(), "dir/file");
+    place.umount();
+    let first = identity();
+    symlink(place.path("backing"), place.path("link")).unwrap();
+    for spelled in [format!("{}/", place.url()), format!("file://{}", place.text("link"))] {
+        mount(&spelled, &["-o", "ro"]);
+        assert_eq!(names(&place.path("mnt/dir")), ["file"]);
+        place.umount();
+        assert_eq!(identity(), first);
+    }
+    fs::create_dir_all(place.path("other/dir")).unwrap();
+    fs::write(place.path("other/dir/new"), "new").unwrap();
+    mount(&format!("file://{}", place.text("other")), &["-o", "ro"]);
+    assert_eq!(names(&place.path("mnt/dir")), ["new"]);
+    place.umount();
+    assert_ne!(identity(), first);
+    mount(place.url(), &["--head-term", "3s"]);
+    assert_eq!(names(&place.path("mnt/dir")), ["file"]);
+    fs::write(place.path("mnt/dir/written"), "written").unwrap();
+    place.umount();
+    assert_eq!(has(&place, "dir/written").as_deref(), Some("written"));
+    mount(place.url(), &["--head-term", "3s"]);
+    assert_eq!(names(&place.path("mnt/dir")), ["file", "written"]);
+    place.umount();
 }
 
 /// Situation: a known data directory is of storage below the mount point, and the daemon dies. Danger:

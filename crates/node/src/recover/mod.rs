@@ -6,7 +6,7 @@ mod root;
 mod verify_unsynced;
 
 pub use ownership::Difference;
-pub(crate) use ownership::{give_back, other_volume};
+pub(crate) use ownership::{VolumeThere, give_back, is_cache, other_volume};
 pub(crate) use replay::{Replayed, replay};
 
 use crate::admin::fsck::Readable;
@@ -40,7 +40,7 @@ use ebb_format::segment::VolumeId;
 use ebb_model::*;
 use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
 use futures_util::future::{Either, select};
-use ownership::{Buckets, claim, expect_current, rearrange, serves, unwritten, wipe};
+use ownership::{Buckets, claim, drop_cache, expect_current, rearrange, serves, unwritten, wipe};
 use root::empty;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -156,9 +156,9 @@ impl Node {
         {
             identity = rearrange(&ports, identity).await?;
         }
-        if let Some(root) =
-            root.as_deref().filter(|_| identity.serves.is_none() && !members.is_empty())
-        {
+        let has_nothing =
+            identity.serves.as_ref().is_none_or(|serves| !options.read_only && is_cache(serves));
+        if let Some(root) = root.as_deref().filter(|_| has_nothing && !members.is_empty()) {
             members::check_free(&ports, options.bucket_timeout, root, &members).await?;
         }
         let Some(root) = root.clone().filter(|_| !options.read_only) else {
@@ -199,7 +199,7 @@ impl Node {
             Err(refused) => return Err(refused.into()),
         };
         let held = head_lease.clone();
-        let (has_nothing, others) = (identity.serves.is_none(), RefCell::new(None));
+        let others = RefCell::new(None);
         let opening = async {
             if let Err(refused) =
                 members::hold(&mut members, &ports, &candidate, options.take_over, &root.describe())
@@ -245,6 +245,8 @@ impl Node {
         identity: Identity,
         head_lease: Option<Rc<HeadLease>>,
     ) -> Result<Rc<Node>, OpenError> {
+        let identity =
+            drop_cache(&ports, identity, backing.bucket.as_deref(), head_lease.is_some()).await?;
         let serves = serves(&ports, &backing, head_lease.as_deref(), &identity);
         let Buckets { bucket, members, asked } = backing;
         let known = identity.serves.as_ref();

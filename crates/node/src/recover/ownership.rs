@@ -115,10 +115,14 @@ pub(super) async fn expect_current(
     identity: &Identity,
     options: &Options,
 ) -> Result<(), OpenError> {
-    let Some(before) = &identity.serves else { return Ok(()) };
+    let Some(before) = identity.serves.as_ref().filter(|serves| !is_cache(serves)) else {
+        return Ok(());
+    };
     let head = match head::get(ports, options.bucket_timeout, root).await {
         Ok(object) => ebb_format::head::decode(&object.body).ok(),
-        Err(BucketError::NotFound { .. }) => return Err(other_volume(before, root, None)),
+        Err(BucketError::NotFound { .. }) => {
+            return Err(other_volume(before, root, VolumeThere::None));
+        }
         Err(error) => {
             return Err(HeadError::Store { backing: root.describe(), error }.into());
         }
@@ -134,7 +138,7 @@ pub(super) async fn expect_current(
         return Ok(());
     }
     if head.cluster != before.cluster {
-        return Err(other_volume(before, root, Some(head.cluster)));
+        return Err(other_volume(before, root, VolumeThere::Is(head.cluster)));
     }
     match unwritten(ports, before).await? {
         0 => Ok(()),
@@ -142,37 +146,81 @@ pub(super) async fn expect_current(
     }
 }
 
-/// One that takes nothing over serves the volume that the data directory is of: by the head, or
-/// where there is none, or the node has never owned the volume, by what the bucket is called.
+/// A volume was only read from the data directory, which has no change of its own: all of it can be
+/// read again from the bucket.
+pub(crate) fn is_cache(serves: &Serves) -> bool {
+    serves.incarnation == Incarnation::NONE
+}
+
+/// Drops a cache from an earlier read-only run if this run reads other storage, or owns the volume.
+/// An owner needs the head's cluster and incarnation, which a reader does not record.
+pub(super) async fn drop_cache(
+    ports: &Ports,
+    identity: Identity,
+    bucket: Option<&dyn Bucket>,
+    owns: bool,
+) -> Result<Identity, OpenError> {
+    let stays = identity.serves.as_ref().is_none_or(|before| {
+        !is_cache(before) || !owns && bucket.is_some_and(|bucket| is_at(before, bucket))
+    });
+    if stays {
+        return Ok(identity);
+    }
+    let fresh = Identity { node: identity.node, serves: None };
+    identity::store(&*ports.disk, &fresh).await?;
+    Ok(fresh)
+}
+
+/// The same storage by its name, and by its endpoint where that was recorded.
+fn is_at(before: &Serves, bucket: &dyn Bucket) -> bool {
+    before.backing == bucket.describe()
+        && (before.endpoint.is_none() || before.endpoint == bucket.endpoint())
+}
+
+/// A node that takes nothing over serves the volume of the data directory, as the head says. The
+/// storage's name and endpoint decide only while the store gives no head that can be read. A store
+/// without a head is another one: its answers would remove what the data directory knows.
 async fn expect_same(
     ports: &Ports,
     bucket: &dyn Bucket,
     before: &Serves,
     options: &Options,
 ) -> Result<(), OpenError> {
-    let head = match head::get(ports, options.bucket_timeout, bucket).await {
-        Ok(object) if before.incarnation != Incarnation::NONE => {
-            ebb_format::head::decode(&object.body).ok()
-        }
-        _ => None,
-    };
-    let is_same = match &head {
-        Some(head) => head.cluster == before.cluster,
-        None => before.backing == bucket.describe(),
-    };
-    match is_same {
-        true => Ok(()),
-        false => Err(other_volume(before, bucket, head.map(|head| head.cluster))),
+    if is_cache(before) {
+        return Ok(());
     }
+    let there = match head::get(ports, options.bucket_timeout, bucket).await {
+        Ok(object) => ebb_format::head::decode(&object.body)
+            .map_or(VolumeThere::Unknown, |head| VolumeThere::Is(head.cluster)),
+        Err(BucketError::NotFound { .. }) => VolumeThere::None,
+        Err(_) => VolumeThere::Unknown,
+    };
+    let is_same = match there {
+        VolumeThere::Is(cluster) => cluster == before.cluster,
+        VolumeThere::None => false,
+        VolumeThere::Unknown => is_at(before, bucket),
+    };
+    if is_same { Ok(()) } else { Err(other_volume(before, bucket, there)) }
 }
 
-pub(crate) fn other_volume(
-    before: &Serves,
-    bucket: &dyn Bucket,
-    cluster: Option<ClusterId>,
-) -> OpenError {
-    let now = Place { backing: bucket.describe(), endpoint: bucket.endpoint(), cluster };
+pub(crate) fn other_volume(before: &Serves, bucket: &dyn Bucket, volume: VolumeThere) -> OpenError {
+    let mut backing = bucket.describe();
+    // The root bucket alone was asked; the members have been compared before.
+    let with_members = format!("{backing}, {}", before.members.join(", "));
+    if before.backing == with_members {
+        backing = with_members;
+    }
+    let now = Place { backing, endpoint: bucket.endpoint(), volume };
     OpenError::OtherVolume(Box::new(Difference { before: Place::of(before), now }))
+}
+
+/// Which volume a storage holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VolumeThere {
+    Is(ClusterId),
+    None,
+    /// The store has not answered.
+    Unknown,
 }
 
 /// Where a volume is, and which one.
@@ -180,8 +228,7 @@ pub(crate) fn other_volume(
 pub struct Place {
     pub backing: String,
     pub endpoint: Option<String>,
-    /// `None`: the storage has no volume.
-    pub cluster: Option<ClusterId>,
+    pub volume: VolumeThere,
 }
 
 impl Place {
@@ -189,21 +236,22 @@ impl Place {
         Place {
             backing: serves.backing.clone(),
             endpoint: serves.endpoint.clone(),
-            cluster: Some(serves.cluster),
+            volume: VolumeThere::Is(serves.cluster),
         }
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { backing, endpoint, cluster } = self;
+        let Place { backing, endpoint, volume } = self;
         write!(f, "{backing}")?;
         if let Some(endpoint) = endpoint {
             write!(f, " at {endpoint}")?;
         }
-        match cluster {
-            Some(cluster) => write!(f, " (volume {cluster})"),
-            None => write!(f, " (no volume)"),
+        match volume {
+            VolumeThere::Is(cluster) => write!(f, " (volume {cluster})"),
+            VolumeThere::None => write!(f, " (no volume)"),
+            VolumeThere::Unknown => Ok(()),
         }
     }
 }
@@ -223,7 +271,7 @@ impl fmt::Display for Difference {
             "the storage is another"
         } else if other_endpoint {
             "the endpoint is another"
-        } else if now.cluster.is_none() {
+        } else if now.volume == VolumeThere::None {
             "the storage was emptied, or another store answers at the endpoint"
         } else {
             "the volume was made anew, or another store answers at the endpoint"
@@ -281,6 +329,9 @@ pub(super) async fn supersede(
 
 /// Files, directories and deletes in the data directory that have not reached the bucket.
 pub(super) async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
+    if is_cache(serves) {
+        return Ok(0);
+    }
     let recovery = Log::read(ports.disk.clone(), VolumeId(serves.cluster.0)).await?;
     if recovery.is_empty() {
         return Ok(0);

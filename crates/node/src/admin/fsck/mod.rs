@@ -15,7 +15,7 @@ use crate::data::store::{self, Store, StoreLocation};
 use crate::identity;
 use crate::latches::Mode;
 use crate::log::{Log, LogError};
-use crate::recover::{OpenError, Replayed, other_volume, replay};
+use crate::recover::{OpenError, Replayed, VolumeThere, is_cache, other_volume, replay};
 use bucket::Comparison;
 use ebb_core::extent::Block;
 use ebb_core::partition::Partition;
@@ -202,12 +202,18 @@ pub async fn fsck(
 /// Whether the data directory has the state that the bucket was last written from.
 async fn check_head(ports: &Ports, bucket: &dyn Bucket, serves: &Serves) -> Result<(), FsckError> {
     let backing = bucket.describe();
+    if is_cache(serves) {
+        return Err(FsckError::Head {
+            backing,
+            what: "the data directory was only used to read it, and has no changes".into(),
+        });
+    }
     let head = match head::get(ports, PATIENCE, bucket).await {
         Ok(object) => ebb_format::head::decode(&object.body).map_err(|error| {
             HeadError::Unreadable { backing: backing.clone(), what: error.to_string() }
         }),
         Err(BucketError::NotFound { .. }) if serves.backing != backing => {
-            return Err(other_volume(serves, bucket, None).into());
+            return Err(other_volume(serves, bucket, VolumeThere::None).into());
         }
         Err(BucketError::NotFound { .. }) => {
             return Err(FsckError::Head {
@@ -219,7 +225,7 @@ async fn check_head(ports: &Ports, bucket: &dyn Bucket, serves: &Serves) -> Resu
     };
     let head = head.map_err(OpenError::from)?;
     if head.cluster != serves.cluster {
-        return Err(other_volume(serves, bucket, Some(head.cluster)).into());
+        return Err(other_volume(serves, bucket, VolumeThere::Is(head.cluster)).into());
     }
     match (head.cluster, head.incarnation) == (serves.cluster, serves.incarnation) {
         true => Ok(()),
