@@ -314,6 +314,8 @@ fn a_mount_that_is_refused_takes_nothing_over() {
     }
     let head = fs::read(place.path("backing/.ebb/head")).unwrap();
     mount("data").refused(1, "was served by another node");
+    let found = place.ebb(&["fsck", "data"]).good().out;
+    assert!(found.contains("wait to be written to the bucket"), "{found}");
     assert_eq!(fs::read(place.path("backing/.ebb/head")).unwrap(), head);
     mount("data2").good();
     assert_eq!(fs::read_to_string(place.path("mnt/data2")).unwrap(), "data2");

@@ -6,7 +6,7 @@ mod root;
 mod verify_unsynced;
 
 pub use ownership::Difference;
-pub(crate) use ownership::{VolumeThere, give_back, is_cache, other_volume};
+pub(crate) use ownership::{VolumeThere, count_unwritten, give_back, is_cache, other_volume};
 pub(crate) use replay::{Replayed, replay};
 
 use crate::admin::fsck::Readable;

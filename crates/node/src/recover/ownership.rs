@@ -11,6 +11,7 @@ use crate::buckets::side_by_side::{Member, SideBySide};
 use crate::identity;
 use crate::log::Log;
 use crate::random_u128;
+use ebb_core::partition::Partition;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_model::*;
@@ -337,11 +338,15 @@ pub(super) async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, Ope
         return Ok(0);
     }
     let Replayed { partition, .. } = replay(recovery).await?;
+    Ok(count_unwritten(&partition))
+}
+
+pub(crate) fn count_unwritten(partition: &Partition) -> u64 {
     let dirt = partition.backing().dirt();
     // What was stored into exposed files nobody has looked for.
     let exposed = partition.extents().exposed().count() as u64;
     // Links, special files and attributes are nowhere but in pages.
-    Ok(dirt.files + dirt.pages + dirt.deletes + exposed)
+    dirt.files + dirt.pages + dirt.deletes + exposed
 }
 
 /// Removes what is left of a volume that the data directory no longer serves.

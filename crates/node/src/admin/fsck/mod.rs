@@ -15,7 +15,9 @@ use crate::data::store::{self, Store, StoreLocation};
 use crate::identity;
 use crate::latches::Mode;
 use crate::log::{Log, LogError};
-use crate::recover::{OpenError, Replayed, VolumeThere, is_cache, other_volume, replay};
+use crate::recover::{
+    OpenError, Replayed, VolumeThere, count_unwritten, is_cache, other_volume, replay,
+};
 use bucket::Comparison;
 use ebb_core::extent::Block;
 use ebb_core::partition::Partition;
@@ -192,6 +194,9 @@ pub async fn fsck(
             &mut report,
         )
         .await;
+    }
+    if bucket.is_none() && !is_cache(&serves) {
+        report.waiting = count_unwritten(&partition);
     }
     if let Some(bucket) = bucket {
         compare_all(&ports, &*bucket, partition, progress, &mut report).await?;
