@@ -267,7 +267,7 @@ impl Detached<'_> {
         }
         let later = [Duration::ZERO, Duration::from_millis(10), 3 * SECOND][self.losses.index(3)];
         self.world.sleep(self.losses.duration(Duration::ZERO, later)).await;
-        self.history.add(Event::PowerCut);
+        self.history.add(Event::PowerCut { durable: Duration::ZERO });
         self.world.machine(SERVER).power_cut();
         for attached in &lost {
             self.history.add(Event::Gone { client: attached.id });

@@ -223,8 +223,8 @@ fn data_directory_that_was_only_read_is_a_cache() {
     place.umount();
 }
 
-/// Situation: a known data directory is of storage below the mount point, and the daemon dies. Danger:
-/// the next daemon looks that path up, and waits for itself. Expectation: it takes over.
+/// Situation: a known data directory is of storage below the mount point, and the daemon dies.
+/// Danger: the next daemon looks that path up, and waits for itself. Expectation: it takes over.
 #[test]
 fn daemon_that_takes_over_does_not_look_up_its_own_mount() {
     let place = Place::new();

@@ -322,9 +322,9 @@ fn a_mount_that_is_refused_takes_nothing_over() {
     place.umount();
 }
 
-/// Situation: two mounts of a new volume start together, and both find no data directory. Danger: the
-/// one that is refused removes the directory, with what the other one has acknowledged. Expectation:
-/// it stays.
+/// Situation: two mounts of a new volume start together, and both find no data directory. Danger:
+/// the refused one removes the directory, with what the other one has acknowledged. Expectation: it
+/// stays.
 #[test]
 fn a_refused_mount_keeps_the_data_directory_of_another() {
     let place = Place::new();
@@ -344,8 +344,8 @@ fn a_refused_mount_keeps_the_data_directory_of_another() {
     place.umount();
 }
 
-/// Situation: the address of `--metrics` is in use. Danger: the volume is taken over, and serves other
-/// mounts, before that shows. Expectation: nothing has changed, and no data directory is left.
+/// Situation: the address of `--metrics` is in use. Danger: the volume is taken over, and serves
+/// other mounts, before that shows. Expectation: nothing has changed, and no data directory is left.
 #[test]
 fn a_metrics_address_in_use_refuses_the_mount_before_anything_is_taken_over() {
     let place = Place::new();
