@@ -128,8 +128,10 @@ impl Plan {
             read_ahead_bytes: [0, 1 << 20, 16 << 20][rng.index(3)],
             snapshot_operations: [20, 100, 100_000][rng.index(3)],
             segment_bytes: [32 << 10, 64 << 10, 256 << 10][rng.index(3)],
+            // A large directory would be listed again at each use.
             revalidate: [None, None, Some(Duration::from_secs(1)), Some(Duration::from_secs(8))]
-                [rng.split("revalidate").index(4)],
+                [rng.split("revalidate").index(4)]
+            .filter(|_| numbered == 0),
             ..Options::default()
         };
         let keeps = rng.split("trash").index(4) == 0;

@@ -379,7 +379,8 @@ impl Backing {
     pub fn lookup_plan(&self, namespace: &Namespace, dir: Ino, name: &Name) -> Option<LookupPlan> {
         let state = self.dirs.get(&dir)?;
         let settled = match state.load {
-            Load::Revalidating => {
+            // What was listed may have changed since.
+            Load::Revalidating | Load::UpTo(_) => {
                 is_reserved(dir, name) || self.removed.contains_key(&(dir, name.clone()))
             }
             _ => self.knows_absent(namespace, dir, name),
@@ -400,8 +401,10 @@ impl Backing {
             prefixes.push(format!("{prefix}/"));
         }
         prefixes.retain(|prefix| prefix.len() <= keys::MAX_KEY_BYTES);
-        // The page of a once complete directory has no name that the namespace does not have.
-        let page_key = (state.stored && !self.is_complete(dir)).then(|| keys::page_key(dir));
+        // The page of a once complete directory has no name that the namespace does not have; nor has
+        // the part of a page that was read with the listing.
+        let is_page_known = self.is_complete(dir) || self.knows_absent(namespace, dir, name);
+        let page_key = (state.stored && !is_page_known).then(|| keys::page_key(dir));
         Some(LookupPlan { objects, prefixes, page_key, epoch: state.epoch })
     }
 }
