@@ -209,12 +209,12 @@ impl SimBucket {
         self.shared.downlink.bytes_per_sec.set(Some(bytes_per_sec));
     }
 
-    /// Keeps every version of every object from now on, without `.ebb/` and markers.
+    /// Records every version of every object from now on, without `.ebb/` and markers.
     pub fn keep_versions(&self) {
         self.shared.store.borrow_mut().versions.get_or_insert_default();
     }
 
-    /// The versions that were kept, in the order of their time.
+    /// The recorded versions, in the order of their times.
     pub fn versions_of_files(&self) -> Vec<StoredObject> {
         self.shared.store.borrow().versions.clone().unwrap_or_default()
     }

@@ -70,7 +70,7 @@ pub(crate) struct Store {
     replaced: VecDeque<(Duration, String, Option<Object>)>,
     uploads: BTreeMap<String, Upload>,
     uploads_begun: u64,
-    /// Every object of a file that there was, if they are kept.
+    /// All versions of the objects of files; `None` if they are not recorded.
     pub(crate) versions: Option<Vec<StoredObject>>,
 }
 

@@ -89,7 +89,7 @@ pub struct Checker<'a> {
     gone: BTreeSet<ClientId>,
     possible: Vec<Possibility>,
     event: usize,
-    /// What was answered before survives the next power cut.
+    /// Operations that were answered before this moment survive the next power cut.
     durable: Duration,
     /// Operations tried so far.
     tried: usize,
@@ -189,7 +189,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// After a change of bytes that is no operation's.
+    /// Records the bytes of all files, after a change that is not the effect of an operation.
     fn add_versions(&mut self) {
         if self.objects.is_empty() {
             return;
@@ -493,6 +493,7 @@ impl<'a> Checker<'a> {
     }
 }
 
+/// The directory streams of more than one page that were read to their end.
 fn whole_streams(history: &[(Duration, Event)]) -> BTreeSet<StreamId> {
     let mut pages: BTreeMap<OpId, StreamId> = BTreeMap::new();
     let mut counts: BTreeMap<StreamId, usize> = BTreeMap::new();
@@ -516,7 +517,7 @@ fn whole_streams(history: &[(Duration, Event)]) -> BTreeSet<StreamId> {
     whole
 }
 
-/// Without a further power cut everything survives.
+/// Operations that were answered before survive the next power cut. Without one all survive.
 fn durable_at_next_cut(history: &[(Duration, Event)]) -> Duration {
     let next = history.iter().find_map(|(_, event)| match event {
         Event::PowerCut { durable } => Some(*durable),

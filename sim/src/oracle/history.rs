@@ -102,8 +102,8 @@ pub enum Event {
     NodeDied {
         of: &'static str,
     },
-    /// The machine of the only client and its node lost power. What was answered before `durable`
-    /// must survive.
+    /// The machine of the only client and its node lost power. Operations that were answered
+    /// before `durable` must survive.
     PowerCut {
         durable: Duration,
     },
@@ -158,7 +158,7 @@ impl History {
         self.shared.borrow_mut().push((self.executor.now(), event));
     }
 
-    /// A stream that has no page yet.
+    /// The id of a new stream.
     pub fn new_stream(&self) -> StreamId {
         StreamId(self.shared.borrow().len() as u64)
     }

@@ -6,7 +6,7 @@ use crate::WallRecord;
 use ebb_model::{Attr, Time, Version};
 use std::time::Duration;
 
-/// One time of an inode.
+/// The knowledge about one time of an inode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Moment {
     /// Any time.
@@ -93,8 +93,8 @@ impl Times {
         }
     }
 
-    /// The times after an answer has shown `attr`, if they explain it. With `may_grow` the version
-    /// also grows without a change: the names of a directory are loaded.
+    /// The times after an answer has shown `attr`, or why the answer is wrong. With `may_grow` the
+    /// version also grows without a change, as when the names of a directory are loaded.
     pub fn told(&self, attr: &Attr, may_grow: bool, span: &Span<'_>) -> Result<Times, Mismatch> {
         let mut now = None;
         let mut told = |what: &str, moment: Moment, shown: Time| {

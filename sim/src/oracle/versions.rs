@@ -13,17 +13,17 @@ pub struct StoredObject {
     pub content: Content,
 }
 
-/// By size in bytes.
+/// The known versions, by size in bytes.
 #[derive(Default)]
 pub(super) struct Versions {
     by_size: HashMap<u64, Vec<Version>>,
 }
 
 struct Version {
-    /// The version cannot be older.
+    /// No file had this version earlier.
     since: Duration,
     content: Content,
-    /// Each byte is that of the content or of one of these.
+    /// Each byte of the version comes from `content` or from one of these.
     others: Vec<Content>,
 }
 

@@ -60,7 +60,7 @@ pub struct Story<'a> {
     outsiders: Option<Outsiders>,
     clients: u32,
     home: Home,
-    /// What was answered before survives a power cut.
+    /// Operations that were answered before this moment survive a power cut.
     durable: Duration,
 }
 
@@ -299,8 +299,8 @@ impl Story<'_> {
         Ok(identity)
     }
 
-    /// The node forces everything once per commit interval (S-3). The time in which its disk has
-    /// something to do does not count. A disk that fails excuses everything.
+    /// The node forces all operations once per commit interval (S-3), not counting the time in
+    /// which its disk is busy. Nothing is promised on a disk that fails.
     fn note_durable(&mut self, life: &Life) {
         if self.plan.disk_fails() {
             return;
@@ -434,7 +434,7 @@ fn is_damage(error: &OpenError) -> bool {
     )
 }
 
-/// Clocks that are slow and timers that are late.
+/// For clocks that are slow and timers that are late.
 const INTERVAL_SLACK: Duration = Duration::from_millis(50);
 
 const MAX_STARTS: u32 = 80;

@@ -71,7 +71,7 @@ struct Node {
 /// Why an outcome is not what this state gives.
 pub type Mismatch = String;
 
-/// A request of a client, and its answer if it counts.
+/// A request of a client. `outcome` is its answer, or `None` if the answer is not known.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     pub client: ClientId,
@@ -377,7 +377,7 @@ impl Tree {
         }
     }
 
-    /// No answer shows the time of the operation.
+    /// The operation has no answer that shows its time.
     fn untold(&mut self, asked: &Asked<'_>, id: NodeId) {
         if self.nodes[&id].times.has_now() {
             self.change(id).times.untold(&asked.span);
@@ -394,7 +394,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives the times as they are known if the attributes are right.
+    /// Returns the times as they are known after the answer, if the attributes are right.
     fn check_attr(&self, id: NodeId, attr: &Attr, span: &Span<'_>) -> Result<Times, Mismatch> {
         let node = &self.nodes[&id];
         let links = if self.is_kept(id) { 1 } else { node.links };

@@ -12,7 +12,7 @@ pub(super) struct Stream {
 }
 
 impl Tree {
-    /// The names that the directories of streams no longer have can come back at other positions.
+    /// Drops the names that a directory no longer has: made again, they have another position.
     pub(super) fn streams_follow(&mut self) {
         for stream in self.streams.values_mut() {
             let entries = self.nodes.get(&stream.dir).map(|dir| &dir.entries);
