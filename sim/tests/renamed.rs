@@ -95,6 +95,7 @@ fn flush_passes_over_a_directory_that_cannot_be_listed() {
         assert!(first.explain("bad2").await.refused.contains(&reported.to_owned()));
         first.unmount().await;
         let second = mount(world, "other", &refused).await;
+        assert_eq!(second.explain("bad2").await.prefix.as_deref(), Some("bad/"));
         assert_eq!(second.flush(world, "").await, Ok(1));
         refused.take();
         assert_eq!(second.flush(world, "").await, Ok(0));
