@@ -61,9 +61,10 @@ fn mistakes_of_the_caller() {
     let ebb = env!("CARGO_BIN_EXE_ebb");
     let mount = ["mount", place.url(), "mnt", "--data", "data"];
     // As version 0.1.0 had it.
-    place
+    let refused = place
         .program("env", &[&["EBB_HEAD_TERM=1s", ebb][..], &mount].concat())
-        .refused(2, "EBB_HEAD_TERM: deprecated, write the setting into the table [advanced]");
+        .refused(2, "head-term must be at least");
+    assert!(refused.err.starts_with("ebb: EBB_HEAD_TERM: deprecated, "), "{refused:?}");
     assert!(!place.is_mounted("mnt"));
 }
 
