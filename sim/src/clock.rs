@@ -10,8 +10,8 @@ use std::time::Duration;
 
 /// The clocks of one machine, shared by its processes.
 ///
-/// Law: the monotonic clock is a fixed multiple of true time since boot, so it never goes back; only
-/// the wall clock jumps.
+/// Law: the monotonic clock is a fixed multiple of true time since boot, so it never goes back;
+/// only the wall clock jumps.
 pub(crate) struct MachineClock {
     executor: Executor,
     faults: Faults,

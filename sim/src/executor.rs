@@ -34,7 +34,8 @@ struct Shared {
     next_sequence: Cell<u64>,
     next_task: Cell<TaskId>,
     next_owner: Cell<u32>,
-    /// Owner of everything outside processes: frames on the wire, requests in the bucket, the scenario.
+    /// Owner of everything outside processes: frames on the wire, requests in the bucket, the
+    /// scenario.
     world: Owner,
     events: RefCell<BinaryHeap<Event>>,
     tasks: RefCell<BTreeMap<TaskId, Task>>,
@@ -141,9 +142,9 @@ impl Executor {
         self.after(owner, delay, || ())
     }
 
-    /// SIGKILL: from now on nothing of the owner runs. Its tasks are dropped after it is marked dead, so
-    /// calls of their destructors have no effect. A task that kills its own process runs until its next
-    /// await.
+    /// SIGKILL: from now on nothing of the owner runs. Its tasks are dropped after it is marked
+    /// dead, so calls of their destructors have no effect. A task that kills its own process runs
+    /// until its next await.
     pub fn kill(&self, owner: &Owner) {
         assert!(owner.state.id != self.shared.world.state.id, "the world outlives all");
         owner.state.alive.set(false);
@@ -212,8 +213,8 @@ impl Executor {
         Ok(())
     }
 
-    /// Drops all tasks and events. They and the executor reference each other, so a world without this
-    /// call is never freed.
+    /// Drops all tasks and events. They and the executor reference each other, so a world without
+    /// this call is never freed.
     pub fn shut_down(&self) {
         loop {
             let tasks = self.shared.tasks.take();

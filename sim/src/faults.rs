@@ -3,8 +3,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Random faults with their rates. All are zero by default; a scenario that needs one specific fault
-/// calls the affected component instead.
+/// Random faults with their rates. All are zero by default; a scenario that needs one specific
+/// fault calls the affected component instead.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FaultPlan {
     pub clock: ClockFaults,
@@ -128,13 +128,13 @@ impl Faults {
 }
 
 impl FaultPlan {
-    /// Each fault is active in about half of all plans: with everything active, one fault would hide
-    /// another.
+    /// Each fault is active in about half of all plans: with everything active, one fault would
+    /// hide another.
     ///
-    /// Bit rot and lying syncs stay off. They destroy the only copy of data that must survive, so only a
-    /// scenario with another copy, or one that expects the loss, enables them. Full disks stay off too:
-    /// a scenario enables them if it permits the errors that they cause. So do stale listings: a node
-    /// with an empty data directory has nothing else than listings.
+    /// Bit rot and lying syncs stay off. They destroy the only copy of data that must survive, so
+    /// only a scenario with another copy, or one that expects the loss, enables them. Full disks
+    /// stay off too: a scenario enables them if it permits the errors that they cause. So do stale
+    /// listings: a node with an empty data directory has nothing else than listings.
     pub fn random(rng: &Rng) -> FaultPlan {
         let rate = |limit: Rate| {
             if rng.chance(HALF) {

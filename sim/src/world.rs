@@ -235,8 +235,8 @@ impl Machine {
         self.shared.disks.borrow_mut().entry(data_dir.to_owned()).or_insert_with(make).clone()
     }
 
-    /// All processes die, unforced data is lost or torn, and the machine reboots at once. Peers are not
-    /// notified.
+    /// All processes die, unforced data is lost or torn, and the machine reboots at once. Peers are
+    /// not notified.
     pub fn power_cut(&self) {
         let MachineShared { parts, rng, clock, boot_id, disks, processes, name } = &*self.shared;
         for process in processes.take() {

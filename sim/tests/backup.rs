@@ -692,10 +692,10 @@ impl Worker<'_> {
 }
 
 /// Situation: a client works on a volume, a backup is made at some moment, work continues, and the
-/// node dies with its disk; the bucket is behind or ahead of the backup. Expectation: every name and
-/// attribute is as of that moment; content is as of that moment, or the file is reported and has
-/// an earlier or later content, the current object at its key, or an error; and a new mount sees the
-/// same.
+/// node dies with its disk; the bucket is behind or ahead of the backup. Expectation: every name
+/// and attribute is as of that moment; content is as of that moment, or the file is reported and
+/// has an earlier or later content, the current object at its key, or an error; and a new mount
+/// sees the same.
 #[test]
 fn any_moment_of_a_busy_volume_comes_back() {
     let given = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());

@@ -1,5 +1,5 @@
-//! What a mount shows of a bucket that others use too, and what its own renames and removals do to
-//! objects that nobody has looked at.
+//! The view that a mount has of a bucket that other programs use too, and the effect of its own
+//! renames and removals on objects that it has not looked at.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -27,7 +27,7 @@ fn path(text: &str) -> Vec<Name> {
     text.split('/').filter(|segment| !segment.is_empty()).map(name).collect()
 }
 
-/// On the data directory of the machine, whatever an earlier mount has left there.
+/// Uses the machine's data directory, with the content that an earlier mount has left there.
 async fn mount(world: &World, bucket: &SimBucket, revalidate: Option<Duration>) -> Mount {
     mount_on(world, "data", bucket, revalidate).await
 }
@@ -178,7 +178,8 @@ fn delete_all(bucket: &SimBucket, keys: &[&str]) {
     keys.iter().for_each(|key| bucket.delete_as_outsider(key));
 }
 
-/// Keys that others see, without markers of directories, and what they were when they were put.
+/// Keys that other programs see, without markers of directories. The bodies are the keys at the
+/// time of the put.
 fn objects(bucket: &SimBucket) -> BTreeMap<String, String> {
     let all = bucket.objects().into_iter();
     all.filter(|(key, _)| !key.starts_with(".ebb/") && !key.ends_with('/'))
@@ -328,7 +329,7 @@ fn rename_of_unlisted_directory_survives_a_kill_at_any_moment() {
             before.process.kill();
             let mount = mount(world, &bucket, None).await;
             assert_eq!(mount.flush("").await, Ok(0));
-            // What a request of before may still do is over.
+            // Late effects of requests of the earlier process are over.
             world.sleep(Duration::from_secs(120)).await;
             assert_eq!(mount.flush("").await, Ok(0));
             let expected = moved(&[
@@ -406,7 +407,7 @@ fn keys_not_shown_are_counted_and_keep_their_directory() {
         let mount = self::mount(world, &bucket, None).await;
         assert_eq!(mount.rmdir("d").await, Err(FsError::NotEmpty));
         assert_eq!(mount.names("").await, ["d", "e2", "empty", "f"]);
-        // Others remove what was in the way.
+        // Another program removes the objects that were in the way.
         keys.iter().for_each(|key| bucket.delete_as_outsider(key));
         mount.refresh("e2").await;
         mount.rmdir("d").await.unwrap();
@@ -418,8 +419,9 @@ fn keys_not_shown_are_counted_and_keep_their_directory() {
     });
 }
 
-/// Situation: others change the bucket while nothing is mounted. Expectation: the next mount on the
-/// same data directory shows what is there, without an interval too, and asks once.
+/// Situation: another program changes the bucket while nothing is mounted. Expectation: the next
+/// mount on the same data directory shows the changes, without an interval too, and requests them
+/// once.
 #[test]
 fn new_mount_shows_outside_changes() {
     for (seed, large) in [(50, false), (51, true)] {
@@ -453,8 +455,8 @@ fn new_mount_shows_outside_changes() {
     }
 }
 
-/// Situation: others change what this mount has just listed. Expectation: only a refresh shows it,
-/// and it counts what was new.
+/// Situation: another program changes a directory that this mount has just listed. Expectation:
+/// only a refresh shows the changes, and it counts the new entries.
 #[test]
 fn refresh_shows_outside_changes() {
     run(60, async |world| {
@@ -486,9 +488,9 @@ fn refresh_shows_outside_changes() {
     });
 }
 
-/// Situation: others delete `a` and put `a/b`, or the other way round. Danger: the name leads
-/// nowhere. Expectation: within the interval it is what the bucket has, in small directories and in
-/// such that are not listed for one name.
+/// Situation: another program deletes `a` and puts `a/b`, or the other way round. Danger: the name
+/// leads nowhere. Expectation: within the interval the name matches the bucket, in small
+/// directories and in large ones that are not listed for one name.
 #[test]
 fn object_that_becomes_a_directory_is_shown_as_one() {
     const INTERVAL: Duration = Duration::from_secs(8);
@@ -524,9 +526,9 @@ fn object_that_becomes_a_directory_is_shown_as_one() {
     }
 }
 
-/// Situation: others put objects below the key of a file that stays, or at that of a directory that
-/// this volume has made. Expectation: the name stays, and what it hides is shown beside it, or
-/// counted.
+/// Situation: another program puts objects below the key of a file that stays, or at the key of a
+/// directory that this volume has made. Expectation: the name stays, and the objects that it hides
+/// are shown beside it, or counted.
 #[test]
 fn object_beside_a_directory_is_shown_or_counted() {
     const INTERVAL: Duration = Duration::from_secs(8);

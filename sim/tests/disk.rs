@@ -54,8 +54,8 @@ fn a_kill_finds_a_write_done_or_not_done() {
 }
 
 /// Synced bytes under a synced name, then writes without a sync, then a power cut. Expectation over
-/// many seeds: the synced bytes always survive; each other sector sometimes survives, sometimes not,
-/// and is sometimes torn.
+/// many seeds: the synced bytes always survive; each other sector sometimes survives, sometimes
+/// not, and is sometimes torn.
 #[test]
 fn power_cut_keeps_synced_sectors_and_may_lose_others() {
     const SECTOR: usize = SECTOR_BYTES as usize;
@@ -503,8 +503,8 @@ fn rotten_bits_are_read() {
     assert_ne!(world.run(content(&disk, "dir-less")).unwrap(), before);
 }
 
-/// Two processes open one data directory: the second gets an error with the owner until the first is
-/// dead. Another boot has another boot id.
+/// Two processes open one data directory: the second gets an error with the owner until the first
+/// is dead. Another boot has another boot id.
 #[test]
 fn a_data_directory_has_one_owner() {
     let world = World::new(1);

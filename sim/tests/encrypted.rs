@@ -25,8 +25,8 @@ fn start(world: &World) -> Process {
 #[derive(Clone)]
 struct Model {
     now: Vec<u8>,
-    /// After a failed sync, the values of the affected bytes are unknown after a power cut unless they
-    /// are written again.
+    /// After a failed sync, the values of the affected bytes are unknown after a power cut unless
+    /// they are written again.
     bytes: Vec<Kept>,
     lens: Kept<usize>,
     /// The disk may have kept a length that is no longer than this, and nothing behind it.
@@ -321,8 +321,8 @@ fn names_come_and_go() {
     assert_eq!(done.unwrap().unwrap(), "third");
 }
 
-/// The first write leaves a partial header and fails, the second succeeds, and a power cut keeps some
-/// sectors of each: surviving contents are readable.
+/// The first write leaves a partial header and fails, the second succeeds, and a power cut keeps
+/// some sectors of each: surviving contents are readable.
 #[test]
 fn a_header_that_failed_is_that_of_the_next_write() {
     for seed in 0..200 {

@@ -1,5 +1,5 @@
-//! Files that are lent and stored into past the node: whatever happens, what was stored is in the
-//! file, and what was forced survives a power cut.
+//! Files granted for passthrough, with stores that bypass the node: under all circumstances the
+//! stored bytes are in the file, and the forced bytes survive a power cut.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -24,7 +24,7 @@ struct Life {
     ino: Ino,
 }
 
-/// One file, what is to be in it, and what a power cut may leave of it.
+/// One file, its expected content, and the contents that a power cut may leave.
 struct Scene<'a> {
     world: &'a World,
     rng: Rng,
@@ -32,7 +32,7 @@ struct Scene<'a> {
     lives: u32,
     life: Life,
     model: Vec<u8>,
-    /// What it was when it was last forced, and ever since.
+    /// Its content when it was last forced, and all contents since then.
     since_forced: Vec<Vec<u8>>,
     holder: Option<Holder>,
     round: u32,
@@ -230,8 +230,8 @@ impl Scene<'_> {
                 self.cut_power().await;
             }
             2 => {
-                // What is there in the end is what was there at first, and the disk has something
-                // else.
+                // The content at the end equals the content at the start, and the disk has a
+                // different one.
                 let before = self.model.clone();
                 self.store().await;
                 self.store_at(0, &before);
@@ -266,7 +266,7 @@ impl Scene<'_> {
         }
     }
 
-    /// A flush, and what is stored and written while it is under way.
+    /// A flush, with stores and writes while it is in progress.
     async fn flush(&mut self) {
         let (client, stores) = (self.life.client.clone(), self.rng.below(4));
         let flush = self
@@ -281,7 +281,7 @@ impl Scene<'_> {
                 match self.rng.below(4) {
                     0 => self.write().await,
                     1 if self.holder.is_some() => {
-                        // The bucket may get what is there in between.
+                        // The bucket may get the content in between.
                         let before = self.model.clone();
                         self.store().await;
                         self.world
@@ -332,7 +332,7 @@ impl Scene<'_> {
     async fn restart(&mut self) {
         self.lives += 1;
         self.life = Life::begin(self.world, &self.options, self.lives).await;
-        // As the mount is taken over by who finds it open.
+        // As when a mount is taken over by a successor that finds the file open.
         if self.holder.is_some() && self.rng.below(2) == 0 {
             assert!(self.life.grant(GrantRequest::Resume).await);
             self.life.node.take_back(self.life.ino);
@@ -374,8 +374,8 @@ impl Scene<'_> {
     }
 }
 
-/// Everything that changes one file, by whom the node sees and by whom it does not, and every end
-/// of the node, beside a model of the file.
+/// Everything that changes one file, with and without the node's knowledge, and every end of the
+/// node, beside a model of the file.
 #[test]
 fn mapped_stores_reach_the_file() {
     let seeds =
@@ -389,7 +389,7 @@ fn mapped_stores_reach_the_file() {
         };
         let world = World::with_faults(seed, FaultPlan { bucket, ..FaultPlan::default() });
         if seed % 2 == 0 {
-            // Of what is sent in parts something may be written meanwhile.
+            // While a file is sent in parts, a store can change some of it.
             let usual = world.machine("a").process("asks").bucket(&world.bucket()).capabilities();
             world.bucket().set_capabilities(Capabilities { max_put_bytes: 100_000, ..usual });
         }
@@ -439,9 +439,9 @@ fn mapped_stores_reach_the_file() {
     }
 }
 
-/// Situation: a file is mapped while it is sent in parts, and stored into. Danger: its object says
-/// what the content was when the upload began. Expectation: what the object says is true, which the
-/// bucket looks after.
+/// Situation: a mapped file is stored into during its upload in parts. Danger: the object's
+/// metadata describes the content at the beginning of the upload. Expectation: the metadata is
+/// true; the bucket verifies it.
 #[test]
 fn mapped_stores_during_an_upload_are_no_damage() {
     for delay_ms in (0..800).step_by(40) {
@@ -486,9 +486,9 @@ fn mapped_stores_during_an_upload_are_no_damage() {
     }
 }
 
-/// Situation: many flush a file at one time that somebody has mapped, which takes a comparison of
-/// all of it. Danger: one comparison for each, one after the other. Expectation: they share one,
-/// after the one that is under way, and it finds what was stored before they asked.
+/// Situation: many clients flush a mapped file at the same time, and a flush must compare all of
+/// it. Danger: one comparison for each flush, one after the other. Expectation: they share one
+/// after the comparison in progress, and it finds the bytes stored before their requests.
 #[test]
 fn concurrent_flushes_of_a_mapped_file_share_a_comparison() {
     let world = World::new(1);
@@ -523,7 +523,7 @@ fn concurrent_flushes_of_a_mapped_file_share_a_comparison() {
         let alone = flushes(1).await;
         let together = flushes(12).await;
         assert!(together < alone * 4, "{alone:?} alone, {together:?} together");
-        // What is stored while one is under way is found by those who ask after that.
+        // Bytes stored during a comparison are found by flushes requested after the store.
         let (first, later) = futures_util::future::join(life.flush(), async {
             world.sleep(alone / 2).await;
             holder.store(3, b"stored");

@@ -26,8 +26,8 @@ fn name(text: &str) -> Name {
     Name::new(text.as_bytes()).unwrap()
 }
 
-/// A kernel's references to inodes: each is kept until the kernel is asked to drop it, or drops it by
-/// itself.
+/// A kernel's references to inodes: each is kept until the kernel is asked to drop it, or drops it
+/// by itself.
 #[derive(Clone)]
 struct Kernel(Rc<Inodes>);
 
@@ -543,9 +543,9 @@ fn run(clients: usize) {
 }
 
 /// Situation: a volume with several times as many names as the node may keep, whose kernel holds
-/// references and drops some on request. Danger: an inode is evicted that is referenced, dirty or not
-/// in the bucket, or comes back changed. Expectation: no client notices, and the bucket is complete
-/// at the end.
+/// references and drops some on request. Danger: an inode is evicted that is referenced, dirty or
+/// not in the bucket, or comes back changed. Expectation: no client notices, and the bucket is
+/// complete at the end.
 #[test]
 fn evicted_names_come_back_unchanged() {
     run(0);

@@ -1,5 +1,6 @@
-//! Seeds of volumes that once violated a guarantee, or the oracle's model of it, and have no scenario
-//! of their own. Draws were added since the older ones, so a seed may now run another history.
+//! Seeds of volumes that once violated a guarantee, or the oracle's model of it, and have no
+//! scenario of their own. Draws were added since the older ones, so a seed may now run another
+//! history.
 
 use ebb_sim::volume::run;
 
@@ -9,8 +10,8 @@ fn upload_with_a_forbidden_abort_is_not_forgotten() {
     run(298).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// A node ended because of its disk, and another client read bytes of a copy in flight: S-4e permits
-/// that after a death by a signal, and so here.
+/// A node ended because of its disk, and another client read bytes of a copy in flight: S-4e
+/// permits that after a death by a signal, and so here.
 #[test]
 fn bytes_of_a_copy_are_seen_before_the_node_ends_of_its_disk() {
     run(40569).unwrap_or_else(|broken| panic!("{broken}"));
@@ -45,8 +46,8 @@ fn partly_zeroed_file_is_forced_at_its_new_location() {
     run(121208).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// The log failed after a truncation and before its force; later appended bytes overwrote those that
-/// the next power cut brought back.
+/// The log failed after a truncation and before its force; later appended bytes overwrote those
+/// that the next power cut brought back.
 #[test]
 fn truncated_bytes_are_not_overwritten_after_a_failed_log() {
     run(226784).unwrap_or_else(|broken| panic!("{broken}"));
@@ -59,8 +60,8 @@ fn removed_pack_file_does_not_return_under_a_reused_name() {
     run(224156).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// A file without open handles was removed while a range of it was being zeroed; a power cut lost the
-/// removal, and the zeros were present: a mount has each file open that it writes to.
+/// A file without open handles was removed while a range of it was being zeroed; a power cut lost
+/// the removal, and the zeros were present: a mount has each file open that it writes to.
 #[test]
 fn zeros_of_a_removed_file_are_there_if_the_removal_is_lost() {
     run(230436).unwrap_or_else(|broken| panic!("{broken}"));
@@ -72,15 +73,15 @@ fn pending_read_of_an_unlinked_file_ends_with_its_mount() {
     run(336558).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// A record survived in the log although its write had failed; the bytes of its append were cut off,
-/// and missing at the next start.
+/// A record survived in the log although its write had failed; the bytes of its append were cut
+/// off, and missing at the next start.
 #[test]
 fn appended_bytes_stay_if_a_failed_log_may_have_them() {
     run(402664).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// A file in a pack was truncated to zero and extended: the bytes beyond its end were cleared before
-/// the truncation was forced, and a power cut brought back the file with zeros.
+/// A file in a pack was truncated to zero and extended: the bytes beyond its end were cleared
+/// before the truncation was forced, and a power cut brought back the file with zeros.
 #[test]
 fn truncated_bytes_are_cleared_after_the_force() {
     run(402241).unwrap_or_else(|broken| panic!("{broken}"));
@@ -95,15 +96,15 @@ fn a_node_starts_after_a_first_start_that_failed() {
     }
 }
 
-/// An upload of a dead node took effect after its successor had stopped waiting for it, and a removed
-/// file was back (`uploads/late.rs`: `late_upload_of_a_dead_node_is_recognised`).
+/// An upload of a dead node took effect after its successor had stopped waiting for it, and a
+/// removed file was back (`uploads/late.rs`: `late_upload_of_a_dead_node_is_recognised`).
 #[test]
 fn upload_of_a_dead_node_keeps_its_key() {
     run(13056).unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// A repeated request of a dead node took effect after its successor's delete, and objects were back
-/// (`uploads/late.rs`).
+/// A repeated request of a dead node took effect after its successor's delete, and objects were
+/// back (`uploads/late.rs`).
 #[test]
 fn objects_do_not_come_back_that_a_dead_node_has_asked_for() {
     for seed in [1476, 1798, 13532, 13984, 14372, 16556] {
@@ -111,8 +112,8 @@ fn objects_do_not_come_back_that_a_dead_node_has_asked_for() {
     }
 }
 
-/// Both failed before rejections and access(2) results were forced, and have not since; the violated
-/// guarantee was not recorded.
+/// Both failed before rejections and access(2) results were forced, and have not since; the
+/// violated guarantee was not recorded.
 #[test]
 fn two_seeds_stay_whole_that_broke() {
     for seed in [3353, 13319] {

@@ -15,8 +15,8 @@ const FILES: u64 = 4;
 const FILE_BYTES: u64 = 8 * MIB;
 
 /// Situation: four files are uploaded in parts of 1 MiB over 256 KiB/s. Danger: all parts share the
-/// bandwidth, each times out, and all are repeated for ever. Expectation: fewer run in parallel, and
-/// all uploads finish in little more than the bandwidth requires.
+/// bandwidth, each times out, and all are repeated for ever. Expectation: fewer run in parallel,
+/// and all uploads finish in little more than the bandwidth requires.
 #[test]
 fn uploads_over_a_slow_connection_complete() {
     let world = World::new(1);
@@ -122,9 +122,9 @@ fn readahead_does_not_delay_the_reader() {
     }
 }
 
-/// Situation: a directory of 20,000 names that another program changes, over 200 KiB/s, which takes a
-/// second and more per thousand names. Danger: parallel listing requests share the bandwidth and all
-/// time out, so outside changes are never seen. Expectation: listing requests are sequential.
+/// Situation: a directory of 20,000 names that another program changes, over 200 KiB/s, which takes
+/// a second and more per thousand names. Danger: parallel listing requests share the bandwidth and
+/// all time out, so outside changes are never seen. Expectation: listing requests are sequential.
 #[test]
 fn parts_of_a_listing_do_not_hold_up_each_other() {
     let world = World::new(1);

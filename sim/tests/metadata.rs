@@ -55,9 +55,9 @@ async fn status(client: &Client) -> Status {
     }
 }
 
-/// Situation: files are created until the metadata reaches its limit. Danger: the limit is exceeded,
-/// or removals fail. Expectation: every creation fails with ENOSPC, all other operations work, status
-/// reports the reason, and removals end the state.
+/// Situation: files are created until the metadata reaches its limit. Danger: the limit is
+/// exceeded, or removals fail. Expectation: every creation fails with ENOSPC, all other operations
+/// work, status reports the reason, and removals end the state.
 #[test]
 fn metadata_limit_refuses_new_entries() {
     run(1, |world| async move {
@@ -173,8 +173,9 @@ fn metadata_of_the_log_loads_above_the_limit() {
     });
 }
 
-/// Situation: a bucket with more names than the limit. Danger: the node loads them all. Expectation:
-/// a listing fails with ENOMEM, loaded names are found, and other names are not reported as absent.
+/// Situation: a bucket with more names than the limit. Danger: the node loads them all.
+/// Expectation: a listing fails with ENOMEM, loaded names are found, and other names are not
+/// reported as absent.
 #[test]
 fn a_bucket_that_does_not_fit_is_not_loaded_whole() {
     run(3, |world| async move {

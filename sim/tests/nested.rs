@@ -1,5 +1,5 @@
-//! Stores that cannot have both an object at a key and objects below it, such as directories: through
-//! any exchange of names, every object reaches its key.
+//! Stores that cannot have both an object at a key and objects below it, such as directories:
+//! through any exchange of names, every object reaches its key.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -89,8 +89,8 @@ fn exchanged_names_are_flushed() {
 }
 
 /// Situation: as before, with lost replies of the bucket, also of requests that are repeated after
-/// every lost one has lost its effect. Danger: an object that appears once its key is free counts as
-/// another program's, and is kept beside the file. (Seed 28 of detached succession.)
+/// every lost one has lost its effect. Danger: an object that appears once its key is free counts
+/// as another program's, and is kept beside the file. (Seed 28 of detached succession.)
 #[test]
 fn exchanged_names_are_flushed_with_late_requests() {
     let late = BucketFaults {
@@ -183,9 +183,9 @@ fn a_large_directory_makes_way() {
     .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: directories are nested into each other, one after the other. Danger: each object moves
-/// once per level, which is quadratic in deep trees. Expectation: each object is copied once, each
-/// page written a few times.
+/// Situation: directories are nested into each other, one after the other. Danger: each object
+/// moves once per level, which is quadratic in deep trees. Expectation: each object is copied once,
+/// each page written a few times.
 #[test]
 fn a_deep_tree_moves_once() {
     run(async |world| {

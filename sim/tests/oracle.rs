@@ -1,4 +1,4 @@
-//! What the checker takes and what it does not.
+//! Histories that the checker accepts, and histories that it rejects.
 
 use bytes::Bytes;
 use ebb_model::*;
@@ -65,9 +65,9 @@ fn an_answer_may_be_of_any_moment_since_the_question() {
     assert!(Checker::new(tree(), Permitted::default(), &history(false)).check().is_err());
 }
 
-/// The last that a client hears of a change is that it failed, because the client was cut off.
-/// Whoever looks finds it done or not, and nothing else; and where nothing can fail it must not be
-/// there.
+/// The last reply that a client gets to a change is an error, because the client was cut off. A
+/// later read finds the change made or not made, and nothing else. Where no operation can fail, the
+/// change must not be there.
 #[test]
 fn change_in_doubt_is_done_or_not() {
     let set = SetAttr { mode: Some(0o700), ..SetAttr::default() };
@@ -199,8 +199,8 @@ fn a_power_cut_takes_nothing_older_than_the_commit_interval() {
     assert!(verdict(Duration::from_secs(2)).is_err());
 }
 
-/// A file of six bytes is overwritten. The bucket may hold what it was or what it is, not some of
-/// both, and not what it is before it is written.
+/// A file of six bytes is overwritten. The bucket may hold the old or the new content, not a
+/// mixture of both, and not the new content before it is written.
 #[test]
 fn an_object_is_one_version_of_its_file() {
     let attr = |version: u32| Attr { ino: made(10).ino, size_bytes: 6, ..made(version) };

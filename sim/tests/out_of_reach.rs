@@ -83,8 +83,8 @@ fn conditional_read_that_never_succeeds_is_an_error() {
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// The bucket takes hours for every reply. Expectation: a read fails at its stated timeout, not when
-/// the reply arrives.
+/// The bucket takes hours for every reply. Expectation: a read fails at its stated timeout, not
+/// when the reply arrives.
 #[test]
 fn a_bucket_that_answers_after_hours_is_waited_for_as_long_as_stated() {
     let world = World::new(2);
@@ -200,8 +200,8 @@ fn a_bucket_that_was_away_for_an_hour_gets_everything_oldest_first() {
     assert_eq!(sent.filter(|key| key.len() == 2).collect::<Vec<_>>(), names);
 }
 
-/// The bucket forbids an upload. Expectation: status names the key as long as the file exists and is
-/// dirty, and no longer than that.
+/// The bucket forbids an upload. Expectation: status names the key as long as the file exists and
+/// is dirty, and no longer than that.
 #[test]
 fn refused_upload_is_reported_until_done_or_removed() {
     let world = World::new(3);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What others do is seen after this time.
+/// Changes of other programs are visible after this time.
 const INTERVAL: Duration = Duration::from_secs(8);
 
 type Files = BTreeMap<String, Bytes>;
@@ -230,8 +230,8 @@ fn names_of_large_directories_are_asked_for_one_by_one() {
     });
 }
 
-/// Danger: a listing that is older than what was done here brings back what was removed, or takes
-/// away what was made.
+/// Danger: a listing that is older than the mount's own changes brings back removed names, or
+/// removes created ones.
 #[test]
 fn a_listing_of_before_undoes_nothing() {
     let world = World::new(5);
@@ -277,7 +277,7 @@ fn a_listing_of_before_undoes_nothing() {
     });
 }
 
-/// What is cached is shown while the bucket is away, and nobody waits for long.
+/// Cached entries are shown while the bucket is away, and no client waits for long.
 #[test]
 fn a_bucket_that_is_away_hides_nothing() {
     let world = World::new(4);
@@ -306,8 +306,8 @@ fn a_bucket_that_is_away_hides_nothing() {
     });
 }
 
-/// What was written here and not sent yet is not given up for what others put there: both
-/// are kept.
+/// A local change that is not uploaded yet is not given up for an object that another program puts:
+/// both are kept.
 #[test]
 fn changes_of_both_sides_are_kept() {
     let world = World::new(5);
@@ -378,9 +378,9 @@ fn beside(bucket: &SimBucket, key: &str) -> Vec<Bytes> {
         .collect()
 }
 
-/// Situation: others put an earlier object of a file back, and others what they have made of it,
-/// with all that ebb said of it, as tools do that copy objects, while the file is changed. Danger:
-/// it is taken for what ebb itself has written.
+/// Situation: while a file is changed, another program puts back an earlier object of it, or an
+/// edited one with all of ebb's metadata, as tools do that copy objects. Danger: it is taken for an
+/// object that ebb itself has written.
 #[test]
 fn copied_back_earlier_object_counts_as_foreign() {
     let world = World::new(8);
@@ -404,9 +404,9 @@ fn copied_back_earlier_object_counts_as_foreign() {
     });
 }
 
-/// Situation: others replace the object of a file again and again while it is changed, at times
-/// with what they have put before, and change what was kept of theirs. Danger: one conflict hides
-/// another.
+/// Situation: another program replaces the object of a file again and again while it is changed, at
+/// times with content that it has put before, and edits the kept conflict copies. Danger: one
+/// conflict hides another.
 #[test]
 fn each_conflict_is_kept() {
     let world = World::new(9);
@@ -445,8 +445,9 @@ fn each_conflict_is_kept() {
     });
 }
 
-/// Situation: a file of which a part is here is changed, and others replace its object before that
-/// is sent. Danger: what is sent is of both, and neither is left. Expectation: theirs is kept.
+/// Situation: a partly cached file is changed, and another program replaces its object before the
+/// upload. Danger: the uploaded object mixes both, and neither is left. Expectation: the foreign
+/// object is kept.
 #[test]
 fn partly_cached_change_does_not_replace_a_foreign_object() {
     let world = World::new(10);
@@ -506,7 +507,7 @@ fn a_rename_takes_nobody_elses_place() {
 }
 
 /// Situation: a bucket whose copies have tags of their own refuses every other request, while
-/// others replace what was changed here. Expectation: theirs is kept once.
+/// another program replaces a file changed here. Expectation: the foreign object is kept once.
 #[test]
 fn a_conflict_is_kept_once() {
     for seed in 20..30 {
@@ -534,8 +535,9 @@ fn a_conflict_is_kept_once() {
     }
 }
 
-/// Situation: beside a key there is another's object at every name that is looked at. Expectation:
-/// theirs stays where it is, and what was changed here is sent once there is room for it.
+/// Situation: beside a key there is a foreign object at every conflict name that is tried.
+/// Expectation: the foreign object stays where it is, and the local change is uploaded once a name
+/// is free.
 #[test]
 fn foreign_object_without_a_free_conflict_name_is_not_replaced() {
     let world = World::new(11);
@@ -563,8 +565,8 @@ fn foreign_object_without_a_free_conflict_name_is_not_replaced() {
     });
 }
 
-/// Others and a client change the same directories at the same time, over a slow bucket. In the
-/// end each sees what both have done, and nothing that was removed ever comes back.
+/// Other programs and a client change the same directories at the same time, over a slow bucket. In
+/// the end each sees the changes of both, and no removed name ever comes back.
 #[test]
 fn others_and_a_client_share_directories() {
     for seed in 0..24 {
@@ -758,7 +760,8 @@ async fn act(
 }
 
 /// Situation: a directory is listed in part, by a lookup or by an earlier run of the node. Danger:
-/// names of that part are never asked for again, neither those that it has nor those that it has not.
+/// names of that part are never asked for again, neither those that it has nor those that it has
+/// not.
 #[test]
 fn names_of_directories_listed_in_part_are_asked_for_one_by_one() {
     for restarts in [false, true] {

@@ -369,8 +369,8 @@ fn sparse_pack_files_are_compacted() {
     }
 }
 
-/// Danger: two files are removed one after the other, and their pack file is removed with the first,
-/// before the second removal is forced.
+/// Danger: two files are removed one after the other, and their pack file is removed with the
+/// first, before the second removal is forced.
 #[test]
 fn a_pack_file_stays_until_all_that_left_it_is_forced() {
     let mut back = 0;

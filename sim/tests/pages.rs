@@ -51,9 +51,9 @@ fn node<F: Future<Output = ()> + 'static>(work: impl FnOnce(Rc<World>, Rc<Client
     done.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a directory is filled without end. Danger: its whole page is rewritten again and again
-/// for a few new names, and nothing else is uploaded. Expectation: one write per flush interval, and
-/// one at once on demand.
+/// Situation: a directory is filled without end. Danger: its whole page is rewritten again and
+/// again for a few new names, and nothing else is uploaded. Expectation: one write per flush
+/// interval, and one at once on demand.
 #[test]
 fn the_page_of_a_busy_directory_is_written_once_in_a_flush_interval() {
     node(|world, client| async move {
@@ -79,9 +79,9 @@ fn the_page_of_a_busy_directory_is_written_once_in_a_flush_interval() {
     });
 }
 
-/// Situation: a directory is so large that its page is assembled in steps, and it changes meanwhile:
-/// each old name is removed, and a new one is added. Danger: the page has both or neither.
-/// Expectation: it shows the directory at one moment.
+/// Situation: a directory is so large that its page is assembled in steps, and it changes
+/// meanwhile: each old name is removed, and a new one is added. Danger: the page has both or
+/// neither. Expectation: it shows the directory at one moment.
 #[test]
 fn the_page_of_a_large_directory_is_of_one_moment() {
     const NAMES: usize = 5000;

@@ -224,8 +224,8 @@ fn whenever_a_node_dies_the_bucket_has_a_whole_page() {
 }
 
 /// Situation: a node with only the bucket looks up names of a directory with more keys than one
-/// listing batch, and changes one. Danger: each look-up reads the whole page; or the rewritten piece
-/// lacks names that are not loaded. Expectation: one piece per name, and nothing is lost.
+/// listing batch, and changes one. Danger: each look-up reads the whole page; or the rewritten
+/// piece lacks names that are not loaded. Expectation: one piece per name, and nothing is lost.
 #[test]
 fn names_are_found_and_changed_without_the_other_pieces() {
     const FILES: usize = 1300;
@@ -301,10 +301,10 @@ fn names_without_objects_come_in_parts_too() {
     });
 }
 
-/// Situation: another program has put an object at a key and others below it, and between the two in
-/// key order are so many names without objects that the listing is installed in batches. Danger: the
-/// first batch does not show that the name is a directory, which then never appears. Expectation:
-/// both appear.
+/// Situation: another program has put an object at a key and others below it, and between the two
+/// in key order are so many names without objects that the listing is installed in batches. Danger:
+/// the first batch does not show that the name is a directory, which then never appears.
+/// Expectation: both appear.
 #[test]
 fn listing_batch_may_end_between_an_object_and_keys_below_it() {
     const LINKS: usize = 200;

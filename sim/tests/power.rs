@@ -1,4 +1,4 @@
-//! Data that a power cut must neither lose nor bring back, whatever the disk keeps.
+//! Data that a power cut must neither lose nor bring back, for every outcome on the disk.
 
 use bytes::Bytes;
 use ebb_client::Client;
@@ -37,9 +37,9 @@ fn a_forced_hole_stays_under_a_write_that_is_lost() {
     }
 }
 
-/// Situation: the power fails right after an fsync, before the log records that the bytes are forced.
-/// Danger: they count as unknown: damage in them is not detected, and those in the bucket are fetched
-/// again. Expectation: they are intact.
+/// Situation: the power fails right after an fsync, before the log records that the bytes are
+/// forced. Danger: they count as unknown: damage in them is not detected, and those in the bucket
+/// are fetched again. Expectation: they are intact.
 #[test]
 fn forced_bytes_are_known_right_after_fsync() {
     for (seed, is_sent) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -130,9 +130,9 @@ fn a_hole_is_in_its_file_before_a_snapshot_counts() {
     assert!(survived > 8, "{survived} holes survived");
 }
 
-/// Danger: a start removes a pack file that the log does not mention, and dies. The next run creates
-/// another one of that name, with a hole, and a power cut brings back the first one, with another
-/// file's bytes. (Seed 224156 of volumes.)
+/// Danger: a start removes a pack file that the log does not mention, and dies. The next run
+/// creates another one of that name, with a hole, and a power cut brings back the first one, with
+/// another file's bytes. (Seed 224156 of volumes.)
 #[test]
 fn a_removed_pack_file_does_not_come_back_under_the_name_of_another() {
     for seed in 0..SEEDS * 8 {
@@ -183,8 +183,8 @@ fn truncated_bytes_do_not_return_after_a_kill() {
     }
 }
 
-/// Danger: a range of a fetched, unforced block is changed. The log keeps the change, the disk loses
-/// the block, and only the bucket has the rest.
+/// Danger: a range of a fetched, unforced block is changed. The log keeps the change, the disk
+/// loses the block, and only the bucket has the rest.
 #[test]
 fn partial_change_keeps_fetched_bytes_after_a_power_cut() {
     for seed in 0..SEEDS {
@@ -261,9 +261,9 @@ fn partial_change_keeps_uploaded_bytes_after_a_power_cut() {
     assert!(sent > 50, "{sent} times it was sent");
 }
 
-/// Situation: a file was fetched; later changes of it are forced, and only those, since fetched data
-/// needs no force. Danger: the fetched data counts as forced after a power cut that lost it, and a
-/// change of a range uploads zeros.
+/// Situation: a file was fetched; later changes of it are forced, and only those, since fetched
+/// data needs no force. Danger: the fetched data counts as forced after a power cut that lost it,
+/// and a change of a range uploads zeros.
 #[test]
 fn fetched_bytes_do_not_count_as_forced_after_a_power_cut() {
     for seed in 0..SEEDS {
@@ -312,8 +312,8 @@ enum Change {
 const CHANGED_BYTES: u64 = 1000;
 
 /// Situation: a process dies during an unlogged write into a block without a checksum, whose bytes
-/// later reads may return. Danger: they count as forced even after an fsync, and a power cut reverts
-/// them.
+/// later reads may return. Danger: they count as forced even after an fsync, and a power cut
+/// reverts them.
 #[test]
 fn fsync_forces_bytes_of_an_unlogged_write() {
     let mut left = 0;
@@ -343,9 +343,9 @@ fn fsync_forces_bytes_of_an_unlogged_write() {
     assert!(left > 0, "no process died at that moment");
 }
 
-/// Situation: an fsync fails, which the kernel reports once, and the pages then count as clean though
-/// the disk never received them. The process ends, and the next one forces the file. Danger: the
-/// kernel has nothing to write, the fsync succeeds, and a power cut loses the bytes.
+/// Situation: an fsync fails, which the kernel reports once, and the pages then count as clean
+/// though the disk never received them. The process ends, and the next one forces the file. Danger:
+/// the kernel has nothing to write, the fsync succeeds, and a power cut loses the bytes.
 #[test]
 fn bytes_of_a_failed_fsync_are_rewritten_by_the_next_process() {
     for seed in 0..4 * SEEDS {
@@ -368,9 +368,9 @@ fn bytes_of_a_failed_fsync_are_rewritten_by_the_next_process() {
     }
 }
 
-/// Situation: as before, but a force of everything runs while the fsync fails, and the kernel reports
-/// only to the fsync. Danger: the other force claims that everything is on the disk, and the next
-/// process rewrites nothing.
+/// Situation: as before, but a force of everything runs while the fsync fails, and the kernel
+/// reports only to the fsync. Danger: the other force claims that everything is on the disk, and
+/// the next process rewrites nothing.
 #[test]
 fn sync_fs_fails_with_a_concurrent_failed_fsync() {
     let mut failed = 0;
@@ -449,8 +449,8 @@ fn zeros_behind_a_cut_are_written_once_more() {
 }
 
 /// Situation: a range of a block was written and not forced, and the disk is full when the next
-/// process rewrites unforced data. Danger: the rest of the block takes space, so the volume cannot be
-/// opened, or the written range is left out.
+/// process rewrites unforced data. Danger: the rest of the block takes space, so the volume cannot
+/// be opened, or the written range is left out.
 #[test]
 fn a_full_disk_keeps_nobody_from_starting() {
     for seed in 0..SEEDS {
@@ -479,9 +479,9 @@ fn a_full_disk_keeps_nobody_from_starting() {
 }
 
 /// Situation: a small unforced file outgrows its range in a pack file, and the process dies before
-/// the log records its move to a store file. Danger: the next start removes that store file, and with
-/// it the record that the bytes in the pack file are unforced; a later fsync does nothing, and a
-/// power cut loses them.
+/// the log records its move to a store file. Danger: the next start removes that store file, and
+/// with it the record that the bytes in the pack file are unforced; a later fsync does nothing, and
+/// a power cut loses them.
 #[test]
 fn fsync_forces_a_file_with_an_unlogged_move() {
     let mut removed = 0;
@@ -518,7 +518,8 @@ fn fsync_forces_a_file_with_an_unlogged_move() {
     assert!(removed > 0, "no process died at that moment");
 }
 
-/// Danger: a file was truncated, the log is forced by another operation, and the truncation was not.
+/// Danger: a file was truncated, the log is forced by another operation, and the truncation was
+/// not.
 #[test]
 fn truncated_bytes_do_not_return_under_a_later_write() {
     for seed in 0..SEEDS {
@@ -581,9 +582,9 @@ fn truncated_bytes_of_a_small_file_do_not_return_under_a_lost_write() {
     }
 }
 
-/// Situation: a power cut keeps the bytes of a write and loses its command, which leaves zeros in the
-/// file. Then the whole block is written, and the power is cut again. Danger: bytes that the first
-/// cut dropped reappear where the second one loses a sector. (Seed 10388 of volumes.)
+/// Situation: a power cut keeps the bytes of a write and loses its command, which leaves zeros in
+/// the file. Then the whole block is written, and the power is cut again. Danger: bytes that the
+/// first cut dropped reappear where the second one loses a sector. (Seed 10388 of volumes.)
 #[test]
 fn a_write_that_was_lost_does_not_come_back_under_another_one() {
     let mut lost = 0;
@@ -610,9 +611,9 @@ fn a_write_that_was_lost_does_not_come_back_under_another_one() {
     assert!(lost > SEEDS / 2, "{lost} writes were lost");
 }
 
-/// Situation: the disk fails once while a file is truncated, or while the leftover of a failed write
-/// is cut off; the length is as intended. Danger: the store file is longer, and the truncated bytes
-/// reappear in the file when it grows, here and in the bucket.
+/// Situation: the disk fails once while a file is truncated, or while the leftover of a failed
+/// write is cut off; the length is as intended. Danger: the store file is longer, and the truncated
+/// bytes reappear in the file when it grows, here and in the bucket.
 #[test]
 fn failed_truncation_leaves_no_bytes_when_the_file_grows() {
     const LEN: u64 = 200_000;

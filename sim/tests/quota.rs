@@ -18,12 +18,12 @@ const LIVES: u64 = 4;
 const OUTER: [&str; 1] = ["q"];
 const INNER: [&str; 2] = ["q", "in"];
 
-/// Situation: two nested quotas in a volume where one to three workers write, truncate, link, rename
-/// and remove in every directory, while limits are raised and the node is killed, loses power, or
-/// restarts with only the bucket. Danger: a path that is not counted, counted twice, or not checked.
-/// Expectation: after every operation no usage exceeds its limit; a sole worker is rejected only
-/// where nothing is left; a rename or link fails exactly where it crosses quotas; and after every
-/// start the usage is that of the tree.
+/// Situation: two nested quotas in a volume where one to three workers write, truncate, link,
+/// rename and remove in every directory, while limits are raised and the node is killed, loses
+/// power, or restarts with only the bucket. Danger: a path that is not counted, counted twice, or
+/// not checked. Expectation: after every operation no usage exceeds its limit; a sole worker is
+/// rejected only where nothing is left; a rename or link fails exactly where it crosses quotas; and
+/// after every start the usage is that of the tree.
 #[test]
 fn quota_usage_matches_the_tree() {
     let refusals = Refusals::default();

@@ -80,8 +80,8 @@ fn fetched_data_is_returned_before_it_is_cached() {
 }
 
 /// Situation: fetched data waits to be cached on a slow disk, while the file is written, truncated
-/// and extended. Danger: reads return the older data. Expectation: a read after a change returns the
-/// change.
+/// and extended. Danger: reads return the older data. Expectation: a read after a change returns
+/// the change.
 #[test]
 fn fetched_data_does_not_hide_later_changes() {
     const FILES: u64 = 20;

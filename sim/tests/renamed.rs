@@ -41,9 +41,9 @@ fn flush_on_a_full_disk_ends() {
     });
 }
 
-/// Situation: the bucket does not answer, and directories elsewhere in the volume are renamed to and
-/// fro. Danger: each rename restarts the time of a flush, for ever. Expectation: it ends with an
-/// error, also if the directories are below the one that is flushed.
+/// Situation: the bucket does not answer, and directories elsewhere in the volume are renamed to
+/// and fro. Danger: each rename restarts the time of a flush, for ever. Expectation: it ends with
+/// an error, also if the directories are below the one that is flushed.
 #[test]
 fn flush_during_renames_ends_without_a_bucket() {
     for (seed, at) in [(2, "dir"), (3, "")] {
@@ -72,8 +72,8 @@ fn flush_during_renames_ends_without_a_bucket() {
 
 /// Situation: of two renamed directories that were never listed, the bucket refuses to list one.
 /// Danger: the other one is not moved, flushes time out, and the volume is not released at unmount.
-/// Expectation: the refused one keeps its redirect, which status and `explain` report; a later flush
-/// lists it again.
+/// Expectation: the refused one keeps its redirect, which status and `explain` report; a later
+/// flush lists it again.
 #[test]
 fn flush_passes_over_a_directory_that_cannot_be_listed() {
     run(4, async |world| {

@@ -98,8 +98,8 @@ fn snapshots_become_rarer_as_a_volume_grows() {
 }
 
 /// Situation: the first start of a data directory meets a failing disk, is killed, or the power is
-/// cut. Danger: its log has records before the first snapshot, and no later start can read it, though
-/// nothing was ever acknowledged.
+/// cut. Danger: its log has records before the first snapshot, and no later start can read it,
+/// though nothing was ever acknowledged.
 #[test]
 fn a_first_start_that_fails_does_not_matter() {
     for seed in 0..100 {
@@ -147,9 +147,9 @@ fn a_first_start_that_fails_does_not_matter() {
     }
 }
 
-/// Situation: the first start creates its files and ends before it has forced their names; the second
-/// one builds on them, and the power is cut. Danger: a name is lost, and with it forced data of the
-/// second run.
+/// Situation: the first start creates its files and ends before it has forced their names; the
+/// second one builds on them, and the power is cut. Danger: a name is lost, and with it forced data
+/// of the second run.
 #[test]
 fn names_that_a_first_start_has_not_forced_are_forced_by_the_next() {
     for (seed, nth) in (0..12).flat_map(|seed| (11..=14).map(move |nth| (seed, nth))) {

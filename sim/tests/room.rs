@@ -97,9 +97,9 @@ async fn read(client: &Client, ino: Ino, mib: Range<u64>) {
     }
 }
 
-/// Files without a name, created so or unlinked while open, exceed the dirty limit, which they never
-/// leave. Expectation: they do not count against it, named files wait as usual, and in the cache
-/// they take space.
+/// Files without a name, created so or unlinked while open, exceed the dirty limit, which they
+/// never leave. Expectation: they do not count against it, named files wait as usual, and in the
+/// cache they take space.
 #[test]
 fn unnamed_files_do_not_wait_for_the_bucket() {
     with_room_for_one(1, |world, client| async move {
@@ -150,9 +150,10 @@ fn unnamed_file_waits_once_it_is_linked() {
     });
 }
 
-/// Situation: the bucket is away, the dirty limit is reached, and a hundred more writes are pending;
-/// a client removes the file that takes the space. Danger: the removal waits behind the writes, which
-/// end only by timeout. Expectation: the removal completes at once, and then the writes.
+/// Situation: the bucket is away, the dirty limit is reached, and a hundred more writes are
+/// pending; a client removes the file that takes the space. Danger: the removal waits behind the
+/// writes, which end only by timeout. Expectation: the removal completes at once, and then the
+/// writes.
 #[test]
 fn removal_does_not_wait_behind_blocked_writers() {
     with_room_for_one(3, |world, client| async move {

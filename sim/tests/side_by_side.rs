@@ -200,8 +200,8 @@ impl Story<'_> {
         self.unsure.insert(at);
     }
 
-    /// Without faults, all work completes, each file is in its own bucket, and a restart from the buckets
-    /// alone shows the same tree.
+    /// Without faults, all work completes, each file is in its own bucket, and a restart from the
+    /// buckets alone shows the same tree.
     async fn end(&mut self) {
         self.world.set_faults(FaultPlan::default());
         self.world.sleep(Duration::from_secs(60)).await;
@@ -331,7 +331,8 @@ fn faults(rng: &Rng) -> FaultPlan {
     let mut faults = FaultPlan::default();
     if rng.below(2) == 0 {
         faults.bucket = FaultPlan::random(&rng.split("faults")).bucket;
-        // A repeated request whose first attempt takes effect late can undo later ones: docs/PLAN.md.
+        // A repeated request whose first attempt takes effect late can undo later ones:
+        // docs/PLAN.md.
         faults.bucket.late_limit = faults.bucket.late_limit.min(Duration::from_millis(20));
     }
     faults
@@ -347,9 +348,9 @@ fn every_file_ends_in_its_own_bucket() {
     }
 }
 
-/// Situation: a node dies while it uploads to all buckets, and one of them is away when the outcomes
-/// are looked up. Danger: the outcomes in the other buckets stay unknown, and their keys stay
-/// blocked.
+/// Situation: a node dies while it uploads to all buckets, and one of them is away when the
+/// outcomes are looked up. Danger: the outcomes in the other buckets stay unknown, and their keys
+/// stay blocked.
 #[test]
 fn a_bucket_that_is_away_does_not_keep_the_others_claimed() {
     for seed in 0..4 {

@@ -10,8 +10,8 @@ const SEEDS_ELSEWHERE: u64 = 150;
 /// A planted mistake shows in few of them.
 const PLANTED_SEEDS: u64 = 1000;
 
-/// Each change happens once, no acknowledged change is lost, and open files stay open, at whatever
-/// moment the process dies. Equal seeds run equally.
+/// Each change happens once, no acknowledged change is lost, and open files stay open, at any
+/// moment of the process's death. Equal seeds run equally.
 #[test]
 fn users_do_not_notice_that_a_process_dies() {
     let mut operations = 0;

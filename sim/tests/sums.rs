@@ -242,9 +242,9 @@ fn an_upload_that_ends_under_a_write_takes_no_checksum_along() {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a write to a range of a file in upload fails on the node's disk, with some of its bytes
-/// written. Danger: they get the checksum of the uploaded bytes, and are read as long as they are
-/// cached.
+/// Situation: a write to a range of a file in upload fails on the node's disk, with some of its
+/// bytes written. Danger: they get the checksum of the uploaded bytes, and are read as long as they
+/// are cached.
 #[test]
 fn failed_write_during_an_upload_gets_no_uploaded_checksum() {
     for seed in 0..20 {
@@ -342,9 +342,9 @@ fn write_refused_by_a_full_disk_changes_nothing() {
 }
 
 /// Situation: a range of a small file in upload is overwritten, so that no checksum of it is left;
-/// at the end of the upload it cannot be read for one, and while the end is logged the file outgrows
-/// its range. Danger: the end of the upload drops blocks that have just moved, and clears their new
-/// location.
+/// at the end of the upload it cannot be read for one, and while the end is logged the file
+/// outgrows its range. Danger: the end of the upload drops blocks that have just moved, and clears
+/// their new location.
 #[test]
 fn an_upload_that_ends_under_a_move_takes_no_bytes_along() {
     let world = World::new(1);

@@ -36,10 +36,10 @@ struct Volume {
 }
 
 /// Situation: a client creates, writes, removes, replaces, restores and purges in a volume with a
-/// trash, and the node is killed, loses power, or restarts with only the bucket. Danger: an entry is
-/// both in the trash and at its path, or in neither; a restored file is changed. Expectation: every
-/// reply matches a model, and after every start tree and trash are as after the last operation, or
-/// after a power cut as after one that was not forced yet.
+/// trash, and the node is killed, loses power, or restarts with only the bucket. Danger: an entry
+/// is both in the trash and at its path, or in neither; a restored file is changed. Expectation:
+/// every reply matches a model, and after every start tree and trash are as after the last
+/// operation, or after a power cut as after one that was not forced yet.
 #[test]
 fn tree_and_trash_are_one_state() {
     let mut restored = 0;

@@ -1,4 +1,4 @@
-//! Who looks into directories that only the bucket has.
+//! Traversals of directories that exist only in the bucket.
 
 use ebb_client::{Client, Page};
 use ebb_model::*;
@@ -12,7 +12,7 @@ use std::future::ready;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What 200 listings take, one after the other.
+/// The duration of 200 listings, one after the other.
 const IN_TURN: Duration = Duration::from_secs(10);
 
 /// Does this with a volume of which nothing is known, over a store that has an object for each of
@@ -57,7 +57,7 @@ fn with_node<T>(
         let (began, before) = (world.now(), listings());
         let done = work(&world, &node, &client).await;
         let took = world.now() - began;
-        // What nobody waits for comes, too.
+        // Listings for which no call waits complete, too.
         world.sleep(Duration::from_secs(5)).await;
         (done, took, listings() - before)
     });
@@ -96,8 +96,8 @@ async fn dir(client: &Client, name: &str) -> Ino {
     client.lookup(Ino::ROOT, &Name::new(name.as_bytes()).unwrap()).await.unwrap().ino
 }
 
-/// Situation: find(1) on what only the bucket has. Danger: each of 200 directories waits for the
-/// one before. Expectation: they come several at one time, however deep they are.
+/// Situation: find(1) on directories that only the bucket has. Danger: each of 200 directories
+/// waits for the one before. Expectation: several are listed at one time, at every depth.
 #[test]
 fn traversal_lists_directories_ahead() {
     let flat = (0..200).map(|at| format!("{at:03}/file"));
@@ -111,7 +111,7 @@ fn traversal_lists_directories_ahead() {
     }
 }
 
-/// The same for who comes to them out of order, forwards and backwards.
+/// The same for a program that visits them out of order, forwards and backwards.
 #[test]
 fn traversal_out_of_order_lists_directories_ahead() {
     for order in [|at: usize| at ^ 1, |at| 199 - (at ^ 1)] {
@@ -136,7 +136,7 @@ fn traversal_out_of_order_lists_directories_ahead() {
     }
 }
 
-/// The same where what others have changed is to be seen: all are listed again.
+/// The same where changes of other programs must be visible: all directories are listed again.
 #[test]
 fn traversal_with_revalidate_lists_directories_ahead() {
     let options = Options { revalidate: Some(Duration::from_secs(60)), ..Options::default() };
@@ -186,7 +186,7 @@ fn listing_ahead_respects_the_metadata_limit() {
     }
 }
 
-/// As git(1) and rsync(1) do, who know the names, and have other work with each.
+/// As git(1) and rsync(1) do, which know the names, and do other work for each.
 #[test]
 fn lookups_in_all_directories_list_ahead() {
     let work = Duration::from_millis(20);
@@ -227,9 +227,9 @@ fn traversal_of_one_directory_lists_nothing_else() {
     assert!(listings <= 1 + 1 + 10 + 1, "{listings}");
 }
 
-/// Situation: the bucket goes away while directories are listed ahead. Danger: who comes to one of
-/// them waits for the attempts of nobody, and then for his own. Expectation: he is told after the
-/// time that is stated.
+/// Situation: the bucket goes away while directories are listed ahead. Danger: a client that opens
+/// one of them waits for the attempts of the readahead, and then for its own. Expectation: it gets
+/// an error after the configured time.
 #[test]
 fn listing_ahead_keeps_the_bucket_timeout() {
     let timeout = Duration::from_secs(30);
@@ -254,10 +254,10 @@ fn listing_ahead_keeps_the_bucket_timeout() {
     assert!(took > timeout / 2 && took < timeout + timeout / 2, "{took:?}");
 }
 
-/// Situation: ls(1) on a directory that takes many questions to list. Danger: each of them is asked
-/// when what the one before it brought has been looked at, and one more at the end of each, for
-/// what may be behind it. Expectation: the next one is under way meanwhile, and there are no
-/// others.
+/// Situation: ls(1) on a directory that takes many requests to list. Danger: each request is sent
+/// only when the result of the one before it has been read, and each ends with one more for keys
+/// that may follow. Expectation: the next request is in progress meanwhile, and there are no
+/// additional ones.
 #[test]
 fn large_directory_listing_fetches_batches_ahead() {
     let (parts, calls, work) = (10, 10, Duration::from_millis(15));
@@ -281,8 +281,8 @@ fn large_directory_listing_fetches_batches_ahead() {
     assert!(listings <= u64::from(parts) + 2, "{listings}");
 }
 
-/// Situation: somebody has work with each of the files of a large directory. Expectation: he is not
-/// run ahead of by what is old when he wants it.
+/// Situation: a client does work for each of the files of a large directory. Expectation: no batch
+/// is fetched ahead that would be stale when the client needs it.
 #[test]
 fn slow_listing_fetches_nothing_stale() {
     let keys = (0..9990).map(|at| format!("d/{at:05}"));
@@ -304,8 +304,8 @@ fn slow_listing_fetches_nothing_stale() {
     assert!(listings <= 1 + 10 + 3, "{listings}");
 }
 
-/// Situation: somebody lists a large directory, and stops; later he goes on. Danger: what was asked
-/// for ahead is taken for what is there by then. Expectation: it is asked for again.
+/// Situation: a client lists a large directory, and stops; later it continues. Danger: a batch
+/// fetched ahead counts as the current content. Expectation: it is requested again.
 #[test]
 fn listing_batch_fetched_ahead_expires() {
     let keys = (0..1500).map(|at| format!("d/{at:05}"));
@@ -320,8 +320,8 @@ fn listing_batch_fetched_ahead_expires() {
     assert_eq!(names, 1501);
 }
 
-/// Danger: what is left of a part to the next one is listed again, and a store that goes on only
-/// where it ended begins anew each time. Expectation: each entry comes once.
+/// Danger: entries carried over from one batch to the next are listed again, and a store that
+/// continues only where it ended begins anew each time. Expectation: each entry comes once.
 #[test]
 fn each_entry_of_a_listing_comes_once() {
     let (found, _, listings) =
@@ -334,10 +334,10 @@ fn each_entry_of_a_listing_comes_once() {
     assert!(listings <= 1 + 51, "{listings}");
 }
 
-/// Situation: names of all kinds, a bucket that gives as many of them as it likes and errors in
-/// between, and others who make and remove some meanwhile. Danger: where a part that was requested
-/// ahead begins, a name is left out or shown twice. Expectation: each name that was there all the
-/// time is found once.
+/// Situation: names of all kinds, a bucket that returns any number of them and errors in between,
+/// and other programs that create and remove some meanwhile. Danger: where a batch requested ahead
+/// begins, a name is left out or shown twice. Expectation: each name that was there all the time is
+/// found once.
 #[test]
 fn parts_requested_ahead_leave_nothing_out() {
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(100) };
@@ -459,10 +459,11 @@ fn page_and_listing_are_asked_for_at_one_time() {
     assert!(asked.into_iter().all(|asked| asked <= u64::from(DEPTH) + 1), "{asked:?}");
 }
 
-/// Situation: ripgrep on what only the bucket has: two take what is to be looked into from a stack,
-/// so that the last entry of each directory comes first; of one that they share, or each of his own
-/// until the other one has something for him. Danger: each of 300 files and 100 directories waits
-/// for the one before it. Expectation: they come several at one time, each once.
+/// Situation: ripgrep on a tree that only the bucket has. Two threads take their next entries from
+/// a stack, so that the last entry of each directory comes first. They share one stack, or each has
+/// its own and takes entries from the other when it is empty. Danger: each of 300 files and 100
+/// directories waits for the one before it. Expectation: several are fetched at one time, each
+/// once.
 #[test]
 fn traversal_from_a_stack_reads_ahead() {
     for stacks in [1, 2] {
@@ -513,9 +514,9 @@ fn traversal_from_a_stack_reads_ahead() {
     }
 }
 
-/// Situation: cp(1) of what only the bucket has. Danger: each of 300 files waits for the one before
-/// it, for none of their directories has many. Expectation: they come several at one time, each
-/// once, and nothing that is elsewhere.
+/// Situation: cp(1) of a tree that only the bucket has. Danger: each of 300 files waits for the one
+/// before it, for none of their directories has many. Expectation: several are fetched at one time,
+/// each once, and nothing outside the tree.
 #[test]
 fn tree_copy_reads_files_ahead() {
     let keys = (0..3).flat_map(|top| {
@@ -534,8 +535,8 @@ fn tree_copy_reads_files_ahead() {
     assert!(listings <= 110, "{listings}");
 }
 
-/// An open is not kept waiting for what is looked at for it, which is done when nobody waits, not
-/// with the next open alone.
+/// An open does not wait for the readahead that it triggers. The readahead runs when no call waits,
+/// not only with the next open.
 #[test]
 fn open_triggers_readahead_without_delay() {
     let keys = (0..50).map(|file| format!("dir/{file:02}"));

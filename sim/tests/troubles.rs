@@ -157,9 +157,9 @@ fn damage_of_many_blocks_hides_nothing_and_ends_with_them() {
     });
 }
 
-/// Situation: the node's disk is full for half an hour, with write attempts all the time. Then space
-/// is freed, without writes. Expectation: the trouble has the right beginning, and ends when there is
-/// space.
+/// Situation: the node's disk is full for half an hour, with write attempts all the time. Then
+/// space is freed, without writes. Expectation: the trouble has the right beginning, and ends when
+/// there is space.
 #[test]
 fn a_full_disk_is_full_since_it_is_until_it_is_not() {
     let world = World::new(2);
@@ -188,9 +188,9 @@ fn a_full_disk_is_full_since_it_is_until_it_is_not() {
     });
 }
 
-/// Situation: the dirty limit is reached while the bucket is away. Then some dirty files are removed.
-/// Expectation: the trouble is reported from the first rejected write until there is room, also
-/// without further writes.
+/// Situation: the dirty limit is reached while the bucket is away. Then some dirty files are
+/// removed. Expectation: the trouble is reported from the first rejected write until there is room,
+/// also without further writes.
 #[test]
 fn dirty_limit_trouble_lasts_until_there_is_room() {
     let world = World::new(3);
@@ -247,8 +247,8 @@ fn a_disk_that_is_small_is_said_to_be() {
     });
 }
 
-/// Situation: reads and listings failed, then a flush succeeds, and no client reads. Expectation: the
-/// bucket is no longer reported as away.
+/// Situation: reads and listings failed, then a flush succeeds, and no client reads. Expectation:
+/// the bucket is no longer reported as away.
 #[test]
 fn a_bucket_that_answers_is_not_said_to_be_away() {
     let world = World::new(4);

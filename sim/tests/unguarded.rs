@@ -114,10 +114,10 @@ fn run(world: &World, scene: impl Future<Output = ()>) {
     world.run(scene).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Situation: a node dies while it renews the head; the put takes effect late, after another node has
-/// taken the volume. Danger: the other node believes that it lost the volume and never writes again;
-/// or it ends, and its successor counts on from the late head: two nodes get the same incarnation,
-/// and with it the same inode ids.
+/// Situation: a node dies while it renews the head; the put takes effect late, after another node
+/// has taken the volume. Danger: the other node believes that it lost the volume and never writes
+/// again; or it ends, and its successor counts on from the late head: two nodes get the same
+/// incarnation, and with it the same inode ids.
 #[test]
 fn a_late_head_of_a_dead_node_takes_nothing() {
     for (seed, head_term) in (0..16).flat_map(|seed| [(seed, 12 * SECOND), (seed, 60 * SECOND)]) {
@@ -227,9 +227,9 @@ fn upload_of_an_unforced_file_is_recognised_after_a_power_cut() {
     }
 }
 
-/// Situation: a node dies while it creates a volume, and its first put of the head takes effect after
-/// its next run has created the volume and was killed before it read the head again. Danger: that
-/// counts as another volume, and the data directory is rejected for ever.
+/// Situation: a node dies while it creates a volume, and its first put of the head takes effect
+/// after its next run has created the volume and was killed before it read the head again. Danger:
+/// that counts as another volume, and the data directory is rejected for ever.
 #[test]
 fn a_volume_is_made_once() {
     for seed in 0..16 {

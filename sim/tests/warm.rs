@@ -164,10 +164,10 @@ fn warmup_survives_faults_and_restarts() {
     }
 }
 
-/// Situation: a file is in use, and another one is warmed that exceeds the rest of the cache, or the
-/// whole cache. Danger: its ranges evict each other and are fetched for ever. Expectation: with each
-/// policy, each range is fetched a few times at most, the report says if it cannot stay, and the
-/// cache keeps its limit.
+/// Situation: a file is in use, and another one is warmed that exceeds the rest of the cache, or
+/// the whole cache. Danger: its ranges evict each other and are fetched for ever. Expectation: with
+/// each policy, each range is fetched a few times at most, the report says if it cannot stay, and
+/// the cache keeps its limit.
 #[test]
 fn warmup_without_room_ends() {
     for eviction in [Eviction::S3Fifo, Eviction::Lru] {

@@ -194,8 +194,8 @@ fn timers_may_be_late() {
     assert!(late.iter().all(|slept| (SECOND..=2 * SECOND).contains(slept)) && late.len() == 20);
 }
 
-/// The wall clock is set, or jumps by itself; the monotonic clock is not affected. After a power cut
-/// the monotonic clock starts again.
+/// The wall clock is set, or jumps by itself; the monotonic clock is not affected. After a power
+/// cut the monotonic clock starts again.
 #[test]
 fn wall_clocks_jump() {
     let world = World::new(1);

@@ -22,10 +22,10 @@ use std::time::Duration;
 pub use store::{Mutation, UnfinishedUpload};
 use store::{Request, Store};
 
-/// One bucket, which all machines share. Scenarios break it and look into it here.
+/// One bucket, shared by all machines. Scenarios inject faults and inspect its contents here.
 ///
-/// A request travels for a while, takes effect at one instant, and its answer travels
-/// back. What was sent takes effect even if its process is dead by then.
+/// A request travels for a while, takes effect at one instant, and its reply travels back. A
+/// request that was sent takes effect even if its process has died.
 #[derive(Clone)]
 pub struct SimBucket {
     shared: Rc<Shared>,
@@ -73,7 +73,7 @@ impl Line {
     }
 }
 
-/// What becomes of one request.
+/// The outcome of one request.
 enum Fate {
     Served,
     Refused(BucketError),
@@ -114,13 +114,13 @@ impl SimBucket {
         self.shared.store.borrow_mut().capabilities = capabilities;
     }
 
-    /// Knows no condition of what it is to write or to delete.
+    /// Does not support conditions of writes and deletes.
     pub fn forget_conditions(&self) {
         self.guard_puts_alone();
         self.shared.store.borrow_mut().capabilities.conditional_put = false;
     }
 
-    /// Knows no condition of what it is to delete, nor of where it is to copy to.
+    /// Supports conditions neither of deletes nor of the targets of copies.
     pub fn guard_puts_alone(&self) {
         let mut store = self.shared.store.borrow_mut();
         (store.capabilities.conditional_delete, store.guards_copies) = (false, false);
@@ -135,14 +135,15 @@ impl SimBucket {
         self.shared.store.borrow_mut().weak_tags = weak;
     }
 
-    /// From here on no two objects have the same tag: a copy is not known by that of what it is a
-    /// copy of.
+    /// No two objects put after this call have the same tag: a copy cannot be recognised by the tag
+    /// of its source.
     pub fn give_own_tags(&self) {
         self.shared.store.borrow_mut().own_tags = true;
     }
 
-    /// Uploads are put together from objects of their own, as in stores that know none: they go
-    /// once whoever completes an upload has heard of it, or aborts it.
+    /// Uploads are assembled from objects of their own, as in stores without multipart uploads.
+    /// These are deleted when the client has received the reply to the completion, or aborts the
+    /// upload.
     pub fn keep_parts(&self) {
         self.shared.store.borrow_mut().keeps_parts = true;
     }
@@ -152,7 +153,8 @@ impl SimBucket {
         self.shared.store.borrow_mut().refuses_part_copies = true;
     }
 
-    /// What is longer than one request may carry is copied as an upload, of which nobody is told.
+    /// An object longer than one request may carry is copied as an upload whose id the caller does
+    /// not get.
     pub fn copy_in_parts(&self) {
         self.shared.store.borrow_mut().copies_in_parts = true;
     }
@@ -204,7 +206,7 @@ impl SimBucket {
         self.shared.uplink.bytes_per_sec.set(Some(bytes_per_sec));
     }
 
-    /// The same of what comes from the store.
+    /// The same for bytes from the store.
     pub fn set_downlink(&self, bytes_per_sec: u64) {
         self.shared.downlink.bytes_per_sec.set(Some(bytes_per_sec));
     }
@@ -219,12 +221,12 @@ impl SimBucket {
         self.shared.store.borrow().versions.clone().unwrap_or_default()
     }
 
-    /// What the bucket holds now.
+    /// The current objects of the bucket.
     pub fn objects(&self) -> BTreeMap<String, Object> {
         self.shared.store.borrow().objects().clone()
     }
 
-    /// Puts an object at once, as somebody else would who uses the bucket too.
+    /// Puts an object at once, as another program that uses the bucket does.
     pub fn put_as_outsider(
         &self,
         key: &str,
@@ -236,7 +238,7 @@ impl SimBucket {
         })
     }
 
-    /// Deletes an object at once, as somebody else would who uses the bucket too.
+    /// Deletes an object at once, as another program that uses the bucket does.
     pub fn delete_as_outsider(&self, key: &str) {
         self.perform(OUTSIDER, |store, request| store.delete(request, key, None))
             .expect("deleting unconditionally succeeds");
@@ -289,7 +291,7 @@ impl SimBucket {
         })
     }
 
-    /// Decides, as a request arrives, what becomes of it.
+    /// Decides the outcome of a request when it arrives.
     fn draw_fate(&self, what: &str, changes: bool) -> Fate {
         let Shared { rng, executor, forbidden_until, gone_until, .. } = &*self.shared;
         let (plan, now) = (self.shared.faults.plan().bucket, executor.now());
@@ -485,8 +487,8 @@ impl ProcessBucket {
         }
     }
 
-    /// Where somebody sees it: in pages, and in those spans of files whose checksums their object
-    /// says.
+    /// Only where ebb can detect it: in pages, and in files whose checksums are in the metadata of
+    /// their object.
     fn garble(&self, key: &str, first_byte: u64, object: Object) -> Object {
         let Shared { rng, faults, executor, .. } = &*self.bucket.shared;
         let is_page = PAGES.iter().any(|prefix| key.starts_with(prefix));
@@ -533,7 +535,7 @@ impl Bucket for ProcessBucket {
                     store.get(&asked, range, if_match.as_ref())
                 })
                 .await?;
-            // Who reads gives nothing up as long as something comes.
+            // A reader does not give up while bytes arrive.
             self.carry(&self.bucket.shared.downlink, object.body.len() as u64, Duration::MAX).await;
             Ok(self.garble(&key, first_byte, object))
         })
@@ -755,10 +757,10 @@ fn unavailable(what: &str, why: &str) -> BucketError {
 /// The bucket's name in [`Network::partition`].
 pub const BUCKET_HOST: &str = "bucket";
 
-/// Their bodies say themselves what they are to be.
+/// Prefixes of objects whose bodies verify themselves.
 const PAGES: [&str; 2] = [".ebb/d/", ".ebb/e/"];
 
-/// Who changed what no process of this world did.
+/// The recorded author of changes that no process of this world made.
 const OUTSIDER: &str = "outsider";
 
 /// One way to a store in the same region, and its work.
@@ -770,7 +772,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A body that takes longer than this and than a slow line would is given up.
 const BODY_PATIENCE: Duration = Duration::from_secs(35);
-/// What an entry of a listing takes of it, about as with S3.
+/// The size of one entry of a listing, about as with S3.
 const LISTED_BYTES: u64 = 256;
 
 /// A body shares the line anew after so much of it.

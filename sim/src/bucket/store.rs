@@ -1,4 +1,4 @@
-//! What the store holds, and the exact meaning of each request. No time, no faults.
+//! The contents of the store, and the exact meaning of each request. No time, no faults.
 
 use crate::oracle::{Content, StoredObject};
 use crate::trace::fingerprint;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Bound, Range};
 use std::time::Duration;
 
-/// Who asks, and when the request takes effect.
+/// The process that sends the request, and the time when it takes effect.
 pub(crate) struct Request<'a> {
     pub(crate) at: Duration,
     pub(crate) wall_secs: i64,
@@ -53,17 +53,17 @@ pub(crate) struct Store {
     /// Completing an upload does not take its parts away.
     pub(crate) keeps_parts: bool,
     pub(crate) refuses_part_copies: bool,
-    /// Looks at the condition of what is to be copied.
+    /// Checks the condition of a copy's target.
     pub(crate) guards_copies: bool,
-    /// What is longer than one request may carry is copied as an upload.
+    /// An object longer than one request may carry is copied as an upload.
     pub(crate) copies_in_parts: bool,
     /// Has no place for an object at a key and one below it, as a file system.
     pub(crate) excludes_nested: bool,
-    /// What is put together from here on may have something in it that nobody wrote.
+    /// Set once an object was damaged: later objects may contain bytes that no client wrote.
     is_rotten: bool,
     /// A listing has no more entries than these, however many are asked for.
     pub(crate) most_listed: usize,
-    /// What listings show in place of what there is.
+    /// The objects that listings show instead of the current ones.
     pub(crate) listed: Option<BTreeMap<String, Object>>,
     objects: BTreeMap<String, Object>,
     /// The object that each change of the last [`REMEMBERED`] replaced or deleted, oldest first.
@@ -472,7 +472,7 @@ fn check_tag(key: &str, object: &Object, if_match: Option<&ETag>) -> Result<(), 
     }
 }
 
-/// Tags travel as HTTP headers: what a header cannot carry is refused, and order is lost.
+/// Tags travel as HTTP headers: values that a header cannot carry are refused, and order is lost.
 fn check_tags(key: &str, mut tags: ObjectTags) -> Result<ObjectTags, BucketError> {
     let good_name = |name: &str| {
         !name.is_empty()

@@ -167,8 +167,9 @@ impl CachedFile {
         }
     }
 
-    /// A failed sync. As in Linux, the pages now count as clean although they may never have reached the
-    /// platter: they read correctly until the machine loses power, and no later sync writes them.
+    /// A failed sync. As in Linux, the pages now count as clean although they may never have
+    /// reached the platter: they read correctly until the machine loses power, and no later sync
+    /// writes them.
     pub(crate) fn strand(&mut self, rng: &Rng) {
         self.settle(rng, CutMode::Mixed);
     }
@@ -234,7 +235,8 @@ impl CachedFile {
             let start = index * SECTOR_BYTES;
             let (from, to) =
                 (range.start.max(start) - start, (range.end - start).min(SECTOR_BYTES));
-            // Beyond the end of the file are zeros, so a range up to the end covers the last sector.
+            // Beyond the end of the file are zeros, so a range up to the end covers the last
+            // sector.
             if from == 0 && (to == SECTOR_BYTES || range.end >= self.content.len) {
                 self.replace(index, None);
             } else {

@@ -48,7 +48,7 @@ struct Shared {
     busy: Rc<Busy>,
 }
 
-/// What can be made to fail by itself.
+/// The kinds of operations that can be made to fail separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum DiskOperation {
     Read,
@@ -85,7 +85,7 @@ impl SimDisk {
         }
     }
 
-    /// Writes beyond this answer [`DiskError::NoSpace`]. It may be set below what is used.
+    /// Writes beyond this fail with [`DiskError::NoSpace`]. It may be set below the space in use.
     pub fn set_capacity(&self, bytes: u64) {
         self.shared.capacity_bytes.set(bytes);
     }
@@ -150,7 +150,7 @@ impl SimDisk {
         Rc::new(ProcessDisk { disk: self.clone(), owner: owner.clone() })
     }
 
-    /// Loses what was not forced. The machine's processes must be dead.
+    /// Loses all unforced data. The machine's processes must be dead.
     pub(crate) fn power_cut(&self) {
         let mode = CutMode::draw(&self.shared.rng);
         let used_bytes = self.shared.names.borrow_mut().power_cut(&self.shared.rng, mode);
@@ -251,7 +251,7 @@ impl ProcessDisk {
         result
     }
 
-    /// As [`ProcessDisk::submit`], for what a failing device leaves undone.
+    /// Like [`ProcessDisk::submit`], for operations that a failing device does not carry out.
     async fn submit_plain<T: 'static>(
         &self,
         operation: DiskOperation,
@@ -529,7 +529,8 @@ impl DiskFile for OpenFile {
         Some(self.file.borrow().holders > 0)
     }
 
-    /// Of nothing: whoever is lent a file gets [`SimDisk::hold`] of it.
+    /// Refers to an unrelated pipe: the user of a passthrough grant calls [`SimDisk::hold`]
+    /// instead.
     fn descriptor(&self) -> Option<OwnedFd> {
         std::io::pipe().ok().map(|(end, _)| end.into())
     }

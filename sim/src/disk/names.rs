@@ -17,11 +17,12 @@ enum Node<File> {
     Dir(DirId),
 }
 
-/// Current names, durable names, and the changes between them that no [`Names::sync_dir`] has forced
-/// yet, oldest first.
+/// Current names, durable names, and the changes between them that no [`Names::sync_dir`] has
+/// forced yet, oldest first.
 ///
 /// Laws: a power cut keeps or drops a change as a whole. A force of one of the two directories of a
-/// rename forces that half only, since the port promises no more. A name is lost with its directory.
+/// rename forces that half only, since the port promises no more. A name is lost with its
+/// directory.
 pub(crate) struct Names {
     visible: BTreeMap<Key, Node<CachedRef>>,
     durable: BTreeMap<Key, Node<Rc<Stored>>>,
@@ -211,7 +212,7 @@ impl Names {
         self.pending.push(change);
     }
 
-    /// The key of a path whose directory exists.
+    /// The key of a path. The path's directory must exist.
     fn key(&self, path: &str) -> Result<Key, DiskError> {
         let mut names = parts(path)?;
         let name = names.pop().ok_or_else(|| failed(path, "names no file"))?;

@@ -1,14 +1,13 @@
-//! Is there an order of what was asked that explains every answer?
+//! Is there an order of the requested operations that explains every reply?
 //!
-//! The search of Wing and Gong as Lowe refined it: it walks through the history and keeps
-//! every state that the volume can be in, each with the operations that have taken effect
-//! in it and not yet returned. An operation takes effect between its call and its return;
-//! one that never returns does so at any time or never. Because the history is complete,
-//! an answer is compared when its operation takes effect, not when it comes.
+//! The search of Wing and Gong as Lowe refined it: it walks through the history and keeps every
+//! state that the volume can be in, each with the operations that have taken effect in it and not
+//! yet returned. An operation takes effect between its call and its return; one that never returns
+//! does so at any time or never. Because the history is complete, a reply is compared when its
+//! operation takes effect, not when it arrives.
 //!
-//! A power cut takes the volume back to any state since the last force that was answered, or that
-//! the commit interval promises. So each possibility carries the states that it went through since
-//! then.
+//! A power cut takes the volume back to any state since the last acknowledged force, or since the
+//! last one that the commit interval guarantees. So each possibility carries the states since then.
 
 use super::content::Content;
 use super::history::{ClientId, Event, Identity, Op, OpId, Outcome, StreamId};
@@ -21,7 +20,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use thiserror::Error;
 
-/// What may be refused for reasons that no model knows: the world's failures.
+/// Errors permitted for reasons that no model knows: the faults of the world.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Permitted {
     /// Io: the node's disk fails, or a session ends while its outcome is in doubt.
@@ -30,7 +29,8 @@ pub struct Permitted {
     pub bucket: bool,
     /// NoSpace: the node's disk is full at times.
     pub room: bool,
-    /// Sessions end while their clients live: what they held open goes without a name.
+    /// Sessions end while their clients live, and files without a name that they held open are
+    /// gone.
     pub expiry: bool,
     /// Every answer was forced before it was given.
     pub durable_answers: bool,
@@ -248,7 +248,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// What has no answer by now has either happened or never will.
+    /// An operation without a reply has either taken effect already or never will.
     fn settle(&mut self) -> Result<(), Verdict> {
         let all = self.reachable(None)?;
         let lost: Vec<OpId> = self
@@ -282,8 +282,8 @@ impl<'a> Checker<'a> {
         self.add_versions();
     }
 
-    /// What nobody had open was removed while somebody wrote to it: its bytes are there if a power
-    /// cut takes the removal.
+    /// A file that no client had open was removed during a write to it: the written bytes are there
+    /// if a power cut reverts the removal.
     fn smear_removed(&mut self, mutation: &ClientMutation) {
         let past = self.possible.iter_mut().flat_map(|possibility| &mut possibility.past);
         past.for_each(|tree| smear(tree, mutation));
@@ -485,7 +485,7 @@ impl<'a> Checker<'a> {
             FsError::Io => self.permitted.io,
             FsError::TimedOut => self.permitted.bucket,
             FsError::NoSpace => self.permitted.bucket || self.permitted.room,
-            // What a session lost that ended, reported once.
+            // The losses of a session that ended, reported once.
             FsError::Stale => self.permitted.expiry && matches!(op, Op::Fsync { .. } | Op::SyncFs),
             FsError::AccessDenied => self.permitted.bucket && !matches!(op, Op::SyncFs),
             _ => false,

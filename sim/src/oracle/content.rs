@@ -114,7 +114,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Where `data`, read from `offset`, is neither what is here nor what one of the others
+    /// The first byte of `data`, read from `offset`, that neither this content nor one of `others`
     /// has in the same place.
     pub fn first_stranger(&self, others: &[Content], offset: u64, data: &[u8]) -> Option<u64> {
         let mut expected = vec![0; data.len()];

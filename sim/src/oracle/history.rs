@@ -1,4 +1,4 @@
-//! What was asked of a volume and what came of it, in the order of true time.
+//! The operations requested of a volume and their outcomes, in the order of true time.
 
 use crate::WallRecord;
 use crate::executor::Executor;
@@ -96,7 +96,7 @@ pub enum Event {
     Gone {
         client: ClientId,
     },
-    /// What has no answer and has not happened by now never will.
+    /// Operations that have no reply and have not taken effect yet never will.
     Settled,
     /// The node of clients that live on has died, and starts again with all that it has answered.
     NodeDied {
@@ -123,7 +123,7 @@ pub enum Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Identity {
     Kept,
-    /// What was only read from the bucket, and is on record nowhere, may have been forgotten.
+    /// Inodes that were only read from the bucket, and are on no record, may have new ids.
     Anew,
 }
 
@@ -168,7 +168,7 @@ impl History {
         Position(self.shared.borrow().len())
     }
 
-    /// For what is found out later.
+    /// For events that are discovered later.
     pub fn add_at(&self, position: Position, event: Event) {
         let mut shared = self.shared.borrow_mut();
         let at = shared[..position.0].last().map_or(Duration::ZERO, |(at, _)| *at);

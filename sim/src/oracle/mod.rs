@@ -1,4 +1,4 @@
-//! What a volume must be: the history of a run, and the checker that explains it or cannot.
+//! The required behaviour of a volume: the history of a run, and the checker that must explain it.
 
 mod acl;
 mod checker;

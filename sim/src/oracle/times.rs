@@ -40,8 +40,8 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    /// The time of an operation whose answer does not show it. It is rounded down, or each order
-    /// of operations that overlap would be a state of its own.
+    /// The time of an operation whose reply does not show it. It is rounded down; otherwise each
+    /// order of overlapping operations would be a state of its own.
     pub(super) fn since(&self) -> Moment {
         let step = GRAIN.as_nanos() as u64;
         let called = self.called.as_nanos() as u64;

@@ -1,7 +1,7 @@
 //! A node on one machine, clients on others. There are two kinds of trouble, since the permitted
-//! loss differs. In [`Trouble::Cuts`] the node's machine loses power, and the clients either live on
-//! and repeat the lost operations, or all die with it. In [`Trouble::Isolation`] clients die, freeze
-//! and are cut off until their sessions expire, and the node's machine keeps its power.
+//! loss differs. In [`Trouble::Cuts`] the node's machine loses power, and the clients either live
+//! on and repeat the lost operations, or all die with it. In [`Trouble::Isolation`] clients die,
+//! freeze and are cut off until their sessions expire, and the node's machine keeps its power.
 
 use super::embedded::{Home, Story};
 use super::plan::{LATE, Plan};
@@ -37,8 +37,8 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
     plan.workers = 1 + rng.below(2);
     plan.pace.operations += 20;
     if trouble == Trouble::Cuts {
-        // A session that cannot come back within its term takes what it had not made
-        // durable with it: that is the other kind of trouble.
+        // A session that cannot reattach within its term loses its changes that are not durable:
+        // that is the other kind of trouble.
         plan.keep_sessions();
     }
     let world = World::with_faults(seed, plan.faults);
@@ -47,7 +47,7 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
     history.add(Event::Served { clock: world.machine(SERVER).wall_record() });
     let scenario = format!("detached, {clients} clients, {rounds} rounds of {trouble:?}, {plan:?}");
     let mut permitted = plan.permitted();
-    // The outcome of what was under way when a session expired stays unknown.
+    // The outcome of operations in progress when a session expired stays unknown.
     permitted.io |= trouble == Trouble::Isolation;
     permitted.expiry = trouble == Trouble::Isolation;
     let mut story = Detached {
@@ -87,7 +87,8 @@ struct Detached<'a> {
     begun: u32,
     /// Decides when all clients die together with the power of the node.
     losses: Rng,
-    /// The clients have repeated what a power cut took from the node, in an order of their own.
+    /// The clients have replayed the operations that a power cut reverted, in an order of their
+    /// own.
     has_repeated: bool,
 }
 
@@ -257,8 +258,8 @@ impl Detached<'_> {
         Ok(())
     }
 
-    /// All clients die, and the node's machine loses power at that moment or a little later: no client
-    /// repeats the lost changes. Other clients follow, as many.
+    /// All clients die, and the node's machine loses power at that moment or a little later: no
+    /// client repeats the lost changes. Other clients follow, as many.
     async fn lose_all(&mut self) -> Result<(), String> {
         let lost = std::mem::take(&mut self.clients);
         for attached in &lost {
@@ -334,7 +335,8 @@ impl Detached<'_> {
         Ok(())
     }
 
-    /// In calm every client comes to its end, and what one of them sees then is what is there.
+    /// Without faults every client finishes, and the tree that one of them then sees is the final
+    /// one.
     async fn rest(&mut self) -> Result<(), String> {
         self.world.set_faults(FaultPlan::default());
         self.world.net().heal();
@@ -359,7 +361,7 @@ impl Detached<'_> {
             match left {
                 Some(Ok(())) => {}
                 Some(Err(FsError::Io)) if self.plan.disk_fails() => {}
-                // What was under way or held open when a session expired.
+                // Operations in progress or files open when a session expired.
                 Some(Err(FsError::Io | FsError::Stale)) if self.trouble == Trouble::Isolation => {}
                 other => {
                     return Err(format!(
@@ -377,5 +379,5 @@ const MAX_STARTS: u32 = 180;
 const STARTS_UNDER_FAULTS: u32 = 30;
 const LOOKS: u32 = 60;
 
-/// Longer than whatever was waited for: outages, sessions of the dead, uploads.
+/// Longer than any wait: outages, sessions of dead clients, uploads.
 const CALM: Duration = Duration::from_secs(150);

@@ -194,7 +194,7 @@ impl Story<'_> {
         };
         self.history.add(Event::Seen { tree: Rc::new(seen.clone()), inos });
         self.known.reset(&seen);
-        // What a disk did not force while the node started is told, as long as that node runs.
+        // A failed sync during the start of the node is reported as long as that node runs.
         let disk = self.plan.faults.disk;
         // To open a file that is encrypted is to read from it.
         let opens_fail = disk.name_error != Rate::NEVER
@@ -226,7 +226,8 @@ impl Story<'_> {
         Ok(seen)
     }
 
-    /// Without faults and after the last outside change, the client sees what other programs stored.
+    /// Without faults and after the last outside change, the client sees the objects of other
+    /// programs.
     async fn look_at_others(&self, life: &Life) -> Result<(), String> {
         let Some(outsiders) = self.outsiders.clone() else { return Ok(()) };
         let looking = outsiders.look(life.client.clone());
@@ -290,7 +291,7 @@ impl Story<'_> {
         }
         self.history.add(Event::Gone { client: life.id });
         self.history.add(Event::Settled);
-        // What is still on its way to the bucket arrives.
+        // Requests that are still on their way to the bucket arrive.
         let slow = self.plan.faults.bucket.slow;
         if slow.rate != Rate::NEVER {
             self.world.sleep(slow.limit).await;

@@ -1,5 +1,5 @@
-//! Whole volumes under one seed: the shipped node and client, what clients do to them,
-//! what the world does to them, and what must hold all the same.
+//! Whole volumes under one seed: the shipped node and client, the operations of clients, the faults
+//! of the world, and the laws that must hold all the same.
 
 mod detached;
 mod embedded;

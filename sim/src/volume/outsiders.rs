@@ -1,6 +1,6 @@
 //! Other programs that change the bucket while the volume is used (S-15), and clients that read
-//! what they see of it. Both keep to one directory that no other client touches, so the oracle of
-//! the volume does not know it.
+//! these changes. Both keep to one directory that no other client touches, so the oracle of the
+//! volume does not know it.
 //!
 //! Law: every read returns bytes of one version of the object, and that version was in the bucket
 //! within the revalidation interval before the read.
@@ -26,8 +26,8 @@ struct Shared {
     bucket: SimBucket,
     executor: Executor,
     permitted: Permitted,
-    /// A version replaced longer ago than this before a read is not shown any more; `None`: the bucket
-    /// fails at times, and cached versions are shown for as long as that takes (S-15f).
+    /// A version replaced longer ago than this before a read is not shown any more; `None`: the
+    /// bucket fails at times, and cached versions are shown for as long as that takes (S-15f).
     patience: Option<Duration>,
     files: RefCell<BTreeMap<String, Vec<Version>>>,
     /// Versions are numbered over all files.

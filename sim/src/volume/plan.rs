@@ -1,4 +1,4 @@
-//! What the seed has chosen for a run.
+//! The choices of the seed for a run.
 
 use super::rig::{Medium, VOLUME};
 use super::workload::{Pace, numbered_name};
@@ -32,7 +32,7 @@ pub struct Plan {
     own_tags: bool,
     guards: Guards,
     parts: Parts,
-    /// What is long is copied in parts.
+    /// Long objects are copied in parts.
     copies_in_parts: bool,
     /// Entries that the bucket lists at one time.
     most_listed: usize,
@@ -42,12 +42,12 @@ pub struct Plan {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Guards {
     All,
-    /// Neither of what it is to delete nor of where it is to copy to.
+    /// Not those of deletes, nor those of the targets of copies.
     Puts,
     None,
 }
 
-/// What the bucket does with parts of uploads.
+/// The handling of parts of uploads by the bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Parts {
     Copied,
@@ -94,7 +94,7 @@ impl Plan {
             let BucketFaults { stale_listing, stale_limit, .. } = faults.bucket;
             faults.bucket = BucketFaults { stale_listing, stale_limit, ..Default::default() };
         }
-        // What takes effect later still can undo what came after (S-18e).
+        // A request that takes effect later than this can undo a later change (S-18e).
         faults.bucket.late_limit = faults.bucket.late_limit.min(LATE);
         let guards =
             [Guards::None, Guards::Puts, Guards::All, Guards::All, Guards::All, Guards::All]
@@ -136,8 +136,8 @@ impl Plan {
         };
         let keeps = rng.split("trash").index(4) == 0;
         let quota = rng.split("quota");
-        // The trash counts too, objects of other programs count beyond the limit once they are seen,
-        // and a large directory is beyond any limit.
+        // The trash counts too, objects of other programs count beyond the limit once they are
+        // seen, and a large directory is beyond any limit.
         let can_be_limited = !keeps && numbered == 0 && options.revalidate.is_none();
         let inode_limit = (can_be_limited && quota.below(3) == 0).then(|| 2 + quota.below(16));
         Plan {
@@ -195,8 +195,8 @@ impl Plan {
         }
     }
 
-    /// How much older than the revalidation interval a version can be that is shown; `None`: as old as
-    /// the bucket fails.
+    /// How much older than the revalidation interval a version can be that is shown; `None`: as old
+    /// as the bucket fails.
     pub fn staleness(&self) -> Option<Duration> {
         let BucketFaults { stale_listing, stale_limit, .. } = self.faults.bucket;
         let listed = if stale_listing == Rate::NEVER { Duration::ZERO } else { stale_limit };
@@ -210,7 +210,7 @@ impl Plan {
             .any(|rate| *rate != Rate::NEVER)
     }
 
-    /// Fills the bucket, and says what the volume is then.
+    /// Fills the bucket, and returns the resulting volume.
     pub fn fill(&self, bucket: &SimBucket) -> Tree {
         bucket.keep_versions();
         if !self.nests {

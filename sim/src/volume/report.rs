@@ -1,4 +1,4 @@
-//! How a run went, and what is needed to understand one that went wrong.
+//! The course of a run, and the details needed to understand one that failed.
 
 use super::rig::OTHERS;
 use crate::oracle::{Checker, Event, Permitted, Tree, Verdict, describe};

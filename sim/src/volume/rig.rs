@@ -74,7 +74,7 @@ pub async fn attach_wire(process: &Process, server: &str) -> Option<Result<Clien
     attach(process, wire_link(process, server), process.name().to_owned(), None).await
 }
 
-/// One that leaves what a successor needs in the estate, and may be one.
+/// A client that leaves its handover state to a successor, and may be a successor itself.
 pub async fn attach_resumed(
     process: &Process,
     link: Rc<dyn Link>,

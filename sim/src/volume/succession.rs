@@ -1,9 +1,9 @@
-//! A process that is killed again and again, with memory that outlives it, and users who do not
-//! notice: what they ask is asked again of the next life until it is answered (O-6). Its node is in
-//! the same process, or [elsewhere].
+//! A process that is killed again and again, with memory that outlives it. Its users do not notice:
+//! each request is repeated to the next life until it is answered (O-6). Its node is in the same
+//! process, or [elsewhere].
 //!
-//! To the oracle there is one client that never ends: an operation that was done twice or lost, or
-//! a file that is gone while it is open, is an answer that cannot be.
+//! To the oracle there is one client that never ends. An operation that was done twice or lost, or
+//! an open file that is gone, shows as an impossible reply.
 
 mod elsewhere;
 mod memory;
@@ -27,14 +27,14 @@ use users::Users;
 
 pub use elsewhere::{Fates, run as run_elsewhere};
 
-/// What the successor is made to forget, to show that the oracle sees it.
+/// The state that the successor loses on purpose, to show that the oracle detects it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Amnesia {
     /// Under which id a request asked for its change.
     Requests,
-    /// What is open.
+    /// The open files.
     Opens,
-    /// That a node elsewhere had answered what it might lose.
+    /// That a node elsewhere had acknowledged changes that it might lose.
     Undurable,
 }
 
@@ -59,8 +59,8 @@ pub fn run(seed: u64, amnesia: Option<Amnesia>) -> Result<Report, Broken> {
     judge(&world, seed, scenario, ended, &history.events(), initial, permitted)
 }
 
-/// A file is made without a name, and the process dies before it has left to anybody that it is
-/// open. Gives what the successor says of the file when it is asked for it again.
+/// A file is created without a name, and the process dies before the handover state records that it
+/// is open. Returns the successor's attributes of the file after the request is repeated.
 pub fn nameless(seed: u64) -> Result<Attr, String> {
     const REQUEST: u64 = 7;
     let world = World::with_faults(seed, FaultPlan::default());
@@ -119,7 +119,7 @@ async fn tell(
     end(world, scene, history, (&life.process, node), Errors::None).await
 }
 
-/// What may stand at the end.
+/// The errors permitted at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Errors {
     None,
@@ -127,8 +127,8 @@ enum Errors {
     Ended,
 }
 
-/// In calm: what is open is what users have open, everything comes to rest in the bucket, and
-/// nothing is held that nobody has open. No other client is attached.
+/// Without faults: the files open at the end are those that users have open, all changes reach the
+/// bucket, and no file is held that no user has open. No other client is attached.
 async fn end(
     world: &World,
     scene: &Scene,
@@ -145,7 +145,7 @@ async fn end(
         return Err(format!("open is {held:?}, left would be {left:?}"));
     }
     let at_node = open_at_node(scene).await?;
-    // What has no name and was open when a session ended cannot be open any more.
+    // A file without a name that was open when a session ended cannot be open any more.
     let is_missing = errors == Errors::None && at_node < scene.open().len() as u64;
     if is_missing || at_node > scene.open().len() as u64 {
         return Err(format!("{} files are open, to the node it is {at_node}", scene.open().len()));
@@ -185,8 +185,8 @@ async fn end(
         (Ok(_), Err(FsError::Io | FsError::Stale)) if errors == Errors::Ended => {}
         other => return Err(format!("the client does not come to rest: {other:?}")),
     }
-    // While the session is there, of whatever has no name and nobody has open something would be
-    // left.
+    // The session still exists, so a file without a name that no user has open would leave
+    // something behind.
     let node = node.clone();
     let stopped =
         home.call(async move { node.stop(true).await }).await.ok_or("the node has died")?;

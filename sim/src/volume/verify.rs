@@ -1,4 +1,4 @@
-//! What must hold of the bucket once everything has been flushed.
+//! Checks of the bucket after everything has been flushed.
 
 use crate::SimBucket;
 use crate::oracle::SeenTree;
@@ -97,7 +97,7 @@ pub fn bucket_holds(
     problems
 }
 
-/// What the bucket has of a trash with nothing in it.
+/// The objects of an empty trash in the bucket.
 pub fn empty_trashes(bucket: &SimBucket) -> BTreeMap<String, Vec<u8>> {
     let is_trash = |body: &[u8]| {
         let head = page::decode(body)
@@ -133,9 +133,9 @@ fn split(path: &[u8]) -> (&[u8], Name) {
     (parent, Name::new(name).expect("what was seen has names"))
 }
 
-/// What differs between two sights of a tree, the second of a volume that was given nothing
-/// but the bucket. Versions begin anew, and so do the inode ids and the directory times of
-/// what is nowhere on record there. Of holes nothing is known.
+/// The differences between two views of a tree, the second of a volume that was given only the
+/// bucket. There, versions begin anew, and so do the inode ids and the directory times of inodes
+/// that are on no record. Holes are not known.
 pub fn differences(bucket: &SimBucket, before: &SeenTree, after: &SeenTree) -> Vec<String> {
     let objects = bucket.objects();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What clients do: random operations on few names, so that they meet.
+//! The workload of clients: random operations on few names, so that they collide.
 
 use super::rig::OTHERS;
 use crate::oracle::{ClientId, Event, History, Op, Outcome, SeenTree, StreamId};
@@ -25,7 +25,7 @@ struct Inos {
 }
 
 impl Known {
-    /// Starts anew with what was seen.
+    /// Starts anew with the inodes of `tree`.
     pub fn reset(&self, tree: &SeenTree) {
         *self.inos.borrow_mut() = Inos::default();
         tree.values().for_each(|node| self.learn(&node.attr));
@@ -63,7 +63,7 @@ impl Known {
     }
 }
 
-/// Mostly one of the last few: what is long gone shows little.
+/// Mostly one of the last few: inodes that are long gone show little.
 fn recent(inos: &[Ino], rng: &Rng) -> Ino {
     let window = if rng.below(8) == 0 { inos.len() } else { inos.len().min(6) };
     inos[inos.len() - 1 - rng.index(window)]
@@ -86,8 +86,8 @@ pub fn numbered_name(number: u64) -> String {
     format!("{number:03}")
 }
 
-/// Brings bytes into the cache and drops them, whatever else is done. Nobody reads anything else
-/// for that, so it is not in the history.
+/// Brings bytes into the cache and drops them, independently of the workload. No client reads
+/// different bytes because of that, so it is not in the history.
 pub struct Warmer {
     pub client: Client,
     pub known: Known,
@@ -148,7 +148,7 @@ pub struct Worker {
     pub rng: Rng,
     pub executor: Executor,
     pub pace: Pace,
-    /// The client is being detached: nothing more is asked, and what fails now says nothing.
+    /// The client is being detached: it requests nothing more, and an error now means nothing.
     pub leaving: Rc<Cell<bool>>,
 }
 
@@ -189,7 +189,7 @@ impl Worker {
             }
             _ => {}
         }
-        // Who leaves has no file open any more, whatever he still waits for.
+        // A client that detaches has no file open any more, even while it still waits for replies.
         if !(self.leaving.get() && matches!(outcome, Outcome::Failed(FsError::Io | FsError::Stale)))
         {
             self.history.add(Event::Return { id, outcome: outcome.clone() });
@@ -427,7 +427,7 @@ impl Worker {
     fn offset(&self) -> u64 {
         let rng = &self.rng;
         if rng.chance(self.pace.far) {
-            // Behind what one request puts, behind a part, around a chunk.
+            // Beyond the bytes of one put, beyond a part, around a chunk.
             return [300_000, 9 << 20, CHUNK_BYTES - 1000][rng.index(3)] + rng.below(2000);
         }
         match rng.below(5) {

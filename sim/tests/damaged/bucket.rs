@@ -116,8 +116,8 @@ fn damaged_span_of_a_large_object_is_eio() {
 
 /// Situation: a large object is read in ranges shorter than a checksum's span, and one of them came
 /// damaged. Danger: it stays in the cache for ever. Expectation: once the span is complete, the
-/// damage is detected, reported, dropped and fetched at once: damage in transit is gone then, damage
-/// in the store is EIO.
+/// damage is detected, reported, dropped and fetched at once: damage in transit is gone then,
+/// damage in the store is EIO.
 #[test]
 fn span_read_in_ranges_is_verified_when_complete() {
     for seed in 1..=6 {
@@ -285,7 +285,7 @@ fn a_root_that_is_damaged_on_its_way_comes_again() {
 }
 
 /// Situation: the root's page is missing in the bucket, and a node starts with only the bucket.
-/// Danger: it silently takes the volume for one whose root was never changed. Expectation: `status`
+/// Danger: it silently treats the volume as one whose root was never changed. Expectation: `status`
 /// reports it; it reports nothing for a new volume or one without pages.
 #[test]
 fn a_root_that_is_gone_is_named() {

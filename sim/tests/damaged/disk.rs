@@ -128,8 +128,8 @@ fn damage_of_files_grown_in_small_writes_is_found() {
     }
 }
 
-/// Situation: a bit of the log or of its snapshot flips while files are written that the bucket does
-/// not have; then the power fails. Danger: the start is refused, and all of that is lost.
+/// Situation: a bit of the log or of its snapshot flips while files are written that the bucket
+/// does not have; then the power fails. Danger: the start is refused, and all of that is lost.
 /// Expectation: the scrub detects and replaces it before; nothing is lost or left to repair.
 #[test]
 fn scrub_replaces_a_damaged_log() {
@@ -189,8 +189,8 @@ fn scrub_replaces_a_damaged_log() {
     }
 }
 
-/// Situation: the log is damaged, and the disk is full or fails, so that no snapshot can be written.
-/// Expectation: `status` names the damage and the data at risk until it is replaced.
+/// Situation: the log is damaged, and the disk is full or fails, so that no snapshot can be
+/// written. Expectation: `status` names the damage and the data at risk until it is replaced.
 #[test]
 fn a_rotten_log_that_cannot_be_replaced_is_named() {
     for full in [true, false] {
@@ -236,11 +236,11 @@ fn a_rotten_log_that_cannot_be_replaced_is_named() {
     }
 }
 
-/// Situation: a bit of a file has flipped on the node's disk, whether the bucket has the file or not,
-/// and another range of the same block is overwritten, punched, or truncated, or the whole file is
-/// replaced. Danger: the damaged bytes get a new checksum together with the new ones. Expectation:
-/// data in the bucket is fetched first; data that only the node had is EIO until all of it is
-/// replaced.
+/// Situation: a bit of a file has flipped on the node's disk, whether the bucket has the file or
+/// not, and another range of the same block is overwritten, punched, or truncated, or the whole
+/// file is replaced. Danger: the damaged bytes get a new checksum together with the new ones.
+/// Expectation: data in the bucket is fetched first; data that only the node had is EIO until all
+/// of it is replaced.
 #[test]
 fn damaged_block_is_never_changed_in_part() {
     let changes = |is_sent, len| {
@@ -343,9 +343,9 @@ fn damaged_block_is_never_changed_in_part() {
 }
 
 /// Situation: a process dies with files that the bucket does not have, small ones in a pack and
-/// others. Their bytes are removed before the next start, or truncated, or a bit flips. Danger: zeros
-/// are read instead, and uploaded over the object. Expectation: reads fail, `status` and fsck name
-/// the files, and nothing of them is uploaded.
+/// others. Their bytes are removed before the next start, or truncated, or a bit flips. Danger:
+/// zeros are read instead, and uploaded over the object. Expectation: reads fail, `status` and fsck
+/// name the files, and nothing of them is uploaded.
 #[test]
 fn missing_bytes_after_a_crash_are_reported() {
     for what in ["gone", "cut short", "flipped"] {
@@ -437,8 +437,8 @@ fn missing_bytes_after_a_crash_are_reported() {
 }
 
 /// Situation: as before, with a file of so many blocks that the record about them exceeds the limit
-/// of a record. Danger: no start gets past that. Expectation: the volume starts, the file is EIO, and
-/// the others are intact.
+/// of a record. Danger: no start gets past that. Expectation: the volume starts, the file is EIO,
+/// and the others are intact.
 #[test]
 fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
     const BLOCKS: u64 = 3_000;
@@ -506,9 +506,9 @@ fn unreadable_disk_data_comes_from_the_bucket() {
 }
 
 /// Situation: a sector of the node's disk is unreadable, in a block that the bucket has, beside one
-/// that it has not; or in one of a small file that must move to grow. Danger: every read of the block
-/// fails for ever, and the file is not uploaded. Expectation: the block is fetched again on demand
-/// and by a repair; data that only the node had is EIO.
+/// that it has not; or in one of a small file that must move to grow. Danger: every read of the
+/// block fails for ever, and the file is not uploaded. Expectation: the block is fetched again on
+/// demand and by a repair; data that only the node had is EIO.
 #[test]
 fn bad_sector_of_clean_data_is_fetched_again() {
     for how in ["read", "repair", "flush", "append", "move", "dirty"] {

@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// Situation: a large file is written to during its upload. Expectation: the checksums of its object
-/// are correct, which the simulated bucket verifies; after the last write, the object has some.
+/// Situation: a large file is written to during its upload. Expectation: the checksums of its
+/// object are correct, which the simulated bucket verifies; after the last write, the object has
+/// some.
 #[test]
 fn object_checksums_are_correct_for_changing_files() {
     for seed in 0..12 {
@@ -125,8 +126,8 @@ fn object_checksums_cover_the_rest_of_a_busy_file() {
 }
 
 /// Situation: an object of another program has no checksums; a block of it was damaged in transit
-/// and is cached undetected, and another range of the file is changed. Danger: the new object states
-/// the checksum of the damaged block, while the store copies the intact one: EIO for ever.
+/// and is cached undetected, and another range of the file is changed. Danger: the new object
+/// states the checksum of the damaged block, while the store copies the intact one: EIO for ever.
 /// Expectation: it states no checksum of bytes that came from the bucket.
 #[test]
 fn object_checksums_omit_unverified_bytes() {
@@ -165,9 +166,9 @@ fn object_checksums_omit_unverified_bytes() {
     });
 }
 
-/// Situation: a small range of a large file that only the bucket has is overwritten. Danger: the new
-/// object, most of which the store copies, loses the checksums of the rest. Expectation: it keeps
-/// those of the previous object, and copied damage is not read.
+/// Situation: a small range of a large file that only the bucket has is overwritten. Danger: the
+/// new object, most of which the store copies, loses the checksums of the rest. Expectation: it
+/// keeps those of the previous object, and copied damage is not read.
 #[test]
 fn object_checksums_survive_copies_in_the_store() {
     for copies_parts in [true, false] {
@@ -296,8 +297,8 @@ fn object_checksums_exclude_damage_in_transit() {
     }
 }
 
-/// Another program replaces an object and keeps its tags, as some tools do: the checksums in them do
-/// not count.
+/// Another program replaces an object and keeps its tags, as some tools do: the checksums in them
+/// do not count.
 #[test]
 fn object_checksums_of_foreign_objects_are_ignored() {
     let world = World::new(1);

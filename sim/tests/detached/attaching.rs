@@ -7,9 +7,10 @@ use futures_util::future::join;
 use std::time::Duration;
 
 /// Situation: a client's connection breaks at any moment of its attach, and it attaches again under
-/// its name, which ends its earlier session. Danger: the first attach continues and enters a session
-/// that has ended; no client can attach any more, because that session never gives up its caches.
-/// Expectation: the second attach succeeds, at the latest when the abandoned session expires.
+/// its name, which ends its earlier session. Danger: the first attach continues and enters a
+/// session that has ended; no client can attach any more, because that session never gives up its
+/// caches. Expectation: the second attach succeeds, at the latest when the abandoned session
+/// expires.
 #[test]
 fn a_client_that_comes_again_while_it_is_let_in() {
     let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(20) };

@@ -23,8 +23,8 @@ async fn in_trash(client: &Client) -> usize {
     }
 }
 
-/// A client's operations are acknowledged and not forced; the node's machine loses power. The client
-/// lives, and replays everything with the same inode ids.
+/// A client's operations are acknowledged and not forced; the node's machine loses power. The
+/// client lives, and replays everything with the same inode ids.
 #[test]
 fn replay_restores_operations_lost_in_a_power_cut() {
     for seed in 0..SEEDS {
@@ -90,8 +90,8 @@ fn bytes_come_back_though_their_operations_are_long_forgotten() {
     }
 }
 
-/// An unlinked file is closed, and the power is cut before the node receives that. The next run reads
-/// in its log that the client has the file open, and learns from the client that it does not.
+/// An unlinked file is closed, and the power is cut before the node receives that. The next run
+/// reads in its log that the client has the file open, and learns from the client that it does not.
 #[test]
 fn unlinked_file_closed_during_a_power_cut_is_reclaimed() {
     for seed in 0..SEEDS {
@@ -175,8 +175,8 @@ fn replayed_removal_moves_into_the_trash_again() {
 }
 
 /// Files are moved over others, which go to the trash, and leave whiteouts, and new files are made;
-/// the power is cut before that is forced. The client replays: moved files, whiteouts, new files and
-/// the trash never share an inode id.
+/// the power is cut before that is forced. The client replays: moved files, whiteouts, new files
+/// and the trash never share an inode id.
 #[test]
 fn whiteouts_come_back_under_their_ids() {
     const REPLACED: usize = 100;
@@ -243,8 +243,8 @@ fn whiteouts_come_back_under_their_ids() {
     }
 }
 
-/// A client reattaches, and the power is cut before the reply. It does not wait for that reply until
-/// its session expires.
+/// A client reattaches, and the power is cut before the reply. It does not wait for that reply
+/// until its session expires.
 #[test]
 fn a_client_that_comes_back_into_a_power_cut_keeps_its_session() {
     for seed in 0..SEEDS {
@@ -465,8 +465,8 @@ fn replay_at_the_dirty_limit_does_not_wait() {
 
 /// Situation: two changes of one file are pending; the node has made both when it replies to the
 /// second, and that reply shows the first. The power is cut before the first reply, and takes both.
-/// Danger: the client replays the second, as acknowledged, and then the first, whose reply shows the
-/// second: no order of the two explains both replies. (Seed 210229 of volumes.)
+/// Danger: the client replays the second, as acknowledged, and then the first, whose reply shows
+/// the second: no order of the two explains both replies. (Seed 210229 of volumes.)
 #[test]
 fn replay_keeps_the_order_that_replies_have_shown() {
     const BEFORE: u64 = 1 << 20;
@@ -542,8 +542,8 @@ fn replay_keeps_the_order_that_replies_have_shown() {
 }
 
 /// An unlinked file is truncated and closed; the power is cut before any of that is forced. The
-/// client replays all of it, in its session or, if that has expired, in a new one, with no file open.
-/// Expectation: no replayed operation fails, and the file is reclaimed.
+/// client replays all of it, in its session or, if that has expired, in a new one, with no file
+/// open. Expectation: no replayed operation fails, and the file is reclaimed.
 #[test]
 fn replay_includes_changes_of_closed_unlinked_files() {
     for (seed, away) in

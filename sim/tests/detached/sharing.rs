@@ -86,10 +86,10 @@ fn unlinked_inode_is_usable_only_through_earlier_opens() {
     });
 }
 
-/// Situation: a client creates and opens a file; another one removes it while the record is still on
-/// its way to a slow disk. Danger: the removal comes between creation and open, and the inode is
-/// reclaimed (seeds 3857, 4827, 6493, 8029, 12517 and 15485 of the volumes). Expectation: the creator
-/// keeps the file open.
+/// Situation: a client creates and opens a file; another one removes it while the record is still
+/// on its way to a slow disk. Danger: the removal comes between creation and open, and the inode is
+/// reclaimed (seeds 3857, 4827, 6493, 8029, 12517 and 15485 of the volumes). Expectation: the
+/// creator keeps the file open.
 #[test]
 fn a_file_that_is_made_open_is_open_before_others_remove_it() {
     for seed in 0..SEEDS {
@@ -215,9 +215,9 @@ fn detaching_client_gets_no_orphan_inode() {
     }
 }
 
-/// Situation: a client opens a file that is gone, and before the reply arrives it closes that inode,
-/// which is not open. Danger: the close drops the state that the open waits on, and the open fails
-/// with another error.
+/// Situation: a client opens a file that is gone, and before the reply arrives it closes that
+/// inode, which is not open. Danger: the close drops the state that the open waits on, and the open
+/// fails with another error.
 #[test]
 fn a_close_takes_nothing_from_an_open_under_way() {
     for seed in 0..SEEDS {
@@ -236,9 +236,9 @@ fn a_close_takes_nothing_from_an_open_under_way() {
     }
 }
 
-/// A client vanishes, and the node's disk is full when its session expires. Expectation: the session
-/// stays until its end can be logged; then its open files are reclaimed; no client is admitted
-/// before that.
+/// A client vanishes, and the node's disk is full when its session expires. Expectation: the
+/// session stays until its end can be logged; then its open files are reclaimed; no client is
+/// admitted before that.
 #[test]
 fn a_session_that_cannot_be_closed_is_closed_later() {
     let world = World::new(1);

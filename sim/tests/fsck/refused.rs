@@ -17,8 +17,8 @@ async fn image(world: &World) -> BTreeMap<String, Bytes> {
     all
 }
 
-/// Situation: a bit of the log flips unnoticed before the node dies. Danger: the node starts with the
-/// records before it, or its error does not help. Expectation: every start fails with file and
+/// Situation: a bit of the log flips unnoticed before the node dies. Danger: the node starts with
+/// the records before it, or its error does not help. Expectation: every start fails with file and
 /// offset, the data that was not in the bucket, and the options; nothing on the disk changes; the
 /// volume continues with another data directory.
 #[test]

@@ -367,9 +367,9 @@ fn repair_skips_damage_that_has_gone() {
     });
 }
 
-/// Situation: a client on another machine has written without a force; the file is rolled back; then
-/// the power fails. Danger: the client replays its write over the rolled-back file. Expectation: the
-/// file equals its object.
+/// Situation: a client on another machine has written without a force; the file is rolled back;
+/// then the power fails. Danger: the client replays its write over the rolled-back file.
+/// Expectation: the file equals its object.
 #[test]
 fn roll_back_survives_a_client_replay() {
     let world = World::new(1);

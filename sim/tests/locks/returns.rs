@@ -29,9 +29,9 @@ fn exclusive(ino: Ino) -> LockAsk {
     }
 }
 
-/// Situation: a client has a lock and is cut off; the node loses power and restarts without the lock.
-/// Another client waits for it, gets it when the first session expires, and the power is cut again
-/// at once. Danger: the end of that session is lost, and the first client reclaims the lock.
+/// Situation: a client has a lock and is cut off; the node loses power and restarts without the
+/// lock. Another client waits for it, gets it when the first session expires, and the power is cut
+/// again at once. Danger: the end of that session is lost, and the first client reclaims the lock.
 /// Expectation: the first client learns that it has lost the lock.
 #[test]
 fn the_end_of_a_session_is_remembered_before_its_locks_are_given_away() {

@@ -34,8 +34,8 @@ enum Renamed {
     Others,
     /// A file of a MiB.
     File,
-    /// A directory that takes the name of another one, which moves away. A `file` of 1 MiB created in
-    /// it is uploaded to its old key, and copied once the other directory's objects have moved.
+    /// A directory that takes the name of another one, which moves away. A `file` of 1 MiB created
+    /// in it is uploaded to its old key, and copied once the other directory's objects have moved.
     Parent,
 }
 
@@ -78,9 +78,9 @@ fn renamed(world: &World, bucket: &SimBucket, what: Renamed) -> (Process, Rc<Nod
     (process, node, client)
 }
 
-/// Situation: the reply to a copy of another program's object is lost, and copies get ETags of their
-/// own. The object is long, or the store forbids everything now and then. Danger: the copy counts as
-/// another program's, and is kept beside the file.
+/// Situation: the reply to a copy of another program's object is lost, and copies get ETags of
+/// their own. The object is long, or the store forbids everything now and then. Danger: the copy
+/// counts as another program's, and is kept beside the file.
 #[test]
 fn a_copy_that_nobody_heard_of_is_known() {
     for (seed, (len_mib, forbidden)) in (0..24)
@@ -211,9 +211,9 @@ fn a_copy_in_parts_leaves_no_upload() {
     }
 }
 
-/// Situation: when a long object has been copied in parts, the store forbids everything for a while,
-/// also the abort of that upload. Danger: it stays open for ever, since the next attempt begins
-/// another one.
+/// Situation: when a long object has been copied in parts, the store forbids everything for a
+/// while, also the abort of that upload. Danger: it stays open for ever, since the next attempt
+/// begins another one.
 #[test]
 fn a_copy_that_is_forbidden_leaves_no_upload() {
     for seed in 0..8 {
@@ -250,8 +250,9 @@ fn a_copy_that_is_forbidden_leaves_no_upload() {
     }
 }
 
-/// Situation: the reply to the completion of a multipart copy is lost, and the store rejects aborts.
-/// Danger: that counts as a rejected copy, and its object, now or later, as another program's.
+/// Situation: the reply to the completion of a multipart copy is lost, and the store rejects
+/// aborts. Danger: that counts as a rejected copy, and its object, now or later, as another
+/// program's.
 #[test]
 fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
     for seed in 0..8 {
@@ -279,7 +280,8 @@ fn a_copy_that_nobody_heard_of_is_known_where_nobody_may_end_uploads() {
 }
 
 /// Situation: a long object of another program is at a file's key; the reply to the upload that
-/// copies it aside is lost, and then the node may be killed. Danger: that upload stays open for ever.
+/// copies it aside is lost, and then the node may be killed. Danger: that upload stays open for
+/// ever.
 #[test]
 fn conflict_copy_leaves_no_open_upload() {
     let kills = [None, Some(1), Some(30), Some(2000)];
@@ -325,9 +327,9 @@ fn conflict_copy_leaves_no_open_upload() {
     }
 }
 
-/// Situation: a node is killed during an upload, which is lost; before the next start another program
-/// puts back the object of two versions ago. Danger: that counts as the upload, and is replaced as
-/// the file's own, or deleted with the file.
+/// Situation: a node is killed during an upload, which is lost; before the next start another
+/// program puts back the object of two versions ago. Danger: that counts as the upload, and is
+/// replaced as the file's own, or deleted with the file.
 #[test]
 fn restored_earlier_object_is_not_taken_for_a_lost_upload() {
     for (seed, removed) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -383,9 +385,9 @@ fn restored_earlier_object_is_not_taken_for_a_lost_upload() {
     }
 }
 
-/// Situation: a node is killed before it receives the reply to a copy of its object; another program
-/// removes the source before the next start. Danger: the copy, which is all that is left of the
-/// file, counts as another program's.
+/// Situation: a node is killed before it receives the reply to a copy of its object; another
+/// program removes the source before the next start. Danger: the copy, which is all that is left of
+/// the file, counts as another program's.
 #[test]
 fn a_copy_of_ours_is_known_though_its_source_is_removed() {
     for seed in 0..8 {

@@ -61,8 +61,8 @@ fn early_parts_skip_fresh_data() {
 }
 
 /// A file of 20 MiB in parts of 1 MiB, all uploaded before the file is due: the store assembles the
-/// object from them alone. Then some are overwritten, completely and partly, one is punched, and the
-/// tail is truncated: their early parts are useless. A rename meanwhile changes the key.
+/// object from them alone. Then some are overwritten, completely and partly, one is punched, and
+/// the tail is truncated: their early parts are useless. A rename meanwhile changes the key.
 #[test]
 fn early_parts_are_used_if_unchanged() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -167,8 +167,8 @@ fn early_parts_are_used_if_unchanged() {
     }
 }
 
-/// Unused early parts are deleted: of a removed file, also once the store permits it again; of a node
-/// that died; and where the bucket cannot assemble parts after all, or has lost them.
+/// Unused early parts are deleted: of a removed file, also once the store permits it again; of a
+/// node that died; and where the bucket cannot assemble parts after all, or has lost them.
 #[test]
 fn early_parts_are_deleted_if_unused() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -229,8 +229,8 @@ fn early_parts_are_deleted_if_unused() {
     }
 }
 
-/// A file is removed while its parts are on a slow connection. Danger: the end of the node waits for
-/// their transfer, 40 s for four parts.
+/// A file is removed while its parts are on a slow connection. Danger: the end of the node waits
+/// for their transfer, 40 s for four parts.
 #[test]
 fn early_parts_of_a_removed_file_do_not_delay_the_end() {
     let (world, bucket) = world(1);

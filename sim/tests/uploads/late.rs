@@ -48,8 +48,8 @@ pub(crate) fn files_in(bucket: &SimBucket) -> Vec<String> {
 }
 
 /// Situation: a node dies with an upload in flight, which takes effect only after the next start,
-/// when the file is gone or renamed. Danger: no inode claims the key, so the object counts as another
-/// program's, and a removed file is back.
+/// when the file is gone or renamed. Danger: no inode claims the key, so the object counts as
+/// another program's, and a removed file is back.
 #[test]
 fn late_upload_of_a_dead_node_is_recognised() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -137,10 +137,10 @@ fn late_upload_of_a_dead_node_is_recognised() {
     }
 }
 
-/// Situation: an upload of a dead node took effect late, when its file had changed; then the file is
-/// uploaded again, and the node dies meanwhile. The file is removed before or after that. Danger: the
-/// earlier object counts as the last upload, and the last upload as another program's: a removed
-/// file is back.
+/// Situation: an upload of a dead node took effect late, when its file had changed; then the file
+/// is uploaded again, and the node dies meanwhile. The file is removed before or after that.
+/// Danger: the earlier object counts as the last upload, and the last upload as another program's:
+/// a removed file is back.
 #[test]
 fn late_upload_is_not_taken_for_a_later_one() {
     for (seed, removed_before) in (0..8).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -408,9 +408,9 @@ pub(crate) async fn flush(client: &Client) {
 }
 
 /// Situation: the reply to a request is lost, and it is repeated successfully; then the node ends,
-/// and the first attempt takes effect after the next node has undone it. Danger: a removed object is
-/// back, or a new one is gone. Expectation: the next node undoes nothing before all earlier requests
-/// have ended, and a stopping node waits for its own.
+/// and the first attempt takes effect after the next node has undone it. Danger: a removed object
+/// is back, or a new one is gone. Expectation: the next node undoes nothing before all earlier
+/// requests have ended, and a stopping node waits for its own.
 #[test]
 fn late_first_attempt_of_an_ended_node_changes_nothing() {
     let cases = Asked::ALL.into_iter().flat_map(|asked| [(asked, false), (asked, true)]);
@@ -478,10 +478,10 @@ fn late_first_attempt_of_an_ended_node_changes_nothing() {
     }
 }
 
-/// Situation: the reply to the beginning of an upload is lost, or the node dies before it has logged
-/// it. Danger: its parts, or the upload alone, stay at a cost, since its id is unknown; and uploads
-/// cannot be listed while the bucket forbids everything (seed 14338 of volumes). Expectation: it is
-/// aborted, by this node or by the next one.
+/// Situation: the reply to the beginning of an upload is lost, or the node dies before it has
+/// logged it. Danger: its parts, or the upload alone, stay at a cost, since its id is unknown; and
+/// uploads cannot be listed while the bucket forbids everything (seed 14338 of volumes).
+/// Expectation: it is aborted, by this node or by the next one.
 #[test]
 fn an_upload_that_was_begun_for_nobody_is_ended() {
     #[derive(Clone, Copy, PartialEq, Debug)]
@@ -543,8 +543,8 @@ fn an_upload_that_was_begun_for_nobody_is_ended() {
     }
 }
 
-/// Situation: as before, and the store permits everything except aborts. Danger: the file, and every
-/// later upload, waits for that for ever, or the next start does.
+/// Situation: as before, and the store permits everything except aborts. Danger: the file, and
+/// every later upload, waits for that for ever, or the next start does.
 #[test]
 fn forbidden_aborts_do_not_block_uploads() {
     for (seed, killed) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
@@ -623,8 +623,8 @@ fn a_bucket_that_turns_read_only_keeps_no_upload() {
 }
 
 /// Situation: the delete of a removed directory's marker gets no reply, is repeated, and the first
-/// attempt takes effect late; meanwhile a directory of that name is created again. Danger: its marker
-/// is deleted, and with it the directory, for clients that see only keys.
+/// attempt takes effect late; meanwhile a directory of that name is created again. Danger: its
+/// marker is deleted, and with it the directory, for clients that see only keys.
 #[test]
 fn a_late_deletion_takes_no_new_marker() {
     for seed in 0..60 {
@@ -662,8 +662,8 @@ fn a_late_deletion_takes_no_new_marker() {
 }
 
 /// Situation: the reply to an upload is lost, and the store rejects its repetition, as a full one
-/// does; the first attempt takes effect late, when the file may be gone. Danger: the object counts as
-/// another program's, and is kept beside the file, or for ever.
+/// does; the first attempt takes effect late, when the file may be gone. Danger: the object counts
+/// as another program's, and is kept beside the file, or for ever.
 #[test]
 fn late_upload_after_a_refused_repetition_is_not_foreign() {
     let cases = [false, true].into_iter().flat_map(|removed| [(removed, false), (removed, true)]);

@@ -103,8 +103,8 @@ async fn make_in(client: &Client, dir: Ino, file: &str, mib: usize) -> Ino {
 }
 
 /// Situation: each part of a large file takes a while, and together they exceed the request timeout
-/// many times. Danger: a flush, and with it an unmount, gives up though part after part is uploaded.
-/// Expectation: it ends with the last part.
+/// many times. Danger: a flush, and with it an unmount, gives up though part after part is
+/// uploaded. Expectation: it ends with the last part.
 #[test]
 fn a_flush_waits_as_long_as_parts_arrive() {
     let world = World::new(1);
@@ -174,8 +174,8 @@ fn large_files_do_not_wait_for_each_other() {
 
 /// Situation: small upload buffers; of two files one is constantly truncated and written, until its
 /// writers must wait, and copied to the other. Danger: its upload, which blocks writes, waits for
-/// buffers of the other upload, which waits for the copy, which waits for a writer. Expectation: both
-/// are uploaded in the end.
+/// buffers of the other upload, which waits for the copy, which waits for a writer. Expectation:
+/// both are uploaded in the end.
 #[test]
 fn an_upload_that_makes_writers_wait_waits_for_no_other() {
     for seed in 0..4 {
@@ -218,9 +218,9 @@ fn an_upload_that_makes_writers_wait_waits_for_no_other() {
     }
 }
 
-/// Situation: a file is truncated and rewritten while the next part of its upload waits for a buffer,
-/// twice. Danger: the bytes then differ from the announced checksum and count as damage. Expectation:
-/// the upload begins again, without a trouble.
+/// Situation: a file is truncated and rewritten while the next part of its upload waits for a
+/// buffer, twice. Danger: the bytes then differ from the announced checksum and count as damage.
+/// Expectation: the upload begins again, without a trouble.
 #[test]
 fn change_while_a_part_waits_for_memory_is_no_damage() {
     for pause_ms in [400, 800] {
@@ -386,8 +386,8 @@ fn completion_with_a_lost_reply_leaves_no_parts() {
     }
 }
 
-/// A file is written during its upload. The uploaded bytes stay cached: reads and writes within them
-/// need no download.
+/// A file is written during its upload. The uploaded bytes stay cached: reads and writes within
+/// them need no download.
 #[test]
 fn uploaded_bytes_stay_cached_while_the_file_is_written() {
     for pause_ms in (0..2000).step_by(100) {
@@ -549,9 +549,9 @@ fn since(bucket: &SimBucket, before: &BTreeMap<&'static str, u64>, what: &str) -
     count(&bucket.requests()) - count(before)
 }
 
-/// Situation: a large file is in the bucket and not cached. One range is written, it is appended to,
-/// and renamed. Expectation: unchanged ranges are neither downloaded nor uploaded, and the object
-/// equals the file.
+/// Situation: a large file is in the bucket and not cached. One range is written, it is appended
+/// to, and renamed. Expectation: unchanged ranges are neither downloaded nor uploaded, and the
+/// object equals the file.
 #[test]
 fn parts_that_have_not_changed_are_copied_within_the_bucket() {
     let world = World::new(1);
@@ -595,10 +595,10 @@ fn parts_that_have_not_changed_are_copied_within_the_bucket() {
     );
 }
 
-/// Situation: a large file that is not cached is uploaded after a change of one byte, and overwritten
-/// meanwhile. Danger: the upload is aborted for bytes that are no longer available, in the end while
-/// its writers wait. Expectation: overwritten ranges are copied from the object that has them, and
-/// the upload completes as it began.
+/// Situation: a large file that is not cached is uploaded after a change of one byte, and
+/// overwritten meanwhile. Danger: the upload is aborted for bytes that are no longer available, in
+/// the end while its writers wait. Expectation: overwritten ranges are copied from the object that
+/// has them, and the upload completes as it began.
 #[test]
 fn overwritten_ranges_of_an_upload_are_copied_from_the_bucket() {
     for refuses in [false, true] {
@@ -741,9 +741,9 @@ fn a_file_that_grows_all_the_time_is_sent_once_in_a_flush_interval() {
     done.unwrap_or_else(|failure| panic!("{failure}")).unwrap();
 }
 
-/// Situation: a client constantly appends to a file and creates files beside it, while others flush.
-/// Danger: some data is always dirty, and the flush never ends, or fails. Expectation: it ends once
-/// everything is uploaded that was dirty when it began.
+/// Situation: a client constantly appends to a file and creates files beside it, while others
+/// flush. Danger: some data is always dirty, and the flush never ends, or fails. Expectation: it
+/// ends once everything is uploaded that was dirty when it began.
 #[test]
 fn a_flush_ends_though_there_is_always_more() {
     for seed in 0..4 {
@@ -845,10 +845,10 @@ fn an_upload_that_is_given_up_does_not_end_the_log() {
     }
 }
 
-/// Situation: a large file is written and forced after its upload has begun, so that the upload's tag
-/// is older than the uploaded bytes; once uploaded, it is overwritten, and a power cut loses that and
-/// the end of the upload. Danger: blocks overwritten in place are dirty again with the earlier
-/// checksum: in the bucket, and unreadable. (Seed 9096 of volumes.)
+/// Situation: a large file is written and forced after its upload has begun, so that the upload's
+/// tag is older than the uploaded bytes; once uploaded, it is overwritten, and a power cut loses
+/// that and the end of the upload. Danger: blocks overwritten in place are dirty again with the
+/// earlier checksum: in the bucket, and unreadable. (Seed 9096 of volumes.)
 #[test]
 fn uploaded_blocks_are_overwritten_only_after_a_durable_upload_end() {
     const OLD: u8 = b'o';

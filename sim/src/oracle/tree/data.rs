@@ -1,5 +1,4 @@
-//! Bytes of files: reading and writing, holes, and what becomes of them when a write fails
-//! half-way.
+//! Bytes of files: reading and writing, holes, and the effects of a write that fails half-way.
 
 use super::*;
 
@@ -122,7 +121,7 @@ impl Tree {
         }
     }
 
-    /// Only what is zeros can be passed over; whether zeros are a hole is the node's to say.
+    /// Only zeros can be passed over; the node decides whether zeros are a hole.
     pub(super) fn seek(
         &mut self,
         asked: &Asked<'_>,
@@ -189,7 +188,7 @@ impl Tree {
         data.iter().for_each(|data| self.smear_write(to.0, Some(to.1), data));
     }
 
-    /// As [`Tree::smear_write`], of zeros that take the place of what is there.
+    /// Like [`Tree::smear_write`], for zeros that replace the present bytes.
     pub fn smear_zeros(&mut self, ino: Ino, offset: u64, len_bytes: u64) {
         let Ok(id) = self.at(ino) else { return };
         let node = self.change(id);

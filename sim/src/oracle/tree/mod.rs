@@ -1,4 +1,4 @@
-//! A naive file system: what a volume is, for the checker. It shares nothing with the core.
+//! A naive file system: the checker's model of a volume. It shares no code with the core.
 
 mod data;
 mod mutate;
@@ -21,15 +21,15 @@ pub struct NodeId(u64);
 
 const ROOT: NodeId = NodeId(0);
 
-/// One state of a volume. Cloning shares what does not change.
+/// One state of a volume. Clones share the unchanged nodes.
 ///
-/// Laws: every node but the root is an entry of some directory, or is held open, or may
-/// vanish at any moment; `by_ino` holds the nodes whose inode id has been seen.
+/// Laws: every node but the root is an entry of some directory, or is held open, or may vanish at
+/// any moment; `by_ino` holds the nodes whose inode id has been seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tree {
     nodes: BTreeMap<NodeId, Rc<Node>>,
     by_ino: BTreeMap<Ino, NodeId>,
-    /// What loses its last name goes to a trash, in which nobody looks.
+    /// An inode that loses its last name goes to a trash, which no client reads.
     keeps: bool,
     /// Directory streams between their first page and their last.
     streams: BTreeMap<StreamId, Stream>,
@@ -50,13 +50,12 @@ struct Node {
     target: Bytes,
     xattrs: BTreeMap<Bytes, Bytes>,
     content: Content,
-    /// What the bytes have been since they were last forced, and may be after a power cut.
+    /// Contents since the last force. Each of them is possible after a power cut.
     unforced: Vec<Content>,
-    /// Where they were changed since then: what is there may be lost altogether, and reads as
-    /// zeros. Whatever was not changed stays as it is.
+    /// Ranges changed since the last force: a power cut may lose their bytes altogether, so that
+    /// they read as zeros. All other ranges stay as they are.
     changed_bytes: Vec<Range<u64>>,
-    /// What bytes may be although they were not written so: a write failed half-way, or
-    /// the power was cut.
+    /// Possible contents that were not written so: a write failed half-way, or the power was cut.
     smeared: Vec<Content>,
     entries: BTreeMap<Name, NodeId>,
     /// Names it has; of a directory 1 or, once removed, 0.
@@ -68,7 +67,7 @@ struct Node {
     changed: bool,
 }
 
-/// Why an outcome is not what this state gives.
+/// The reason why this state does not give an outcome.
 pub type Mismatch = String;
 
 /// A request of a client. `outcome` is its answer, or `None` if the answer is not known.
@@ -134,8 +133,8 @@ impl Tree {
         Tree { keeps: true, ..self }
     }
 
-    /// The state after an operation, if the state explains its outcome. Without an outcome
-    /// whatever it does is taken.
+    /// The state after an operation, if the state explains its outcome. Without an outcome any
+    /// effect of it is accepted.
     pub fn step(&self, asked: &Asked<'_>, op: &Op) -> Result<Tree, Mismatch> {
         let mut next = self.clone();
         let client = asked.client;
@@ -175,7 +174,7 @@ impl Tree {
             },
             Op::Open { ino } => match next.at(*ino) {
                 Err(errors) => asked.expect_one_of(&errors)?,
-                // Only who holds it already opens an inode without a name once more.
+                // Only a client that has an inode without a name open can open it once more.
                 Ok(node)
                     if next.is_nameless(node) && !next.nodes[&node].opens.contains_key(&client) =>
                 {
@@ -281,7 +280,7 @@ impl Tree {
         let left: BTreeSet<NodeId> = next.nodes.keys().copied().collect();
         next.by_ino.retain(|_, node| left.contains(node));
         if !same_inos {
-            // What is nowhere on record gets an id, and a directory its times, when it is found.
+            // An inode on no record gets its id when it is found, and a directory its times too.
             for node in
                 next.nodes.values_mut().filter(|node| !node.changed && node.ino != Some(Ino::ROOT))
             {
@@ -349,8 +348,8 @@ impl Tree {
             if !node.smeared.is_empty() {
                 let before =
                     std::mem::replace(&mut node.content, Content::from_bytes(&seen.content));
-                // What was on its way to the disk may still get there, until others are forced over
-                // it, and what was there before may come back.
+                // Bytes on their way to the disk may still arrive, until later bytes are forced
+                // over them, and the bytes before them may come back.
                 for content in std::mem::take(&mut node.smeared).into_iter().chain([before]) {
                     add_new(&mut node.unforced, &content);
                 }

@@ -1,4 +1,4 @@
-//! What clients ask to be changed, other than bytes.
+//! Changes that clients request, other than of bytes.
 
 use super::*;
 use crate::oracle::acl;

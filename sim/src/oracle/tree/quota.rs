@@ -8,8 +8,9 @@ impl Tree {
         Tree { inode_limit: Some(inodes), ..self }
     }
 
-    /// The operation was refused for the quota, which changes nothing. An inode without a name counts
-    /// as long as it is open, and a close reaches the node late, so each of them may still count.
+    /// The operation was refused for the quota, which changes nothing. An inode without a name
+    /// counts as long as it is open, and a close reaches the node late, so each of them may still
+    /// count.
     pub(super) fn refused_by_quota(&self, asked: &Asked<'_>, op: &Op) -> Result<Tree, Mismatch> {
         let next = self.step(&Asked { outcome: None, ..*asked }, op)?;
         let (before, after) = (self.nodes.len() as u64 - 1, next.nodes.len() as u64 - 1);

@@ -22,11 +22,12 @@ use std::time::Duration;
 enum Trouble {
     /// Processes of the mount die and connections break. Expectation: no application notices.
     Mount,
-    /// The node's process dies as well, and its machine loses power, but only while all clients live
-    /// that can replay the loss. The next process of the mount may find that it cannot take over.
+    /// The node's process dies as well, and its machine loses power, but only while all clients
+    /// live that can replay the loss. The next process of the mount may find that it cannot take
+    /// over.
     Node,
-    /// The node's machine loses power at any moment. Only one mount exists: with several clients the
-    /// oracle could not tell whose acknowledged changes may be lost.
+    /// The node's machine loses power at any moment. Only one mount exists: with several clients
+    /// the oracle could not tell which client's acknowledged changes may be lost.
     Cuts,
     /// The mount is cut off, and freezes, until its session expires.
     Isolation,
@@ -283,8 +284,9 @@ impl Story<'_> {
         }
     }
 
-    /// The mount has ended; each of its unanswered requests has happened or not. Another mount begins.
-    /// The session ends a moment before any client notices, and no request was answered after `killed`.
+    /// The mount has ended; each of its unanswered requests has happened or not. Another mount
+    /// begins. The session ends a moment before any client notices, and no request was answered
+    /// after `killed`.
     async fn lost(&mut self, why: &str, killed: Position) -> Result<(), String> {
         let Some((scene, users)) = self.mount.take() else {
             return Err("there is no mount".into());
@@ -352,8 +354,8 @@ impl Story<'_> {
         if self.rng.below(2) == 0 { self.settle().await } else { Ok(()) }
     }
 
-    /// Waits until the mount has replayed everything to the current node: before that, no client gets an
-    /// answer about locks.
+    /// Waits until the mount has replayed everything to the current node: before that, no client
+    /// gets an answer about locks.
     async fn settle(&mut self) -> Result<(), String> {
         let life = self.scene()?.life()?;
         let client = life.client.clone();

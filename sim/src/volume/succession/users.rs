@@ -1,5 +1,5 @@
-//! Users of a mount, which survive its processes: they repeat each request to the next process until
-//! it is answered.
+//! Users of a mount, which survive its processes: they repeat each request to the next process
+//! until it is answered.
 
 use super::scene::Scene;
 use crate::oracle::History;
