@@ -41,7 +41,7 @@ pub fn judge(
 ) -> Result<Report, Broken> {
     let operations =
         events.iter().filter(|(_, event)| matches!(event, Event::Return { .. })).count();
-    // What clients saw says more than how the end went, so it is looked at first.
+    // The answers to clients say more than the way the run ended, so they are checked first.
     let mut objects = world.bucket().versions_of_files();
     // Other programs write these.
     objects.retain(|object| !object.key.starts_with(&format!("{OTHERS}/")));
