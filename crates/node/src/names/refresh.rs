@@ -6,7 +6,7 @@ use ebb_model::*;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// By name: the inode, and of a file its length and when it was last changed.
+/// By name: the inode, its length and when it was last changed.
 type Names = BTreeMap<Name, (Ino, u64, Time)>;
 
 impl Node {
@@ -55,12 +55,7 @@ impl Node {
         let namespace = state.namespace();
         let known = |name: Name| {
             let attr = namespace.lookup(dir, &name).ok()?;
-            // The time of a directory also changes when the first of its names is loaded.
-            let (size_bytes, mtime) = match attr.kind {
-                FileKind::Directory => Default::default(),
-                _ => (attr.size_bytes, attr.mtime),
-            };
-            Some((name, (attr.ino, size_bytes, mtime)))
+            Some((name, (attr.ino, attr.size_bytes, attr.mtime)))
         };
         match only {
             Some(name) => known(name.clone()).into_iter().collect(),
