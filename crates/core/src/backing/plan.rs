@@ -401,8 +401,8 @@ impl Backing {
             prefixes.push(format!("{prefix}/"));
         }
         prefixes.retain(|prefix| prefix.len() <= keys::MAX_KEY_BYTES);
-        // The page of a once complete directory has no name that the namespace does not have; nor has
-        // the part of a page that was read with the listing.
+        // The page of a directory that was complete once has no name that the namespace lacks, nor
+        // has the part of a page that was read with the listing.
         let is_page_known = self.is_complete(dir) || self.knows_absent(namespace, dir, name);
         let page_key = (state.stored && !is_page_known).then(|| keys::page_key(dir));
         Some(LookupPlan { objects, prefixes, page_key, epoch: state.epoch })

@@ -346,7 +346,8 @@ fn a_refused_mount_keeps_the_data_directory_of_another() {
 }
 
 /// Situation: the address of `--metrics` is in use. Danger: the volume is taken over, and serves
-/// other mounts, before that shows. Expectation: nothing has changed, and no data directory is left.
+/// other mounts, before that shows. Expectation: nothing has changed, and no data directory is
+/// left.
 #[test]
 fn a_metrics_address_in_use_refuses_the_mount_before_anything_is_taken_over() {
     let place = Place::new();

@@ -32,7 +32,8 @@ const MOST_LISTINGS: u32 = 16;
 
 /// Redirects that a flush awaits: those of its directories when it began, and those that the
 /// directories below got when one of these was given up. Each counts once, and redirects of later
-/// renames do not count: without a bound, a flush would wait for as long as directories are renamed.
+/// renames do not count: without a bound, a flush would wait for as long as directories are
+/// renamed.
 pub(super) struct AwaitedRedirects {
     dirs: BTreeSet<Ino>,
     given_up: BTreeSet<Ino>,
