@@ -19,7 +19,6 @@ mod options;
 mod readahead;
 mod recover;
 mod replica;
-mod signal;
 mod snapshot;
 
 pub use admin::backup::{

@@ -1,5 +1,6 @@
 //! Interfaces between ebb and its environment. A trait exists only where two real implementations
 //! differ: the operating system in production (`adapters/`) and the simulated world (`sim/`).
+//! [`Signal`] is a struct because tasks wait in the same way on every executor.
 //!
 //! Laws:
 //! - Each core runs one single-threaded executor: futures need not be `Send`, shared state is `Rc`.
@@ -11,6 +12,7 @@ mod counted;
 mod disk;
 mod net;
 mod shared_memory;
+mod signal;
 
 pub use bucket::*;
 pub use clock::*;
@@ -18,6 +20,7 @@ pub use counted::*;
 pub use disk::*;
 pub use net::*;
 pub use shared_memory::*;
+pub use signal::*;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -10,11 +10,10 @@
 use crate::buckets::ask::slow_download;
 use crate::buckets::head::HeadLease;
 use crate::buckets::upload_window::{Fate, UploadWindow};
-use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_ports::{
     Bucket, BucketError, Capabilities, Clock, Condition, ETag, ListPage, ListRequest, Object,
-    ObjectMeta, ObjectTags, PartTag, Piece, PortFuture, UploadId,
+    ObjectMeta, ObjectTags, PartTag, Piece, PortFuture, Signal, UploadId,
 };
 use futures_util::future::select;
 use std::cell::{Cell, RefCell};

@@ -1,7 +1,7 @@
 //! Memory for bytes of files on their way between bucket and store files. Each direction has a
 //! share of its own of the permitted memory, so that none waits for another (O-97).
 
-use crate::signal::Signal;
+use ebb_ports::Signal;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 

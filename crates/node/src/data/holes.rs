@@ -1,7 +1,7 @@
 //! Holes that are logged and not yet in their store files. After a crash between the two the log
 //! still has to make them, so no snapshot may replace the log before they are made.
 
-use crate::signal::Signal;
+use ebb_ports::Signal;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 

@@ -31,14 +31,13 @@ pub use snapshots::SnapshotFrames;
 pub(crate) use snapshots::{SNAPSHOT_DIR, is_snapshot, list as snapshots, path as snapshot_path};
 pub use verify::Damage;
 
-use crate::signal::Signal;
 use ebb_format::record::{
     self, LINE_BYTES, MARKER_BYTES, MAX_RECORD_BYTES, Payload, Position, RecordHeader, Term,
 };
 use ebb_format::segment::{SEGMENT_HEADER_BYTES, VolumeId};
 use ebb_format::snapshot::SnapshotHeader;
 use ebb_model::{Command, Incarnation, LogIndex, Planted, Version};
-use ebb_ports::{Disk, DiskError, DiskFile, Spawn};
+use ebb_ports::{Disk, DiskError, DiskFile, Signal, Spawn};
 use futures_util::lock::Mutex;
 use scan::{GROUP, Used};
 use segments::{Segment, Supply};

@@ -12,9 +12,9 @@
 
 use crate::Node;
 use crate::latches::{Guard, Mode};
-use crate::signal::Signal;
 use ebb_core::backing::Forgettable;
 use ebb_model::*;
+use ebb_ports::Signal;
 use futures_util::future::select;
 use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};

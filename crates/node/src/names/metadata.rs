@@ -7,8 +7,8 @@
 
 use crate::Node;
 use crate::names::listings::LIST_LIMIT;
-use crate::signal::Signal;
 use ebb_model::*;
+use ebb_ports::Signal;
 use futures_util::future::select;
 use std::cell::Cell;
 use std::pin::pin;

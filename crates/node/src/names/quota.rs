@@ -8,9 +8,9 @@
 use crate::Node;
 use crate::admin::path_bytes;
 use crate::clients::mutate::MutationContext;
-use crate::signal::Signal;
 use ebb_core::namespace::Namespace;
 use ebb_model::*;
+use ebb_ports::Signal;
 use futures_util::FutureExt;
 use futures_util::future::{Either, select, try_join_all};
 use std::cell::{Cell, RefCell};

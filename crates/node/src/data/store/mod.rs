@@ -21,12 +21,11 @@ mod reclaim;
 mod state;
 
 use crate::data::packs::{self, Packs};
-use crate::signal::Signal;
 use bytes::Bytes;
 use ebb_core::extent::touched_blocks;
 use ebb_core::partition::Partition;
 use ebb_model::{BLOCK_BYTES, Ino, PackId, PackRange, SyncScope};
-use ebb_ports::{Disk, DiskError, DiskFile, OpenMode};
+use ebb_ports::{Disk, DiskError, DiskFile, OpenMode, Signal};
 use state::State;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
