@@ -2,9 +2,9 @@
 //! knows its own head again after a crash at any point.
 
 use crate::admin::backup::ENCRYPTION;
-use crate::log::{self, LOG_DIR, SNAPSHOT_DIR};
 use crate::random_u128;
 use ebb_format::identity::{self, Identity};
+use ebb_journal::{LOG_DIR, SNAPSHOT_DIR};
 use ebb_ports::{Disk, DiskError, Entropy, OpenMode};
 use thiserror::Error;
 
@@ -77,8 +77,8 @@ pub async fn load(disk: &dyn Disk) -> Result<Option<Identity>, IdentityError> {
     // Foreign files must not be taken for those of an interrupted start, which are removed.
     for (dir, is_own) in [
         ("", is_own as fn(&str) -> bool),
-        (LOG_DIR, log::is_segment),
-        (SNAPSHOT_DIR, log::is_snapshot),
+        (LOG_DIR, ebb_journal::is_segment),
+        (SNAPSHOT_DIR, ebb_journal::is_snapshot),
     ] {
         if let Some(name) = disk.list(dir).await?.into_iter().find(|name| !is_own(name)) {
             return Err(IdentityError::Foreign(if dir.is_empty() {

@@ -5,8 +5,8 @@
 //! holders that a leader chooses for a command are chosen on the very state that the command is
 //! applied to.
 
-use crate::log::{Log, LogError};
 use ebb_core::partition::{Applied, Partition};
+use ebb_journal::{Log, LogError};
 use ebb_model::{Command, FsError, LogIndex, RpcError};
 use ebb_ports::Spawn;
 use futures_channel::oneshot;

@@ -1,11 +1,11 @@
 //! Snapshots: the state after one command, in frames, so that the log before it can be dropped.
 
 use crate::Node;
-use crate::log::SnapshotFrames;
 use crate::recover::OpenError;
 use crate::replica::refusal;
 use ebb_core::partition::SnapshotItem;
 use ebb_format::snapshot;
+use ebb_journal::SnapshotFrames;
 use ebb_model::*;
 
 /// Items of one frame of a snapshot.

@@ -4,10 +4,10 @@
 use crate::Node;
 use crate::buckets::ask;
 use crate::buckets::head::HeadError;
-use crate::log::{LogError, SNAPSHOT_DIR, snapshot_path, snapshots};
 use crate::recover::OpenError;
 use ebb_format::backup::{self, Backup, Part};
 use ebb_format::{FormatError, crc32c};
+use ebb_journal::{LogError, SNAPSHOT_DIR, snapshot_path, snapshots};
 use ebb_model::*;
 use ebb_ports::{
     Bucket, BucketError, Condition, Disk, DiskError, DiskFile, OpenMode, PortFuture, Ports,

@@ -5,11 +5,11 @@ use crate::Node;
 use crate::admin::path_bytes;
 use crate::admin::troubles::Subject;
 use crate::data::store;
-use crate::log::LOG_DIR;
 use bytes::Bytes;
 use ebb_core::backing::{PageStatus, page_key};
 use ebb_core::namespace::Namespace;
 use ebb_core::partition::Partition;
+use ebb_journal::LOG_DIR;
 use ebb_model::*;
 use std::ops::Range;
 

@@ -6,7 +6,6 @@ use crate::admin::backup::{BackupError, PATIENCE};
 use crate::buckets::ask::ask;
 use crate::buckets::head::{Candidate, HeadLease, TakeOver};
 use crate::identity;
-use crate::log::{self, Log, SnapshotFrames, snapshot_path};
 use crate::names::listings::LIST_LIMIT;
 use crate::random_u128;
 use crate::recover::{OpenError, give_back};
@@ -17,6 +16,7 @@ use ebb_format::backup::Backup;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::object::ObjectOf;
 use ebb_format::segment::VolumeId;
+use ebb_journal::{Log, SnapshotFrames, snapshot_path};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ListEntry, ListRequest, ObjectMeta, Ports};
 use futures_util::future::{Either, select};
@@ -123,10 +123,10 @@ impl Restoring {
         let Ports { disk, spawn, .. } = &self.ports;
         // The new log would take it for a snapshot of commands that it lacks.
         disk.remove(&snapshot_path(self.backup.index)).await?;
-        let options = log::Options {
+        let options = ebb_journal::Options {
             volume: VolumeId(cluster.0),
             incarnation,
-            segment_bytes: log::DEFAULT_SEGMENT_BYTES,
+            segment_bytes: ebb_journal::DEFAULT_SEGMENT_BYTES,
         };
         let (log, _) = Log::recover(disk.clone(), spawn.clone(), options).await?;
         let version = rebuilt.partition.version();

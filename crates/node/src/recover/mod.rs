@@ -25,7 +25,6 @@ use crate::data::scrub::Scrub;
 use crate::data::store::Store;
 use crate::flush::Flusher;
 use crate::identity::{self, IdentityError};
-use crate::log::{self, Log, LogError, Recovery, Start};
 use crate::names::forget::Forgetting;
 use crate::names::metadata::Metadata;
 use crate::names::quota::Quotas;
@@ -37,6 +36,7 @@ use ebb_core::partition::Inconsistent;
 use ebb_format::FormatError;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
+use ebb_journal::{Log, LogError, Recovery, Start};
 use ebb_model::*;
 use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
 use futures_util::future::{Either, select};
@@ -357,7 +357,7 @@ impl Node {
         match fresh {
             true => node.write_snapshot().await?,
             // The previous run may have ended between giving it its name and syncing the directory.
-            false => node.ports.disk.sync_dir(log::SNAPSHOT_DIR).await?,
+            false => node.ports.disk.sync_dir(ebb_journal::SNAPSHOT_DIR).await?,
         }
         node.store.not_forced(
             unsynced
@@ -431,7 +431,7 @@ async fn recover_log(
     serves: &Serves,
     options: &Options,
 ) -> Result<(Log, Recovery), LogError> {
-    let options = log::Options {
+    let options = ebb_journal::Options {
         volume: VolumeId(serves.cluster.0),
         incarnation: serves.incarnation,
         segment_bytes: options.segment_bytes,

@@ -2,10 +2,10 @@
 
 use super::OpenError;
 use crate::clients::repeat::bytes_of;
-use crate::log::Recovery;
 use crate::snapshot::items;
 use ebb_core::extent::{Unforced, touched_blocks};
 use ebb_core::partition::{Effect, Partition};
+use ebb_journal::Recovery;
 use ebb_model::*;
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -14,7 +14,6 @@ use crate::buckets::head::{self, HEAD_KEY, HeadError};
 use crate::data::store::{self, Store, StoreLocation};
 use crate::identity;
 use crate::latches::Mode;
-use crate::log::{Log, LogError};
 use crate::recover::{
     OpenError, Replayed, VolumeThere, count_unwritten, is_cache, other_volume, replay,
 };
@@ -23,6 +22,7 @@ use ebb_core::extent::Block;
 use ebb_core::partition::Partition;
 use ebb_format::identity::Serves;
 use ebb_format::segment::VolumeId;
+use ebb_journal::{Log, LogError};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use std::cell::{Ref, RefCell};

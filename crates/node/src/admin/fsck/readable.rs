@@ -2,13 +2,13 @@
 //! state: it lacks the later changes to files and to the bucket.
 
 use super::named;
-use crate::log::{Log, LogError};
 use crate::recover::OpenError;
 use crate::snapshot::items;
 use ebb_core::backing::Dirt;
 use ebb_core::partition::Partition;
 use ebb_format::identity::Serves;
 use ebb_format::segment::VolumeId;
+use ebb_journal::{Log, LogError};
 use ebb_model::*;
 use ebb_ports::Ports;
 use std::fmt;

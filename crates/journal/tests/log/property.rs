@@ -2,8 +2,8 @@
 
 use crate::disk::{Fault, TestDisk};
 use crate::world::{Random, Recovered, Tasks, command, frames, pause, recover, run};
+use ebb_journal::{Log, LogError, Start};
 use ebb_model::{LogIndex, Version};
-use ebb_node::log::{Log, LogError, Start};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

@@ -2,8 +2,8 @@
 
 use crate::disk::{TestDisk, port};
 use ebb_format::segment::VolumeId;
+use ebb_journal::{Log, LogError, MIN_SEGMENT_BYTES, Options, Recovery, Start};
 use ebb_model::*;
-use ebb_node::log::{Log, LogError, MIN_SEGMENT_BYTES, Options, Recovery, Start};
 use ebb_ports::{PortFuture, Spawn};
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

@@ -4,7 +4,7 @@ use crate::damage::{forced_log, used};
 use crate::disk::{Fault, TestDisk};
 use crate::property::Oracle;
 use crate::world::{Random, Tasks, recover, run};
-use ebb_node::log::{Damage, Log, LogError};
+use ebb_journal::{Damage, Log, LogError};
 use std::rc::Rc;
 
 async fn prove(log: &Log) -> Damage {

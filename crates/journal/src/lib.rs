@@ -26,9 +26,9 @@ mod verify;
 pub use error::LogError;
 pub use recovery::{Recovery, Start};
 pub use replay::Commands;
-pub(crate) use segments::{LOG_DIR, is_segment};
+pub use segments::{LOG_DIR, is_segment};
 pub use snapshots::SnapshotFrames;
-pub(crate) use snapshots::{SNAPSHOT_DIR, is_snapshot, list as snapshots, path as snapshot_path};
+pub use snapshots::{SNAPSHOT_DIR, is_snapshot, list as snapshots, path as snapshot_path};
 pub use verify::Damage;
 
 use ebb_format::record::{

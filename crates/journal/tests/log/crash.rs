@@ -3,8 +3,8 @@
 use crate::disk::{Fault, TestDisk};
 use crate::property::Oracle;
 use crate::world::{Tasks, frames, recover, run};
+use ebb_journal::{Log, LogError};
 use ebb_model::Version;
-use ebb_node::log::{Log, LogError};
 use std::rc::Rc;
 
 /// Fills segments, forces, snapshots twice, so that segments are made, begun, truncated and

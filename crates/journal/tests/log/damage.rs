@@ -5,8 +5,8 @@ use crate::disk::{Fault, TestDisk};
 use crate::property::Oracle;
 use crate::world::{Random, Tasks, VOLUME, options, recover, run};
 use ebb_format::segment::VolumeId;
+use ebb_journal::{Log, LogError, Options, Start};
 use ebb_model::Incarnation;
-use ebb_node::log::{Log, LogError, Options, Start};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 

@@ -10,7 +10,7 @@ use ebb_model::LogIndex;
 use ebb_ports::{Disk, DiskFile, OpenMode};
 use std::rc::Rc;
 
-pub(crate) const SNAPSHOT_DIR: &str = "snapshot";
+pub const SNAPSHOT_DIR: &str = "snapshot";
 
 /// The snapshot being written. The next one overwrites the remains after a crash.
 const UNFINISHED: &str = "snapshot/unfinished";
@@ -18,18 +18,18 @@ const UNFINISHED: &str = "snapshot/unfinished";
 /// Pieces are read and written in about this size, so that other tasks get their turn between them.
 pub(super) const PIECE_BYTES: usize = 256 << 10;
 
-pub(crate) fn path(index: LogIndex) -> String {
+pub fn path(index: LogIndex) -> String {
     format!("{SNAPSHOT_DIR}/{:016x}", index.0)
 }
 
 /// Indices of the existing snapshots, oldest first. Files with other names are foreign.
-pub(crate) async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
+pub async fn list(disk: &dyn Disk) -> Result<Vec<LogIndex>, LogError> {
     let names = disk.list(SNAPSHOT_DIR).await?;
     Ok(names.iter().filter_map(|name| parse(name)).collect())
 }
 
 /// Whether a file in [`SNAPSHOT_DIR`] is a snapshot, or an unfinished one.
-pub(crate) fn is_snapshot(name: &str) -> bool {
+pub fn is_snapshot(name: &str) -> bool {
     parse(name).is_some() || format!("{SNAPSHOT_DIR}/{name}") == UNFINISHED
 }
 
@@ -111,7 +111,7 @@ pub struct SnapshotFrames {
 
 impl SnapshotFrames {
     /// Reads all of it once: only a whole snapshot may be used.
-    pub(crate) async fn open(
+    pub async fn open(
         disk: &dyn Disk,
         volume: VolumeId,
         index: LogIndex,

@@ -8,7 +8,7 @@ use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-pub(crate) const LOG_DIR: &str = "log";
+pub const LOG_DIR: &str = "log";
 
 /// A file on its way from one generation to the next, or half made. It has no records.
 const SPARE: &str = "log/spare";
@@ -34,7 +34,7 @@ pub(super) async fn list(disk: &dyn Disk) -> Result<Vec<Generation>, LogError> {
 }
 
 /// Whether a file in [`LOG_DIR`] is a segment or the spare file.
-pub(crate) fn is_segment(name: &str) -> bool {
+pub fn is_segment(name: &str) -> bool {
     parse(name).is_some() || format!("{LOG_DIR}/{name}") == SPARE
 }
 

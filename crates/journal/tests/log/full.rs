@@ -4,7 +4,7 @@ use crate::crash::script;
 use crate::disk::TestDisk;
 use crate::property::Oracle;
 use crate::world::{Tasks, recover, run};
-use ebb_node::log::LogError;
+use ebb_journal::LogError;
 use std::rc::Rc;
 
 /// Situation: the disk is full at any point of the script. Danger: half a command is written, or a
