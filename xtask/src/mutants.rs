@@ -98,7 +98,7 @@ fn find(
     }
     let packages: &[&'static str] = match layer {
         Layer::Core => &["ebb-core", "ebb-sim"],
-        Layer::Node => &["ebb-journal", "ebb-node", "ebb-sim"],
+        Layer::Node => &["ebb-journal", "ebb-store", "ebb-node", "ebb-sim"],
         Layer::Client => &["ebb-client", "ebb-sim"],
         Layer::Bucket => &["ebb-bucket"],
         Layer::Fuse if wanted.no_mounts => &["ebb-fuse"],

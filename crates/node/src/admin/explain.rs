@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::admin::path_bytes;
 use crate::admin::troubles::Subject;
-use crate::data::store;
+use crate::data::packs;
 use bytes::Bytes;
 use ebb_core::backing::{PageStatus, page_key};
 use ebb_core::namespace::Namespace;
@@ -51,7 +51,7 @@ impl Node {
             ino,
             kind: attr.kind,
             size_bytes: attr.size_bytes,
-            store_file: (cached_bytes > 0).then(|| store::location(&state, ino).path()),
+            store_file: (cached_bytes > 0).then(|| packs::location(&state, ino).path()),
             cached_bytes,
             dirty_bytes: sum(&dirty),
             dirty_runs: first(dirty),

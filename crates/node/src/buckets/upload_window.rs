@@ -4,8 +4,8 @@
 //! given up, and none ever would. The limit grows as long as answers come soon, and is halved once
 //! they do not.
 
-use crate::data::buffers::{Buffers, Room};
 use ebb_ports::{Clock, SLOWEST_UPLOAD_BYTES_PER_SECOND};
+use ebb_store::{Buffers, Room};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;

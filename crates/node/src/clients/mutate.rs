@@ -7,14 +7,13 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::data::store::StoreLocation;
-use crate::latches::Mode;
 use crate::replica::refusal;
 use bytes::Bytes;
 use ebb_core::extent::{self, Fill};
 use ebb_core::partition::Partition;
 use ebb_core::session::Verdict;
 use ebb_model::*;
+use ebb_store::{Mode, StoreLocation};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;

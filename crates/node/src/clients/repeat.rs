@@ -9,10 +9,10 @@
 //!   and no new byte goes to the bucket.
 
 use crate::Node;
-use crate::latches::Mode;
 use bytes::Bytes;
 use ebb_core::extent::touched_blocks;
 use ebb_model::*;
+use ebb_store::Mode;
 use std::ops::Range;
 
 /// The bytes that a mutation writes: for a cut, zeros up to the end of its block.

@@ -1,14 +1,11 @@
 //! The budget of the node's disk: room for new bytes is made by evicting clean ones, and by waiting
 //! for the bucket where there are none.
 
+use crate::Node;
 use crate::clients::mutate::MutationContext;
-use crate::latches::Mode;
-use crate::{Node, Options};
-use ebb_core::cache;
 use ebb_model::*;
+use ebb_store::Mode;
 use futures_util::future::{Either, select};
-use futures_util::lock::Mutex;
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::pin::pin;
@@ -29,59 +26,14 @@ const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 /// signal announces that they can be.
 const ROOM_POLL: Duration = Duration::from_secs(1);
 
-pub struct Cache {
-    order: RefCell<cache::Cache>,
-    evicting: Mutex<()>,
-    /// The size of the last write that was refused for want of room.
-    refused_bytes: Cell<u64>,
-    /// The budget is less than the configured one, for the disk had no room for more when the node
-    /// started.
-    is_disk_small: bool,
-}
-
-impl Cache {
-    pub fn new(options: &Options, is_disk_small: bool) -> Cache {
-        let least_burst_bytes = options.read_ahead_bytes.saturating_add(2 * CHUNK_BYTES);
-        Cache {
-            order: RefCell::new(cache::Cache::new(options.eviction, least_burst_bytes)),
-            evicting: Mutex::default(),
-            refused_bytes: Cell::default(),
-            is_disk_small,
-        }
-    }
-
-    pub fn forget(&self, ino: Ino) {
-        self.order.borrow_mut().remove(ino);
-    }
-
-    /// These bytes were requested by name, with `ebb warmup`.
-    pub fn prefer(&self, ino: Ino, range: &Range<u64>) {
-        let mut order = self.order.borrow_mut();
-        for chunk in chunks(range) {
-            order.prefer((ino, chunk));
-        }
-    }
-
-    pub fn touch(&self, ino: Ino, range: &Range<u64>) {
-        let mut order = self.order.borrow_mut();
-        for chunk in chunks(range) {
-            order.touch((ino, chunk));
-        }
-    }
-}
-
-fn chunks(range: &Range<u64>) -> Range<u64> {
-    range.start / CHUNK_BYTES..range.end.div_ceil(CHUNK_BYTES)
-}
-
 impl Node {
     /// Adds every clean chunk to the order of eviction after a start.
     pub(crate) fn fill_cache_order(&self) {
         let state = self.replica.view();
-        let mut order = self.cache.order.borrow_mut();
         for chunk in state.extents().chunks() {
             if chunk.resident_bytes > chunk.dirty_bytes {
-                order.insert((chunk.ino, chunk.chunk), chunk.resident_bytes - chunk.dirty_bytes);
+                let clean_bytes = chunk.resident_bytes - chunk.dirty_bytes;
+                self.cache.insert(chunk.ino, chunk.chunk, clean_bytes);
             }
         }
     }
@@ -89,12 +41,11 @@ impl Node {
     /// Blocks have become clean or come in clean: they can be evicted.
     pub(crate) fn note_clean(&self, ino: Ino, blocks: Range<u64>) {
         let state = self.replica.view();
-        let mut order = self.cache.order.borrow_mut();
         for chunk in blocks.start / BLOCKS_PER_CHUNK..blocks.end.div_ceil(BLOCKS_PER_CHUNK) {
             let clean = state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty);
             let clean_bytes = clean.map(|(block, _)| state.extents().block_bytes(ino, block)).sum();
             if clean_bytes > 0 {
-                order.insert((ino, chunk), clean_bytes);
+                self.cache.insert(ino, chunk, clean_bytes);
             }
         }
     }
@@ -125,12 +76,12 @@ impl Node {
             }
             let now = self.ports.clock.monotonic();
             if self.bucket.is_none() || now >= deadline {
-                self.cache.refused_bytes.set(len_bytes);
+                self.cache.refused(len_bytes);
                 let what = {
                     let state = self.replica.view();
                     let (orphans, resident) =
                         (state.orphan_bytes(), state.extents().resident_bytes());
-                    let why = match self.cache.is_disk_small {
+                    let why = match self.cache.is_disk_small() {
                         true => {
                             ", for the disk of the data directory had no room for more when the \
                              node started: free some there and start \
@@ -171,7 +122,7 @@ impl Node {
 
     /// The bytes that were last refused for want of room would be accepted now.
     pub(crate) fn has_room_again(&self) -> bool {
-        self.has_room_for_dirty(self.cache.refused_bytes.get())
+        self.has_room_for_dirty(self.cache.refused_bytes())
     }
 
     /// Makes room for bytes that come in clean. Where everything is dirty or in use they come in
@@ -186,7 +137,7 @@ impl Node {
         if over(self) == 0 {
             return Ok(());
         }
-        let turn = self.cache.evicting.lock().await;
+        let turn = self.cache.turn().await;
         // Another task may have made room during the wait, which shows nothing about failures.
         if over(self) == 0 {
             return Ok(());
@@ -196,7 +147,7 @@ impl Node {
         let mut failed = None;
         while over(self) > 0 && !self.is_of_all_files(&failed) {
             let wanted = over(self) + self.options.cache_bytes / EVICTION_SHARE;
-            let victims = self.cache.order.borrow_mut().victims(wanted);
+            let victims = self.cache.victims(wanted);
             if victims.is_empty() {
                 break;
             }
@@ -272,7 +223,7 @@ impl Node {
             };
             match self.evict_locked(ino, chunk).await {
                 Ok(Some(bytes)) => {
-                    self.cache.order.borrow_mut().remove_chunk((ino, chunk));
+                    self.cache.remove_chunk(ino, chunk);
                     freed += bytes;
                 }
                 Ok(None) => {}
@@ -331,7 +282,7 @@ impl Node {
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         let evicted = self.evict_locked(ino, chunk).await?;
         if evicted.is_some() {
-            self.cache.order.borrow_mut().remove_chunk((ino, chunk));
+            self.cache.remove_chunk(ino, chunk);
         }
         Ok(evicted.unwrap_or(0))
     }

@@ -4,9 +4,9 @@
 use crate::Node;
 use crate::clients::mutate::{MutationContext, Written};
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::latches::{Guard, Mode};
 use ebb_core::extent::ByteOrigin;
 use ebb_model::*;
+use ebb_store::{Guard, Mode};
 use std::ops::Range;
 use std::rc::Rc;
 

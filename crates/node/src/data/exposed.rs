@@ -14,10 +14,9 @@
 //!   bytes are forced.
 
 use crate::Node;
-use crate::latches::{Latches, Mode};
 use bytes::Bytes;
 use ebb_model::*;
-use std::cell::{Cell, RefCell};
+use ebb_store::Mode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::rc::Rc;
@@ -34,35 +33,6 @@ const PIECE_BLOCKS: u64 = 16;
 
 /// The most checksums in one record: any segment has room for them.
 const SUMS_AT_ONCE: usize = 512;
-
-#[derive(Default)]
-pub struct Exposures {
-    /// These files were not in use when their last comparison began, and none was granted since.
-    ending: RefCell<BTreeSet<Ino>>,
-    /// Of two tasks that compare a block at one time, the one that has read the older bytes could
-    /// log them last.
-    comparing: Latches<Ino>,
-    /// Taken before the inode's own latch by a task that compares a whole file.
-    whole: Latches<Ino>,
-    /// The begin of the last finished comparison of a whole file.
-    found: RefCell<BTreeMap<Ino, u64>>,
-    moments: Cell<u64>,
-}
-
-impl Exposures {
-    pub fn granted(&self, ino: Ino) {
-        self.ending.borrow_mut().remove(&ino);
-    }
-
-    fn moment(&self) -> u64 {
-        self.moments.set(self.moments.get() + 1);
-        self.moments.get()
-    }
-
-    fn is_found_since(&self, ino: Ino, moment: u64) -> bool {
-        self.found.borrow().get(&ino).is_some_and(|began| *began > moment)
-    }
-}
 
 impl Node {
     pub(crate) fn is_exposed(&self, ino: Ino) -> bool {
@@ -93,7 +63,7 @@ impl Node {
     /// Finds the bytes stored into these blocks of an exposed file, and returns the blocks' bytes
     /// as they were compared. The inode's latch is held.
     pub(crate) async fn compare(&self, ino: Ino, blocks: Range<u64>) -> Result<Bytes, RpcError> {
-        let _turn = self.exposures.comparing.hold(ino, Mode::Exclusive).await;
+        let _turn = self.exposures.compare_blocks(ino).await;
         let location = self.location(ino);
         let (start, len_bytes) =
             (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
@@ -172,7 +142,7 @@ impl Node {
     /// Callers that ask while one comparison is under way share the next one.
     pub(crate) async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
         let asked = self.exposures.moment();
-        let _turn = self.exposures.whole.hold(ino, Mode::Exclusive).await;
+        let _turn = self.exposures.compare_whole(ino).await;
         if self.exposures.is_found_since(ino, asked) {
             return Ok(());
         }
@@ -183,7 +153,7 @@ impl Node {
             at = piece.end;
             self.find_stored(ino, &piece).await?;
         }
-        self.exposures.found.borrow_mut().insert(ino, began);
+        self.exposures.found(ino, began);
         Ok(())
     }
 
@@ -192,10 +162,10 @@ impl Node {
         if self.is_in_use(ino).await? {
             return Ok(false);
         }
-        self.exposures.ending.borrow_mut().insert(ino);
+        self.exposures.begin_end(ino);
         self.find_all_stored(ino).await?;
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
-        if !self.exposures.ending.borrow_mut().remove(&ino) {
+        if !self.exposures.end(ino) {
             return Ok(false);
         }
         self.fsync(ino).await?;
@@ -224,7 +194,7 @@ impl Node {
             }
             let exposed: BTreeSet<Ino> = self.replica.view().extents().exposed().collect();
             due.retain(|ino, _| exposed.contains(ino));
-            self.exposures.found.borrow_mut().retain(|ino, _| exposed.contains(ino));
+            self.exposures.retain(&exposed);
             let mut found = Ok(());
             for ino in exposed {
                 let began = self.ports.clock.monotonic();

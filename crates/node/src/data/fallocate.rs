@@ -3,12 +3,11 @@
 use crate::Node;
 use crate::clients::mutate::MutationContext;
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::data::store::StoreLocation;
-use crate::latches::Mode;
 use bytes::Bytes;
 use ebb_core::extent::Edge;
 use ebb_core::namespace::zero_span;
 use ebb_model::*;
+use ebb_store::{Mode, StoreLocation};
 use std::ops::Range;
 use std::rc::Rc;
 

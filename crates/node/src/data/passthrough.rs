@@ -12,12 +12,10 @@
 
 use crate::Node;
 use crate::data::fetch::MAX_ATTEMPTS;
-use crate::data::store::StoreLocation;
-use crate::latches::Mode;
-use ebb_core::extent::{BlockRuns, ByteOrigin};
+use ebb_core::extent::ByteOrigin;
 use ebb_model::*;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use ebb_store::{Mode, StoreLocation};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -25,66 +23,6 @@ use std::rc::Rc;
 /// Below this size a passthrough open costs more than it saves: all of the file is one request, and
 /// then in the page cache.
 const LEAST_BYTES: u64 = 128 << 10;
-
-/// Each has descriptors of its own; a process has 1,024 as a rule.
-const MAX_FILES: usize = 128;
-
-/// Granted bytes cannot be evicted, so they are at most 1 / this of the cache.
-const CACHE_SHARE: u64 = 2;
-
-#[derive(Default)]
-pub struct PassthroughGrants {
-    table: RefCell<BTreeMap<Ino, Grant>>,
-    /// Blocks that this run has compared with their checksums, or put there itself.
-    verified: RefCell<BlockRuns>,
-}
-
-#[derive(Default)]
-struct Grant {
-    /// Grants not closed yet. Mappings may remain even at 0.
-    count: u64,
-    size_bytes: u64,
-    /// The kernel has it from an earlier run, and it is not granted anew yet.
-    is_doubtful: bool,
-}
-
-impl PassthroughGrants {
-    pub fn forget(&self, ino: Ino) {
-        self.table.borrow_mut().remove(&ino);
-        self.verified.borrow_mut().remove(ino, 0..u64::MAX);
-    }
-
-    /// The blocks agree with their checksums.
-    pub fn verified(&self, ino: Ino, blocks: Range<u64>) {
-        let mut verified = self.verified.borrow_mut();
-        let is_known = || {
-            verified
-                .next(ino, blocks.start)
-                .is_some_and(|run| run.start <= blocks.start && run.end >= blocks.end)
-        };
-        if !blocks.is_empty() && !is_known() {
-            verified.insert(ino, blocks);
-        }
-    }
-
-    pub fn is_granted(&self, ino: Ino) -> bool {
-        self.table.borrow().contains_key(&ino)
-    }
-
-    /// Runs of blocks that were not verified.
-    fn unverified(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
-        let verified = self.verified.borrow();
-        let (mut at, mut unknown) = (blocks.start, Vec::new());
-        while at < blocks.end {
-            let run = verified.next(ino, at).unwrap_or(blocks.end..blocks.end);
-            if run.start > at {
-                unknown.push(at..run.start.min(blocks.end));
-            }
-            at = run.end;
-        }
-        unknown
-    }
-}
 
 impl Node {
     /// Returns the store file of an inode, for the kernel to read by itself; to be given back by
@@ -109,11 +47,7 @@ impl Node {
         if request == GrantRequest::Resume {
             self.file_size(ino)?;
             // Whether or not the grant succeeds, the file keeps its visible content.
-            self.grants
-                .table
-                .borrow_mut()
-                .entry(ino)
-                .or_insert(Grant { is_doubtful: true, ..Grant::default() });
+            self.grants.resume(ino);
         }
         // A reader that has just read a file opens it again.
         self.filled(|other| other == ino).await;
@@ -130,7 +64,7 @@ impl Node {
                     && size >= LEAST_BYTES
                     && self.is_apart(ino)
                     && self.is_whole(ino, size)
-                    && self.may_grant(size);
+                    && self.grants.make_room(&self.store, size, self.options.cache_bytes);
             if !may_be {
                 return Ok(None);
             }
@@ -149,10 +83,7 @@ impl Node {
                     self.expose(ino).await?;
                 }
                 self.exposures.granted(ino);
-                let mut table = self.grants.table.borrow_mut();
-                let grant = table.entry(ino).or_default();
-                grant.count += 1;
-                (grant.size_bytes, grant.is_doubtful) = (size, false);
+                self.grants.begin(ino, size);
             }
             return Ok(granted);
         }
@@ -196,16 +127,10 @@ impl Node {
 
     /// A grant has been closed.
     pub fn take_back(&self, ino: Ino) {
-        let over = match self.grants.table.borrow_mut().get_mut(&ino) {
-            Some(grant) => {
-                grant.count = grant.count.saturating_sub(1);
-                // Reads past the node were not recorded.
-                self.cache.touch(ino, &(0..grant.size_bytes));
-                grant.count == 0
-            }
-            None => false,
-        };
-        if over {
+        let Some(closed) = self.grants.close(ino) else { return };
+        // Reads past the node were not recorded.
+        self.cache.touch(ino, &(0..closed.size_bytes));
+        if closed.is_last {
             self.end_grant(ino);
         }
     }
@@ -213,15 +138,14 @@ impl Node {
     /// Whether the store file is in use past the node: through a grant of this run, or of an
     /// earlier one with a dead mount.
     pub(crate) async fn is_in_use(&self, ino: Ino) -> Result<bool, RpcError> {
-        let is_doubtful =
-            self.grants.table.borrow().get(&ino).is_some_and(|grant| grant.is_doubtful);
+        let is_doubtful = self.grants.is_doubtful(ino);
         if self.grants.is_granted(ino) && !is_doubtful && !self.end_grant(ino) {
             return Ok(true);
         }
         let is_held =
             self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
         if is_doubtful && !is_held {
-            self.grants.table.borrow_mut().remove(&ino);
+            self.grants.drop_doubtful(ino);
         }
         Ok(is_held)
     }
@@ -303,13 +227,7 @@ impl Node {
 
     /// Ends the grant if the file is not in use. Returns whether it has ended.
     fn end_grant(&self, ino: Ino) -> bool {
-        let mut table = self.grants.table.borrow_mut();
-        let over = table.get(&ino).is_none_or(|grant| grant.count == 0 && !grant.is_doubtful)
-            && self.store.take_back(ino);
-        if over {
-            table.remove(&ino);
-        }
-        over
+        self.grants.end(ino, &self.store)
     }
 
     /// All of the file is in its store file, with the written bytes.
@@ -346,42 +264,13 @@ impl Node {
             .collect()
     }
 
-    /// The limit of cached bytes. Granted files may grow, and cannot be evicted: the other files
-    /// get the part that grants never take at first.
+    /// The limit of cached bytes.
     pub(crate) fn cache_budget(&self) -> u64 {
         let state = self.replica.view();
         let granted: BTreeSet<Ino> =
-            self.grants.table.borrow().keys().copied().chain(state.extents().exposed()).collect();
+            self.grants.files().into_iter().chain(state.extents().exposed()).collect();
         let kept_bytes: u64 =
             granted.into_iter().map(|ino| state.extents().resident_bytes_of(ino)).sum();
-        self.options.cache_bytes.max(kept_bytes + self.options.cache_bytes / CACHE_SHARE)
-    }
-
-    /// Whether there is room for another one. Grants with ended mappings are removed here.
-    fn may_grant(&self, size_bytes: u64) -> bool {
-        let has_room = || {
-            let table = self.grants.table.borrow();
-            let lent_bytes = table.values().map(|grant| grant.size_bytes).sum::<u64>();
-            table.len() < MAX_FILES
-                && lent_bytes.saturating_add(size_bytes) <= self.options.cache_bytes / CACHE_SHARE
-        };
-        if has_room() {
-            return true;
-        }
-        let returned: Vec<Ino> = self
-            .grants
-            .table
-            .borrow()
-            .iter()
-            .filter(|(_, grant)| grant.count == 0)
-            .map(|(ino, _)| *ino)
-            .collect();
-        for ino in returned {
-            self.end_grant(ino);
-        }
-        has_room()
+        self.grants.cache_budget(self.options.cache_bytes, kept_bytes)
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,11 +4,11 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::data::fetch::{MAX_ATTEMPTS, Piece};
-use crate::latches::Mode;
 use bytes::{Bytes, BytesMut};
 use ebb_core::extent::{Block, ByteOrigin, Segment};
 use ebb_model::*;
 use ebb_ports::DiskError;
+use ebb_store::Mode;
 use std::ops::Range;
 use std::rc::Rc;
 

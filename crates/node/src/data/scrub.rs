@@ -5,8 +5,8 @@
 //! It reads as slowly as that time allows, and never faster than its rate limit.
 
 use crate::Node;
-use crate::latches::Mode;
 use ebb_model::*;
+use ebb_store::Mode;
 use std::cell::RefCell;
 use std::ops::Range;
 use std::rc::Rc;

@@ -3,13 +3,12 @@
 
 use crate::Node;
 use crate::buckets::ask::Damage;
-use crate::data::store::StoreLocation;
-use crate::latches::Mode;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
 use ebb_core::extent::{self, Block, ByteOrigin, Segment};
 use ebb_format::sums::Sums;
 use ebb_model::*;
 use ebb_ports::ETag;
+use ebb_store::{Mode, StoreLocation};
 use std::ops::Range;
 use std::rc::Rc;
 

@@ -3,12 +3,12 @@
 //! disk. So all bytes that are sent are compared with them.
 
 use crate::Node;
-use crate::latches::Mode;
 use ebb_core::extent::Block;
 use ebb_format::sums::{Sums, sums_of_blocks};
 use ebb_format::{SUM_OF_ZEROS, crc32c_of_blocks};
 use ebb_model::*;
 use ebb_ports::ETag;
+use ebb_store::Mode;
 use std::ops::Range;
 
 pub(super) struct ObjectChecksums {

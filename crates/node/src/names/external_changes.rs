@@ -4,11 +4,11 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::ask::bucket_refusal;
-use crate::latches::Mode;
 use ebb_core::backing::Standing;
 use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag, ObjectMeta};
+use ebb_store::Mode;
 use futures_util::future::select;
 use std::rc::Rc;
 use std::time::Duration;

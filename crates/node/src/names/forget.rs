@@ -11,10 +11,10 @@
 //!   are left.
 
 use crate::Node;
-use crate::latches::{Guard, Mode};
 use ebb_core::backing::Forgettable;
 use ebb_model::*;
 use ebb_ports::Signal;
+use ebb_store::{Guard, Mode};
 use futures_util::future::select;
 use futures_util::lock::Mutex;
 use std::cell::{Cell, RefCell};

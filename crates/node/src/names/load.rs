@@ -6,7 +6,6 @@
 
 use crate::Node;
 use crate::admin::troubles::Subject;
-use crate::latches::Mode;
 use crate::names::listings::{MOST_AGE, Page, list};
 use crate::names::pages::LOAD_PIECES;
 use crate::readahead::traversals::Look;
@@ -15,6 +14,7 @@ use ebb_core::backing::{are_agreed, end_of_batch, page_key, pieces_of_listing, p
 use ebb_format::page::Head;
 use ebb_model::*;
 use ebb_ports::{BucketError, PortFuture};
+use ebb_store::Mode;
 use futures_util::future::{try_join, try_join_all};
 use std::future::Future;
 use std::rc::Rc;

@@ -4,11 +4,11 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::ask::{Damage, ask, bucket_refusal};
-use crate::latches::{Latches, Mode};
 use ebb_core::backing::{found_pieces, page_key, piece_key};
 use ebb_format::page::{self, Head};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, ETag, Object, Ports};
+use ebb_store::{Latches, Mode};
 use futures_util::future::try_join_all;
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! `ebb refresh`: compares known entries with the bucket on request.
 
 use crate::Node;
-use crate::latches::Mode;
 use ebb_model::*;
+use ebb_store::Mode;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 

@@ -9,12 +9,12 @@
 //! shown, and no user waits again before the next revalidation would have been due.
 
 use crate::Node;
-use crate::latches::{Latches, Mode};
 use crate::names::listings::LIST_LIMIT;
 use crate::names::load::For;
 use crate::readahead::traversals::Look;
 use ebb_core::backing::{Listing, LoadPlan, Part, Scope, Shows};
 use ebb_model::*;
+use ebb_store::{Latches, Mode};
 use futures_util::future::{Either, select, try_join};
 use futures_util::{StreamExt, stream};
 use std::cell::{Cell, RefCell};

@@ -2,11 +2,11 @@
 //! next ones ahead: each alone takes two or three requests to the bucket, one after the other.
 
 use crate::Node;
-use crate::latches::Mode;
 use crate::names::load::For;
 use crate::readahead::tree::{Step, Tree, Way};
 use ebb_core::namespace::Link;
 use ebb_model::*;
+use ebb_store::Mode;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 

@@ -16,13 +16,8 @@ use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver};
 use crate::buckets::members;
 use crate::buckets::rate_limit::RateLimits;
 use crate::buckets::side_by_side::Member;
-use crate::data::cache::Cache;
-use crate::data::exposed::Exposures;
 use crate::data::fetch::Downloads;
-use crate::data::holes::Holes;
-use crate::data::passthrough::PassthroughGrants;
 use crate::data::scrub::Scrub;
-use crate::data::store::Store;
 use crate::flush::Flusher;
 use crate::identity::{self, IdentityError};
 use crate::names::forget::Forgetting;
@@ -39,6 +34,7 @@ use ebb_format::segment::VolumeId;
 use ebb_journal::{Log, LogError, Recovery, Start};
 use ebb_model::*;
 use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
+use ebb_store::{Cache, Exposures, Holes, PassthroughGrants, Store};
 use futures_util::future::{Either, select};
 use ownership::{Buckets, claim, drop_cache, expect_current, rearrange, serves, unwritten, wipe};
 use root::empty;
@@ -332,7 +328,7 @@ impl Node {
             recent_deletes: RecentDeletes::default(),
             forgetting: Forgetting::default(),
             metadata: Metadata::default(),
-            cache: Cache::new(&options, is_disk_small),
+            cache: Cache::new(options.eviction, options.read_ahead_bytes, is_disk_small),
             holes: Holes::default(),
             grants: PassthroughGrants::default(),
             exposures: Exposures::default(),

@@ -3,7 +3,6 @@
 
 use super::replay::Blocks;
 use crate::Node;
-use crate::data::packs;
 use ebb_core::extent::{self, Block};
 use ebb_model::*;
 use ebb_ports::DiskError;
@@ -173,7 +172,7 @@ impl Node {
                 self.store.drop_pack(pack).await?;
                 continue;
             }
-            for gap in packs::gaps(pack, &used) {
+            for gap in ebb_store::gaps(pack, &used) {
                 self.store.free(gap).await?;
             }
         }

@@ -11,9 +11,8 @@ pub use readable::Readable;
 use crate::Node;
 use crate::admin::path_bytes;
 use crate::buckets::head::{self, HEAD_KEY, HeadError};
-use crate::data::store::{self, Store, StoreLocation};
+use crate::data::packs;
 use crate::identity;
-use crate::latches::Mode;
 use crate::recover::{
     OpenError, Replayed, VolumeThere, count_unwritten, is_cache, other_volume, replay,
 };
@@ -25,6 +24,7 @@ use ebb_format::segment::VolumeId;
 use ebb_journal::{Log, LogError};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
+use ebb_store::{Mode, Store, StoreLocation};
 use std::cell::{Ref, RefCell};
 use std::iter;
 use std::rc::Rc;
@@ -189,7 +189,7 @@ pub async fn fsck(
         blocks.retain(|(block, _)| !unverified_runs.iter().any(|run| run.contains(block)));
         compare(
             &store,
-            (&store::location(&partition, ino), &named(&partition, ino)),
+            (&packs::location(&partition, ino), &named(&partition, ino)),
             blocks,
             &mut report,
         )

@@ -8,7 +8,6 @@
 use crate::Node;
 use crate::buckets::ask::Backoff;
 use crate::buckets::ask::bucket_refusal;
-use crate::latches::Mode;
 use crate::replica::refusal;
 use ebb_core::backing::Reserved;
 use ebb_core::extent::ByteOrigin;
@@ -17,6 +16,7 @@ use ebb_format::object;
 use ebb_journal::Damage;
 use ebb_model::*;
 use ebb_ports::{BucketError, ETag};
+use ebb_store::Mode;
 use futures_util::future::select;
 use std::ops::Range;
 use std::rc::Rc;

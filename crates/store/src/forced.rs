@@ -1,7 +1,7 @@
 //! Forces the bytes of store files, and keeps track of those that could not be forced.
 
 use super::{DIRECTORY, FileId, Store, StoreLocation};
-use crate::data::packs;
+use crate::packs;
 use ebb_model::{BLOCK_BYTES, Ino, Planted, SyncScope};
 use ebb_ports::DiskError;
 use std::collections::BTreeMap;

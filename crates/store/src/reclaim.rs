@@ -2,7 +2,7 @@
 //! freed them is forced.
 
 use super::{FileId, Store};
-use crate::data::packs;
+use crate::packs;
 use ebb_model::{Ino, LogIndex, PackId, PackRange};
 use ebb_ports::DiskError;
 use std::collections::BTreeSet;

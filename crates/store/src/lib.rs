@@ -1,7 +1,11 @@
-//! Store files: the bytes of files on this node's disk, each in a sparse file at natural offsets
-//! (store offset = file offset), named by inode id. Small files are many in one pack file, each in
-//! a range of it (C-19). They take the place of the paper's second-level log (O-67): bytes are
-//! written here, and the log records where.
+//! The bytes of files on one node's disk, by inode id: their places, the unforced ones, the order in
+//! which clean ones are evicted, and the grants of files to the kernel. This crate must not know
+//! names, buckets or sessions.
+//!
+//! A store file has the bytes of one file at natural offsets (store offset = file offset), sparse,
+//! and is named by inode id. Small files are many in one pack file, each in a range of it (C-19).
+//! Store files take the place of the paper's second-level log (O-67): bytes are written here, and
+//! the log records where.
 //!
 //! Laws:
 //! - Bytes in a store file count only as far as the partition's extents say so.
@@ -16,14 +20,27 @@
 //! - Each granted file has one open descriptor here, which stays open when others are closed: the
 //!   question whether the file is in use is asked of that one.
 
+mod buffers;
+mod cache;
+mod exposed;
 mod forced;
+mod holes;
+mod latches;
+mod packs;
+mod passthrough;
 mod reclaim;
 mod state;
 
-use crate::data::packs::{self, Packs};
+pub use buffers::{Buffers, Room};
+pub use cache::Cache;
+pub use exposed::Exposures;
+pub use holes::{Holes, Pending};
+pub use latches::{Guard, Latches, Mode};
+pub use packs::{Packs, Reserved, gaps};
+pub use passthrough::{Closed, PassthroughGrants};
+
 use bytes::Bytes;
 use ebb_core::extent::touched_blocks;
-use ebb_core::partition::Partition;
 use ebb_model::{BLOCK_BYTES, Ino, PackId, PackRange, SyncScope};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode, Signal};
 use state::State;
@@ -464,12 +481,6 @@ impl Store {
         }
         Ok(open)
     }
-}
-
-/// The place of a file's bytes in this state.
-pub fn location(state: &Partition, ino: Ino) -> StoreLocation {
-    let size_bytes = state.namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
-    StoreLocation { ino, size_bytes, packed: state.extents().packed(ino) }
 }
 
 fn path(ino: Ino) -> String {
