@@ -7,7 +7,9 @@
 //! - *forced*, [`Log::durable`]: [`Log::force`] has returned. The command survives a power cut.
 //!
 //! Laws:
-//! - `durable <= written`; both only grow.
+//! - Of commands: `snapshot <= durable <= marked <= wanted <= written`. Of records:
+//!   `synced <= position`, the last record's. All of them only grow. A state that is to be the next
+//!   snapshot comes between: `snapshot <= applied <= written`.
 //! - A command is written to space that is already there, so a full disk refuses a command and
 //!   never breaks one.
 //! - All segments but the last are synced whole before the last gets a record.
@@ -98,13 +100,16 @@ pub struct Log {
     /// No segment is recycled while it is held.
     snapshotting: Mutex<()>,
     /// Of the newest snapshot that is durable: a start needs no segment whose commands are all at
-    /// or below it.
+    /// or below it. `snapshot_at <= durable`.
     snapshot_at: Cell<LogIndex>,
     snapshot_bytes: Cell<u64>,
-    /// The highest index that a caller waits for.
+    /// The highest index that a caller waits for. `end.marked <= wanted <= written`.
     wanted: Cell<LogIndex>,
+    /// The last command in the log. It grows by one with each append.
     written: Cell<LogIndex>,
+    /// `snapshot_at <= durable <= end.marked`.
     durable: Cell<LogIndex>,
+    /// The last record that a finished sync covers. `synced <= end.position`.
     synced: Cell<Position>,
     appending: Cell<bool>,
     /// Bytes left in the current segment, behind its last record.
@@ -120,7 +125,7 @@ struct End {
     /// The position of the last record.
     position: Position,
     /// The index that the last marker records as forced. `durable` follows once the marker is
-    /// synced.
+    /// synced. `durable <= marked <= wanted`.
     marked: LogIndex,
     /// The next segment has been requested.
     asked: bool,
@@ -155,6 +160,7 @@ impl Log {
         let index = LogIndex(self.written.get().0 + 1);
         self.write(&mut end, Payload::Command(command), index, MARKER_RESERVE).await?;
         self.written.set(index);
+        self.assert_order(&end);
         if !end.asked && end.offset > end.segment.len_bytes / 2 {
             end.asked = true;
             self.prepare_next();
@@ -194,9 +200,11 @@ impl Log {
             let upto = self.wanted.get();
             self.write(&mut end, Payload::Forced { upto }, self.written(), START_RESERVE).await?;
             end.marked = upto;
+            self.assert_order(&end);
             (end.segment.file.clone(), end.position, upto)
         };
         self.sync(&*file, position).await?;
+        assert!(self.durable() <= upto, "one force at a time reports its index");
         self.durable.set(upto);
         Ok(upto)
     }
@@ -252,6 +260,7 @@ impl Log {
             version,
         };
         let len_bytes = snapshots::write(&*self.disk, header, frames).await?;
+        assert!(at <= self.durable(), "only forced commands are left to a snapshot");
         if at >= self.snapshot_at.get() {
             self.snapshot_at.set(at);
             self.snapshot_bytes.set(len_bytes);
@@ -359,6 +368,23 @@ impl Log {
             LogError::format(&segments::path(end.segment.generation), end.offset, error)
         })?;
         Ok(bytes)
+    }
+
+    /// The orders of [`Log`]'s positions.
+    fn assert_order(&self, end: &End) {
+        let (snapshot, durable) = (self.snapshot_at.get(), self.durable());
+        let (wanted, written) = (self.wanted.get(), self.written());
+        assert!(
+            snapshot <= durable
+                && durable <= end.marked
+                && end.marked <= wanted
+                && wanted <= written,
+            "snapshot {snapshot:?}, durable {durable:?}, marked {:?}, wanted {wanted:?}, written \
+             {written:?}",
+            end.marked
+        );
+        let synced = self.synced.get();
+        assert!(synced <= end.position, "synced {synced:?} of {:?}", end.position);
     }
 
     /// With one leader of all commands the term is the volume's incarnation.

@@ -154,15 +154,19 @@ async fn choose_snapshot(
     found: &Scan,
     last: LogIndex,
 ) -> Result<(Option<SnapshotFrames>, Option<LogError>), LogError> {
+    let forced = found.tail.as_ref().map(|tail| tail.forced);
     let base = found.segments.first().map_or(LogIndex(0), |used| used.base);
     let mut damaged = None;
     for index in snapshots::list(disk).await?.into_iter().rev() {
-        if index > last || found.tail.is_none() {
+        if forced.is_none_or(|forced| index > forced) {
             // Snapshots are taken only of commands that were forced in a log.
             let (file, offset) = end_of(found);
             let what = format!(
-                "the log ends with command {}, and there is a snapshot of command {}",
-                last.0, index.0
+                "the log ends with command {}, of which {} were forced, and there is a snapshot of \
+                 command {}",
+                last.0,
+                forced.unwrap_or_default().0,
+                index.0
             );
             return Err(LogError::Corrupt { file, offset, what });
         }
@@ -299,6 +303,7 @@ impl Log {
     /// be lost once commands with the same indices follow it.
     async fn begin_run(&self) -> Result<(), LogError> {
         let mut end = self.end.lock().await;
+        self.assert_order(&end);
         if end.offset + MARKER_BYTES as u64 <= end.segment.len_bytes {
             self.write_start(&mut end).await?;
         } else {

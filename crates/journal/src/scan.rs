@@ -31,7 +31,7 @@ pub(super) struct Used {
     pub base: LogIndex,
 }
 
-/// The end of the log. `forced <= index`.
+/// The end of the log. `forced <= index`, and `synced < position`.
 pub(super) struct Tail {
     pub segment: Segment,
     /// The offset behind the last record.
@@ -286,6 +286,12 @@ impl Scanner {
             return Err(corrupt(format!(
                 "a record of generation {} and group {}",
                 header.generation.0, header.group.0
+            )));
+        }
+        if header.synced >= header.position {
+            return Err(corrupt(format!(
+                "record {} says that record {} was synced before it",
+                header.position.0, header.synced.0
             )));
         }
         let begins = offset == SEGMENT_HEADER_BYTES as u64;
