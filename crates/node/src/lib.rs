@@ -57,7 +57,7 @@ use names::pages::Pages;
 use names::quota::Quotas;
 use names::recent_deletes::RecentDeletes;
 use names::revalidate::Revalidation;
-use readahead::traversals::Traversals;
+use readahead::Readahead;
 use replica::Replica;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -84,7 +84,7 @@ pub struct Node {
     loads: Latches<Ino>,
     listings: Listings,
     pages: Pages,
-    traversals: RefCell<Traversals>,
+    readahead: Readahead,
     downloads: Downloads,
     cache: Cache,
     revalidation: Revalidation,
@@ -194,7 +194,7 @@ impl Node {
             match effect {
                 Effect::Drop { ino } => {
                     self.cache.forget(ino);
-                    self.downloads.forget(ino);
+                    self.readahead.forget(ino);
                     self.grants.forget(ino);
                     self.flusher.has_ended(ino);
                     self.flusher.forget_failed(ino);

@@ -5,8 +5,7 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::ask::Damage;
 use crate::buckets::bandwidth::BandwidthEstimator;
-use crate::readahead::streams::{MAX_REQUEST_BYTES, Streams};
-use crate::readahead::walks::Walks;
+use crate::readahead::streams::MAX_REQUEST_BYTES;
 use bytes::{Bytes, BytesMut};
 use ebb_core::extent::{self, Fill};
 use ebb_format::sums::{Sums, sums_of_blocks};
@@ -41,8 +40,6 @@ pub struct Downloads {
     /// Memory for each bucket. A bucket that does not answer keeps its own share and no more.
     buffers: Vec<Buffers>,
     estimators: Vec<BandwidthEstimator>,
-    streams: RefCell<Streams>,
-    pub(crate) walks: RefCell<Walks>,
 }
 
 /// A download under way. All waiters get its outcome.
@@ -86,13 +83,7 @@ impl Downloads {
             pending: RefCell::default(),
             buffers: (0..buckets).map(|_| buffers()).collect(),
             estimators: (0..buckets).map(|_| BandwidthEstimator::new(clock.clone())).collect(),
-            streams: RefCell::default(),
-            walks: RefCell::default(),
         }
-    }
-
-    pub fn forget(&self, ino: Ino) {
-        self.streams.borrow_mut().forget(ino);
     }
 }
 
@@ -103,7 +94,7 @@ impl Node {
         ino: Ino,
         ranges: &[Range<u64>],
     ) -> Result<(), RpcError> {
-        self.fetch_in(ino, ranges, self.request_bytes(ino)).await
+        self.fetch_in(ino, ranges, self.readahead.request_bytes(ino)).await
     }
 
     /// As [`Node::fetch`], in requests of that size.
@@ -134,7 +125,7 @@ impl Node {
         ranges: &[Range<u64>],
     ) -> Result<Vec<Piece>, RpcError> {
         let mut pieces: Vec<Piece> = Vec::new();
-        let downloads = self.downloads_of(ino, ranges, self.request_bytes(ino));
+        let downloads = self.downloads_of(ino, ranges, self.readahead.request_bytes(ino));
         for Download { arrival, .. } in &downloads {
             if let Ok(piece) = self.waiting("the bucket", arrival.clone()).await
                 && pieces.last().is_none_or(|last| last.first_byte != piece.first_byte)
@@ -205,14 +196,13 @@ impl Node {
         if wanted.start == 0 {
             self.walk_ahead(ino);
         }
-        self.downloads.walks.borrow_mut().read(ino, wanted.end, wanted.end >= valid_bytes);
         let most_bytes = self.most_ahead_bytes(ino);
-        let ahead = self.downloads.streams.borrow_mut().read(ino, wanted, most_bytes);
+        let ahead = self.readahead.read(ino, wanted, valid_bytes, most_bytes);
         for range in ahead {
             self.start_downloads(
                 ino,
                 range.start..range.end.min(valid_bytes),
-                self.request_bytes(ino),
+                self.readahead.request_bytes(ino),
             );
         }
     }
@@ -240,10 +230,6 @@ impl Node {
         );
         self.trouble(Subject::Fetched(ino), Some(what));
         FsError::Io.into()
-    }
-
-    fn request_bytes(&self, ino: Ino) -> u64 {
-        self.downloads.streams.borrow().request_bytes(ino)
     }
 
     /// Starts downloads of the absent blocks of a range that are not under way, piece by piece and

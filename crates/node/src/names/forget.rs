@@ -280,7 +280,7 @@ impl Node {
         }
         for ino in &going {
             self.cache.forget(*ino);
-            self.downloads.forget(*ino);
+            self.readahead.forget(*ino);
             self.grants.forget(*ino);
         }
         drop(guards);

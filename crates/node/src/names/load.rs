@@ -77,7 +77,7 @@ impl Node {
             self.room_to_load()?;
             self.look_into(dir, Look::Up);
             self.resolve(dir, name).await?;
-        } else if self.is_ahead(dir) {
+        } else if self.readahead.is_ahead(dir) {
             self.look_into(dir, Look::Up);
         }
         Ok(self.replica.view().namespace().lookup(dir, name)?)

@@ -75,7 +75,7 @@ struct Directories<'a> {
 }
 
 impl Traversals {
-    fn is_ahead(&self, dir: Ino) -> bool {
+    pub fn is_ahead(&self, dir: Ino) -> bool {
         self.traversals.iter().any(|traversal| traversal.ahead.contains(&dir))
     }
 
@@ -229,24 +229,19 @@ impl Directories<'_> {
 }
 
 impl Node {
-    /// Whether a directory was listed ahead of a traversal.
-    pub(crate) fn is_ahead(&self, dir: Ino) -> bool {
-        self.traversals.borrow().is_ahead(dir)
-    }
-
     /// A client begins to look into a directory: lists the directories that a traversal will want
     /// next.
     pub(crate) fn look_into(self: &Rc<Self>, dir: Ino, look: Look) {
         let is_due =
             |dir| self.is_untouched(dir) && !self.loads.is_taken(&dir) || self.is_listing_due(dir);
-        if !is_due(dir) && !self.is_ahead(dir) {
+        if !is_due(dir) && !self.readahead.is_ahead(dir) {
             return;
         }
         let wanted = {
             let directories =
                 Directories { tree: Tree { state: &self.replica.view() }, is_due: &is_due };
             // Listings ahead displace nothing that is in use.
-            self.traversals.borrow_mut().look_into(
+            self.readahead.traversals.borrow_mut().look_into(
                 dir,
                 look,
                 &directories,
@@ -259,7 +254,7 @@ impl Node {
                 if let Err(error) = node.list_ahead(dir).await {
                     tracing::debug!(%dir, %error, "a directory could not be listed ahead");
                 }
-                node.traversals.borrow_mut().under_way -= 1;
+                node.readahead.traversals.borrow_mut().under_way -= 1;
             }));
         }
     }

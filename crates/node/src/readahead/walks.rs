@@ -72,7 +72,7 @@ impl Walks {
     /// Notes that a client begins to read a file; returns the files to fetch, if it is time to: of
     /// each so many bytes, from its beginning on. At most `most_bytes` of files that no client has
     /// begun to read are requested.
-    fn begin(&mut self, file: Ino, tree: &Tree, most_bytes: u64) -> Vec<(Ino, u64)> {
+    pub fn begin(&mut self, file: Ino, tree: &Tree, most_bytes: u64) -> Vec<(Ino, u64)> {
         let Some(at) = tree.link(file) else { return Vec::new() };
         self.begun += 1;
         if let Some(walk) = self.walks.iter_mut().find(|walk| walk.leads_to(file, at)) {
@@ -81,6 +81,14 @@ impl Walks {
         }
         self.add(Walk::new(file, at, tree, self.begun));
         Vec::new()
+    }
+
+    pub fn opened(&mut self, file: Ino) {
+        self.opened = Some(file);
+    }
+
+    pub fn take_opened(&mut self) -> Option<Ino> {
+        self.opened.take()
     }
 
     /// Notes how far a file was read. `is_whole`: to its end.
@@ -260,13 +268,12 @@ impl Node {
     /// with the next one at the latest.
     pub(crate) fn opens_to_read(self: &Rc<Self>, file: Ino) {
         self.look_for_walks();
-        self.downloads.walks.borrow_mut().opened = Some(file);
+        self.readahead.opened(file);
     }
 
     /// Looks at the file opened last.
     pub(crate) fn look_for_walks(self: &Rc<Self>) {
-        let opened = self.downloads.walks.borrow_mut().opened.take();
-        if let Some(file) = opened {
+        if let Some(file) = self.readahead.take_opened() {
             self.walk_ahead(file);
         }
     }
@@ -275,10 +282,8 @@ impl Node {
     /// directory, or of several, will want next, at most as many bytes as are read ahead within one
     /// file.
     pub(crate) fn walk_ahead(self: &Rc<Self>, file: Ino) {
-        let wanted = {
-            let tree = Tree { state: &self.replica.view() };
-            self.downloads.walks.borrow_mut().begin(file, &tree, self.most_ahead_bytes(file))
-        };
+        let most_bytes = self.most_ahead_bytes(file);
+        let wanted = self.readahead.walk(file, &self.replica.view(), most_bytes);
         for (ino, bytes) in wanted {
             self.start_downloads(ino, 0..bytes, MAX_REQUEST_BYTES);
         }

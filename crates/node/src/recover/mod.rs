@@ -322,7 +322,7 @@ impl Node {
             loads: Default::default(),
             listings: Default::default(),
             pages: Default::default(),
-            traversals: Default::default(),
+            readahead: Default::default(),
             revalidation,
             not_shown: Default::default(),
             recent_deletes: RecentDeletes::default(),
