@@ -34,9 +34,7 @@ pub use recover::OpenError;
 
 use admin::stats::Counters;
 use admin::troubles::{Subject, Troubles};
-use buckets::ask::Answers;
-use buckets::head::HeadLease;
-use buckets::side_by_side::Member;
+use buckets::Buckets;
 use clients::attachments::Attachments;
 use data::fetch::Downloads;
 use data::scrub::Scrub;
@@ -45,7 +43,7 @@ use ebb_core::locks::LockTable;
 use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_journal::LogError;
 use ebb_model::*;
-use ebb_ports::{Bucket, DiskError, Ports};
+use ebb_ports::{DiskError, Ports};
 use ebb_store::{Cache, Exposures, Holes, Latches, PassthroughGrants, Store};
 use flush::Flusher;
 use futures_util::future::{Either, select};
@@ -69,10 +67,7 @@ pub struct Node {
     options: Options,
     cluster: ClusterId,
     incarnation: Incarnation,
-    /// All buckets of the volume as one.
-    bucket: Option<Rc<dyn Bucket>>,
-    members: Rc<[Member]>,
-    head_lease: Option<Rc<HeadLease>>,
+    buckets: Buckets,
     replica: Replica,
     store: Store,
     attachments: Attachments,
@@ -102,8 +97,6 @@ pub struct Node {
     /// Mutations that have no answer yet, and whether each is [firm](Node::must_force).
     under_way: RefCell<BTreeMap<TxId, bool>>,
     troubles: Troubles,
-    /// The last answers of each bucket.
-    answers: Vec<Answers>,
     /// Distinguishes this run of the node from others.
     run: u64,
     /// A file larger than the node's disk or the bucket could take is refused at once.
@@ -290,7 +283,7 @@ impl Node {
 
     /// Refuses if this node must not change the volume.
     fn expect_writable(&self) -> Result<(), RpcError> {
-        match self.lost_to() {
+        match self.buckets.lost_to() {
             _ if self.read_only() => Err(FsError::ReadOnly.into()),
             Some(owner) => {
                 Err(RpcError::NotServing(format!("the volume was taken over by {owner}")))
@@ -315,11 +308,6 @@ impl Node {
 
     fn read_only(&self) -> bool {
         self.options.read_only
-    }
-
-    /// The node that has taken the volume from this one.
-    fn lost_to(&self) -> Option<String> {
-        self.head_lease.as_ref().and_then(|head_lease| head_lease.lost_to())
     }
 }
 

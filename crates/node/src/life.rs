@@ -50,16 +50,16 @@ impl Node {
             spawn.spawn(Box::pin(self.clone().find_stores_for_ever()));
             spawn.spawn(Box::pin(self.clone().empty_for_ever()));
         }
-        if let Some(head_lease) = &self.head_lease {
+        if let Some(head_lease) = self.buckets.head_lease() {
             spawn.spawn(Box::pin(self.clone().renew_for_ever(head_lease.clone())));
-            for (at, member) in self.members.iter().enumerate() {
+            for (at, member) in self.buckets.members().iter().enumerate() {
                 if let Some(head_lease) = member.head_lease() {
                     spawn.spawn(Box::pin(
                         self.clone().renew_member_for_ever(at, head_lease.clone()),
                     ));
                 }
             }
-            for bucket_index in self.bucket_indexes() {
+            for bucket_index in self.buckets.bucket_indexes() {
                 spawn.spawn(Box::pin(self.clone().flush_for_ever(bucket_index)));
             }
             spawn.spawn(Box::pin(self.clone().send_early_for_ever()));
@@ -156,8 +156,8 @@ impl Node {
 
     /// Keeps the head of a member. If it is lost the volume continues without writing there.
     async fn renew_member_for_ever(self: Rc<Self>, at: usize, head_lease: Rc<HeadLease>) {
-        let member = self.members[at].describe();
-        let subject = self.subject("head", BucketIndex(at + 1));
+        let member = self.buckets.members()[at].describe();
+        let subject = self.buckets.subject("head", BucketIndex(at + 1));
         self.renew_while_held(
             &head_lease,
             BucketIndex(at + 1),
@@ -186,7 +186,7 @@ impl Node {
             match head_lease.renew().await {
                 Ok(()) => {
                     self.trouble(subject, None);
-                    self.answers(bucket_index).any.set(self.ports.clock.monotonic());
+                    self.buckets.answers(bucket_index).any.set(self.ports.clock.monotonic());
                     backoff = Backoff::default();
                     self.ports.clock.sleep(head_lease.rest()).await;
                 }
@@ -203,7 +203,7 @@ impl Node {
     /// long as that makes progress; either way nothing acknowledged is lost.
     pub async fn stop(self: &Rc<Self>, flush: bool) -> Result<Stopped, RpcError> {
         self.attachments.notify_others(None, &Notice::Leaving);
-        let flushed = match &self.head_lease {
+        let flushed = match self.buckets.head_lease() {
             Some(head_lease) if flush && head_lease.holds() && !self.attachments.awaits_any() => {
                 self.flush_below(Ino::ROOT).await
             }
@@ -228,7 +228,7 @@ impl Node {
             self.clear_early_at_last().await;
         }
         let dirty_files = self.replica.view().backing().dirt().files;
-        match &self.head_lease {
+        match self.buckets.head_lease() {
             Some(head_lease) if self.is_settled() => match self.release(head_lease).await {
                 Ok(()) => Ok(Stopped::Released),
                 Err(error) => {
@@ -254,7 +254,7 @@ impl Node {
 
     /// Gives back the members too, whether or not that succeeds.
     async fn release(&self, head_lease: &HeadLease) -> Result<(), BucketError> {
-        members::release(&self.members).await;
+        members::release(self.buckets.members()).await;
         head_lease.release().await
     }
 }

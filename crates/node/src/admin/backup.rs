@@ -68,13 +68,13 @@ pub struct Of {
 impl Node {
     pub(crate) async fn snapshot_for_backup(&self) -> Result<AdminReply, RpcError> {
         let denied = |why: &str| Err(RpcError::Denied(why.into()));
-        if self.bucket.is_none() {
+        if self.buckets.is_none() {
             return denied("the volume has no bucket: without it a backup has no content");
         }
-        if !self.members.is_empty() {
+        if !self.buckets.members().is_empty() {
             return denied("a volume of several buckets cannot be restored from a backup");
         }
-        if self.head_lease.is_none() {
+        if self.buckets.head_lease().is_none() {
             return denied(
                 "this node only reads the bucket, and has nothing that the bucket has not",
             );

@@ -69,7 +69,7 @@ impl Node {
             forced: self.store.is_forced(ino) && !extents.is_exposed(ino),
             force_failed: self.store.failure_of(ino).map(|error| error.to_string()),
             unforced_operations: log.written().0.saturating_sub(self.durable().0),
-            bucket: self.bucket.is_some().then(|| self.describe(self.bucket_of(ino))),
+            bucket: self.buckets.is_some().then(|| self.buckets.describe(self.bucket_of(ino))),
             object: backing
                 .backing_object(namespace, ino)
                 .filter(|_| missing != Some(MissingObject::Lost))

@@ -80,10 +80,10 @@ impl Node {
         });
         Status {
             volume: self.options.volume.clone(),
-            backing: self.bucket.as_ref().map_or_else(|| "none".into(), |bucket| bucket.describe()),
+            backing: self.buckets.all().map_or_else(|| "none".into(), |bucket| bucket.describe()),
             version: env!("CARGO_PKG_VERSION").into(),
             incarnation: self.incarnation,
-            read_only: self.read_only() || self.lost_to().is_some(),
+            read_only: self.read_only() || self.buckets.lost_to().is_some(),
             sessions: sessions.collect(),
             inodes: state.namespace().len() as u64,
             log_index: self.replica.log().written(),

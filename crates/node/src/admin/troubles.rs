@@ -282,19 +282,20 @@ impl Node {
             return self.has_room_again();
         }
         let (rested, now) = (reported + REST, self.ports.clock.monotonic());
-        let is = |what: &str, bucket_index| *name == self.subject(what, bucket_index);
+        let is = |what: &str, bucket_index| *name == self.buckets.subject(what, bucket_index);
         // A successful write also shows that the bucket can be reached. A successful read does not
         // show that it accepts writes.
-        self.bucket_indexes().any(|bucket_index| {
-            let answers = self.answers(bucket_index);
+        self.buckets.bucket_indexes().any(|bucket_index| {
+            let answers = self.buckets.answers(bucket_index);
             is("bucket reads", bucket_index) && answers.any.get() > rested
                 || is("bucket writes", bucket_index)
                     && (answers.writes.get() > rested || self.replica.view().backing().is_settled())
         }) || name == "revalidation"
             && now >= self.revalidation_rests_until()
             && self
+                .buckets
                 .bucket_indexes()
-                .all(|bucket_index| self.answers(bucket_index).any.get() > reported)
+                .all(|bucket_index| self.buckets.answers(bucket_index).any.get() > reported)
     }
 }
 

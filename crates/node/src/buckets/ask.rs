@@ -5,7 +5,7 @@ use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::buckets::borders::BucketIndex;
 use ebb_model::{FsError, RpcError};
-use ebb_ports::{Bucket, BucketError, ListRequest, Object, PortFuture, Ports};
+use ebb_ports::{BucketError, ListRequest, Object, PortFuture, Ports};
 use futures_util::future::{Either, select};
 use std::cell::Cell;
 use std::ops::Range;
@@ -146,28 +146,6 @@ pub(crate) async fn ask<'a, T>(
 }
 
 impl Node {
-    /// The bucket of a volume that has one: the callers run only there.
-    pub(crate) fn bucket(&self) -> &dyn Bucket {
-        &**self
-            .bucket
-            .as_ref()
-            .expect("only a volume with a bucket has names or bytes to fetch and to flush")
-    }
-
-    pub(crate) fn answers(&self, bucket_index: BucketIndex) -> &Answers {
-        &self.answers[bucket_index.0]
-    }
-
-    /// Records the answer to a write request.
-    pub(crate) fn heard<T>(&self, key: &str, answer: &Result<T, BucketError>) {
-        if !answer.as_ref().is_err_and(BucketError::is_silence) {
-            let (answers, now) =
-                (self.answers(self.bucket_of_key(key)), self.ports.clock.monotonic());
-            answers.any.set(now);
-            answers.writes.set(now);
-        }
-    }
-
     /// Repeats a request that changes nothing, and gives it up at the time limit, also in the
     /// middle of an attempt: the caller relies on that limit. An answer with `body_bytes` gets the
     /// time for them on a slow line in addition.
@@ -179,13 +157,13 @@ impl Node {
         ask: impl Fn() -> PortFuture<'a, Result<T, BucketError>>,
     ) -> Result<T, BucketError> {
         let mut attempts = Attempts::new(&self.ports, self.options.bucket_timeout, body_bytes);
-        let bucket_index = self.bucket_of_key(key);
-        let subject = self.subject("bucket reads", bucket_index);
+        let bucket_index = self.buckets.bucket_of_key(key);
+        let subject = self.buckets.subject("bucket reads", bucket_index);
         loop {
             let attempt = attempts.attempt(ask(), || format!("no answer to {what} {key} in time"));
             let answer = self.waiting("the bucket", attempt).await;
             if !answer.as_ref().is_err_and(BucketError::is_silence) {
-                self.answers(bucket_index).any.set(self.ports.clock.monotonic());
+                self.buckets.answers(bucket_index).any.set(self.ports.clock.monotonic());
                 self.trouble(&subject, None);
             }
             self.note_refusal(what, key, bucket_index, &answer);
@@ -198,7 +176,7 @@ impl Node {
                     &subject,
                     Some(format!(
                         "{what} is not answered by {}: {error}",
-                        self.describe(bucket_index)
+                        self.buckets.describe(bucket_index)
                     )),
                 );
             }
@@ -219,9 +197,12 @@ impl Node {
     ) {
         let reason = match answer {
             Err(error) if error.is_silence() => return,
-            Err(error @ (BucketError::Forbidden { .. } | BucketError::Refused { .. })) => Some(
-                format!("{} refuses to {request} {key:?}: {error}", self.describe(bucket_index)),
-            ),
+            Err(error @ (BucketError::Forbidden { .. } | BucketError::Refused { .. })) => {
+                Some(format!(
+                    "{} refuses to {request} {key:?}: {error}",
+                    self.buckets.describe(bucket_index)
+                ))
+            }
             _ => None,
         };
         self.trouble(Subject::Refusal { key: key.into(), request: request.into() }, reason);
@@ -235,16 +216,17 @@ impl Node {
         // The call records its outcome itself.
         let (Ok(()) | Err(_)) = match request.as_str() {
             "get" => {
-                let get = || self.bucket().get(&key, Some(0..1), None);
+                let get = || self.buckets.bucket().get(&key, Some(0..1), None);
                 self.bucket_retry("get", &key, 0, get).await.map(drop)
             }
-            "head" => {
-                self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await.map(drop)
-            }
+            "head" => self
+                .bucket_retry("head", &key, 0, || self.buckets.bucket().head(&key))
+                .await
+                .map(drop),
             _ => {
                 let first =
                     ListRequest { prefix: key.clone(), by_directory: true, after: None, limit: 1 };
-                let list = || self.bucket().list(first.clone());
+                let list = || self.buckets.bucket().list(first.clone());
                 self.bucket_retry("list", &key, 0, list).await.map(drop)
             }
         };

@@ -4,10 +4,8 @@
 //! holds when the mutation is applied.
 
 use crate::Node;
-use crate::buckets::head::HeadLease;
 use crate::buckets::side_by_side;
 use ebb_model::*;
-use std::rc::Rc;
 
 /// The buckets of a volume: its root bucket, then its members.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -18,31 +16,9 @@ impl BucketIndex {
 }
 
 impl Node {
-    pub(crate) fn bucket_indexes(&self) -> impl Iterator<Item = BucketIndex> + use<> {
-        (0..=self.members.len()).map(BucketIndex)
-    }
-
-    pub(crate) fn head_lease_of(&self, bucket_index: BucketIndex) -> Option<&Rc<HeadLease>> {
-        match bucket_index {
-            BucketIndex::ROOT => self.head_lease.as_ref(),
-            BucketIndex(member) => self.members[member - 1].head_lease(),
-        }
-    }
-
-    /// The bucket that a key is in.
-    pub(crate) fn bucket_of_key(&self, key: &str) -> BucketIndex {
-        match side_by_side::member_of(&self.members, key) {
-            None => BucketIndex::ROOT,
-            Some(found) => {
-                let at = self.members.iter().position(|member| member.dir() == found.dir());
-                BucketIndex(at.map_or(0, |at| at + 1))
-            }
-        }
-    }
-
     /// The bucket that an inode's path leads to; the root bucket for an inode without a name.
     pub(crate) fn bucket_of(&self, ino: Ino) -> BucketIndex {
-        if self.members.is_empty() {
+        if self.buckets.members().is_empty() {
             return BucketIndex::ROOT;
         }
         let state = self.replica.view();
@@ -57,34 +33,15 @@ impl Node {
         let leads = |name: &Name| {
             state.namespace().dentry(Ino::ROOT, name).is_some_and(|dentry| dentry.ino == top)
         };
-        self.members
+        self.buckets
+            .members()
             .iter()
             .position(|member| leads(member.dir().name()))
             .map_or(BucketIndex::ROOT, |at| BucketIndex(at + 1))
     }
 
-    /// Names a trouble together with its bucket, so that troubles of different buckets stay apart.
-    pub(crate) fn subject(&self, what: &str, bucket_index: BucketIndex) -> String {
-        match bucket_index.0.checked_sub(1).and_then(|at| self.members.get(at)) {
-            Some(member) => format!("{what} of {}", member.dir()),
-            None => what.to_owned(),
-        }
-    }
-
-    /// The name of a bucket of the volume for people and logs.
-    pub(crate) fn describe(&self, bucket_index: BucketIndex) -> String {
-        match bucket_index.0.checked_sub(1).and_then(|at| self.members.get(at)) {
-            Some(member) => member.describe(),
-            None => self.bucket().describe(),
-        }
-    }
-
     fn is_nameless(&self, ino: Ino) -> bool {
         self.replica.view().namespace().inode(ino).is_some_and(|inode| inode.attr.nlink == 0)
-    }
-
-    fn is_member_dir(&self, dir: Ino, name: &Name) -> bool {
-        dir == Ino::ROOT && self.members.iter().any(|member| member.dir().name() == name)
     }
 
     /// A member's own `.ebb` must not be made either, as that of the root.
@@ -94,13 +51,13 @@ impl Node {
             let at = |member: &side_by_side::Member| {
                 state.namespace().dentry(Ino::ROOT, member.dir().name())
             };
-            self.members.iter().filter_map(at).any(|dentry| dentry.ino == dir)
+            self.buckets.members().iter().filter_map(at).any(|dentry| dentry.ino == dir)
         }
     }
 
     /// Refuses a mutation that would remove a member's directory, or cross a border.
     pub(crate) fn admit(&self, mutation: &ClientMutation) -> Result<(), FsError> {
-        if self.members.is_empty() {
+        if self.buckets.members().is_empty() {
             return Ok(());
         }
         let crosses = |a: Ino, b: Ino| {
@@ -118,11 +75,13 @@ impl Node {
             ClientMutation::Link { ino, parent, name } => {
                 crosses(*ino, *parent).and_then(|()| make(*parent, name))
             }
-            ClientMutation::Rmdir { parent, name } if self.is_member_dir(*parent, name) => {
+            ClientMutation::Rmdir { parent, name } if self.buckets.is_member_dir(*parent, name) => {
                 Err(FsError::Busy)
             }
             ClientMutation::Rename { from, name, to, new_name, .. } => {
-                if self.is_member_dir(*from, name) || self.is_member_dir(*to, new_name) {
+                if self.buckets.is_member_dir(*from, name)
+                    || self.buckets.is_member_dir(*to, new_name)
+                {
                     return Err(FsError::Busy);
                 }
                 crosses(*from, *to)?;

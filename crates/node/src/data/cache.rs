@@ -75,7 +75,7 @@ impl Node {
                 return Ok(());
             }
             let now = self.ports.clock.monotonic();
-            if self.bucket.is_none() || now >= deadline {
+            if self.buckets.is_none() || now >= deadline {
                 self.cache.refused(len_bytes);
                 let what = {
                     let state = self.replica.view();
@@ -113,8 +113,11 @@ impl Node {
     fn has_room_for_dirty(&self, len_bytes: u64) -> bool {
         let state = self.replica.view();
         let (dirty, resident) = (state.extents().dirty_bytes(), state.extents().resident_bytes());
-        let budget =
-            if self.bucket.is_some() { self.options.dirty_bytes } else { self.options.cache_bytes };
+        let budget = if self.buckets.is_some() {
+            self.options.dirty_bytes
+        } else {
+            self.options.cache_bytes
+        };
         let may_wait =
             dirty + len_bytes <= budget || dirty - state.orphan_bytes() + len_bytes <= budget;
         may_wait && resident + len_bytes <= self.cache_budget()

@@ -212,7 +212,7 @@ impl Node {
         let estimator = match &self.downloads.estimators[..] {
             [estimator] => Some(estimator),
             estimators => {
-                self.object_of(ino).map(|(key, ..)| &estimators[self.bucket_of_key(&key).0])
+                self.object_of(ino).map(|(key, ..)| &estimators[self.buckets.bucket_of_key(&key).0])
             }
         };
         self.options
@@ -319,15 +319,16 @@ impl Node {
         // Also the present blocks of a span, or it could not be checked.
         let range =
             self.with_whole_spans(ino, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
-        let room =
-            self.downloads.buffers[self.bucket_of_key(&key).0].take(range.end - range.start).await;
+        let room = self.downloads.buffers[self.buckets.bucket_of_key(&key).0]
+            .take(range.end - range.start)
+            .await;
         let Some((key, etag, valid_bytes)) = self.object_of(ino) else { return Ok(()) };
         let first_byte = range.start;
         let range = first_byte..range.end.min(valid_bytes);
         if range.is_empty() {
             return Ok(());
         }
-        let fetching = self.downloads.estimators[self.bucket_of_key(&key).0].fetch();
+        let fetching = self.downloads.estimators[self.buckets.bucket_of_key(&key).0].fetch();
         let summed = match self.get_summed(&key, range.clone(), &etag).await {
             Ok(summed) => {
                 fetching.came(summed.body.len() as u64);
@@ -490,7 +491,7 @@ impl Node {
             .get_sound(
                 key,
                 len_bytes,
-                || self.bucket().get(key, Some(range.clone()), wanted),
+                || self.buckets.bucket().get(key, Some(range.clone()), wanted),
                 sound,
             )
             .await?;

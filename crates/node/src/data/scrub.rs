@@ -95,7 +95,7 @@ impl Node {
             let dirty = {
                 let state = self.replica.view();
                 let dirt = state.backing().dirt();
-                match self.bucket {
+                match self.buckets.all() {
                     Some(_) => format!(
                         "{} files and {} directories, {} bytes of files, that are not in the \
                          bucket",

@@ -165,7 +165,7 @@ impl Node {
         if self.options.early_bytes > 0
             && to_bytes >= least
             && from_bytes / part_bytes != to_bytes / part_bytes
-            && self.bucket.is_some()
+            && self.buckets.is_some()
         {
             self.flusher.early.note_grown(ino, self.ports.clock.monotonic());
         }
@@ -207,7 +207,7 @@ impl Node {
         }
         let asked = cleared || next.is_some();
         if asked {
-            self.trouble(&self.subject("bucket writes", BucketIndex::ROOT), None);
+            self.trouble(&self.buckets.subject("bucket writes", BucketIndex::ROOT), None);
         }
         Ok(asked)
     }
@@ -237,7 +237,7 @@ impl Node {
             let failed = &failed;
             async move {
                 let put = Box::pin(self.call_until_answered(&key, || {
-                    self.bucket().put(&key, body.clone(), Condition::Always, vec![])
+                    self.buckets.bucket().put(&key, body.clone(), Condition::Always, vec![])
                 }));
                 let sent = match select(put, Box::pin(self.until_unwanted(ino, start, &key))).await
                 {
@@ -267,7 +267,7 @@ impl Node {
     /// Unsent parts near the end.
     fn whole_parts(&self, ino: Ino) -> Vec<Range<u64>> {
         let queue = self.flusher.queue(BucketIndex::ROOT);
-        let limits = self.bucket().capabilities();
+        let limits = self.buckets.bucket().capabilities();
         let size = self.replica.view().namespace().attr(ino).map_or(0, |attr| attr.size_bytes);
         let part_bytes = self.part_bytes(size);
         // Only as long as all parts have one length at any final size of the file.
@@ -381,7 +381,7 @@ impl Node {
             if !self.may_write() || self.is_stopping() {
                 return None;
             }
-            let copied = self.bucket().upload_part_copy(key, upload, number, piece.clone());
+            let copied = self.buckets.bucket().upload_part_copy(key, upload, number, piece.clone());
             let error =
                 match select(copied, self.ports.clock.sleep(self.options.bucket_timeout)).await {
                     Either::Left((Ok(part), _)) => return Some(part),
@@ -435,7 +435,10 @@ impl Node {
         let removed = stream::iter(waste.into_iter().map(Ok)).try_for_each_concurrent(
             PARTS_AT_ONCE,
             |key| async move {
-                match self.call_until_answered(&key, || self.bucket().delete(&key, None)).await {
+                match self
+                    .call_until_answered(&key, || self.buckets.bucket().delete(&key, None))
+                    .await
+                {
                     Ok(()) | Err(BucketError::NotFound { .. }) => {
                         early.waste.borrow_mut().retain(|waste| *waste != key)
                     }
@@ -449,7 +452,7 @@ impl Node {
 
     /// The same before the volume is given back. Parts that remain are removed by the next node.
     pub(crate) async fn clear_early_at_last(&self) {
-        let Some(head_lease) = &self.head_lease else { return };
+        let Some(head_lease) = self.buckets.head_lease() else { return };
         let cleared = Box::pin(self.clear_early());
         match select(cleared, self.ports.clock.sleep(head_lease.term() / 3)).await {
             Either::Left((Ok(_), _)) => {}
@@ -473,8 +476,9 @@ impl Node {
                 after,
                 limit: LISTED_AT_ONCE,
             };
-            let page =
-                self.bucket_retry("list", EARLY, 0, || self.bucket().list(request.clone())).await?;
+            let page = self
+                .bucket_retry("list", EARLY, 0, || self.buckets.bucket().list(request.clone()))
+                .await?;
             left.extend(page.entries.iter().map(|entry| entry.key().to_owned()));
             // Another task may have been faster, and the parts there may be in use.
             if !page.more && !early.swept.replace(true) {

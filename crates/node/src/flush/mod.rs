@@ -296,7 +296,7 @@ impl Node {
     /// Writes everything dirty at or below an inode, and waits for what was dirty when it began:
     /// there may always be more. Work that the store has refused again and again is not waited for.
     pub(crate) async fn flush_below(self: &Rc<Self>, root: Ino) -> Result<FlushReport, RpcError> {
-        if self.bucket.is_none() {
+        if self.buckets.is_none() {
             return Ok(FlushReport::default());
         }
         self.find_stores().await?;
@@ -476,7 +476,7 @@ impl Node {
     /// their own are in the root bucket.
     fn buckets_of_flush(&self, root: Ino) -> impl Iterator<Item = BucketIndex> + use<> {
         let only = (root != Ino::ROOT).then(|| self.bucket_of(root));
-        self.bucket_indexes().filter(move |bucket_index| {
+        self.buckets.bucket_indexes().filter(move |bucket_index| {
             only.is_none_or(|only| *bucket_index == only || *bucket_index == BucketIndex::ROOT)
         })
     }
@@ -499,12 +499,13 @@ impl Node {
             .deletes()
             .map(|(key, _)| key)
             .chain(state.backing().unwanted().map(str::to_owned));
-        gone.filter(|key| bucket_indexes.contains(&self.bucket_of_key(key))).collect()
+        gone.filter(|key| bucket_indexes.contains(&self.buckets.bucket_of_key(key))).collect()
     }
 
     /// Whether a cycle of one bucket would find anything to do.
     fn is_due(&self, bucket_index: BucketIndex) -> bool {
-        self.is_any_due(bucket_index) && (self.members.is_empty() || self.is_work_of(bucket_index))
+        self.is_any_due(bucket_index)
+            && (self.buckets.members().is_empty() || self.is_work_of(bucket_index))
     }
 
     /// Anything that is due belongs to this bucket. Looks no further than at what is due.
@@ -520,7 +521,7 @@ impl Node {
         }) || self.is_renamed_due(bucket_index)
             || deletes.any(|(key, _)| {
                 !refused.is_paused(&Work::Key(key.clone()))
-                    && self.bucket_of_key(&key) == bucket_index
+                    && self.buckets.bucket_of_key(&key) == bucket_index
             })
     }
 
@@ -651,7 +652,7 @@ impl Node {
         if outcome.failed {
             return Err(());
         }
-        self.trouble(&self.subject("bucket writes", bucket_index), None);
+        self.trouble(&self.buckets.subject("bucket writes", bucket_index), None);
         Ok(outcome)
     }
 
@@ -663,7 +664,7 @@ impl Node {
     ) -> Vec<(String, Option<ETag>)> {
         let state = self.replica.view();
         let due = state.backing().deletes().filter(|(key, _)| {
-            self.bucket_of_key(key) == bucket_index && !state.backing().awaits_head(key)
+            self.buckets.bucket_of_key(key) == bucket_index && !state.backing().awaits_head(key)
         });
         let due = due.filter(|(key, _)| {
             !tried.contains(key) && !self.flusher.refused.is_paused(&Work::Key(key.clone()))
@@ -722,9 +723,9 @@ impl Node {
             Err(FlushError::Bucket(error)) if error.is_silence() => {
                 let what = format!(
                     "{} does not take what is written: {error}",
-                    self.describe(bucket_index)
+                    self.buckets.describe(bucket_index)
                 );
-                self.trouble(&self.subject("bucket writes", bucket_index), Some(what));
+                self.trouble(&self.buckets.subject("bucket writes", bucket_index), Some(what));
                 CycleOutcome { failed: true, ..CycleOutcome::default() }
             }
             Err(FlushError::Bucket(error)) => {

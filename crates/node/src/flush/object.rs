@@ -119,7 +119,7 @@ impl Node {
             self.force_log().await?;
         }
         let etag = etag.filter(|_| !Planted::DeleteUnguarded.is_on());
-        match self.call_until_answered(key, || self.bucket().delete(key, etag)).await {
+        match self.call_until_answered(key, || self.buckets.bucket().delete(key, etag)).await {
             Ok(()) | Err(BucketError::NotFound { .. }) => {
                 self.recent_deletes.note(key, self.ports.clock.monotonic())
             }
@@ -138,10 +138,11 @@ impl Node {
         to: &str,
         guard: Condition,
     ) -> Result<ETag, BucketError> {
-        let (is_unknown, guard) = (Cell::new(false), self.bucket().capabilities().guard(guard));
+        let (is_unknown, guard) =
+            (Cell::new(false), self.buckets.bucket().capabilities().guard(guard));
         let heard = self
             .ask_until_clear(to, &is_unknown, || {
-                self.bucket().copy(from, to, Some(etag), guard.clone())
+                self.buckets.bucket().copy(from, to, Some(etag), guard.clone())
             })
             .await;
         let (leaves_upload, heard) = match heard {
@@ -168,13 +169,13 @@ impl Node {
         self.outlast_unknown_outcomes(to).await;
         // Large objects are copied in parts.
         self.abort_unanswered(to, None).await?;
-        let is_made = async |there: &ObjectMeta| match self.bucket().head(from).await {
+        let is_made = async |there: &ObjectMeta| match self.buckets.bucket().head(from).await {
             _ if there.etag == *etag => Ok(true),
             Ok(source) if source.etag == *etag => self.is_copy((from, &source), (to, there)).await,
             Ok(_) => Ok(false),
             Err(error) => Err(error),
         };
-        match self.persist(to, || self.bucket().head(to)).await {
+        match self.persist(to, || self.buckets.bucket().head(to)).await {
             Ok(there) if heard.as_ref() == Ok(&there.etag) => heard,
             Ok(there) => match self.persist(from, || Box::pin(is_made(&there))).await {
                 Ok(true) => Ok(there.etag),
@@ -215,7 +216,7 @@ impl Node {
         while at < there.len_bytes {
             let range = at..there.len_bytes.min(at + COMPARED_BYTES);
             let bytes_of = async |key: &str, etag: &ETag| {
-                let ask = || self.bucket().get(key, Some(range.clone()), Some(etag));
+                let ask = || self.buckets.bucket().get(key, Some(range.clone()), Some(etag));
                 self.bucket_retry("get", key, range.end - range.start, ask)
                     .await
                     .map(|object| object.body)
@@ -273,7 +274,7 @@ impl Node {
     }
 
     pub(super) async fn there(&self, key: &str) -> Result<Option<ObjectMeta>, BucketError> {
-        match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
+        match self.bucket_retry("head", key, 0, || self.buckets.bucket().head(key)).await {
             Ok(meta) => Ok(Some(meta)),
             Err(BucketError::NotFound { .. }) => Ok(None),
             Err(error) => Err(error),

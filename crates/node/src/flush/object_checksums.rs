@@ -130,7 +130,8 @@ impl Node {
 
     async fn sums_of_object(&self, ino: Ino) -> Option<(ETag, Sums)> {
         let (key, etag, _) = self.object_of(ino)?;
-        let meta = self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await.ok()?;
+        let meta =
+            self.bucket_retry("head", &key, 0, || self.buckets.bucket().head(&key)).await.ok()?;
         let sums = Sums::decode(&meta.tags, meta.len_bytes)?;
         (meta.etag == etag).then_some((etag, sums))
     }

@@ -160,13 +160,13 @@ impl Node {
 
     /// The marker may exist already.
     async fn put_marker(&self, marker: &str) -> Result<(), BucketError> {
-        let guard = self.bucket().capabilities().guard(Condition::Absent);
+        let guard = self.buckets.bucket().capabilities().guard(Condition::Absent);
         if guard == Condition::Always && self.there(marker).await?.is_some() {
             return Ok(());
         }
         match self
             .call_until_answered(marker, || {
-                self.bucket().put(marker, Bytes::new(), guard.clone(), Vec::new())
+                self.buckets.bucket().put(marker, Bytes::new(), guard.clone(), Vec::new())
             })
             .await
         {
@@ -188,7 +188,7 @@ impl Node {
             let key = piece_key(dir, id);
             // No other task writes there, and a repetition writes the same.
             self.call_until_answered(&key, || {
-                self.bucket().put(&key, body.clone(), Condition::Always, Vec::new())
+                self.buckets.bucket().put(&key, body.clone(), Condition::Always, Vec::new())
             })
             .await
         });
@@ -218,20 +218,21 @@ impl Node {
     ) -> Result<ETag, BucketError> {
         for _ in 0..attempts {
             let guard = self
+                .buckets
                 .bucket()
                 .capabilities()
                 .guard(there.map_or(Condition::Absent, Condition::Match));
             let is_unknown = Cell::new(false);
             match self
                 .ask_until_clear(key, &is_unknown, || {
-                    self.bucket().put(key, body.clone(), guard.clone(), Vec::new())
+                    self.buckets.bucket().put(key, body.clone(), guard.clone(), Vec::new())
                 })
                 .await
             {
                 // An attempt with a lost answer may come late, and make the page anew.
                 Ok(_) if guard == Condition::Always && is_unknown.get() => {
                     self.outlast_unknown_outcomes(key).await;
-                    return Ok(self.persist(key, || self.bucket().head(key)).await?.etag);
+                    return Ok(self.persist(key, || self.buckets.bucket().head(key)).await?.etag);
                 }
                 Err(what @ (BucketError::Precondition { .. } | BucketError::NotFound { .. }))
                     if attempts == 1 =>
@@ -241,7 +242,7 @@ impl Node {
                 Err(BucketError::Precondition { .. } | BucketError::NotFound { .. }) => {}
                 ended => return ended,
             }
-            there = match self.persist(key, || self.bucket().head(key)).await {
+            there = match self.persist(key, || self.buckets.bucket().head(key)).await {
                 Ok(meta) => Some(meta.etag),
                 Err(BucketError::NotFound { .. }) => None,
                 Err(error) => return Err(error),

@@ -18,7 +18,7 @@ impl Node {
             let state = self.replica.view();
             state.backing().uploads().map(|(ino, upload)| (ino, upload.clone())).collect()
         };
-        if !under_way.is_empty() && !self.bucket().capabilities().conditional_put {
+        if !under_way.is_empty() && !self.buckets.bucket().capabilities().conditional_put {
             // An earlier request could arrive after a later one.
             self.outlast_late_effects().await;
         }
@@ -27,7 +27,7 @@ impl Node {
             let aborted = match begun.upload.clone().map(UploadId) {
                 Some(upload) => {
                     self.call_until_answered(&begun.key, || {
-                        self.bucket().upload_abort(&begun.key, &upload)
+                        self.buckets.bucket().upload_abort(&begun.key, &upload)
                     })
                     .await
                 }
@@ -96,7 +96,7 @@ impl Node {
                         "it cannot be seen what became of {key} when the node last stopped: {error}"
                     );
                     self.trouble(
-                        &self.subject("bucket writes", self.bucket_of_key(key)),
+                        &self.buckets.subject("bucket writes", self.buckets.bucket_of_key(key)),
                         Some(what),
                     );
                     backoff.wait(&self.ports, None).await;

@@ -3,8 +3,7 @@
 
 use crate::Node;
 use crate::buckets::ask::Backoff;
-use crate::buckets::head::{HeadLease, LATE_EFFECT};
-use crate::buckets::side_by_side::Member;
+use crate::buckets::head::LATE_EFFECT;
 use crate::flush::POLL;
 use ebb_core::partition::Partition;
 use ebb_model::*;
@@ -12,7 +11,6 @@ use ebb_ports::{BucketError, PortFuture, UploadId};
 use futures_util::future::join_all;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::time::Duration;
 
 /// Keys of requests that were given up without an answer, and until when those may have effects.
@@ -62,7 +60,7 @@ impl From<RpcError> for FlushError {
 impl Node {
     /// Whether this node may write to the bucket.
     pub(super) fn may_write(&self) -> bool {
-        match &self.head_lease {
+        match self.buckets.head_lease() {
             Some(head_lease) if head_lease.holds() || Planted::HeadIgnored.is_on() => {
                 self.trouble("head lease", None);
                 true
@@ -139,18 +137,18 @@ impl Node {
 
     /// When all requests of the run before this one can no longer arrive.
     pub(super) fn late_until(&self) -> Duration {
-        self.head_leases().map(|head_lease| head_lease.late_until()).max().unwrap_or_default()
+        self.buckets
+            .head_leases()
+            .map(|head_lease| head_lease.late_until())
+            .max()
+            .unwrap_or_default()
     }
 
     /// Waits until no earlier request can take effect any more, and keeps the volume during that
     /// time.
     pub(crate) async fn outlast_late_effects(&self) {
         let until = self.flusher.unknown_outcomes.last().max(self.late_until());
-        join_all(self.head_leases().map(|head_lease| head_lease.keep_until(until))).await;
-    }
-
-    fn head_leases(&self) -> impl Iterator<Item = &Rc<HeadLease>> {
-        self.head_lease.iter().chain(self.members.iter().filter_map(Member::head_lease))
+        join_all(self.buckets.head_leases().map(|head_lease| head_lease.keep_until(until))).await;
     }
 
     /// Waits until no earlier request can change the key any more.
@@ -220,10 +218,10 @@ impl Node {
         heard: Option<&UploadId>,
     ) -> Result<(), BucketError> {
         self.abort_where_allowed(key, async || {
-            let uploads = self.bucket().uploads(key).await?;
+            let uploads = self.buckets.bucket().uploads(key).await?;
             let ends = |upload: &&UploadId| Some(*upload) != heard;
             for upload in uploads.iter().filter(ends).filter(|_| !Planted::UploadsLeft.is_on()) {
-                self.bucket().upload_abort(key, upload).await?;
+                self.buckets.bucket().upload_abort(key, upload).await?;
             }
             Ok(())
         })
@@ -232,7 +230,10 @@ impl Node {
 
     /// Ends an upload that must not be completed.
     pub(super) async fn abort(&self, key: &str, upload: &UploadId) -> Result<(), BucketError> {
-        self.abort_where_allowed(key, async || self.bucket().upload_abort(key, upload).await).await
+        self.abort_where_allowed(key, async || {
+            self.buckets.bucket().upload_abort(key, upload).await
+        })
+        .await
     }
 
     /// Credentials for everything else may still not permit to list uploads or to end them: then
@@ -268,7 +269,9 @@ impl Node {
     /// time. An error means that the node stops.
     async fn await_renewal(&self, key: &str) -> Result<(), BucketError> {
         let now = self.ports.clock.monotonic();
-        let Some(head_lease) = self.head_lease_of(self.bucket_of_key(key)) else { return Ok(()) };
+        let Some(head_lease) = self.buckets.head_lease_of(self.buckets.bucket_of_key(key)) else {
+            return Ok(());
+        };
         while head_lease.renewed() <= now {
             if self.is_stopping() {
                 return Err(BucketError::Unknown {
@@ -308,7 +311,7 @@ impl Node {
                     retry_after: None,
                 }),
             };
-            self.heard(key, &asked);
+            self.buckets.heard(key, &asked, self.ports.clock.monotonic());
             let (what, retry_after) = match asked {
                 Err(BucketError::Unknown { what }) => {
                     is_unknown.set(true);
@@ -329,10 +332,13 @@ impl Node {
                 }
                 answer => return answer,
             };
-            if self.is_stopping() || self.lost_to().is_some() {
+            if self.is_stopping() || self.buckets.lost_to().is_some() {
                 return Err(BucketError::Unknown { what });
             }
-            self.trouble(&self.subject("bucket writes", self.bucket_of_key(key)), Some(what));
+            self.trouble(
+                &self.buckets.subject("bucket writes", self.buckets.bucket_of_key(key)),
+                Some(what),
+            );
             backoff.wait(&self.ports, retry_after).await;
         }
     }

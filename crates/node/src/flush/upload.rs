@@ -91,7 +91,7 @@ impl Node {
         replaces: Option<ETag>,
     ) -> Result<(), FlushError> {
         let size = self.replica.view().namespace().attr(ino).map_err(RpcError::from)?.size_bytes;
-        let limits = self.bucket().capabilities();
+        let limits = self.buckets.bucket().capabilities();
         if size > limits.max_object_bytes {
             let what = format!("{size} bytes are more than the store takes as one object");
             return Err(BucketError::Refused { what }.into());
@@ -176,7 +176,7 @@ impl Node {
         // A file with appends has grown further when it is read.
         let size = self.content(ino)?.size_bytes;
         let most = (size + size / 4 + SLACK_BYTES).min(CHUNK_BYTES - 1);
-        let _room = self.flusher.buffers(self.bucket_of_key(key)).take(most).await;
+        let _room = self.flusher.buffers(self.buckets.bucket_of_key(key)).take(most).await;
         let (content, body) = {
             let _guard = match Planted::UploadNotLatched.is_on() {
                 true => None,
@@ -195,7 +195,9 @@ impl Node {
             (content, body)
         };
         self.force_for_upload(ino).await?;
-        let put = |condition| self.bucket().put(key, body.clone(), condition, content.tags.clone());
+        let put = |condition| {
+            self.buckets.bucket().put(key, body.clone(), condition, content.tags.clone())
+        };
         let etag = self.guarded(key, replaces, &content, put).await?.etag();
         Ok((content, etag))
     }
@@ -227,7 +229,9 @@ impl Node {
             }
             let is_unknown = Cell::new(false);
             let begun = self
-                .ask_until_clear(key, &is_unknown, || self.bucket().upload_begin(key, tags.clone()))
+                .ask_until_clear(key, &is_unknown, || {
+                    self.buckets.bucket().upload_begin(key, tags.clone())
+                })
                 .await;
             if is_unknown.get() && !matches!(begun, Err(BucketError::Unknown { .. })) {
                 self.outlast_unknown_outcomes(key).await;
@@ -325,8 +329,9 @@ impl Node {
             return Ok(Attempt::Broken);
         }
         self.force_for_upload(ino).await?;
-        let complete =
-            |condition| self.bucket().upload_complete(key, upload, parts.clone(), condition);
+        let complete = |condition| {
+            self.buckets.bucket().upload_complete(key, upload, parts.clone(), condition)
+        };
         let sent = self.guarded(key, replaces.clone(), &content, complete).await?;
         if let Sent::Found(_) = &sent {
             self.abort(key, upload).await?;
@@ -364,7 +369,7 @@ impl Node {
                     self.flusher.preserved.advance(ino, range.end / BLOCK_BYTES);
                     return Ok((number, range, Part::Stored(piece)));
                 }
-                let buffers = self.flusher.buffers(self.bucket_of_key(key));
+                let buffers = self.flusher.buffers(self.buckets.bucket_of_key(key));
                 // Tasks that have memory may wait for the file that is kept as it is.
                 let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
                 let _guard = match frozen {
@@ -410,7 +415,7 @@ impl Node {
                 Part::Stored(piece) => self.copy_part(key, upload, number, piece).await?,
                 Part::Read(body, _room) => {
                     self.send_part(key, || {
-                        self.bucket().upload_part(key, upload, number, body.clone())
+                        self.buckets.bucket().upload_part(key, upload, number, body.clone())
                     })
                     .await?
                 }
@@ -431,11 +436,13 @@ impl Node {
         piece: Piece,
     ) -> Result<PartTag, FlushError> {
         let copied = self
-            .send_part(key, || self.bucket().upload_part_copy(key, upload, number, piece.clone()))
+            .send_part(key, || {
+                self.buckets.bucket().upload_part_copy(key, upload, number, piece.clone())
+            })
             .await;
         if let Err(BucketError::Refused { what }) = &copied {
             tracing::warn!(key, what, "the bucket does not copy parts: they are sent from now on");
-            self.flusher.queue(self.bucket_of_key(key)).copies_parts.set(false);
+            self.flusher.queue(self.buckets.bucket_of_key(key)).copies_parts.set(false);
             return Err(FlushError::Later);
         }
         Ok(copied?)
@@ -443,7 +450,7 @@ impl Node {
 
     /// The length of a file's parts.
     pub(super) fn part_bytes(&self, size_bytes: u64) -> u64 {
-        let limits = self.bucket().capabilities();
+        let limits = self.buckets.bucket().capabilities();
         let even = size_bytes.div_ceil(u64::from(limits.max_parts)).next_multiple_of(BLOCK_BYTES);
         self.options.part_bytes.max(limits.min_part_bytes).next_multiple_of(BLOCK_BYTES).max(even)
     }
@@ -466,16 +473,16 @@ impl Node {
             let BucketError::Unavailable { retry_after, what } = &error else { return Err(error) };
             if now - since >= self.options.bucket_timeout
                 || self.is_stopping()
-                || self.lost_to().is_some()
+                || self.buckets.lost_to().is_some()
             {
                 return Err(error);
             }
-            let bucket_index = self.bucket_of_key(key);
+            let bucket_index = self.buckets.bucket_of_key(key);
             self.trouble(
-                &self.subject("bucket writes", bucket_index),
+                &self.buckets.subject("bucket writes", bucket_index),
                 Some(format!(
                     "{} does not take what is written: {what}",
-                    self.describe(bucket_index)
+                    self.buckets.describe(bucket_index)
                 )),
             );
             backoff.wait(&self.ports, *retry_after).await;
@@ -485,14 +492,14 @@ impl Node {
     /// The bytes of a part as the bucket has them already, in the file's home object, or sent
     /// early. They were there when the upload began: only one upload of a file is under way.
     async fn stored(&self, ino: Ino, key: &str, range: &Range<u64>) -> Option<Piece> {
-        let bucket_index = self.bucket_of_key(key);
-        if !self.bucket().capabilities().copies_parts
+        let bucket_index = self.buckets.bucket_of_key(key);
+        if !self.buckets.bucket().capabilities().copies_parts
             || !self.flusher.queue(bucket_index).copies_parts.get()
         {
             return None;
         }
         let home = self.object_of(ino).filter(|(home, ..)| {
-            self.bucket_of_key(home) == bucket_index
+            self.buckets.bucket_of_key(home) == bucket_index
                 && self.replica.view().extents().is_as_in_object(ino, range.clone())
         });
         match home {
@@ -521,7 +528,7 @@ impl Node {
         };
         // The refusal is of the last attempt: an earlier one may stand there, or still come.
         self.outlast_unknown_outcomes(key).await;
-        match self.persist(key, || self.bucket().head(key)).await {
+        match self.persist(key, || self.buckets.bucket().head(key)).await {
             Ok(there) if content.is_in(&there) => Ok(Sent::Found(there.etag)),
             Err(unclear @ BucketError::Unknown { .. }) => Err(unclear),
             Ok(_) | Err(_) => Err(error),
@@ -536,7 +543,7 @@ impl Node {
         send: impl Fn(Condition) -> ebb_ports::PortFuture<'a, Result<ETag, BucketError>>,
         is_unknown: &Cell<bool>,
     ) -> Result<Sent, BucketError> {
-        let limits = self.bucket().capabilities();
+        let limits = self.buckets.bucket().capabilities();
         let mut condition =
             limits.guard(replaces.clone().map_or(Condition::Absent, Condition::Match));
         if condition == Condition::Always {
@@ -555,15 +562,17 @@ impl Node {
                 }
                 ended => return ended.map(Sent::Answered),
             }
-            let there =
-                match self.ask_until_clear(key, is_unknown, || self.bucket().head(key)).await {
-                    Ok(meta) if is_unknown.get() && content.is_in(&meta) => {
-                        return Ok(Sent::Found(meta.etag));
-                    }
-                    Ok(_) => self.keep_other(key, replaces.as_ref()).await?,
-                    Err(BucketError::NotFound { .. }) => Condition::Absent,
-                    Err(error) => return Err(error),
-                };
+            let there = match self
+                .ask_until_clear(key, is_unknown, || self.buckets.bucket().head(key))
+                .await
+            {
+                Ok(meta) if is_unknown.get() && content.is_in(&meta) => {
+                    return Ok(Sent::Found(meta.etag));
+                }
+                Ok(_) => self.keep_other(key, replaces.as_ref()).await?,
+                Err(BucketError::NotFound { .. }) => Condition::Absent,
+                Err(error) => return Err(error),
+            };
             condition = limits.guard(there);
         }
         Err(BucketError::Unavailable {

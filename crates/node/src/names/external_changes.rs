@@ -51,7 +51,7 @@ impl Node {
             return Ok(());
         }
         let found = match self
-            .in_time(self.bucket_read("head", key, 0, || self.bucket().head(key)))
+            .in_time(self.bucket_read("head", key, 0, || self.buckets.bucket().head(key)))
             .await
         {
             Ok(meta) if meta.etag.0 == etag => return Ok(()),
@@ -116,7 +116,8 @@ impl Node {
             Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}
             _ => return Ok(()),
         }
-        let meta = match self.bucket_retry("head", key, 0, || self.bucket().head(key)).await {
+        let meta = match self.bucket_retry("head", key, 0, || self.buckets.bucket().head(key)).await
+        {
             Ok(meta) => meta,
             Err(BucketError::NotFound { .. }) => {
                 self.trouble(

@@ -153,11 +153,11 @@ impl Node {
 
     /// Whether the node may change its record of the bucket without a request.
     pub(crate) fn may_act_by_itself(&self) -> bool {
-        self.bucket.is_some()
+        self.buckets.is_some()
             && !self.is_stopping()
             && !self.attachments.awaits_any()
             && !self.has_failed()
-            && self.lost_to().is_none()
+            && self.buckets.lost_to().is_none()
     }
 
     fn next_directory(&self) -> Option<Ino> {

@@ -104,9 +104,12 @@ impl Node {
                     ahead.replace(Some(parts));
                     return Ok(part);
                 }
-                let page =
-                    list(self.bucket(), &plan.prefix, behind(plan.after.as_ref(), left.as_ref()))
-                        .await?;
+                let page = list(
+                    self.buckets.bucket(),
+                    &plan.prefix,
+                    behind(plan.after.as_ref(), left.as_ref()),
+                )
+                .await?;
                 Ok(part_of(left, page))
             })
         };
@@ -129,7 +132,7 @@ impl Node {
     /// All parts from this one on, as long as they are taken.
     fn list_from(&self, plan: &LoadPlan, mut left: Option<Listed>) -> Parts {
         let (mut sender, parts) = mpsc::channel(MOST_WAITING);
-        let Some(bucket) = self.bucket.clone() else { return parts };
+        let Some(bucket) = self.buckets.all().cloned() else { return parts };
         let prefix = plan.prefix.clone();
         let mut after = behind(plan.after.as_ref(), left.as_ref());
         self.ports.spawn.spawn(Box::pin(async move {

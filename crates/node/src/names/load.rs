@@ -226,7 +226,7 @@ impl Node {
             return Ok(None);
         }
         let ask = || -> PortFuture<'_, Result<Page, BucketError>> {
-            Box::pin(list(self.bucket(), &plan.prefix, None))
+            Box::pin(list(self.buckets.bucket(), &plan.prefix, None))
         };
         self.bucket_read("list", &plan.prefix, 0, ask).await.map(Some)
     }

@@ -87,7 +87,7 @@ impl Node {
     /// Refuses to remove a directory in which the bucket has keys that are not shown: to whoever
     /// looks into the bucket it is not empty. The directory is known to have no names.
     pub(crate) async fn expect_nothing_hidden(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
-        if self.bucket.is_none() {
+        if self.buckets.is_none() {
             return Ok(());
         }
         if self.not_shown.has(dir) {

@@ -140,7 +140,7 @@ impl Node {
         let decode =
             |object: Object| Ok((page::decode(&object.body).map_err(unknown)?, object.meta.etag));
         match self
-            .get_sound(key, LARGE_PAGE_BYTES, || self.bucket().get(key, None, None), decode)
+            .get_sound(key, LARGE_PAGE_BYTES, || self.buckets.bucket().get(key, None, None), decode)
             .await
         {
             Ok((head, etag)) => {
@@ -183,7 +183,12 @@ impl Node {
         let key = piece_key(dir, piece.id);
         let decode = |object: Object| decode_piece(dir, piece, &object);
         match self
-            .get_sound(&key, LARGE_PAGE_BYTES, || self.bucket().get(&key, None, None), decode)
+            .get_sound(
+                &key,
+                LARGE_PAGE_BYTES,
+                || self.buckets.bucket().get(&key, None, None),
+                decode,
+            )
             .await
         {
             Ok(entries) => {

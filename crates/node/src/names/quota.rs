@@ -222,7 +222,7 @@ impl Node {
         let room_bytes = self.bucket_room().await;
         let state = self.replica.view();
         let used = state.namespace().usage();
-        let (total_bytes, free_bytes) = if self.bucket.is_some() {
+        let (total_bytes, free_bytes) = if self.buckets.is_some() {
             let free_bytes = room_bytes.map_or(FREE_BYTES, |room_bytes| {
                 room_bytes.saturating_sub(state.extents().dirty_bytes())
             });
@@ -244,7 +244,7 @@ impl Node {
 
     /// A store that does not answer delays no caller: its last answer is used.
     async fn bucket_room(&self) -> Option<u64> {
-        let mut asked = self.bucket.as_ref()?.room_bytes();
+        let mut asked = self.buckets.all()?.room_bytes();
         let answer = match (&mut asked).now_or_never() {
             Some(answer) => answer.ok(),
             None => match select(asked, self.ports.clock.sleep(ROOM_TIMEOUT)).await {

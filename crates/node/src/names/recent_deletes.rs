@@ -106,7 +106,7 @@ impl Node {
 
     /// The object in its present state, if it exists.
     pub(crate) async fn ask_for_object(&self, key: String) -> Result<Option<Listed>, RpcError> {
-        match self.bucket_read("head", &key, 0, || self.bucket().head(&key)).await {
+        match self.bucket_read("head", &key, 0, || self.buckets.bucket().head(&key)).await {
             Ok(ObjectMeta { etag, len_bytes, modified_secs, .. }) => Ok(Some(Listed::Object {
                 key,
                 etag: etag.0,
@@ -123,8 +123,9 @@ impl Node {
         let now = self.ports.clock.monotonic();
         let limit = if self.recent_deletes.has_below(&key, now) { LIST_LIMIT } else { 1 };
         let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit };
-        let found =
-            self.bucket_read("list", &key, 0, || self.bucket().list(request.clone())).await?;
+        let found = self
+            .bucket_read("list", &key, 0, || self.buckets.bucket().list(request.clone()))
+            .await?;
         let (doubtful, certain): (Vec<_>, Vec<_>) =
             found.entries.into_iter().partition(|entry| self.recent_deletes.has(entry.key(), now));
         let asked = stream::iter(doubtful)

@@ -13,7 +13,7 @@ impl Node {
     /// Compares a file, or a directory and the names in it, with the bucket.
     pub(crate) async fn refresh(self: &Rc<Self>, ino: Ino) -> Result<AdminReply, RpcError> {
         let kind = self.replica.view().namespace().attr(ino)?.kind;
-        if self.bucket.is_none() {
+        if self.buckets.is_none() {
             return Ok(AdminReply::Refreshed { changed: 0 });
         }
         let place = self.replica.view().namespace().primary_name(ino);

@@ -180,7 +180,7 @@ impl Node {
     /// Half of the time after which external changes must be seen: clients may cache answers for
     /// the other half.
     pub(crate) fn revalidates(&self) -> Option<Duration> {
-        let interval = self.options.revalidate.filter(|_| self.bucket.is_some())?;
+        let interval = self.options.revalidate.filter(|_| self.buckets.is_some())?;
         Some(interval / 2)
     }
 
@@ -218,11 +218,14 @@ impl Node {
             (Some(at), Some(interval)) => now >= at + interval,
             (Some(_), None) => false,
             (None, Some(_)) => true,
-            (None, None) => self.bucket.is_some() && self.revalidation.is_of_earlier_run(dir),
+            (None, None) => self.buckets.is_some() && self.revalidation.is_of_earlier_run(dir),
         };
         let fresh = !is_old || now < self.revalidation.not_before.get();
         // Operations of a client that has yet to come back are not there yet.
-        !fresh && !self.is_stopping() && !self.attachments.awaits_any() && self.lost_to().is_none()
+        !fresh
+            && !self.is_stopping()
+            && !self.attachments.awaits_any()
+            && self.buckets.lost_to().is_none()
     }
 
     pub(crate) fn revalidation_rests_until(&self) -> Duration {

@@ -117,7 +117,7 @@ impl Node {
                 .replica
                 .view()
                 .namespace()
-                .dentry(Ino::ROOT, self.members.get(at)?.dir().name())
+                .dentry(Ino::ROOT, self.buckets.members().get(at)?.dir().name())
                 .map(|dentry| dentry.ino),
         }
     }
@@ -137,7 +137,7 @@ impl Node {
             below.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
         };
         let mut at = from;
-        while (at.bucket as usize) <= self.members.len() {
+        while (at.bucket as usize) <= self.buckets.members().len() {
             if let Some(top) = self.top(BucketIndex(at.bucket as usize)) {
                 self.load_trash(top).await?;
                 let state = self.replica.view();
@@ -244,12 +244,12 @@ impl Node {
     pub(crate) async fn empty_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
             self.ports.clock.sleep(ROUND).await;
-            for bucket_index in self.bucket_indexes() {
+            for bucket_index in self.buckets.bucket_indexes() {
                 let expired = self.expire_trash(bucket_index).await;
                 let said = expired
                     .err()
                     .map(|error| format!("what was kept for its time cannot be removed: {error}"));
-                self.trouble(&self.subject("trash", bucket_index), said);
+                self.trouble(&self.buckets.subject("trash", bucket_index), said);
             }
         }
     }

@@ -11,7 +11,6 @@ pub(crate) use replay::{Replayed, replay};
 
 use crate::admin::fsck::Readable;
 use crate::admin::stats::Counters;
-use crate::buckets::ask::Answers;
 use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver};
 use crate::buckets::members;
 use crate::buckets::rate_limit::RateLimits;
@@ -306,16 +305,13 @@ impl Node {
             incarnation: serves.incarnation,
             replica: Replica::new(partition, log, ports.spawn.clone()),
             store,
-            head_lease,
-            bucket,
             flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
             downloads: Downloads::new(
                 members.len() + 1,
                 options.download_buffer_bytes(),
                 &ports.clock,
             ),
-            answers: (0..=members.len()).map(|_| Answers::default()).collect(),
-            members,
+            buckets: crate::buckets::Buckets::new(bucket, members, head_lease),
             attachments: Default::default(),
             locks: Default::default(),
             latches: Default::default(),
@@ -369,7 +365,7 @@ impl Node {
         node.store.sync_names().await?;
         node.make_holes(holes).await?;
         node.resume_sessions().await?;
-        let late = match node.head_lease {
+        let late = match node.buckets.head_lease() {
             Some(_) => node.settle_uploads().await?,
             None => Vec::new(),
         };

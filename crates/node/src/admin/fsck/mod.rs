@@ -105,15 +105,15 @@ impl Node {
 
     /// Compares a part of the node's record of the bucket with the bucket.
     pub(crate) async fn fsck_bucket(&self, from: FsckPoint) -> Result<FsckBatch, RpcError> {
-        if self.bucket.is_none() {
+        if self.buckets.is_none() {
             return Err(RpcError::Denied("the volume has no bucket".into()));
         }
-        if let Some(owner) = self.lost_to() {
+        if let Some(owner) = self.buckets.lost_to() {
             return Err(RpcError::Denied(format!(
                 "the volume was taken over by {owner}, which may be writing to the bucket"
             )));
         }
-        if self.head_lease.is_none() {
+        if self.buckets.head_lease().is_none() {
             return Err(RpcError::Denied(
                 "this node only reads the bucket, which others may be writing to".into(),
             ));
@@ -131,7 +131,7 @@ impl Node {
         let revalidates = self.revalidates().is_some();
         Comparison {
             state,
-            bucket: self.bucket(),
+            bucket: self.buckets.bucket(),
             ports: &self.ports,
             patience: self.options.bucket_timeout,
             revalidates,

@@ -98,7 +98,9 @@ impl Node {
             state.backing().expected_object(state.namespace(), ino)
         };
         let Some(claimed) = claimed else { return Ok(false) };
-        match self.bucket_retry("head", &claimed.key, 0, || self.bucket().head(&claimed.key)).await
+        match self
+            .bucket_retry("head", &claimed.key, 0, || self.buckets.bucket().head(&claimed.key))
+            .await
         {
             Err(BucketError::NotFound { .. }) => {}
             Ok(_) => return Ok(false),
@@ -165,7 +167,8 @@ impl Node {
         if reserved != Reserved::Unreferenced {
             return Ok(());
         }
-        match self.call_until_answered(key, || self.bucket().delete(key, Some(&etag))).await {
+        match self.call_until_answered(key, || self.buckets.bucket().delete(key, Some(&etag))).await
+        {
             Ok(()) | Err(BucketError::NotFound { .. }) => Ok(()),
             Err(BucketError::Precondition { .. }) => {
                 Err(RpcError::Denied(format!("{key} is another object by now")))
@@ -240,7 +243,7 @@ impl Node {
                  have",
             ));
         }
-        if self.bucket.is_none() || self.object_of(ino).is_none() {
+        if self.buckets.is_none() || self.object_of(ino).is_none() {
             return Err(denied("it never was in the bucket: there is nothing to roll back to"));
         }
         self.check_writes()?;
@@ -251,15 +254,17 @@ impl Node {
             let Some((key, etag, _)) = self.object_of(ino) else {
                 return Err(FsError::NotFound.into());
             };
-            let meta = match self.bucket_retry("head", &key, 0, || self.bucket().head(&key)).await {
-                Ok(meta) => meta,
-                Err(BucketError::NotFound { .. }) => {
-                    return Err(denied(
-                        "its object is gone from the bucket: there is nothing to roll back to",
-                    ));
-                }
-                Err(error) => return Err(bucket_refusal(&error)),
-            };
+            let meta =
+                match self.bucket_retry("head", &key, 0, || self.buckets.bucket().head(&key)).await
+                {
+                    Ok(meta) => meta,
+                    Err(BucketError::NotFound { .. }) => {
+                        return Err(denied(
+                            "its object is gone from the bucket: there is nothing to roll back to",
+                        ));
+                    }
+                    Err(error) => return Err(bucket_refusal(&error)),
+                };
             let _guard = self.latches.hold(ino, Mode::Exclusive).await;
             let (before_bytes, lost_bytes) = {
                 let state = self.replica.view();
@@ -311,7 +316,7 @@ impl Node {
 
     /// Refuses unless this node may write to the bucket.
     fn check_writes(&self) -> Result<(), RpcError> {
-        match (self.lost_to(), &self.head_lease) {
+        match (self.buckets.lost_to(), self.buckets.head_lease()) {
             (Some(owner), _) => {
                 Err(RpcError::Denied(format!("the volume was taken over by {owner}")))
             }
