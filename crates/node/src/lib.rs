@@ -47,14 +47,7 @@ use ebb_ports::{DiskError, Ports};
 use ebb_store::{Cache, Exposures, Holes, Latches, PassthroughGrants, Store};
 use flush::Flusher;
 use futures_util::future::{Either, select};
-use names::forget::Forgetting;
-use names::listings::Listings;
-use names::metadata::Metadata;
-use names::not_shown::NotShown;
-use names::pages::Pages;
-use names::quota::Quotas;
-use names::recent_deletes::RecentDeletes;
-use names::revalidate::Revalidation;
+use names::Names;
 use readahead::Readahead;
 use replica::Replica;
 use std::cell::{Cell, RefCell};
@@ -75,24 +68,15 @@ pub struct Node {
     locks: RefCell<LockTable>,
     /// Bytes of a file: readers share, a task that changes or fills them excludes.
     latches: Latches<Ino>,
-    /// One load of a directory at a time.
-    loads: Latches<Ino>,
-    listings: Listings,
-    pages: Pages,
+    names: Names,
     readahead: Readahead,
     downloads: Downloads,
     cache: Cache,
-    revalidation: Revalidation,
-    not_shown: NotShown,
-    recent_deletes: RecentDeletes,
-    forgetting: Forgetting,
-    metadata: Metadata,
     flusher: Flusher,
     holes: Holes,
     grants: PassthroughGrants,
     exposures: Exposures,
     scrub: Scrub,
-    quotas: Quotas,
     counters: Counters,
     /// Mutations that have no answer yet, and whether each is [firm](Node::must_force).
     under_way: RefCell<BTreeMap<TxId, bool>>,
@@ -110,8 +94,6 @@ pub struct Node {
     safe: Cell<LogIndex>,
     /// The first and the last of the latest consecutive commands that record a file as forced.
     synced: Cell<(LogIndex, LogIndex)>,
-    /// The last command that gave ids to entries found in the bucket.
-    found: Cell<LogIndex>,
     /// Index of the last snapshot.
     snapshot_at: Cell<LogIndex>,
     stopping: Cell<bool>,

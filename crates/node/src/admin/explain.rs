@@ -79,11 +79,11 @@ impl Node {
                     len_bytes: home.len_bytes,
                 }),
             prefix: backing.redirect_of(ino),
-            not_shown: self.not_shown.of(ino),
+            not_shown: self.names.not_shown_in(ino),
             missing,
             refused,
             open: self.attachments.is_open(ino),
-            quota: self.innermost_quota(namespace, ino),
+            quota: self.names.innermost_quota(&state, ino),
             exposed: extents.is_exposed(ino),
             kept: self.kept(namespace, ino),
             pinned_by: namespace

@@ -108,7 +108,7 @@ impl Node {
                 .list()
                 .into_iter()
                 .chain(self.refused_work().troubles())
-                .chain(self.not_shown_troubles())
+                .chain(self.names.not_shown_troubles(&self.replica.view()))
                 .collect(),
         }
     }

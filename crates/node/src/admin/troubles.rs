@@ -291,7 +291,7 @@ impl Node {
                 || is("bucket writes", bucket_index)
                     && (answers.writes.get() > rested || self.replica.view().backing().is_settled())
         }) || name == "revalidation"
-            && now >= self.revalidation_rests_until()
+            && now >= self.names.revalidation_rests_until()
             && self
                 .buckets
                 .bucket_indexes()

@@ -60,7 +60,7 @@ impl Node {
             return Err(RpcError::Retry);
         }
         let answer = self.reply(request).await.map_err(|error| self.unless_failed(error));
-        if answer.as_ref().is_ok_and(|reply| !self.forgetting.may_tell(reply)) {
+        if answer.as_ref().is_ok_and(|reply| !self.names.may_tell(reply)) {
             return Err(RpcError::Retry);
         }
         // No client acts on state that another client's power cut may take back, nor on a refusal
@@ -73,7 +73,7 @@ impl Node {
         let told = match self.attachments.is_shared() {
             true => self.replica.log().written(),
             false if self.options.embedded => LogIndex(0),
-            false => self.found.get(),
+            false => self.names.found(),
         };
         if tells && self.durable() < told {
             self.force_log().await.map_err(|error| self.unless_failed(error))?;
@@ -114,7 +114,7 @@ impl Node {
 
             Request::ReferenceQueryReply { session, query, referenced } => {
                 self.expect_attached(session)?;
-                self.forgetting.answered(session, query, &referenced.into_iter().collect());
+                self.names.references(session, query, &referenced.into_iter().collect());
                 Ok(Reply::Done)
             }
 
@@ -122,7 +122,7 @@ impl Node {
                 if name.as_bytes() == TRASH {
                     return Err(FsError::NotFound.into());
                 }
-                self.forgetting.used(parent);
+                self.names.used(parent);
                 self.revalidate_name(parent, &name).await;
                 let attr = self.look_up(parent, &name).await?;
                 Ok(Reply::Attr(Box::new(self.shown(attr))))
@@ -136,7 +136,7 @@ impl Node {
                 Ok(Reply::Link(self.replica.view().namespace().read_link(ino)?))
             }
             Request::ReadDir { dir, after, limit } => {
-                self.forgetting.used(dir);
+                self.names.used(dir);
                 if after == Cookie::START {
                     self.revalidate_listing(dir, Look::Through).await;
                 }

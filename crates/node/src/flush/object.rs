@@ -121,7 +121,7 @@ impl Node {
         let etag = etag.filter(|_| !Planted::DeleteUnguarded.is_on());
         match self.call_until_answered(key, || self.buckets.bucket().delete(key, etag)).await {
             Ok(()) | Err(BucketError::NotFound { .. }) => {
-                self.recent_deletes.note(key, self.ports.clock.monotonic())
+                self.names.deleted(key, self.ports.clock.monotonic())
             }
             // An external program has put an object there since: that one stays.
             Err(BucketError::Precondition { .. }) => {}

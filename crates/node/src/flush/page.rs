@@ -52,7 +52,7 @@ impl Node {
         .await?;
         let written = self.put_page(dir, &key, marker.as_deref(), old.as_ref()).await;
         // Later loads read the page anew: it has more names than before.
-        self.pages.forget(dir);
+        self.names.forget_page(dir);
         match written {
             Ok(told) => {
                 for command in told {

@@ -92,7 +92,7 @@ impl Node {
             let (backing, namespace) = (state.backing(), state.namespace());
             let can_follow = |dir: &Ino| {
                 // Its keys that are not shown are in it as long as it has its prefix.
-                let stays = self.not_shown.has(*dir)
+                let stays = self.names.has_not_shown(*dir)
                     || self.flusher.unlistable.keeps_redirect(*dir)
                     || match backing.is_complete(*dir) {
                         true => namespace.has_more_names_than(*dir, MAX_MOVED_ENTRIES),
@@ -242,7 +242,7 @@ impl Node {
             self.list_of_earlier_run(dir).await?;
         }
         self.flusher.unlistable.listed(dir);
-        Ok(!self.not_shown.has(dir))
+        Ok(!self.names.has_not_shown(dir))
     }
 }
 

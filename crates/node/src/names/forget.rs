@@ -12,6 +12,7 @@
 
 use crate::Node;
 use ebb_core::backing::Forgettable;
+use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::Signal;
 use ebb_store::{Guard, Mode};
@@ -97,6 +98,15 @@ impl Forgetting {
         true
     }
 
+    /// The directory after the one that was looked at last, and then the first.
+    fn next_directory(&self, state: &Partition) -> Option<Ino> {
+        let after = Ino(self.hand.get().saturating_add(1));
+        let mut beyond = state.backing().directories(after);
+        let next = beyond.next().or_else(|| state.backing().directories(Ino(0)).next())?;
+        self.hand.set(next.0);
+        Some(next)
+    }
+
     fn begin(&self, number: u64, inos: &[Ino], waiting: &[SessionId]) {
         let (inos, waiting) = (inos.iter().copied().collect(), waiting.iter().copied().collect());
         *self.query.borrow_mut() = Some(ReferenceQuery { number, inos, waiting, is_over: false });
@@ -129,7 +139,7 @@ impl Node {
     /// Evicts names until metadata takes less than `bytes`, or all directories have been looked at.
     /// Returns how many.
     pub(crate) async fn forget_until(self: &Rc<Self>, bytes: u64) -> Result<usize, RpcError> {
-        let _turn = self.forgetting.turn.lock().await;
+        let _turn = self.names.forgetting.turn.lock().await;
         let (mut gone, mut in_vain) = (0, 0);
         // Directories used since the last eviction are spared on the first look.
         let looks = 2 * self.replica.view().backing().directory_count();
@@ -140,8 +150,10 @@ impl Node {
             {
                 break;
             }
-            let Some(dir) = self.next_directory() else { break };
-            if !self.forgetting.used.borrow_mut().remove(&dir) {
+            let Some(dir) = self.names.forgetting.next_directory(&self.replica.view()) else {
+                break;
+            };
+            if !self.names.forgetting.used.borrow_mut().remove(&dir) {
                 gone += self.forget_in(dir, bytes, &mut in_vain).await?;
             }
             if look % LOOKS_AT_ONCE == LOOKS_AT_ONCE - 1 {
@@ -158,18 +170,6 @@ impl Node {
             && !self.attachments.awaits_any()
             && !self.has_failed()
             && self.buckets.lost_to().is_none()
-    }
-
-    fn next_directory(&self) -> Option<Ino> {
-        let state = self.replica.view();
-        let after = Ino(self.forgetting.hand.get().saturating_add(1));
-        let next = state
-            .backing()
-            .directories(after)
-            .next()
-            .or_else(|| state.backing().directories(Ino(0)).next())?;
-        self.forgetting.hand.set(next.0);
-        Some(next)
     }
 
     async fn forget_in(
@@ -189,7 +189,7 @@ impl Node {
             if !inos.is_empty() {
                 let gone =
                     if self.query_references(&inos).await { self.forget(dir).await } else { Ok(0) };
-                self.forgetting.end();
+                self.names.forgetting.end();
                 let gone = gone?;
                 all += gone;
                 *in_vain = if gone > inos.len() / 8 { 0 } else { *in_vain + 1 };
@@ -208,16 +208,16 @@ impl Node {
 
     /// Asks clients to give up inodes. False if not all of them have answered.
     async fn query_references(&self, inos: &[Ino]) -> bool {
-        let number = self
-            .run
-            .wrapping_add(self.forgetting.queries.replace(self.forgetting.queries.get() + 1));
-        self.forgetting.begin(number, inos, &self.attachments.sessions());
+        let number = self.run.wrapping_add(
+            self.names.forgetting.queries.replace(self.names.forgetting.queries.get() + 1),
+        );
+        self.names.forgetting.begin(number, inos, &self.attachments.sessions());
         self.attachments
             .notify_others(None, &Notice::ReferenceQuery { query: number, inos: inos.to_vec() });
         let deadline = self.ports.clock.monotonic() + PATIENCE;
         loop {
-            let answered = Box::pin(self.forgetting.answered.wait());
-            if let Some(query) = &mut *self.forgetting.query.borrow_mut() {
+            let answered = Box::pin(self.names.forgetting.answered.wait());
+            if let Some(query) = &mut *self.names.forgetting.query.borrow_mut() {
                 query.waiting.retain(|session| self.attachments.contains(*session));
                 if query.waiting.is_empty() {
                     return true;
@@ -233,17 +233,17 @@ impl Node {
 
     /// Evicts the offered inodes that no client holds. Returns their number.
     async fn forget(self: &Rc<Self>, dir: Ino) -> Result<usize, RpcError> {
-        let Some(_loading) = self.loads.try_hold(dir, Mode::Exclusive) else { return Ok(0) };
+        let Some(_loading) = self.names.loads.try_hold(dir, Mode::Exclusive) else { return Ok(0) };
         let mut guards: Vec<Guard<Ino>> = Vec::new();
         let mut free = BTreeSet::new();
-        for ino in self.forgetting.free() {
+        for ino in self.names.forgetting.free() {
             let is_dir = self
                 .replica
                 .view()
                 .namespace()
                 .attr(ino)
                 .is_ok_and(|attr| attr.kind == FileKind::Directory);
-            let latches = if is_dir { &self.loads } else { &self.latches };
+            let latches = if is_dir { &self.names.loads } else { &self.latches };
             if let Some(guard) = latches.try_hold(ino, Mode::Exclusive) {
                 guards.push(guard);
                 free.insert(ino);
@@ -258,6 +258,7 @@ impl Node {
                     return Err(RpcError::Retry);
                 }
                 going = self
+                    .names
                     .forgetting
                     .decide(|ino| free.contains(ino) && !self.attachments.is_open(*ino));
                 if going.is_empty() {
@@ -267,7 +268,7 @@ impl Node {
                 }
             })
             .await;
-        self.forgetting.end();
+        self.names.forgetting.end();
         let applied = match proposed {
             Ok((_, applied)) => applied,
             Err(RpcError::Retry) => return Ok(0),
@@ -276,7 +277,7 @@ impl Node {
         // An inode that has changed since the choice stays.
         going.retain(|ino| self.replica.view().namespace().inode(*ino).is_none());
         for ino in going.iter().chain([&dir]) {
-            self.pages.forget(*ino);
+            self.names.pages.forget(*ino);
         }
         for ino in &going {
             self.cache.forget(*ino);

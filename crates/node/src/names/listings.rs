@@ -86,7 +86,7 @@ impl Node {
         end: impl FnOnce(&Part) -> Option<String>,
     ) -> Result<Part, RpcError> {
         let now = self.ports.clock.monotonic();
-        let begun = self.listings.take(dir, plan);
+        let begun = self.names.listings.take(dir, plan);
         let is_slow = begun.as_ref().is_some_and(|begun| now >= begun.taken + MOST_PAUSE);
         let (left, ahead) = begun.map_or((None, None), |begun| (begun.left, begun.ahead));
         let ahead = RefCell::new(ahead.filter(|_| !is_slow));
@@ -124,7 +124,7 @@ impl Node {
             let left = part.left.take();
             let begin = || (!is_slow).then(|| self.list_from(&plan, left.clone()));
             let ahead = if is_cut { None } else { ahead.into_inner().or_else(begin) };
-            self.listings.keep(Begun { dir, plan, left, taken: now, ahead });
+            self.names.listings.keep(Begun { dir, plan, left, taken: now, ahead });
         }
         Ok(part)
     }

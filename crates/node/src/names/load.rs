@@ -57,7 +57,7 @@ impl Node {
         if self.knows(dir, name) {
             return Ok(());
         }
-        let _guard = self.loads.hold(dir, Mode::Exclusive).await;
+        let _guard = self.names.loads.hold(dir, Mode::Exclusive).await;
         // An answer is void if the directory's objects have got another prefix since the question.
         // It shows nothing about the name then, and the request is repeated.
         while !self.knows(dir, name) {
@@ -97,7 +97,7 @@ impl Node {
 
     /// Loads one more page of a directory that is not complete.
     pub(crate) async fn load_next(&self, dir: Ino) -> Result<(), RpcError> {
-        let _guard = self.loads.hold(dir, Mode::Exclusive).await;
+        let _guard = self.names.loads.hold(dir, Mode::Exclusive).await;
         if !self.is_complete(dir) {
             Box::pin(self.load_page(dir, For::Listing)).await?;
         }
@@ -160,7 +160,7 @@ impl Node {
         let LoadPlan { prefix, after, epoch, .. } = plan.clone();
         let first = after.is_none();
         if first {
-            self.revalidation.asked_for(dir, began);
+            self.names.revalidation.asked_for(dir, began);
         }
         let end = |part: &Part| {
             end_of_batch(
@@ -201,7 +201,7 @@ impl Node {
             )
             .await?;
         if current {
-            self.not_shown.found(dir, first, &not_shown, self.ports.clock.wall());
+            self.names.not_shown.found(dir, first, &not_shown, self.ports.clock.wall());
         }
         if current && self.load_plan(dir) == Some(plan) {
             // A repeated request would get the same answer, for ever.
@@ -221,7 +221,7 @@ impl Node {
     /// cannot use it asks again.
     async fn list_beside_page(&self, dir: Ino, plan: &LoadPlan) -> Result<Option<Page>, RpcError> {
         let is_first =
-            plan.after.is_none() && plan.page_key.is_some() && self.pages.head(dir).is_none();
+            plan.after.is_none() && plan.page_key.is_some() && self.names.pages.head(dir).is_none();
         if !is_first {
             return Ok(None);
         }
@@ -391,13 +391,13 @@ impl Node {
                     }))
                 })
                 .await?;
-            self.found.set(index);
+            self.names.found.set(index);
             self.perform_effects(applied, None).await?;
             if more && current {
                 continue;
             }
             if self.is_complete(dir) {
-                self.pages.forget(dir);
+                self.names.pages.forget(dir);
             }
             return Ok(Entered { current, not_shown });
         }

@@ -36,12 +36,28 @@ const TENTHS_FULL: u64 = 9;
 /// Eviction ends at this part.
 const TENTHS_LEFT: u64 = 8;
 
-#[derive(Default)]
 pub struct Metadata {
+    limit_bytes: u64,
     /// A request waits for room.
     urged: Signal,
     /// No eviction begins before this time.
     not_before: Cell<Duration>,
+}
+
+impl Metadata {
+    pub fn new(limit_bytes: u64) -> Metadata {
+        Metadata { limit_bytes, urged: Signal::default(), not_before: Cell::default() }
+    }
+
+    fn is_full(&self, memory_bytes: u64) -> bool {
+        memory_bytes.saturating_add(MOST_OF_INODE_BYTES) >= self.limit_bytes
+    }
+
+    /// How many parts of listings may be loaded together without a request.
+    pub fn parts_to_spare(&self, memory_bytes: u64) -> usize {
+        let spare = (self.limit_bytes / 10 * TENTHS_FULL).saturating_sub(memory_bytes);
+        (spare / (LIST_LIMIT as u64 * USUAL_INODE_BYTES)) as usize
+    }
 }
 
 impl Node {
@@ -49,46 +65,36 @@ impl Node {
     /// passes.
     pub(crate) fn room_to_make(&self, mutation: &ClientMutation) -> Result<(), RpcError> {
         let Some(added) = most_added_bytes(mutation) else { return Ok(()) };
-        if self.replica.view().memory_bytes().saturating_add(added) <= self.options.metadata_bytes {
+        if self.replica.view().memory_bytes().saturating_add(added)
+            <= self.names.metadata.limit_bytes
+        {
             return Ok(());
         }
-        self.metadata.urged.raise();
+        self.names.metadata.urged.raise();
         self.tell_of_metadata();
         Err(FsError::NoSpace.into())
     }
 
     /// Whether names may come in from the bucket: not yet while others may be evicted for them.
     pub(crate) fn room_to_load(&self) -> Result<(), RpcError> {
-        if !self.metadata_is_full() {
+        if !self.names.metadata.is_full(self.replica.view().memory_bytes()) {
             return Ok(());
         }
-        if self.ports.clock.monotonic() >= self.metadata.not_before.get() {
-            self.metadata.urged.raise();
+        if self.ports.clock.monotonic() >= self.names.metadata.not_before.get() {
+            self.names.metadata.urged.raise();
             return Err(RpcError::Retry);
         }
         self.tell_of_metadata();
         Err(FsError::NoMemory.into())
     }
 
-    /// How many parts of listings may be loaded together without a request.
-    pub(crate) fn parts_to_spare(&self) -> usize {
-        let spare = (self.options.metadata_bytes / 10 * TENTHS_FULL)
-            .saturating_sub(self.replica.view().memory_bytes());
-        (spare / (LIST_LIMIT as u64 * USUAL_INODE_BYTES)) as usize
-    }
-
-    fn metadata_is_full(&self) -> bool {
-        self.replica.view().memory_bytes().saturating_add(MOST_OF_INODE_BYTES)
-            >= self.options.metadata_bytes
-    }
-
     pub(crate) async fn bound_metadata_for_ever(self: Rc<Self>) {
-        let limit = self.options.metadata_bytes;
+        let limit = self.names.metadata.limit_bytes;
         while !self.is_stopping() {
-            let urged = self.metadata.urged.wait();
+            let urged = self.names.metadata.urged.wait();
             let now = self.ports.clock.monotonic();
             let is_due = self.replica.view().memory_bytes() >= limit / 10 * TENTHS_FULL
-                && now >= self.metadata.not_before.get();
+                && now >= self.names.metadata.not_before.get();
             if is_due {
                 let gone =
                     self.forget_until(limit / 10 * TENTHS_LEFT).await.unwrap_or_else(|error| {
@@ -96,12 +102,12 @@ impl Node {
                         0
                     });
                 if gone < LEAST {
-                    self.metadata.not_before.set(self.ports.clock.monotonic() + REST);
+                    self.names.metadata.not_before.set(self.ports.clock.monotonic() + REST);
                 }
             }
             // While names are being evicted there is no trouble to report.
-            if !self.metadata_is_full()
-                || self.ports.clock.monotonic() < self.metadata.not_before.get()
+            if !self.names.metadata.is_full(self.replica.view().memory_bytes())
+                || self.ports.clock.monotonic() < self.names.metadata.not_before.get()
             {
                 self.tell_of_metadata();
             }
@@ -110,7 +116,7 @@ impl Node {
     }
 
     fn tell_of_metadata(&self) {
-        let (bytes, limit) = (self.replica.view().memory_bytes(), self.options.metadata_bytes);
+        let (bytes, limit) = (self.replica.view().memory_bytes(), self.names.metadata.limit_bytes);
         let what = (bytes.saturating_add(most_of_named_bytes(MAX_NAME_BYTES)) >= limit).then(|| {
             format!(
                 "metadata takes {bytes} of the {limit} bytes of memory that it may: nothing can be \

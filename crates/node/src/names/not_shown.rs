@@ -3,6 +3,7 @@
 
 use crate::Node;
 use crate::admin::{path_bytes, troubles};
+use ebb_core::partition::Partition;
 use ebb_model::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -61,12 +62,9 @@ impl NotShown {
             .get(&dir)
             .map_or((0, Vec::new()), |keys| (keys.count, keys.first.clone()))
     }
-}
 
-impl Node {
-    pub(crate) fn not_shown_troubles(&self) -> Vec<Trouble> {
-        let state = self.replica.view();
-        let mut dirs = self.not_shown.dirs.borrow_mut();
+    pub fn troubles(&self, state: &Partition) -> Vec<Trouble> {
+        let mut dirs = self.dirs.borrow_mut();
         dirs.retain(|dir, _| state.namespace().inode(*dir).is_some());
         let troubles: Vec<Trouble> = dirs
             .iter()
@@ -83,19 +81,21 @@ impl Node {
             .collect();
         troubles::told(troubles.iter())
     }
+}
 
+impl Node {
     /// Refuses to remove a directory in which the bucket has keys that are not shown: to whoever
     /// looks into the bucket it is not empty. The directory is known to have no names.
     pub(crate) async fn expect_nothing_hidden(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
         if self.buckets.is_none() {
             return Ok(());
         }
-        if self.not_shown.has(dir) {
+        if self.names.not_shown.has(dir) {
             // They may have gone since.
             Box::pin(self.list_again(dir)).await?;
         } else {
             self.revalidate_once(dir).await;
         }
-        if self.not_shown.has(dir) { Err(FsError::NotEmpty.into()) } else { Ok(()) }
+        if self.names.not_shown.has(dir) { Err(FsError::NotEmpty.into()) } else { Ok(()) }
     }
 }

@@ -103,7 +103,7 @@ impl Node {
         key: Option<&str>,
     ) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
         let Some(key) = key else { return Ok(None) };
-        let _guard = self.pages.heads.hold(dir, Mode::Exclusive).await;
+        let _guard = self.names.pages.heads.hold(dir, Mode::Exclusive).await;
         let Some((head, etag)) = self.seen_head(dir, key).await? else { return Ok(None) };
         // A read-only node has no changes to mark.
         let is_news =
@@ -121,17 +121,17 @@ impl Node {
     /// Whether [`Node::head_of`] will find a page. The future may be dropped at any time.
     pub(crate) async fn see_head(&self, dir: Ino, key: Option<&str>) -> Result<bool, RpcError> {
         let Some(key) = key else { return Ok(false) };
-        let _guard = self.pages.heads.hold(dir, Mode::Exclusive).await;
+        let _guard = self.names.pages.heads.hold(dir, Mode::Exclusive).await;
         Ok(self.seen_head(dir, key).await?.is_some())
     }
 
     async fn seen_head(&self, dir: Ino, key: &str) -> Result<Option<(Rc<Head>, ETag)>, RpcError> {
-        if let Some(known) = self.pages.head(dir) {
+        if let Some(known) = self.names.pages.head(dir) {
             return Ok(Some(known));
         }
         let read = self.read_head(key).await?;
         if let Some((head, etag)) = &read {
-            self.pages.keep(dir, head.clone(), etag.clone());
+            self.names.pages.keep(dir, head.clone(), etag.clone());
         }
         Ok(read)
     }
@@ -177,7 +177,7 @@ impl Node {
         head: &Head,
         piece: &PagePiece,
     ) -> Result<Option<Rc<Vec<Installed>>>, RpcError> {
-        if let Some(entries) = self.pages.piece(dir, piece.id) {
+        if let Some(entries) = self.names.pages.piece(dir, piece.id) {
             return Ok(Some(entries));
         }
         let key = piece_key(dir, piece.id);
@@ -194,7 +194,7 @@ impl Node {
             Ok(entries) => {
                 self.is_sound(&key, &(0..u64::MAX));
                 let entries = Rc::new(entries);
-                self.pages.keep_piece(dir, piece.id, entries.clone());
+                self.names.pages.keep_piece(dir, piece.id, entries.clone());
                 self.trouble(Subject::Piece { dir, piece: piece.id }, None);
                 Ok(Some(entries))
             }
@@ -212,7 +212,7 @@ impl Node {
                         Err(FsError::Io.into())
                     }
                     false => {
-                        self.pages.forget(dir);
+                        self.names.pages.forget(dir);
                         Ok(None)
                     }
                 }

@@ -9,6 +9,7 @@ use crate::Node;
 use crate::admin::path_bytes;
 use crate::clients::mutate::MutationContext;
 use ebb_core::namespace::Namespace;
+use ebb_core::partition::Partition;
 use ebb_model::*;
 use ebb_ports::Signal;
 use futures_util::FutureExt;
@@ -30,6 +31,28 @@ pub(crate) struct Quotas {
     reserved: RefCell<BTreeMap<Ino, u64>>,
     /// The room in the bucket at its last answer.
     bucket_room: Cell<Option<u64>>,
+}
+
+impl Quotas {
+    pub fn status(&self, namespace: &Namespace, root: Ino) -> Option<QuotaStatus> {
+        let (limits, used) = namespace.quota(root)?;
+        let path = path_bytes(&namespace.path_of(root)?);
+        let counted = self.counted.borrow().contains(&root);
+        Some(QuotaStatus { path, ino: root, limits, used, counted })
+    }
+
+    /// The innermost quota that an inode counts in.
+    pub fn innermost(&self, namespace: &Namespace, ino: Ino) -> Option<QuotaStatus> {
+        self.status(namespace, innermost_root(namespace, ino)?)
+    }
+
+    /// A directory was found in `dir` that is not loaded yet.
+    pub fn found_below(&self, namespace: &Namespace, dir: Ino) {
+        for root in namespace.quota_chain(namespace.quota_root(dir)) {
+            self.counted.borrow_mut().remove(&root);
+            self.set.raise();
+        }
+    }
 }
 
 /// Reported as free where the bucket is unlimited.
@@ -75,10 +98,10 @@ impl Node {
         })
         .await?;
         self.force_log().await?;
-        if limits.is_some() && self.unknown_below(dir).is_empty() {
-            self.quotas.counted.borrow_mut().insert(dir);
+        if limits.is_some() && unknown_below(&self.replica.view(), dir).is_empty() {
+            self.names.quotas.counted.borrow_mut().insert(dir);
         }
-        self.quotas.set.raise();
+        self.names.quotas.set.raise();
         self.quotas_of(path).await
     }
 
@@ -86,9 +109,9 @@ impl Node {
         let ino = self.walk(path).await?;
         let state = self.replica.view();
         let namespace = state.namespace();
-        let chain = namespace.quota_chain(self.innermost(namespace, ino));
+        let chain = namespace.quota_chain(innermost_root(namespace, ino));
         Ok(AdminReply::Quotas(
-            chain.filter_map(|root| self.quota_status(namespace, root)).collect(),
+            chain.filter_map(|root| self.names.quotas.status(namespace, root)).collect(),
         ))
     }
 
@@ -106,34 +129,12 @@ impl Node {
             fits
         };
         let below = namespace.quota_roots().filter(|root| self.is_below(*root, top));
-        let mut quotas: Vec<QuotaStatus> =
-            below.filter_map(|root| self.quota_status(namespace, root)).take_while(fits).collect();
+        let mut quotas: Vec<QuotaStatus> = below
+            .filter_map(|root| self.names.quotas.status(namespace, root))
+            .take_while(fits)
+            .collect();
         quotas.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(AdminReply::Quotas(quotas))
-    }
-
-    /// The root that limits new entries of a directory, or the growth of any other inode.
-    fn innermost(&self, namespace: &Namespace, ino: Ino) -> Option<Ino> {
-        let is_dir =
-            namespace.inode(ino).is_some_and(|inode| inode.attr.kind == FileKind::Directory);
-        if is_dir { namespace.quota_root(ino) } else { namespace.counts_in(ino) }
-    }
-
-    fn quota_status(&self, namespace: &Namespace, root: Ino) -> Option<QuotaStatus> {
-        let (limits, used) = namespace.quota(root)?;
-        let path = path_bytes(&namespace.path_of(root)?);
-        Some(QuotaStatus {
-            path,
-            ino: root,
-            limits,
-            used,
-            counted: self.quotas.counted.borrow().contains(&root),
-        })
-    }
-
-    /// The innermost quota that an inode counts in.
-    pub(crate) fn innermost_quota(&self, namespace: &Namespace, ino: Ino) -> Option<QuotaStatus> {
-        self.quota_status(namespace, self.innermost(namespace, ino)?)
     }
 
     /// How much of `len_bytes` at `offset` the quotas allow to be written to a file of
@@ -160,7 +161,7 @@ impl Node {
             return Ok((len_bytes, None));
         }
         let room = {
-            let reserved = self.quotas.reserved.borrow();
+            let reserved = self.names.quotas.reserved.borrow();
             namespace
                 .quota_room(innermost, |root| reserved.get(&root).copied().unwrap_or(0))
                 .unwrap_or(u64::MAX)
@@ -171,9 +172,9 @@ impl Node {
         }
         let (roots, bytes) =
             (namespace.quota_chain(innermost).collect::<Vec<_>>(), end.saturating_sub(size_bytes));
-        let mut reserved = self.quotas.reserved.borrow_mut();
+        let mut reserved = self.names.quotas.reserved.borrow_mut();
         roots.iter().for_each(|root| *reserved.entry(*root).or_default() += bytes);
-        Ok((end - offset, Some(Growth { quotas: &self.quotas, roots, bytes })))
+        Ok((end - offset, Some(Growth { quotas: &self.names.quotas, roots, bytes })))
     }
 
     /// As [`Node::grow`], for a file that gets a length of `len_bytes` or is not changed at all.
@@ -199,7 +200,7 @@ impl Node {
         let volume = self.stat_volume().await;
         let state = self.replica.view();
         let namespace = state.namespace();
-        let Some(root) = self.innermost(namespace, ino) else { return volume };
+        let Some(root) = innermost_root(namespace, ino) else { return volume };
         let mut stat = volume;
         // From the outside in: the innermost limit wins.
         let chain: Vec<Ino> = namespace.quota_chain(Some(root)).collect();
@@ -253,15 +254,15 @@ impl Node {
             },
         };
         if let Some(room_bytes) = answer {
-            self.quotas.bucket_room.set(room_bytes);
+            self.names.quotas.bucket_room.set(room_bytes);
         }
-        self.quotas.bucket_room.get()
+        self.names.quotas.bucket_room.get()
     }
 
     /// Loads the entries below quota roots, so that they count.
     pub(crate) async fn count_for_ever(self: Rc<Self>) {
         while !self.is_stopping() {
-            let set = self.quotas.set.wait();
+            let set = self.names.quotas.set.wait();
             let failed = self.count_quotas().await.err();
             let pause = if failed.is_some() { RETRY } else { REST };
             self.trouble(
@@ -285,13 +286,13 @@ impl Node {
         loop {
             let root = {
                 let state = self.replica.view();
-                let mut counted = self.quotas.counted.borrow_mut();
+                let mut counted = self.names.quotas.counted.borrow_mut();
                 counted.retain(|root| state.namespace().quota(*root).is_some());
                 state.namespace().quota_roots().find(|root| !counted.contains(root))
             };
             let Some(root) = root else { return Ok(()) };
             loop {
-                let unknown = self.unknown_below(root);
+                let unknown = unknown_below(&self.replica.view(), root);
                 if unknown.is_empty() {
                     break;
                 }
@@ -302,26 +303,22 @@ impl Node {
                     try_join_all(dirs.iter().map(|dir| self.complete(*dir))).await?;
                 }
             }
-            self.quotas.counted.borrow_mut().insert(root);
+            self.names.quotas.counted.borrow_mut().insert(root);
         }
     }
+}
 
-    /// A directory was found in `dir` that is not loaded yet.
-    pub(crate) fn found_below(&self, dir: Ino) {
-        let state = self.replica.view();
-        let namespace = state.namespace();
-        for root in namespace.quota_chain(namespace.quota_root(dir)) {
-            self.quotas.counted.borrow_mut().remove(&root);
-            self.quotas.set.raise();
-        }
-    }
+/// The root that limits new entries of a directory, or the growth of any other inode.
+fn innermost_root(namespace: &Namespace, ino: Ino) -> Option<Ino> {
+    let is_dir = namespace.inode(ino).is_some_and(|inode| inode.attr.kind == FileKind::Directory);
+    if is_dir { namespace.quota_root(ino) } else { namespace.counts_in(ino) }
+}
 
-    fn unknown_below(&self, root: Ino) -> Vec<Ino> {
-        let state = self.replica.view();
-        let mut dirs = state.namespace().directories_below(root);
-        dirs.retain(|dir| !state.backing().is_complete(*dir));
-        dirs
-    }
+/// The directories below a quota root whose names are not all known.
+fn unknown_below(state: &Partition, root: Ino) -> Vec<Ino> {
+    let mut dirs = state.namespace().directories_below(root);
+    dirs.retain(|dir| !state.backing().is_complete(*dir));
+    dirs
 }
 
 /// Directories that are listed at one time: a background task leaves the store to requests.

@@ -87,8 +87,8 @@ impl Node {
     async fn confirm_entry(&self, entry: Listed) -> Result<Option<Listed>, RpcError> {
         let now = self.ports.clock.monotonic();
         let is_doubtful = match &entry {
-            Listed::Object { key, .. } => self.recent_deletes.has(key, now),
-            Listed::Prefix { key } => self.recent_deletes.has_below(key, now),
+            Listed::Object { key, .. } => self.names.recent_deletes.has(key, now),
+            Listed::Prefix { key } => self.names.recent_deletes.has_below(key, now),
         };
         if !is_doubtful || self.is_known(&entry) || Planted::StaleListingTrusted.is_on() {
             return Ok(Some(entry));
@@ -121,13 +121,15 @@ impl Node {
     /// The prefix, if any object is below it.
     pub(crate) async fn ask_for_prefix(&self, key: String) -> Result<Option<Listed>, RpcError> {
         let now = self.ports.clock.monotonic();
-        let limit = if self.recent_deletes.has_below(&key, now) { LIST_LIMIT } else { 1 };
+        let limit = if self.names.recent_deletes.has_below(&key, now) { LIST_LIMIT } else { 1 };
         let request = ListRequest { prefix: key.clone(), by_directory: false, after: None, limit };
         let found = self
             .bucket_read("list", &key, 0, || self.buckets.bucket().list(request.clone()))
             .await?;
-        let (doubtful, certain): (Vec<_>, Vec<_>) =
-            found.entries.into_iter().partition(|entry| self.recent_deletes.has(entry.key(), now));
+        let (doubtful, certain): (Vec<_>, Vec<_>) = found
+            .entries
+            .into_iter()
+            .partition(|entry| self.names.recent_deletes.has(entry.key(), now));
         let asked = stream::iter(doubtful)
             .map(|entry| self.ask_for_object(entry.key().to_owned()))
             .buffer_unordered(ASKED_AT_ONCE);

@@ -43,10 +43,10 @@ impl Node {
         if is_untouched {
             return Ok(());
         }
-        let _turn = self.revalidation.turns.hold(dir, Mode::Exclusive).await;
+        let _turn = self.names.revalidation.turns.hold(dir, Mode::Exclusive).await;
         let now = self.ports.clock.monotonic();
         Box::pin(self.list_again(dir)).await?;
-        self.revalidation.asked_for(dir, now);
+        self.names.revalidation.asked_for(dir, now);
         Ok(())
     }
 

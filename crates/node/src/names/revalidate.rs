@@ -64,6 +64,11 @@ impl Revalidation {
         Revalidation { earlier: RefCell::new(earlier.collect()), ..Revalidation::default() }
     }
 
+    /// No request is made before this time.
+    pub fn rests_until(&self) -> Duration {
+        self.not_before.get()
+    }
+
     fn is_of_earlier_run(&self, dir: Ino) -> bool {
         self.earlier.borrow().contains(&dir)
     }
@@ -117,11 +122,11 @@ impl Node {
         if !due() {
             return;
         }
-        let _turn = self.revalidation.turns.hold(dir, Mode::Exclusive).await;
+        let _turn = self.names.revalidation.turns.hold(dir, Mode::Exclusive).await;
         if due() {
             let now = self.ports.clock.monotonic();
             self.settle(Box::pin(self.list_again(dir))).await;
-            self.revalidation.asked_for(dir, now);
+            self.names.revalidation.asked_for(dir, now);
         }
     }
 
@@ -133,24 +138,24 @@ impl Node {
         is_small
             && state.backing().is_listed(dir)
             && self.is_stale(dir, dir)
-            && !self.revalidation.turns.is_taken(&dir)
+            && !self.names.revalidation.turns.is_taken(&dir)
     }
 
     /// Lists a directory again before it is used, unless that is under way. The later user finds
     /// out whether that has succeeded.
     pub(crate) async fn revalidate_ahead(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
-        let Some(_turn) = self.revalidation.turns.try_hold(dir, Mode::Exclusive) else {
+        let Some(_turn) = self.names.revalidation.turns.try_hold(dir, Mode::Exclusive) else {
             return Ok(());
         };
         let now = self.ports.clock.monotonic();
         self.list_again(dir).await?;
-        self.revalidation.asked_for(dir, now);
+        self.names.revalidation.asked_for(dir, now);
         Ok(())
     }
 
     /// The content or attributes of the inode are about to be used.
     pub(crate) async fn revalidate_file(self: &Rc<Self>, ino: Ino) {
-        if self.revalidates().is_none() && self.revalidation.earlier.borrow().is_empty() {
+        if self.revalidates().is_none() && self.names.revalidation.earlier.borrow().is_empty() {
             return;
         }
         let place = self.replica.view().namespace().primary_name(ino);
@@ -169,11 +174,11 @@ impl Node {
         if !self.is_stale(ino, dir) {
             return;
         }
-        let _turn = self.revalidation.turns.hold(ino, Mode::Exclusive).await;
+        let _turn = self.names.revalidation.turns.hold(ino, Mode::Exclusive).await;
         if self.is_stale(ino, dir) {
             let now = self.ports.clock.monotonic();
             self.settle(Box::pin(self.confirm(dir, name))).await;
-            self.revalidation.asked_for(ino, now);
+            self.names.revalidation.asked_for(ino, now);
         }
     }
 
@@ -186,41 +191,43 @@ impl Node {
 
     /// Lists a directory again that an earlier run has listed, and this one has not.
     pub(crate) async fn revalidate_once(self: &Rc<Self>, dir: Ino) {
-        if self.revalidation.is_of_earlier_run(dir) {
+        if self.names.revalidation.is_of_earlier_run(dir) {
             self.revalidate_listing(dir, Look::Up).await;
         }
     }
 
     /// The same, for a caller that needs the bucket's answer.
     pub(crate) async fn list_of_earlier_run(self: &Rc<Self>, dir: Ino) -> Result<(), RpcError> {
-        let is_due = || self.revalidation.is_of_earlier_run(dir);
+        let is_due = || self.names.revalidation.is_of_earlier_run(dir);
         if !is_due() {
             return Ok(());
         }
-        let _turn = self.revalidation.turns.hold(dir, Mode::Exclusive).await;
+        let _turn = self.names.revalidation.turns.hold(dir, Mode::Exclusive).await;
         if is_due() {
             let now = self.ports.clock.monotonic();
             Box::pin(self.list_again(dir)).await?;
-            self.revalidation.asked_for(dir, now);
+            self.names.revalidation.asked_for(dir, now);
         }
         Ok(())
     }
 
     fn may_be_stale(&self, dir: Ino) -> bool {
-        self.revalidates().is_some() || self.revalidation.is_of_earlier_run(dir)
+        self.revalidates().is_some() || self.names.revalidation.is_of_earlier_run(dir)
     }
 
     /// `dir`: the inode itself if it is a directory, or else its parent.
     fn is_stale(&self, ino: Ino, dir: Ino) -> bool {
-        let asked = self.revalidation.asked.borrow().get(&ino).copied();
+        let asked = self.names.revalidation.asked.borrow().get(&ino).copied();
         let now = self.ports.clock.monotonic();
         let is_old = match (asked, self.revalidates()) {
             (Some(at), Some(interval)) => now >= at + interval,
             (Some(_), None) => false,
             (None, Some(_)) => true,
-            (None, None) => self.buckets.is_some() && self.revalidation.is_of_earlier_run(dir),
+            (None, None) => {
+                self.buckets.is_some() && self.names.revalidation.is_of_earlier_run(dir)
+            }
         };
-        let fresh = !is_old || now < self.revalidation.not_before.get();
+        let fresh = !is_old || now < self.names.revalidation.not_before.get();
         // Operations of a client that has yet to come back are not there yet.
         !fresh
             && !self.is_stopping()
@@ -228,16 +235,12 @@ impl Node {
             && self.buckets.lost_to().is_none()
     }
 
-    pub(crate) fn revalidation_rests_until(&self) -> Duration {
-        self.revalidation.not_before.get()
-    }
-
     async fn settle(&self, revalidating: impl Future<Output = Result<(), RpcError>>) {
         let what = match revalidating.await {
             Ok(()) => None,
             Err(error) => {
                 let interval = self.revalidates().unwrap_or(REST);
-                self.revalidation.not_before.set(self.ports.clock.monotonic() + interval);
+                self.names.revalidation.not_before.set(self.ports.clock.monotonic() + interval);
                 Some(format!("what others have changed in the bucket cannot be seen: {error}"))
             }
         };
@@ -279,7 +282,7 @@ impl Node {
             let mut entries = self.in_time(self.drop_stale(entries)).await?;
             entries.extend(self.in_time(self.probe(to_probe)).await?);
             {
-                let _guard = self.loads.hold(dir, Mode::Exclusive).await;
+                let _guard = self.names.loads.hold(dir, Mode::Exclusive).await;
                 let progress = if plan.after.is_some() {
                     LoadProgress::Unchanged
                 } else {
@@ -302,7 +305,7 @@ impl Node {
                 }
             }
             if found.iter().any(|ino| !self.is_complete(*ino)) {
-                self.found_below(dir);
+                self.names.quotas.found_below(self.replica.view().namespace(), dir);
             }
             agreed.extend(found);
             if plan.after.is_none() {
@@ -329,7 +332,7 @@ impl Node {
                 }
             }
         }
-        self.not_shown.found(dir, true, &not_shown, self.ports.clock.wall());
+        self.names.not_shown.found(dir, true, &not_shown, self.ports.clock.wall());
         Ok(is_free)
     }
 
@@ -365,13 +368,13 @@ impl Node {
         if self.is_complete(dir) && self.begin_revalidation(dir).await?.is_none() {
             return Ok(());
         }
-        let _guard = self.loads.hold(dir, Mode::Exclusive).await;
+        let _guard = self.names.loads.hold(dir, Mode::Exclusive).await;
         if let Some(found) = self.in_time(self.ask_for_name(dir, name)).await? {
             self.install_name(dir, name, found).await?;
         }
         let found = self.replica.view().namespace().lookup(dir, name);
         if found.is_ok_and(|attr| !self.is_complete(attr.ino)) {
-            self.found_below(dir);
+            self.names.quotas.found_below(self.replica.view().namespace(), dir);
         }
         Ok(())
     }

@@ -6,7 +6,6 @@ use crate::names::load::For;
 use crate::readahead::tree::{Step, Tree, Way};
 use ebb_core::namespace::Link;
 use ebb_model::*;
-use ebb_store::Mode;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
@@ -233,7 +232,7 @@ impl Node {
     /// next.
     pub(crate) fn look_into(self: &Rc<Self>, dir: Ino, look: Look) {
         let is_due =
-            |dir| self.is_untouched(dir) && !self.loads.is_taken(&dir) || self.is_listing_due(dir);
+            |dir| self.is_untouched(dir) && !self.names.is_loading(dir) || self.is_listing_due(dir);
         if !is_due(dir) && !self.readahead.is_ahead(dir) {
             return;
         }
@@ -245,7 +244,7 @@ impl Node {
                 dir,
                 look,
                 &directories,
-                MOST_UNDER_WAY.min(self.parts_to_spare()),
+                MOST_UNDER_WAY.min(self.names.parts_to_spare(&self.replica.view())),
             )
         };
         for dir in wanted {
@@ -263,16 +262,16 @@ impl Node {
         if !self.may_act_by_itself() {
             return Ok(());
         }
-        self.forgetting.used(dir);
+        self.names.used(dir);
         if self.is_listing_due(dir) {
             return self.revalidate_ahead(dir).await;
         }
         // A directory that is being loaded is listed anyway.
-        let Some(_guard) = self.loads.try_hold(dir, Mode::Exclusive) else { return Ok(()) };
+        let Some(_guard) = self.names.begin_load(dir) else { return Ok(()) };
         if self.is_untouched(dir) {
             self.load_page(dir, For::Later).await?;
             if !self.is_complete(dir) {
-                self.pages.forget(dir);
+                self.names.forget_page(dir);
             }
         }
         // The next answer about anything in the volume would wait for that.

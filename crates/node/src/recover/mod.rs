@@ -19,11 +19,7 @@ use crate::data::fetch::Downloads;
 use crate::data::scrub::Scrub;
 use crate::flush::Flusher;
 use crate::identity::{self, IdentityError};
-use crate::names::forget::Forgetting;
-use crate::names::metadata::Metadata;
-use crate::names::quota::Quotas;
-use crate::names::recent_deletes::RecentDeletes;
-use crate::names::revalidate::Revalidation;
+use crate::names::Names;
 use crate::replica::Replica;
 use crate::{Node, Options};
 use ebb_core::partition::Inconsistent;
@@ -299,7 +295,7 @@ impl Node {
         let max_file_bytes = MAX_FILE_BYTES.min(ports.disk.longest_file().await?).min(object_bytes);
         let is_disk_small =
             fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
-        let revalidation = Revalidation::after(partition.backing().known_dirs());
+        let names = Names::new(&partition, options.metadata_bytes);
         let node = Rc::new(Node {
             cluster: serves.cluster,
             incarnation: serves.incarnation,
@@ -315,21 +311,13 @@ impl Node {
             attachments: Default::default(),
             locks: Default::default(),
             latches: Default::default(),
-            loads: Default::default(),
-            listings: Default::default(),
-            pages: Default::default(),
             readahead: Default::default(),
-            revalidation,
-            not_shown: Default::default(),
-            recent_deletes: RecentDeletes::default(),
-            forgetting: Forgetting::default(),
-            metadata: Metadata::default(),
+            names,
             cache: Cache::new(options.eviction, options.read_ahead_bytes, is_disk_small),
             holes: Holes::default(),
             grants: PassthroughGrants::default(),
             exposures: Exposures::default(),
             scrub: Scrub::default(),
-            quotas: Quotas::default(),
             counters: Counters::new(ports.clock.monotonic(), asked),
             under_way: Default::default(),
             troubles: Default::default(),
@@ -339,7 +327,6 @@ impl Node {
             unforced: RefCell::new(unforced),
             safe: Cell::new(LogIndex(0)),
             synced: Cell::default(),
-            found: Cell::new(LogIndex(0)),
             snapshot_at: Cell::new(snapshot_at),
             stopping: Default::default(),
             ports,
