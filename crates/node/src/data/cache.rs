@@ -101,7 +101,7 @@ impl Node {
                 self.trouble("room", Some(what));
                 return Err(FsError::NoSpace.into());
             }
-            let progress = Box::pin(self.flusher.progress.wait());
+            let progress = Box::pin(self.flusher.progress());
             self.flusher.urge();
             let pause = self.ports.clock.sleep(ROOM_POLL.min(deadline - now));
             match self.waiting("room for dirty bytes", select(progress, pause)).await {

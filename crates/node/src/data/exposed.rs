@@ -56,7 +56,7 @@ impl Node {
     async fn log_exposed(&self, ino: Ino) -> Result<(), RpcError> {
         self.fsync(ino).await?;
         self.commit(Command::Extent(ExtentCommand::Exposed { ino, exposed: true })).await?;
-        self.flusher.preserved.exposed(ino);
+        self.flusher.exposed(ino);
         self.force_log().await.map(drop)
     }
 

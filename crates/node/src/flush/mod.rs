@@ -46,12 +46,15 @@ use transact::{FlushError, UnknownOutcomes};
 /// How often the queue of dirty files is looked at.
 const POLL: Duration = Duration::from_millis(200);
 
+/// State about writes to the bucket that is not in the partition: work under way, refused work, and
+/// the bytes uploaded so far. Only this folder changes it. After a restart the log and the bucket
+/// show the outcome of each upload.
 pub struct Flusher {
-    pub preserved: Preserved,
+    preserved: Preserved,
     /// Raised when something may have become dirty.
     woken: Signal,
     /// Raised after each file, page and delete.
-    pub progress: Signal,
+    progress: Signal,
     /// One for each bucket.
     queues: Vec<BucketQueue>,
     refused: RefusedWork,
@@ -59,7 +62,7 @@ pub struct Flusher {
     early: Early,
     too_large: TooLarge,
     unlistable: Unlistable,
-    pub(crate) cooldowns: FlushCooldowns,
+    cooldowns: FlushCooldowns,
     flushed: Cell<Flushed>,
     /// Of files that are being sent in parts: how many bytes the bucket has taken.
     uploaded_bytes: RefCell<BTreeMap<Ino, u64>>,
@@ -195,6 +198,21 @@ impl Flusher {
     /// Files since the start, and what of others has been sent by now.
     fn sent(&self) -> (u64, u64) {
         (self.flushed.get().files, self.sent_bytes())
+    }
+
+    /// Completes after the next file, page or delete.
+    pub fn progress(&self) -> impl Future<Output = ()> + use<> {
+        self.progress.wait()
+    }
+
+    /// Mappings can store into the file from here on: an upload with checksums is given up.
+    pub fn exposed(&self, ino: Ino) {
+        self.preserved.exposed(ino);
+    }
+
+    /// The file is sent without a pause after its last upload.
+    pub fn cancel_cooldown(&self, ino: Ino) {
+        self.cooldowns.cancel(ino);
     }
 
     pub fn wake(&self) {

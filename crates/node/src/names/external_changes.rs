@@ -149,7 +149,7 @@ impl Node {
             if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
-            let progress = Box::pin(self.flusher.progress.wait());
+            let progress = Box::pin(self.flusher.progress());
             select(progress, self.ports.clock.sleep(UPLOAD_POLL)).await;
         }
         Ok(())

@@ -147,9 +147,9 @@ impl Node {
             if self.ports.clock.monotonic() >= deadline {
                 return Err(FsError::TimedOut.into());
             }
-            self.flusher.cooldowns.cancel(ino);
+            self.flusher.cancel_cooldown(ino);
             self.flusher.urge();
-            let progress = Box::pin(self.flusher.progress.wait());
+            let progress = Box::pin(self.flusher.progress());
             select(progress, self.ports.clock.sleep(POLL)).await;
         }
         Ok(())
