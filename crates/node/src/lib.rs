@@ -36,15 +36,14 @@ use admin::stats::Counters;
 use admin::troubles::{Subject, Troubles};
 use buckets::Buckets;
 use clients::attachments::Attachments;
-use data::fetch::Downloads;
-use data::scrub::Scrub;
+use data::Data;
 use ebb_core::extent::Unforced;
 use ebb_core::locks::LockTable;
 use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_journal::LogError;
 use ebb_model::*;
 use ebb_ports::{DiskError, Ports};
-use ebb_store::{Cache, Exposures, Holes, Latches, PassthroughGrants, Store};
+use ebb_store::{Latches, Store};
 use flush::Flusher;
 use futures_util::future::{Either, select};
 use names::Names;
@@ -55,11 +54,17 @@ use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
 
+/// The identity of this run of the node. It does not change.
+struct Run {
+    cluster: ClusterId,
+    incarnation: Incarnation,
+    /// Distinguishes this run of the node from others.
+    id: u64,
+}
+
 pub struct Node {
     ports: Ports,
     options: Options,
-    cluster: ClusterId,
-    incarnation: Incarnation,
     buckets: Buckets,
     replica: Replica,
     store: Store,
@@ -70,21 +75,13 @@ pub struct Node {
     latches: Latches<Ino>,
     names: Names,
     readahead: Readahead,
-    downloads: Downloads,
-    cache: Cache,
+    data: Data,
     flusher: Flusher,
-    holes: Holes,
-    grants: PassthroughGrants,
-    exposures: Exposures,
-    scrub: Scrub,
     counters: Counters,
     /// Mutations that have no answer yet, and whether each is [firm](Node::must_force).
     under_way: RefCell<BTreeMap<TxId, bool>>,
     troubles: Troubles,
-    /// Distinguishes this run of the node from others.
-    run: u64,
-    /// A file larger than the node's disk or the bucket could take is refused at once.
-    max_file_bytes: u64,
+    run: Run,
     /// Index of the log when this run began.
     recovered: LogIndex,
     /// Writes of earlier runs that a power cut may have taken, for clients that have yet to come
@@ -115,7 +112,7 @@ impl Node {
 
     /// Drawn at random when it was opened: [`ebb_model::Attached::start`].
     pub fn run(&self) -> u64 {
-        self.run
+        self.run.id
     }
 
     pub fn is_stopping(&self) -> bool {
@@ -158,7 +155,7 @@ impl Node {
     ) -> Result<(), RpcError> {
         let makes_holes =
             applied.effects.iter().any(|effect| matches!(effect, Effect::Punch { .. }));
-        let _pending = makes_holes.then(|| self.holes.begin());
+        let _pending = makes_holes.then(|| self.data.begin_holes());
         for ino in applied.touched {
             self.attachments.notify_others(author, &Notice::Invalidate { ino });
         }
@@ -168,9 +165,8 @@ impl Node {
         for effect in applied.effects {
             match effect {
                 Effect::Drop { ino } => {
-                    self.cache.forget(ino);
+                    self.data.forget(ino);
                     self.readahead.forget(ino);
-                    self.grants.forget(ino);
                     self.flusher.has_ended(ino);
                     self.flusher.forget_failed(ino);
                     // A power cut may bring the inode back as long as the command is not forced.

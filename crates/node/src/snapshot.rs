@@ -16,7 +16,7 @@ impl Node {
     pub(crate) async fn write_snapshot(&self) -> Result<(), RpcError> {
         let (at, version, state, holes) = {
             let state = self.replica.view();
-            (state.applied(), state.version(), state.clone(), self.holes.made())
+            (state.applied(), state.version(), state.clone(), self.data.holes_made())
         };
         // All holes in the snapshot are in the store files and forced before it counts.
         holes.await;

@@ -95,8 +95,8 @@ impl Node {
                 .count() as u64
         };
         Ok(AdminReply::Snapshot {
-            cluster: self.cluster,
-            incarnation: self.incarnation,
+            cluster: self.run.cluster,
+            incarnation: self.run.incarnation,
             index: self.snapshot_at.get(),
             unloaded,
         })

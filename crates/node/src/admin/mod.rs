@@ -82,7 +82,7 @@ impl Node {
             volume: self.options.volume.clone(),
             backing: self.buckets.all().map_or_else(|| "none".into(), |bucket| bucket.describe()),
             version: env!("CARGO_PKG_VERSION").into(),
-            incarnation: self.incarnation,
+            incarnation: self.run.incarnation,
             read_only: self.read_only() || self.buckets.lost_to().is_some(),
             sessions: sessions.collect(),
             inodes: state.namespace().len() as u64,
@@ -101,7 +101,7 @@ impl Node {
             download_bytes_per_sec: self.options.download_bytes_per_sec,
             upload_bytes_per_sec: self.options.upload_bytes_per_sec,
             packs: self.pack_status(),
-            scrub: self.scrub.status(),
+            scrub: self.data.scrub_status(),
             encrypted: self.options.encrypted,
             troubles: self
                 .troubles

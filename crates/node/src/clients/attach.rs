@@ -26,10 +26,10 @@ impl Node {
                 self.options.volume
             )));
         }
-        if let Some(meant) = cluster.filter(|meant| *meant != self.cluster) {
+        if let Some(meant) = cluster.filter(|meant| *meant != self.run.cluster) {
             return Err(RpcError::Denied(format!(
                 "this node serves another volume of the name {volume:?}: {}, not {meant}",
-                self.cluster
+                self.run.cluster
             )));
         }
         if self.read_only() && !read_only {
@@ -89,9 +89,9 @@ impl Node {
         }
         Ok(Reply::Attached(Attached {
             session,
-            cluster: self.cluster,
-            start: self.run,
-            incarnation: self.incarnation,
+            cluster: self.run.cluster,
+            start: self.run.id,
+            incarnation: self.run.incarnation,
             fresh: known.is_none(),
             recovered: self.recovered,
             sole,

@@ -220,7 +220,7 @@ impl Node {
                 Ok(done)
             }
             ClientMutation::SetAttr { ino, set } => {
-                if set.size_bytes.is_some_and(|size| size > self.max_file_bytes) {
+                if set.size_bytes.is_some_and(|size| size > self.data.max_file_bytes()) {
                     self.file_size(ino)?;
                     return Err(FsError::TooLarge.into());
                 }
@@ -339,7 +339,7 @@ impl Node {
     ) -> Result<Written, RpcError> {
         let size = self.file_size(ino)?;
         // Short write at the size limit, as write(2) does. A zero-length write always succeeds.
-        let room = self.max_file_bytes.saturating_sub(offset);
+        let room = self.data.max_file_bytes().saturating_sub(offset);
         let len_bytes = data.len() as u64;
         if room == 0 && len_bytes > 0 || offset.checked_add(len_bytes).is_none() {
             return Err(FsError::TooLarge.into());
@@ -441,7 +441,7 @@ impl Node {
             } else {
                 extent::touched_blocks
             };
-            self.grants.verified(ino, blocks(offset, len_bytes));
+            self.data.verified(ino, blocks(offset, len_bytes));
             if offset + len_bytes > size {
                 self.has_grown(ino, size, offset + len_bytes);
                 self.show_length(ino).await?;

@@ -33,7 +33,7 @@ impl Node {
         for chunk in state.extents().chunks() {
             if chunk.resident_bytes > chunk.dirty_bytes {
                 let clean_bytes = chunk.resident_bytes - chunk.dirty_bytes;
-                self.cache.insert(chunk.ino, chunk.chunk, clean_bytes);
+                self.data.cache.insert(chunk.ino, chunk.chunk, clean_bytes);
             }
         }
     }
@@ -45,7 +45,7 @@ impl Node {
             let clean = state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty);
             let clean_bytes = clean.map(|(block, _)| state.extents().block_bytes(ino, block)).sum();
             if clean_bytes > 0 {
-                self.cache.insert(ino, chunk, clean_bytes);
+                self.data.cache.insert(ino, chunk, clean_bytes);
             }
         }
     }
@@ -76,12 +76,12 @@ impl Node {
             }
             let now = self.ports.clock.monotonic();
             if self.buckets.is_none() || now >= deadline {
-                self.cache.refused(len_bytes);
+                self.data.cache.refused(len_bytes);
                 let what = {
                     let state = self.replica.view();
                     let (orphans, resident) =
                         (state.orphan_bytes(), state.extents().resident_bytes());
-                    let why = match self.cache.is_disk_small() {
+                    let why = match self.data.cache.is_disk_small() {
                         true => {
                             ", for the disk of the data directory had no room for more when the \
                              node started: free some there and start \
@@ -125,7 +125,7 @@ impl Node {
 
     /// The bytes that were last refused for want of room would be accepted now.
     pub(crate) fn has_room_again(&self) -> bool {
-        self.has_room_for_dirty(self.cache.refused_bytes())
+        self.has_room_for_dirty(self.data.cache.refused_bytes())
     }
 
     /// Makes room for bytes that come in clean. Where everything is dirty or in use they come in
@@ -140,7 +140,7 @@ impl Node {
         if over(self) == 0 {
             return Ok(());
         }
-        let turn = self.cache.turn().await;
+        let turn = self.data.cache.turn().await;
         // Another task may have made room during the wait, which shows nothing about failures.
         if over(self) == 0 {
             return Ok(());
@@ -150,7 +150,7 @@ impl Node {
         let mut failed = None;
         while over(self) > 0 && !self.is_of_all_files(&failed) {
             let wanted = over(self) + self.options.cache_bytes / EVICTION_SHARE;
-            let victims = self.cache.victims(wanted);
+            let victims = self.data.cache.victims(wanted);
             if victims.is_empty() {
                 break;
             }
@@ -226,7 +226,7 @@ impl Node {
             };
             match self.evict_locked(ino, chunk).await {
                 Ok(Some(bytes)) => {
-                    self.cache.remove_chunk(ino, chunk);
+                    self.data.cache.remove_chunk(ino, chunk);
                     freed += bytes;
                 }
                 Ok(None) => {}
@@ -285,7 +285,7 @@ impl Node {
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
         let evicted = self.evict_locked(ino, chunk).await?;
         if evicted.is_some() {
-            self.cache.remove_chunk(ino, chunk);
+            self.data.cache.remove_chunk(ino, chunk);
         }
         Ok(evicted.unwrap_or(0))
     }

@@ -63,7 +63,7 @@ impl Node {
     /// Finds the bytes stored into these blocks of an exposed file, and returns the blocks' bytes
     /// as they were compared. The inode's latch is held.
     pub(crate) async fn compare(&self, ino: Ino, blocks: Range<u64>) -> Result<Bytes, RpcError> {
-        let _turn = self.exposures.compare_blocks(ino).await;
+        let _turn = self.data.exposures.compare_blocks(ino).await;
         let location = self.location(ino);
         let (start, len_bytes) =
             (blocks.start * BLOCK_BYTES, ((blocks.end - blocks.start) * BLOCK_BYTES) as usize);
@@ -141,19 +141,19 @@ impl Node {
     /// Finds all bytes stored into an exposed file before the call, while clients go on using it.
     /// Callers that ask while one comparison is under way share the next one.
     pub(crate) async fn find_all_stored(&self, ino: Ino) -> Result<(), RpcError> {
-        let asked = self.exposures.moment();
-        let _turn = self.exposures.compare_whole(ino).await;
-        if self.exposures.is_found_since(ino, asked) {
+        let asked = self.data.exposures.moment();
+        let _turn = self.data.exposures.compare_whole(ino).await;
+        if self.data.exposures.is_found_since(ino, asked) {
             return Ok(());
         }
-        let (began, mut at) = (self.exposures.moment(), 0);
+        let (began, mut at) = (self.data.exposures.moment(), 0);
         while self.is_exposed(ino) && at < self.location(ino).size_bytes {
             let _guard = self.latches.hold(ino, Mode::Shared).await;
             let piece = at..at + PIECE_BLOCKS * BLOCK_BYTES;
             at = piece.end;
             self.find_stored(ino, &piece).await?;
         }
-        self.exposures.found(ino, began);
+        self.data.exposures.found(ino, began);
         Ok(())
     }
 
@@ -162,10 +162,10 @@ impl Node {
         if self.is_in_use(ino).await? {
             return Ok(false);
         }
-        self.exposures.begin_end(ino);
+        self.data.exposures.begin_end(ino);
         self.find_all_stored(ino).await?;
         let _guard = self.latches.hold(ino, Mode::Exclusive).await;
-        if !self.exposures.end(ino) {
+        if !self.data.exposures.end(ino) {
             return Ok(false);
         }
         self.fsync(ino).await?;
@@ -194,7 +194,7 @@ impl Node {
             }
             let exposed: BTreeSet<Ino> = self.replica.view().extents().exposed().collect();
             due.retain(|ino, _| exposed.contains(ino));
-            self.exposures.retain(&exposed);
+            self.data.exposures.retain(&exposed);
             let mut found = Ok(());
             for ino in exposed {
                 let began = self.ports.clock.monotonic();

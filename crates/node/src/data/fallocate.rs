@@ -28,7 +28,7 @@ impl Node {
         if what == Allocation::Reserve {
             self.expect_room(ino, offset..end).await?;
         }
-        if end > self.max_file_bytes {
+        if end > self.data.max_file_bytes {
             return Err(FsError::TooLarge.into());
         }
         let mut reserved = false;

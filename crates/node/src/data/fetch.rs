@@ -157,7 +157,7 @@ impl Node {
     /// Waits until the received bytes of these files are in their store files.
     pub(crate) async fn filled(&self, is_meant: impl Fn(Ino) -> bool) {
         let under_way: Vec<_> = {
-            let pending = self.downloads.pending.borrow();
+            let pending = self.data.downloads.pending.borrow();
             let meant = pending.iter().filter(|((ino, _), _)| is_meant(*ino));
             let came = meant.filter(|(_, download)| {
                 matches!(download.arrival.clone().now_or_never(), Some(Ok(_)))
@@ -178,7 +178,7 @@ impl Node {
         for range in ranges {
             self.start_downloads(ino, range.clone(), request_bytes);
         }
-        let pending = self.downloads.pending.borrow();
+        let pending = self.data.downloads.pending.borrow();
         let blocks = ranges
             .iter()
             .flat_map(|range| range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES));
@@ -209,7 +209,7 @@ impl Node {
 
     /// How many bytes of a file's bucket are fetched ahead.
     pub(crate) fn most_ahead_bytes(&self, ino: Ino) -> u64 {
-        let estimator = match &self.downloads.estimators[..] {
+        let estimator = match &self.data.downloads.estimators[..] {
             [estimator] => Some(estimator),
             estimators => {
                 self.object_of(ino).map(|(key, ..)| &estimators[self.buckets.bucket_of_key(&key).0])
@@ -251,7 +251,7 @@ impl Node {
             .extents()
             .fills(ino, wide.start / BLOCK_BYTES..wide.end.div_ceil(BLOCK_BYTES));
         let absent = {
-            let pending = self.downloads.pending.borrow();
+            let pending = self.data.downloads.pending.borrow();
             let is_absent =
                 |fill: &Fill| fill.object_bytes > 0 && !pending.contains_key(&(ino, fill.block));
             extent::runs(fills.into_iter().filter(is_absent).map(|fill| fill.block))
@@ -279,7 +279,8 @@ impl Node {
         let (arrived, arrival) = oneshot::channel();
         let (sender, outcome) = oneshot::channel();
         let download = Download { arrival: arrival.shared(), outcome: outcome.shared() };
-        self.downloads
+        self.data
+            .downloads
             .pending
             .borrow_mut()
             .extend(blocks.clone().map(|block| ((ino, block), download.clone())));
@@ -288,7 +289,7 @@ impl Node {
             let result = node.download(ino, blocks.clone(), arrived).await;
             let remove = || {
                 for block in blocks {
-                    node.downloads.pending.borrow_mut().remove(&(ino, block));
+                    node.data.downloads.pending.borrow_mut().remove(&(ino, block));
                 }
             };
             // A read-ahead may have no waiter.
@@ -319,7 +320,7 @@ impl Node {
         // Also the present blocks of a span, or it could not be checked.
         let range =
             self.with_whole_spans(ino, &(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
-        let room = self.downloads.buffers[self.buckets.bucket_of_key(&key).0]
+        let room = self.data.downloads.buffers[self.buckets.bucket_of_key(&key).0]
             .take(range.end - range.start)
             .await;
         let Some((key, etag, valid_bytes)) = self.object_of(ino) else { return Ok(()) };
@@ -328,7 +329,7 @@ impl Node {
         if range.is_empty() {
             return Ok(());
         }
-        let fetching = self.downloads.estimators[self.buckets.bucket_of_key(&key).0].fetch();
+        let fetching = self.data.downloads.estimators[self.buckets.bucket_of_key(&key).0].fetch();
         let summed = match self.get_summed(&key, range.clone(), &etag).await {
             Ok(summed) => {
                 fetching.came(summed.body.len() as u64);
@@ -434,7 +435,7 @@ impl Node {
             }
             self.commit(present(start, &sums)).await?;
             self.note_clean(ino, start..start + run as u64);
-            self.grants.verified(ino, start..start + run as u64);
+            self.data.grants.verified(ino, start..start + run as u64);
             at += run;
         }
         self.drop_if_gone(ino);

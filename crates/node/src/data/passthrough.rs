@@ -47,7 +47,7 @@ impl Node {
         if request == GrantRequest::Resume {
             self.file_size(ino)?;
             // Whether or not the grant succeeds, the file keeps its visible content.
-            self.grants.resume(ino);
+            self.data.grants.resume(ino);
         }
         // A reader that has just read a file opens it again.
         self.filled(|other| other == ino).await;
@@ -55,7 +55,7 @@ impl Node {
             let guard = self.latches.hold(ino, Mode::Shared).await;
             let size = self.file_size(ino)?;
             let is_granted = self.is_exposed(ino)
-                || self.grants.is_granted(ino)
+                || self.data.grants.is_granted(ino)
                     && (request == GrantRequest::Resume || !self.end_grant(ino));
             let is_wanted =
                 is_granted || request == GrantRequest::Begin || self.is_in_use(ino).await?;
@@ -64,7 +64,7 @@ impl Node {
                     && size >= LEAST_BYTES
                     && self.is_apart(ino)
                     && self.is_whole(ino, size)
-                    && self.grants.make_room(&self.store, size, self.options.cache_bytes);
+                    && self.data.grants.make_room(&self.store, size, self.options.cache_bytes);
             if !may_be {
                 return Ok(None);
             }
@@ -82,8 +82,8 @@ impl Node {
                 if request == GrantRequest::Expose {
                     self.expose(ino).await?;
                 }
-                self.exposures.granted(ino);
-                self.grants.begin(ino, size);
+                self.data.exposures.granted(ino);
+                self.data.grants.begin(ino, size);
             }
             return Ok(granted);
         }
@@ -127,9 +127,9 @@ impl Node {
 
     /// A grant has been closed.
     pub fn take_back(&self, ino: Ino) {
-        let Some(closed) = self.grants.close(ino) else { return };
+        let Some(closed) = self.data.grants.close(ino) else { return };
         // Reads past the node were not recorded.
-        self.cache.touch(ino, &(0..closed.size_bytes));
+        self.data.cache.touch(ino, &(0..closed.size_bytes));
         if closed.is_last {
             self.end_grant(ino);
         }
@@ -138,14 +138,14 @@ impl Node {
     /// Whether the store file is in use past the node: through a grant of this run, or of an
     /// earlier one with a dead mount.
     pub(crate) async fn is_in_use(&self, ino: Ino) -> Result<bool, RpcError> {
-        let is_doubtful = self.grants.is_doubtful(ino);
-        if self.grants.is_granted(ino) && !is_doubtful && !self.end_grant(ino) {
+        let is_doubtful = self.data.grants.is_doubtful(ino);
+        if self.data.grants.is_granted(ino) && !is_doubtful && !self.end_grant(ino) {
             return Ok(true);
         }
         let is_held =
             self.store.is_held(ino).await.map_err(|error| self.disk_failed(ino, error))?;
         if is_doubtful && !is_held {
-            self.grants.drop_doubtful(ino);
+            self.data.grants.drop_doubtful(ino);
         }
         Ok(is_held)
     }
@@ -153,7 +153,7 @@ impl Node {
     /// Brings the store file of a granted inode up to date for its readers: missing blocks are
     /// fetched, and it gets its expected length.
     pub(crate) fn refresh_granted(self: &Rc<Self>, ino: Ino) {
-        if !self.grants.is_granted(ino) {
+        if !self.data.grants.is_granted(ino) {
             return;
         }
         let node = self.clone();
@@ -170,7 +170,7 @@ impl Node {
 
     /// The store file may be read or stored into past the node.
     pub(crate) fn is_seen(&self, ino: Ino) -> bool {
-        self.grants.is_granted(ino) || self.is_exposed(ino)
+        self.data.grants.is_granted(ino) || self.is_exposed(ino)
     }
 
     /// A file has become longer: its length seen past the node grows too, and a client that stores
@@ -179,7 +179,7 @@ impl Node {
         // Called between a command and its answer, which backing updates must not delay. A file
         // that has gone is not looked at.
         let is_exposed = self.replica.view_without_backing().extents().is_exposed(ino);
-        if !is_exposed && !self.grants.is_granted(ino) {
+        if !is_exposed && !self.data.grants.is_granted(ino) {
             return Ok(());
         }
         self.store
@@ -227,7 +227,7 @@ impl Node {
 
     /// Ends the grant if the file is not in use. Returns whether it has ended.
     fn end_grant(&self, ino: Ino) -> bool {
-        self.grants.end(ino, &self.store)
+        self.data.grants.end(ino, &self.store)
     }
 
     /// All of the file is in its store file, with the written bytes.
@@ -241,13 +241,20 @@ impl Node {
             |block| state.extents().block(ino, block).is_none_or(|block| block.sum.is_some());
         self.damaged_blocks(ino).is_empty()
             && (self.store.is_never_synced(ino)
-                || !self.grants.unverified(ino, 0..blocks).into_iter().flatten().any(is_unknown))
+                || !self
+                    .data
+                    .grants
+                    .unverified(ino, 0..blocks)
+                    .into_iter()
+                    .flatten()
+                    .any(is_unknown))
     }
 
     /// A block has its written bytes, as far as this run knows: it has put it there itself, or
     /// compared it.
     pub(crate) fn is_verified(&self, ino: Ino, block: u64) -> bool {
-        self.store.is_never_synced(ino) || self.grants.unverified(ino, block..block + 1).is_empty()
+        self.store.is_never_synced(ino)
+            || self.data.grants.unverified(ino, block..block + 1).is_empty()
     }
 
     /// Its bytes are in a store file of its own.
@@ -268,9 +275,9 @@ impl Node {
     pub(crate) fn cache_budget(&self) -> u64 {
         let state = self.replica.view();
         let granted: BTreeSet<Ino> =
-            self.grants.files().into_iter().chain(state.extents().exposed()).collect();
+            self.data.grants.files().into_iter().chain(state.extents().exposed()).collect();
         let kept_bytes: u64 =
             granted.into_iter().map(|ino| state.extents().resident_bytes_of(ino)).sum();
-        self.grants.cache_budget(self.options.cache_bytes, kept_bytes)
+        self.data.grants.cache_budget(self.options.cache_bytes, kept_bytes)
     }
 }

@@ -45,7 +45,7 @@ impl Node {
                         if attempt > 0 {
                             self.trouble(Subject::Fetched(ino), None);
                         }
-                        self.cache.touch(ino, &wanted);
+                        self.data.cache.touch(ino, &wanted);
                         return Ok(data);
                     }
                     // A clean block was damaged: it is absent now, and fetched by the next attempt.
@@ -168,7 +168,7 @@ impl Node {
                 .await?;
             return Ok(None);
         }
-        self.grants.verified(ino, blocks);
+        self.data.grants.verified(ino, blocks);
         Ok(Some(wanted))
     }
 

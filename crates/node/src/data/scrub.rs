@@ -78,7 +78,7 @@ impl Node {
             self.scrub_log(&mut rate).await;
             self.scrub_blocks(&mut rate).await;
             if !self.is_stopping() {
-                self.scrub.status.borrow_mut().round_ended = Some(self.ports.clock.wall());
+                self.data.scrub.status.borrow_mut().round_ended = Some(self.ports.clock.wall());
             }
         }
     }
@@ -135,11 +135,11 @@ impl Node {
     async fn scrub(self: &Rc<Self>, ino: Ino, blocks: Range<u64>) {
         let guard = self.latches.hold(ino, Mode::Shared).await;
         let present = self.replica.view().extents().resident_runs(ino, blocks);
-        let before = self.scrub.status().dropped;
+        let before = self.data.scrub.status().dropped;
         for block in present.into_iter().flatten() {
             let read =
                 self.read_local(ino, &(block * BLOCK_BYTES..(block + 1) * BLOCK_BYTES)).await;
-            let mut status = self.scrub.status.borrow_mut();
+            let mut status = self.data.scrub.status.borrow_mut();
             status.blocks += 1;
             match read {
                 Ok(Some(_)) => {}
@@ -148,7 +148,7 @@ impl Node {
             }
         }
         drop(guard);
-        if self.scrub.status().dropped > before {
+        if self.data.scrub.status().dropped > before {
             self.refresh_granted(ino);
         }
     }

@@ -41,7 +41,7 @@ impl Node {
                 if attempt > 0 {
                     self.trouble(Subject::Fetched(ino), None);
                 }
-                self.cache.prefer(ino, &wanted);
+                self.data.cache.prefer(ino, &wanted);
                 return Ok(fetched_bytes);
             }
             if attempt == MAX_ATTEMPTS {

@@ -154,7 +154,8 @@ impl Node {
     /// The version of the file that this node has sent as that object.
     fn version_in(&self, ino: Ino, there: &ObjectMeta) -> Option<Version> {
         let sent = ObjectOf::decode(&there.tags)?;
-        ((sent.cluster, sent.ino, sent.incarnation) == (self.cluster, ino, self.incarnation))
+        ((sent.cluster, sent.ino, sent.incarnation)
+            == (self.run.cluster, ino, self.run.incarnation))
             .then_some(sent.version)
     }
 

@@ -587,7 +587,7 @@ impl Node {
         let attr = state.namespace().attr(ino).map_err(|_| FlushError::Later)?;
         let version = state.version();
         let object =
-            ObjectOf { cluster: self.cluster, ino, incarnation: self.incarnation, version };
+            ObjectOf { cluster: self.run.cluster, ino, incarnation: self.run.incarnation, version };
         Ok(Content { version, size_bytes: attr.size_bytes, tags: object_tags(&object, &attr) })
     }
 

@@ -208,7 +208,7 @@ impl Node {
 
     /// Asks clients to give up inodes. False if not all of them have answered.
     async fn query_references(&self, inos: &[Ino]) -> bool {
-        let number = self.run.wrapping_add(
+        let number = self.run.id.wrapping_add(
             self.names.forgetting.queries.replace(self.names.forgetting.queries.get() + 1),
         );
         self.names.forgetting.begin(number, inos, &self.attachments.sessions());
@@ -280,9 +280,8 @@ impl Node {
             self.names.pages.forget(*ino);
         }
         for ino in &going {
-            self.cache.forget(*ino);
+            self.data.forget(*ino);
             self.readahead.forget(*ino);
-            self.grants.forget(*ino);
         }
         drop(guards);
         self.perform_effects(applied, None).await?;

@@ -15,13 +15,12 @@ use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver};
 use crate::buckets::members;
 use crate::buckets::rate_limit::RateLimits;
 use crate::buckets::side_by_side::Member;
-use crate::data::fetch::Downloads;
-use crate::data::scrub::Scrub;
+use crate::data::Data;
 use crate::flush::Flusher;
 use crate::identity::{self, IdentityError};
 use crate::names::Names;
 use crate::replica::Replica;
-use crate::{Node, Options};
+use crate::{Node, Options, Run};
 use ebb_core::partition::Inconsistent;
 use ebb_format::FormatError;
 use ebb_format::identity::{Identity, Serves};
@@ -29,7 +28,7 @@ use ebb_format::segment::VolumeId;
 use ebb_journal::{Log, LogError, Recovery, Start};
 use ebb_model::*;
 use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
-use ebb_store::{Cache, Exposures, Holes, PassthroughGrants, Store};
+use ebb_store::Store;
 use futures_util::future::{Either, select};
 use ownership::{Buckets, claim, drop_cache, expect_current, rearrange, serves, unwritten, wipe};
 use root::empty;
@@ -296,33 +295,28 @@ impl Node {
         let is_disk_small =
             fit_cache(&mut options, space.free_bytes + partition.extents().resident_bytes());
         let names = Names::new(&partition, options.metadata_bytes);
-        let node = Rc::new(Node {
+        let data =
+            Data::new(members.len() + 1, &options, &ports.clock, is_disk_small, max_file_bytes);
+        let run = Run {
             cluster: serves.cluster,
             incarnation: serves.incarnation,
+            id: ports.entropy.next_u64(),
+        };
+        let node = Rc::new(Node {
             replica: Replica::new(partition, log, ports.spawn.clone()),
             store,
             flusher: Flusher::new(members.len() + 1, options.upload_buffer_bytes()),
-            downloads: Downloads::new(
-                members.len() + 1,
-                options.download_buffer_bytes(),
-                &ports.clock,
-            ),
+            data,
             buckets: crate::buckets::Buckets::new(bucket, members, head_lease),
             attachments: Default::default(),
             locks: Default::default(),
             latches: Default::default(),
             readahead: Default::default(),
             names,
-            cache: Cache::new(options.eviction, options.read_ahead_bytes, is_disk_small),
-            holes: Holes::default(),
-            grants: PassthroughGrants::default(),
-            exposures: Exposures::default(),
-            scrub: Scrub::default(),
             counters: Counters::new(ports.clock.monotonic(), asked),
             under_way: Default::default(),
             troubles: Default::default(),
-            run: ports.entropy.next_u64(),
-            max_file_bytes,
+            run,
             recovered,
             unforced: RefCell::new(unforced),
             safe: Cell::new(LogIndex(0)),
