@@ -32,8 +32,8 @@ pub use life::Stopped;
 pub use options::Options;
 pub use recover::OpenError;
 
-use admin::stats::Counters;
-use admin::troubles::{Subject, Troubles};
+use admin::Instruments;
+use admin::troubles::Subject;
 use buckets::Buckets;
 use clients::attachments::Attachments;
 use data::Data;
@@ -43,7 +43,7 @@ use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_journal::LogError;
 use ebb_model::*;
 use ebb_ports::{DiskError, Ports};
-use ebb_store::{Latches, Store};
+use ebb_store::Store;
 use flush::Flusher;
 use futures_util::future::{Either, select};
 use names::Names;
@@ -60,6 +60,8 @@ struct Run {
     incarnation: Incarnation,
     /// Distinguishes this run of the node from others.
     id: u64,
+    /// Index of the log when this run began.
+    recovered: LogIndex,
 }
 
 pub struct Node {
@@ -71,19 +73,14 @@ pub struct Node {
     attachments: Attachments,
     /// Locks that clients have taken, in this run.
     locks: RefCell<LockTable>,
-    /// Bytes of a file: readers share, a task that changes or fills them excludes.
-    latches: Latches<Ino>,
     names: Names,
     readahead: Readahead,
     data: Data,
     flusher: Flusher,
-    counters: Counters,
+    instruments: Instruments,
     /// Mutations that have no answer yet, and whether each is [firm](Node::must_force).
     under_way: RefCell<BTreeMap<TxId, bool>>,
-    troubles: Troubles,
     run: Run,
-    /// Index of the log when this run began.
-    recovered: LogIndex,
     /// Writes of earlier runs that a power cut may have taken, for clients that have yet to come
     /// back and replay them.
     unforced: RefCell<Unforced>,

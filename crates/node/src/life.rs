@@ -116,7 +116,7 @@ impl Node {
                 self.expire_sessions().await;
             }
             self.end_troubles().await;
-            if !self.troubles.is_empty() {
+            if !self.instruments.troubles().is_empty() {
                 let node = self.clone();
                 self.ports.spawn.spawn(Box::pin(async move { node.repeat_refused().await }));
             }

@@ -42,7 +42,7 @@ impl Node {
             keys.into_iter().chain(pages.map(|page| page_key(page.dir))).collect();
         let refused = keys
             .iter()
-            .flat_map(|key| self.troubles.refusals(key))
+            .flat_map(|key| self.instruments.troubles.refusals(key))
             .chain(self.flusher.refused_reason(ino))
             .chain(self.unlistable_reason(ino))
             .collect();
@@ -98,7 +98,10 @@ impl Node {
             return Some(MissingObject::Lost);
         }
         let etag = state.extents().object(ino)?.etag;
-        self.troubles.has(&Subject::NoObject { ino, etag }).then_some(MissingObject::Removed)
+        self.instruments
+            .troubles
+            .has(&Subject::NoObject { ino, etag })
+            .then_some(MissingObject::Removed)
     }
 
     /// For how long the trash keeps a removed entry of a directory, or a removed inode itself, and

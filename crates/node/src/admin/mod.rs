@@ -11,7 +11,33 @@ pub(crate) mod troubles;
 use crate::Node;
 use crate::flush::FlushReport;
 use ebb_model::*;
+use stats::Counters;
+use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
+use troubles::Troubles;
+
+/// The counters and troubles of the node. All flows write them. Only retries of damaged and refused
+/// objects depend on them.
+pub(crate) struct Instruments {
+    counters: Counters,
+    troubles: Troubles,
+}
+
+impl Instruments {
+    /// `asked` counts the requests to buckets.
+    pub fn new(began: Duration, asked: Rc<RefCell<Tallies>>) -> Instruments {
+        Instruments { counters: Counters::new(began, asked), troubles: Troubles::default() }
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub fn troubles(&self) -> &Troubles {
+        &self.troubles
+    }
+}
 
 impl Node {
     pub(crate) async fn admin(
@@ -66,7 +92,9 @@ impl Node {
             AdminRequest::Paths { inos } => Ok(AdminReply::Paths(self.paths(&inos))),
             AdminRequest::Snapshot => self.snapshot_for_backup().await,
             AdminRequest::Refresh { ino } => self.refresh(ino).await,
-            AdminRequest::Stats => Ok(AdminReply::Stats(Box::new(self.stats()))),
+            AdminRequest::Stats => Ok(AdminReply::Stats(Box::new(
+                self.instruments.counters.stats(self.ports.clock.monotonic()),
+            ))),
         }
     }
 
@@ -104,6 +132,7 @@ impl Node {
             scrub: self.data.scrub_status(),
             encrypted: self.options.encrypted,
             troubles: self
+                .instruments
                 .troubles
                 .list()
                 .into_iter()

@@ -60,6 +60,31 @@ impl Counters {
             None => waits.push((what, took)),
         }
     }
+
+    /// Requests of several clients take turns on this thread. A wait is noted for a request only
+    /// while that request is being polled.
+    async fn noting_waits<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> (T, Waits) {
+        let mut waits = Waits::new();
+        let done = poll_fn(|cx| {
+            let outer = self.waits.replace(Some(std::mem::take(&mut waits)));
+            let polled = work.as_mut().poll(cx);
+            waits = self.waits.replace(outer).unwrap_or_default();
+            polled
+        });
+        let done = done.await;
+        (done, waits)
+    }
+
+    /// What was counted so far.
+    pub fn stats(&self, now: Duration) -> NodeStats {
+        let uptime = now.saturating_sub(self.began);
+        NodeStats {
+            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+            requests: self.requests.borrow().counted(),
+            reads: self.reads.get(),
+            bucket: self.bucket.borrow().counted(),
+        }
+    }
 }
 
 impl Node {
@@ -67,7 +92,7 @@ impl Node {
     pub(crate) async fn waiting<T>(&self, what: &'static str, wait: impl Future<Output = T>) -> T {
         let began = self.ports.clock.monotonic();
         let done = wait.await;
-        self.counters.waited(what, self.ports.clock.monotonic().saturating_sub(began));
+        self.instruments.counters.waited(what, self.ports.clock.monotonic().saturating_sub(began));
         done
     }
 
@@ -79,7 +104,8 @@ impl Node {
         let (name, subject, sent_bytes) = (request.name(), request.subject(), request.data_bytes());
         let may_last = matches!(request, Request::Admin(_) | Request::Attach { .. });
         let began = self.ports.clock.monotonic();
-        let (answer, waits) = self.noting_waits(pin!(self.answer(request))).await;
+        let counters = &self.instruments.counters;
+        let (answer, waits) = counters.noting_waits(pin!(self.answer(request))).await;
         let now = self.ports.clock.monotonic();
         let took = now.saturating_sub(began);
         let bytes = match &answer {
@@ -87,25 +113,11 @@ impl Node {
             Ok(_) => sent_bytes,
             Err(_) => 0,
         };
-        self.counters.requests.borrow_mut().record(name, took, answer.is_err(), bytes);
+        counters.requests.borrow_mut().record(name, took, answer.is_err(), bytes);
         if !may_last && self.options.slow_operation.is_some_and(|limit| took >= limit) {
             self.tell_slow(name, subject, took, &waits, now);
         }
         answer
-    }
-
-    /// Requests of several clients take turns on this thread. A wait is noted for a request only
-    /// while that request is being polled.
-    async fn noting_waits<T>(&self, mut work: Pin<&mut impl Future<Output = T>>) -> (T, Waits) {
-        let mut waits = Waits::new();
-        let done = poll_fn(|cx| {
-            let outer = self.counters.waits.replace(Some(std::mem::take(&mut waits)));
-            let polled = work.as_mut().poll(cx);
-            waits = self.counters.waits.replace(outer).unwrap_or_default();
-            polled
-        });
-        let done = done.await;
-        (done, waits)
     }
 
     fn tell_slow(
@@ -116,7 +128,7 @@ impl Node {
         waits: &Waits,
         now: Duration,
     ) {
-        let Some(left_out) = self.counters.slow.borrow_mut().take(now) else { return };
+        let Some(left_out) = self.instruments.counters.slow.borrow_mut().take(now) else { return };
         let known = subject.and_then(|ino| self.replica.view().namespace().path_of(ino));
         let path = known
             .map(|path| format!("/{}", String::from_utf8_lossy(&crate::admin::path_bytes(&path))));
@@ -133,15 +145,5 @@ impl Node {
             left_out,
             "a slow request"
         );
-    }
-
-    pub(crate) fn stats(&self) -> NodeStats {
-        let uptime = self.ports.clock.monotonic().saturating_sub(self.counters.began);
-        NodeStats {
-            uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
-            requests: self.counters.requests.borrow().counted(),
-            reads: self.counters.reads.get(),
-            bucket: self.counters.bucket.borrow().counted(),
-        }
     }
 }

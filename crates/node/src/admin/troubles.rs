@@ -197,8 +197,8 @@ pub fn told<'a>(mut troubles: impl Iterator<Item = &'a Trouble>) -> Vec<Trouble>
 impl Node {
     /// Records that a trouble has begun, or has ended.
     pub(crate) fn trouble(&self, subject: impl Into<Subject>, what: Option<String>) {
-        if what.is_some() || !self.troubles.is_empty() {
-            self.troubles.set(
+        if what.is_some() || !self.instruments.troubles.is_empty() {
+            self.instruments.troubles.set(
                 subject.into(),
                 what,
                 self.ports.clock.wall(),
@@ -216,7 +216,8 @@ impl Node {
                 .block(ino, block)
                 .is_some_and(|block| block.dirty && block.version == version)
         };
-        self.troubles
+        self.instruments
+            .troubles
             .blocks(ino)
             .into_iter()
             .filter(|(block, version)| is_so(*block, *version))
@@ -226,11 +227,11 @@ impl Node {
 
     /// Ends troubles whose end raises no event.
     pub(crate) async fn end_troubles(&self) {
-        if self.troubles.is_empty() {
+        if self.instruments.troubles.is_empty() {
             return;
         }
         let full = Subject::from("space");
-        if self.troubles.has(&full) {
+        if self.instruments.troubles.has(&full) {
             let has_room = self
                 .ports
                 .disk
@@ -238,10 +239,11 @@ impl Node {
                 .await
                 .is_ok_and(|space| space.free_bytes >= MAX_IO_BYTES as u64);
             let now = self.ports.clock.monotonic();
-            self.troubles
+            self.instruments
+                .troubles
                 .end(full.clone()..=full, |_, reported| has_room && now >= reported + REST);
         }
-        self.troubles.end(.., |subject, reported| self.is_over(subject, reported));
+        self.instruments.troubles.end(.., |subject, reported| self.is_over(subject, reported));
     }
 
     fn is_over(&self, subject: &Subject, reported: Duration) -> bool {

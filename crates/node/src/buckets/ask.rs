@@ -212,7 +212,9 @@ impl Node {
     /// other request to show that the refusal is over.
     pub(crate) async fn repeat_refused(&self) {
         let before = self.ports.clock.monotonic().saturating_sub(REFUSAL_INTERVAL);
-        let Some((request, key)) = self.troubles.take_refusal_of(before) else { return };
+        let Some((request, key)) = self.instruments.troubles().take_refusal_of(before) else {
+            return;
+        };
         // The call records its outcome itself.
         let (Ok(()) | Err(_)) = match request.as_str() {
             "get" => {
@@ -270,10 +272,11 @@ impl Node {
     /// These bytes of an object were right just now, or the object is gone. Damage of a wider range
     /// may persist.
     pub(crate) fn is_sound(&self, key: &str, range: &Range<u64>) {
-        if !self.troubles.is_empty() {
+        if !self.instruments.troubles().is_empty() {
             let content = |at| Subject::Content { key: key.into(), at, end: at };
             let is_within = |subject: &Subject| matches!(subject, Subject::Content { end, .. } if *end <= range.end);
-            self.troubles
+            self.instruments
+                .troubles()
                 .end(content(range.start)..content(range.end), |subject, _| is_within(subject));
         }
     }

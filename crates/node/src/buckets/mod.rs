@@ -11,7 +11,7 @@ pub(crate) mod upload_window;
 
 use ask::Answers;
 use borders::BucketIndex;
-use ebb_model::{Ino, Name};
+use ebb_model::{FsError, Ino, Name, RpcError};
 use ebb_ports::{Bucket, BucketError};
 use head::HeadLease;
 use side_by_side::Member;
@@ -81,9 +81,25 @@ impl Buckets {
         self.head_lease.iter().chain(self.members.iter().filter_map(Member::head_lease))
     }
 
+    /// When all requests of the run before this one can no longer arrive.
+    pub fn late_until(&self) -> Duration {
+        self.head_leases().map(|head_lease| head_lease.late_until()).max().unwrap_or_default()
+    }
+
     /// The node that has taken the volume from this one.
     pub fn lost_to(&self) -> Option<String> {
         self.head_lease.as_ref().and_then(|head_lease| head_lease.lost_to())
+    }
+
+    /// Refuses unless this node may write to the root bucket.
+    pub fn check_writes(&self) -> Result<(), RpcError> {
+        match (self.lost_to(), &self.head_lease) {
+            (Some(owner), _) => {
+                Err(RpcError::Denied(format!("the volume was taken over by {owner}")))
+            }
+            (None, None) => Err(FsError::ReadOnly.into()),
+            (None, Some(_)) => Ok(()),
+        }
     }
 
     pub fn bucket_indexes(&self) -> impl Iterator<Item = BucketIndex> + use<> {

@@ -93,7 +93,7 @@ impl Node {
             start: self.run.id,
             incarnation: self.run.incarnation,
             fresh: known.is_none(),
-            recovered: self.recovered,
+            recovered: self.run.recovered,
             sole,
             cache_term_ms: self.revalidates().map_or(0, |half| millis(half).max(1)),
             read_only: read_only || self.read_only(),

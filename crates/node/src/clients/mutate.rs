@@ -35,7 +35,7 @@ impl Node {
                 }
                 let mut answer = answer;
                 if let Ok(mutated) = &mut answer
-                    && mutated.index <= self.recovered
+                    && mutated.index <= self.run.recovered
                     && let Some(index) =
                         Box::pin(self.repeat_bytes(tx, mutation, mutated.replay)).await?
                 {
@@ -226,14 +226,14 @@ impl Node {
                 }
                 // A change of size excludes readers, writers and uploads of the file.
                 let _guard = match set.size_bytes {
-                    Some(_) => Some(self.latches.hold(ino, Mode::Exclusive).await),
+                    Some(_) => Some(self.data.latches().hold(ino, Mode::Exclusive).await),
                     None => None,
                 };
                 let _growth = match set.size_bytes {
                     Some(size) => self.grow_to(&context, ino, self.file_size(ino)?, size)?,
                     None => None,
                 };
-                self.break_upload_at(ino, set.size_bytes);
+                self.flusher.break_upload_at(ino, set.size_bytes);
                 if let Some(size) = set.size_bytes {
                     let location = self.location(ino);
                     self.clear_behind(&location, location.size_bytes, size).await?;
@@ -251,7 +251,7 @@ impl Node {
             ClientMutation::SetXattr { ino, name, value, mode } => {
                 // A change of flags can forbid writes: no write is half done at that moment.
                 let _guard = match *name == *InodeFlags::ATTRIBUTE {
-                    true => Some(self.latches.hold(ino, Mode::Exclusive).await),
+                    true => Some(self.data.latches().hold(ino, Mode::Exclusive).await),
                     false => None,
                 };
                 self.propose(&context, |_| Mutation::SetXattr { ino, name, value, mode }).await
@@ -312,7 +312,7 @@ impl Node {
         }
         self.reserve_for(context, data.len() as u64).await?;
         for _ in 0..MAX_ATTEMPTS {
-            let guard = self.latches.hold(ino, Mode::Exclusive).await;
+            let guard = self.data.latches().hold(ino, Mode::Exclusive).await;
             let offset = match offset {
                 Some(offset) => offset,
                 None => self.file_size(ino)?,

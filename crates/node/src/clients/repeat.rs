@@ -57,7 +57,7 @@ impl Node {
             } => (*ino, *offset, Repeated::Zeros(*len_bytes)),
             _ => return Ok(None),
         };
-        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+        let _guard = self.data.latches().hold(ino, Mode::Exclusive).await;
         let pieces: Vec<Range<u64>> = {
             let state = self.replica.view();
             let Ok(attr) = state.namespace().attr(ino) else { return Ok(None) };

@@ -159,7 +159,7 @@ impl Node {
                     pinned.push((ino, chunk));
                     continue;
                 }
-                let Some(_guard) = self.latches.try_hold(ino, Mode::Exclusive) else {
+                let Some(_guard) = self.data.latches.try_hold(ino, Mode::Exclusive) else {
                     taken.push((ino, chunk));
                     continue;
                 };
@@ -217,7 +217,7 @@ impl Node {
             if passed.contains(&ino) {
                 continue;
             }
-            let lock = pin!(self.latches.hold(ino, Mode::Exclusive));
+            let lock = pin!(self.data.latches.hold(ino, Mode::Exclusive));
             let Either::Left((_guard, _)) =
                 select(lock, self.ports.clock.sleep(TAKEN_PATIENCE)).await
             else {
@@ -282,7 +282,7 @@ impl Node {
 
     /// Drops the clean blocks of a chunk. Returns the bytes freed.
     pub(crate) async fn evict(&self, ino: Ino, chunk: u64) -> Result<u64, RpcError> {
-        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+        let _guard = self.data.latches.hold(ino, Mode::Exclusive).await;
         let evicted = self.evict_locked(ino, chunk).await?;
         if evicted.is_some() {
             self.data.cache.remove_chunk(ino, chunk);

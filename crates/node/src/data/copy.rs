@@ -6,7 +6,7 @@ use crate::clients::mutate::{MutationContext, Written};
 use crate::data::fetch::MAX_ATTEMPTS;
 use ebb_core::extent::ByteOrigin;
 use ebb_model::*;
-use ebb_store::{Guard, Mode};
+use ebb_store::{Guard, Latches, Mode};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -23,7 +23,7 @@ impl Node {
     ) -> Result<Mutated, RpcError> {
         self.reserve_for(context, len_bytes.min(MAX_IO_BYTES as u64)).await?;
         for _ in 0..MAX_ATTEMPTS {
-            let guards = self.hold_both(from, ino).await;
+            let guards = hold_both(&self.data.latches, from, ino).await;
             let source_bytes = self.file_size(from)?;
             let left = source_bytes.saturating_sub(from_offset);
             let len_bytes = len_bytes.min(left).min(MAX_IO_BYTES as u64);
@@ -54,17 +54,17 @@ impl Node {
         }
         Err(self.fetched_in_vain(ino))
     }
+}
 
-    /// Locks the source and the target, in the order of ids.
-    async fn hold_both(&self, read: Ino, written: Ino) -> Vec<Guard<Ino>> {
-        let mut guards = Vec::new();
-        let mut inos = vec![read, written];
-        inos.sort_unstable();
-        inos.dedup();
-        for ino in inos {
-            let mode = if ino == written { Mode::Exclusive } else { Mode::Shared };
-            guards.push(self.latches.hold(ino, mode).await);
-        }
-        guards
+/// Holds the latches of the source and the target, in the order of ids.
+async fn hold_both(latches: &Latches<Ino>, read: Ino, written: Ino) -> Vec<Guard<Ino>> {
+    let mut guards = Vec::new();
+    let mut inos = vec![read, written];
+    inos.sort_unstable();
+    inos.dedup();
+    for ino in inos {
+        let mode = if ino == written { Mode::Exclusive } else { Mode::Shared };
+        guards.push(latches.hold(ino, mode).await);
     }
+    guards
 }

@@ -148,7 +148,7 @@ impl Node {
         }
         let (began, mut at) = (self.data.exposures.moment(), 0);
         while self.is_exposed(ino) && at < self.location(ino).size_bytes {
-            let _guard = self.latches.hold(ino, Mode::Shared).await;
+            let _guard = self.data.latches.hold(ino, Mode::Shared).await;
             let piece = at..at + PIECE_BLOCKS * BLOCK_BYTES;
             at = piece.end;
             self.find_stored(ino, &piece).await?;
@@ -164,7 +164,7 @@ impl Node {
         }
         self.data.exposures.begin_end(ino);
         self.find_all_stored(ino).await?;
-        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+        let _guard = self.data.latches.hold(ino, Mode::Exclusive).await;
         if !self.data.exposures.end(ino) {
             return Ok(false);
         }

@@ -33,7 +33,7 @@ impl Node {
         }
         let mut reserved = false;
         'attempts: for _ in 0..MAX_ATTEMPTS {
-            let guard = self.latches.hold(ino, Mode::Exclusive).await;
+            let guard = self.data.latches.hold(ino, Mode::Exclusive).await;
             let size = self.file_size(ino)?;
             let span = zero_span(offset, len_bytes, size);
             let zeroes = what == Allocation::Zero && offset < size;

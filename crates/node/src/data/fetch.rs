@@ -85,6 +85,20 @@ impl Downloads {
             estimators: (0..buckets).map(|_| BandwidthEstimator::new(clock.clone())).collect(),
         }
     }
+
+    /// Waits until the received bytes of these files are in their store files.
+    pub async fn filled(&self, is_meant: impl Fn(Ino) -> bool) {
+        let under_way: Vec<_> = {
+            let pending = self.pending.borrow();
+            let meant = pending.iter().filter(|((ino, _), _)| is_meant(*ino));
+            let came = meant.filter(|(_, download)| {
+                matches!(download.arrival.clone().now_or_never(), Some(Ok(_)))
+            });
+            came.map(|(_, download)| download.outcome.clone()).collect()
+        };
+        // The outcome is for the readers of the bytes to handle.
+        join_all(under_way).await;
+    }
 }
 
 impl Node {
@@ -152,20 +166,6 @@ impl Node {
             .object(ino)
             .filter(|_| !state.extents().is_exposed(ino))
             .map(|home| home.etag.clone())
-    }
-
-    /// Waits until the received bytes of these files are in their store files.
-    pub(crate) async fn filled(&self, is_meant: impl Fn(Ino) -> bool) {
-        let under_way: Vec<_> = {
-            let pending = self.data.downloads.pending.borrow();
-            let meant = pending.iter().filter(|((ino, _), _)| is_meant(*ino));
-            let came = meant.filter(|(_, download)| {
-                matches!(download.arrival.clone().now_or_never(), Some(Ok(_)))
-            });
-            came.map(|(_, download)| download.outcome.clone()).collect()
-        };
-        // The outcome is for the readers of the bytes to handle.
-        join_all(under_way).await;
     }
 
     /// Starts the missing downloads, and returns all that are under way for the ranges, by blocks.
@@ -264,14 +264,20 @@ impl Node {
     /// Widens a range of a file to the whole of those spans of its object that were found damaged
     /// last.
     fn with_whole_spans(&self, ino: Ino, range: &Range<u64>) -> Range<u64> {
-        let key =
-            if self.troubles.is_empty() { None } else { self.object_of(ino).map(|(key, ..)| key) };
+        let key = if self.instruments.troubles().is_empty() {
+            None
+        } else {
+            self.object_of(ino).map(|(key, ..)| key)
+        };
         let is_met = |span: &Range<u64>| {
             span.start < range.end
                 && range.start < span.end
                 && span.end - span.start <= MAX_REQUEST_BYTES
         };
-        let met = key.into_iter().flat_map(|key| self.troubles.contents(&key)).filter(is_met);
+        let met = key
+            .into_iter()
+            .flat_map(|key| self.instruments.troubles().contents(&key))
+            .filter(is_met);
         met.fold(range.clone(), |all, span| all.start.min(span.start)..all.end.max(span.end))
     }
 
@@ -368,10 +374,10 @@ impl Node {
             node.object_of(ino)
                 .map_or(0, |(_, _, valid_bytes)| valid_bytes.min(node.location(ino).size_bytes))
         };
-        let mut _guard = self.latches.hold(ino, Mode::Shared).await;
+        let mut _guard = self.data.latches.hold(ino, Mode::Shared).await;
         if !self.has_room(ino, end(self)) {
             drop(_guard);
-            _guard = self.latches.hold(ino, Mode::Exclusive).await;
+            _guard = self.data.latches.hold(ino, Mode::Exclusive).await;
         }
         let first = first_byte / BLOCK_BYTES;
         let blocks = first..first + (data.len() as u64).div_ceil(BLOCK_BYTES);

@@ -17,15 +17,17 @@ pub(crate) mod warm;
 use crate::Options;
 use ebb_model::{Ino, ScrubStatus};
 use ebb_ports::Clock;
-use ebb_store::{Cache, Exposures, Holes, PassthroughGrants, Pending};
+use ebb_store::{Cache, Exposures, Holes, Latches, PassthroughGrants, Pending};
 use fetch::Downloads;
 use scrub::Scrub;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// State about the bytes of files that is neither in the partition nor in the store: the order
-/// of eviction, downloads and grants. Only this folder changes it.
+/// State about the bytes of files that is neither in the partition nor in the store: latches, the
+/// order of eviction, downloads and grants. Only this folder changes it.
 pub(crate) struct Data {
+    /// Bytes of a file: readers share, a task that changes or fills them excludes.
+    latches: Latches<Ino>,
     cache: Cache,
     downloads: Downloads,
     holes: Holes,
@@ -46,6 +48,7 @@ impl Data {
         max_file_bytes: u64,
     ) -> Data {
         Data {
+            latches: Latches::default(),
             cache: Cache::new(options.eviction, options.read_ahead_bytes, is_disk_small),
             downloads: Downloads::new(buckets, options.download_buffer_bytes(), clock),
             holes: Holes::default(),
@@ -54,6 +57,11 @@ impl Data {
             scrub: Scrub::default(),
             max_file_bytes,
         }
+    }
+
+    /// Keeps tasks apart that read or change the bytes of one file.
+    pub fn latches(&self) -> &Latches<Ino> {
+        &self.latches
     }
 
     /// The file is removed, or evicted from memory.

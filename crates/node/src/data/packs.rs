@@ -280,7 +280,7 @@ impl Node {
     }
 
     async fn move_out_of(&self, pack: PackId, ino: Ino) -> Result<(), RpcError> {
-        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+        let _guard = self.data.latches.hold(ino, Mode::Exclusive).await;
         self.vacate(ino).await?;
         let location = self.location(ino);
         if let Some(range) = location.packed.filter(|range| range.pack == pack) {

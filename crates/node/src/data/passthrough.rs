@@ -50,9 +50,9 @@ impl Node {
             self.data.grants.resume(ino);
         }
         // A reader that has just read a file opens it again.
-        self.filled(|other| other == ino).await;
+        self.data.downloads.filled(|other| other == ino).await;
         for _ in 0..MAX_ATTEMPTS {
-            let guard = self.latches.hold(ino, Mode::Shared).await;
+            let guard = self.data.latches.hold(ino, Mode::Shared).await;
             let size = self.file_size(ino)?;
             let is_granted = self.is_exposed(ino)
                 || self.data.grants.is_granted(ino)

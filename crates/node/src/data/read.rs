@@ -24,14 +24,14 @@ impl Node {
         self.read_ahead(ino, &wanted);
         let mut pieces = Vec::new();
         for attempt in 0..MAX_ATTEMPTS {
-            let guard = self.latches.hold(ino, Mode::Shared).await;
+            let guard = self.data.latches.hold(ino, Mode::Shared).await;
             let plan = {
                 let state = self.replica.view();
                 let size = state.namespace().attr(ino)?.file_bytes()?;
                 state.extents().plan_read(ino, wanted.clone(), size)
             };
             if attempt == 0 {
-                self.counters.read(&plan);
+                self.instruments.counters().read(&plan);
             }
             let remote = plan
                 .iter()

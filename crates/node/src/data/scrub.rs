@@ -133,7 +133,7 @@ impl Node {
     /// Reads these blocks of a file, as far as they are still there. A damaged block that is also
     /// in the bucket is dropped, and fetched when it is next read; any other is named by `status`.
     async fn scrub(self: &Rc<Self>, ino: Ino, blocks: Range<u64>) {
-        let guard = self.latches.hold(ino, Mode::Shared).await;
+        let guard = self.data.latches.hold(ino, Mode::Shared).await;
         let present = self.replica.view().extents().resident_runs(ino, blocks);
         let before = self.data.scrub.status().dropped;
         for block in present.into_iter().flatten() {

@@ -90,11 +90,11 @@ impl Node {
                 Some(_) => {}
             }
             // A grant that is made at the same time takes the file for whole.
-            let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+            let _guard = self.data.latches.hold(ino, Mode::Exclusive).await;
             if self.sum_of_cached(ino, etag, &span).is_none_or(|cached| cached == sum) {
                 continue;
             }
-            let is_known = self.troubles.contents(key).contains(&span);
+            let is_known = self.instruments.troubles().contents(key).contains(&span);
             let what = format!(
                 "bytes {} to {} have another checksum, and were perhaps read so",
                 span.start, span.end

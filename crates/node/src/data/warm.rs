@@ -74,7 +74,7 @@ impl Node {
         from: (Ino, u64),
         limit_bytes: u64,
     ) -> Result<(u64, Option<(Ino, u64)>), RpcError> {
-        self.filled(|ino| self.is_below(ino, root)).await;
+        self.data.downloads.filled(|ino| self.is_below(ino, root)).await;
         let (mut at, mut freed, mut passed) = (from, 0, 0);
         loop {
             let next = self

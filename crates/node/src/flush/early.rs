@@ -308,7 +308,7 @@ impl Node {
         ino: Ino,
         range: Range<u64>,
     ) -> Result<Option<(u64, String, Bytes)>, FlushError> {
-        let _guard = self.latches.hold(ino, Mode::Shared).await;
+        let _guard = self.data.latches().hold(ino, Mode::Shared).await;
         let content = self.content(ino)?;
         let is_there = range.end <= content.size_bytes && self.dirty_blocks(ino, &range).is_some();
         if !is_there || !self.is_early_wanted(ino) || self.flusher.preserved.is_sending(ino, &range)

@@ -210,6 +210,13 @@ impl Flusher {
         self.preserved.exposed(ino);
     }
 
+    /// Called before the size of a file is set: a cut takes away bytes that an upload needs.
+    pub fn break_upload_at(&self, ino: Ino, size_bytes: Option<u64>) {
+        let Some(len) = size_bytes else { return };
+        self.early.cut(ino, len);
+        self.preserved.cut(ino, len);
+    }
+
     /// The file is sent without a pause after its last upload.
     pub fn cancel_cooldown(&self, ino: Ino) {
         self.cooldowns.cancel(ino);
@@ -588,7 +595,7 @@ impl Node {
     /// before this one may have asked for.
     fn may_flush(&self) -> bool {
         !self.attachments.awaits_any()
-            && self.ports.clock.monotonic() >= self.late_until()
+            && self.ports.clock.monotonic() >= self.buckets.late_until()
             && self.may_write()
     }
 

@@ -91,7 +91,7 @@ impl Node {
         len_bytes: u64,
     ) -> Result<Option<ObjectChecksums>, RpcError> {
         for start in (0..len_bytes).step_by(CHUNK_BYTES as usize) {
-            let _guard = self.latches.hold(ino, Mode::Shared).await;
+            let _guard = self.data.latches().hold(ino, Mode::Shared).await;
             let plan = self.replica.view().extents().plan_read(
                 ino,
                 start..(start + CHUNK_BYTES).min(len_bytes),

@@ -111,6 +111,13 @@ impl Preserved {
         self.uploads.borrow_mut().get_mut(&ino).into_iter().for_each(|upload| upload.broken = true);
     }
 
+    /// The file is cut to this length.
+    pub fn cut(&self, ino: Ino, len: u64) {
+        if let Some(upload) = self.uploads.borrow_mut().get_mut(&ino) {
+            upload.broken |= len < upload.size_bytes;
+        }
+    }
+
     /// A block that the upload needed is gone.
     pub fn is_broken(&self, ino: Ino) -> bool {
         self.uploads.borrow().get(&ino).is_some_and(|upload| upload.broken)
@@ -181,14 +188,5 @@ impl Node {
             None => upload.broken = true,
         }
         Ok(!upload.broken)
-    }
-
-    /// Called before the size of a file is set: a cut takes away bytes that an upload needs.
-    pub(crate) fn break_upload_at(&self, ino: Ino, size_bytes: Option<u64>) {
-        let Some(len) = size_bytes else { return };
-        self.flusher.early.cut(ino, len);
-        if let Some(upload) = self.flusher.preserved.uploads.borrow_mut().get_mut(&ino) {
-            upload.broken |= len < upload.size_bytes;
-        }
     }
 }

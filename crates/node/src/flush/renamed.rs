@@ -132,7 +132,10 @@ impl Node {
     }
 
     pub(crate) fn unlistable_reason(&self, dir: Ino) -> Option<String> {
-        self.troubles.reason(&Subject::Redirect(dir)).filter(|_| self.is_unlistable(dir))
+        self.instruments
+            .troubles()
+            .reason(&Subject::Redirect(dir))
+            .filter(|_| self.is_unlistable(dir))
     }
 
     pub(super) fn is_renamed_due(&self, bucket_index: BucketIndex) -> bool {

@@ -130,24 +130,15 @@ impl Node {
 
     /// An earlier request could still undo the next change of the key.
     pub(super) fn await_late_effects(&self, key: &str) -> Result<(), FlushError> {
-        let until = self.flusher.unknown_outcomes.until(key).max(self.late_until());
+        let until = self.flusher.unknown_outcomes.until(key).max(self.buckets.late_until());
         let is_over = Planted::LateEffectIgnored.is_on() || self.ports.clock.monotonic() >= until;
         if !is_over { Err(FlushError::Later) } else { Ok(()) }
-    }
-
-    /// When all requests of the run before this one can no longer arrive.
-    pub(super) fn late_until(&self) -> Duration {
-        self.buckets
-            .head_leases()
-            .map(|head_lease| head_lease.late_until())
-            .max()
-            .unwrap_or_default()
     }
 
     /// Waits until no earlier request can take effect any more, and keeps the volume during that
     /// time.
     pub(crate) async fn outlast_late_effects(&self) {
-        let until = self.flusher.unknown_outcomes.last().max(self.late_until());
+        let until = self.flusher.unknown_outcomes.last().max(self.buckets.late_until());
         join_all(self.buckets.head_leases().map(|head_lease| head_lease.keep_until(until))).await;
     }
 

@@ -180,7 +180,7 @@ impl Node {
         let (content, body) = {
             let _guard = match Planted::UploadNotLatched.is_on() {
                 true => None,
-                false => Some(self.latches.hold(ino, Mode::Shared).await),
+                false => Some(self.data.latches().hold(ino, Mode::Shared).await),
             };
             let mut content = self.content(ino)?;
             if content.size_bytes > most {
@@ -296,7 +296,7 @@ impl Node {
     ) -> Result<Attempt, FlushError> {
         self.note_upload(ino, key, Some(upload)).await?;
         // No write is half done when the version to send is taken.
-        let guard = self.latches.hold(ino, Mode::Shared).await;
+        let guard = self.data.latches().hold(ino, Mode::Shared).await;
         let content = Content { tags, ..self.content(ino)? };
         if content.size_bytes == 0 {
             return Err(FlushError::Later);
@@ -374,7 +374,7 @@ impl Node {
                 let room = if frozen { buffers.exceed(bytes) } else { buffers.take(bytes).await };
                 let _guard = match frozen {
                     true => None,
-                    false => Some(self.latches.hold(ino, Mode::Shared).await),
+                    false => Some(self.data.latches().hold(ino, Mode::Shared).await),
                 };
                 let body = self.read_for_upload(ino, range.clone(), size).await?;
                 // Given up during the wait: the bytes read are of a later state of the file.
@@ -660,7 +660,7 @@ impl Node {
     /// their chunk, still equal the sent bytes: with their checksums they stay, as clean. But not
     /// those into which a write has failed since.
     async fn sum_sent(&self, ino: Ino, len_bytes: u64, sent: Version) {
-        let _guard = self.latches.hold(ino, Mode::Shared).await;
+        let _guard = self.data.latches().hold(ino, Mode::Shared).await;
         let plan = self.replica.view().extents().plan_read(ino, 0..len_bytes, len_bytes);
         let is_as_sent = |block, version| {
             version <= sent && !self.flusher.failed_blocks.borrow().contains(ino, block)

@@ -46,7 +46,7 @@ impl Node {
             state.backing().standing(state.namespace(), dir, name).as_ref() == Some(&known)
         };
         // Nothing is written to the file while its object is requested.
-        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+        let _guard = self.data.latches().hold(ino, Mode::Exclusive).await;
         if !stands(&self.replica.view()) {
             return Ok(());
         }
@@ -110,7 +110,7 @@ impl Node {
             return Err(bucket_refusal(&error));
         }
         self.upload_ended(ino).await?;
-        let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+        let _guard = self.data.latches().hold(ino, Mode::Exclusive).await;
         match self.object_of(ino) {
             // Moved or uploaded since: the home names another object or key now.
             Some((now_key, now_etag, _)) if now_key == key && now_etag == *etag => {}

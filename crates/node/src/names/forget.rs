@@ -243,7 +243,7 @@ impl Node {
                 .namespace()
                 .attr(ino)
                 .is_ok_and(|attr| attr.kind == FileKind::Directory);
-            let latches = if is_dir { &self.names.loads } else { &self.latches };
+            let latches = if is_dir { &self.names.loads } else { self.data.latches() };
             if let Some(guard) = latches.try_hold(ino, Mode::Exclusive) {
                 guards.push(guard);
                 free.insert(ino);

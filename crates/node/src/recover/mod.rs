@@ -9,8 +9,8 @@ pub use ownership::Difference;
 pub(crate) use ownership::{VolumeThere, count_unwritten, give_back, is_cache, other_volume};
 pub(crate) use replay::{Replayed, replay};
 
+use crate::admin::Instruments;
 use crate::admin::fsck::Readable;
-use crate::admin::stats::Counters;
 use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver};
 use crate::buckets::members;
 use crate::buckets::rate_limit::RateLimits;
@@ -301,6 +301,7 @@ impl Node {
             cluster: serves.cluster,
             incarnation: serves.incarnation,
             id: ports.entropy.next_u64(),
+            recovered,
         };
         let node = Rc::new(Node {
             replica: Replica::new(partition, log, ports.spawn.clone()),
@@ -310,14 +311,11 @@ impl Node {
             buckets: crate::buckets::Buckets::new(bucket, members, head_lease),
             attachments: Default::default(),
             locks: Default::default(),
-            latches: Default::default(),
             readahead: Default::default(),
             names,
-            counters: Counters::new(ports.clock.monotonic(), asked),
+            instruments: Instruments::new(ports.clock.monotonic(), asked),
             under_way: Default::default(),
-            troubles: Default::default(),
             run,
-            recovered,
             unforced: RefCell::new(unforced),
             safe: Cell::new(LogIndex(0)),
             synced: Cell::default(),

@@ -93,7 +93,7 @@ impl Node {
             );
         }
         for ino in files {
-            let _guard = self.latches.hold(ino, Mode::Shared).await;
+            let _guard = self.data.latches().hold(ino, Mode::Shared).await;
             let (file, blocks) = {
                 let state = self.replica.view();
                 (named(&state, ino), known_blocks(&state, ino))

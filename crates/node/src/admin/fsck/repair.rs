@@ -65,21 +65,21 @@ impl Node {
 
     /// False where the block is absent. That includes a damaged block that the bucket still has.
     async fn holds_sound(&self, ino: Ino, range: &Range<u64>) -> Result<bool, RpcError> {
-        let _guard = self.latches.hold(ino, Mode::Shared).await;
+        let _guard = self.data.latches().hold(ino, Mode::Shared).await;
         let is_present =
             self.replica.view().extents().block(ino, range.start / BLOCK_BYTES).is_some();
         Ok(is_present && self.read_local(ino, range).await?.is_some())
     }
 
     async fn send_again(self: &Rc<Self>, ino: Ino) -> Result<(), RpcError> {
-        self.check_writes()?;
+        self.buckets.check_writes()?;
         let is_directory = self.replica.view().namespace().attr(ino)?.kind == FileKind::Directory;
         let is_due = match is_directory {
             true => self.page_is_due(ino).await?,
             false => self.object_is_due(ino).await?,
         };
         if is_due {
-            let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+            let _guard = self.data.latches().hold(ino, Mode::Exclusive).await;
             self.commit_stamped(|state, stamp| match is_directory || is_whole(state, ino) {
                 true => Ok(Command::Backing(BackingCommand::SendAgain { ino, stamp })),
                 false => Err(RpcError::Denied("not all of it is here any more".into())),
@@ -111,7 +111,7 @@ impl Node {
             state.extents().resident_runs(ino, 0..u64::MAX).into_iter().flatten().collect()
         };
         for piece in blocks.chunks(PIECE_BLOCKS) {
-            let _guard = self.latches.hold(ino, Mode::Shared).await;
+            let _guard = self.data.latches().hold(ino, Mode::Shared).await;
             for block in piece {
                 let is_present = self.replica.view().extents().block(ino, *block).is_some();
                 if is_present
@@ -156,7 +156,7 @@ impl Node {
     }
 
     async fn delete_unreferenced(&self, key: &str, etag: ETag) -> Result<(), RpcError> {
-        self.check_writes()?;
+        self.buckets.check_writes()?;
         self.outlast_late_effects().await;
         // Otherwise a power cut could bring back the reference to it.
         self.force_log().await?;
@@ -246,7 +246,7 @@ impl Node {
         if self.buckets.is_none() || self.object_of(ino).is_none() {
             return Err(denied("it never was in the bucket: there is nothing to roll back to"));
         }
-        self.check_writes()?;
+        self.buckets.check_writes()?;
         self.see_all_names(ino).await?;
         let mut backoff = Backoff::default();
         loop {
@@ -265,7 +265,7 @@ impl Node {
                     }
                     Err(error) => return Err(bucket_refusal(&error)),
                 };
-            let _guard = self.latches.hold(ino, Mode::Exclusive).await;
+            let _guard = self.data.latches().hold(ino, Mode::Exclusive).await;
             let (before_bytes, lost_bytes) = {
                 let state = self.replica.view();
                 (state.namespace().attr(ino)?.size_bytes, state.extents().dirty_bytes_of(ino))
@@ -311,17 +311,6 @@ impl Node {
             self.end_troubles().await;
             self.refresh_granted(ino);
             return Ok(AdminReply::RolledBack { before_bytes, lost_bytes, bytes: meta.len_bytes });
-        }
-    }
-
-    /// Refuses unless this node may write to the bucket.
-    fn check_writes(&self) -> Result<(), RpcError> {
-        match (self.buckets.lost_to(), self.buckets.head_lease()) {
-            (Some(owner), _) => {
-                Err(RpcError::Denied(format!("the volume was taken over by {owner}")))
-            }
-            (None, None) => Err(FsError::ReadOnly.into()),
-            (None, Some(_)) => Ok(()),
         }
     }
 }
