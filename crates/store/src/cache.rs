@@ -1,10 +1,13 @@
 //! The order in which clean chunks are evicted, and the turn of the tasks that make room.
 
 use ebb_core::cache::{self, Eviction};
-use ebb_model::{CHUNK_BYTES, Ino};
+use ebb_core::extent::Extents;
+use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
 use futures_util::lock::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
+
+const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
 pub struct Cache {
     order: RefCell<cache::Cache>,
@@ -46,9 +49,26 @@ impl Cache {
         }
     }
 
-    /// The chunk has so many clean bytes, which can be evicted.
-    pub fn insert(&self, ino: Ino, chunk: u64, clean_bytes: u64) {
-        self.order.borrow_mut().insert((ino, chunk), clean_bytes);
+    /// Adds every clean chunk after a start.
+    pub fn fill(&self, extents: &Extents) {
+        let mut order = self.order.borrow_mut();
+        for chunk in extents.chunks() {
+            if chunk.resident_bytes > chunk.dirty_bytes {
+                order.insert((chunk.ino, chunk.chunk), chunk.resident_bytes - chunk.dirty_bytes);
+            }
+        }
+    }
+
+    /// Blocks have become clean or come in clean: they can be evicted.
+    pub fn note_clean(&self, extents: &Extents, ino: Ino, blocks: Range<u64>) {
+        let mut order = self.order.borrow_mut();
+        for chunk in blocks.start / BLOCKS_PER_CHUNK..blocks.end.div_ceil(BLOCKS_PER_CHUNK) {
+            let clean = extents.chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty);
+            let clean_bytes = clean.map(|(block, _)| extents.block_bytes(ino, block)).sum();
+            if clean_bytes > 0 {
+                order.insert((ino, chunk), clean_bytes);
+            }
+        }
     }
 
     /// The next chunks to evict for so many bytes. They leave the order.

@@ -7,7 +7,6 @@ use ebb_model::*;
 use ebb_store::Mode;
 use futures_util::future::{Either, select};
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -27,29 +26,6 @@ const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 const ROOM_POLL: Duration = Duration::from_secs(1);
 
 impl Node {
-    /// Adds every clean chunk to the order of eviction after a start.
-    pub(crate) fn fill_cache_order(&self) {
-        let state = self.replica.view();
-        for chunk in state.extents().chunks() {
-            if chunk.resident_bytes > chunk.dirty_bytes {
-                let clean_bytes = chunk.resident_bytes - chunk.dirty_bytes;
-                self.data.cache.insert(chunk.ino, chunk.chunk, clean_bytes);
-            }
-        }
-    }
-
-    /// Blocks have become clean or come in clean: they can be evicted.
-    pub(crate) fn note_clean(&self, ino: Ino, blocks: Range<u64>) {
-        let state = self.replica.view();
-        for chunk in blocks.start / BLOCKS_PER_CHUNK..blocks.end.div_ceil(BLOCKS_PER_CHUNK) {
-            let clean = state.extents().chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty);
-            let clean_bytes = clean.map(|(block, _)| state.extents().block_bytes(ino, block)).sum();
-            if clean_bytes > 0 {
-                self.data.cache.insert(ino, chunk, clean_bytes);
-            }
-        }
-    }
-
     /// Makes room for the bytes of a mutation. A replayed mutation had its room when it was
     /// acknowledged, and the flusher, which could make more, waits until everything is replayed.
     pub(crate) async fn reserve_for(
@@ -173,7 +149,8 @@ impl Node {
             }
         }
         for &(ino, chunk) in kept.iter().chain(&taken).chain(&pinned) {
-            self.note_clean(ino, chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK);
+            let blocks = chunk * BLOCKS_PER_CHUNK..(chunk + 1) * BLOCKS_PER_CHUNK;
+            self.data.cache.note_clean(self.replica.view().extents(), ino, blocks);
         }
         // No other task waits behind one that waits for a file.
         drop(turn);

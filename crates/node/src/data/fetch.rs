@@ -440,7 +440,8 @@ impl Node {
                     .map_err(|error| self.disk_failed(ino, error))?;
             }
             self.commit(present(start, &sums)).await?;
-            self.note_clean(ino, start..start + run as u64);
+            let blocks = start..start + run as u64;
+            self.data.cache.note_clean(self.replica.view().extents(), ino, blocks);
             self.data.grants.verified(ino, start..start + run as u64);
             at += run;
         }

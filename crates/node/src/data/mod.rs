@@ -15,6 +15,7 @@ pub(crate) mod sums;
 pub(crate) mod warm;
 
 use crate::Options;
+use ebb_core::partition::Partition;
 use ebb_model::{Ino, ScrubStatus};
 use ebb_ports::Clock;
 use ebb_store::{Cache, Exposures, Holes, Latches, PassthroughGrants, Pending};
@@ -68,6 +69,16 @@ impl Data {
     pub fn forget(&self, ino: Ino) {
         self.cache.forget(ino);
         self.grants.forget(ino);
+    }
+
+    /// Adds every clean chunk to the order of eviction after a start.
+    pub fn fill_cache_order(&self, state: &Partition) {
+        self.cache.fill(state.extents());
+    }
+
+    /// Blocks have become clean: they can be evicted.
+    pub fn note_clean(&self, state: &Partition, ino: Ino, blocks: Range<u64>) {
+        self.cache.note_clean(state.extents(), ino, blocks);
     }
 
     /// Lasts from the moment at which a command is applied until the range that it punches is a

@@ -126,7 +126,7 @@ impl Node {
                 .await?;
                 self.flusher.has_ended(ino);
                 self.flusher.forget_failed(ino);
-                self.note_clean(ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
+                self.data.note_clean(&self.replica.view(), ino, 0..len_bytes.div_ceil(BLOCK_BYTES));
                 self.flusher.early.forget(ino, len_bytes);
                 self.flusher.count(len_bytes);
                 self.is_sound(key, &(0..u64::MAX));

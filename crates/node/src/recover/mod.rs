@@ -352,7 +352,7 @@ impl Node {
             node.verify_unsynced(unverified).await?;
         }
         node.find_missing().await?;
-        node.fill_cache_order();
+        node.data.fill_cache_order(&node.replica.view());
         node.start(late);
         Ok(node)
     }
