@@ -122,6 +122,16 @@ planted! {
         LookupNotChecked,
         /// Several clients get answers that a power cut takes back.
         SharedNotForced,
+        /// An answer does not wait for the object that was asked for.
+        BarrierForgetsSubject,
+        /// An answer does not wait for the children that it shows.
+        BarrierForgetsChildren,
+        /// Bytes of another client are shown before they are forced.
+        UnforcedBytesShown,
+        /// A node that has started anew shows files whose bytes a client has yet to repeat.
+        LackingBytesShown,
+        /// While a second client is let in, the first one gets answers that a power cut takes back.
+        EnteringNotCounted,
         /// A node goes on writing to the bucket after another one has taken over.
         HeadIgnored,
         /// What a power cut may have taken of a store file is trusted.

@@ -25,6 +25,7 @@ impl Node {
         match self.waiting("the node's disk", self.store.sync(scope)).await {
             Ok(any) => {
                 self.trouble("unforced", None);
+                self.unforced_writers.retain(|ino| self.store.has_unforced_writes(ino));
                 if (any || scope == SyncScope::All) && all_back {
                     let told =
                         self.commit(Command::Extent(ExtentCommand::Synced { scope, upto })).await;

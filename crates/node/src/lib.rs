@@ -18,6 +18,7 @@ mod readahead;
 mod recover;
 mod replica;
 mod snapshot;
+mod uncommitted;
 
 pub use admin::backup::{
     BackupError, ENCRYPTION, Of, backup, discard_backup, fetch_backup, find_backup,
@@ -36,6 +37,7 @@ use admin::Instruments;
 use admin::troubles::Subject;
 use buckets::Buckets;
 use clients::attachments::Attachments;
+use clients::barrier::UnforcedWriters;
 use data::Data;
 use ebb_core::extent::Unforced;
 use ebb_core::locks::LockTable;
@@ -78,12 +80,14 @@ pub struct Node {
     data: Data,
     flusher: Flusher,
     instruments: Instruments,
-    /// Mutations that have no answer yet, and whether each is [firm](Node::must_force).
+    /// Mutations that have no answer yet, and whether each can be replayed only if it is not
+    /// answered.
     under_way: RefCell<BTreeMap<TxId, bool>>,
     run: Run,
     /// Writes of earlier runs that a power cut may have taken, for clients that have yet to come
     /// back and replay them.
     unforced: RefCell<Unforced>,
+    unforced_writers: UnforcedWriters,
     /// Operations answered up to here survive a power cut with all their bytes.
     safe: Cell<LogIndex>,
     /// The first and the last of the latest consecutive commands that record a file as forced.
@@ -270,7 +274,7 @@ impl Node {
     /// The same, and all operations acknowledged to clients before a restart are back.
     fn expect_changeable(&self) -> Result<(), RpcError> {
         self.expect_writable()?;
-        if self.attachments.awaits_any() { Err(RpcError::Retry) } else { Ok(()) }
+        if self.attachments.awaits_sole() { Err(RpcError::Retry) } else { Ok(()) }
     }
 
     fn expect_running(&self) -> Result<(), RpcError> {

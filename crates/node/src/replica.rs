@@ -5,9 +5,10 @@
 //! holders that a leader chooses for a command are chosen on the very state that the command is
 //! applied to.
 
+use crate::uncommitted::Uncommitted;
 use ebb_core::partition::{Applied, Partition};
 use ebb_journal::{Log, LogError};
-use ebb_model::{Command, FsError, LogIndex, RpcError};
+use ebb_model::{Command, FsError, Ino, LogIndex, RpcError};
 use ebb_ports::Spawn;
 use futures_channel::oneshot;
 use futures_util::FutureExt;
@@ -26,12 +27,17 @@ pub struct Replica {
 struct Voter {
     partition: RefCell<Partition>,
     log: Log,
+    uncommitted: RefCell<Uncommitted>,
 }
 
 impl Replica {
     pub fn new(partition: Partition, log: Log, spawn: Rc<dyn Spawn>) -> Replica {
         Replica {
-            voter: Rc::new(Voter { partition: RefCell::new(partition), log }),
+            voter: Rc::new(Voter {
+                partition: RefCell::new(partition),
+                log,
+                uncommitted: RefCell::default(),
+            }),
             turn: Arc::default(),
             spawn,
         }
@@ -59,6 +65,13 @@ impl Replica {
 
     pub fn log(&self) -> &Log {
         &self.voter.log
+    }
+
+    /// Whether a power cut could take back a change of one of these objects.
+    pub fn shows_uncommitted(&self, objects: impl IntoIterator<Item = Ino>) -> bool {
+        let uncommitted = self.voter.uncommitted.borrow();
+        let durable = self.log().durable();
+        objects.into_iter().any(|ino| uncommitted.last_change(ino) > durable)
     }
 
     /// Waits until no command is between its choice and the state; none is for as long as the guard
@@ -113,7 +126,14 @@ impl Written {
 
     fn apply_once(&mut self) -> Applied {
         self.is_applied = true;
-        self.voter.partition.borrow_mut().apply_namespace(self.index, &self.command)
+        let applied = self.voter.partition.borrow_mut().apply_namespace(self.index, &self.command);
+        let changed = applied.touched.iter().chain(applied.names.iter().map(|(dir, _)| dir));
+        self.voter.uncommitted.borrow_mut().changed(
+            self.index,
+            changed.copied(),
+            self.voter.log.durable(),
+        );
+        applied
     }
 }
 

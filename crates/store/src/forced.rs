@@ -216,6 +216,12 @@ impl Store {
         state.unsynced_files(ino).next().is_none() && !state.failed.contains_key(&ino)
     }
 
+    /// Whether bytes that were written there, rather than fetched, are not forced.
+    pub fn has_unforced_writes(&self, ino: Ino) -> bool {
+        let state = self.state.borrow();
+        state.unsynced_files(ino).any(|(file, _)| !state.fetched.contains(&(ino, file)))
+    }
+
     /// Whether the last write to a block is forced.
     pub fn is_block_forced(&self, ino: Ino, block: u64) -> bool {
         let state = self.state.borrow();

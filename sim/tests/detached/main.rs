@@ -1,6 +1,7 @@
 //! A node and its clients on machines of their own.
 
 mod attaching;
+mod barrier;
 mod failing;
 mod power;
 mod sharing;

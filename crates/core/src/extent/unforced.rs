@@ -4,7 +4,7 @@
 //! - A byte is recorded from the command that wrote it until a sync covers that command.
 //! - Each byte has one last writer: bytes of an earlier one are obsolete.
 
-use ebb_model::{Ino, LogIndex, Planted, Version};
+use ebb_model::{Ino, LogIndex, Planted, SessionId, Version};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -20,17 +20,25 @@ struct WrittenRange {
     end: u64,
     version: Version,
     index: LogIndex,
+    session: SessionId,
 }
 
 impl Unforced {
-    /// The command at `index` wrote these bytes, at `version`.
-    pub fn written(&mut self, ino: Ino, bytes: Range<u64>, version: Version, index: LogIndex) {
+    /// The command of the session at `index` wrote these bytes, at `version`.
+    pub fn written(
+        &mut self,
+        ino: Ino,
+        bytes: Range<u64>,
+        version: Version,
+        index: LogIndex,
+        session: SessionId,
+    ) {
         self.superseded(ino, bytes.clone());
         if bytes.start < bytes.end {
             self.files
                 .entry(ino)
                 .or_default()
-                .insert(bytes.start, WrittenRange { end: bytes.end, version, index });
+                .insert(bytes.start, WrittenRange { end: bytes.end, version, index, session });
         }
     }
 
@@ -74,6 +82,11 @@ impl Unforced {
         self.files.clear();
     }
 
+    /// The last writers of a file's bytes, each once or more often.
+    pub fn writers(&self, ino: Ino) -> impl Iterator<Item = SessionId> {
+        self.files.get(&ino).into_iter().flatten().map(|(_, written)| written.session)
+    }
+
     /// The bytes of a file whose last writer is the change of this version.
     pub fn last_written(&self, ino: Ino, version: Version) -> impl Iterator<Item = Range<u64>> {
         let ranges = self.files.get(&ino).into_iter().flatten();
@@ -90,6 +103,7 @@ mod tests {
 
     const BYTES: usize = 40;
     const INO: Ino = Ino(3);
+    const SESSION: SessionId = SessionId(7);
 
     #[derive(Clone, Debug)]
     enum Step {
@@ -117,7 +131,7 @@ mod tests {
                 match step {
                     Step::Write(range) => {
                         naive[range.start as usize..range.end as usize].fill(now);
-                        unforced.written(INO, range, Version(now), LogIndex(now));
+                        unforced.written(INO, range, Version(now), LogIndex(now), SESSION);
                     }
                     Step::Supersede(range) => {
                         naive[range.start as usize..range.end as usize].fill(0);
@@ -137,6 +151,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(shown, naive);
+                prop_assert_eq!(unforced.writers(INO).next().is_some(), naive != [0; BYTES]);
             }
             unforced.gone(INO);
             prop_assert!(unforced.files.is_empty());

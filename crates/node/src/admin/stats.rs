@@ -1,6 +1,7 @@
 //! A node's counters, and its reports of slow requests.
 
 use crate::Node;
+use crate::clients::barrier::Origin;
 use ebb_core::extent::{ByteOrigin, Segment};
 use ebb_model::*;
 use std::cell::{Cell, RefCell};
@@ -99,13 +100,14 @@ impl Node {
     /// Answers a request, counts it, and logs it if it took long.
     pub(crate) async fn answer_counted(
         self: &Rc<Self>,
+        origin: Origin,
         request: Request,
     ) -> Result<Reply, RpcError> {
         let (name, subject, sent_bytes) = (request.name(), request.subject(), request.data_bytes());
         let may_last = matches!(request, Request::Admin(_) | Request::Attach { .. });
         let began = self.ports.clock.monotonic();
         let counters = &self.instruments.counters;
-        let (answer, waits) = counters.noting_waits(pin!(self.answer(request))).await;
+        let (answer, waits) = counters.noting_waits(pin!(self.answer(origin, request))).await;
         let now = self.ports.clock.monotonic();
         let took = now.saturating_sub(began);
         let bytes = match &answer {

@@ -41,51 +41,34 @@ impl Node {
             self.replica.view().sessions().get(*id).is_some() && !self.attachments.is_ending(*id)
         };
         let known = previous.filter(goes_on);
-        let session = match known {
-            Some(session) => session,
-            None => {
-                let session = SessionId(self.ports.entropy.next_u64().max(1));
-                // A client that has lost its session id comes back under its name.
-                let replaces = self
-                    .replica
-                    .view()
-                    .sessions()
-                    .iter()
-                    .find(|(_, known)| known.client == client)
-                    .map(|(id, _)| id);
-                self.end_by(replaces, Command::SessionOpen { session, client, replaces }).await?;
-                // A client could not replay its acknowledged operations in a session lost in a
-                // power cut.
-                self.force_log().await?;
-                session
-            }
-        };
         // A returning client was let in before, and every client let in since has given up caching
         // for it. Two that waited for each other would wait until both expire.
-        let returns = known.is_some() && self.attachments.contains(session);
-        let lives = || self.replica.view().sessions().get(session).is_some();
+        let returns = known.is_some_and(|session| self.attachments.contains(session));
+        // From here on no answer to another client can be lost.
+        let entering = self.attachments.begin_to_enter();
         // Ends at the latest when the clients that do not answer expire.
-        while !returns
-            && lives()
-            && self.attachments.ask_to_share(session, self.ports.clock.monotonic())
-        {
+        loop {
+            let but: Vec<SessionId> = known.into_iter().chain(self.named(&client)).collect();
+            if returns || !self.attachments.ask_to_share(&but, self.ports.clock.monotonic()) {
+                break;
+            }
             self.ports.clock.sleep(SHARE_POLL).await;
         }
+        let session = match known {
+            Some(session) => session,
+            None => self.open_session(client).await?,
+        };
         // During these waits the client has attached again under its name, or has left.
-        if !lives() {
+        if self.replica.view().sessions().get(session).is_none() {
             return Err(RpcError::SessionExpired);
         }
+        drop(entering);
         let sole = self.attachments.is_alone(session);
         let shares = !sole && (!returns || self.attachments.shares(session));
         self.attachments.insert(session, self.ports.clock.monotonic(), read_only, shares);
         if known.is_none() && previous.is_some() {
             // It replays the operations acknowledged under the previous session.
             self.attachments.has_to_tell(session);
-        }
-        if !sole {
-            // Once shared, nothing is answered before it is forced; earlier answers are forced
-            // here.
-            self.force_all().await?;
         }
         Ok(Reply::Attached(Attached {
             session,
@@ -99,6 +82,23 @@ impl Node {
             read_only: read_only || self.read_only(),
             session_term_ms: millis(self.options.session_term),
         }))
+    }
+
+    /// The session of a client that has lost its id, and comes back under its name.
+    fn named(&self, client: &str) -> Option<SessionId> {
+        let state = self.replica.view();
+        state.sessions().iter().find(|(_, known)| known.client == client).map(|(id, _)| id)
+    }
+
+    /// Opens a session. A start that finds several in the log takes all answers for forced: those
+    /// before this command are forced with it, later ones since the client is about to enter.
+    async fn open_session(&self, client: String) -> Result<SessionId, RpcError> {
+        let session = SessionId(self.ports.entropy.next_u64().max(1));
+        let replaces = self.named(&client);
+        self.end_by(replaces, Command::SessionOpen { session, client, replaces }).await?;
+        // A client could not replay its acknowledged operations in a session lost in a power cut.
+        self.force_log().await?;
+        Ok(session)
     }
 
     pub(crate) async fn detach(&self, session: SessionId) -> Result<Reply, RpcError> {

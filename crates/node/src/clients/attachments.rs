@@ -1,7 +1,7 @@
 //! Clients attached to this node: their terms, their open files, and the notices to them. All of it
 //! is volatile; the session table of the partition is not.
 
-use ebb_model::{Ino, LogIndex, Name, Notice, SessionId};
+use ebb_model::{Ino, LogIndex, Name, Notice, Planted, SessionId};
 use futures_channel::oneshot;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +11,11 @@ use std::time::Duration;
 pub struct Attachments {
     table: RefCell<BTreeMap<SessionId, Attachment>>,
     opens: RefCell<BTreeMap<Ino, BTreeMap<SessionId, u32>>>,
+    /// Clients that are about to be admitted. They count as attached from before the first
+    /// change that they could see.
+    entering: Cell<usize>,
+    /// The sessions that are awaited are one, whose client was the only one before the restart.
+    awaits_sole: Cell<bool>,
     /// Sessions from an earlier run with clients that have yet to report their open files.
     to_tell: RefCell<BTreeSet<SessionId>>,
     /// Sessions for which bytes are being overwritten, and how often.
@@ -120,6 +125,17 @@ impl Attachment {
     }
 }
 
+/// A client that is about to be admitted.
+pub struct Entering<'a> {
+    attachments: &'a Attachments,
+}
+
+impl Drop for Entering<'_> {
+    fn drop(&mut self) {
+        self.attachments.entering.set(self.attachments.entering.get() - 1);
+    }
+}
+
 /// A read that waits for a bucket.
 pub struct ReadWait<'a> {
     attachments: &'a Attachments,
@@ -154,11 +170,22 @@ impl Attachments {
         self.enter(session, Attachment::new(now, read_only, shares));
     }
 
-    /// A session from before a restart: its client has its term to come back. Until then it counts
-    /// as one that caches.
-    pub fn await_return(&self, session: SessionId, now: Duration) {
-        self.has_to_tell(session);
-        self.enter(session, Attachment { awaited: true, ..Attachment::new(now, false, false) });
+    /// Sessions from before a restart: their clients have their term to come back. Several clients
+    /// cached nothing. A single one counts until then as one that caches.
+    pub fn await_return(&self, sessions: &[SessionId], now: Duration) {
+        let shares = sessions.len() > 1;
+        for session in sessions {
+            self.has_to_tell(*session);
+            let attachment = Attachment::new(now, false, shares);
+            self.enter(*session, Attachment { awaited: true, ..attachment });
+        }
+        self.awaits_sole.set(!shares);
+    }
+
+    /// From here on until the guard is dropped a client more counts as attached.
+    pub fn begin_to_enter(&self) -> Entering<'_> {
+        self.entering.set(self.entering.get() + 1);
+        Entering { attachments: self }
     }
 
     /// Notices that the session has not received yet are kept for it.
@@ -172,10 +199,16 @@ impl Attachments {
         table.insert(session, attachment);
     }
 
-    /// Clients from before a restart may still have operations to replay, which come before new
-    /// ones of other clients.
+    /// Clients from before a restart have yet to come back, with locks and open files.
     pub fn awaits_any(&self) -> bool {
         self.table.borrow().values().any(|attachment| attachment.awaited)
+    }
+
+    /// The client of before the restart was the only one, and its answers were not forced. It may
+    /// still have any operation to replay, which comes before new ones of other clients. Operations
+    /// of several clients were forced before they were answered, but for bytes of files.
+    pub fn awaits_sole(&self) -> bool {
+        self.awaits_sole.get() && self.awaits_any()
     }
 
     /// The session is one of those, and may still replay its acknowledged operations.
@@ -257,6 +290,13 @@ impl Attachments {
         }
     }
 
+    /// The session that uses this connection.
+    pub fn session_of(&self, connection: ConnectionId) -> Option<SessionId> {
+        let table = self.table.borrow();
+        let uses = |attachment: &Attachment| attachment.connection == Some(connection);
+        table.iter().find(|(_, attachment)| uses(attachment)).map(|(session, _)| *session)
+    }
+
     pub fn speaks_for(&self, connection: ConnectionId, session: SessionId) -> bool {
         self.table
             .borrow()
@@ -264,14 +304,18 @@ impl Attachments {
             .is_some_and(|attachment| attachment.connection == Some(connection))
     }
 
+    fn entering(&self) -> usize {
+        if Planted::EnteringNotCounted.is_on() { 0 } else { self.entering.get() }
+    }
+
     /// Whether several sessions are attached.
     pub fn is_shared(&self) -> bool {
-        self.table.borrow().len() > 1
+        self.table.borrow().len() + self.entering() > 1
     }
 
     /// Whether no session other than this one is attached.
     pub fn is_alone(&self, session: SessionId) -> bool {
-        self.table.borrow().keys().all(|id| *id == session)
+        self.entering() == 0 && self.table.borrow().keys().all(|id| *id == session)
     }
 
     pub fn renew(&self, session: SessionId, now: Duration) -> bool {
@@ -341,11 +385,11 @@ impl Attachments {
         }
     }
 
-    /// Asks every session other than `except` that caches to give that up; false once none does.
-    pub fn ask_to_share(&self, except: SessionId, now: Duration) -> bool {
+    /// Asks every session that caches, but these, to give that up; false once none does.
+    pub fn ask_to_share(&self, except: &[SessionId], now: Duration) -> bool {
         let (mut any, mut unasked) = (false, Vec::new());
         for (id, attachment) in self.table.borrow_mut().iter_mut() {
-            if *id != except && !attachment.shares {
+            if !except.contains(id) && !attachment.shares {
                 any = true;
                 if attachment.asked_to_share.is_none() {
                     attachment.asked_to_share = Some(now);

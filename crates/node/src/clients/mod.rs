@@ -2,6 +2,7 @@
 
 pub(crate) mod attach;
 pub(crate) mod attachments;
+pub(crate) mod barrier;
 pub(crate) mod locks;
 pub(crate) mod mutate;
 pub(crate) mod repeat;

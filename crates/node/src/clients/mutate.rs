@@ -6,6 +6,7 @@
 
 use crate::Node;
 use crate::admin::troubles::Subject;
+use crate::clients::barrier::Origin;
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::replica::refusal;
 use bytes::Bytes;
@@ -19,13 +20,17 @@ use std::ops::Range;
 use std::rc::Rc;
 
 impl Node {
-    pub(crate) async fn mutate(self: &Rc<Self>, mutate: Box<Mutate>) -> Result<Reply, RpcError> {
+    pub(crate) async fn mutate(
+        self: &Rc<Self>,
+        origin: Origin,
+        mutate: Box<Mutate>,
+    ) -> Result<Reply, RpcError> {
         let Mutate { tx, ref mutation, replay, .. } = *mutate;
         // The mutation may be applied while its effects are unfinished, or not forced yet.
         if self.under_way.borrow().contains_key(&tx) {
             return Err(RpcError::Retry);
         }
-        let must_force = self.must_force(mutation);
+        let must_force = must_force(origin, mutation);
         let verdict = self.replica.view().sessions().check(tx);
         match verdict {
             Verdict::New => {}
@@ -41,12 +46,8 @@ impl Node {
                 {
                     mutated.index = index;
                 }
-                if self.answers_durably(tx.session) {
-                    self.force_all().await?;
-                } else if must_force || self.has_firm_under_way() {
-                    self.force_log().await?;
-                }
-                return answer.map(|mutated| self.mutated(tx.session, mutated));
+                self.commit_mutation(origin, tx.session, must_force).await?;
+                return answer.map(|mutated| self.mutated(origin, tx.session, mutated));
             }
             Verdict::Misordered => {
                 // The operation was executed, like the later one in its slot, and forced with it;
@@ -55,10 +56,8 @@ impl Node {
                 let Some(index) = Box::pin(self.repeat_bytes(tx, mutation, replay)).await? else {
                     return Err(RpcError::Misordered);
                 };
-                if self.answers_durably(tx.session) {
-                    self.force_all().await?;
-                }
-                return Ok(self.mutated(tx.session, Mutated { attr: None, index, replay }));
+                self.commit_mutation(origin, tx.session, false).await?;
+                return Ok(self.mutated(origin, tx.session, Mutated { attr: None, index, replay }));
             }
             Verdict::Unknown => return Err(RpcError::SessionExpired),
         }
@@ -67,36 +66,35 @@ impl Node {
         }
         self.expect_writable()?;
         // Operations acknowledged before a restart are replayed before any new one.
-        if replay.is_none() && self.attachments.awaits_any() {
-            return Err(RpcError::Retry);
+        if replay.is_none() {
+            let copied = match *mutation {
+                ClientMutation::Copy { from, .. } => Some(from),
+                _ => None,
+            };
+            let mut files = mutation.rewrites().into_iter().chain(copied);
+            if self.attachments.awaits_sole() || files.any(|ino| self.lacks_bytes(ino)) {
+                return Err(RpcError::Retry);
+            }
         }
         if replay.is_some_and(|replay| !self.may_have_answered(replay)) {
             return Err(FsError::Invalid.into());
         }
         self.under_way.borrow_mut().insert(tx, must_force);
-        let answer = self.execute(*mutate).await;
+        let answer = self.execute(*mutate, must_force).await;
         let forced = match &answer {
-            Ok(_) if self.answers_durably(tx.session) => self.force_all().await.map(drop),
-            Ok(_) if self.has_firm_under_way() => self.force_log().await.map(drop),
-            _ => Ok(()),
+            Ok(_) => self.commit_mutation(origin, tx.session, must_force).await,
+            Err(_) => Ok(()),
         };
         self.under_way.borrow_mut().remove(&tx);
         forced?;
-        answer.map(|mutated| self.mutated(tx.session, mutated))
-    }
-
-    /// With several clients no answer may be lost in a power cut: another client would act on it,
-    /// or replay its own operation too late. A sole client replays all in order.
-    fn answers_durably(&self, session: SessionId) -> bool {
-        let is_shared = !self.attachments.is_alone(session) && !Planted::SharedNotForced.is_on();
-        self.options.ack_durable || is_shared
+        answer.map(|mutated| self.mutated(origin, tx.session, mutated))
     }
 
     /// The answer to a mutation. A client in this process repeats nothing.
-    fn mutated(&self, session: SessionId, mutated: Mutated) -> Reply {
-        let preceding = match self.options.embedded {
-            true => Vec::new(),
-            false => self.replica.view_without_backing().sessions().preceding(
+    fn mutated(&self, origin: Origin, session: SessionId, mutated: Mutated) -> Reply {
+        let preceding = match origin {
+            Origin::Process => Vec::new(),
+            Origin::Connection(_) => self.replica.view_without_backing().sessions().preceding(
                 session,
                 self.replica.log().durable(),
                 mutated.index,
@@ -105,17 +103,7 @@ impl Node {
         Reply::Mutated(Box::new(mutated), preceding)
     }
 
-    /// A client on another machine cannot replay a copy: the source may have changed since. So two
-    /// things are forced:
-    ///
-    /// - before the copy is logged its bytes and all earlier ones, which are then not repeated over
-    ///   it;
-    /// - the log before the copy is answered, or shown in the answer to another mutation.
-    fn must_force(&self, mutation: &ClientMutation) -> bool {
-        matches!(mutation, ClientMutation::Copy { .. }) && !self.options.embedded
-    }
-
-    fn has_firm_under_way(&self) -> bool {
+    pub(crate) fn has_firm_under_way(&self) -> bool {
         self.under_way.borrow().values().any(|must_force| *must_force)
     }
 
@@ -129,6 +117,7 @@ impl Node {
     async fn execute(
         self: &Rc<Self>,
         Mutate { tx, caller, mutation, replay }: Mutate,
+        must_force: bool,
     ) -> Result<Mutated, RpcError> {
         self.admit(&mutation)?;
         if replay.is_none() {
@@ -138,7 +127,7 @@ impl Node {
             tx,
             caller,
             replay,
-            must_force: self.must_force(&mutation),
+            must_force,
             looked_up: RefCell::default(),
             looked_up_in_trash: RefCell::default(),
         };
@@ -239,6 +228,7 @@ impl Node {
                     self.clear_behind(&location, location.size_bytes, size).await?;
                     self.force_rest(ino, size..u64::MAX).await?;
                     self.void_cut(&location, size).await?;
+                    self.note_writer(ino, tx.session);
                 }
                 let size = set.size_bytes;
                 let done = self.propose(&context, |_| Mutation::SetAttr { ino, set }).await?;
@@ -409,6 +399,7 @@ impl Node {
         self.void_sums(location, offset..size.min(offset + len_bytes)).await?;
         self.expect_log_room().await?;
         let sums = self.sums_of_write(location, offset, &data);
+        self.note_writer(ino, context.tx.session);
         let stored = self
             .store
             .write(location, offset, data)
@@ -667,6 +658,15 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// A client on another machine cannot replay a copy: the source may have changed since. So two
+/// things are forced:
+///
+/// - before the copy is logged its bytes and all earlier ones, which are then not repeated over it;
+/// - the log before the copy is answered, or shown in the answer to another mutation.
+fn must_force(origin: Origin, mutation: &ClientMutation) -> bool {
+    matches!((origin, mutation), (Origin::Connection(_), ClientMutation::Copy { .. }))
 }
 
 /// Versions that a power cut can take back: far more than one commit interval has.

@@ -5,8 +5,9 @@
 //! - A byte is repeated by the last change in the log that wrote it, in any order of the clients'
 //!   return, and only until it is written anew.
 //! - Until every client has come back or expired, no record says that bytes of earlier runs are
-//!   synced, so that a next start knows as much; nothing is shown, no new operation is accepted,
-//!   and no new byte goes to the bucket.
+//!   synced, so that a next start knows as much, and no new byte goes to the bucket.
+//! - Until the writers of the missing bytes of a file have come back or expired, the file's bytes
+//!   are neither shown nor changed.
 
 use crate::Node;
 use bytes::Bytes;
@@ -83,6 +84,7 @@ impl Node {
             kept_until = Some(self.commit(Command::Extent(unsynced)).await?);
             self.force_log().await?;
             let bytes = bytes.slice(piece.start - offset..piece.end - offset);
+            self.note_writer(ino, tx.session);
             self.store
                 .write(&self.make_room(ino, piece.end).await?, piece.start, bytes)
                 .await

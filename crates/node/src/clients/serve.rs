@@ -1,6 +1,7 @@
 //! Requests of clients: the dispatch to the parts of the node that answer them.
 
 use crate::Node;
+use crate::clients::barrier::{Origin, Shown};
 use crate::readahead::traversals::Look;
 use ebb_model::*;
 use ebb_ports::PortFuture;
@@ -13,15 +14,23 @@ use std::rc::Rc;
 const MAX_ENTRIES: u32 = 1024;
 
 impl Node {
-    /// Answers one request. Dropping the future gives up the answer, not the request: unfinished
-    /// work continues in a task of its own, for a command must not be left half-way between log and
-    /// state.
+    /// Answers one request of a client in the same process. Dropping the future gives up the
+    /// answer, not the request: unfinished work continues in a task of its own, for a command must
+    /// not be left half-way between log and state.
     pub fn handle(
         self: &Rc<Self>,
         request: Request,
     ) -> PortFuture<'static, Result<Reply, RpcError>> {
+        self.handle_from(Origin::Process, request)
+    }
+
+    pub(crate) fn handle_from(
+        self: &Rc<Self>,
+        origin: Origin,
+        request: Request,
+    ) -> PortFuture<'static, Result<Reply, RpcError>> {
         let node = self.clone();
-        let mut answering = Box::pin(async move { node.answer_counted(request).await });
+        let mut answering = Box::pin(async move { node.answer_counted(origin, request).await });
         if let Some(answer) = (&mut answering).now_or_never() {
             return Box::pin(ready(answer));
         }
@@ -38,45 +47,30 @@ impl Node {
         self.attachments.next_notice(session).await
     }
 
-    pub(crate) async fn answer(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
+    pub(crate) async fn answer(
+        self: &Rc<Self>,
+        origin: Origin,
+        request: Request,
+    ) -> Result<Reply, RpcError> {
         let asks = matches!(request, Request::Admin(AdminRequest::Status | AdminRequest::Stats));
         if !asks && !matches!(request, Request::Detach { .. } | Request::Close { .. }) {
             self.expect_running()?;
         }
-        let shows = matches!(
-            request,
-            Request::Lookup { .. }
-                | Request::GetAttr { .. }
-                | Request::Access { .. }
-                | Request::ReadLink { .. }
-                | Request::ReadDir { .. }
-                | Request::GetXattr { .. }
-                | Request::ListXattr { .. }
-                | Request::Read { .. }
-                | Request::Seek { .. }
-        );
-        // Operations acknowledged to a client that has yet to come back are not there yet.
-        if shows && self.attachments.awaits_any() {
-            return Err(RpcError::Retry);
+        let shown = Shown::of(&request);
+        if let Some(shown) = &shown {
+            // Operations acknowledged to a client that has yet to come back are not there yet.
+            let lacks_bytes = shown.bytes && self.lacks_bytes(shown.subject);
+            if lacks_bytes || self.attachments.awaits_sole() {
+                return Err(RpcError::Retry);
+            }
         }
-        let answer = self.reply(request).await.map_err(|error| self.unless_failed(error));
+        let answer = self.reply(origin, request).await.map_err(|error| self.unless_failed(error));
         if answer.as_ref().is_ok_and(|reply| !self.names.may_tell(reply)) {
             return Err(RpcError::Retry);
         }
-        // No client acts on state that another client's power cut may take back, nor on a refusal
-        // because of it. A sole client replays its own operations, but not the ids of found inodes.
-        let tells = match &answer {
-            Ok(_) => shows,
-            Err(RpcError::Refused(_)) => true,
-            Err(_) => false,
-        };
-        let told = match self.attachments.is_shared() {
-            true => self.replica.log().written(),
-            false if self.options.embedded => LogIndex(0),
-            false => self.names.found(),
-        };
-        if tells && self.durable() < told {
-            self.force_log().await.map_err(|error| self.unless_failed(error))?;
+        if let Origin::Connection(connection) = origin {
+            let committed = self.commit_shown(connection, shown, &answer).await;
+            committed.map_err(|error| self.unless_failed(error))?;
         }
         answer
     }
@@ -88,7 +82,7 @@ impl Node {
         if fails && error == RpcError::Refused(FsError::Io) { RpcError::Lost } else { error }
     }
 
-    async fn reply(self: &Rc<Self>, request: Request) -> Result<Reply, RpcError> {
+    async fn reply(self: &Rc<Self>, origin: Origin, request: Request) -> Result<Reply, RpcError> {
         match request {
             Request::Attach { volume, client, previous, read_only, cluster } => {
                 Box::pin(self.attach(volume, client, previous, read_only, cluster)).await
@@ -180,7 +174,7 @@ impl Node {
                 Ok(Reply::Data(self.read(ino, offset, len_bytes).await?))
             }
 
-            Request::Mutate(mutate) => self.mutate(mutate).await,
+            Request::Mutate(mutate) => self.mutate(origin, mutate).await,
             Request::Fsync { session, ino } => {
                 self.expect_attached(session)?;
                 if self.attachments.is_shared() {
@@ -254,7 +248,7 @@ impl Node {
 mod tests {
     use super::*;
 
-    fn bytes_of<Answer>(_: impl FnOnce(&'static Rc<Node>, Request) -> Answer) -> usize {
+    fn bytes_of<Answer>(_: impl FnOnce(&'static Rc<Node>, Origin, Request) -> Answer) -> usize {
         size_of::<Answer>()
     }
 

@@ -3,6 +3,7 @@
 
 use crate::Node;
 use crate::clients::attachments::ConnectionId;
+use crate::clients::barrier::Origin;
 use ebb_format::rpc::{self, Message, RequestId};
 use ebb_model::{FsError, Reply, Request, RpcError, SessionId};
 use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, NetError};
@@ -94,7 +95,7 @@ impl Wire {
                 if let Some(session) = session {
                     self.node.attachments.heard(session, self.node.ports.clock.monotonic());
                 }
-                self.node.handle(request).await
+                self.node.handle_from(Origin::Connection(self.id), request).await
             }
         };
         self.under_way.set(self.under_way.get() - 1);

@@ -96,6 +96,7 @@ impl Node {
             }
             self.expect_log_room().await?;
             let edges = parts.iter().map(|part| part.start / BLOCK_BYTES).collect();
+            self.note_writer(ino, context.tx.session);
             let done = match self.write_zeros(&location, &parts).await {
                 Ok(()) => {
                     self.propose(context, |_| Mutation::Fallocate {

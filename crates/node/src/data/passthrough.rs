@@ -110,7 +110,8 @@ impl Node {
             return Err(FsError::AccessDenied.into());
         }
         // Grants of an earlier run are resumed before new ones are given.
-        if self.is_stopping() || !resumes && self.attachments.awaits_any() {
+        let awaits = self.attachments.awaits(session) || self.lacks_bytes(ino);
+        if self.is_stopping() || !resumes && awaits {
             return Err(RpcError::Retry);
         }
         if request == GrantRequest::Begin {

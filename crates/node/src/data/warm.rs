@@ -30,7 +30,7 @@ impl Node {
         len_bytes: u64,
     ) -> Result<u64, RpcError> {
         // Changes of a client that has yet to come back are not there yet.
-        if self.attachments.awaits_any() {
+        if self.attachments.awaits_sole() || self.lacks_bytes(ino) {
             return Err(RpcError::Retry);
         }
         let wanted = offset..offset.saturating_add(len_bytes.min(CHUNK_BYTES));

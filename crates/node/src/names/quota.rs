@@ -280,7 +280,7 @@ impl Node {
 
     async fn count_quotas(&self) -> Result<(), RpcError> {
         // Replays of clients may yet move entries across a border.
-        if self.attachments.awaits_any() {
+        if self.attachments.awaits_sole() {
             return Ok(());
         }
         loop {

@@ -15,6 +15,7 @@ use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver};
 use crate::buckets::members;
 use crate::buckets::rate_limit::RateLimits;
 use crate::buckets::side_by_side::Member;
+use crate::clients::barrier::UnforcedWriters;
 use crate::data::Data;
 use crate::flush::Flusher;
 use crate::identity::{self, IdentityError};
@@ -317,6 +318,7 @@ impl Node {
             under_way: Default::default(),
             run,
             unforced: RefCell::new(unforced),
+            unforced_writers: UnforcedWriters::default(),
             safe: Cell::new(LogIndex(0)),
             synced: Cell::default(),
             snapshot_at: Cell::new(snapshot_at),
@@ -364,13 +366,13 @@ impl Node {
         let now = self.ports.clock.monotonic();
         let sessions: Vec<SessionId> =
             self.replica.view().sessions().iter().map(|(session, _)| session).collect();
-        for session in sessions {
-            if self.options.embedded && self.options.resumes != Some(session) {
-                self.commit(Command::SessionClose { session }).await?;
-            } else {
-                self.attachments.await_return(session, now);
-            }
+        let (awaited, over): (Vec<SessionId>, Vec<SessionId>) = sessions
+            .into_iter()
+            .partition(|session| !self.options.embedded || self.options.resumes == Some(*session));
+        for session in over {
+            self.commit(Command::SessionClose { session }).await?;
         }
+        self.attachments.await_return(&awaited, now);
         let held_by_nobody: Vec<(SessionId, Ino)> = {
             let state = self.replica.view();
             let is_over = |session: &SessionId| state.sessions().get(*session).is_none();

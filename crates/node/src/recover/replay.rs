@@ -143,12 +143,13 @@ pub(crate) async fn replay(mut recovery: Recovery) -> Result<Replayed, OpenError
             }
         }
         if let (
-            Command::Client { stamp, mutation, .. } | Command::Repeated { stamp, mutation, .. },
+            Command::Client { tx, stamp, mutation, .. }
+            | Command::Repeated { tx, stamp, mutation, .. },
             Some(Ok(_)),
         ) = (&command, &applied.answer)
             && let Some((ino, bytes)) = bytes_of(mutation)
         {
-            unforced.written(ino, bytes, stamp.version, index);
+            unforced.written(ino, bytes, stamp.version, index, tx.session);
         }
     }
     let unverified = blocks_of(&unsynced, |one| one.is_unverified || one.is_fetched);

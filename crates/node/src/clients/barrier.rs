@@ -1,0 +1,201 @@
+//! The commit barrier: an answer to a client on another machine leaves once a power cut of the
+//! node can no longer take back what the answer shows.
+//!
+//! Laws:
+//! - An answer waits for the objects that it shows, and for nothing else. A refused mutation waits
+//!   for all commands so far, as any of them can be its reason.
+//! - Bytes that another client has written are forced before they are shown. After that reading
+//!   them costs nothing.
+//! - The only client of a node repeats its own operations after a power cut. Its answers wait for
+//!   the ids of found inodes alone, which it cannot repeat.
+//! - A client in the node's process waits for nothing: a power cut ends it too.
+
+use crate::Node;
+use crate::clients::attachments::ConnectionId;
+use ebb_model::*;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+pub(crate) enum Origin {
+    /// A client in the node's process.
+    Process,
+    /// A client on another machine, which survives a power cut of the node.
+    Connection(ConnectionId),
+}
+
+/// What the answer to a request shows.
+pub(crate) struct Shown {
+    pub subject: Ino,
+    /// Also bytes of the file.
+    pub bytes: bool,
+}
+
+impl Shown {
+    /// `None` if the answer shows no state.
+    pub(crate) fn of(request: &Request) -> Option<Shown> {
+        let (subject, bytes) = match *request {
+            Request::Lookup { parent: ino, .. }
+            | Request::GetAttr { ino }
+            | Request::Access { ino, .. }
+            | Request::ReadLink { ino }
+            | Request::ReadDir { dir: ino, .. }
+            | Request::GetXattr { ino, .. }
+            | Request::ListXattr { ino }
+            | Request::Seek { ino, .. } => (ino, false),
+            Request::Read { ino, .. } => (ino, true),
+            _ => return None,
+        };
+        Some(Shown { subject, bytes })
+    }
+
+    /// The objects that the answer shows.
+    fn objects(&self, answer: &Result<Reply, RpcError>) -> Vec<Ino> {
+        let mut objects = Vec::new();
+        if !Planted::BarrierForgetsSubject.is_on() {
+            objects.push(self.subject);
+        }
+        match answer {
+            _ if Planted::BarrierForgetsChildren.is_on() => {}
+            Ok(Reply::Attr(attr)) => objects.push(attr.ino),
+            Ok(Reply::Directory { entries, .. }) => {
+                objects.extend(entries.iter().map(|(entry, _)| entry.ino))
+            }
+            _ => {}
+        }
+        objects
+    }
+}
+
+/// The clients that have written the bytes which are not forced yet.
+#[derive(Default)]
+pub(crate) struct UnforcedWriters {
+    files: RefCell<BTreeMap<Ino, Writers>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Writers {
+    One(SessionId),
+    Several,
+}
+
+impl UnforcedWriters {
+    /// The session is about to write to the file. `all_forced`: all earlier bytes are forced.
+    fn writes(&self, ino: Ino, session: SessionId, all_forced: bool) {
+        let mut files = self.files.borrow_mut();
+        let writers = files.entry(ino).or_insert(Writers::One(session));
+        *writers = match *writers {
+            Writers::One(other) if other != session && !all_forced => Writers::Several,
+            Writers::Several if !all_forced => Writers::Several,
+            _ => Writers::One(session),
+        };
+    }
+
+    fn is_only(&self, ino: Ino, session: Option<SessionId>) -> bool {
+        let writers = self.files.borrow().get(&ino).copied();
+        session.is_some_and(|session| writers == Some(Writers::One(session)))
+    }
+
+    /// Forgets the files that this does not hold for.
+    pub(crate) fn retain(&self, is_unforced: impl Fn(Ino) -> bool) {
+        self.files.borrow_mut().retain(|ino, _| is_unforced(*ino));
+    }
+}
+
+impl Node {
+    /// Waits until a power cut cannot take back what this answer shows.
+    pub(crate) async fn commit_shown(
+        &self,
+        connection: ConnectionId,
+        shown: Option<Shown>,
+        answer: &Result<Reply, RpcError>,
+    ) -> Result<(), RpcError> {
+        let tells = match answer {
+            Ok(_) => shown.is_some(),
+            Err(error) => matches!(error, RpcError::Refused(_)),
+        };
+        if !tells {
+            return Ok(());
+        }
+        let is_shared = self.attachments.is_shared();
+        let can_be_lost = is_shared
+            && match &shown {
+                Some(shown) => self.replica.shows_uncommitted(shown.objects(answer)),
+                None => self.durable() < self.replica.log().written(),
+            };
+        if can_be_lost || self.durable() < self.names.found() {
+            self.force_log().await?;
+        }
+        let read = shown.filter(|shown| is_shared && shown.bytes && answer.is_ok());
+        if let Some(Shown { subject: ino, .. }) = read
+            && self.store.has_unforced_writes(ino)
+            && !self.unforced_writers.is_only(ino, self.attachments.session_of(connection))
+            && !Planted::UnforcedBytesShown.is_on()
+        {
+            self.fsync(ino).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a mutation can be answered. `must_force`: the mutation cannot be replayed.
+    pub(crate) async fn commit_mutation(
+        &self,
+        origin: Origin,
+        session: SessionId,
+        must_force: bool,
+    ) -> Result<(), RpcError> {
+        // Another client would act on the change, or the client would replay it too late.
+        let is_shared = matches!(origin, Origin::Connection(_))
+            && !self.attachments.is_alone(session)
+            && !Planted::SharedNotForced.is_on();
+        if self.options.ack_durable {
+            self.force_all().await?;
+        } else if is_shared || must_force || self.has_firm_under_way() {
+            self.force_log().await?;
+        }
+        Ok(())
+    }
+
+    /// The session is about to write bytes of the file.
+    pub(crate) fn note_writer(&self, ino: Ino, session: SessionId) {
+        if !self.options.embedded {
+            self.unforced_writers.writes(ino, session, !self.store.has_unforced_writes(ino));
+        }
+    }
+
+    /// Whether the node may lack bytes of the file that a client has yet to repeat. They are shown
+    /// and changed once it has come back, or its session has ended.
+    pub(crate) fn lacks_bytes(&self, ino: Ino) -> bool {
+        let unforced = self.unforced.borrow();
+        unforced.writers(ino).any(|session| self.attachments.awaits(session))
+            && !Planted::LackingBytesShown.is_on()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: Ino = Ino(5);
+    const A: SessionId = SessionId(1);
+    const B: SessionId = SessionId(2);
+
+    /// Danger: bytes of another client are taken for the reader's own, which it would repeat.
+    #[test]
+    fn only_own_bytes_are_read_without_a_force() {
+        let writers = UnforcedWriters::default();
+        assert!(!writers.is_only(FILE, Some(A)), "bytes of an earlier run have no known writer");
+        writers.writes(FILE, A, true);
+        assert!(writers.is_only(FILE, Some(A)) && !writers.is_only(FILE, Some(B)));
+        assert!(!writers.is_only(FILE, None));
+        writers.writes(FILE, B, false);
+        assert!(!writers.is_only(FILE, Some(A)) && !writers.is_only(FILE, Some(B)));
+        writers.writes(FILE, B, false);
+        assert!(!writers.is_only(FILE, Some(B)), "the bytes of the other are still not forced");
+        writers.writes(FILE, B, true);
+        assert!(writers.is_only(FILE, Some(B)));
+        writers.retain(|_| false);
+        assert!(!writers.is_only(FILE, Some(B)));
+    }
+}
