@@ -40,6 +40,7 @@ pub fn run(seed: u64) -> Result<Report, Broken> {
         // A session that cannot reattach within its term loses its changes that are not durable:
         // that is the other kind of trouble.
         plan.keep_sessions();
+        plan.keep_room();
     }
     let world = World::with_faults(seed, plan.faults);
     let initial = plan.fill(&world.bucket());
@@ -275,6 +276,8 @@ impl Detached<'_> {
         }
         self.history.add(Event::Settled);
         self.restart().await?;
+        // Until their sessions end, files without a name that they had open count in quotas.
+        self.world.sleep(self.plan.options.session_term + 2 * SECOND).await;
         for _ in 0..lost.len() {
             let attached = self.connect().await?;
             self.clients.push(attached);

@@ -172,6 +172,12 @@ impl Plan {
         self.faults.bucket.forbidden = Rate::NEVER;
     }
 
+    /// There is always room for bytes that clients repeat after a power cut. Otherwise they are
+    /// lost, and the next sync of the file reports it.
+    pub fn keep_room(&mut self) {
+        self.faults.disk.full = Rate::NEVER;
+    }
+
     /// The bucket is slow or refuses requests. A stale listing is no reason to refuse anything.
     fn bucket_fails(&self) -> bool {
         let fresh = BucketFaults {

@@ -164,8 +164,8 @@ impl Node {
         }
     }
 
-    /// Whether the node may lack bytes of the file that a client has yet to repeat. They are shown
-    /// and changed once it has come back, or its session has ended.
+    /// Whether the node may lack bytes of the file that a client has yet to repeat. They are shown,
+    /// changed and uploaded once it has come back, or its session has ended.
     pub(crate) fn lacks_bytes(&self, ino: Ino) -> bool {
         let unforced = self.unforced.borrow();
         unforced.writers(ino).any(|session| self.attachments.awaits(session))

@@ -72,7 +72,10 @@ impl Node {
                 _ => None,
             };
             let mut files = mutation.rewrites().into_iter().chain(copied);
-            if self.attachments.awaits_sole() || files.any(|ino| self.lacks_bytes(ino)) {
+            if self.attachments.awaits_sole()
+                || self.attachments.awaits(tx.session)
+                || files.any(|ino| self.lacks_bytes(ino))
+            {
                 return Err(RpcError::Retry);
             }
         }

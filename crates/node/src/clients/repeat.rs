@@ -5,9 +5,9 @@
 //! - A byte is repeated by the last change in the log that wrote it, in any order of the clients'
 //!   return, and only until it is written anew.
 //! - Until every client has come back or expired, no record says that bytes of earlier runs are
-//!   synced, so that a next start knows as much, and no new byte goes to the bucket.
+//!   synced, so that a next start knows as much.
 //! - Until the writers of the missing bytes of a file have come back or expired, the file's bytes
-//!   are neither shown nor changed.
+//!   are not shown, changed or uploaded.
 
 use crate::Node;
 use bytes::Bytes;

@@ -200,7 +200,7 @@ impl Node {
         self.trouble(EARLY, what);
         let cleared = cleared?;
         let next = self.flusher.early.next_grown(self.ports.clock.monotonic());
-        if let Some(ino) = next {
+        if let Some(ino) = next.filter(|ino| !self.lacks_bytes(*ino)) {
             self.send_early(ino).await.inspect_err(|_| {
                 self.flusher.early.note_grown(ino, self.ports.clock.monotonic())
             })?;

@@ -14,6 +14,9 @@ use std::rc::Rc;
 impl Node {
     /// Brings the object of one file to its intended key and content.
     pub(super) async fn flush_file(self: &Rc<Self>, ino: Ino) -> Result<(), FlushError> {
+        if self.lacks_bytes(ino) {
+            return Err(FlushError::Later);
+        }
         self.see_all_names(ino).await?;
         let next = |state: &Partition| state.backing().flush_step(state.namespace(), ino);
         let step = next(&self.replica.view());
