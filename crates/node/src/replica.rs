@@ -8,7 +8,7 @@
 use crate::uncommitted::Uncommitted;
 use ebb_core::partition::{Applied, Partition};
 use ebb_journal::{Log, LogError};
-use ebb_model::{Command, FsError, Ino, LogIndex, RpcError};
+use ebb_model::{BackingCommand, Command, FsError, Ino, Installed, LogIndex, RpcError};
 use ebb_ports::Spawn;
 use futures_channel::oneshot;
 use futures_util::FutureExt;
@@ -128,11 +128,14 @@ impl Written {
         self.is_applied = true;
         let applied = self.voter.partition.borrow_mut().apply_namespace(self.index, &self.command);
         let changed = applied.touched.iter().chain(applied.names.iter().map(|(dir, _)| dir));
-        self.voter.uncommitted.borrow_mut().changed(
-            self.index,
-            changed.copied(),
-            self.voter.log.durable(),
-        );
+        // Ids that are given to entries of the bucket are nowhere else.
+        let found: &[Installed] = match &self.command {
+            Command::Backing(BackingCommand::Install { entries, .. }) => entries,
+            _ => &[],
+        };
+        let changed = changed.copied().chain(found.iter().map(|entry| entry.ino));
+        let durable = self.voter.log.durable();
+        self.voter.uncommitted.borrow_mut().changed(self.index, changed, durable);
         applied
     }
 }

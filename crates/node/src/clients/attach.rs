@@ -1,6 +1,8 @@
 //! Sessions: attach, renew, share, detach.
 
 use crate::Node;
+use crate::clients::attachments::Entering;
+use ebb_core::partition::Partition;
 use ebb_core::session::Session;
 use ebb_model::*;
 use std::time::Duration;
@@ -45,10 +47,12 @@ impl Node {
         // for it. Two that waited for each other would wait until both expire.
         let returns = known.is_some_and(|session| self.attachments.contains(session));
         // From here on no answer to another client can be lost.
-        let entering = self.attachments.begin_to_enter();
+        let entering = self.attachments.begin_to_enter(&client);
+        drop(self.replica.settled().await);
+        let before = named(&self.replica.view(), &client);
         // Ends at the latest when the clients that do not answer expire.
         loop {
-            let but: Vec<SessionId> = known.into_iter().chain(self.named(&client)).collect();
+            let but: Vec<SessionId> = known.into_iter().chain(before).collect();
             if returns || !self.attachments.ask_to_share(&but, self.ports.clock.monotonic()) {
                 break;
             }
@@ -56,7 +60,7 @@ impl Node {
         }
         let session = match known {
             Some(session) => session,
-            None => self.open_session(client).await?,
+            None => self.open_session(client, before, &entering).await?,
         };
         // During these waits the client has attached again under its name, or has left.
         if self.replica.view().sessions().get(session).is_none() {
@@ -84,18 +88,25 @@ impl Node {
         }))
     }
 
-    /// The session of a client that has lost its id, and comes back under its name.
-    fn named(&self, client: &str) -> Option<SessionId> {
-        let state = self.replica.view();
-        state.sessions().iter().find(|(_, known)| known.client == client).map(|(id, _)| id)
-    }
-
-    /// Opens a session. A start that finds several in the log takes all answers for forced: those
+    /// Opens a session in place of the one that the client had `before`. A start that finds several in the log takes all answers for forced: those
     /// before this command are forced with it, later ones since the client is about to enter.
-    async fn open_session(&self, client: String) -> Result<SessionId, RpcError> {
+    async fn open_session(
+        &self,
+        client: String,
+        before: Option<SessionId>,
+        entering: &Entering<'_>,
+    ) -> Result<SessionId, RpcError> {
         let session = SessionId(self.ports.entropy.next_u64().max(1));
-        let replaces = self.named(&client);
-        self.end_by(replaces, Command::SessionOpen { session, client, replaces }).await?;
+        let open = |state: &Partition| {
+            let replaces = named(state, &client);
+            // The client has given up this attach, and has come again.
+            let is_over = !entering.is_latest() || replaces.is_some() && replaces != before;
+            match is_over {
+                true => Err(RpcError::SessionExpired),
+                false => Ok(Command::SessionOpen { session, client, replaces }),
+            }
+        };
+        self.end_by(before, open).await?;
         // A client could not replay its acknowledged operations in a session lost in a power cut.
         self.force_log().await?;
         Ok(session)
@@ -110,18 +121,25 @@ impl Node {
 
     async fn close_session(&self, session: SessionId) -> Result<(), RpcError> {
         if self.replica.view().sessions().get(session).is_some() {
-            self.end_by(Some(session), Command::SessionClose { session }).await?;
+            self.end_by(Some(session), |_| Ok(Command::SessionClose { session })).await?;
         }
         Ok(())
     }
 
     /// Logs a command that ends a session. Until it is logged the session stands: a client that was
     /// let in earlier waits for it, and if the log does not take the command it is tried again.
-    async fn end_by(&self, session: Option<SessionId>, command: Command) -> Result<(), RpcError> {
+    async fn end_by(
+        &self,
+        session: Option<SessionId>,
+        choose: impl FnOnce(&Partition) -> Result<Command, RpcError>,
+    ) -> Result<(), RpcError> {
         if !session.is_none_or(|session| self.attachments.begin_end(session)) {
             return Err(RpcError::Retry);
         }
-        let ended = self.commit(command).await;
+        let ended = match self.replica.propose(choose).await {
+            Ok((_, applied)) => self.perform_effects(applied, None).await,
+            Err(error) => Err(error),
+        };
         if let Some(session) = session {
             // The command may be logged although a later step has failed.
             let stands = self.replica.view().sessions().get(session).is_some();
@@ -130,7 +148,7 @@ impl Node {
                 true => self.attachments.fail_end(session),
             }
         }
-        ended.map(drop)
+        ended
     }
 
     /// Removes a session once its end is logged. If other clients may wait for its operations, the
@@ -238,6 +256,11 @@ impl Node {
         }
         Ok(())
     }
+}
+
+/// The session of a client that has lost its id, and comes back under its name.
+fn named(state: &Partition, client: &str) -> Option<SessionId> {
+    state.sessions().iter().find(|(_, known)| known.client == client).map(|(id, _)| id)
 }
 
 /// A time too large for the type is reported as its maximum: the client then gives up before the

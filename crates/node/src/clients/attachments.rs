@@ -11,9 +11,9 @@ use std::time::Duration;
 pub struct Attachments {
     table: RefCell<BTreeMap<SessionId, Attachment>>,
     opens: RefCell<BTreeMap<Ino, BTreeMap<SessionId, u32>>>,
-    /// Clients that are about to be admitted. They count as attached from before the first
-    /// change that they could see.
-    entering: Cell<usize>,
+    /// Clients that are about to be admitted, by name, in the order in which they came. They count
+    /// as attached from before the first change that they could see.
+    entering: RefCell<BTreeMap<u64, String>>,
     /// The sessions that are awaited are one, whose client was the only one before the restart.
     awaits_sole: Cell<bool>,
     /// Sessions from an earlier run with clients that have yet to report their open files.
@@ -128,11 +128,21 @@ impl Attachment {
 /// A client that is about to be admitted.
 pub struct Entering<'a> {
     attachments: &'a Attachments,
+    number: u64,
+}
+
+impl Entering<'_> {
+    /// No client of the same name has come since.
+    pub fn is_latest(&self) -> bool {
+        let entering = self.attachments.entering.borrow();
+        let name = entering.get(&self.number);
+        entering.range(self.number + 1..).all(|(_, other)| Some(other) != name)
+    }
 }
 
 impl Drop for Entering<'_> {
     fn drop(&mut self) {
-        self.attachments.entering.set(self.attachments.entering.get() - 1);
+        self.attachments.entering.borrow_mut().remove(&self.number);
     }
 }
 
@@ -183,9 +193,10 @@ impl Attachments {
     }
 
     /// From here on until the guard is dropped a client more counts as attached.
-    pub fn begin_to_enter(&self) -> Entering<'_> {
-        self.entering.set(self.entering.get() + 1);
-        Entering { attachments: self }
+    pub fn begin_to_enter(&self, client: &str) -> Entering<'_> {
+        let number = self.new_connection().0;
+        self.entering.borrow_mut().insert(number, client.to_owned());
+        Entering { attachments: self, number }
     }
 
     /// Notices that the session has not received yet are kept for it.
@@ -305,7 +316,7 @@ impl Attachments {
     }
 
     fn entering(&self) -> usize {
-        if Planted::EnteringNotCounted.is_on() { 0 } else { self.entering.get() }
+        if Planted::EnteringNotCounted.is_on() { 0 } else { self.entering.borrow().len() }
     }
 
     /// Whether several sessions are attached.

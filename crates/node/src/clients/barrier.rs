@@ -50,25 +50,24 @@ impl Shown {
         Some(Shown { subject, bytes })
     }
 
-    /// The objects that the answer shows.
+    /// The objects that the answer shows. A command that gives a name to an inode changes the inode
+    /// too, so a name that is found needs no look at its directory.
     fn objects(&self, answer: &Result<Reply, RpcError>) -> Vec<Ino> {
-        let mut objects = Vec::new();
-        if !Planted::BarrierForgetsSubject.is_on() {
-            objects.push(self.subject);
-        }
-        match answer {
-            _ if Planted::BarrierForgetsChildren.is_on() => {}
-            Ok(Reply::Attr(attr)) => objects.push(attr.ino),
+        let children: Vec<Ino> = match answer {
+            _ if Planted::BarrierForgetsChildren.is_on() => Vec::new(),
+            Ok(Reply::Attr(attr)) => return vec![attr.ino],
             Ok(Reply::Directory { entries, .. }) => {
-                objects.extend(entries.iter().map(|(entry, _)| entry.ino))
+                entries.iter().map(|(entry, _)| entry.ino).collect()
             }
-            _ => {}
-        }
-        objects
+            _ => Vec::new(),
+        };
+        let subject = Some(self.subject).filter(|_| !Planted::BarrierForgetsSubject.is_on());
+        subject.into_iter().chain(children).collect()
     }
 }
 
-/// The clients that have written the bytes which are not forced yet.
+/// The clients that have written the bytes which are not forced yet. Of a file without an entry
+/// they are not known.
 #[derive(Default)]
 pub(crate) struct UnforcedWriters {
     files: RefCell<BTreeMap<Ino, Writers>>,
@@ -84,12 +83,13 @@ impl UnforcedWriters {
     /// The session is about to write to the file. `all_forced`: all earlier bytes are forced.
     fn writes(&self, ino: Ino, session: SessionId, all_forced: bool) {
         let mut files = self.files.borrow_mut();
-        let writers = files.entry(ino).or_insert(Writers::One(session));
-        *writers = match *writers {
-            Writers::One(other) if other != session && !all_forced => Writers::Several,
-            Writers::Several if !all_forced => Writers::Several,
-            _ => Writers::One(session),
-        };
+        let stays = all_forced || files.get(&ino) == Some(&Writers::One(session));
+        files.insert(ino, if stays { Writers::One(session) } else { Writers::Several });
+    }
+
+    /// Bytes of the file are there whose writer is not known.
+    pub(crate) fn unknown(&self, ino: Ino) {
+        self.files.borrow_mut().remove(&ino);
     }
 
     fn is_only(&self, ino: Ino, session: Option<SessionId>) -> bool {
@@ -115,27 +115,46 @@ impl Node {
             Ok(_) => shown.is_some(),
             Err(error) => matches!(error, RpcError::Refused(_)),
         };
-        if !tells {
+        // Over a connection the node of a single mount gets commands of its owner alone.
+        if !tells || self.options.embedded {
             return Ok(());
         }
-        let is_shared = self.attachments.is_shared();
-        let can_be_lost = is_shared
-            && match &shown {
-                Some(shown) => self.replica.shows_uncommitted(shown.objects(answer)),
-                None => self.durable() < self.replica.log().written(),
-            };
-        if can_be_lost || self.durable() < self.names.found() {
+        if !self.attachments.is_shared() {
+            if self.durable() < self.names.found() {
+                self.force_log().await?;
+            }
+            return Ok(());
+        }
+        if let Some(Shown { subject, bytes: true }) = shown
+            && answer.is_ok()
+            && self.force_bytes_of_others(subject, self.attachments.session_of(connection)).await?
+        {
+            return Ok(());
+        }
+        let can_be_lost = match &shown {
+            Some(shown) => self.replica.shows_uncommitted(shown.objects(answer)),
+            None => self.durable() < self.replica.log().written(),
+        };
+        if can_be_lost {
             self.force_log().await?;
         }
-        let read = shown.filter(|shown| is_shared && shown.bytes && answer.is_ok());
-        if let Some(Shown { subject: ino, .. }) = read
-            && self.store.has_unforced_writes(ino)
-            && !self.unforced_writers.is_only(ino, self.attachments.session_of(connection))
-            && !Planted::UnforcedBytesShown.is_on()
-        {
+        Ok(())
+    }
+
+    /// Forces the file, and the log, if it has unforced bytes of other clients. Returns whether it
+    /// had.
+    pub(crate) async fn force_bytes_of_others(
+        &self,
+        ino: Ino,
+        session: Option<SessionId>,
+    ) -> Result<bool, RpcError> {
+        let shows = self.store.has_unforced_writes(ino)
+            && !self.unforced_writers.is_only(ino, session)
+            && !Planted::UnforcedBytesShown.is_on();
+        if shows {
             self.fsync(ino).await?;
         }
-        Ok(())
+        Ok(shows)
     }
 
     /// Waits until a mutation can be answered. `must_force`: the mutation cannot be replayed.
@@ -146,15 +165,14 @@ impl Node {
         must_force: bool,
     ) -> Result<(), RpcError> {
         // Another client would act on the change, or the client would replay it too late.
-        let is_shared = matches!(origin, Origin::Connection(_))
-            && !self.attachments.is_alone(session)
-            && !Planted::SharedNotForced.is_on();
-        if self.options.ack_durable {
-            self.force_all().await?;
-        } else if is_shared || must_force || self.has_firm_under_way() {
-            self.force_log().await?;
+        let is_shared = !self.attachments.is_alone(session) && !Planted::SharedNotForced.is_on();
+        match origin {
+            _ if self.options.ack_durable => self.force_all().await.map(drop),
+            Origin::Connection(_) if is_shared || must_force || self.has_firm_under_way() => {
+                self.force_log().await.map(drop)
+            }
+            Origin::Connection(_) | Origin::Process => Ok(()),
         }
-        Ok(())
     }
 
     /// The session is about to write bytes of the file.
@@ -168,7 +186,8 @@ impl Node {
     /// changed and uploaded once it has come back, or its session has ended.
     pub(crate) fn lacks_bytes(&self, ino: Ino) -> bool {
         let unforced = self.unforced.borrow();
-        unforced.writers(ino).any(|session| self.attachments.awaits(session))
+        self.attachments.awaits_any()
+            && unforced.writers(ino).any(|session| self.attachments.awaits(session))
             && !Planted::LackingBytesShown.is_on()
     }
 }
@@ -186,6 +205,8 @@ mod tests {
     fn only_own_bytes_are_read_without_a_force() {
         let writers = UnforcedWriters::default();
         assert!(!writers.is_only(FILE, Some(A)), "bytes of an earlier run have no known writer");
+        writers.writes(FILE, A, false);
+        assert!(!writers.is_only(FILE, Some(A)), "bytes of an earlier run are there still");
         writers.writes(FILE, A, true);
         assert!(writers.is_only(FILE, Some(A)) && !writers.is_only(FILE, Some(B)));
         assert!(!writers.is_only(FILE, None));
@@ -195,6 +216,11 @@ mod tests {
         assert!(!writers.is_only(FILE, Some(B)), "the bytes of the other are still not forced");
         writers.writes(FILE, B, true);
         assert!(writers.is_only(FILE, Some(B)));
+        writers.writes(FILE, B, false);
+        assert!(writers.is_only(FILE, Some(B)));
+        writers.unknown(FILE);
+        writers.writes(FILE, B, false);
+        assert!(!writers.is_only(FILE, Some(B)), "stores that were found are there still");
         writers.retain(|_| false);
         assert!(!writers.is_only(FILE, Some(B)));
     }

@@ -67,30 +67,49 @@ impl Node {
             let missing = unforced
                 .last_written(ino, replay.stamp.version)
                 .map(|part| part.start.max(offset)..part.end.min(end));
-            let by_block = missing.flat_map(|part| {
+            let dirty = missing.flat_map(|part| {
                 let blocks = touched_blocks(part.start, part.end.saturating_sub(part.start));
-                let dirty = state.extents().dirty_runs(ino, blocks).into_iter().flatten();
-                dirty.map(move |block| {
-                    part.start.max(block * BLOCK_BYTES)..part.end.min((block + 1) * BLOCK_BYTES)
+                let runs = state.extents().dirty_runs(ino, blocks).into_iter();
+                runs.map(move |run| {
+                    part.start.max(run.start * BLOCK_BYTES)..part.end.min(run.end * BLOCK_BYTES)
                 })
             });
-            by_block.collect()
+            dirty.collect()
         };
+        let void = |piece: &Range<u64>| {
+            let blocks = touched_blocks(piece.start, piece.end - piece.start);
+            let count = blocks.end - blocks.start;
+            Command::Extent(ExtentCommand::Unsynced { ino, first: blocks.start, count })
+        };
+        // Forced, for the sums of the blocks must not outlive their bytes. After a power cut those
+        // of lost bytes are void already.
+        let summed: Vec<&Range<u64>> =
+            pieces.iter().filter(|piece| self.is_summed(ino, piece)).collect();
+        for piece in &summed {
+            self.commit(void(piece)).await?;
+        }
+        if !summed.is_empty() {
+            self.force_log().await?;
+        }
         let mut kept_until = None;
         for piece in pieces {
-            let block = piece.start / BLOCK_BYTES;
-            let unsynced = ExtentCommand::Unsynced { ino, first: block, count: 1 };
-            // Forced, for the sum of the block must not outlive its bytes.
-            kept_until = Some(self.commit(Command::Extent(unsynced)).await?);
-            self.force_log().await?;
+            let unsynced = void(&piece);
             let bytes = bytes.slice(piece.start - offset..piece.end - offset);
             self.note_writer(ino, tx.session);
             self.store
                 .write(&self.make_room(ino, piece.end).await?, piece.start, bytes)
                 .await
                 .map_err(|error| self.disk_failed(ino, error))?;
+            // A force that covers this command covers the bytes.
+            kept_until = Some(self.commit(unsynced).await?);
         }
         Ok(kept_until)
+    }
+
+    fn is_summed(&self, ino: Ino, bytes: &Range<u64>) -> bool {
+        let state = self.replica.view();
+        touched_blocks(bytes.start, bytes.end - bytes.start)
+            .any(|block| state.extents().block(ino, block).is_some_and(|block| block.sum.is_some()))
     }
 }
 

@@ -44,13 +44,17 @@ impl Node {
     /// and refuses once that has lasted too long. Bytes of files without a name are only cached: no
     /// flush reduces them.
     async fn reserve(&self, len_bytes: u64) -> Result<(), RpcError> {
-        let deadline = self.ports.clock.monotonic() + self.options.space_timeout;
+        let mut deadline = self.ports.clock.monotonic() + self.options.space_timeout;
         loop {
             self.reserve_clean(len_bytes).await?;
             if self.has_room_for_dirty(len_bytes) {
                 return Ok(());
             }
             let now = self.ports.clock.monotonic();
+            // Files that lack bytes of a client are not uploaded until it is back.
+            if self.attachments.awaits_any() {
+                deadline = now + self.options.space_timeout;
+            }
             if self.buckets.is_none() || now >= deadline {
                 self.data.cache.refused(len_bytes);
                 let what = {

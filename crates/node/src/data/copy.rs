@@ -44,6 +44,10 @@ impl Node {
             }
             // A clean block was damaged: it is absent now, and fetched by the next attempt.
             let Some(data) = self.gather(from, &plan, &[]).await? else { continue };
+            // The copy outlives a power cut, so the bytes that it shows must too.
+            if context.must_force {
+                self.force_bytes_of_others(from, Some(context.tx.session)).await?;
+            }
             match self.write_locked(context, ino, offset, data, drop_set_id).await? {
                 Written::Done(mutated) => return Ok(mutated),
                 Written::Missing(remote) => {

@@ -105,6 +105,7 @@ impl Node {
             });
             let (_, applied) = proposed.await?;
             self.store.stored(&location, blocks);
+            self.unforced_writers.unknown(ino);
             self.perform_effects(applied, None).await?;
         }
         Ok(data)
@@ -189,10 +190,12 @@ impl Node {
         while !self.is_stopping() {
             self.ports.clock.sleep(POLL).await;
             // Replays of clients that have yet to return come first.
-            if self.attachments.awaits_any() {
+            if self.attachments.awaits_sole() {
                 continue;
             }
-            let exposed: BTreeSet<Ino> = self.replica.view().extents().exposed().collect();
+            let exposed = self.replica.view().extents().exposed().collect::<Vec<_>>();
+            let exposed: BTreeSet<Ino> =
+                exposed.into_iter().filter(|ino| !self.lacks_bytes(*ino)).collect();
             due.retain(|ino, _| exposed.contains(ino));
             self.data.exposures.retain(&exposed);
             let mut found = Ok(());

@@ -355,7 +355,7 @@ impl Node {
         let mut upto: Option<Name> = None;
         loop {
             let (mut not_shown, mut current, mut more) = (Vec::new(), false, false);
-            let awaits = self.attachments.awaits_any();
+            let awaits = self.attachments.awaits_sole();
             let (index, applied) = self
                 .replica
                 .propose(|state| {

@@ -84,6 +84,10 @@ impl Node {
             self.names.metadata.urged.raise();
             return Err(RpcError::Retry);
         }
+        // Nothing can be forgotten before all clients have said what they refer to.
+        if self.attachments.awaits_any() {
+            return Err(RpcError::Retry);
+        }
         self.tell_of_metadata();
         Err(FsError::NoMemory.into())
     }

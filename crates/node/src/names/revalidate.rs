@@ -231,7 +231,7 @@ impl Node {
         // Operations of a client that has yet to come back are not there yet.
         !fresh
             && !self.is_stopping()
-            && !self.attachments.awaits_any()
+            && !self.attachments.awaits_sole()
             && self.buckets.lost_to().is_none()
     }
 
