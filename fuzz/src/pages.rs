@@ -152,14 +152,15 @@ impl Volume {
             }
             Step::Forget { dir, inos } => self.tell(BackingCommand::Forget { dir, inos }),
             Step::Make { parent, name, what } => {
-                let ino = self.partition.namespace().next_ino(parent);
+                let ino =
+                    self.partition.namespace().next_ino(parent.slot()).expect("an id is left");
                 self.change(Mutation::Make { parent, name, ino, mode: 0o644, what });
             }
             Step::Rename { from, name, to, new_name, mode } => {
                 let mode = match mode {
                     RenameMode::Whiteout { keep_target, .. } => RenameMode::Whiteout {
                         keep_target,
-                        ino: Some(self.partition.namespace().next_ino(from)),
+                        ino: self.partition.namespace().next_ino(from.slot()),
                     },
                     mode => mode,
                 };
@@ -209,9 +210,12 @@ impl Volume {
         let Some(epoch) = self.partition.backing().load_epoch(dir) else { return };
         let scope = name.map_or(Scope::First, Scope::Name);
         let listing = Listing { dir, entries: &entries, page: page.as_ref(), scope, after: None };
-        let draw = self.partition.namespace().next_inos(dir);
+        let namespace = self.partition.namespace();
+        let mut draw = namespace.draw_ids(0);
         let Interpreted { entries, hidden, .. } =
-            self.partition.backing().interpret(self.partition.namespace(), &listing, draw);
+            self.partition
+                .backing()
+                .interpret(namespace, &listing, |_| draw.draw(dir.slot()).expect("an id is left"));
         let progress = if name.is_some() { LoadProgress::Unchanged } else { progress };
         let stamp = Stamp { time: NOW, version: self.partition.next_version() };
         self.tell(BackingCommand::Install {

@@ -154,8 +154,9 @@ impl Volume {
         let (dir, backing, namespace) =
             (Ino::ROOT, self.partition.backing(), self.partition.namespace());
         let listing = Listing { dir, entries, page: None, scope: Scope::Next, after: None };
-        let Interpreted { entries, hidden, .. } =
-            backing.interpret(namespace, &listing, namespace.next_inos(dir));
+        let mut draw = namespace.draw_ids(0);
+        let Interpreted { entries, hidden, .. } = backing
+            .interpret(namespace, &listing, |_| draw.draw(dir.slot()).expect("an id is left"));
         let stamp =
             Stamp { time: Time::from_secs(1_800_000_000), version: self.partition.next_version() };
         let (epoch, owner, progress) = (0, (0, 0), LoadProgress::Unchanged);
@@ -171,7 +172,12 @@ impl Volume {
     }
 
     fn make(&mut self, parent: Ino, number: u64, what: Make) -> Ino {
-        let ino = self.partition.namespace().next_ino(parent);
+        let slot = match what {
+            // As random as in a node.
+            Make::Directory => Slot((number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16),
+            _ => parent.slot(),
+        };
+        let ino = self.partition.namespace().next_ino(slot).expect("an id is left");
         self.run(Mutation::Make { parent, name: name(number), ino, mode: 0o755, what });
         ino
     }

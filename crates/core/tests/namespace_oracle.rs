@@ -124,7 +124,7 @@ impl World {
                 Mutation::Make {
                     parent,
                     name: name(dice),
-                    ino: self.namespace.next_ino(parent),
+                    ino: self.namespace.next_ino(parent.slot()).unwrap(),
                     mode: dice.of(&MODES),
                     what,
                 }
@@ -142,7 +142,7 @@ impl World {
             }
             12..=14 => {
                 let ((from, name), (to, new_name)) = (self.entry(dice), self.entry(dice));
-                let ino = Some(self.namespace.next_ino(from));
+                let ino = self.namespace.next_ino(from.slot());
                 let whiteout = |keep_target| RenameMode::Whiteout { keep_target, ino };
                 let plain = [
                     RenameMode::Replace,
@@ -175,7 +175,7 @@ impl World {
             },
             20 => {
                 let parent = self.dir(dice);
-                let ino = self.namespace.next_ino(parent);
+                let ino = self.namespace.next_ino(parent.slot()).unwrap();
                 let mode = dice.of(&MODES);
                 Mutation::Tmpfile { parent, ino, mode, holder: dice.of(&SESSIONS) }
             }

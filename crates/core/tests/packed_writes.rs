@@ -30,7 +30,7 @@ impl Volume {
             links: vec![],
         };
         let partition = Partition::new(Incarnation(1), root, true);
-        let ino = partition.namespace().next_ino(Ino::ROOT);
+        let ino = partition.namespace().next_ino(Ino::ROOT.slot()).unwrap();
         let mut volume = Volume { partition, ino };
         volume.apply(Command::SessionOpen {
             session: SessionId(1),

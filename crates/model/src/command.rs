@@ -397,6 +397,17 @@ pub enum InstalledKind {
     Recorded(Make),
 }
 
+impl InstalledKind {
+    /// The kind of the inode.
+    pub fn kind(&self) -> FileKind {
+        match self {
+            InstalledKind::Object { .. } => FileKind::Regular,
+            InstalledKind::Directory { .. } => FileKind::Directory,
+            InstalledKind::Recorded(make) => make.kind(),
+        }
+    }
+}
+
 /// Attributes that an object cannot represent, from the directory's page.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InstalledRecord {

@@ -26,6 +26,9 @@ impl Ino {
     /// 1.
     pub const ROOT: Ino = Ino(1);
 
+    /// No inode: counters begin with 1.
+    pub const NONE: Ino = Ino(0);
+
     pub const fn new(incarnation: Incarnation, slot: Slot, counter: u32) -> Ino {
         Ino((incarnation.0 as u64) << 48 | (slot.0 as u64) << 32 | counter as u64)
     }

@@ -285,9 +285,22 @@ impl Node {
         }
     }
 
+    /// The slot for a new inode in `parent`: a random one for a directory, so that a volume can be
+    /// split by slots.
+    fn slot_of_new(&self, parent: Ino, kind: FileKind) -> Slot {
+        match kind {
+            FileKind::Directory => random_slot(&*self.ports.entropy),
+            _ => parent.slot(),
+        }
+    }
+
     fn read_only(&self) -> bool {
         self.options.read_only
     }
+}
+
+fn random_slot(entropy: &dyn ebb_ports::Entropy) -> Slot {
+    Slot(entropy.next_u64() as u16)
 }
 
 /// A random number of 128 bits.

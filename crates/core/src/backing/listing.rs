@@ -193,7 +193,7 @@ pub fn pieces_of_name(head: &PageHead, name: &Name) -> Vec<PagePiece> {
 }
 
 impl Backing {
-    /// `draw` assigns ids to names without a recorded inode.
+    /// `draw` assigns ids to names without a recorded inode, by the kind of the inode.
     ///
     /// - An object that matches its record has the record's attributes. A changed object has its
     ///   own size and times and the record's other attributes.
@@ -204,7 +204,7 @@ impl Backing {
         &self,
         namespace: &Namespace,
         listing: &Listing,
-        mut draw: impl FnMut() -> Ino,
+        mut draw: impl FnMut(FileKind) -> Ino,
     ) -> Interpreted {
         let Some(prefix) = self.prefix_of(namespace, listing.dir) else {
             return Interpreted::default();
@@ -270,7 +270,7 @@ impl Backing {
         {
             let ino = match self.identity(namespace, (listing.dir, &prefix), &entry, &drawn) {
                 Identity::Known(ino) => ino,
-                Identity::New => draw(),
+                Identity::New => draw(entry.what.kind()),
                 Identity::Claimed => continue,
             };
             // A loaded inode has its list of names already.
@@ -317,11 +317,10 @@ impl Backing {
         let fits = match namespace.inode(entry.ino) {
             Some(_) => is_awaited(entry.ino),
             None => {
-                entry.ino.incarnation() <= namespace.incarnation
-                    && (is_shared || !drawn.contains(&entry.ino))
+                namespace.ids.may_exist(entry.ino) && (is_shared || !drawn.contains(&entry.ino))
             }
         };
-        if fits && entry.ino != NO_INO { Identity::Known(entry.ino) } else { Identity::New }
+        if fits && entry.ino != Ino::NONE { Identity::Known(entry.ino) } else { Identity::New }
     }
 }
 
@@ -331,9 +330,6 @@ enum Identity {
     /// The object belongs to a file that has left this name.
     Claimed,
 }
-
-/// Placeholder before an id is drawn.
-const NO_INO: Ino = Ino(0);
 
 struct Names {
     found: BTreeMap<Name, Installed>,
@@ -391,7 +387,7 @@ impl Names {
         };
         let bare = Installed {
             name: name.clone(),
-            ino: NO_INO,
+            ino: Ino::NONE,
             what: InstalledKind::Directory { prefix: None, page: false },
             record: None,
         };
@@ -451,7 +447,7 @@ impl Names {
         };
         let mut entry = Installed {
             name: name.clone(),
-            ino: record.map_or(NO_INO, |record| record.ino),
+            ino: record.map_or(Ino::NONE, |record| record.ino),
             what,
             record: None,
         };

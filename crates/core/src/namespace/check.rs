@@ -75,7 +75,7 @@ impl Namespace {
                 }
             };
             expect(
-                self.may_be_made(ino) && self.is_counted(ino),
+                self.may_be_made(ino) && self.ids.is_used(ino),
                 "has an id that can be assigned again",
             );
             let links: BTreeSet<Link> = self.links(&inode).collect();
@@ -157,11 +157,6 @@ impl Namespace {
 
     fn refers(&self, link: Link, ino: Ino) -> bool {
         self.entry(link.parent, link.cookie).is_some_and(|entry| entry.ino == ino)
-    }
-
-    fn is_counted(&self, ino: Ino) -> bool {
-        ino.incarnation() != self.incarnation
-            || self.counters.get(&ino.slot()).is_some_and(|next| ino.counter() < *next)
     }
 
     fn count_subdirectories(&self) -> BTreeMap<Ino, u32> {

@@ -20,11 +20,8 @@ impl Namespace {
         if self.directory(parent).is_err() || self.dentry(parent, name).is_some() {
             return false;
         }
-        let (kind, at_own_key) = match what {
-            InstalledKind::Object { key, .. } => (FileKind::Regular, key.is_none()),
-            InstalledKind::Directory { .. } => (FileKind::Directory, false),
-            InstalledKind::Recorded(make) => (make.kind(), false),
-        };
+        let kind = what.kind();
+        let at_own_key = matches!(what, InstalledKind::Object { key: None, .. });
         let primary = match record.as_ref().and_then(|record| record.links.first()) {
             Some((primary_parent, primary_name)) => {
                 (*primary_parent, primary_name) == (parent, name)

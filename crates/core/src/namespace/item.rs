@@ -1,5 +1,6 @@
 //! The namespace as a sequence of items, for snapshots (C-12).
 
+use super::ids::Ids;
 use super::links::Links;
 use super::packed::MODE;
 use super::quota::{Count, Quotas};
@@ -76,7 +77,8 @@ impl Namespace {
     /// All items, in an order determined by the state.
     pub fn items(&self) -> impl Iterator<Item = NamespaceItem> {
         let counters = self
-            .counters
+            .ids
+            .next
             .iter()
             .map(|(slot, next)| NamespaceItem::Counter { slot: *slot, next: *next });
         let inodes = self.inodes.iter().map(|(_, inode)| {
@@ -93,7 +95,7 @@ impl Namespace {
             .iter()
             .map(|(ino, holders)| NamespaceItem::Orphan { ino: *ino, holders: holders.clone() });
         let linkable = self.linkable.iter().map(|ino| NamespaceItem::Linkable { ino: *ino });
-        std::iter::once(NamespaceItem::Incarnation(self.incarnation))
+        std::iter::once(NamespaceItem::Incarnation(self.ids.incarnation))
             .chain(counters)
             .chain(inodes)
             .chain(dentries)
@@ -113,20 +115,19 @@ impl Namespace {
             hashes: Tree::new(),
             orphans: BTreeMap::new(),
             linkable: BTreeSet::new(),
-            incarnation: Incarnation(0),
-            counters: BTreeMap::new(),
+            ids: Ids { incarnation: Incarnation(0), next: BTreeMap::new() },
             quotas: Quotas::default(),
         };
         let mut incarnations = 0;
         for item in items {
             let repeats = match item {
                 NamespaceItem::Incarnation(incarnation) => {
-                    namespace.incarnation = incarnation;
+                    namespace.ids.incarnation = incarnation;
                     incarnations += 1;
                     false
                 }
                 NamespaceItem::Counter { slot, next } => {
-                    namespace.counters.insert(slot, next).is_some()
+                    namespace.ids.next.insert(slot, next).is_some()
                 }
                 NamespaceItem::Inode(inode) if inode.attr.mode & !MODE != 0 => {
                     return Err(Inconsistent {

@@ -24,12 +24,6 @@ impl Namespace {
         if inode.attr.kind == FileKind::Symlink { Ok(inode.target) } else { Err(FsError::Invalid) }
     }
 
-    /// Whether this incarnation created the inode and it was removed. Its id is never used again.
-    pub fn is_over(&self, ino: Ino) -> bool {
-        let was_drawn = self.counters.get(&ino.slot()).is_some_and(|next| ino.counter() < *next);
-        ino.incarnation() == self.incarnation && was_drawn && self.inode(ino).is_none()
-    }
-
     /// A loaded inode, named or orphan.
     pub fn inode(&self, ino: Ino) -> Option<Inode> {
         self.inodes.get(&ino)

@@ -12,22 +12,6 @@ use std::collections::BTreeMap;
 const DIRECTORY_BYTES: u64 = 4096;
 
 impl Namespace {
-    /// The id for a new inode in `parent`: the lowest unused counter in the directory's slot
-    /// (C-17), or in the next slot with one.
-    pub fn next_ino(&self, parent: Ino) -> Ino {
-        free_ino(self.incarnation, &self.counters, parent.slot())
-    }
-
-    /// Ids for several inodes that one command creates in `parent`.
-    pub fn next_inos(&self, parent: Ino) -> impl FnMut() -> Ino + use<> {
-        let (incarnation, mut counters) = (self.incarnation, self.counters.clone());
-        move || {
-            let ino = free_ino(incarnation, &counters, parent.slot());
-            counters.insert(ino.slot(), ino.counter() + 1);
-            ino
-        }
-    }
-
     pub(super) fn make(
         &mut self,
         parent: Ino,
@@ -61,27 +45,14 @@ impl Namespace {
         self.put_inode(inode);
     }
 
-    /// Marks an id as used.
-    pub(super) fn note_drawn(&mut self, ino: Ino) {
-        if ino.incarnation() == self.incarnation {
-            let next = self.counters.entry(ino.slot()).or_insert(FIRST_COUNTER);
-            *next = (*next).max(ino.counter() + 1);
-        }
-    }
-
-    /// Fails unless a new inode can have this id.
+    /// Fails unless a new inode can have this id. The node proposes [`Ino::NONE`] if no id is left.
     pub(super) fn require_unused(&self, ino: Ino) -> Result<(), FsError> {
         match self.inode(ino) {
+            _ if ino == Ino::NONE => Err(FsError::NoSpace),
             Some(_) => Err(FsError::Exists),
             None if !self.may_be_made(ino) => Err(FsError::Invalid),
             None => Ok(()),
         }
-    }
-
-    /// Whether an inode can have this id. A replay brings ids from before a restart: below the next
-    /// counter, or of an earlier incarnation.
-    pub(super) fn may_be_made(&self, ino: Ino) -> bool {
-        ino.incarnation() <= self.incarnation && (FIRST_COUNTER..FULL_SLOT).contains(&ino.counter())
     }
 }
 
@@ -196,19 +167,4 @@ fn inherited_mode(caller: &Caller, dir: &Attr, kind: FileKind, mode: u16) -> u16
             if foreign && mode & both == both { mode & !SET_GID } else { mode }
         }
     }
-}
-
-const FIRST_COUNTER: u32 = 1;
-
-/// Never assigned, so the next counter fits its type.
-const FULL_SLOT: u32 = u32::MAX;
-
-fn free_ino(incarnation: Incarnation, counters: &BTreeMap<Slot, u32>, home: Slot) -> Ino {
-    (0..=u16::MAX)
-        .map(|distance| Slot(home.0.wrapping_add(distance)))
-        .map(|slot| {
-            Ino::new(incarnation, slot, counters.get(&slot).copied().unwrap_or(FIRST_COUNTER))
-        })
-        .find(|ino| ino.counter() != FULL_SLOT)
-        .expect("2^48 inodes do not fit any memory")
 }

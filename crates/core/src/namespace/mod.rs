@@ -31,6 +31,7 @@ mod entry;
 mod fallocate;
 mod flags;
 mod hold;
+mod ids;
 mod install;
 mod item;
 mod link;
@@ -51,6 +52,7 @@ mod write;
 mod xattr;
 
 pub use fallocate::zero_span;
+pub use ids::IdDraw;
 pub use item::{Inconsistent, InodeItem, NamespaceItem};
 pub use quota::{Count, QUOTA};
 pub use readdir::FIRST_COOKIE;
@@ -60,6 +62,7 @@ use crate::extent::sums_of_touched;
 use crate::tree::Tree;
 use bytes::Bytes;
 use ebb_model::*;
+use ids::Ids;
 use links::Links;
 use quota::Quotas;
 use serde::{Deserialize, Serialize};
@@ -80,9 +83,7 @@ pub struct Namespace {
     pub(crate) orphans: BTreeMap<Ino, BTreeSet<SessionId>>,
     /// Orphans that were created without a name and can get one.
     pub(crate) linkable: BTreeSet<Ino>,
-    pub(crate) incarnation: Incarnation,
-    /// Next counter of inode ids, for each used slot.
-    pub(crate) counters: BTreeMap<Slot, u32>,
+    pub(crate) ids: Ids,
     pub(crate) quotas: Quotas,
 }
 
@@ -155,8 +156,10 @@ impl Namespace {
             hashes: Tree::new(),
             orphans: BTreeMap::new(),
             linkable: BTreeSet::new(),
-            incarnation,
-            counters: BTreeMap::from([(Ino::ROOT.slot(), Ino::ROOT.counter() + 1)]),
+            ids: Ids {
+                incarnation,
+                next: BTreeMap::from([(Ino::ROOT.slot(), Ino::ROOT.counter() + 1)]),
+            },
             quotas,
         }
     }

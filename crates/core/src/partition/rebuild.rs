@@ -18,6 +18,8 @@ pub struct Remains<'a> {
     pub moved: &'a BTreeMap<Ino, String>,
     /// Incarnation of the new owner of the volume, higher than the backup's.
     pub incarnation: Incarnation,
+    /// Draws the slot of a new directory.
+    pub new_slot: &'a dyn Fn() -> Slot,
     /// User and group of names that other writers put into the bucket.
     pub owner: (u32, u32),
     pub now: Time,
@@ -39,7 +41,7 @@ impl Partition {
     /// All sessions end; clients cannot resume them.
     pub fn rebuilt(mut self, remains: &Remains) -> Result<Rebuilt, Inconsistent> {
         // Ids that the node assigned after the backup must not be assigned again.
-        self.namespace.incarnation = remains.incarnation;
+        self.namespace.ids.incarnation = remains.incarnation;
         let sessions: Vec<SessionId> = self.sessions.iter().map(|(session, _)| session).collect();
         sessions.into_iter().for_each(|session| self.follow(Command::SessionClose { session }));
         let uploads: Vec<Ino> = self.backing.uploads().map(|(ino, _)| ino).collect();
@@ -100,8 +102,14 @@ impl Partition {
             let listed = listed_below(&prefix, remains.objects);
             let listing =
                 Listing { dir, entries: &listed, page: None, scope: Scope::Next, after: None };
-            let found =
-                self.backing.interpret(&self.namespace, &listing, self.namespace.next_inos(dir));
+            let mut draw = self.namespace.draw_ids(0);
+            let found = self.backing.interpret(&self.namespace, &listing, |kind| {
+                let slot = match kind {
+                    FileKind::Directory => (remains.new_slot)(),
+                    _ => dir.slot(),
+                };
+                draw.draw(slot).unwrap_or(Ino::NONE)
+            });
             let made: Vec<Ino> = found.entries.iter().map(|entry| entry.ino).collect();
             let (progress, stamp) = (LoadProgress::Complete, self.stamp(remains));
             let (entries, hidden, owner) = (found.entries, found.hidden, remains.owner);

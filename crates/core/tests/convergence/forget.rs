@@ -65,7 +65,7 @@ fn name(text: &str) -> Name {
 
 impl World {
     fn made(&mut self, parent: Ino, text: &str, what: Make) -> Ino {
-        let ino = self.partition.namespace().next_ino(parent);
+        let ino = self.partition.namespace().next_ino(parent.slot()).unwrap();
         assert!(self.mutate(Mutation::Make { parent, name: name(text), ino, mode: 0o755, what }));
         ino
     }

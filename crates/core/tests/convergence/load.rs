@@ -183,11 +183,13 @@ impl World {
         progress: LoadProgress,
     ) {
         let namespace = self.partition.namespace();
-        let mut next = namespace.next_ino(dir);
-        let draw = || {
-            let drawn = next;
-            next = Ino(next.0 + 1);
-            drawn
+        let (applied, mut drawn) = (self.partition.applied().0, namespace.draw_ids(0));
+        let draw = |kind| {
+            let slot = match kind {
+                FileKind::Directory => Slot((applied * 40_503) as u16),
+                _ => dir.slot(),
+            };
+            drawn.draw(slot).unwrap()
         };
         let found = self.partition.backing().interpret(
             namespace,

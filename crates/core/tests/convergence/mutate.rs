@@ -20,12 +20,12 @@ impl World {
         let entry = self.partition.namespace().dentry(there, &there_name);
         let mode = [0o644, 0o600, 0o755][dice.below(3)];
         let make = |world: &World, what| {
-            let ino = world.partition.namespace().next_ino(dir);
+            let ino = world.partition.namespace().next_ino(dir.slot()).unwrap();
             Mutation::Make { parent: dir, name: name.clone(), ino, mode, what }
         };
         let mutation = match dice.below(16) {
             0 if dice.below(3) == 0 => {
-                let ino = self.partition.namespace().next_ino(dir);
+                let ino = self.partition.namespace().next_ino(dir.slot()).unwrap();
                 if self.mutate(Mutation::Tmpfile { parent: dir, ino, mode, holder: SESSION }) {
                     self.write(ino, dice.below(25), dice.below(9) + 1);
                 }
@@ -46,7 +46,7 @@ impl World {
             7 => Mutation::Unlink { parent: there, name: there_name, holders },
             8 => Mutation::Rmdir { parent: there, name: there_name, holders },
             9 | 10 => {
-                let ino = Some(self.partition.namespace().next_ino(there));
+                let ino = self.partition.namespace().next_ino(there.slot());
                 let mode = dice
                     .of(&[
                         RenameMode::Replace,
@@ -208,7 +208,7 @@ impl World {
             let (caller, mutation) = (Caller::ROOT, mutation.clone());
             let trash = TrashTarget {
                 top: Ino::ROOT,
-                ino: self.partition.namespace().next_ino(Ino::ROOT),
+                ino: self.partition.namespace().next_ino(Ino::ROOT.slot()).unwrap(),
                 keep_secs: 9,
             };
             let command = match keeps {

@@ -228,7 +228,7 @@ fn acl_invalid_in_a_page_grants_nothing() {
     };
     let mut volume = Volume::new();
     let mut install = |name: &str, what: Make, record: InstalledRecord| {
-        let ino = volume.namespace.next_ino(Ino::ROOT);
+        let ino = volume.namespace.next_ino(Ino::ROOT.slot()).unwrap();
         let name = Name::new(name.as_bytes()).unwrap();
         let found =
             Installed { name, ino, what: InstalledKind::Recorded(what), record: Some(record) };

@@ -44,7 +44,7 @@ impl Volume {
     }
 
     fn next(&self) -> Ino {
-        self.namespace.next_ino(Ino::ROOT)
+        self.namespace.next_ino(Ino::ROOT.slot()).unwrap()
     }
 }
 

@@ -39,7 +39,7 @@ fn links_end_at_the_limit() {
         len_bytes: 1,
         modified: Time::from_secs(1),
     };
-    let ino = volume.namespace.next_ino(Ino::ROOT);
+    let ino = volume.namespace.next_ino(Ino::ROOT.slot()).unwrap();
     let record = InstalledRecord { nlink: MAX_LINKS - 1, ..root_record() };
     let stamp = volume.stamp();
     assert!(volume.namespace.install(

@@ -86,7 +86,7 @@ fn quota_counts_each_inode_once() {
         );
     }
     assert_eq!(volume.make(&ALICE, dir, "more", 0o755, Make::Directory).unwrap_err(), AccessDenied);
-    let ino = volume.namespace.next_ino(dir);
+    let ino = volume.namespace.next_ino(dir.slot()).unwrap();
     let tmpfile = Mutation::Tmpfile { parent: dir, ino, mode: 0o600, holder: SESSION };
     assert_eq!(volume.run(&Caller::ROOT, tmpfile).unwrap_err(), QuotaExceeded);
     volume.link(file, dir, "link").expect("another name is no other inode");
@@ -152,7 +152,7 @@ fn nothing_leads_across() {
         .rename((Ino::ROOT, "a"), (b, "moved"), RenameMode::Replace)
         .expect("both sides count nowhere");
     assert_eq!(volume.used(a), (0, 2));
-    let ino = volume.namespace.next_ino(a);
+    let ino = volume.namespace.next_ino(a.slot()).unwrap();
     volume
         .run(&Caller::ROOT, Mutation::Tmpfile { parent: a, ino, mode: 0o600, holder: SESSION })
         .unwrap();
@@ -262,8 +262,8 @@ fn quota_counts_loaded_inodes() {
     let mut volume = Volume::new();
     volume.limit(Ino::ROOT, bytes(100)).unwrap();
     let value = |first: u8| Bytes::from([&[first][..], &50u64.to_le_bytes(), &[0xff; 8]].concat());
-    let mut install = |parent, child: &str, what: InstalledKind, value: Bytes| {
-        let ino = volume.namespace.next_ino(parent);
+    let mut install = |parent: Ino, child: &str, what: InstalledKind, value: Bytes| {
+        let ino = volume.namespace.next_ino(parent.slot()).unwrap();
         let record = InstalledRecord {
             xattrs: vec![(Bytes::from_static(QUOTA), value)],
             nlink: 1,

@@ -153,7 +153,7 @@ impl Reader {
                 }
             }
             Step::Rename(from, to, mode) => {
-                let ino = Some(self.volume.namespace.next_ino(dir));
+                let ino = self.volume.namespace.next_ino(dir.slot());
                 let mode = if mode.makes() {
                     RenameMode::Whiteout { keep_target: false, ino }
                 } else {

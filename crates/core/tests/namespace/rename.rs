@@ -6,7 +6,7 @@ use ebb_model::*;
 
 /// The whiteout gets the next id.
 fn whiteout(volume: &Volume, from: Ino, keep_target: bool) -> RenameMode {
-    Whiteout { keep_target, ino: Some(volume.namespace.next_ino(from)) }
+    Whiteout { keep_target, ino: volume.namespace.next_ino(from.slot()) }
 }
 
 /// Every kind over every kind, in every mode; `None` for success.
@@ -225,7 +225,7 @@ fn a_whiteout_stands_where_the_name_was() {
     let [a, b] =
         ["a", "b"].map(|name| volume.make(&ALICE, dir, name, 0o644, Make::Regular).unwrap());
     let mode = whiteout(&volume, dir, false);
-    let left = volume.namespace.next_ino(dir);
+    let left = volume.namespace.next_ino(dir.slot()).unwrap();
     let changes =
         volume.rename_by(&ALICE, (dir, "a"), (dir, "moved"), mode).expect("everybody may");
     assert_eq!(volume.names(dir), [("a".into(), left), ("b".into(), b), ("moved".into(), a)]);

@@ -3,7 +3,7 @@ use ebb_core::namespace::Change;
 use ebb_model::*;
 
 fn tmpfile(volume: &mut Volume, caller: &Caller, parent: Ino, mode: u16) -> Result<Ino, FsError> {
-    let ino = volume.namespace.next_ino(parent);
+    let ino = volume.namespace.next_ino(parent.slot()).unwrap();
     volume.run(caller, Mutation::Tmpfile { parent, ino, mode, holder: SESSION }).map(|_| ino)
 }
 

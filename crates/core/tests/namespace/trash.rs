@@ -9,8 +9,11 @@ const DAY: u64 = 86_400;
 impl Volume {
     /// Like a node's request with retention at `parent`.
     fn discard(&mut self, mutation: Mutation) -> Result<Vec<Change>, FsError> {
-        let trash =
-            TrashTarget { top: Ino::ROOT, ino: self.namespace.next_ino(Ino::ROOT), keep_secs: DAY };
+        let trash = TrashTarget {
+            top: Ino::ROOT,
+            ino: self.namespace.next_ino(Ino::ROOT.slot()).unwrap(),
+            keep_secs: DAY,
+        };
         self.discard_to(mutation, trash)
     }
 
@@ -283,7 +286,7 @@ fn without_a_place_nothing_is_removed() {
     };
     let found = Installed {
         name: trash_name(),
-        ino: volume.namespace.next_ino(Ino::ROOT),
+        ino: volume.namespace.next_ino(Ino::ROOT.slot()).unwrap(),
         what,
         record: None,
     };
@@ -424,7 +427,7 @@ fn the_trash_comes_back_from_the_bucket() {
     );
     install(&mut cold, trash, trashed_name(file), file, object());
     assert_eq!(cold.kept(), kept);
-    let other = cold.namespace.next_ino(Ino::ROOT);
+    let other = cold.namespace.next_ino(Ino::ROOT.slot()).unwrap();
     install(&mut cold, Ino::ROOT, name("elsewhere"), other, object());
     assert_eq!(cold.namespace.trashed_inode(other), None);
 }

@@ -72,7 +72,11 @@ impl Volume {
         mode: u16,
         what: Make,
     ) -> Result<Ino, FsError> {
-        let ino = self.namespace.next_ino(parent);
+        let slot = match what {
+            Make::Directory => Slot((self.clock * 40_503) as u16),
+            _ => parent.slot(),
+        };
+        let ino = self.namespace.next_ino(slot).unwrap();
         self.run(caller, Mutation::Make { parent, name: name(child), ino, mode, what }).map(|_| ino)
     }
 

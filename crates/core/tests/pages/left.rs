@@ -81,6 +81,7 @@ fn a_backup_of_before_the_pieces_is_restored() {
         now: Time::from_secs(9),
         objects: &objects,
         moved: &BTreeMap::new(),
+        new_slot: &|| Slot(7),
         owner: (0, 0),
     };
     let rebuilt = volume.partition.clone().rebuilt(&remains).expect("it can be restored");

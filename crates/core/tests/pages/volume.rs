@@ -54,7 +54,7 @@ impl Volume {
     }
 
     pub fn make(&mut self, parent: Ino, name: Name, what: Make) -> Ino {
-        let ino = self.partition.namespace().next_ino(parent);
+        let ino = self.partition.namespace().next_ino(parent.slot()).unwrap();
         self.mutate(Mutation::Make { parent, name, ino, mode: 0o755, what });
         ino
     }
@@ -93,7 +93,7 @@ impl Volume {
         let listing = Listing { dir, entries: objects, page: Some(&page), scope, after: None };
         let (backing, namespace) = (self.partition.backing(), self.partition.namespace());
         let entries =
-            backing.interpret(namespace, &listing, || unreachable!("its id is on record")).entries;
+            backing.interpret(namespace, &listing, |_| unreachable!("its id is on record")).entries;
         let inos = entries.iter().map(|entry| entry.ino).collect();
         let stamp = Stamp { time: Time::from_secs(1), version: self.partition.next_version() };
         let install = BackingCommand::Install {

@@ -7,9 +7,9 @@ use crate::buckets::ask::ask;
 use crate::buckets::head::{Candidate, HeadLease, TakeOver};
 use crate::identity;
 use crate::names::listings::LIST_LIMIT;
-use crate::random_u128;
 use crate::recover::{OpenError, give_back};
 use crate::snapshot::{frames, items};
+use crate::{random_slot, random_u128};
 use ebb_core::backing::{Loss, Object};
 use ebb_core::partition::{Partition, Rebuilt, Remains};
 use ebb_format::backup::Backup;
@@ -153,7 +153,14 @@ impl Restoring {
         let objects = self.objects(bucket).await?;
         let now = self.ports.clock.wall();
         let rebuilt = |moved: &BTreeMap<Ino, String>| {
-            let remains = Remains { objects: &objects, moved, incarnation, owner: self.owner, now };
+            let remains = Remains {
+                objects: &objects,
+                moved,
+                incarnation,
+                new_slot: &|| random_slot(&*self.ports.entropy),
+                owner: self.owner,
+                now,
+            };
             self.partition.clone().rebuilt(&remains).map_err(OpenError::from)
         };
         let first = rebuilt(&BTreeMap::new())?;

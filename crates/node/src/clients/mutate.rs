@@ -142,7 +142,7 @@ impl Node {
                 self.resolve_for(&context, parent, &name).await?;
                 let mutated = self
                     .propose(&context, |state| {
-                        let ino = context.made_ino(state, parent);
+                        let ino = context.made_ino(state, self.slot_of_new(parent, what.kind()));
                         let mode = state.namespace().made_mode(parent, mode);
                         Mutation::Make { parent, name, ino, mode, what }
                     })
@@ -199,7 +199,7 @@ impl Node {
                         let mode = match mode {
                             RenameMode::Whiteout { keep_target, .. } => RenameMode::Whiteout {
                                 keep_target,
-                                ino: Some(context.made_ino(state, from)),
+                                ino: Some(context.made_ino(state, from.slot())),
                             },
                             RenameMode::Replace | RenameMode::KeepTarget | RenameMode::Exchange => {
                                 mode
@@ -270,7 +270,7 @@ impl Node {
             ClientMutation::Tmpfile { parent, mode } => {
                 let mutated = self
                     .propose(&context, |state| {
-                        let ino = context.made_ino(state, parent);
+                        let ino = context.made_ino(state, parent.slot());
                         let mode = state.namespace().made_mode(parent, mode);
                         Mutation::Tmpfile { parent, ino, mode, holder: tx.session }
                     })
@@ -724,10 +724,11 @@ impl MutationContext {
         })
     }
 
-    /// The id of the inode that the mutation makes in `parent`.
-    fn made_ino(&self, state: &Partition, parent: Ino) -> Ino {
+    /// The id of the inode that the mutation makes. The partition refuses [`Ino::NONE`].
+    fn made_ino(&self, state: &Partition, slot: Slot) -> Ino {
         self.replay
             .and_then(|replay| replay.ino)
-            .unwrap_or_else(|| state.namespace().next_ino(parent))
+            .or_else(|| state.namespace().next_ino(slot))
+            .unwrap_or(Ino::NONE)
     }
 }

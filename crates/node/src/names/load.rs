@@ -343,6 +343,12 @@ impl Node {
         Ok(self.replica.view().namespace().inode(dir).is_some())
     }
 
+    /// A client that was alone and has yet to come back after a power cut may bring ids that the log
+    /// has lost.
+    pub(crate) fn ids_to_skip(&self) -> u32 {
+        if self.attachments.awaits_sole() { LOST_IDS } else { 0 }
+    }
+
     /// Logs the found entries, in pieces that fit a record.
     pub(crate) async fn install(
         &self,
@@ -355,21 +361,22 @@ impl Node {
         let mut upto: Option<Name> = None;
         loop {
             let (mut not_shown, mut current, mut more) = (Vec::new(), false, false);
-            let awaits = self.attachments.awaits_sole();
             let (index, applied) = self
                 .replica
                 .propose(|state| {
                     current = state.backing().load_epoch(dir) == Some(epoch);
-                    let mut next = state.namespace().next_inos(dir);
-                    let mut draw = || {
-                        let ino = next();
-                        // Clients that have yet to come back may bring ids that were drawn before.
-                        let above = ino.counter().checked_add(LOST_IDS).filter(|_| awaits);
-                        above
-                            .map_or(ino, |counter| Ino::new(ino.incarnation(), ino.slot(), counter))
+                    let mut ids = state.namespace().draw_ids(self.ids_to_skip());
+                    let mut are_left = true;
+                    let draw = |kind| {
+                        let ino = ids.draw(self.slot_of_new(dir, kind));
+                        are_left &= ino.is_some();
+                        ino.unwrap_or(Ino::NONE)
                     };
                     let rest = Listing { after: upto.as_ref(), ..listing };
-                    let found = state.backing().interpret(state.namespace(), &rest, &mut draw);
+                    let found = state.backing().interpret(state.namespace(), &rest, draw);
+                    if !are_left {
+                        return Err(FsError::NoSpace.into());
+                    }
                     not_shown = found.not_shown;
                     // In the order of names.
                     let (mut entries, hidden) = (found.entries, found.hidden);

@@ -93,14 +93,10 @@ impl Node {
         {
             return Err(RpcError::Retry);
         }
-        // Seldom wanted, as it copies all counters.
-        let another = || {
-            let mut next = namespace.next_inos(top);
-            next();
-            next()
-        };
-        let ino =
-            Some(namespace.next_ino(top)).filter(|ino| Some(*ino) != made).unwrap_or_else(another);
+        let (slot, mut ids) =
+            (self.slot_of_new(top, FileKind::Directory), namespace.draw_ids(self.ids_to_skip()));
+        let mut draw = || ids.draw(slot).filter(|ino| Some(*ino) != made);
+        let ino = draw().or_else(draw).unwrap_or(Ino::NONE);
         Ok(Some(TrashTarget { top, ino, keep_secs }))
     }
 

@@ -334,7 +334,7 @@ mod tests {
         }
 
         fn make(&mut self, parent: Ino, what: Make) -> Ino {
-            let ino = self.partition.namespace().next_ino(parent);
+            let ino = self.partition.namespace().next_ino(parent.slot()).expect("an id is left");
             let tx = TxId { session: SessionId(1), slot: 0, sequence: self.partition.applied().0 };
             let stamp = Stamp { time: Time::from_secs(1), version: self.partition.next_version() };
             let name = Name::new(ino.to_string().as_bytes()).unwrap();
