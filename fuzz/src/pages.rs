@@ -116,8 +116,10 @@ const NOW: Time = Time::from_secs(2);
 
 impl Volume {
     fn new() -> Volume {
-        let mut volume =
-            Volume { partition: Partition::new(Incarnation(1), root(), true), sequence: 0 };
+        let mut volume = Volume {
+            partition: Partition::new(IdRange::whole(IdEpoch(1)), root(), true),
+            sequence: 0,
+        };
         volume.apply(Command::SessionOpen {
             session: SESSION,
             client: "client".into(),

@@ -23,7 +23,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
 }
 
 pub fn partitions() -> Vec<Partition> {
-    let mut partition = Partition::new(Incarnation(1), root(), true);
+    let mut partition = Partition::new(IdRange::whole(IdEpoch(1)), root(), true);
     let mut partitions = Vec::new();
     let make = |name: &str, ino: u64, what| Mutation::Make {
         parent: Ino::ROOT,

@@ -289,10 +289,7 @@ fn restore_undoes_changes_since_the_backup() {
         }
         assert_eq!(b.read("other/x").await, Err(FsError::NotFound));
         let fresh = b.make(other, "fresh", Make::Regular).await;
-        assert!(
-            fresh.incarnation() > made.incarnation(),
-            "{fresh} may have been given out since the backup"
-        );
+        assert!(fresh.epoch() > made.epoch(), "{fresh} may have been given out since the backup");
         b.client.unlink(&ROOT, dir, &name("removed")).await.unwrap();
         b.flush().await;
         world.sleep(Duration::from_secs(60)).await;

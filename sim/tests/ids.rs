@@ -1,34 +1,44 @@
-//! Inode ids of whole nodes: slots, and ranges of take-overs.
+//! Inode ids of whole nodes: slots, and the ranges of take-overs (decision 30).
 
 use ebb_client::Client;
+use ebb_format::head::{self, Head};
+use ebb_format::identity::{self, Identity};
 use ebb_model::*;
-use ebb_node::{Node, Options};
+use ebb_node::head::{HEAD_KEY, TakeOver};
+use ebb_node::{Node, OpenError, Options, Stopped};
+use ebb_ports::OpenMode;
 use ebb_sim::volume::rig;
 use ebb_sim::{Process, World};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::time::Duration;
 
 const ROOT: Caller = Caller::ROOT;
 
+/// Counters that stay reserved after a release.
+const KEPT: u32 = 1 << 12;
+
 struct Mount {
-    #[expect(dead_code, reason = "lives as long as its client")]
     process: Process,
-    #[expect(dead_code, reason = "lives as long as its client")]
     node: Rc<Node>,
-    client: Client,
+    client: Rc<Client>,
+}
+
+async fn try_mount(world: &World, machine: &str, options: Options) -> Result<Mount, OpenError> {
+    let process = world.machine(machine).process_on("node", "data");
+    let options =
+        Options { owner: machine.into(), embedded: true, scrub_interval: None, ..options };
+    let node = rig::open(&process, &world.bucket(), &options).await.unwrap()?;
+    let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+    Ok(Mount { process, node, client: Rc::new(client) })
 }
 
 async fn mount(world: &World, machine: &str) -> Mount {
-    let process = world.machine(machine).process_on("node", "data");
-    let options = Options {
-        owner: machine.into(),
-        embedded: true,
-        scrub_interval: None,
-        ..Options::default()
-    };
-    let node = rig::open(&process, &world.bucket(), &options).await.unwrap().unwrap();
-    let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
-    Mount { process, node, client }
+    try_mount(world, machine, Options::default()).await.unwrap()
+}
+
+async fn mount_read_only(world: &World, machine: &str) -> Mount {
+    try_mount(world, machine, Options { read_only: true, ..Options::default() }).await.unwrap()
 }
 
 fn name(text: &str) -> Name {
@@ -43,6 +53,21 @@ impl Mount {
     async fn lookup(&self, dir: Ino, text: &str) -> Ino {
         self.client.lookup(dir, &name(text)).await.unwrap().ino
     }
+
+    async fn stop(self) -> Stopped {
+        let (node, client) = (self.node.clone(), self.client.clone());
+        let stopping = async move {
+            client.detach(Duration::from_secs(30)).await.unwrap();
+            node.stop(true).await
+        };
+        let stopped = self.process.call(stopping).await.unwrap();
+        self.process.kill();
+        stopped.unwrap()
+    }
+}
+
+fn head_of(world: &World) -> Head {
+    head::decode(&world.bucket().objects()[HEAD_KEY].body).unwrap()
 }
 
 fn run(seed: u64, scene: impl AsyncFnOnce(&World)) {
@@ -80,4 +105,184 @@ fn slots_are_drawn_for_directories_and_shared_by_their_files() {
         let file = mount.make(Ino::ROOT, "file", Make::Regular).await;
         assert_eq!(file.slot(), Ino::ROOT.slot());
     });
+}
+
+/// Situation: a volume goes from node to node, by releases, a crash and a restart. Danger: an id is
+/// handed out twice, or each take-over wastes many. Expectation: all ids differ; a release leaves a
+/// mark just above the used ids; a restart goes on counting.
+#[test]
+fn owners_in_turn_draw_different_ids() {
+    run(2, async |world| {
+        let mut made: BTreeMap<Ino, String> = BTreeMap::new();
+        let mut note = |ino: Ino, text: &str| {
+            let before = made.insert(ino, text.into());
+            assert_eq!(before, None, "{ino} is {text}, too");
+        };
+        let mut incarnation = 0;
+        for (turn, machine) in ["a", "b", "a", "c", "c", "b"].into_iter().enumerate() {
+            let before = (turn > 0).then(|| head_of(world).ids);
+            let mount = mount(world, machine).await;
+            for number in 0..3 {
+                let text = format!("{turn}-{number}");
+                let dir = mount.make(Ino::ROOT, &text, Make::Directory).await;
+                note(dir, &text);
+                note(mount.make(dir, "file", Make::Regular).await, &format!("{text}/file"));
+                note(mount.make(Ino::ROOT, &format!("{text}.txt"), Make::Regular).await, &text);
+            }
+            if turn == 3 {
+                // The same data directory starts again.
+                mount.process.kill();
+                continue;
+            }
+            assert_eq!(mount.stop().await, Stopped::Released);
+            let head = head_of(world);
+            if turn != 4 {
+                incarnation += 1 + u64::from(turn == 5);
+                assert_eq!(head.incarnation, Incarnation(incarnation), "turn {turn}");
+            }
+            if let Some(before) = before.filter(|_| turn < 3) {
+                let used = head.ids.below - before.below;
+                assert!((KEPT..KEPT + 20).contains(&used), "{used} of one take-over");
+            }
+        }
+        let mount = mount(world, "d").await;
+        for (ino, text) in made.iter().filter(|(_, text)| !text.contains('/')) {
+            let found = [text.clone(), format!("{text}.txt")].map(|text| name(&text));
+            let mut inos = Vec::new();
+            for name in &found {
+                inos.push(mount.client.lookup(Ino::ROOT, name).await.unwrap().ino);
+            }
+            assert!(inos.contains(ino), "{text} had {ino}, and has {inos:?}");
+        }
+    });
+}
+
+/// Situation: after a release the data directory is mounted read-only and finds new names; then
+/// another node takes the volume over. Danger: both draw the same ids, and the first one takes the
+/// page of one directory for that of another. Expectation: the ids differ, and the read-only node
+/// shows each directory with its own names.
+#[test]
+fn read_only_node_draws_no_id_of_the_next_owner() {
+    run(3, async |world| {
+        let owner = mount(world, "a").await;
+        let used = owner.make(Ino::ROOT, "made", Make::Directory).await;
+        assert_eq!(owner.stop().await, Stopped::Released);
+        let mark = head_of(world).ids;
+        for number in 0..30 {
+            let key = format!("found{number}/below");
+            world.bucket().put_as_outsider(&key, "content", Vec::new()).unwrap();
+        }
+        let reader = mount_read_only(world, "a").await;
+        let mut found = BTreeSet::new();
+        for number in 0..30 {
+            let dir = reader.lookup(Ino::ROOT, &format!("found{number}")).await;
+            found.extend([dir, reader.lookup(dir, "below").await]);
+        }
+        assert!(found.iter().all(|ino| (ino.epoch(), ino.counter()) < (mark.epoch, mark.below)));
+        assert!(found.len() == 60 && !found.contains(&used));
+
+        let next = mount(world, "b").await;
+        for number in 0..100 {
+            let dir = next.make(Ino::ROOT, &format!("next{number}"), Make::Directory).await;
+            let file = next.make(dir, "file", Make::Regular).await;
+            assert!(!found.contains(&dir) && !found.contains(&file));
+        }
+        assert_eq!(next.stop().await, Stopped::Released);
+        reader.process.kill();
+        let again = mount(world, "a").await;
+        assert_eq!(head_of(world).incarnation, Incarnation(3));
+        let dir = again.lookup(Ino::ROOT, "next5").await;
+        again.lookup(dir, "file").await;
+    });
+}
+
+/// Situation: a node dies between the put of the head and its first record; its log is lost.
+/// Danger: it takes the ids before its take-over, or those of the lost log, for unused.
+/// Expectation: it reserves ids above all of them.
+#[test]
+fn data_directory_without_a_log_reserves_new_ids() {
+    run(4, async |world| {
+        let first = mount(world, "a").await;
+        let made = first.make(Ino::ROOT, "first", Make::Regular).await;
+        first.process.kill();
+        let disk = world.machine("a").process_on("surgery", "data").ports.disk.clone();
+        for dir in ["log", "snapshot"] {
+            for name in disk.list(dir).await.unwrap() {
+                disk.remove(&format!("{dir}/{name}")).await.unwrap();
+            }
+        }
+        drop(disk);
+        let mark = head_of(world).ids;
+        let second = mount(world, "a").await;
+        let again = second.make(Ino::ROOT, "second", Make::Regular).await;
+        assert!(made.counter() < mark.below && again.counter() >= mark.below, "{made} {again}");
+        assert!(head_of(world).ids.below > again.counter());
+    });
+}
+
+/// Situation: release 0.1.0 has left a data directory, once with everything in the bucket and once
+/// not. Danger: changes are dropped, or ids of the earlier release are drawn again. Expectation: the
+/// clean one starts empty, as the same node, with ids of the next epoch; the other is refused with
+/// one line, and nothing is changed.
+#[test]
+fn data_directory_of_release_0_1_0_starts_empty_or_is_refused() {
+    run(5, async |world| {
+        let clean = mount(world, "a").await;
+        let old = clean.make(Ino::ROOT, "file", Make::Regular).await;
+        assert_eq!(clean.stop().await, Stopped::Released);
+        age(world, "a").await;
+        let renewed = mount(world, "a").await;
+        assert_eq!(head_of(world).incarnation, Incarnation(2));
+        let new = renewed.make(Ino::ROOT, "new", Make::Regular).await;
+        assert_eq!((old.epoch(), new.epoch()), (IdEpoch(1), IdEpoch(2)));
+        renewed.lookup(Ino::ROOT, "file").await;
+        renewed.process.kill();
+
+        age(world, "a").await;
+        let before = identity_of(world, "a").await.1;
+        for take_over in [TakeOver::IfAbandoned, TakeOver::Now] {
+            let options = Options { take_over, ..Options::default() };
+            let refused = try_mount(world, "a", options).await.map(drop).unwrap_err().to_string();
+            let whole = "ebb 0.1.0 wrote the data directory, and 2 files and directories in it \
+                have not reached the bucket: mount it once more with ebb 0.1.0, and unmount it \
+                there";
+            assert_eq!(refused, whole);
+        }
+        assert_eq!(identity_of(world, "a").await.1, before);
+    });
+}
+
+async fn identity_of(world: &World, machine: &str) -> (Identity, Vec<u8>) {
+    let disk = world.machine(machine).process_on("surgery", "data").ports.disk.clone();
+    let file = disk.open("identity", OpenMode::Existing).await.unwrap();
+    let bytes = file.read_at(0, 64 << 10).await.unwrap().to_vec();
+    (identity::decode(&bytes).unwrap(), bytes)
+}
+
+/// Writes the identity and the head as release 0.1.0 did.
+async fn age(world: &World, machine: &str) {
+    let (Identity { node, serves, .. }, _) = identity_of(world, machine).await;
+    let serves = serves.unwrap();
+    let text = sealed(format!(
+        "{{\"format\":1,\"node\":\"{node:032x}\",\"cluster\":\"{}\",\"incarnation\":{},\
+         \"backing\":\"{}\"",
+        serves.cluster, serves.incarnation.0, serves.backing
+    ));
+    let disk = world.machine(machine).process_on("surgery", "data").ports.disk.clone();
+    let file = disk.open("identity", OpenMode::Existing).await.unwrap();
+    file.set_len(0).await.unwrap();
+    file.write_at(0, text.into()).await.unwrap();
+    let Head { cluster, incarnation, node, run, owner, beat, released, .. } = head_of(world);
+    let text = sealed(format!(
+        "{{\"format\":1,\"cluster\":\"{cluster}\",\"incarnation\":{},\"node\":\"{node:032x}\",\
+         \"run\":\"{run:016x}\",\"owner\":\"{owner}\",\"started_secs\":0,\"term_secs\":30,\
+         \"beat\":{beat},\"released\":{released}",
+        incarnation.0
+    ));
+    world.bucket().put_as_outsider(HEAD_KEY, text, Vec::new()).unwrap();
+}
+
+fn sealed(members: String) -> String {
+    let sum = ebb_format::crc32c(format!("{members}}}").as_bytes());
+    format!("{members},\"crc32c\":\"{sum:08x}\"}}")
 }

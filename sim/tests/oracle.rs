@@ -43,7 +43,7 @@ fn lookup() -> Op {
 fn an_answer_may_be_of_any_moment_since_the_question() {
     let time = |secs: i64| Time { secs, nanos: 0 };
     let (late, quick) = (ClientId(1), ClientId(2));
-    let parent = Ino::new(Incarnation(1), Slot(0), 2);
+    let parent = Ino::new(IdEpoch(1), Slot(0), 2);
     let change = ClientMutation::SetAttr {
         ino: parent,
         set: SetAttr { mtime: Some(SetTime::To(time(9))), ..SetAttr::default() },
@@ -128,7 +128,7 @@ fn made(counter: u32) -> Attr {
     let time = Time::from_secs(i64::from(counter));
     let (atime, mtime, ctime, btime) = (time, time, time, time);
     Attr {
-        ino: Ino::new(Incarnation(1), Slot(0), counter),
+        ino: Ino::new(IdEpoch(1), Slot(0), counter),
         kind: FileKind::Regular,
         mode: 0o644,
         nlink: 1,

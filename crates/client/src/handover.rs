@@ -282,14 +282,14 @@ impl HandoverState {
         let load = |at| self.words.load(at);
         Served {
             start: load(START),
-            incarnation: Incarnation(load(INCARNATION) as u16),
+            incarnation: Incarnation(load(INCARNATION)),
             undurable: load(UNDURABLE) != 0,
         }
     }
 
     /// The node is this run, and no answer of an earlier run is missing in it.
     pub(crate) fn serves(&self, start: u64, incarnation: Incarnation) {
-        self.words.store(INCARNATION, incarnation.0.into());
+        self.words.store(INCARNATION, incarnation.0);
         self.words.store(START, start);
     }
 

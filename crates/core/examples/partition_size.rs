@@ -136,8 +136,10 @@ const SESSION: SessionId = SessionId(1);
 
 impl Volume {
     fn new() -> Volume {
-        let mut volume =
-            Volume { partition: Partition::new(Incarnation(1), root_record(), false), sequence: 0 };
+        let mut volume = Volume {
+            partition: Partition::new(IdRange::whole(IdEpoch(1)), root_record(), false),
+            sequence: 0,
+        };
         volume.apply(&Command::SessionOpen {
             session: SESSION,
             client: "example".into(),
@@ -147,7 +149,10 @@ impl Volume {
     }
 
     fn of_a_bucket() -> Volume {
-        Volume { partition: Partition::new(Incarnation(1), root_record(), true), sequence: 0 }
+        Volume {
+            partition: Partition::new(IdRange::whole(IdEpoch(1)), root_record(), true),
+            sequence: 0,
+        }
     }
 
     fn install(&mut self, entries: &[Listed]) {

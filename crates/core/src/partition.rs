@@ -75,8 +75,8 @@ pub struct Applied {
 
 impl Partition {
     /// An empty volume. `backed`: a bucket exists, and its names are not loaded yet.
-    pub fn new(incarnation: Incarnation, root: InstalledRecord, backed: bool) -> Partition {
-        let namespace = Namespace::new(incarnation, root);
+    pub fn new(ids: IdRange, root: InstalledRecord, backed: bool) -> Partition {
+        let namespace = Namespace::new(ids, root);
         let backing = Backing::new(backed);
         Partition {
             namespace,
@@ -287,6 +287,10 @@ impl Partition {
                 if self.namespace.set_quota(*dir, *limits, *stamp, &mut changes).is_ok() {
                     self.advance(Some(*stamp));
                 }
+                None
+            }
+            Command::ReserveIds { upto } => {
+                self.namespace.reserve_ids(*upto);
                 None
             }
             Command::Release { session, ino } => {

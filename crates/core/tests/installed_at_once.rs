@@ -14,8 +14,10 @@ struct Volume {
 
 impl Volume {
     fn new() -> Volume {
-        let mut volume =
-            Volume { partition: Partition::new(Incarnation(1), record(), true), sequence: 0 };
+        let mut volume = Volume {
+            partition: Partition::new(IdRange::whole(IdEpoch(1)), record(), true),
+            sequence: 0,
+        };
         volume.apply(&Command::SessionOpen {
             session: SESSION,
             client: "test".into(),

@@ -92,7 +92,7 @@ impl World {
             links: vec![],
         };
         World {
-            namespace: Namespace::new(Incarnation(3), root),
+            namespace: Namespace::new(IdRange::whole(IdEpoch(3)), root),
             reference: Reference::new(0o777, time),
             follower: Follower::default(),
             inos: vec![Ino::ROOT],

@@ -44,8 +44,10 @@ fn object(etag: &str, len_bytes: u64) -> InstalledKind {
 
 impl Node {
     fn new(backed: bool) -> Node {
-        let mut node =
-            Node { partition: Partition::new(Incarnation(1), record(), backed), sequence: 0 };
+        let mut node = Node {
+            partition: Partition::new(IdRange::whole(IdEpoch(1)), record(), backed),
+            sequence: 0,
+        };
         node.apply(Command::SessionOpen {
             session: SessionId(1),
             client: "test".into(),

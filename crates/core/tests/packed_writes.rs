@@ -29,7 +29,7 @@ impl Volume {
             xattrs: vec![],
             links: vec![],
         };
-        let partition = Partition::new(Incarnation(1), root, true);
+        let partition = Partition::new(IdRange::whole(IdEpoch(1)), root, true);
         let ino = partition.namespace().next_ino(Ino::ROOT.slot()).unwrap();
         let mut volume = Volume { partition, ino };
         volume.apply(Command::SessionOpen {

@@ -6,7 +6,6 @@
 use crate::failure::Failure;
 use crate::output::Shown;
 use ebb_cli::places;
-use ebb_model::Incarnation;
 use serde::Deserialize;
 use std::fs;
 use std::io;
@@ -57,7 +56,7 @@ pub fn may_hold_changes(data_dir: &Path) -> bool {
     match fs::read(data_dir.join(IDENTITY)) {
         Err(error) => error.kind() != io::ErrorKind::NotFound,
         Ok(bytes) => serde_json::from_slice(&bytes).map_or(true, |identity: Identity| {
-            identity.cluster.is_some() && identity.incarnation != Incarnation::NONE.0
+            identity.cluster.is_some() && !identity.was_only_read()
         }),
     }
 }
@@ -118,8 +117,18 @@ fn several(url: &str, used: &[PathBuf]) -> Failure {
 /// (`docs/format/data-directory.md`).
 #[derive(Deserialize)]
 struct Identity {
+    #[serde(default)]
+    format: u8,
     cluster: Option<String>,
-    incarnation: u16,
+    /// None if the volume was only read.
+    incarnation: Option<u64>,
+}
+
+impl Identity {
+    fn was_only_read(&self) -> bool {
+        // As release 0.1.0 wrote it.
+        self.incarnation.is_none() || self.format == 1 && self.incarnation == Some(65_535)
+    }
 }
 
 /// `None` where it cannot be read, as in an encrypted directory.
@@ -152,7 +161,9 @@ mod tests {
         for (identity, may_hold) in [
             (None, false),
             (Some(r#"{"cluster":null,"incarnation":0}"#), false),
-            (Some(r#"{"cluster":"only read","incarnation":65535}"#), false),
+            (Some(r#"{"format":1,"cluster":"only read","incarnation":65535}"#), false),
+            (Some(r#"{"format":2,"cluster":"only read","incarnation":null}"#), false),
+            (Some(r#"{"format":2,"cluster":"owned","incarnation":65535}"#), true),
             (Some(r#"{"cluster":"owned","incarnation":1}"#), true),
             (Some("encrypted"), true),
         ] {

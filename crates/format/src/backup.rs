@@ -52,7 +52,7 @@ const FORMAT: u8 = 1;
 pub(crate) struct Content {
     format: u8,
     cluster: String,
-    incarnation: u16,
+    incarnation: u64,
     backing: String,
     index: u64,
     made_secs: i64,
@@ -82,7 +82,7 @@ pub fn encode(backup: &Backup) -> Bytes {
 
 pub fn decode(bytes: &[u8]) -> Result<Backup, FormatError> {
     let format = Format::Backup;
-    let content: Content = json::unseal(format, FORMAT, bytes)?;
+    let content: Content = json::unseal(format, FORMAT..=FORMAT, bytes)?;
     let invalid = |what: String| FormatError::Invalid { format, offset: 0, what };
     let cluster = ClusterId::parse(&content.cluster)
         .ok_or_else(|| invalid(format!("{:?} is no cluster id", content.cluster)))?;

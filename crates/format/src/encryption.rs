@@ -37,7 +37,7 @@ pub fn encode_key(key: &WrappedKey) -> Bytes {
 
 pub fn decode_key(bytes: &[u8]) -> Result<WrappedKey, FormatError> {
     let format = Format::WrappedKey;
-    let content: Content = json::unseal(format, FORMAT, bytes)?;
+    let content: Content = json::unseal(format, FORMAT..=FORMAT, bytes)?;
     let invalid = |what: String| FormatError::Invalid { format, offset: 0, what };
     if content.cipher != CIPHER {
         return Err(invalid(format!("{:?} is not a supported cipher", content.cipher)));

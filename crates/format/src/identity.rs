@@ -13,6 +13,15 @@ pub struct Identity {
     pub node: u128,
     /// The volume whose log and files the directory holds, with the incarnation of that take-over.
     pub serves: Option<Serves>,
+    /// Release 0.1.0 wrote the directory. Its log and snapshots are readable, its files have other
+    /// names. Never written.
+    pub is_of_0_1_0: bool,
+}
+
+impl Identity {
+    pub fn of(node: u128, serves: Option<Serves>) -> Identity {
+        Identity { node, serves, is_of_0_1_0: false }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,14 +43,20 @@ struct Remark {
     endpoint: Option<String>,
 }
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+
+const FORMAT_0_1_0: u8 = 1;
+
+/// [`Incarnation::NONE`] of release 0.1.0.
+const NONE_0_1_0: u64 = u16::MAX as u64;
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Content {
     format: u8,
     node: String,
     cluster: Option<String>,
-    incarnation: u16,
+    /// None if the volume was only read.
+    incarnation: Option<u64>,
     backing: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     members: Vec<String>,
@@ -53,7 +68,9 @@ pub fn encode(identity: &Identity) -> Bytes {
         format: FORMAT,
         node: format!("{:032x}", identity.node),
         cluster: serves.map(|serves| serves.cluster.to_string()),
-        incarnation: serves.map_or(0, |serves| serves.incarnation.0),
+        incarnation: serves.map_or(Some(0), |serves| {
+            (serves.incarnation != Incarnation::NONE).then_some(serves.incarnation.0)
+        }),
         backing: serves.map_or_else(String::new, |serves| serves.backing.clone()),
         members: serves.map_or_else(Vec::new, |serves| serves.members.clone()),
     };
@@ -66,8 +83,13 @@ pub fn encode(identity: &Identity) -> Bytes {
 
 pub fn decode(bytes: &[u8]) -> Result<Identity, FormatError> {
     let format = Format::Identity;
-    let content: Content = json::unseal(format, FORMAT, bytes)?;
+    let content: Content = json::unseal(format, FORMAT_0_1_0..=FORMAT, bytes)?;
     let node = json::from_hex(format, "node id", &content.node, 32)?;
+    let is_of_0_1_0 = content.format == FORMAT_0_1_0;
+    let incarnation = match content.incarnation {
+        Some(NONE_0_1_0) if is_of_0_1_0 => Incarnation::NONE,
+        incarnation => incarnation.map_or(Incarnation::NONE, Incarnation),
+    };
     let serves = match content.cluster {
         None => None,
         Some(text) => {
@@ -78,7 +100,7 @@ pub fn decode(bytes: &[u8]) -> Result<Identity, FormatError> {
             })?;
             Some(Serves {
                 cluster,
-                incarnation: Incarnation(content.incarnation),
+                incarnation,
                 backing: content.backing,
                 members: content.members,
                 endpoint: serde_json::from_slice(bytes)
@@ -87,5 +109,5 @@ pub fn decode(bytes: &[u8]) -> Result<Identity, FormatError> {
             })
         }
     };
-    Ok(Identity { node, serves })
+    Ok(Identity { node, serves, is_of_0_1_0 })
 }

@@ -4,6 +4,7 @@ use crate::{Format, FormatError, crc32c};
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 #[derive(Serialize, Deserialize)]
 struct Sealed<T> {
@@ -44,12 +45,12 @@ pub fn resealed<T: Serialize + DeserializeOwned>(bytes: &[u8]) -> Option<Bytes> 
 /// Skips unknown members: an incompatible version has another `format`.
 pub fn unseal<T: Serialize + DeserializeOwned>(
     format: Format,
-    known: u8,
+    known: RangeInclusive<u8>,
     bytes: &[u8],
 ) -> Result<T, FormatError> {
     let FormatOnly { format: found } = parse(format, bytes)?;
-    if found != known {
-        return Err(FormatError::Version { format, found, known });
+    if !known.contains(&found) {
+        return Err(FormatError::Version { format, found, known: *known.end() });
     }
     let Sealed { content, crc32c } = parse(format, bytes)?;
     if checksum(&content) != crc32c {

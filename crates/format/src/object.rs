@@ -124,7 +124,7 @@ mod tests {
             "//.",
             "x/1/2.3",
             &format!("{cluster}/2a/3.77"),
-            &format!("{cluster}/000000000000002a/70000.1"),
+            &format!("{cluster}/000000000000002a/18446744073709551616.1"),
         ] {
             assert_eq!(ObjectOf::decode(&tags(text, "")), None, "{text}");
         }

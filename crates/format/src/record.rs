@@ -183,8 +183,8 @@ pub const MAX_PAYLOAD_BYTES: usize = (1 << 20) + (64 << 10);
 /// Longest record.
 pub const MAX_RECORD_BYTES: usize = record_bytes(MAX_PAYLOAD_BYTES);
 
-/// Longest [`Payload::Forced`] or [`Payload::Start`]: a boot id of 19 bytes, an incarnation of 3
-/// and an index of 10 fit one line.
+/// Longest [`Payload::Forced`] or [`Payload::Start`]: a boot id of 19 bytes, an incarnation and
+/// an index of 10 each fit one line.
 pub const MARKER_BYTES: usize = record_bytes(CONTENT_BYTES);
 
 /// Payload bytes of a line, which follow its tag.

@@ -61,6 +61,8 @@ pub enum Command {
     /// Removes an inode from the trash; it is freed after the last of `holders` closes it. Ignored
     /// if it is not in the trash.
     Purge { ino: Ino, holders: Vec<SessionId>, stamp: Stamp },
+    /// The volume's head reserves the counters of inode ids below `upto`, in every slot.
+    ReserveIds { upto: u32 },
 }
 
 /// Time and version of a mutation. The leader chooses both; replay keeps them.
@@ -357,6 +359,7 @@ impl Command {
             Command::SessionOpen { .. }
             | Command::SessionClose { .. }
             | Command::Release { .. }
+            | Command::ReserveIds { .. }
             | Command::Extent(_) => None,
         }
     }

@@ -3,38 +3,78 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Number of take-overs of the volume. It grows with every take-over of `.ebb/head`, so inode ids
-/// of different incarnations never collide.
+/// Number of take-overs of the volume: it grows with every take-over of `.ebb/head` by a data
+/// directory that does not continue the state of the head's owner.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-pub struct Incarnation(pub u16);
+pub struct Incarnation(pub u64);
 
 impl Incarnation {
     /// Incarnation of a read-only node without state from an earlier take-over.
-    pub const NONE: Incarnation = Incarnation(u16::MAX);
+    pub const NONE: Incarnation = Incarnation(u64::MAX);
+}
+
+/// The upper bits of inode ids. It grows only when the counters of all slots have been reserved
+/// (decision 30).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct IdEpoch(pub u16);
+
+impl IdEpoch {
+    /// Epoch of the ids that a read-only node without state from a take-over draws. No page has
+    /// them.
+    pub const READ_ONLY: IdEpoch = IdEpoch(u16::MAX);
+}
+
+/// Inode ids that can have been used: all of earlier epochs, and of `epoch` in every slot those with
+/// a counter below `below`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct IdMark {
+    pub epoch: IdEpoch,
+    pub below: u32,
+}
+
+/// The inode ids that one data directory can draw: of `epoch` in every slot those with a counter
+/// `>= from` and `< upto`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct IdRange {
+    pub epoch: IdEpoch,
+    pub from: u32,
+    pub upto: u32,
+}
+
+impl IdRange {
+    /// All ids of the epoch, for a volume without a head.
+    pub const fn whole(epoch: IdEpoch) -> IdRange {
+        IdRange { epoch, from: Ino::FIRST_COUNTER, upto: Ino::END_OF_COUNTERS }
+    }
 }
 
 /// One of the 65,536 slots of a volume's namespace, the unit of metadata placement.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct Slot(pub u16);
 
-/// An inode id: `incarnation (16 bits) | slot (16 bits) | counter (32 bits)`. Never reused.
+/// An inode id: `epoch (16 bits) | slot (16 bits) | counter (32 bits)`. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ino(pub u64);
 
 impl Ino {
-    /// The root directory of every volume: incarnation 0, slot 0, counter 1. FUSE also numbers it
+    /// The root directory of every volume: epoch 0, slot 0, counter 1. FUSE also numbers it
     /// 1.
     pub const ROOT: Ino = Ino(1);
 
     /// No inode: counters begin with 1.
     pub const NONE: Ino = Ino(0);
 
-    pub const fn new(incarnation: Incarnation, slot: Slot, counter: u32) -> Ino {
-        Ino((incarnation.0 as u64) << 48 | (slot.0 as u64) << 32 | counter as u64)
+    pub const FIRST_COUNTER: u32 = 1;
+
+    /// Never a counter, so the next counter fits its type.
+    pub const END_OF_COUNTERS: u32 = u32::MAX;
+
+    pub const fn new(epoch: IdEpoch, slot: Slot, counter: u32) -> Ino {
+        Ino((epoch.0 as u64) << 48 | (slot.0 as u64) << 32 | counter as u64)
     }
 
-    pub const fn incarnation(self) -> Incarnation {
-        Incarnation((self.0 >> 48) as u16)
+    pub const fn epoch(self) -> IdEpoch {
+        IdEpoch((self.0 >> 48) as u16)
     }
 
     pub const fn slot(self) -> Slot {
@@ -54,7 +94,7 @@ impl fmt::Debug for Ino {
 
 impl fmt::Display for Ino {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}.{:x}.{:x}", self.incarnation().0, self.slot().0, self.counter())
+        write!(f, "{:x}.{:x}.{:x}", self.epoch().0, self.slot().0, self.counter())
     }
 }
 

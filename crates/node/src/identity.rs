@@ -55,7 +55,7 @@ pub async fn load_or_create(
     if let Some(known) = load(disk).await? {
         return Ok(known);
     }
-    let fresh = Identity { node: random_u128(entropy), serves: None };
+    let fresh = Identity::of(random_u128(entropy), None);
     store(disk, &fresh).await?;
     Ok(fresh)
 }

@@ -4,6 +4,7 @@ use crate::Node;
 use crate::buckets::ask::Backoff;
 use crate::buckets::borders::BucketIndex;
 use crate::buckets::head::HeadLease;
+use crate::buckets::id_ranges;
 use crate::buckets::members;
 use crate::flush::FlushReport;
 use ebb_model::*;
@@ -182,10 +183,21 @@ impl Node {
         what: &str,
     ) {
         let mut backoff = Backoff::default();
+        let has_ids = bucket_index == BucketIndex::ROOT;
         while !self.is_stopping() {
+            if has_ids {
+                let state = self.replica.view();
+                let (range, used) =
+                    (state.namespace().id_range(), state.namespace().end_of_used_ids());
+                head_lease.want_ids(id_ranges::wanted(range, used));
+            }
             match head_lease.renew().await {
                 Ok(()) => {
                     self.trouble(subject, None);
+                    // A full disk refuses the record: the next renewal repeats it.
+                    if has_ids && let Err(error) = self.note_reserved_ids(head_lease).await {
+                        tracing::warn!(%error, "reserved inode ids cannot be used yet");
+                    }
                     self.buckets.answers(bucket_index).any.set(self.ports.clock.monotonic());
                     backoff = Backoff::default();
                     self.ports.clock.sleep(head_lease.rest()).await;
@@ -197,6 +209,37 @@ impl Node {
                 }
             }
         }
+    }
+
+    /// Logs the mark of the head, if it changes the ids that the node can draw.
+    pub(crate) async fn note_reserved_ids(&self, head_lease: &HeadLease) -> Result<(), RpcError> {
+        let upto = head_lease.ids().below;
+        if self.replica.view().namespace().id_range().upto == upto {
+            return Ok(());
+        }
+        let proposed = self
+            .replica
+            .propose(|_| match self.is_stopping() {
+                // The release lowers the mark: nothing may raise it again.
+                true => Err(RpcError::Retry),
+                false => Ok(Command::ReserveIds { upto }),
+            })
+            .await;
+        proposed.map(drop)
+    }
+
+    /// Gives back the ids that are not used, and returns the counter from which on that holds.
+    /// Durable before the head has it: another node draws from it on.
+    async fn give_back_ids(&self) -> Result<u32, RpcError> {
+        self.replica
+            .propose(|state| {
+                let namespace = state.namespace();
+                let upto = id_ranges::kept(namespace.id_range(), namespace.end_of_used_ids());
+                Ok(Command::ReserveIds { upto })
+            })
+            .await?;
+        self.force_log().await?;
+        Ok(self.replica.view().namespace().id_range().upto)
     }
 
     /// Ends the node. With `flush` everything dirty is written to the bucket first, for as
@@ -229,14 +272,17 @@ impl Node {
         }
         let dirty_files = self.replica.view().backing().dirt().files;
         match self.buckets.head_lease() {
-            Some(head_lease) if self.is_settled() => match self.release(head_lease).await {
-                Ok(()) => Ok(Stopped::Released),
-                Err(error) => {
-                    tracing::warn!(%error, "the volume could not be released: the next node waits \
-                        for its term to end");
-                    Ok(Stopped::Kept { dirty_files })
+            Some(head_lease) if self.is_settled() => {
+                let ids = self.give_back_ids().await?;
+                match self.release(head_lease, ids).await {
+                    Ok(()) => Ok(Stopped::Released),
+                    Err(error) => {
+                        tracing::warn!(%error, "the volume could not be released: the next node \
+                            waits for its term to end");
+                        Ok(Stopped::Kept { dirty_files })
+                    }
                 }
-            },
+            }
             _ => Ok(Stopped::Kept { dirty_files }),
         }
     }
@@ -252,9 +298,10 @@ impl Node {
             && state.extents().exposed().next().is_none()
     }
 
-    /// Gives back the members too, whether or not that succeeds.
-    async fn release(&self, head_lease: &HeadLease) -> Result<(), BucketError> {
+    /// Gives back the members too, whether or not that succeeds. From the counter `ids` on, no id
+    /// is used.
+    async fn release(&self, head_lease: &HeadLease, ids: u32) -> Result<(), BucketError> {
         members::release(self.buckets.members()).await;
-        head_lease.release().await
+        head_lease.release(Some(ids)).await
     }
 }

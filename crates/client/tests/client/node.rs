@@ -61,7 +61,7 @@ pub struct Node {
     /// Sessions from before the restart that may reclaim locks.
     awaited: RefCell<BTreeSet<SessionId>>,
     pub sole: Cell<bool>,
-    pub incarnation: Cell<u16>,
+    pub incarnation: Cell<u64>,
     /// The node lives in the process of its client.
     pub local: Cell<bool>,
     /// The requests for passthrough grants, and the file that answers them: device and inode.

@@ -24,6 +24,7 @@ impl Namespace {
         let broken = self
             .check_names()
             .chain(self.check_inodes())
+            .chain(self.check_ids())
             .chain(self.check_links())
             .chain(self.check_orphans());
         problems.extend(broken.take(MAX_PROBLEMS));
@@ -62,6 +63,17 @@ impl Namespace {
             },
         );
         hashes.into_iter().chain(dentries)
+    }
+
+    fn check_ids(&self) -> impl Iterator<Item = String> {
+        let IdRange { from, upto, .. } = self.ids.range;
+        let is_range = Ino::FIRST_COUNTER <= from && from <= upto;
+        let reversed = (!is_range).then(|| format!("ids from {from} up to {upto} are no range"));
+        let beyond = self.ids.next.iter().filter(move |(_, next)| **next > upto);
+        let beyond = beyond.map(|(slot, next)| {
+            format!("counters of slot {} below {next} are used, and not reserved", slot.0)
+        });
+        reversed.into_iter().chain(beyond)
     }
 
     fn check_inodes(&self) -> impl Iterator<Item = String> {

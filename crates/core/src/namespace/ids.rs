@@ -9,10 +9,15 @@ use super::Namespace;
 use ebb_model::*;
 use std::collections::BTreeMap;
 
-/// The used ids. Law: the next counter of a slot is above every counter that was ever used there.
+/// The ids that the node can draw, and those that it has drawn (decision 30).
+///
+/// Laws:
+/// - No other data directory draws ids of `range`: the volume's head reserves them.
+/// - Ids of earlier epochs, and those below `range.from`, were drawn before this take-over or never.
+/// - `from <= next <= upto` for each slot. All used ids of the range are below `next`.
 #[derive(Clone)]
 pub(crate) struct Ids {
-    pub incarnation: Incarnation,
+    pub range: IdRange,
     /// Next counter of each used slot.
     pub next: BTreeMap<Slot, u32>,
 }
@@ -25,11 +30,6 @@ pub struct IdDraw<'a> {
     /// Counters skipped in each of them.
     skipped: u32,
 }
-
-const FIRST_COUNTER: u32 = 1;
-
-/// Never assigned, so the next counter fits its type.
-const FULL_SLOT: u32 = u32::MAX;
 
 impl Namespace {
     /// An unused id: the lowest counter of the slot, or of the next slot that has one.
@@ -45,39 +45,67 @@ impl Namespace {
 
     /// Marks an id as used.
     pub(super) fn note_drawn(&mut self, ino: Ino) {
-        if ino.incarnation() == self.ids.incarnation {
-            let next = self.ids.next.entry(ino.slot()).or_insert(FIRST_COUNTER);
+        let range = self.ids.range;
+        if ino.epoch() == range.epoch && ino.counter() >= range.from {
+            let next = self.ids.next.entry(ino.slot()).or_insert(range.from);
             *next = (*next).max(ino.counter() + 1);
         }
     }
 
     /// Whether an inode can have this id. A replay brings ids from before a restart: below the next
-    /// counter, or of an earlier incarnation.
+    /// counter, or from before this take-over.
     pub(super) fn may_be_made(&self, ino: Ino) -> bool {
-        self.ids.may_exist(ino) && (FIRST_COUNTER..FULL_SLOT).contains(&ino.counter())
+        self.ids.may_exist(ino)
+            && (Ino::FIRST_COUNTER..Ino::END_OF_COUNTERS).contains(&ino.counter())
     }
 
-    /// Whether this incarnation created the inode and it was removed. Its id is never used again.
+    /// Whether an inode with this id existed since this take-over and was removed. The id is never
+    /// used again.
     pub fn is_over(&self, ino: Ino) -> bool {
         self.ids.was_drawn(ino) && self.inode(ino).is_none()
+    }
+
+    /// The ids that the node can draw.
+    pub fn id_range(&self) -> IdRange {
+        self.ids.range
+    }
+
+    /// The counter above all that were used of the range, in any slot.
+    pub fn end_of_used_ids(&self) -> u32 {
+        self.ids.next.values().copied().fold(self.ids.range.from, u32::max)
+    }
+
+    /// The head reserves counters up to `upto`. On a release this is below an earlier reservation,
+    /// but above every used counter.
+    pub fn reserve_ids(&mut self, upto: u32) {
+        self.ids.range.upto = upto.max(self.end_of_used_ids());
     }
 }
 
 impl Ids {
-    /// Whether the id is of this incarnation or an earlier one.
-    pub fn may_exist(&self, ino: Ino) -> bool {
-        ino.incarnation() <= self.incarnation
+    /// No id of the range has been used.
+    pub fn begin(range: IdRange) -> Ids {
+        Ids { range, next: BTreeMap::new() }
     }
 
-    /// Whether this incarnation has drawn the id.
+    /// Whether the id is of the range, or of an earlier one.
+    pub fn may_exist(&self, ino: Ino) -> bool {
+        (ino.epoch(), ino.counter()) < (self.range.epoch, self.range.upto)
+    }
+
+    /// Whether the id is of the range and has been used.
     pub fn was_drawn(&self, ino: Ino) -> bool {
-        ino.incarnation() == self.incarnation
+        self.is_in_range(ino)
             && self.next.get(&ino.slot()).is_some_and(|next| ino.counter() < *next)
     }
 
-    /// Whether the id is never drawn from now on.
+    /// Whether the id can never be drawn.
     pub fn is_used(&self, ino: Ino) -> bool {
-        ino.incarnation() != self.incarnation || self.was_drawn(ino)
+        !self.is_in_range(ino) || self.was_drawn(ino)
+    }
+
+    fn is_in_range(&self, ino: Ino) -> bool {
+        ino.epoch() == self.range.epoch && ino.counter() >= self.range.from
     }
 }
 
@@ -88,18 +116,18 @@ impl IdDraw<'_> {
         let slots = (0..=u16::MAX).map(|distance| Slot(slot.0.wrapping_add(distance)));
         let free = slots.filter_map(|slot| {
             let counter = self.next(slot)?;
-            (counter < FULL_SLOT).then_some((slot, counter))
+            (counter < self.ids.range.upto).then_some((slot, counter))
         });
         let (slot, counter) = { free }.next()?;
         self.drawn.insert(slot, counter + 1);
-        Some(Ino::new(self.ids.incarnation, slot, counter))
+        Some(Ino::new(self.ids.range.epoch, slot, counter))
     }
 
     fn next(&self, slot: Slot) -> Option<u32> {
         if let Some(next) = self.drawn.get(&slot) {
             return Some(*next);
         }
-        let next = self.ids.next.get(&slot).copied().unwrap_or(FIRST_COUNTER);
+        let next = self.ids.next.get(&slot).copied().unwrap_or(self.ids.range.from);
         next.checked_add(self.skipped)
     }
 }

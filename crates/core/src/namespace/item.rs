@@ -15,7 +15,8 @@ use std::fmt;
 /// One item of a snapshot.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum NamespaceItem {
-    Incarnation(Incarnation),
+    /// The whole epoch, in snapshots of release 0.1.0: an incarnation had the ids of one epoch.
+    Epoch(IdEpoch),
     Counter {
         slot: Slot,
         next: u32,
@@ -43,6 +44,7 @@ pub enum NamespaceItem {
         ino: Ino,
         root: Ino,
     },
+    Ids(IdRange),
 }
 
 /// An inode with all its links.
@@ -95,7 +97,7 @@ impl Namespace {
             .iter()
             .map(|(ino, holders)| NamespaceItem::Orphan { ino: *ino, holders: holders.clone() });
         let linkable = self.linkable.iter().map(|ino| NamespaceItem::Linkable { ino: *ino });
-        std::iter::once(NamespaceItem::Incarnation(self.ids.incarnation))
+        std::iter::once(NamespaceItem::Ids(self.ids.range))
             .chain(counters)
             .chain(inodes)
             .chain(dentries)
@@ -115,15 +117,20 @@ impl Namespace {
             hashes: Tree::new(),
             orphans: BTreeMap::new(),
             linkable: BTreeSet::new(),
-            ids: Ids { incarnation: Incarnation(0), next: BTreeMap::new() },
+            ids: Ids::begin(IdRange::whole(IdEpoch(0))),
             quotas: Quotas::default(),
         };
-        let mut incarnations = 0;
+        let mut ranges = 0;
         for item in items {
             let repeats = match item {
-                NamespaceItem::Incarnation(incarnation) => {
-                    namespace.ids.incarnation = incarnation;
-                    incarnations += 1;
+                NamespaceItem::Epoch(epoch) => {
+                    namespace.ids.range = IdRange::whole(epoch);
+                    ranges += 1;
+                    false
+                }
+                NamespaceItem::Ids(range) => {
+                    namespace.ids.range = range;
+                    ranges += 1;
                     false
                 }
                 NamespaceItem::Counter { slot, next } => {
@@ -153,8 +160,8 @@ impl Namespace {
         }
         namespace.quotas.restore_volume(&namespace.inodes);
         let mut problems = namespace.check();
-        if incarnations != 1 {
-            problems.push(format!("there are {incarnations} incarnations"));
+        if ranges != 1 {
+            problems.push(format!("there are {ranges} ranges of ids"));
         }
         if problems.is_empty() { Ok(namespace) } else { Err(Inconsistent { problems }) }
     }

@@ -53,6 +53,7 @@ mod xattr;
 
 pub use fallocate::zero_span;
 pub use ids::IdDraw;
+pub(crate) use ids::Ids;
 pub use item::{Inconsistent, InodeItem, NamespaceItem};
 pub use quota::{Count, QUOTA};
 pub use readdir::FIRST_COOKIE;
@@ -62,7 +63,6 @@ use crate::extent::sums_of_touched;
 use crate::tree::Tree;
 use bytes::Bytes;
 use ebb_model::*;
-use ids::Ids;
 use links::Links;
 use quota::Quotas;
 use serde::{Deserialize, Serialize};
@@ -144,24 +144,23 @@ impl Entry {
 
 impl Namespace {
     /// An empty volume.
-    pub fn new(incarnation: Incarnation, root: InstalledRecord) -> Namespace {
+    pub fn new(ids: IdRange, root: InstalledRecord) -> Namespace {
         let root = Inode::recorded(Ino::ROOT, &Make::Directory, 0, root);
         let quotas = Quotas::new(&root);
         let mut inodes = Tree::new();
         inodes.insert(&Ino::ROOT, &root);
-        Namespace {
+        let mut namespace = Namespace {
             inodes,
             dentries: Tree::new(),
             links: Links::default(),
             hashes: Tree::new(),
             orphans: BTreeMap::new(),
             linkable: BTreeSet::new(),
-            ids: Ids {
-                incarnation,
-                next: BTreeMap::from([(Ino::ROOT.slot(), Ino::ROOT.counter() + 1)]),
-            },
+            ids: Ids::begin(ids),
             quotas,
-        }
+        };
+        namespace.note_drawn(Ino::ROOT);
+        namespace
     }
 
     /// Executes a client's mutation, or refuses it without a change. Returns the attributes of the

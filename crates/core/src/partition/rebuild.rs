@@ -3,10 +3,11 @@
 //! Laws:
 //! - Names and attributes come from the backup; bytes come from the bucket.
 //! - Every file whose bytes differ from the backup's is reported as a loss.
-//! - Inode ids of the node since the backup are never reused: the incarnation is higher.
+//! - Inode ids of the node since the backup are never reused: the new ids are above them.
 
 use super::{Inconsistent, Partition};
 use crate::backing::{Listed, Listing, Loss, Object, Scope, keys};
+use crate::namespace::Ids;
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +17,8 @@ pub struct Remains<'a> {
     pub objects: &'a BTreeMap<String, Object>,
     /// Objects that hold a file's bytes under another key than in the backup.
     pub moved: &'a BTreeMap<Ino, String>,
-    /// Incarnation of the new owner of the volume, higher than the backup's.
-    pub incarnation: Incarnation,
+    /// Ids of the new owner of the volume, above all of the backup's.
+    pub ids: IdRange,
     /// Draws the slot of a new directory.
     pub new_slot: &'a dyn Fn() -> Slot,
     /// User and group of names that other writers put into the bucket.
@@ -41,7 +42,7 @@ impl Partition {
     /// All sessions end; clients cannot resume them.
     pub fn rebuilt(mut self, remains: &Remains) -> Result<Rebuilt, Inconsistent> {
         // Ids that the node assigned after the backup must not be assigned again.
-        self.namespace.ids.incarnation = remains.incarnation;
+        self.namespace.ids = Ids::begin(remains.ids);
         let sessions: Vec<SessionId> = self.sessions.iter().map(|(session, _)| session).collect();
         sessions.into_iter().for_each(|session| self.follow(Command::SessionClose { session }));
         let uploads: Vec<Ino> = self.backing.uploads().map(|(ino, _)| ino).collect();

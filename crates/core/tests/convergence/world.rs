@@ -104,7 +104,6 @@ pub struct World {
     /// Whether the bucket can hold an object at a key and another one below it.
     pub nests: bool,
     pub partition: Partition,
-    pub incarnation: u16,
     pub time: i64,
     pub sequence: u64,
     pub bucket: BTreeMap<String, Stored>,
@@ -151,8 +150,7 @@ impl World {
     pub fn over(foreign: bool, nests: bool) -> World {
         let mut world = World {
             nests,
-            partition: Partition::new(Incarnation(1), root_record(), true),
-            incarnation: 1,
+            partition: Partition::new(IdRange::whole(IdEpoch(1)), root_record(), true),
             time: 100,
             sequence: 0,
             bucket: BTreeMap::new(),
@@ -214,8 +212,10 @@ impl World {
             Some(head) => head.page.record,
             None => root_record(),
         };
-        self.incarnation += 1;
-        self.partition = Partition::new(Incarnation(self.incarnation), root, true);
+        // As after a release: the next node draws ids from the highest used counter on.
+        let namespace = self.partition.namespace();
+        let ids = IdRange { from: namespace.end_of_used_ids(), ..namespace.id_range() };
+        self.partition = Partition::new(ids, root, true);
         self.sequence = 0;
         self.stores.clear();
         self.truth.clear();

@@ -76,7 +76,7 @@ fn objects_without_a_record_get_default_attributes() {
 #[test]
 fn records_install_attributes_that_objects_lack() {
     let mut volume = Volume::new();
-    let (file, link) = (volume.next(), Ino::new(Incarnation(0), Slot(4), 9));
+    let (file, link) = (volume.next(), Ino::new(IdEpoch(0), Slot(4), 9));
     assert!(volume.install(Ino::ROOT, "f", file, object(None), record(1, &[])));
     assert_eq!(
         (volume.attr(file).mode, volume.attr(file).uid, volume.attr(file).gid),
@@ -132,13 +132,7 @@ fn install_does_not_overwrite_loaded_state() {
         None
     ));
     assert!(!volume.install(Ino::ROOT, "x", open, object(None), None));
-    assert!(!volume.install(
-        Ino::ROOT,
-        "x",
-        Ino::new(Incarnation(9), Slot(0), 1),
-        object(None),
-        None
-    ));
+    assert!(!volume.install(Ino::ROOT, "x", Ino::new(IdEpoch(9), Slot(0), 1), object(None), None));
     assert_eq!(volume.attr(file).size_bytes, 0);
     assert_eq!(volume.next(), fresh);
 }

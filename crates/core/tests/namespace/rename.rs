@@ -245,11 +245,9 @@ fn a_whiteout_stands_where_the_name_was() {
 fn a_whiteout_needs_an_id_of_its_own() {
     let mut volume = Volume::new();
     let file = volume.file(Ino::ROOT, "a");
-    for (ino, refusal) in [
-        (None, Invalid),
-        (Some(file), Exists),
-        (Some(Ino::new(Incarnation(9), Slot(0), 1)), Invalid),
-    ] {
+    for (ino, refusal) in
+        [(None, Invalid), (Some(file), Exists), (Some(Ino::new(IdEpoch(9), Slot(0), 1)), Invalid)]
+    {
         let mode = Whiteout { keep_target: false, ino };
         assert_eq!(volume.rename((Ino::ROOT, "a"), (Ino::ROOT, "b"), mode), Err(refusal));
     }

@@ -404,8 +404,10 @@ fn the_trash_comes_back_from_the_bucket() {
     };
     let stamp = volume.stamp();
 
-    let mut cold =
-        Volume { namespace: Namespace::new(Incarnation(2), root_record()), clock: volume.clock };
+    let mut cold = Volume {
+        namespace: Namespace::new(IdRange::whole(IdEpoch(2)), root_record()),
+        clock: volume.clock,
+    };
     let install = |cold: &mut Volume, parent, child: Name, ino, what| {
         let found = Installed { name: child, ino, what, record: Some(record.clone()) };
         assert!(cold.namespace.install(parent, &found, (0, 0), stamp));

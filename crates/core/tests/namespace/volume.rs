@@ -36,7 +36,11 @@ pub fn name(name: &str) -> Name {
 
 impl Volume {
     pub fn new() -> Volume {
-        Volume { namespace: Namespace::new(Incarnation(1), root_record()), clock: 0 }
+        Volume::of(IdRange::whole(IdEpoch(1)))
+    }
+
+    pub fn of(ids: IdRange) -> Volume {
+        Volume { namespace: Namespace::new(ids, root_record()), clock: 0 }
     }
 
     pub fn stamp(&mut self) -> Stamp {

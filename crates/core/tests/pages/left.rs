@@ -37,10 +37,8 @@ fn page_of_an_evicted_directory_is_not_left_over() {
 fn a_backup_of_before_the_pieces_is_restored() {
     let mut volume = Volume::new();
     let name = |text: &str| Name::new(text.as_bytes()).expect("it is a name");
-    let (dir, file) = (
-        Ino::new(Incarnation(1), Ino::ROOT.slot(), 70),
-        Ino::new(Incarnation(1), Ino::ROOT.slot(), 71),
-    );
+    let (dir, file) =
+        (Ino::new(IdEpoch(1), Ino::ROOT.slot(), 70), Ino::new(IdEpoch(1), Ino::ROOT.slot(), 71));
     let found = |name, ino, what| Installed { name, ino, what, record: None };
     let (etag, modified) = ("f".to_owned(), Time::from_secs(1));
     let installs = [
@@ -77,7 +75,7 @@ fn a_backup_of_before_the_pieces_is_restored() {
         .map(|key| (key, Object { etag: etag.clone(), len_bytes: 1, modified }))
         .collect();
     let remains = Remains {
-        incarnation: Incarnation(2),
+        ids: IdRange::whole(IdEpoch(2)),
         now: Time::from_secs(9),
         objects: &objects,
         moved: &BTreeMap::new(),

@@ -27,8 +27,10 @@ impl Volume {
             xattrs: vec![],
             links: vec![],
         };
-        let mut volume =
-            Volume { partition: Partition::new(Incarnation(1), root, true), sequence: 0 };
+        let mut volume = Volume {
+            partition: Partition::new(IdRange::whole(IdEpoch(1)), root, true),
+            sequence: 0,
+        };
         volume.apply(&Command::SessionOpen {
             session: SESSION,
             client: "test".into(),

@@ -37,7 +37,7 @@ proptest! {
     #[test]
     fn a_backup_is_read_as_it_was_written(
         cluster: u128,
-        incarnation: u16,
+        incarnation: u64,
         backing: String,
         index: u64,
         secs: i64,

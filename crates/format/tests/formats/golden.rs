@@ -28,6 +28,24 @@ fn bytes_are_those_of_the_golden_files() {
     check("encrypted-file", encryption::golden_header(), encryption::reread_header);
 }
 
+/// Lines of release 0.1.0 in a format that has another version since: they are read, and no longer
+/// written.
+#[test]
+fn bytes_of_release_0_1_0_are_read() {
+    check_old("head-0.1.0", head::meaning);
+    check_old("identity-0.1.0", identity::meaning);
+}
+
+fn check_old(format: &str, meaning: fn(&[u8]) -> Option<String>) {
+    let golden = std::fs::read_to_string(path_of(format)).expect("the golden file exists");
+    for line in golden.lines() {
+        let (_, rest) = line.split_once(' ').expect("a line begins with a name");
+        let (bytes, expected) = rest.split_once(' ').expect("the meaning follows the bytes");
+        let bytes = from_hex(bytes).expect("the bytes are in hexadecimal");
+        assert_eq!(meaning(&bytes).as_deref(), Some(expected), "{format}");
+    }
+}
+
 #[test]
 fn every_variant_has_a_sample() {
     let mut draw = Draw(0);
@@ -65,8 +83,7 @@ pub fn named(samples: impl IntoIterator<Item = (&'static str, Vec<u8>)>) -> Vec<
 pub type Reread = fn(&[u8]) -> Option<(String, Vec<u8>)>;
 
 fn check(format: &str, samples: Vec<(String, Vec<u8>)>, reread: Reread) {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{format}.txt"));
+    let path = path_of(format);
     let regenerate = std::env::var_os("EBB_REGENERATE_GOLDEN").is_some();
     let golden = std::fs::read_to_string(&path).unwrap_or_else(|error| {
         if regenerate { String::new() } else { panic!("{format}: {error}") }
@@ -110,6 +127,10 @@ fn check(format: &str, samples: Vec<(String, Vec<u8>)>, reread: Reread) {
     if regenerate {
         std::fs::write(&path, text).expect("the golden directory is writable");
     }
+}
+
+fn path_of(format: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("golden").join(format!("{format}.txt"))
 }
 
 fn to_hex(bytes: &[u8]) -> String {

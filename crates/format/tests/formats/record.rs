@@ -175,7 +175,7 @@ fn a_record_that_is_too_long_is_refused_and_leaves_the_buffer_alone() {
 fn markers_are_as_long_as_they_say() {
     let start = Payload::Start {
         boot_id: u128::MAX,
-        incarnation: Incarnation(u16::MAX),
+        incarnation: Incarnation(u64::MAX),
         forced: LogIndex(u64::MAX),
     };
     assert_eq!(encoded(&header(1), &start).len(), MARKER_BYTES);

@@ -4,7 +4,7 @@
 
 use crate::admin::backup::{BackupError, PATIENCE};
 use crate::buckets::ask::ask;
-use crate::buckets::head::{Candidate, HeadLease, TakeOver};
+use crate::buckets::head::{Candidate, Continues, HeadLease, Restored, TakeOver};
 use crate::identity;
 use crate::names::listings::LIST_LIMIT;
 use crate::recover::{OpenError, give_back};
@@ -75,8 +75,7 @@ impl Restoring {
     /// Reports the result that [`Restoring::carry_out`] would have if nothing changed until then.
     /// Changes nothing.
     pub async fn outlook(&self, bucket: &dyn Bucket) -> Result<Outlook, BackupError> {
-        let rebuilt =
-            self.rebuild(bucket, Incarnation(self.backup.incarnation.0.saturating_add(1))).await?;
+        let rebuilt = self.rebuild(bucket, IdRange::whole(self.next_ids().epoch)).await?;
         Ok(self.outlook_of(&rebuilt))
     }
 
@@ -96,7 +95,12 @@ impl Restoring {
             patience: PATIENCE,
             members: Vec::new(),
             rearrange: false,
-            restores: Some((self.backup.cluster, self.backup.incarnation)),
+            restores: Some(Restored {
+                cluster: self.backup.cluster,
+                incarnation: self.backup.incarnation,
+                ids: self.next_ids(),
+            }),
+            continues: Continues::Nothing,
         };
         let head_lease =
             HeadLease::acquire(bucket.clone(), self.ports.clone(), candidate, take_over).await?;
@@ -111,6 +115,12 @@ impl Restoring {
         made
     }
 
+    /// Ids that the backup's node cannot have used, before the backup or since.
+    fn next_ids(&self) -> IdMark {
+        let epoch = self.partition.namespace().id_range().epoch;
+        IdMark { epoch: IdEpoch(epoch.0.saturating_add(1)), below: Ino::FIRST_COUNTER }
+    }
+
     async fn make(
         &self,
         bucket: &dyn Bucket,
@@ -118,7 +128,8 @@ impl Restoring {
         head_lease: &HeadLease,
     ) -> Result<Outlook, BackupError> {
         let (cluster, incarnation) = (head_lease.cluster(), head_lease.incarnation());
-        let rebuilt = self.rebuild(bucket, incarnation).await?;
+        let ids = head_lease.taken_over().expect("a new data directory takes over");
+        let rebuilt = self.rebuild(bucket, ids).await?;
         let outlook = self.outlook_of(&rebuilt);
         let Ports { disk, spawn, .. } = &self.ports;
         // The new log would take it for a snapshot of commands that it lacks.
@@ -139,24 +150,20 @@ impl Restoring {
             members: Vec::new(),
             endpoint: bucket.endpoint(),
         };
-        identity::store(&**disk, &Identity { node, serves: Some(serves) })
+        identity::store(&**disk, &Identity::of(node, Some(serves)))
             .await
             .map_err(OpenError::from)?;
         Ok(outlook)
     }
 
-    async fn rebuild(
-        &self,
-        bucket: &dyn Bucket,
-        incarnation: Incarnation,
-    ) -> Result<Rebuilt, BackupError> {
+    async fn rebuild(&self, bucket: &dyn Bucket, ids: IdRange) -> Result<Rebuilt, BackupError> {
         let objects = self.objects(bucket).await?;
         let now = self.ports.clock.wall();
         let rebuilt = |moved: &BTreeMap<Ino, String>| {
             let remains = Remains {
                 objects: &objects,
                 moved,
-                incarnation,
+                ids,
                 new_slot: &|| random_slot(&*self.ports.entropy),
                 owner: self.owner,
                 now,

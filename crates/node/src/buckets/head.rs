@@ -6,11 +6,14 @@
 //!   gone.
 //! - An owner that could not renew within the term no longer writes to the bucket until it has
 //!   renewed, and never again once it finds another owner in the head.
+//! - The head's mark is above all inode ids of the volume (decision 30). Only a release lowers it,
+//!   to above the ids that its owner has used.
 
 use crate::buckets::ask::{Attempts, ask};
+use crate::buckets::id_ranges;
 use ebb_format::crc32c;
 use ebb_format::head::{self, Head};
-use ebb_model::{ClusterId, Incarnation, Time};
+use ebb_model::{ClusterId, IdMark, IdRange, Incarnation, Time};
 use ebb_ports::{Bucket, BucketError, Condition, ETag, Object, Ports};
 use futures_util::future::select;
 use futures_util::lock::Mutex;
@@ -54,6 +57,8 @@ pub enum HeadError {
     Undecidable { backing: String },
     #[error("{backing}: {HEAD_KEY} is not what ebb writes: {what}")]
     Unreadable { backing: String, what: String },
+    #[error("{backing}: all inode ids of the volume are used: copy it to a new one")]
+    NoIds { backing: String },
     #[error(
         "{backing} was last served with the bucket {missing}, which is not among those that are \
          configured now: \
@@ -93,9 +98,37 @@ pub struct Candidate {
     pub members: Vec<String>,
     /// Members that the volume had before may be missing.
     pub rearrange: bool,
-    /// The cluster and incarnation of the backup that is restored to this volume: the take-over
-    /// gets a later incarnation than the backup's.
-    pub restores: Option<(ClusterId, Incarnation)>,
+    pub restores: Option<Restored>,
+    pub continues: Continues,
+}
+
+/// The backup that is restored to the volume: the take-over gets a later incarnation, and ids from
+/// `ids` on.
+#[derive(Clone, Copy, Debug)]
+pub struct Restored {
+    pub cluster: ClusterId,
+    pub incarnation: Incarnation,
+    pub ids: IdMark,
+}
+
+/// The take-over whose state a data directory has. It goes on with that one if the head still is of
+/// this data directory; any other state makes a take-over, with ids of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Continues {
+    State(Incarnation),
+    Nothing,
+    /// The bucket is a member, which has no inode ids.
+    Member,
+}
+
+impl Continues {
+    fn is_of(self, head: &Head) -> bool {
+        match self {
+            Continues::State(incarnation) => incarnation == head.incarnation,
+            Continues::Nothing => false,
+            Continues::Member => true,
+        }
+    }
 }
 
 /// The right to write to the bucket.
@@ -108,6 +141,10 @@ pub struct HeadLease {
     /// When the last successful renewal was requested.
     renewed: Cell<Duration>,
     late_until: Duration,
+    /// The ids of the take-over that this was; `None` if it continues an earlier one.
+    taken_over: Option<IdRange>,
+    /// The mark that the next write reserves at least.
+    wanted_ids: Cell<u32>,
     /// Until when puts of the head by this run with unheard answers may take effect.
     unheard_until: Cell<Duration>,
     lost_to: RefCell<Option<String>>,
@@ -134,8 +171,17 @@ impl HeadLease {
         if !bucket.capabilities().conditional_put && take_over != TakeOver::Now {
             return Err(HeadError::Undecidable { backing });
         }
-        let Candidate { node, owner, address, term, patience, members, rearrange, restores } =
-            candidate;
+        let Candidate {
+            node,
+            owner,
+            address,
+            term,
+            patience,
+            members,
+            rearrange,
+            restores,
+            continues,
+        } = candidate;
         let asking = ports.clone();
         let mut unanswered = None;
         let run = ports.entropy.next_u64();
@@ -146,9 +192,10 @@ impl HeadLease {
         let unheard_until = Cell::default();
         loop {
             let asked = ports.clock.monotonic();
-            let mine = |cluster, incarnation, beat| Head {
+            let mine = |cluster, incarnation, ids, beat| Head {
                 cluster,
                 incarnation,
+                ids,
                 node,
                 run,
                 owner: owner.clone(),
@@ -159,25 +206,21 @@ impl HeadLease {
                 released: false,
                 members: members.clone(),
             };
-            let (head, condition) = match get(&ports, patience, &*bucket).await {
+            let (head, taken_over, condition) = match get(&ports, patience, &*bucket).await {
                 Err(BucketError::NotFound { .. }) => {
-                    let cluster = restores.map_or(fresh, |(cluster, _)| cluster);
-                    (
-                        mine(
-                            cluster,
-                            next(&backing, restores.map_or(Incarnation(0), |(_, last)| last))?,
-                            0,
-                        ),
-                        Condition::Absent,
-                    )
+                    let cluster = restores.map_or(fresh, |restored| restored.cluster);
+                    let last = restores.map_or(Incarnation(0), |restored| restored.incarnation);
+                    let mark = restores.map_or(id_ranges::FIRST, |restored| restored.ids);
+                    let ids = ids_above(&*bucket, mark)?;
+                    (mine(cluster, next(last), mark_of(ids), 0), Some(ids), Condition::Absent)
                 }
                 Err(error) => return Err(store(error)),
                 Ok(object) => {
                     let found = head::decode(&object.body).map_err(|error| {
                         HeadError::Unreadable { backing: backing.clone(), what: error.to_string() }
                     })?;
-                    if let Some((wanted, _)) =
-                        restores.filter(|(cluster, _)| *cluster != found.cluster)
+                    if let Some(Restored { cluster: wanted, .. }) =
+                        restores.filter(|restored| restored.cluster != found.cluster)
                     {
                         let backing = match bucket.endpoint() {
                             Some(endpoint) => format!("{backing} at {endpoint}"),
@@ -202,9 +245,10 @@ impl HeadLease {
                     let seen_at = ports.clock.monotonic();
                     let joins =
                         take_over == TakeOver::Join && !found.released && !found.address.is_empty();
-                    let incarnation = if found.node == node {
-                        found.incarnation
-                    } else if joins || take_over == TakeOver::Leave {
+                    let is_own = found.node == node;
+                    let (incarnation, taken_over) = if is_own && continues.is_of(&found) {
+                        (found.incarnation, None)
+                    } else if !is_own && (joins || take_over == TakeOver::Leave) {
                         return Err(HeadError::Held {
                             backing,
                             owner: found.owner,
@@ -212,7 +256,8 @@ impl HeadLease {
                             cluster: found.cluster,
                         });
                     } else {
-                        let abandoned = found.released
+                        let abandoned = is_own
+                            || found.released
                             || take_over == TakeOver::Now
                             || match &watched {
                                 Some((seen, since)) if *seen == etag => {
@@ -238,16 +283,25 @@ impl HeadLease {
                             ports.clock.sleep(WATCH_INTERVAL).await;
                             continue;
                         }
-                        next(
-                            &backing,
-                            restores
-                                .map_or(found.incarnation, |(_, last)| last.max(found.incarnation)),
-                        )?
+                        let (last, mark) = match restores {
+                            Some(Restored { incarnation, ids, .. }) => {
+                                (incarnation.max(found.incarnation), ids.max(found.ids))
+                            }
+                            None => (found.incarnation, found.ids),
+                        };
+                        (next(last), Some(ids_above(&*bucket, mark)?))
+                    };
+                    let ids = match taken_over {
+                        Some(ids) => mark_of(ids),
+                        // The release has lowered it.
+                        None if found.released => id_ranges::next(found.ids),
+                        None => found.ids,
                     };
                     let step =
                         if bucket.capabilities().conditional_put { 1 } else { UNGUARDED_STEP };
                     (
-                        mine(found.cluster, incarnation, found.beat.wrapping_add(step)),
+                        mine(found.cluster, incarnation, ids, found.beat.wrapping_add(step)),
+                        taken_over,
                         Condition::Match(etag),
                     )
                 }
@@ -262,6 +316,8 @@ impl HeadLease {
                         ends: Cell::new(asked + Duration::from_secs(head.term_secs.into())),
                         renewed: Cell::new(asked),
                         unheard_until,
+                        taken_over,
+                        wanted_ids: Cell::new(head.ids.below),
                         late_until: if released {
                             Duration::ZERO
                         } else {
@@ -297,6 +353,29 @@ impl HeadLease {
 
     pub fn incarnation(&self) -> Incarnation {
         self.state.borrow().head.incarnation
+    }
+
+    /// The ids of the take-over that this was; `None` if it continues an earlier one.
+    pub fn taken_over(&self) -> Option<IdRange> {
+        self.taken_over
+    }
+
+    /// No other owner uses an inode id below this mark that this one has not found in use.
+    pub fn ids(&self) -> IdMark {
+        self.state.borrow().head.ids
+    }
+
+    /// Reserves ids beyond the mark, for a node that does not know which ids below it are used.
+    pub async fn renew_ids(&self) -> Result<IdRange, BucketError> {
+        let before = self.ids();
+        self.want_ids(id_ranges::next(before).below);
+        self.renew().await?;
+        Ok(IdRange { epoch: before.epoch, from: before.below, upto: self.ids().below })
+    }
+
+    /// The next renewal reserves ids up to this mark.
+    pub fn want_ids(&self, below: u32) {
+        self.wanted_ids.set(below.max(self.wanted_ids.get()));
     }
 
     /// The bucket may be written to now.
@@ -351,19 +430,21 @@ impl HeadLease {
     /// Renews once. An error leaves the term as it was.
     pub async fn renew(&self) -> Result<(), BucketError> {
         let _turn = self.writing.lock().await;
-        self.write(false).await
+        self.write(None).await
     }
 
     /// Gives the volume back, so that the next node need not wait, neither for the term to end nor
-    /// for earlier requests of this node to expire.
-    pub async fn release(&self) -> Result<(), BucketError> {
+    /// for earlier requests of this node to expire. `ids`: from this counter on, the data directory
+    /// has not used any id of its range and never will; unknown if it is `None`.
+    pub async fn release(&self, ids: Option<u32>) -> Result<(), BucketError> {
         self.keep_until(self.late_until).await;
         let _turn = self.writing.lock().await;
-        self.write(true).await
+        self.write(Some(ids)).await
     }
 
-    async fn write(&self, released: bool) -> Result<(), BucketError> {
-        let compares = self.compares();
+    /// `release`: as its argument.
+    async fn write(&self, release: Option<Option<u32>>) -> Result<(), BucketError> {
+        let (compares, released) = (self.compares(), release.is_some());
         for _ in 0..ATTEMPTS {
             if self.lost_to.borrow().is_some() {
                 return Err(BucketError::Precondition { key: HEAD_KEY.into() });
@@ -376,10 +457,19 @@ impl HeadLease {
             let asked = self.ports.clock.monotonic();
             let (head, etag) = {
                 let state = self.state.borrow();
-                (
-                    Head { beat: state.head.beat.wrapping_add(1), released, ..state.head.clone() },
-                    state.etag.clone(),
-                )
+                let below = match release {
+                    Some(Some(unused)) => unused,
+                    Some(None) => state.head.ids.below,
+                    None if self.may_reserve() => state.head.ids.below.max(self.wanted_ids.get()),
+                    None => state.head.ids.below,
+                };
+                let head = Head {
+                    ids: IdMark { below, ..state.head.ids },
+                    beat: state.head.beat.wrapping_add(1),
+                    released,
+                    ..state.head.clone()
+                };
+                (head, state.etag.clone())
             };
             let condition = self.bucket.capabilities().guard(Condition::Match(etag));
             let unheard = Unheard(self);
@@ -412,6 +502,12 @@ impl HeadLease {
             what: format!("{HEAD_KEY} is this node's, but writing it is not answered"),
             retry_after: None,
         })
+    }
+
+    /// Where no condition guards the head, an earlier put can still replace this one, and with it
+    /// the mark.
+    fn may_reserve(&self) -> bool {
+        self.compares() || self.unheard_until.get() <= self.ports.clock.monotonic()
     }
 
     /// Finds out whether the head is still this node's, after an unclear answer. Where nothing
@@ -504,12 +600,18 @@ const UNGUARDED_STEP: u64 = 1 << 32;
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The incarnation of the next take-over.
-fn next(backing: &str, last: Incarnation) -> Result<Incarnation, HeadError> {
-    let next = last.0.checked_add(1).ok_or_else(|| HeadError::Unreadable {
-        backing: backing.into(),
-        what: "the volume was taken over 65,535 times, which is as often as it can be".into(),
-    })?;
-    Ok(Incarnation(next))
+fn next(last: Incarnation) -> Incarnation {
+    Incarnation(last.0.checked_add(1).expect("no volume is taken over 2^64 times"))
+}
+
+/// The ids of a take-over of a head with this mark.
+fn ids_above(bucket: &dyn Bucket, mark: IdMark) -> Result<IdRange, HeadError> {
+    id_ranges::taken_over(mark, bucket.capabilities().conditional_put)
+        .ok_or_else(|| HeadError::NoIds { backing: bucket.describe() })
+}
+
+fn mark_of(ids: IdRange) -> IdMark {
+    IdMark { epoch: ids.epoch, below: ids.upto }
 }
 
 /// Reads the head, with retries for as long as `patience` lasts.

@@ -3,7 +3,7 @@
 //! members that it knows.
 
 use crate::buckets::ask::ask;
-use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver, get};
+use crate::buckets::head::{Candidate, Continues, HeadError, HeadLease, TakeOver, get};
 use crate::buckets::side_by_side::Member;
 use crate::names::pages::{EntryError, LARGE_PAGE_BYTES, entry_of};
 use crate::recover::OpenError;
@@ -53,6 +53,7 @@ pub(crate) async fn hold(
             owner,
             address: String::new(),
             members: Vec::new(),
+            continues: Continues::Member,
             ..candidate.clone()
         };
         async move {
@@ -99,7 +100,7 @@ pub(crate) async fn release(members: &[Member]) {
     join_all(members.iter().filter_map(|member| {
         let head_lease = member.head_lease()?;
         Some(async move {
-            if let Err(error) = head_lease.release().await {
+            if let Err(error) = head_lease.release(None).await {
                 tracing::warn!(dir = %member.dir(), %error, "a bucket could not be given back: the \
                     next node waits for its term to end");
             }

@@ -4,6 +4,7 @@ pub(crate) mod ask;
 pub(crate) mod bandwidth;
 pub(crate) mod borders;
 pub mod head;
+pub(crate) mod id_ranges;
 pub(crate) mod members;
 pub(crate) mod rate_limit;
 pub mod side_by_side;

@@ -317,7 +317,7 @@ mod tests {
                 links: vec![],
             };
             let mut volume = Volume {
-                partition: Partition::new(Incarnation(1), root, false),
+                partition: Partition::new(IdRange::whole(IdEpoch(1)), root, false),
                 walks: Walks::default(),
             };
             volume.apply(&Command::SessionOpen {

@@ -11,7 +11,7 @@ pub(crate) use replay::{Replayed, replay};
 
 use crate::admin::Instruments;
 use crate::admin::fsck::Readable;
-use crate::buckets::head::{Candidate, HeadError, HeadLease, TakeOver};
+use crate::buckets::head::{Candidate, Continues, HeadError, HeadLease, TakeOver};
 use crate::buckets::members;
 use crate::buckets::rate_limit::RateLimits;
 use crate::buckets::side_by_side::Member;
@@ -31,7 +31,9 @@ use ebb_model::*;
 use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
 use ebb_store::Store;
 use futures_util::future::{Either, select};
-use ownership::{Buckets, claim, drop_cache, expect_current, rearrange, serves, unwritten, wipe};
+use ownership::{
+    Buckets, claim, drop_cache, drop_old, expect_current, rearrange, serves, unwritten, wipe,
+};
 use root::empty;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -93,6 +95,11 @@ pub enum OpenError {
          then: start once more as it was, and unmount, before other buckets take their place"
     )]
     Rearranged { before: String, dirty: u64 },
+    #[error(
+        "ebb 0.1.0 wrote the data directory, and {dirty} files and directories in it have not \
+         reached the bucket: mount it once more with ebb 0.1.0, and unmount it there"
+    )]
+    Outdated { dirty: u64 },
     #[error("{key} in the bucket cannot be read: {what}")]
     Root { key: String, what: String },
     #[error("{0}")]
@@ -140,6 +147,9 @@ impl Node {
         let mut members =
             members::in_order(members.into_iter().map(|member| member.within(counted)).collect())?;
         let mut identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
+        if identity.is_of_0_1_0 {
+            identity = drop_old(&ports, identity).await?;
+        }
         if identity
             .serves
             .as_ref()
@@ -166,6 +176,10 @@ impl Node {
             members: members::describe(&members),
             rearrange: options.rearrange,
             restores: None,
+            continues: match identity.serves.as_ref().filter(|serves| !is_cache(serves)) {
+                Some(serves) => Continues::State(serves.incarnation),
+                None => Continues::Nothing,
+            },
         };
         let head_lease = match HeadLease::acquire(
             root.clone(),
@@ -238,7 +252,7 @@ impl Node {
     ) -> Result<Rc<Node>, OpenError> {
         let identity =
             drop_cache(&ports, identity, backing.bucket.as_deref(), head_lease.is_some()).await?;
-        let serves = serves(&ports, &backing, head_lease.as_deref(), &identity);
+        let mut serves = serves(&ports, &backing, head_lease.as_deref(), &identity);
         let Buckets { bucket, members, asked } = backing;
         let known = identity.serves.as_ref();
         if let Err(refused) =
@@ -255,11 +269,8 @@ impl Node {
             wipe(&ports).await?;
         }
         if known != Some(&serves) {
-            identity::store(
-                &*ports.disk,
-                &Identity { node: identity.node, serves: Some(serves.clone()) },
-            )
-            .await?;
+            identity::store(&*ports.disk, &Identity::of(identity.node, Some(serves.clone())))
+                .await?;
         }
 
         let (log, recovery) = match recover_log(&ports, &serves, &options).await {
@@ -273,13 +284,21 @@ impl Node {
         let recovered = log.written();
         // Nothing was ever acknowledged here: the first snapshot is written before that.
         let fresh = recovery.is_empty();
+        if fresh && head_lease.is_none() && bucket.is_some() && !is_cache(&serves) {
+            // The ids of the take-over are known to its log alone.
+            serves.incarnation = Incarnation::NONE;
+            identity::store(&*ports.disk, &Identity::of(identity.node, Some(serves.clone())))
+                .await?;
+        }
         let snapshot_at =
             recovery.snapshot.as_ref().map_or(LogIndex(0), |snapshot| snapshot.header().index);
         let mut missing_root = None;
         let Replayed { partition, unsynced, kept, unverified, unforced, holes, cuts } = match fresh
         {
             true => {
-                let (partition, root) = empty(&ports, bucket.as_deref(), &serves, &options).await?;
+                let ids = ids_of_empty(bucket.as_deref(), head_lease.as_deref()).await?;
+                let (partition, root) =
+                    empty(&ports, bucket.as_deref(), (&serves, ids), &options).await?;
                 missing_root = root;
                 Replayed::of(partition)
             }
@@ -340,6 +359,9 @@ impl Node {
         node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.location(ino), len)));
         node.dirty_again(kept).await?;
         node.watch_void_blocks();
+        if let Some(head_lease) = node.buckets.head_lease().cloned() {
+            node.note_reserved_ids(&head_lease).await?;
+        }
         // A file removed or cut now must not come back with the next power cut.
         node.force_log().await?;
         node.drop_strays().await?;
@@ -387,6 +409,25 @@ impl Node {
             self.commit(Command::Release { session, ino }).await?;
         }
         Ok(())
+    }
+}
+
+/// The ids of a data directory without a log.
+async fn ids_of_empty(
+    bucket: Option<&dyn Bucket>,
+    head_lease: Option<&HeadLease>,
+) -> Result<IdRange, OpenError> {
+    match (bucket, head_lease) {
+        (Some(bucket), Some(head_lease)) => match head_lease.taken_over() {
+            Some(ids) => Ok(ids),
+            // The take-over was interrupted, or the log is lost.
+            None => head_lease
+                .renew_ids()
+                .await
+                .map_err(|error| HeadError::Store { backing: bucket.describe(), error }.into()),
+        },
+        (Some(_), None) => Ok(IdRange::whole(IdEpoch::READ_ONLY)),
+        (None, _) => Ok(IdRange::whole(IdEpoch(1))),
     }
 }
 

@@ -52,9 +52,24 @@ impl Buckets {
 }
 
 pub(crate) async fn give_back(head_lease: &HeadLease) {
-    if let Err(error) = head_lease.release().await {
+    if let Err(error) = head_lease.release(None).await {
         tracing::warn!(%error, "the volume could not be given back");
     }
+}
+
+/// Release 0.1.0 wrote the data directory. It starts empty, as the same node, if all of it is in the
+/// bucket: its files have other names, and its ids are not those that the head reserves.
+pub(super) async fn drop_old(ports: &Ports, identity: Identity) -> Result<Identity, OpenError> {
+    let dirty = match &identity.serves {
+        Some(before) => unwritten(ports, before).await?,
+        None => 0,
+    };
+    if dirty > 0 {
+        return Err(OpenError::Outdated { dirty });
+    }
+    let fresh = Identity::of(identity.node, None);
+    identity::store(&*ports.disk, &fresh).await?;
+    Ok(fresh)
 }
 
 /// The data directory was used with other buckets side by side than now. What is in it says
@@ -70,7 +85,7 @@ pub(super) async fn rearrange(ports: &Ports, identity: Identity) -> Result<Ident
         }
         return Err(OpenError::Rearranged { before: with, dirty });
     }
-    let fresh = Identity { node: random_u128(&*ports.entropy), serves: None };
+    let fresh = Identity::of(random_u128(&*ports.entropy), None);
     identity::store(&*ports.disk, &fresh).await?;
     Ok(fresh)
 }
@@ -167,7 +182,7 @@ pub(super) async fn drop_cache(
     if stays {
         return Ok(identity);
     }
-    let fresh = Identity { node: identity.node, serves: None };
+    let fresh = Identity::of(identity.node, None);
     identity::store(&*ports.disk, &fresh).await?;
     Ok(fresh)
 }
@@ -324,7 +339,7 @@ pub(super) async fn supersede(
         backing = now.backing,
         "another node served the volume since: the cache here is dropped"
     );
-    identity::store(&*ports.disk, &Identity { node, serves: None }).await?;
+    identity::store(&*ports.disk, &Identity::of(node, None)).await?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 pub(super) async fn empty(
     ports: &Ports,
     bucket: Option<&dyn Bucket>,
-    serves: &Serves,
+    (serves, ids): (&Serves, IdRange),
     options: &Options,
 ) -> Result<(Partition, Option<String>), OpenError> {
     let now = ports.clock.wall();
@@ -34,7 +34,7 @@ pub(super) async fn empty(
         links: Vec::new(),
     };
     let Some(bucket) = bucket else {
-        return Ok((Partition::new(serves.incarnation, default, false), None));
+        return Ok((Partition::new(ids, default, false), None));
     };
     let failed = |error| HeadError::Store { backing: serves.backing.clone(), error };
     let patience = options.bucket_timeout;
@@ -55,7 +55,7 @@ pub(super) async fn empty(
                     )
                 });
                 missing.iter().for_each(|what| tracing::error!("{what}"));
-                return Ok((Partition::new(serves.incarnation, default, true), missing));
+                return Ok((Partition::new(ids, default, true), missing));
             }
             Err(error) => {
                 tracing::error!(%error, "the root of the volume cannot be read");
@@ -64,7 +64,7 @@ pub(super) async fn empty(
         };
         match page::decode(&object.body) {
             Ok(head) => {
-                return Ok((Partition::new(serves.incarnation, head.page.record, true), None));
+                return Ok((Partition::new(ids, head.page.record, true), None));
             }
             Err(error) if attempt == MAX_DAMAGED => {
                 return Err(OpenError::Root { key, what: error.to_string() });

@@ -239,6 +239,7 @@ impl Draw {
         });
         all.push(Command::Restore { ino, to: dir, name: self.name(), stamp: self.stamp() });
         all.push(Command::Purge { ino, holders: self.sessions(), stamp: self.stamp() });
+        all.push(Command::ReserveIds { upto: self.u32() });
         all
     }
 
@@ -247,7 +248,11 @@ impl Draw {
         let boot_id = u128::from(self.u64()) << 64 | u128::from(self.u64());
         let mut all = vec![
             Payload::Forced { upto: self.index() },
-            Payload::Start { boot_id, incarnation: Incarnation(self.u16()), forced: self.index() },
+            Payload::Start {
+                boot_id,
+                incarnation: Incarnation(self.u16().into()),
+                forced: self.index(),
+            },
         ];
         all.extend(self.commands().into_iter().map(Payload::Command));
         all

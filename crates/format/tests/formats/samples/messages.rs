@@ -208,7 +208,7 @@ impl Draw {
             volume: self.text(),
             backing: self.text(),
             version: self.text(),
-            incarnation: Incarnation(self.u16()),
+            incarnation: Incarnation(self.u16().into()),
             read_only: self.flag(),
             sessions: self.list(|draw| SessionStatus {
                 session: draw.session(),
@@ -344,7 +344,7 @@ impl Draw {
             Reply::Attached(Attached {
                 session: self.session(),
                 cluster: self.cluster(),
-                incarnation: Incarnation(self.u16()),
+                incarnation: Incarnation(self.u16().into()),
                 fresh: self.flag(),
                 recovered: self.index(),
                 start: self.u64(),
@@ -448,7 +448,7 @@ impl Draw {
             }),
             Reply::Admin(AdminReply::Snapshot {
                 cluster: self.cluster(),
-                incarnation: Incarnation(self.u16()),
+                incarnation: Incarnation(self.u16().into()),
                 index: self.index(),
                 unloaded: self.u64(),
             }),

@@ -83,6 +83,7 @@ names!(payload_name, PAYLOADS, Payload {
     Payload::Command(Command::Discard { .. }) => "discard",
     Payload::Command(Command::Restore { .. }) => "restore",
     Payload::Command(Command::Purge { .. }) => "purge",
+    Payload::Command(Command::ReserveIds { .. }) => "reserve-ids",
 });
 
 names!(mutation_name, MUTATIONS, ClientMutation {
