@@ -216,7 +216,7 @@ impl Scene<'_> {
             self.life.read().await;
         }
         assert!(self.life.grant(GrantRequest::Begin).await);
-        let path = format!("store/{:016x}", self.life.ino.0);
+        let path = rig::store_file(&self.world.bucket(), self.life.ino);
         self.holder = Some(self.world.machine("a").disk("data").hold(&path).unwrap());
         assert!(self.life.grant(GrantRequest::Expose).await);
         for _ in 0..2 {
@@ -471,7 +471,7 @@ fn mapped_stores_during_an_upload_are_no_damage() {
                 let holder = world
                     .machine("a")
                     .disk("data")
-                    .hold(&format!("store/{:016x}", life.ino.0))
+                    .hold(&rig::store_file(&world.bucket(), life.ino))
                     .unwrap();
                 holder.store(len as u64 - 10, b"stored");
                 holder
@@ -506,8 +506,11 @@ fn concurrent_flushes_of_a_mapped_file_share_a_comparison() {
         });
         life.ino = made.await;
         assert!(life.grant(GrantRequest::Begin).await && life.grant(GrantRequest::Expose).await);
-        let holder =
-            world.machine("a").disk("data").hold(&format!("store/{:016x}", life.ino.0)).unwrap();
+        let holder = world
+            .machine("a")
+            .disk("data")
+            .hold(&rig::store_file(&world.bucket(), life.ino))
+            .unwrap();
         life.flush().await.unwrap();
         let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(50) };
         world.set_faults(FaultPlan {

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::Options;
-use ebb_sim::volume::rig::{attach_embedded, open};
+use ebb_sim::volume::rig::{attach_embedded, open, store_file};
 use ebb_sim::{
     DiskFaults, DiskOperation, FaultPlan, Machine, Process, Rate, SimBucket, Slowness, World,
 };
@@ -285,7 +285,7 @@ fn fetched_bytes_do_not_count_as_forced_after_a_power_cut() {
                 .await
                 .unwrap();
             volume.client.sync_fs().await.unwrap();
-            let fetched = format!("disk.sync      store/{:016x}", volume.file.0);
+            let fetched = format!("disk.sync      {}", store_file(&volume.bucket, volume.file));
             let evicted = "disk.punch";
             let since = world.last_events();
             let since = since.rsplit_once(evicted).map_or(&*since, |(_, since)| since);
@@ -501,7 +501,9 @@ fn fsync_forces_a_file_with_an_unlogged_move() {
             let (Either::Left(_) | Either::Right(_)) =
                 select(pin!(grow), pin!(world.sleep(Duration::from_micros(micros)))).await;
             let store_files = async |machine: &Machine| {
-                machine.process_on("look", "data").ports.disk.list("store").await.unwrap().len()
+                let disk = machine.process_on("look", "data").ports.disk.clone();
+                let volume = disk.list("store").await.unwrap().remove(0);
+                disk.list(&format!("store/{volume}")).await.unwrap().len()
             };
             volume.process.kill();
             let before = store_files(&volume.machine).await;

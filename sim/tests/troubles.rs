@@ -125,7 +125,7 @@ fn damage_of_many_blocks_hides_nothing_and_ends_with_them() {
         mount.client.fsync(ino).await.unwrap();
         let disk = world.machine("a").disk("node");
         for block in 0..320 {
-            disk.flip(&format!("store/{:016x}", ino.0), block * BLOCK_BYTES + 5, 1).unwrap();
+            disk.flip(&rig::store_file(&bucket, ino), block * BLOCK_BYTES + 5, 1).unwrap();
             assert_eq!(mount.client.read(ino, block * BLOCK_BYTES, 10).await, Err(FsError::Io));
         }
         mount.make("other").await;

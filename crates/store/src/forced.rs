@@ -73,7 +73,7 @@ impl Store {
     pub async fn sync_names(&self) -> Result<(), DiskError> {
         for directory in [DIRECTORY, packs::DIRECTORY] {
             let change = self.state.borrow().changes;
-            self.disk.sync_dir(directory).await?;
+            self.disk.sync_dir(self.real(directory)).await?;
             self.state.borrow_mut().names_synced.insert(directory, change);
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Store {
                     .get(directory)
                     .is_none_or(|synced| change > *synced)
             {
-                self.disk.sync_dir(directory).await?;
+                self.disk.sync_dir(self.real(directory)).await?;
                 let mut state = self.state.borrow_mut();
                 let synced = state.names_synced.entry(directory).or_default();
                 *synced = change.max(*synced);

@@ -1,11 +1,11 @@
-//! The bytes of files on one node's disk, by inode id: their places, the unforced ones, the order in
-//! which clean ones are evicted, and the grants of files to the kernel. This crate must not know
-//! names, buckets or sessions.
+//! The bytes of files on one node's disk, by volume and inode id: their places, the unforced ones,
+//! the order in which clean ones are evicted, and the grants of files to the kernel. This crate must
+//! not know names, buckets or sessions.
 //!
 //! A store file has the bytes of one file at natural offsets (store offset = file offset), sparse,
-//! and is named by inode id. Small files are many in one pack file, each in a range of it (C-19).
-//! Store files take the place of the paper's second-level log (O-67): bytes are written here, and
-//! the log records where.
+//! and is named by volume and inode id. Small files are many in one pack file, each in a range of it
+//! (C-19). Store files take the place of the paper's second-level log (O-67): bytes are written here,
+//! and the log records where.
 //!
 //! Laws:
 //! - Bytes in a store file count only as far as the partition's extents say so.
@@ -41,7 +41,7 @@ pub use passthrough::{Closed, PassthroughGrants};
 
 use bytes::Bytes;
 use ebb_core::extent::touched_blocks;
-use ebb_model::{BLOCK_BYTES, Ino, PackId, PackRange, SyncScope};
+use ebb_model::{BLOCK_BYTES, ClusterId, Ino, PackId, PackRange, SyncScope};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode, Signal};
 use state::State;
 use std::cell::RefCell;
@@ -54,10 +54,13 @@ use std::rc::Rc;
 /// limit of 1,024 descriptors.
 const MAX_OPEN_FILES: usize = 512;
 
+/// Has one directory for each volume, named by its id.
 const DIRECTORY: &str = "store";
 
 pub struct Store {
     disk: Rc<dyn Disk>,
+    /// The directory of the volume's store files.
+    directory: String,
     state: RefCell<State>,
     /// The space of pack files.
     pub packs: Packs,
@@ -85,12 +88,6 @@ impl StoreLocation {
         self.packed.map_or(FileId::Own(self.ino), |range| FileId::Pack(range.pack))
     }
 
-    /// The path of that file in the data directory, and the offset in it where the inode's bytes
-    /// begin.
-    pub fn path(&self) -> (String, u64) {
-        (self.file().path(), self.at(0, 0).start)
-    }
-
     /// How many bytes of the file fit there.
     pub fn end(&self) -> u64 {
         self.packed.map_or(u64::MAX, |range| range.len_bytes.min(self.size_bytes))
@@ -109,13 +106,6 @@ impl StoreLocation {
 }
 
 impl FileId {
-    pub fn path(self) -> String {
-        match self {
-            FileId::Own(ino) => path(ino),
-            FileId::Pack(pack) => packs::path(pack),
-        }
-    }
-
     fn directory(self) -> &'static str {
         match self {
             FileId::Own(_) => DIRECTORY,
@@ -125,21 +115,24 @@ impl FileId {
 }
 
 impl Store {
-    pub async fn open(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
-        disk.create_dir(DIRECTORY).await?;
+    pub async fn open(disk: Rc<dyn Disk>, volume: ClusterId) -> Result<Store, DiskError> {
+        disk.create_dir(&directory_of(volume)).await?;
         disk.create_dir(packs::DIRECTORY).await?;
+        disk.sync_dir(DIRECTORY).await?;
         disk.sync_dir("").await?;
-        Store::found(disk).await
+        Store::found(disk, volume).await
     }
 
     /// Lists the existing store files.
-    pub async fn found(disk: Rc<dyn Disk>) -> Result<Store, DiskError> {
-        let names = disk.list(DIRECTORY).await?;
+    pub async fn found(disk: Rc<dyn Disk>, volume: ClusterId) -> Result<Store, DiskError> {
+        let directory = directory_of(volume);
+        let names = disk.list(&directory).await?;
         let standalone: BTreeSet<Ino> =
             names.iter().filter_map(|name| u64::from_str_radix(name, 16).ok()).map(Ino).collect();
         let packs = Packs::found(&*disk).await?;
         Ok(Store {
             disk,
+            directory,
             state: RefCell::new(State {
                 from_previous_run: standalone.clone(),
                 standalone,
@@ -213,7 +206,7 @@ impl Store {
                 data.len(),
                 location.ino
             );
-            return Err(DiskError::Failed { path: location.file().path(), what });
+            return Err(DiskError::Failed { path: self.path(location.file()), what });
         }
         let file = self.file(location.file(), OpenMode::Create).await?;
         let written = file.write_at(at.start, data).await;
@@ -425,10 +418,28 @@ impl Store {
     /// Every file in the directories of the store, also foreign ones.
     pub async fn files(&self) -> Result<Vec<FileId>, DiskError> {
         let id = |name: &String| u64::from_str_radix(name, 16).ok();
-        let own = self.disk.list(DIRECTORY).await?;
+        let own = self.disk.list(&self.directory).await?;
         let packs = self.disk.list(packs::DIRECTORY).await?;
         let own = own.iter().filter_map(id).map(|id| FileId::Own(Ino(id)));
         Ok(own.chain(packs.iter().filter_map(id).map(|id| FileId::Pack(PackId(id)))).collect())
+    }
+
+    /// The path of the file with the bytes of an inode in the data directory, and the offset in it
+    /// where they begin.
+    pub fn path_of(&self, location: &StoreLocation) -> (String, u64) {
+        (self.path(location.file()), location.at(0, 0).start)
+    }
+
+    /// The directory that [`FileId::directory`] stands for.
+    fn real(&self, directory: &'static str) -> &str {
+        if directory == DIRECTORY { &self.directory } else { directory }
+    }
+
+    pub fn path(&self, file: FileId) -> String {
+        match file {
+            FileId::Own(ino) => format!("{}/{:016x}", self.directory, ino.0),
+            FileId::Pack(pack) => packs::path(pack),
+        }
     }
 
     /// Every inode that has a store file of its own.
@@ -461,7 +472,7 @@ impl Store {
                 return Ok(open.clone());
             }
         }
-        let open = self.disk.open(&file.path(), mode).await?;
+        let open = self.disk.open(&self.path(file), mode).await?;
         let mut state = self.state.borrow_mut();
         if mode != OpenMode::Existing {
             // It may have existed before. A check would cost every new file a system call; taking
@@ -483,6 +494,30 @@ impl Store {
     }
 }
 
-fn path(ino: Ino) -> String {
-    format!("{DIRECTORY}/{:016x}", ino.0)
+fn directory_of(volume: ClusterId) -> String {
+    format!("{DIRECTORY}/{volume}")
+}
+
+/// Removes the pack files, and the store files of all volumes. Their empty directories stay.
+pub async fn wipe(disk: &dyn Disk) -> Result<(), DiskError> {
+    remove_all(disk, packs::DIRECTORY).await?;
+    let names = disk.list(DIRECTORY).await?;
+    for name in &names {
+        let path = format!("{DIRECTORY}/{name}");
+        match ClusterId::parse(name) {
+            Some(_) => remove_all(disk, &path).await?,
+            // A store file of release 0.1.0.
+            None => disk.remove(&path).await?,
+        }
+    }
+    if names.is_empty() { Ok(()) } else { disk.sync_dir(DIRECTORY).await }
+}
+
+/// Removes all files of a directory.
+pub async fn remove_all(disk: &dyn Disk, dir: &str) -> Result<(), DiskError> {
+    let names = disk.list(dir).await?;
+    for name in &names {
+        disk.remove(&format!("{dir}/{name}")).await?;
+    }
+    if names.is_empty() { Ok(()) } else { disk.sync_dir(dir).await }
 }

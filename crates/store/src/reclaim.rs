@@ -156,7 +156,7 @@ impl Store {
             state.removing.insert(file);
             state.names_changed(file.directory());
         }
-        let removed = self.disk.remove(&file.path()).await;
+        let removed = self.disk.remove(&self.path(file)).await;
         self.state.borrow_mut().removing.remove(&file);
         match removed {
             Ok(()) | Err(DiskError::NotFound { .. }) => Ok(()),

@@ -7,7 +7,9 @@ use ebb_client::{
     WireLink,
 };
 use ebb_encryption::{EncryptionError, Key};
+use ebb_format::head;
 use ebb_model::*;
+use ebb_node::head::HEAD_KEY;
 use ebb_node::{Node, OpenError, Options, wire};
 use ebb_ports::{DiskError, Ports};
 use std::collections::BTreeMap;
@@ -28,6 +30,13 @@ pub async fn open(
     options: &Options,
 ) -> Option<Result<Rc<Node>, OpenError>> {
     open_on(process, bucket, options, Medium::Plain).await
+}
+
+/// The path of the inode's store file in the data directory of the volume's owner.
+pub fn store_file(bucket: &SimBucket, ino: Ino) -> String {
+    let head = &bucket.objects()[HEAD_KEY];
+    let cluster = head::decode(&head.body).expect("an owner wrote it").cluster;
+    format!("store/{cluster}/{:016x}", ino.0)
 }
 
 /// The state of a data directory.

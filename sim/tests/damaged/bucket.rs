@@ -210,7 +210,7 @@ fn damaged_block_leaves_written_blocks_of_its_span() {
         mount.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
         assert_eq!(
             world.machine("a").disk("node").flip(
-                &format!("store/{:016x}", ino.0),
+                &rig::store_file(&bucket, ino),
                 2 * BLOCK_BYTES + 9,
                 4
             ),

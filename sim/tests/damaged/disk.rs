@@ -34,7 +34,7 @@ fn scrub_finds_damage_of_unread_blocks() {
 
         let disk = world.machine("a").disk("node");
         for ino in [clean, dirty] {
-            assert_eq!(disk.flip(&format!("store/{:016x}", ino.0), BLOCK_BYTES + 7, 4), Ok(true));
+            assert_eq!(disk.flip(&rig::store_file(&bucket, ino), BLOCK_BYTES + 7, 4), Ok(true));
         }
         world.sleep(2 * SCRUB).await;
         let status = mount.status().await;
@@ -469,7 +469,7 @@ fn a_large_file_that_is_missing_keeps_nobody_from_the_others() {
         mount.write(other, &content(0)).await;
         mount.process.kill();
         let vandal = world.machine("a").process_on("vandal", "node");
-        vandal.ports.disk.remove(&format!("store/{:016x}", sparse.0)).await.unwrap();
+        vandal.ports.disk.remove(&rig::store_file(&bucket, sparse)).await.unwrap();
 
         let mount = Mount::with(&world, "a", &bucket, small).await;
         for block in [0, BLOCKS / 2, BLOCKS - 1] {

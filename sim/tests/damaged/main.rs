@@ -91,8 +91,10 @@ impl Mount {
 
     /// In which file of the data directory these bytes are, and where.
     async fn find(&self, content: &[u8]) -> (String, u64) {
-        for directory in ["store", "packs"] {
-            for name in self.process.ports.disk.list(directory).await.unwrap() {
+        let stores = self.process.ports.disk.list("store").await.unwrap();
+        let stores = stores.into_iter().map(|volume| format!("store/{volume}"));
+        for directory in stores.chain(["packs".to_owned()]) {
+            for name in self.process.ports.disk.list(&directory).await.unwrap() {
                 let path = format!("{directory}/{name}");
                 let file = self.process.ports.disk.open(&path, OpenMode::Existing).await.unwrap();
                 let bytes = file.read_at(0, file.len().await.unwrap() as usize).await.unwrap();

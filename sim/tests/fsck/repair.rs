@@ -59,10 +59,6 @@ impl Mount {
     }
 }
 
-fn at_home(ino: Ino) -> String {
-    format!("store/{:016x}", ino.0)
-}
-
 /// Kinds of damage with one remedy.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Plant {
@@ -103,9 +99,12 @@ impl Plant {
                 put(bucket, &page_key(dir), bucket.objects()[&page_key(Ino::ROOT)].body.clone())
             }
             Plant::PageLeft => put(bucket, &page_key(gone), "left"),
-            Plant::FileLeft => mount.plant(&at_home(gone)).await,
+            Plant::FileLeft => mount.plant(&rig::store_file(&world.bucket(), gone)).await,
             Plant::PackLeft => mount.plant("packs/0000000000000000").await,
-            Plant::BlockRotten => assert_eq!(disk.flip(&at_home(a), BLOCK_BYTES + 7, 4), Ok(true)),
+            Plant::BlockRotten => assert_eq!(
+                disk.flip(&rig::store_file(&world.bucket(), a), BLOCK_BYTES + 7, 4),
+                Ok(true)
+            ),
             Plant::SnapshotRotten => {
                 let snapshot =
                     disk.paths().into_iter().find(|path| path.starts_with("snapshot/")).unwrap();
@@ -241,7 +240,10 @@ fn repair_leaves_ambiguous_damage_to_the_user() {
             mount.client.write(&Caller::ROOT, a, 0, longer.clone(), false).await.unwrap();
             mount.client.fsync(a).await.unwrap();
             let disk = world.machine("a").disk("node");
-            assert_eq!(disk.flip(&at_home(a), BLOCK_BYTES + 7, 4), Ok(true));
+            assert_eq!(
+                disk.flip(&rig::store_file(&world.bucket(), a), BLOCK_BYTES + 7, 4),
+                Ok(true)
+            );
             let report = mount.fsck().await;
             let expected = format!(
                 "/a (inode {a}): block 1 is damaged on the node's disk, and the bucket does not \

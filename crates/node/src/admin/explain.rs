@@ -51,7 +51,8 @@ impl Node {
             ino,
             kind: attr.kind,
             size_bytes: attr.size_bytes,
-            store_file: (cached_bytes > 0).then(|| packs::location(&state, ino).path()),
+            store_file: (cached_bytes > 0)
+                .then(|| self.store.path_of(&packs::location(&state, ino))),
             cached_bytes,
             dirty_bytes: sum(&dirty),
             dirty_runs: first(dirty),

@@ -6,7 +6,9 @@ mod root;
 mod verify_unsynced;
 
 pub use ownership::Difference;
-pub(crate) use ownership::{VolumeThere, count_unwritten, give_back, is_cache, other_volume};
+pub(crate) use ownership::{
+    VolumeThere, count_unwritten, give_back, is_cache, other_volume, unwritten,
+};
 pub(crate) use replay::{Replayed, replay};
 
 use crate::admin::Instruments;
@@ -31,9 +33,7 @@ use ebb_model::*;
 use ebb_ports::{Bucket, CountedBucket, DiskError, Ports};
 use ebb_store::Store;
 use futures_util::future::{Either, select};
-use ownership::{
-    Buckets, claim, drop_cache, drop_old, expect_current, rearrange, serves, unwritten, wipe,
-};
+use ownership::{Buckets, claim, drop_cache, drop_old, expect_current, rearrange, serves, wipe};
 use root::empty;
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -304,7 +304,7 @@ impl Node {
             }
             false => replay(recovery).await?,
         };
-        let store = Store::open(ports.disk.clone()).await?;
+        let store = Store::open(ports.disk.clone(), serves.cluster).await?;
         if let Some((last, _)) = partition.extents().packs().last() {
             store.packs.begin_after(last);
         }

@@ -13,7 +13,7 @@ use crate::random_u128;
 use ebb_core::partition::Partition;
 use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
-use ebb_journal::Log;
+use ebb_journal::{LOG_DIR, Log, SNAPSHOT_DIR};
 use ebb_model::*;
 use ebb_ports::{Bucket, BucketError, DiskError, Ports};
 use std::cell::RefCell;
@@ -344,7 +344,7 @@ pub(super) async fn supersede(
 }
 
 /// Files, directories and deletes in the data directory that have not reached the bucket.
-pub(super) async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
+pub(crate) async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, OpenError> {
     if is_cache(serves) {
         return Ok(0);
     }
@@ -366,14 +366,8 @@ pub(crate) fn count_unwritten(partition: &Partition) -> u64 {
 
 /// Removes what is left of a volume that the data directory no longer serves.
 pub(super) async fn wipe(ports: &Ports) -> Result<(), DiskError> {
-    for dir in ["log", "snapshot", "store", "packs"] {
-        let names = ports.disk.list(dir).await?;
-        for name in &names {
-            ports.disk.remove(&format!("{dir}/{name}")).await?;
-        }
-        if !names.is_empty() {
-            ports.disk.sync_dir(dir).await?;
-        }
+    for dir in [LOG_DIR, SNAPSHOT_DIR] {
+        ebb_store::remove_all(&*ports.disk, dir).await?;
     }
-    Ok(())
+    ebb_store::wipe(&*ports.disk).await
 }

@@ -14,12 +14,12 @@ use crate::buckets::head::{self, HEAD_KEY, HeadError};
 use crate::data::packs;
 use crate::identity;
 use crate::recover::{
-    OpenError, Replayed, VolumeThere, count_unwritten, is_cache, other_volume, replay,
+    OpenError, Replayed, VolumeThere, count_unwritten, is_cache, other_volume, replay, unwritten,
 };
 use bucket::Comparison;
 use ebb_core::extent::Block;
 use ebb_core::partition::Partition;
-use ebb_format::identity::Serves;
+use ebb_format::identity::{Identity, Serves};
 use ebb_format::segment::VolumeId;
 use ebb_journal::{Log, LogError};
 use ebb_model::*;
@@ -49,6 +49,11 @@ pub enum FsckError {
          says nothing of it"
     )]
     Superseded { backing: String, owner: String },
+    #[error(
+        "ebb 0.1.0 wrote the data directory, and everything in it has reached the bucket: the next \
+         mount starts it empty"
+    )]
+    Outdated,
     #[error("{backing} cannot be compared: {what}")]
     Head { backing: String, what: String },
 }
@@ -153,7 +158,16 @@ pub async fn fsck(
     progress: impl FnMut(u64, u64),
 ) -> Result<FsckReport, FsckError> {
     ports.disk.lock()?;
-    let serves = serves(&ports).await?.ok_or(OpenError::Unused)?;
+    let identity = identity::load(&*ports.disk).await.map_err(OpenError::from)?;
+    let Some(Identity { serves: Some(serves), is_of_0_1_0, .. }) = identity else {
+        return Err(OpenError::Unused.into());
+    };
+    if is_of_0_1_0 {
+        return Err(match unwritten(&ports, &serves).await? {
+            0 => FsckError::Outdated,
+            dirty => OpenError::Outdated { dirty }.into(),
+        });
+    }
     if let Some(bucket) = &bucket {
         check_head(&ports, &**bucket, &serves).await?;
     }
@@ -181,7 +195,7 @@ pub async fn fsck(
             "a part of the log or a snapshot is damaged, and another stands in for it: {damage}"
         ));
     }
-    let store = Store::found(ports.disk.clone()).await?;
+    let store = Store::found(ports.disk.clone(), serves.cluster).await?;
     for (ino, _) in partition.extents().files() {
         let mut blocks = known_blocks(&partition, ino);
         // Bytes that were not forced may differ from the written ones.

@@ -212,7 +212,7 @@ impl Node {
             let still = files().await?;
             strays.retain(|file| still.contains(file));
         }
-        Ok(strays.into_iter().map(|file| file.path()).collect())
+        Ok(strays.into_iter().map(|file| self.store.path(file)).collect())
     }
 
     /// The damage in the log that the next start could not read past.
