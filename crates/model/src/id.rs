@@ -98,6 +98,18 @@ impl fmt::Display for Ino {
     }
 }
 
+/// A named set of rules for files, such as where their bytes are kept. Each directory has one, which
+/// is inherited by everything that is made in it.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+pub struct PolicyId(pub u32);
+
+impl PolicyId {
+    /// The default of the volume.
+    pub const DEFAULT: PolicyId = PolicyId(0);
+}
+
 /// A pack file of a node's data directory. Never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct PackId(pub u64);

@@ -115,17 +115,26 @@ impl Backing {
         }
         match kind {
             FileKind::Directory => self.may_forget_directory(namespace, ino, prefix, has_page),
-            FileKind::Regular => self.may_forget_file(extents, &inode, has_page),
+            FileKind::Regular => {
+                let policy = namespace.inode(dir).map_or(PolicyId::DEFAULT, |dir| dir.policy);
+                self.may_forget_file(extents, (&inode, policy), has_page)
+            }
             _ => inode.attr.nlink == 1 && has_page,
         }
     }
 
-    fn may_forget_file(&self, extents: &Extents, inode: &Inode, has_page: bool) -> bool {
+    /// `policy`: of the directory.
+    fn may_forget_file(
+        &self,
+        extents: &Extents,
+        (inode, policy): (&Inode, PolicyId),
+        has_page: bool,
+    ) -> bool {
         let Some(file) = self.files.get(&inode.attr.ino).filter(|file| file.dirty.is_none()) else {
             return false;
         };
         let Some(object) = file.object.filter(|object| object.key.is_none()) else { return false };
-        let is_told = if file.recorded { has_page } else { inode.is_as_found() };
+        let is_told = if file.recorded { has_page } else { inode.is_as_found(policy) };
         let is_whole = object.len_bytes == inode.attr.size_bytes
             && extents.is_clean(inode.attr.ino, object.len_bytes);
         inode.attr.nlink == 1 && is_told && is_whole

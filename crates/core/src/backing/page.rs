@@ -500,7 +500,7 @@ impl Backing {
             ctime: attr.ctime,
             btime: attr.btime,
             links,
-            xattrs: inode.xattrs.into_iter().collect(),
+            xattrs: inode.recorded_xattrs().into_iter().collect(),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 use super::Namespace;
 use ebb_model::*;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 /// The ids that the node can draw, and those that it has drawn (decision 30).
@@ -20,6 +21,9 @@ pub(crate) struct Ids {
     pub range: IdRange,
     /// Next counter of each used slot.
     pub next: BTreeMap<Slot, u32>,
+    /// The slot that the last id came from whose own slot had none left. Not part of the state: it
+    /// saves a search over full slots.
+    overflow: Cell<Option<Slot>>,
 }
 
 /// Draws the ids of several inodes that one command makes.
@@ -32,7 +36,7 @@ pub struct IdDraw<'a> {
 }
 
 impl Namespace {
-    /// An unused id: the lowest counter of the slot, or of the next slot that has one.
+    /// An unused id: the lowest counter of the slot, or of another slot if it has none.
     pub fn next_ino(&self, slot: Slot) -> Option<Ino> {
         self.draw_ids(0).draw(slot)
     }
@@ -85,7 +89,7 @@ impl Namespace {
 impl Ids {
     /// No id of the range has been used.
     pub fn begin(range: IdRange) -> Ids {
-        Ids { range, next: BTreeMap::new() }
+        Ids { range, next: BTreeMap::new(), overflow: Cell::default() }
     }
 
     /// Whether the id is of the range, or of an earlier one.
@@ -110,17 +114,25 @@ impl Ids {
 }
 
 impl IdDraw<'_> {
-    /// The id of an inode in the slot, or in the next one with an unused counter. `None` if no slot
-    /// has one.
+    /// The id of an inode in the slot, or in another one if that has no unused counter. `None` if no
+    /// slot has one.
     pub fn draw(&mut self, slot: Slot) -> Option<Ino> {
-        let slots = (0..=u16::MAX).map(|distance| Slot(slot.0.wrapping_add(distance)));
-        let free = slots.filter_map(|slot| {
-            let counter = self.next(slot)?;
-            (counter < self.ids.range.upto).then_some((slot, counter))
+        let free = self.free(slot).or_else(|| {
+            let first = self.ids.overflow.get().unwrap_or(Slot(slot.0.wrapping_add(1)));
+            let found = (0..=u16::MAX)
+                .map(|distance| Slot(first.0.wrapping_add(distance)))
+                .find_map(|slot| self.free(slot))?;
+            self.ids.overflow.set(Some(found.0));
+            Some(found)
         });
-        let (slot, counter) = { free }.next()?;
+        let (slot, counter) = free?;
         self.drawn.insert(slot, counter + 1);
         Some(Ino::new(self.ids.range.epoch, slot, counter))
+    }
+
+    fn free(&self, slot: Slot) -> Option<(Slot, u32)> {
+        let counter = self.next(slot).filter(|counter| *counter < self.ids.range.upto)?;
+        Some((slot, counter))
     }
 
     fn next(&self, slot: Slot) -> Option<u32> {

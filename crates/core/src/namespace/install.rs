@@ -17,7 +17,8 @@ impl Namespace {
         stamp: Stamp,
     ) -> bool {
         let Installed { name, ino, what, record } = found;
-        if self.directory(parent).is_err() || self.dentry(parent, name).is_some() {
+        let Ok(dir) = self.directory(parent) else { return false };
+        if self.dentry(parent, name).is_some() {
             return false;
         }
         let kind = what.kind();
@@ -33,7 +34,8 @@ impl Namespace {
         let mut inode = match known {
             None if !self.may_be_made(*ino) => return false,
             None => {
-                let mut inode = installed_inode(*ino, what, record.as_ref(), owner, stamp);
+                let mut inode =
+                    installed_inode(*ino, what, record.as_ref(), (owner, dir.policy), stamp);
                 if inode.is_trashed() && !self.is_trash(parent) {
                     inode.xattrs.remove(TRASHED);
                 }
@@ -86,10 +88,10 @@ impl Namespace {
         owner: (u32, u32),
         stamp: Stamp,
     ) {
-        let before = self.change_inode(parent, |dir| {
+        let (before, policy) = self.change_inode(parent, |dir| {
             let before = dir.last_cookie.0;
             dir.last_cookie.0 += files.len() as u64;
-            before
+            (before, dir.policy)
         });
         let placed: Vec<(Cookie, &Installed)> =
             (before + 1..).map(Cookie).zip(files.iter().copied()).collect();
@@ -108,7 +110,7 @@ impl Namespace {
         };
         self.dentries.extend(placed.iter().map(|(cookie, file)| ((parent, *cookie), entry(file))));
         let inode = |(cookie, file): &(Cookie, &Installed)| {
-            let inode = installed_inode(file.ino, &file.what, None, owner, stamp);
+            let inode = installed_inode(file.ino, &file.what, None, (owner, policy), stamp);
             Inode { first: Some(Link { parent, cookie: *cookie }), names: 1, ..inode }
         };
         let inodes: Vec<Inode> = placed.iter().map(inode).collect();
@@ -200,11 +202,14 @@ impl Namespace {
 }
 
 impl Inode {
-    /// Whether a file has no attributes beyond those that a listing of the bucket provides.
-    pub(crate) fn is_as_found(&self) -> bool {
+    /// Whether a file in a directory with this policy has no attributes beyond those that a listing
+    /// of the bucket provides.
+    pub(crate) fn is_as_found(&self, policy: PolicyId) -> bool {
         let Attr { mode, uid, gid, atime, mtime, ctime, btime, .. } = self.attr;
         let found = default_record(FileKind::Regular, (uid, gid), mtime);
-        (mode, atime, ctime, btime) == (found.mode, mtime, mtime, mtime) && self.xattrs.is_empty()
+        (mode, atime, ctime, btime) == (found.mode, mtime, mtime, mtime)
+            && self.xattrs.is_empty()
+            && self.policy == policy
     }
 }
 
@@ -212,7 +217,7 @@ fn installed_inode(
     ino: Ino,
     what: &InstalledKind,
     record: Option<&InstalledRecord>,
-    owner: (u32, u32),
+    (owner, policy): ((u32, u32), PolicyId),
     stamp: Stamp,
 ) -> Inode {
     let (make, len_bytes, modified) = match what {
@@ -222,8 +227,13 @@ fn installed_inode(
         InstalledKind::Directory { .. } => (&Make::Directory, 0, stamp.time),
         InstalledKind::Recorded(make) => (make, 0, stamp.time),
     };
-    let record = record.cloned().unwrap_or_else(|| default_record(make.kind(), owner, modified));
-    let mut inode = Inode::recorded(ino, make, len_bytes, record);
+    let mut inode = match record {
+        Some(record) => Inode::recorded(ino, make, len_bytes, record.clone()),
+        None => {
+            let record = default_record(make.kind(), owner, modified);
+            Inode { policy, ..Inode::recorded(ino, make, len_bytes, record) }
+        }
+    };
     inode.attr.version = stamp.version;
     inode
 }

@@ -51,6 +51,7 @@ pub enum NamespaceItem {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct InodeItem {
     pub attr: Attr,
+    /// With the policy.
     pub xattrs: BTreeMap<Bytes, Bytes>,
     /// Target of a symbolic link.
     pub target: Bytes,
@@ -85,7 +86,8 @@ impl Namespace {
             .map(|(slot, next)| NamespaceItem::Counter { slot: *slot, next: *next });
         let inodes = self.inodes.iter().map(|(_, inode)| {
             let links = self.links(&inode).collect();
-            let Inode { attr, xattrs, target, last_cookie, .. } = inode;
+            let xattrs = inode.recorded_xattrs();
+            let Inode { attr, target, last_cookie, .. } = inode;
             NamespaceItem::Inode(Box::new(InodeItem { attr, xattrs, target, links, last_cookie }))
         });
         let dentries = self.dentries.iter().map(|((parent, cookie), entry)| {
@@ -171,8 +173,17 @@ impl Namespace {
         &mut self,
         InodeItem { attr, xattrs, target, links, last_cookie }: InodeItem,
     ) -> bool {
-        let mut inode =
-            Inode { attr, xattrs, target, first: None, names: 0, last_age: 0, last_cookie };
+        let mut inode = Inode {
+            attr,
+            xattrs,
+            policy: PolicyId::DEFAULT,
+            target,
+            first: None,
+            names: 0,
+            last_age: 0,
+            last_cookie,
+        };
+        inode.settle_policy();
         for link in links {
             self.add_link(&mut inode, link, false);
         }

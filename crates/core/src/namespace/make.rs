@@ -81,6 +81,7 @@ impl Inode {
         };
         let mut inode = Inode::recorded(ino, what, 0, record);
         inode.attr.version = version;
+        inode.policy = dir.policy;
         inode
     }
 
@@ -126,6 +127,7 @@ impl Inode {
         let mut inode = Inode {
             attr,
             xattrs,
+            policy: PolicyId::DEFAULT,
             target,
             first: None,
             names: 0,
@@ -134,6 +136,7 @@ impl Inode {
         };
         inode.settle_acls();
         inode.settle_quota();
+        inode.settle_policy();
         inode
     }
 }

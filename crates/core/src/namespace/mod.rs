@@ -40,6 +40,7 @@ mod lookup;
 mod make;
 mod packed;
 mod pin;
+pub mod policy;
 mod quota;
 mod readdir;
 mod rename;
@@ -92,6 +93,8 @@ pub struct Namespace {
 pub struct Inode {
     pub attr: Attr,
     pub xattrs: BTreeMap<Bytes, Bytes>,
+    /// Inherited from the directory that the inode was made in.
+    pub policy: PolicyId,
     /// Target of a symbolic link.
     pub target: Bytes,
     /// The inode's oldest name, which is primary.

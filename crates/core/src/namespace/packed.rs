@@ -19,9 +19,12 @@ const CTIME: u8 = 1 << 5;
 const LINKS: u8 = 1 << 6;
 const LAST_COOKIE: u8 = 1 << 7;
 
-/// Bits of the mode; the number of the kind is above them.
+/// Bits of the mode; the number of the kind is above them, and then the mark of a policy.
 pub(super) const MODE: u16 = (1 << MODE_BITS) - 1;
 const MODE_BITS: u16 = 12;
+
+/// Not the default policy, which follows.
+const POLICY: u16 = 1 << 15;
 
 const KINDS: [FileKind; 7] = [
     FileKind::Regular,
@@ -69,7 +72,8 @@ impl Value<Ino> for Inode {
             parts.iter().filter(|(_, is_there)| *is_there).fold(0, |has, (part, _)| has | part);
         let kind =
             KINDS.iter().position(|other| *other == kind).expect("every kind has a number") as u16;
-        pack(&(has, kind << MODE_BITS | mode, uid, gid, size_bytes, btime, version), out);
+        let policy = if self.policy == PolicyId::DEFAULT { 0 } else { POLICY };
+        pack(&(has, policy | kind << MODE_BITS | mode, uid, gid, size_bytes, btime, version), out);
         match only {
             Some(link) => pack(&(distance(*ino, link.parent), link.cookie), out),
             None => pack(&(nlink, self.first, self.names, self.last_age), out),
@@ -92,6 +96,9 @@ impl Value<Ino> for Inode {
         }
         if has & LAST_COOKIE != 0 {
             pack(&self.last_cookie, out);
+        }
+        if policy != 0 {
+            pack(&self.policy, out);
         }
     }
 
@@ -130,7 +137,8 @@ impl Value<Ino> for Inode {
         let xattrs = if has(XATTRS) { take(bytes) } else { BTreeMap::new() };
         let target = if has(TARGET) { take(bytes) } else { Bytes::new() };
         let last_cookie = if has(LAST_COOKIE) { take(bytes) } else { NO_COOKIE };
-        let kind = KINDS[usize::from(kind_and_mode >> MODE_BITS)];
+        let policy = if kind_and_mode & POLICY != 0 { take(bytes) } else { PolicyId::DEFAULT };
+        let kind = KINDS[usize::from((kind_and_mode & !POLICY) >> MODE_BITS)];
         let mode = kind_and_mode & MODE;
         let attr = Attr {
             ino: *ino,
@@ -148,7 +156,7 @@ impl Value<Ino> for Inode {
             btime,
             version,
         };
-        Inode { attr, xattrs, target, first, names, last_age, last_cookie }
+        Inode { attr, xattrs, policy, target, first, names, last_age, last_cookie }
     }
 }
 

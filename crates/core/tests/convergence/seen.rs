@@ -46,6 +46,7 @@ impl World {
             b"/".to_vec(),
             Seen {
                 attr: comparable(root),
+                policy: inode.policy,
                 xattrs,
                 target: Bytes::new(),
                 content: vec![],
@@ -73,6 +74,7 @@ impl World {
                 path.clone(),
                 Seen {
                     attr: comparable(inode.attr),
+                    policy: inode.policy,
                     xattrs,
                     target: inode.target,
                     content,
@@ -117,6 +119,7 @@ impl World {
                 path.clone(),
                 Seen {
                     attr: comparable(attr),
+                    policy: inode.policy,
                     xattrs,
                     target: inode.target.clone(),
                     content,
@@ -133,6 +136,7 @@ impl World {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     attr: Attr,
+    policy: PolicyId,
     xattrs: Vec<(Bytes, Bytes)>,
     target: Bytes,
     content: Vec<u8>,

@@ -1,6 +1,8 @@
 //! The node, its log, its disk and its bucket.
 
+use bytes::Bytes;
 use ebb_core::backing::{Listed, PageChanges};
+use ebb_core::namespace::policy::{POLICY, value_of};
 use ebb_core::partition::{Applied, Effect, Partition};
 use ebb_model::*;
 use std::collections::{BTreeMap, VecDeque};
@@ -137,7 +139,8 @@ pub fn root_record() -> InstalledRecord {
         mtime,
         ctime,
         btime,
-        xattrs: vec![],
+        // Inherited by everything.
+        xattrs: vec![(Bytes::from_static(POLICY), value_of(PolicyId(3)))],
         links: vec![],
     }
 }

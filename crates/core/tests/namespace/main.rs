@@ -7,6 +7,7 @@ mod flags;
 mod install;
 mod link;
 mod make;
+mod policy;
 mod quota;
 mod readdir;
 mod rename;
