@@ -132,6 +132,22 @@ fn other_records_prove_nothing() {
     assert_eq!(record::later(&log, Generation(5), Position(10)).count(), 0);
 }
 
+/// Situation: a newer release has written a record of consensus or of leases. Danger: it is skipped,
+/// or taken for damage, and what its writer has promised is forgotten. Expectation: a later version
+/// is reported.
+#[test]
+fn a_reserved_kind_is_of_a_newer_release() {
+    for kind in 4..=7 {
+        let mut bytes = forced(10);
+        bytes[52] = kind;
+        reseal(&mut bytes);
+        assert!(matches!(
+            record::decode(&bytes),
+            Decoded::Corrupt(FormatError::Version { found: 2, known: 1, .. })
+        ));
+    }
+}
+
 /// Situation: a record by a later version of ebb. Danger: recovery cuts it as a torn tail.
 /// Expectation: corrupt, with both versions named.
 #[test]
