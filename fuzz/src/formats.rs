@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use ebb_core::partition::SnapshotItem;
 use ebb_format::sums::{self, Sums};
+use ebb_format::versions::Versions;
 use ebb_format::{backup, encryption, fuzz, head, identity, page, record, rpc, segment, snapshot};
 use ebb_model::{LogIndex, Notice, Reply, Request};
 use record::{Decoded, Record};
@@ -171,6 +172,18 @@ pub fn encrypted_file(bytes: &[u8]) {
 
 pub fn rpc(bytes: &[u8]) {
     with_right_checksums(bytes, fuzz::rpc, read_message);
+}
+
+/// The first message of a connection.
+pub fn versions(bytes: &[u8]) {
+    with_right_checksums(bytes, fuzz::versions, |bytes| {
+        if let Ok(versions) = Versions::decode(bytes) {
+            assert_eq!(Versions::decode(&versions.encode()), Ok(versions));
+            if let Some(common) = versions.common(Versions::OWN) {
+                assert_eq!(Versions::OWN.common(versions), Some(common));
+            }
+        }
+    });
 }
 
 fn read_message(bytes: &[u8]) {

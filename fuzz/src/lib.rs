@@ -49,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     golden!("wrapped-key", formats::wrapped_key),
     Target { most_bytes: 256, ..golden!("encrypted-file", formats::encrypted_file) },
     golden!("rpc", formats::rpc),
+    Target { most_bytes: 128, ..golden!("versions", formats::versions) },
     target_of("message", formats::message, seeds::messages),
     target_of("state", state::run, state::seeds),
     target_of("pages", pages::run, pages::seeds),

@@ -1,6 +1,6 @@
 //! Inode ids of whole nodes: slots, and the ranges of take-overs (decision 30).
 
-use ebb_client::Client;
+use ebb_client::{Client, ClientPorts, Options as ClientOptions};
 use ebb_format::head::{self, Head};
 use ebb_format::identity::{self, Identity};
 use ebb_model::*;
@@ -28,8 +28,20 @@ async fn try_mount(world: &World, machine: &str, options: Options) -> Result<Mou
     let process = world.machine(machine).process_on("node", "data");
     let options =
         Options { owner: machine.into(), embedded: true, scrub_interval: None, ..options };
-    let node = rig::open(&process, &world.bucket(), &options).await.unwrap()?;
-    let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+    let node = match rig::open(&process, &world.bucket(), &options).await.unwrap() {
+        Ok(node) => node,
+        Err(error) => {
+            process.kill();
+            return Err(error);
+        }
+    };
+    let (link, ports) = (rig::local_link(&node), ClientPorts::from(&process.ports));
+    let client = ClientOptions {
+        read_only: options.read_only,
+        ..ClientOptions::new(rig::VOLUME, "embedded")
+    };
+    let attached = process.call(Client::attach(link, ports, client)).await.unwrap();
+    let client = attached.unwrap();
     Ok(Mount { process, node, client: Rc::new(client) })
 }
 

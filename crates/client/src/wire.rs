@@ -5,7 +5,9 @@ use crate::link::{Link, LinkEvent};
 use crate::pool::Pool;
 use crate::{ClientPorts, Grant, Grantee};
 use bytes::Bytes;
+use ebb_format::FormatError;
 use ebb_format::rpc::{self, Message, RequestId};
+use ebb_format::versions::{Versions, no_common_version};
 use ebb_model::{FsError, GrantRequest, Ino, Reply, Request, RpcError};
 use ebb_ports::{FrameReceiver, FrameSender, Net, PortFuture};
 use futures_channel::oneshot;
@@ -117,13 +119,18 @@ impl WireLink {
     /// [`Request::Admin`] is no client and calls this instead.
     pub async fn connect(&self) -> Result<(), RpcError> {
         self.hang_up("a new connection is made");
-        let connection =
-            match select(self.net.connect(&self.address), self.ports.clock.sleep(CONNECT_TIMEOUT))
-                .await
-            {
-                Either::Left((Ok(connection), _)) => connection,
-                Either::Left((Err(error), _)) => {
-                    self.inbox.trouble.replace(error.to_string());
+        let connecting = async {
+            let connection =
+                self.net.connect(&self.address).await.map_err(|error| error.to_string())?;
+            let (mut sender, mut receiver) = connection.split();
+            agree(&mut *sender, &mut *receiver).await?;
+            Ok((sender, receiver))
+        };
+        let (sender, receiver) =
+            match select(pin!(connecting), self.ports.clock.sleep(CONNECT_TIMEOUT)).await {
+                Either::Left((Ok(ends), _)) => ends,
+                Either::Left((Err(why), _)) => {
+                    self.inbox.trouble.replace(why);
                     return Err(RpcError::Lost);
                 }
                 Either::Right(_) => {
@@ -145,7 +152,6 @@ impl WireLink {
             closed: Cell::new(false),
             changed: Gate::default(),
         });
-        let (sender, receiver) = connection.split();
         self.ports.spawn.spawn(Box::pin(wire.clone().run(Wire::write, sender)));
         self.ports.spawn.spawn(Box::pin(wire.clone().run(Wire::read, receiver)));
         self.wire.replace(Some(wire));
@@ -290,6 +296,36 @@ impl Inbox {
     fn push(&self, event: LinkEvent) {
         self.events.borrow_mut().push_back(event);
         self.changed.changed();
+    }
+}
+
+/// Exchanges the first messages. All versions of the protocol that this build speaks are one, so
+/// there is nothing to choose. The error is for users.
+async fn agree(
+    sender: &mut dyn FrameSender,
+    receiver: &mut dyn FrameReceiver,
+) -> Result<(), String> {
+    sender.send(vec![Versions::OWN.encode()]).await.map_err(|error| error.to_string())?;
+    let first = match receiver.receive().await {
+        Ok(Some(first)) => first,
+        Ok(None) => return Err("the node has closed the connection".into()),
+        Err(error) => return Err(error.to_string()),
+    };
+    let peer = match Versions::decode(&first) {
+        Ok(peer) => peer,
+        // Release 0.1.0 refuses the first message in its own version.
+        Err(FormatError::Version { found, .. }) => {
+            Versions::new(found, found).ok_or("the node speaks no version of the protocol")?
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    match Versions::OWN.common(peer) {
+        Some(_) => Ok(()),
+        None => {
+            let what = no_common_version(peer);
+            tracing::warn!(what, "no connection to the node");
+            Err(what)
+        }
     }
 }
 

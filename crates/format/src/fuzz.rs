@@ -71,6 +71,15 @@ pub fn rpc(bytes: &mut [u8]) {
     prefix[rpc::HEADER_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
 }
 
+pub fn versions(bytes: &mut [u8]) {
+    let Some((versions, crc)) = bytes.split_at_mut_checked(crate::versions::LEN_BYTES - 4) else {
+        return;
+    };
+    if let Some(crc) = crc.first_chunk_mut() {
+        *crc = crc32c(versions).to_le_bytes();
+    }
+}
+
 pub fn head(bytes: &[u8]) -> Option<Bytes> {
     json::resealed::<head::Content>(bytes)
 }

@@ -25,6 +25,7 @@ pub mod rpc;
 pub mod segment;
 pub mod snapshot;
 pub mod sums;
+pub mod versions;
 
 pub use checksum::{SUM_OF_ZEROS, crc32c, crc32c_in_block, crc32c_of_blocks, crc32c_with};
 pub use error::{Format, FormatError};

@@ -160,8 +160,9 @@ pub(crate) const HEADER_LENGTH_AT: usize = 10;
 pub(crate) const BULK_CRC_AT: usize = 14;
 pub(crate) const HEADER_CRC_AT: usize = 18;
 
-/// Version of the protocol and of every type in it.
-pub const VERSION: u8 = 16;
+/// Version of the protocol and of every type in it. Peers agree on it by their [first
+/// messages](crate::versions).
+pub const VERSION: u8 = 17;
 
 const REQUEST: u8 = 1;
 const REPLY: u8 = 2;

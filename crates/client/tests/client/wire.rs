@@ -6,6 +6,7 @@ use crate::world::World;
 use bytes::{Bytes, BytesMut};
 use ebb_client::{EVENTS_WAITING, Link, LinkEvent, REQUESTS_UNDER_WAY, WireLink};
 use ebb_format::rpc::{self, Message, RequestId};
+use ebb_format::versions::Versions;
 use ebb_model::*;
 use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, Net, NetError, PortFuture};
 use futures_channel::mpsc;
@@ -22,6 +23,8 @@ struct Peer {
     down: Cell<bool>,
     /// Packets vanish in transit.
     mute: Cell<bool>,
+    /// The first frame that the peer sends on each connection; its versions by default.
+    first: RefCell<Option<Frame>>,
     connections: RefCell<Vec<End>>,
 }
 
@@ -47,6 +50,9 @@ impl Net for Peer {
             }
             let (to_peer, received) = mpsc::unbounded();
             let (say, from_peer) = mpsc::unbounded();
+            let first = self.first.borrow().clone();
+            let first = first.unwrap_or_else(|| Ok(Some(Versions::OWN.encode())));
+            say.unbounded_send(first).expect("the client reads it");
             self.connections.borrow_mut().push(End { received, say });
             Ok(Box::new(ClientEnd(to_peer, from_peer)) as Box<dyn Connection>)
         })
@@ -94,6 +100,9 @@ impl Peer {
         let mut connections = self.connections.borrow_mut();
         let mut requests = Vec::new();
         while let Ok(frame) = connections.last_mut().expect("a connection").received.try_recv() {
+            if frame == Versions::OWN.encode() {
+                continue;
+            }
             match rpc::decode(frame).expect("a frame of the client can be read") {
                 Message::Request { id, request } => requests.push((id, request)),
                 other => panic!("a client sends requests, not {other:?}"),
@@ -301,6 +310,43 @@ fn an_unreachable_node_is_told_with_its_reason() {
     setting.peer.mute.set(false);
     setting.peer.down.set(false);
     setting.attach();
+}
+
+/// Situation: the peer speaks other versions, is a node of release 0.1.0 that refuses the first
+/// message, or is another program. Danger: requests are sent in a version that it misreads, or the
+/// user learns nothing. Expectation: no request is sent, and one line names both ranges; with a
+/// common version the link works.
+#[test]
+fn versions_are_agreed_on_before_the_first_request() {
+    let both = "install the same release of ebb on both machines";
+    let newer = Versions::new(18, 20).unwrap().encode();
+    let refusal = rpc::encode_error(RequestId::NONE, &RpcError::Denied("version 0".into()));
+    let mut of_0_1_0 = join(refusal.unwrap()).to_vec();
+    of_0_1_0[0] = 16;
+    let setting = Setting::new();
+    for (first, why) in [
+        (
+            Ok(Some(newer)),
+            format!("the peer speaks protocol version 18 to 20, and this ebb 17: {both}"),
+        ),
+        (
+            Ok(Some(of_0_1_0.into())),
+            format!("the peer speaks protocol version 16, and this ebb 17: {both}"),
+        ),
+        (Ok(Some(Bytes::from_static(b"\0HTTP"))), "not protocol versions of a peer".into()),
+        (Ok(None), "the node has closed the connection".into()),
+        (Err(NetError::Broken { what: "reset".into() }), "connection lost: reset".into()),
+    ] {
+        setting.peer.first.replace(Some(first));
+        assert_eq!(setting.call(attach_request()).take(), Some(Err(RpcError::Lost)));
+        assert_eq!(setting.link.trouble(), why);
+        assert_eq!(setting.peer.requests(), []);
+    }
+    for (lowest, highest) in [(17, 17), (1, 17), (17, 99), (3, 200)] {
+        let versions = Versions::new(lowest, highest).unwrap();
+        setting.peer.first.replace(Some(Ok(Some(versions.encode()))));
+        setting.attach();
+    }
 }
 
 /// Notices of an earlier connection are not delivered after a new one has begun.

@@ -5,7 +5,7 @@
 //! variants and replaces lines that no longer match. After a release only additions are allowed.
 
 use crate::samples::{self, Draw};
-use crate::{backup, encryption, head, identity, page, record, rpc, segment, snapshot};
+use crate::{backup, encryption, head, identity, page, record, rpc, segment, snapshot, versions};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ fn bytes_are_those_of_the_golden_files() {
     check("segment", segment::golden(), segment::reread);
     check("snapshot", snapshot::golden(), snapshot::reread);
     check("rpc", rpc::golden(), rpc::reread);
+    check("versions", versions::golden(), versions::reread);
     check("page", page::golden(), page::reread);
     check("page-piece", page::golden_piece(), page::reread_piece);
     check("head", head::golden(), head::reread);

@@ -16,3 +16,4 @@ mod samples;
 mod segment;
 mod snapshot;
 mod sums;
+mod versions;

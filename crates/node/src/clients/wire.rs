@@ -5,6 +5,7 @@ use crate::Node;
 use crate::clients::attachments::ConnectionId;
 use crate::clients::barrier::Origin;
 use ebb_format::rpc::{self, Message, RequestId};
+use ebb_format::versions::{Versions, no_common_version};
 use ebb_model::{FsError, Reply, Request, RpcError, SessionId};
 use ebb_ports::{Connection, FrameReceiver, FrameSender, Listener, NetError};
 use futures_util::lock::Mutex;
@@ -61,6 +62,17 @@ struct Wire {
 
 impl Wire {
     async fn receive(self: Rc<Self>, receiver: &mut dyn FrameReceiver) -> Result<(), NetError> {
+        let Some(first) = receiver.receive().await? else { return Ok(()) };
+        match Versions::decode(&first) {
+            Ok(peer) => {
+                self.send(Ok(vec![Versions::OWN.encode()])).await;
+                if Versions::OWN.common(peer).is_none() {
+                    return Err(NetError::Protocol { what: no_common_version(peer) });
+                }
+            }
+            // Also for release 0.1.0, which begins with a request.
+            Err(error) => return self.refuse(error.to_string()).await,
+        }
         while let Some(frame) = receiver.receive().await? {
             match rpc::decode(frame) {
                 Ok(Message::Request { id, request }) => {
@@ -74,15 +86,16 @@ impl Wire {
                 Ok(_) => {
                     return Err(NetError::Protocol { what: "a client sends requests only".into() });
                 }
-                Err(error) => {
-                    let what = error.to_string();
-                    let parts = rpc::encode_error(RequestId::NONE, &RpcError::Denied(what.clone()));
-                    self.send(parts).await;
-                    return Err(NetError::Protocol { what });
-                }
+                Err(error) => return self.refuse(error.to_string()).await,
             }
         }
         Ok(())
+    }
+
+    /// Tells the peer why its connection ends.
+    async fn refuse(&self, what: String) -> Result<(), NetError> {
+        self.send(rpc::encode_error(RequestId::NONE, &RpcError::Denied(what.clone()))).await;
+        Err(NetError::Protocol { what })
     }
 
     async fn answer(self: Rc<Self>, id: RequestId, request: Request) {
