@@ -264,6 +264,48 @@ fn data_directory_of_release_0_1_0_starts_empty_or_is_refused() {
     });
 }
 
+/// Situation: a node of release 0.1.0 has died; everything is in the bucket, and its clients have not
+/// detached. Danger: they lose their sessions. Expectation: a node that they could come back to is
+/// refused, and one in whose process no client has outlived the death starts.
+#[test]
+fn sessions_of_release_0_1_0_are_not_dropped() {
+    run(7, async |world| {
+        let old = mount(world, "a").await;
+        old.make(Ino::ROOT, "file", Make::Regular).await;
+        old.client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+        old.process.kill();
+        age(world, "a").await;
+        let process = world.machine("a").process_on("node", "data");
+        let refused = rig::open(&process, &world.bucket(), &Options::default()).await.unwrap();
+        assert_eq!(refused.map(drop), Err(OpenError::OutdatedInUse));
+        process.kill();
+        let new = mount(world, "a").await;
+        new.lookup(Ino::ROOT, "file").await;
+    });
+}
+
+/// Situation: a data directory of release 0.1.0 is all that there is of a volume without a bucket.
+/// Danger: it is taken for a cache. Expectation: it is refused.
+#[test]
+fn volume_of_release_0_1_0_without_a_bucket_is_kept() {
+    run(6, async |world| {
+        let process = world.machine("a").process_on("node", "data");
+        let options = Options { embedded: true, ..Options::default() };
+        let open = |process: &Process| {
+            process.call(Node::open(process.ports.clone(), None, options.clone()))
+        };
+        let node = open(&process).await.unwrap().unwrap();
+        let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+        let made = client.make(&ROOT, Ino::ROOT, &name("f"), 0o644, Make::Regular, false).await;
+        made.unwrap();
+        process.kill();
+        age_identity(world, "a").await;
+        let process = world.machine("a").process_on("node", "data");
+        let refused = open(&process).await.unwrap().map(drop);
+        assert_eq!(refused, Err(OpenError::Outdated { dirty: 1 }));
+    });
+}
+
 async fn identity_of(world: &World, machine: &str) -> (Identity, Vec<u8>) {
     let disk = world.machine(machine).process_on("surgery", "data").ports.disk.clone();
     let file = disk.open("identity", OpenMode::Existing).await.unwrap();
@@ -273,6 +315,11 @@ async fn identity_of(world: &World, machine: &str) -> (Identity, Vec<u8>) {
 
 /// Writes the identity and the head as release 0.1.0 did.
 async fn age(world: &World, machine: &str) {
+    age_identity(world, machine).await;
+    age_head(world);
+}
+
+async fn age_identity(world: &World, machine: &str) {
     let (Identity { node, serves, .. }, _) = identity_of(world, machine).await;
     let serves = serves.unwrap();
     let text = sealed(format!(
@@ -284,6 +331,9 @@ async fn age(world: &World, machine: &str) {
     let file = disk.open("identity", OpenMode::Existing).await.unwrap();
     file.set_len(0).await.unwrap();
     file.write_at(0, text.into()).await.unwrap();
+}
+
+fn age_head(world: &World) {
     let Head { cluster, incarnation, node, run, owner, beat, released, .. } = head_of(world);
     let text = sealed(format!(
         "{{\"format\":1,\"cluster\":\"{cluster}\",\"incarnation\":{},\"node\":\"{node:032x}\",\

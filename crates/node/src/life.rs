@@ -273,8 +273,11 @@ impl Node {
         let dirty_files = self.replica.view().backing().dirt().files;
         match self.buckets.head_lease() {
             Some(head_lease) if self.is_settled() => {
-                let ids = self.give_back_ids().await?;
-                match self.release(head_lease, ids).await {
+                let ids = self.give_back_ids().await;
+                let ids = ids.inspect_err(|error| {
+                    tracing::warn!(%error, "unused inode ids stay reserved");
+                });
+                match self.release(head_lease, ids.ok()).await {
                     Ok(()) => Ok(Stopped::Released),
                     Err(error) => {
                         tracing::warn!(%error, "the volume could not be released: the next node \
@@ -299,9 +302,9 @@ impl Node {
     }
 
     /// Gives back the members too, whether or not that succeeds. From the counter `ids` on, no id
-    /// is used.
-    async fn release(&self, head_lease: &HeadLease, ids: u32) -> Result<(), BucketError> {
+    /// is used; unknown if it is `None`.
+    async fn release(&self, head_lease: &HeadLease, ids: Option<u32>) -> Result<(), BucketError> {
         members::release(self.buckets.members()).await;
-        head_lease.release(Some(ids)).await
+        head_lease.release(ids).await
     }
 }

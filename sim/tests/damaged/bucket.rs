@@ -5,7 +5,7 @@ use super::*;
 /// Data damaged in transit is requested again, without an error.
 #[test]
 fn data_damaged_in_transit_is_requested_again() {
-    let world = World::new(1);
+    let world = World::new(2);
     let bucket = world.bucket();
     run(&world, async {
         let mount = Mount::new(&world, "a", &bucket).await;

@@ -401,6 +401,11 @@ impl Backing {
         self.unresolved_links.contains(ino, dir, name)
     }
 
+    /// Whether the volume has a bucket.
+    pub fn is_backed(&self) -> bool {
+        self.backed
+    }
+
     /// Refuses a mutation that the bucket forbids. [`FsError::Busy`]: the node must first complete
     /// a directory or load all names of an inode.
     pub fn admit(&self, mutation: &Mutation, namespace: &Namespace) -> Result<(), FsError> {

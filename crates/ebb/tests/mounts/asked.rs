@@ -191,7 +191,7 @@ fn fsck_finds_flipped_bits() {
     place.mount();
     fs::write(place.path("mnt/file"), vec![7; 1 << 20]).unwrap();
     place.ebb(&["fsck", "mnt"]).good();
-    let stores = place.path("data/store");
+    let stores = place.store();
     let store = fs::read_dir(&stores)
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -221,7 +221,7 @@ fn a_data_directory_is_checked_without_its_node() {
     assert_eq!((&found["problems"], &found["blocks"]), (&serde_json::json!([]), &16.into()));
     assert!(contents(&place.path("data")) == before, "something was changed");
 
-    let store = fs::read_dir(place.path("data/store")).unwrap().next().unwrap().unwrap().path();
+    let store = fs::read_dir(place.store()).unwrap().next().unwrap().unwrap().path();
     std::os::unix::fs::FileExt::write_all_at(
         &fs::OpenOptions::new().write(true).open(store).unwrap(),
         b"rot",

@@ -303,9 +303,7 @@ fn rot_log(place: &Place) -> String {
 
 /// Of the seventh block of a file's store file.
 fn rot(place: &Place, ino: &str) {
-    let store = fs::OpenOptions::new()
-        .write(true)
-        .open(place.path("data/store").join(format!("{ino:0>16}")))
-        .unwrap();
+    let store =
+        fs::OpenOptions::new().write(true).open(place.store().join(format!("{ino:0>16}"))).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&store, b"rot", 500_000).unwrap();
 }

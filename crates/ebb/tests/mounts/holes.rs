@@ -24,7 +24,7 @@ pub fn create(path: &Path) -> File {
 
 /// Bytes that the node's store files take on its disk.
 fn stored(place: &Place) -> u64 {
-    fs::read_dir(place.path("data/store"))
+    fs::read_dir(place.store())
         .unwrap()
         .map(|entry| entry.unwrap().metadata().unwrap().blocks() * 512)
         .sum()

@@ -146,6 +146,14 @@ impl Place {
         self.dir.join(name)
     }
 
+    /// The directory of the store files of the data directory's only volume.
+    pub fn store(&self) -> PathBuf {
+        let mut volumes = fs::read_dir(self.path("data/store")).unwrap();
+        let store = volumes.next().expect("a volume has been served").unwrap().path();
+        assert!(volumes.next().is_none());
+        store
+    }
+
     pub fn text(&self, name: &str) -> String {
         self.path(name).display().to_string()
     }

@@ -344,9 +344,9 @@ impl Node {
     }
 
     /// A client that was alone and has yet to come back after a power cut may bring ids that the log
-    /// has lost.
+    /// has lost. Clients of a read-only node have made nothing.
     pub(crate) fn ids_to_skip(&self) -> u32 {
-        if self.attachments.awaits_sole() { LOST_IDS } else { 0 }
+        if self.attachments.awaits_sole() && !self.read_only() { LOST_IDS } else { 0 }
     }
 
     /// Logs the found entries, in pieces that fit a record.

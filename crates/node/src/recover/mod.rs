@@ -100,6 +100,11 @@ pub enum OpenError {
          reached the bucket: mount it once more with ebb 0.1.0, and unmount it there"
     )]
     Outdated { dirty: u64 },
+    #[error(
+        "ebb 0.1.0 wrote the data directory, and mounts still use it: unmount them before this \
+         release serves the volume"
+    )]
+    OutdatedInUse,
     #[error("{key} in the bucket cannot be read: {what}")]
     Root { key: String, what: String },
     #[error("{0}")]
@@ -148,7 +153,7 @@ impl Node {
             members::in_order(members.into_iter().map(|member| member.within(counted)).collect())?;
         let mut identity = identity::load_or_create(&*ports.disk, &*ports.entropy).await?;
         if identity.is_of_0_1_0 {
-            identity = drop_old(&ports, identity).await?;
+            identity = drop_old(&ports, identity, &options).await?;
         }
         if identity
             .serves
@@ -359,8 +364,11 @@ impl Node {
         node.store.not_forced_cuts(cuts.into_iter().map(|(ino, len)| (node.location(ino), len)));
         node.dirty_again(kept).await?;
         node.watch_void_blocks();
-        if let Some(head_lease) = node.buckets.head_lease().cloned() {
-            node.note_reserved_ids(&head_lease).await?;
+        if let Some(head_lease) = node.buckets.head_lease() {
+            // On a full disk the first renewal repeats it.
+            if let Err(error) = node.note_reserved_ids(head_lease).await {
+                tracing::warn!(%error, "reserved inode ids cannot be used yet");
+            }
         }
         // A file removed or cut now must not come back with the next power cut.
         node.force_log().await?;

@@ -58,14 +58,25 @@ pub(crate) async fn give_back(head_lease: &HeadLease) {
 }
 
 /// Release 0.1.0 wrote the data directory. It starts empty, as the same node, if all of it is in the
-/// bucket: its files have other names, and its ids are not those that the head reserves.
-pub(super) async fn drop_old(ports: &Ports, identity: Identity) -> Result<Identity, OpenError> {
-    let dirty = match &identity.serves {
-        Some(before) => unwritten(ports, before).await?,
-        None => 0,
-    };
-    if dirty > 0 {
-        return Err(OpenError::Outdated { dirty });
+/// bucket and no client comes back to it: its files have other names, and its ids are not those that
+/// the head reserves.
+pub(super) async fn drop_old(
+    ports: &Ports,
+    identity: Identity,
+    options: &Options,
+) -> Result<Identity, OpenError> {
+    if let Some(before) = &identity.serves
+        && let Some(partition) = replayed(ports, before).await?
+    {
+        let dirty = if is_cache(before) { 0 } else { count_unwritten(&partition) };
+        if dirty > 0 {
+            return Err(OpenError::Outdated { dirty });
+        }
+        // Only one session can outlive a node in its own process.
+        let outlives = |session| !options.embedded || options.resumes == Some(session);
+        if partition.sessions().iter().any(|(session, _)| outlives(session)) {
+            return Err(OpenError::OutdatedInUse);
+        }
     }
     let fresh = Identity::of(identity.node, None);
     identity::store(&*ports.disk, &fresh).await?;
@@ -348,15 +359,24 @@ pub(crate) async fn unwritten(ports: &Ports, serves: &Serves) -> Result<u64, Ope
     if is_cache(serves) {
         return Ok(0);
     }
+    Ok(replayed(ports, serves).await?.map_or(0, |partition| count_unwritten(&partition)))
+}
+
+/// The state in the data directory, if it has any.
+async fn replayed(ports: &Ports, serves: &Serves) -> Result<Option<Partition>, OpenError> {
     let recovery = Log::read(ports.disk.clone(), VolumeId(serves.cluster.0)).await?;
     if recovery.is_empty() {
-        return Ok(0);
+        return Ok(None);
     }
     let Replayed { partition, .. } = replay(recovery).await?;
-    Ok(count_unwritten(&partition))
+    Ok(Some(partition))
 }
 
 pub(crate) fn count_unwritten(partition: &Partition) -> u64 {
+    if !partition.backing().is_backed() {
+        // Everything but the root is nowhere else.
+        return partition.namespace().len() as u64 - 1;
+    }
     let dirt = partition.backing().dirt();
     // What was stored into exposed files nobody has looked for.
     let exposed = partition.extents().exposed().count() as u64;
