@@ -389,7 +389,7 @@ impl Log {
 
     /// With one leader of all commands the term is the volume's incarnation.
     fn term(&self) -> Term {
-        Term(self.options.incarnation.0.into())
+        Term(self.options.incarnation.0)
     }
 
     async fn put(&self, end: &mut End, bytes: Vec<u8>) -> Result<(), LogError> {

@@ -57,5 +57,45 @@ pub fn kept(range: IdRange, used: u32) -> u32 {
 
 /// Ids beyond the last counter come from other slots.
 fn raised(below: u32) -> u32 {
-    below.saturating_add(STEP).min(Ino::END_OF_COUNTERS)
+    const { assert!(Ino::END_OF_COUNTERS == u32::MAX) };
+    below.saturating_add(STEP)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mark(epoch: u16, below: u32) -> IdMark {
+        IdMark { epoch: IdEpoch(epoch), below }
+    }
+
+    /// A take-over begins at the mark or in the next epoch, never above the last one.
+    #[test]
+    fn take_over_draws_ids_above_the_mark() {
+        let range = |epoch, from| Some(IdRange { epoch: IdEpoch(epoch), from, upto: from + STEP });
+        assert_eq!(taken_over(FIRST, true), range(1, 1));
+        assert_eq!(taken_over(mark(7, 123), true), range(7, 123));
+        assert_eq!(taken_over(mark(7, u32::MAX - STEP), true), range(7, u32::MAX - STEP));
+        assert_eq!(taken_over(mark(7, u32::MAX - STEP + 1), true), range(8, 1));
+        assert_eq!(taken_over(mark(7, u32::MAX), true), range(8, 1));
+        assert_eq!(taken_over(mark(7, 123), false), range(7, 123 + UNGUARDED_SKIP));
+        assert_eq!(taken_over(mark(7, u32::MAX - UNGUARDED_SKIP), false), range(8, 1));
+        assert_eq!(taken_over(mark(65_533, u32::MAX), true), range(65_534, 1));
+        assert_eq!(taken_over(mark(65_534, u32::MAX), true), None);
+        assert_eq!(taken_over(mark(65_535, 1), true), None);
+    }
+
+    /// A renewal never lowers the mark; a release never lowers it below the used counters.
+    #[test]
+    fn mark_stays_above_the_used_counters() {
+        for (from, upto) in [(1, 1), (1, 1 + STEP), (500, 500 + STEP), (u32::MAX - 5, u32::MAX)] {
+            let range = IdRange { epoch: IdEpoch(3), from, upto };
+            for used in [from, from + (upto - from) / 2, upto] {
+                assert!((used..=upto).contains(&kept(range, used)));
+                let wanted = wanted(range, used);
+                assert!(wanted >= upto);
+                assert!(wanted - used >= LOW || wanted == u32::MAX, "{range:?} {used}");
+            }
+        }
+    }
 }
