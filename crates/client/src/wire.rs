@@ -119,29 +119,10 @@ impl WireLink {
     /// [`Request::Admin`] is no client and calls this instead.
     pub async fn connect(&self) -> Result<(), RpcError> {
         self.hang_up("a new connection is made");
-        let connecting = async {
-            let connection =
-                self.net.connect(&self.address).await.map_err(|error| error.to_string())?;
-            let (mut sender, mut receiver) = connection.split();
-            agree(&mut *sender, &mut *receiver).await?;
-            Ok((sender, receiver))
-        };
-        let (sender, receiver) =
-            match select(pin!(connecting), self.ports.clock.sleep(CONNECT_TIMEOUT)).await {
-                Either::Left((Ok(ends), _)) => ends,
-                Either::Left((Err(why), _)) => {
-                    self.inbox.trouble.replace(why);
-                    return Err(RpcError::Lost);
-                }
-                Either::Right(_) => {
-                    self.inbox.trouble.replace(format!(
-                        "{}: no connection within {} s",
-                        self.address,
-                        CONNECT_TIMEOUT.as_secs()
-                    ));
-                    return Err(RpcError::Lost);
-                }
-            };
+        let (sender, receiver) = self.agreed().await.map_err(|why| {
+            self.inbox.trouble.replace(why);
+            RpcError::Lost
+        })?;
         // If two attaches ran at once, the later one stays.
         self.hang_up("a new connection is made");
         self.inbox.events.borrow_mut().clear();
@@ -156,6 +137,26 @@ impl WireLink {
         self.ports.spawn.spawn(Box::pin(wire.clone().run(Wire::read, receiver)));
         self.wire.replace(Some(wire));
         Ok(())
+    }
+
+    /// A new connection, on whose protocol version both sides agree.
+    async fn agreed(&self) -> Result<(Box<dyn FrameSender>, Box<dyn FrameReceiver>), String> {
+        let (address, seconds) = (&self.address, CONNECT_TIMEOUT.as_secs());
+        let late = || self.ports.clock.sleep(CONNECT_TIMEOUT);
+        let connection = match select(self.net.connect(address), late()).await {
+            Either::Left((connected, _)) => connected.map_err(|error| error.to_string())?,
+            Either::Right(_) => return Err(format!("{address}: no connection within {seconds} s")),
+        };
+        let (mut sender, mut receiver) = connection.split();
+        match select(pin!(agree(&mut *sender, &mut *receiver)), late()).await {
+            Either::Left((agreed, _)) => agreed?,
+            Either::Right(_) => {
+                return Err(format!(
+                    "{address} has said nothing for {seconds} s: it hangs, or is no node of ebb"
+                ));
+            }
+        }
+        Ok((sender, receiver))
     }
 
     fn wire(&self) -> Result<Rc<Wire>, RpcError> {

@@ -57,6 +57,10 @@ impl Mount {
         self.client.make(&Caller::ROOT, dir, &name(text), mode, what, false).await.unwrap().ino
     }
 
+    async fn ino(&self, dir: Ino, text: impl AsRef<[u8]>) -> Ino {
+        self.client.lookup(dir, &name(text)).await.unwrap().ino
+    }
+
     async fn file(&self, dir: Ino, text: impl AsRef<[u8]>, salt: usize) -> Ino {
         let ino = self.make(dir, text, Make::Regular).await;
         self.client.write(&Caller::ROOT, ino, 0, content(salt), false).await.unwrap();

@@ -89,7 +89,8 @@ const PLANTS: [Plant; 10] = [
 
 impl Plant {
     async fn put(self, world: &World, mount: &Mount, bucket: &SimBucket, gone: Ino) {
-        let (dir, a) = (Ino(0x1000000000002), Ino(0x1000000000003));
+        let dir = mount.ino(Ino::ROOT, "d").await;
+        let a = mount.ino(Ino::ROOT, "a").await;
         let disk = world.machine("a").disk("node");
         match self {
             Plant::ObjectGone => bucket.delete_as_outsider("a"),
@@ -137,6 +138,7 @@ fn repair_corrects_each_planted_damage() {
         run(&world, async {
             let mount = Mount::new(&world, "a", &bucket).await;
             let gone = mount.worn().await;
+            let dir = mount.ino(Ino::ROOT, "d").await;
             mount.is_clean().await;
             plant.put(&world, &mount, &bucket, gone).await;
             let before = bucket.objects();
@@ -164,7 +166,7 @@ fn repair_corrects_each_planted_damage() {
                 // The recorded tag of the file differs now.
                 Plant::ObjectGone => ["a", ".ebb/d/1", ".ebb/head"].contains(&key.as_str()),
                 Plant::PageGone | Plant::PageUnreadable | Plant::PageOther => {
-                    [page_key(Ino(0x1000000000002)).as_str(), ".ebb/head"].contains(&key.as_str())
+                    [page_key(dir).as_str(), ".ebb/head"].contains(&key.as_str())
                 }
                 Plant::PageLeft => [page_key(gone).as_str(), ".ebb/head"].contains(&key.as_str()),
                 _ => *key == ".ebb/head",

@@ -84,10 +84,10 @@ fn the_bucket_is_compared() {
                 .contains("3 objects and 2 pages in the bucket checked: no problem")
         );
 
+        let page = page_of(&place, "mnt/d");
         as_outsider(&place, async |bucket| {
-            let page = ".ebb/d/1000000000002";
-            bucket.head(page).await.unwrap();
-            bucket.delete(page, None).await.unwrap();
+            bucket.head(&page).await.unwrap();
+            bucket.delete(&page, None).await.unwrap();
             bucket.delete("a", None).await.unwrap();
             for key in ["added", ".ebb/d/1000000000099"] {
                 bucket.put(key, "x".into(), ebb_ports::Condition::Always, vec![]).await.unwrap();
@@ -105,8 +105,7 @@ fn the_bucket_is_compared() {
             assert_eq!(problems, 3, "{found:?}");
             for expected in [
                 "its object a is gone from the bucket; all of it is cached here",
-                "its page .ebb/d/1000000000002, with what no object can say, is gone from the \
-                 bucket",
+                &format!("its page {page}, with what no object can say, is gone from the bucket"),
                 ".ebb/d/1000000000099 is in the bucket and nothing refers to it",
                 "changed by others: added was put into the bucket by others",
             ] {
@@ -153,15 +152,16 @@ fn fsck_repairs_problems_with_a_remedy() {
             fs::write(place.path("mnt").join(name), vec![7; 1 << 20]).unwrap();
         }
         place.ebb(&["flush", "mnt"]).good();
+        let page = page_of(&place, "mnt/d");
         as_outsider(&place, async |bucket| {
-            bucket.delete(".ebb/d/1000000000002", None).await.unwrap();
+            bucket.delete(&page, None).await.unwrap();
             bucket.delete("a", None).await.unwrap();
             bucket
                 .put(".ebb/d/1000000000099", "x".into(), ebb_ports::Condition::Always, vec![])
                 .await
                 .unwrap();
         });
-        rot(&place, "1000000000004");
+        rot(&place, "mnt/d/b");
         let check = |more: &[&str]| place.ebb(&[&["fsck", "mnt", "--bucket"], more].concat());
         assert_eq!(check(&[]).status, 4);
         let found = check(&["--repair"]);
@@ -212,7 +212,7 @@ fn a_file_is_rolled_back_when_told_to() {
     let open = fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&open, &vec![2; 2 << 20], 0).unwrap();
     open.sync_all().unwrap();
-    rot(&place, "1000000000002");
+    rot(&place, "mnt/file");
     let found = place.ebb(&["fsck", "mnt", "--repair", "--yes"]);
     assert_eq!(found.status, 4, "{found:?}");
     assert!(
@@ -301,9 +301,17 @@ fn rot_log(place: &Place) -> String {
     format!("log/{first}: corrupt at byte 4096")
 }
 
+fn ino_of(place: &Place, path: &str) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(&fs::metadata(place.path(path)).unwrap())
+}
+
+fn page_of(place: &Place, dir: &str) -> String {
+    format!(".ebb/d/{:x}", ino_of(place, dir))
+}
+
 /// Of the seventh block of a file's store file.
-fn rot(place: &Place, ino: &str) {
-    let store =
-        fs::OpenOptions::new().write(true).open(place.store().join(format!("{ino:0>16}"))).unwrap();
+fn rot(place: &Place, path: &str) {
+    let store = place.store().join(format!("{:016x}", ino_of(place, path)));
+    let store = fs::OpenOptions::new().write(true).open(store).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&store, b"rot", 500_000).unwrap();
 }

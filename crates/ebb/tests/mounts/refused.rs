@@ -108,7 +108,7 @@ fn silent_server_is_refused_as_a_node() {
     let place = Place::new();
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
-    place.ebb(&["status", &address]).refused(1, "has said nothing for 20 s");
+    place.ebb(&["status", &address]).refused(1, "has said nothing for 5 s");
 }
 
 #[test]
