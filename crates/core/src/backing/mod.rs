@@ -17,8 +17,9 @@
 //!   with their file, attributes with the page that records them (O-37).
 //! - Every object is recorded from before its first byte is sent until it is deleted: in `uploads`,
 //!   as a backing object, or in `deletes`. No crash leaks an object.
-//! - A name removed from a directory to which a listing can add names stays in `removed`, so no
-//!   listing, however old, restores it.
+//! - A name removed here from a directory to which a listing can add names stays in `removed`, so
+//!   no listing, however old, restores it. If others have removed its object, listings of before
+//!   are void instead: they can put it there again.
 //! - A change of an entry in a piece of a page marks that piece (`pieces`).
 //! - A directory with a record of anything is recorded in its parent, up to the root.
 //! - Without a bucket it is empty and every directory is complete.

@@ -16,7 +16,14 @@ impl Backing {
                 self.entry_changed(*parent, name);
                 self.linked(namespace, *parent, *ino, *stamp);
             }
-            Change::Unlinked { parent, name, ino, primary, stamp } => {
+            Change::Unlinked { parent, name, ino, primary, by_others, stamp } => {
+                match (self.is_open(*parent), by_others) {
+                    (true, false) => drop(self.removed.insert(&(*parent, name.clone()), &())),
+                    // They can put it there again: a listing of before must not bring it back, a
+                    // later one must.
+                    (true, true) => self.change_dir(*parent, |dir| dir.epoch += 1),
+                    (false, _) => {}
+                }
                 self.unlinked(namespace, (*parent, name), *ino, *primary, *stamp)
             }
             Change::Touched { ino, stamp } => self.record(namespace, *ino, stamp.time),
@@ -102,9 +109,6 @@ impl Backing {
         primary: bool,
         stamp: Stamp,
     ) {
-        if self.is_open(parent) {
-            self.removed.insert(&(parent, name.clone()), &());
-        }
         self.entry_changed(parent, name);
         let named = namespace.inode(ino).is_some_and(|inode| inode.attr.nlink > 0);
         let parent_prefix = self.prefix_of(namespace, parent);

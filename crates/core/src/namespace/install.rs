@@ -181,6 +181,11 @@ impl Namespace {
             &[],
             &mut Operation { caller: &Caller::ROOT, stamp, trash: None, changes },
         );
+        for change in changes {
+            if let Change::Unlinked { by_others, .. } = change {
+                *by_others = true;
+            }
+        }
         true
     }
 

@@ -297,6 +297,7 @@ impl Operation<'_> {
             name: name.clone(),
             ino,
             primary,
+            by_others: false,
             stamp: self.stamp,
         });
     }
@@ -314,8 +315,8 @@ pub enum Change {
     /// `name` refers to `ino`. `primary`: it is the inode's primary name.
     Linked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
     /// `name` no longer refers to `ino`. `primary`: it was the primary name; the oldest remaining
-    /// name replaces it.
-    Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, stamp: Stamp },
+    /// name replaces it. `by_others`: another writer has removed the object from the bucket.
+    Unlinked { parent: Ino, name: Name, ino: Ino, primary: bool, by_others: bool, stamp: Stamp },
     /// Attributes or extended attributes other than the size changed.
     Touched { ino: Ino, stamp: Stamp },
     /// Bytes were written: to the store file, or to the pack range `packed` that the file got for

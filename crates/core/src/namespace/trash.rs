@@ -224,7 +224,14 @@ impl Namespace {
         let primary = self.move_link(&mut inode, from, link);
         self.put_inode(&inode);
         self.count_renamed(ino, counted_in);
-        changes.push(Change::Unlinked { parent: trash, name: kept_name, ino, primary, stamp });
+        changes.push(Change::Unlinked {
+            parent: trash,
+            name: kept_name,
+            ino,
+            primary,
+            by_others: false,
+            stamp,
+        });
         changes.push(Change::Linked { parent: to, name: name.clone(), ino, primary, stamp });
     }
 
