@@ -8,6 +8,7 @@
 //!   ([`cache`], [`locks`]) without replicated state.
 
 pub mod backing;
+pub mod blocks;
 pub mod cache;
 pub mod extent;
 pub mod locks;

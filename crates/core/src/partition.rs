@@ -16,7 +16,8 @@ mod rebuild;
 pub use rebuild::{Rebuilt, Remains};
 
 use crate::backing::{Backing, BackingItem};
-use crate::extent::{self, ExtentItem, Extents};
+use crate::blocks;
+use crate::extent::{ExtentItem, Extents};
 pub use crate::namespace::Inconsistent;
 use crate::namespace::{Change, Namespace, NamespaceItem, Operation};
 use crate::session::{Session, Sessions, Verdict};
@@ -406,7 +407,7 @@ impl Partition {
             if let Change::Zeroed { ino, range, .. } = change {
                 let runs = self.extents.resident_runs(
                     *ino,
-                    extent::whole_blocks(range.start, range.end - range.start),
+                    blocks::whole_blocks(range.start, range.end - range.start),
                 );
                 effects.extend(runs.into_iter().map(|blocks| Effect::Punch { ino: *ino, blocks }));
             }

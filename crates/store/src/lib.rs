@@ -40,7 +40,7 @@ pub use packs::{Packs, Reserved, gaps};
 pub use passthrough::{Closed, PassthroughGrants};
 
 use bytes::Bytes;
-use ebb_core::extent::touched_blocks;
+use ebb_core::blocks::touched_blocks;
 use ebb_model::{BLOCK_BYTES, ClusterId, Ino, PackId, PackRange, SyncScope};
 use ebb_ports::{Disk, DiskError, DiskFile, OpenMode, Signal};
 use state::State;

@@ -5,7 +5,7 @@
 //! node. So a grant ends only when the kernel reports that the file is not in use.
 
 use crate::Store;
-use ebb_core::extent::BlockRuns;
+use ebb_core::blocks::BlockRuns;
 use ebb_model::Ino;
 use std::cell::RefCell;
 use std::collections::BTreeMap;

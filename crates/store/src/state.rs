@@ -2,7 +2,7 @@
 
 use super::reclaim::PendingFree;
 use super::{FileId, StoreLocation};
-use ebb_core::extent::BlockRuns;
+use ebb_core::blocks::BlockRuns;
 use ebb_model::{BLOCK_BYTES, Ino, LogIndex, PackId};
 use ebb_ports::{DiskError, DiskFile};
 use futures_util::lock::Mutex;

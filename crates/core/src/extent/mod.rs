@@ -24,7 +24,6 @@
 mod edit;
 mod packs;
 mod plan;
-mod runs;
 mod seek;
 mod snapshot;
 mod unforced;
@@ -32,16 +31,14 @@ mod unforced;
 use edit::Edit;
 use packs::Packs;
 pub(crate) use plan::sums_of_touched;
-pub use plan::{
-    ByteOrigin, Edge, Fill, ResidentChunk, Segment, runs, touched_blocks, whole_blocks,
-};
-pub use runs::BlockRuns;
+pub use plan::{ByteOrigin, Edge, Fill, ResidentChunk, Segment};
 pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
 
+use crate::blocks::{BlockRuns, MAX_BLOCKS, touched_blocks, whole_blocks};
 use crate::namespace::Change;
 use crate::tree::{Tree, Value, pack, remembered_wrongly, take, unpack};
-use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, MAX_FILE_BYTES, PackRange, Planted, Version};
+use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, PackRange, Planted, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::iter::repeat;
@@ -163,8 +160,6 @@ struct Sums {
     dirty: u64,
     behind_object: u64,
 }
-
-const MAX_BLOCKS: u64 = MAX_FILE_BYTES.div_ceil(BLOCK_BYTES);
 
 impl Extents {
     /// Memory of the trees, in bytes.

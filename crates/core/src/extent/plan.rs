@@ -2,24 +2,9 @@
 //! eviction.
 
 use super::{Block, Extents, FileExtents};
-use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino, Planted};
+use crate::blocks::{BLOCKS_PER_CHUNK, runs, touched_blocks, whole_blocks};
+use ebb_model::{BLOCK_BYTES, Ino, Planted};
 use std::ops::Range;
-
-/// Blocks that a write covers completely. The last block of a file counts only with all of its 64
-/// KiB.
-pub fn whole_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
-    let first = offset.div_ceil(BLOCK_BYTES);
-    let end = offset.saturating_add(len_bytes) / BLOCK_BYTES;
-    first..end.max(first)
-}
-
-/// Blocks that a write covers at least in part.
-pub fn touched_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
-    if len_bytes == 0 {
-        return 0..0;
-    }
-    offset / BLOCK_BYTES..offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES)
-}
 
 /// Checksums of the touched blocks, from those of the fully covered ones.
 pub(crate) fn sums_of_touched(offset: u64, len_bytes: u64, whole: &[u32]) -> Vec<Option<u32>> {
@@ -74,8 +59,6 @@ pub enum Edge {
     /// The object has bytes there: the block must be filled first.
     Missing(Fill),
 }
-
-const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
 
 impl Extents {
     /// Segments of `range` in a file of `size_bytes`, in order and without gaps, cut at the end of
@@ -262,18 +245,6 @@ impl Extents {
             .min(BLOCK_BYTES);
         if object_bytes > 0 && self.holes.contains(ino, block) { 0 } else { object_bytes }
     }
-}
-
-/// Groups ascending numbers into runs.
-pub fn runs(blocks: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
-    let mut runs = Vec::<Range<u64>>::new();
-    for block in blocks {
-        match runs.last_mut() {
-            Some(run) if run.end == block => run.end += 1,
-            _ => runs.push(block..block + 1),
-        }
-    }
-    runs
 }
 
 /// A chunk with present blocks.

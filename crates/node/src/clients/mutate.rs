@@ -10,7 +10,8 @@ use crate::clients::barrier::Origin;
 use crate::data::fetch::MAX_ATTEMPTS;
 use crate::replica::refusal;
 use bytes::Bytes;
-use ebb_core::extent::{self, Fill};
+use ebb_core::blocks;
+use ebb_core::extent::Fill;
 use ebb_core::partition::Partition;
 use ebb_core::session::Verdict;
 use ebb_model::*;
@@ -384,7 +385,7 @@ impl Node {
         }
         let unclear = match self.store.may_have_more(location) {
             true => {
-                self.replica.view().extents().fills(ino, extent::touched_blocks(offset, len_bytes))
+                self.replica.view().extents().fills(ino, blocks::touched_blocks(offset, len_bytes))
             }
             false => missing,
         };
@@ -431,9 +432,9 @@ impl Node {
         if written.is_ok() {
             // The verification of small files that were never read is not remembered.
             let blocks = if location.packed.is_some() {
-                extent::whole_blocks
+                blocks::whole_blocks
             } else {
-                extent::touched_blocks
+                blocks::touched_blocks
             };
             self.data.verified(ino, blocks(offset, len_bytes));
             if offset + len_bytes > size {
@@ -507,7 +508,7 @@ impl Node {
     /// the block, and the zeros left there would replace the bytes in the bucket. This is needed
     /// once for each upload: later writes are not in that upload.
     pub(crate) async fn force_rest(&self, ino: Ino, changed: Range<u64>) -> Result<(), RpcError> {
-        let whole = extent::whole_blocks(changed.start, changed.end - changed.start);
+        let whole = blocks::whole_blocks(changed.start, changed.end - changed.start);
         let is_at_stake = |block: u64| {
             let is_sent = self
                 .replica

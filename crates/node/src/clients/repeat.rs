@@ -11,7 +11,7 @@
 
 use crate::Node;
 use bytes::Bytes;
-use ebb_core::extent::touched_blocks;
+use ebb_core::blocks::touched_blocks;
 use ebb_model::*;
 use ebb_store::Mode;
 use std::ops::Range;

@@ -7,7 +7,8 @@ use crate::buckets::ask::Damage;
 use crate::buckets::bandwidth::BandwidthEstimator;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
 use bytes::{Bytes, BytesMut};
-use ebb_core::extent::{self, Fill};
+use ebb_core::blocks;
+use ebb_core::extent::Fill;
 use ebb_format::sums::{Sums, sums_of_blocks};
 use ebb_model::*;
 use ebb_ports::{BucketError, Clock, ETag, Object};
@@ -254,7 +255,7 @@ impl Node {
             let pending = self.data.downloads.pending.borrow();
             let is_absent =
                 |fill: &Fill| fill.object_bytes > 0 && !pending.contains_key(&(ino, fill.block));
-            extent::runs(fills.into_iter().filter(is_absent).map(|fill| fill.block))
+            blocks::runs(fills.into_iter().filter(is_absent).map(|fill| fill.block))
         };
         for piece in absent.into_iter().flat_map(|run| pieces(run, request_bytes / BLOCK_BYTES)) {
             self.spawn_download(ino, piece);

@@ -4,7 +4,8 @@
 use crate::Node;
 use crate::buckets::ask::Damage;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
-use ebb_core::extent::{self, Block, ByteOrigin, Segment};
+use ebb_core::blocks;
+use ebb_core::extent::{Block, ByteOrigin, Segment};
 use ebb_format::sums::Sums;
 use ebb_model::*;
 use ebb_ports::ETag;
@@ -51,7 +52,7 @@ impl Node {
                 _ => None,
             }
         };
-        extent::touched_blocks(offset, len_bytes).map(sum_of).collect()
+        blocks::touched_blocks(offset, len_bytes).map(sum_of).collect()
     }
 
     /// The checksum of bytes of an object, if all of them are cached unchanged.
@@ -63,7 +64,7 @@ impl Node {
             .filter(|home| home.etag == etag.0 && range.end <= home.valid_bytes)?;
         let clean_sum =
             |block: u64| state.extents().block(ino, block).filter(|known| !known.dirty)?.sum;
-        let blocks = extent::touched_blocks(range.start, range.end - range.start);
+        let blocks = blocks::touched_blocks(range.start, range.end - range.start);
         // A sequential reader gets the last block last.
         clean_sum(blocks.end - 1).filter(|_| !state.extents().is_exposed(ino))?;
         ebb_format::crc32c_of_blocks(range.end - range.start, blocks.map(clean_sum))
@@ -119,8 +120,8 @@ impl Node {
                     .block(ino, *block)
                     .is_some_and(|known| !known.dirty && known.version == Version(0))
             };
-            extent::runs(
-                extent::touched_blocks(range.start, range.end - range.start).filter(is_fetched),
+            blocks::runs(
+                blocks::touched_blocks(range.start, range.end - range.start).filter(is_fetched),
             )
         };
         for run in runs {
@@ -210,7 +211,7 @@ impl Node {
         if self.is_exposed(ino) || changed.is_empty() {
             return Ok(());
         }
-        let touched = extent::touched_blocks(changed.start, changed.end - changed.start);
+        let touched = blocks::touched_blocks(changed.start, changed.end - changed.start);
         let is_clean = |block: u64| {
             self.replica
                 .view()

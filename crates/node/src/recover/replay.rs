@@ -3,7 +3,8 @@
 use super::OpenError;
 use crate::clients::repeat::bytes_of;
 use crate::snapshot::items;
-use ebb_core::extent::{Unforced, touched_blocks};
+use ebb_core::blocks::touched_blocks;
+use ebb_core::extent::Unforced;
 use ebb_core::partition::{Effect, Partition};
 use ebb_journal::Recovery;
 use ebb_model::*;

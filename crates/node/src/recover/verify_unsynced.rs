@@ -3,7 +3,8 @@
 
 use super::replay::Blocks;
 use crate::Node;
-use ebb_core::extent::{self, Block};
+use ebb_core::blocks;
+use ebb_core::extent::Block;
 use ebb_model::*;
 use ebb_ports::DiskError;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +81,7 @@ impl Node {
                 found.push(block);
             }
         }
-        Some(extent::runs(found.into_iter()))
+        Some(blocks::runs(found.into_iter()))
             .filter(|runs| runs.len() <= MOST_RUNS)
             .unwrap_or_default()
     }

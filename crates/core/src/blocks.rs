@@ -1,11 +1,47 @@
-//! Sets of blocks of files, stored as runs.
-//!
-//! Law: runs of a file neither overlap nor touch, and none is empty.
+//! Blocks of a file: the ones that a range of bytes touches or covers, and sets of them, stored as
+//! runs.
 
 use crate::tree::Tree;
-use ebb_model::Ino;
+use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino, MAX_FILE_BYTES};
 use std::ops::Range;
 
+/// No block of a file has this number or a higher one.
+pub const MAX_BLOCKS: u64 = MAX_FILE_BYTES.div_ceil(BLOCK_BYTES);
+
+pub const BLOCKS_PER_CHUNK: u64 = CHUNK_BYTES / BLOCK_BYTES;
+
+/// Blocks that a write covers completely. The last block of a file counts only with all of its 64
+/// KiB.
+pub fn whole_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
+    let first = offset.div_ceil(BLOCK_BYTES);
+    let end = offset.saturating_add(len_bytes) / BLOCK_BYTES;
+    first..end.max(first)
+}
+
+/// Blocks that a write covers at least in part.
+pub fn touched_blocks(offset: u64, len_bytes: u64) -> Range<u64> {
+    if len_bytes == 0 {
+        return 0..0;
+    }
+    offset / BLOCK_BYTES..offset.saturating_add(len_bytes).div_ceil(BLOCK_BYTES)
+}
+
+/// Groups ascending numbers into runs.
+pub fn runs(blocks: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
+    let mut runs = Vec::<Range<u64>>::new();
+    for block in blocks {
+        match runs.last_mut() {
+            Some(run) if run.end == block => run.end += 1,
+            _ => runs.push(block..block + 1),
+        }
+    }
+    runs
+}
+
+/// A set of blocks of files.
+///
+/// Law: runs of a file neither overlap nor touch, and none is empty.
+///
 /// Maps inode and end to the first block. The run of a block is the first one with an end behind
 /// it.
 #[derive(Clone, Default)]
