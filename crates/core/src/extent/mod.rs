@@ -614,4 +614,6 @@ impl Extents {
 }
 
 #[cfg(test)]
+mod naive_blocks;
+#[cfg(test)]
 mod tests;
