@@ -38,6 +38,26 @@ pub fn runs(blocks: impl Iterator<Item = u64>) -> Vec<Range<u64>> {
     runs
 }
 
+/// The parts of `range` outside `runs`, which are in order and do not overlap.
+pub(crate) fn gaps(
+    range: Range<u64>,
+    runs: impl IntoIterator<Item = Range<u64>>,
+) -> Vec<Range<u64>> {
+    let (mut at, mut gaps) = (range.start, Vec::new());
+    for run in runs {
+        if run.start > at {
+            gaps.push(at..run.start.min(range.end));
+        }
+        at = at.max(run.end);
+        if at >= range.end {
+            break;
+        }
+    }
+    gaps.push(at..range.end);
+    gaps.retain(|gap| gap.start < gap.end);
+    gaps
+}
+
 /// A set of blocks of files.
 ///
 /// Law: runs of a file neither overlap nor touch, and none is empty.

@@ -9,7 +9,9 @@
 
 pub mod backing;
 pub mod blocks;
+pub mod byte_map;
 pub mod cache;
+pub mod content;
 pub mod extent;
 pub mod locks;
 pub mod namespace;

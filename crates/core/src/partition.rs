@@ -1,6 +1,6 @@
 //! A partition: the state machine behind one replicated log. It owns the namespace, the session
-//! table, the extents and the bucket index, and it decides the order in which they follow a
-//! command.
+//! table, the content, the extents and the bucket index, and it decides the order in which they
+//! follow a command.
 //!
 //! Laws:
 //! - [`Partition::apply`] is the only way to change it. The result depends on the state and the
@@ -8,8 +8,9 @@
 //! - A refused command changes nothing but the session table (O-59).
 //! - `applied` is the index of the last command; indices have no gaps.
 //! - Every version in the state is `<= version`, and `version` never decreases.
-//! - A command takes effect on the namespace at once. Backing, and the extents of removed inodes,
-//!   follow in [`Partition::apply_deferred`]; reading the backing before that is a bug and asserts.
+//! - A command takes effect on the namespace at once. Backing, and content and extents of removed
+//!   inodes, follow in [`Partition::apply_deferred`]; reading the backing before that is a bug and
+//!   asserts.
 
 mod rebuild;
 
@@ -17,7 +18,9 @@ pub use rebuild::{Rebuilt, Remains};
 
 use crate::backing::{Backing, BackingItem};
 use crate::blocks;
-use crate::extent::{ExtentItem, Extents};
+use crate::byte_map::{self, ByteMap, ByteMapMut, ExtentItem};
+use crate::content::Content;
+use crate::extent::Extents;
 pub use crate::namespace::Inconsistent;
 use crate::namespace::{Change, Namespace, NamespaceItem, Operation};
 use crate::session::{Session, Sessions, Verdict};
@@ -30,11 +33,12 @@ use std::ops::Range;
 pub struct Partition {
     namespace: Namespace,
     sessions: Sessions,
+    content: Content,
     extents: Extents,
     backing: Backing,
     applied: LogIndex,
     version: Version,
-    /// Changes that backing and the extents of removed inodes have not followed yet.
+    /// Changes that backing, and content and extents of removed inodes, have not followed yet.
     deferred: Vec<Change>,
 }
 
@@ -82,6 +86,7 @@ impl Partition {
         Partition {
             namespace,
             sessions: Sessions::default(),
+            content: Content::default(),
             extents: Extents::default(),
             backing,
             applied: LogIndex(0),
@@ -100,7 +105,7 @@ impl Partition {
         std::iter::once(SnapshotItem::Position { applied: self.applied, version: self.version })
             .chain(self.namespace.items().map(SnapshotItem::Namespace))
             .chain(sessions)
-            .chain(self.extents.items().map(SnapshotItem::Extent))
+            .chain(byte_map::items(&self.content, &self.extents).map(SnapshotItem::Extent))
             .chain(self.backing().items().map(SnapshotItem::Backing))
     }
 
@@ -111,14 +116,14 @@ impl Partition {
         let mut positions = Vec::new();
         let mut names = Vec::new();
         let mut sessions = Sessions::default();
-        let mut extents = Extents::default();
+        let (mut content, mut extents) = (Content::default(), Extents::default());
         let mut backing = Backing::new(false);
         for item in items {
             match item {
                 SnapshotItem::Position { applied, version } => positions.push((applied, version)),
                 SnapshotItem::Namespace(item) => names.push(item),
                 SnapshotItem::Session { id, session } => sessions.restore(id, session),
-                SnapshotItem::Extent(item) => extents.restore(item),
+                SnapshotItem::Extent(item) => byte_map::restore(&mut content, &mut extents, item),
                 SnapshotItem::Backing(item) => backing.restore(item),
             }
         }
@@ -131,6 +136,7 @@ impl Partition {
         let partition = Partition {
             namespace,
             sessions,
+            content,
             extents,
             backing,
             applied,
@@ -144,9 +150,9 @@ impl Partition {
     /// Descriptions of broken laws. Empty unless there is a bug or the snapshot was modified.
     pub fn check(&self) -> Vec<String> {
         let mut problems = self.namespace.check();
-        problems.extend(self.extents.check());
-        problems.extend(self.backing.check(&self.namespace, &self.extents));
-        for ino in self.extents.files().map(|(ino, _)| ino).chain(self.extents.exposed()) {
+        problems.extend(byte_map::check(&self.content, &self.extents));
+        problems.extend(self.backing.check(&self.namespace, self.extents()));
+        for ino in self.extents().files().chain(self.extents.exposed()) {
             if self.namespace.inode(ino).is_none_or(|inode| inode.attr.kind != FileKind::Regular) {
                 problems.push(format!("inode {ino} has extents and is not a file"));
             }
@@ -162,8 +168,13 @@ impl Partition {
         &self.sessions
     }
 
-    pub fn extents(&self) -> &Extents {
-        &self.extents
+    /// Content and extents, joined.
+    pub fn extents(&self) -> ByteMap<'_> {
+        ByteMap::new(&self.content, &self.extents)
+    }
+
+    fn extents_mut(&mut self) -> ByteMapMut<'_> {
+        ByteMapMut::new(&mut self.content, &mut self.extents)
     }
 
     /// The bucket state. Asserts that it has followed the last command.
@@ -175,7 +186,7 @@ impl Partition {
     /// Bytes of the inode that are in holes for certain; 0 unless it is a regular file.
     pub fn hole_bytes(&self, attr: &Attr) -> u64 {
         if attr.kind == FileKind::Regular {
-            self.extents.hole_bytes(attr.ino, attr.size_bytes)
+            self.extents().hole_bytes(attr.ino, attr.size_bytes)
         } else {
             0
         }
@@ -183,14 +194,16 @@ impl Partition {
 
     /// Dirty bytes of orphan inodes. They never go to the bucket, so no flush waits for them.
     pub fn orphan_bytes(&self) -> u64 {
-        self.namespace.orphans().map(|(ino, _)| self.extents.dirty_bytes_of(ino)).sum()
+        self.namespace.orphans().map(|(ino, _)| self.extents().dirty_bytes_of(ino)).sum()
     }
 
     /// Memory of the trees, nearly all of the partition's memory. While a snapshot is written,
     /// changed nodes of the trees exist twice.
     pub fn memory_bytes(&self) -> u64 {
-        (self.namespace.memory_bytes() + self.extents.memory_bytes() + self.backing.memory_bytes())
-            as u64
+        (self.namespace.memory_bytes()
+            + self.content.memory_bytes()
+            + self.extents.memory_bytes()
+            + self.backing.memory_bytes()) as u64
     }
 
     /// Index of the last command.
@@ -220,17 +233,18 @@ impl Partition {
         !self.deferred.is_empty()
     }
 
-    /// Lets backing and the extents of removed inodes follow the last command.
+    /// Lets backing, and content and extents of removed inodes, follow the last command.
     pub fn apply_deferred(&mut self) {
         for change in std::mem::take(&mut self.deferred) {
             self.backing.observe(&change, &self.namespace);
             if let Change::Gone { .. } = change {
-                self.extents.observe(&change);
+                self.extents_mut().observe(&change);
             }
         }
     }
 
-    /// Like [`Partition::apply`], but backing and the extents of removed inodes do not follow yet.
+    /// Like [`Partition::apply`], but backing, and content and extents of removed inodes, do not
+    /// follow yet.
     /// Use only between a command and its reply.
     pub fn apply_namespace(&mut self, index: LogIndex, command: &Command) -> Applied {
         self.apply_deferred();
@@ -312,7 +326,7 @@ impl Partition {
                 if let ExtentCommand::Packed { ino, range } = *command {
                     vacated = self.vacated(ino, range);
                 }
-                self.extents.apply(command);
+                self.extents_mut().apply(command);
                 None
             }
             Command::Backing(command) => {
@@ -321,7 +335,7 @@ impl Partition {
                     self.version,
                     command,
                     &mut self.namespace,
-                    &mut self.extents,
+                    &mut ByteMapMut::new(&mut self.content, &mut self.extents),
                     &mut changes,
                 );
                 None
@@ -399,13 +413,13 @@ impl Partition {
         }
     }
 
-    /// Lets the extents of existing files follow the namespace's changes, in order. `touched`:
-    /// inodes that changed without a change of the namespace.
+    /// Lets content and extents of existing files follow the namespace's changes, in order.
+    /// `touched`: inodes that changed without a change of the namespace.
     fn observe(&mut self, changes: &[Change], mut touched: Vec<Ino>) -> (Vec<Ino>, Vec<Effect>) {
         let mut effects = Vec::new();
         for change in changes {
             if let Change::Zeroed { ino, range, .. } = change {
-                let runs = self.extents.resident_runs(
+                let runs = self.extents().resident_runs(
                     *ino,
                     blocks::whole_blocks(range.start, range.end - range.start),
                 );
@@ -420,7 +434,7 @@ impl Partition {
                 effects.push(Effect::Drop { ino });
                 continue;
             }
-            self.extents.observe(change);
+            self.extents_mut().observe(change);
             match *change {
                 Change::Resized { ino, old_bytes, new_bytes, .. } if new_bytes < old_bytes => {
                     effects.push(Effect::Cut { ino, len_bytes: new_bytes });

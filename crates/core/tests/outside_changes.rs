@@ -1,7 +1,7 @@
 //! Changes of other writers to the bucket, refused mutations, and volumes without a bucket.
 
 use ebb_core::backing::{BackingItem, FlushStep, PageStep};
-use ebb_core::extent::{ByteOrigin, Segment};
+use ebb_core::byte_map::{ByteOrigin, Segment};
 use ebb_core::partition::{Applied, Partition, SnapshotItem};
 use ebb_model::*;
 

@@ -1,7 +1,7 @@
 //! The order in which clean chunks are evicted, and the turn of the tasks that make room.
 
+use ebb_core::byte_map::ByteMap;
 use ebb_core::cache::{self, Eviction};
-use ebb_core::extent::Extents;
 use ebb_model::{BLOCK_BYTES, CHUNK_BYTES, Ino};
 use futures_util::lock::{Mutex, MutexGuard};
 use std::cell::{Cell, RefCell};
@@ -50,7 +50,7 @@ impl Cache {
     }
 
     /// Adds every clean chunk after a start.
-    pub fn fill(&self, extents: &Extents) {
+    pub fn fill(&self, extents: ByteMap) {
         let mut order = self.order.borrow_mut();
         for chunk in extents.chunks() {
             if chunk.resident_bytes > chunk.dirty_bytes {
@@ -60,7 +60,7 @@ impl Cache {
     }
 
     /// Blocks have become clean or come in clean: they can be evicted.
-    pub fn note_clean(&self, extents: &Extents, ino: Ino, blocks: Range<u64>) {
+    pub fn note_clean(&self, extents: ByteMap, ino: Ino, blocks: Range<u64>) {
         let mut order = self.order.borrow_mut();
         for chunk in blocks.start / BLOCKS_PER_CHUNK..blocks.end.div_ceil(BLOCKS_PER_CHUNK) {
             let clean = extents.chunk_blocks(ino, chunk).filter(|(_, block)| !block.dirty);

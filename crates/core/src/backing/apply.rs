@@ -2,17 +2,17 @@
 
 use super::install::InstallBatch;
 use super::*;
-use crate::extent::Extents;
+use crate::byte_map::ByteMapMut;
 use crate::namespace::Change;
 
 impl Backing {
     /// Returns the inodes with stale caches. `now` is the partition's last version.
-    pub fn apply(
+    pub(crate) fn apply(
         &mut self,
         now: Version,
         command: &BackingCommand,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         changes: &mut Vec<Change>,
     ) -> Vec<Ino> {
         if !self.backed {
@@ -110,7 +110,7 @@ impl Backing {
                 self.send_again(namespace, extents, *ino, *stamp)
             }
             BackingCommand::Forget { dir, inos } => {
-                let forgotten = self.forget(namespace, extents, *dir, inos, changes);
+                let forgotten = self.forget(namespace, extents.view(), *dir, inos, changes);
                 return if forgotten { vec![*dir] } else { Vec::new() };
             }
             BackingCommand::RolledBack { ino, etag, len_bytes, modified, stamp } => {
@@ -140,7 +140,7 @@ impl Backing {
     fn upload_begun(
         &mut self,
         namespace: &Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         ino: Ino,
         key: &str,
         upload: Option<&String>,
@@ -270,7 +270,7 @@ impl Backing {
     fn replaced(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         ino: Ino,
         etag: &str,
         (len_bytes, modified): (u64, Time),
@@ -299,7 +299,7 @@ impl Backing {
     fn vanished(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         parent: Ino,
         name: &Name,
         stamp: Stamp,

@@ -1,14 +1,14 @@
 //! Invariant check of the backing, for fsck, snapshots, simulation and tests.
 
 use super::*;
-use crate::extent::Extents;
+use crate::byte_map::ByteMap;
 use crate::namespace::Link;
 use crate::tree::remembered_wrongly;
 use std::collections::BTreeMap;
 
 impl Backing {
     /// Descriptions of broken laws.
-    pub fn check(&self, namespace: &Namespace, extents: &Extents) -> Vec<String> {
+    pub fn check(&self, namespace: &Namespace, extents: ByteMap) -> Vec<String> {
         let mut problems = remembered_wrongly([
             ("backed files", self.files.is_recent_so()),
             ("backed directories", self.dirs.is_recent_so()),
@@ -96,7 +96,7 @@ impl Backing {
         }
     }
 
-    fn check_files(&self, namespace: &Namespace, extents: &Extents, problems: &mut Vec<String>) {
+    fn check_files(&self, namespace: &Namespace, extents: ByteMap, problems: &mut Vec<String>) {
         for (ino, file) in self.files.iter() {
             let Some(inode) = namespace.inode(ino) else {
                 problems.push(format!("file {ino} is in backing and does not exist"));

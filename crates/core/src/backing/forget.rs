@@ -5,7 +5,7 @@
 //! reference to the old one: the node ensures that.
 
 use super::*;
-use crate::extent::Extents;
+use crate::byte_map::ByteMap;
 use crate::namespace::{Change, Inode};
 
 /// Names of a directory that can be evicted.
@@ -22,7 +22,7 @@ impl Backing {
     pub fn forgettable(
         &self,
         namespace: &Namespace,
-        extents: &Extents,
+        extents: ByteMap,
         dir: Ino,
         after: Cookie,
         count: usize,
@@ -45,7 +45,7 @@ impl Backing {
     pub(super) fn forget(
         &mut self,
         namespace: &mut Namespace,
-        extents: &Extents,
+        extents: ByteMap,
         dir: Ino,
         inos: &[Ino],
         changes: &mut Vec<Change>,
@@ -98,7 +98,7 @@ impl Backing {
     fn may_forget(
         &self,
         namespace: &Namespace,
-        extents: &Extents,
+        extents: ByteMap,
         dir: Ino,
         prefix: &str,
         child: Dentry,
@@ -126,7 +126,7 @@ impl Backing {
     /// `policy`: of the directory.
     fn may_forget_file(
         &self,
-        extents: &Extents,
+        extents: ByteMap,
         (inode, policy): (&Inode, PolicyId),
         has_page: bool,
     ) -> bool {

@@ -3,7 +3,7 @@
 use super::observe::{below, first_name};
 use super::page::recorded_names;
 use super::*;
-use crate::extent::Extents;
+use crate::byte_map::ByteMapMut;
 use crate::namespace::Change;
 
 /// Names of a directory found in the bucket.
@@ -31,7 +31,7 @@ impl Backing {
     pub(super) fn install(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         batch: &InstallBatch,
         progress: &LoadProgress,
         changes: &mut Vec<Change>,
@@ -147,7 +147,7 @@ impl Backing {
     fn install_plain(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         batch: &InstallBatch,
         entries: Vec<&Installed>,
     ) {
@@ -174,7 +174,7 @@ impl Backing {
     fn install_entry(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         batch: &InstallBatch,
         entry: &Installed,
         recorded: &BTreeMap<Ino, &[(Ino, Name)]>,

@@ -2,7 +2,7 @@
 //! 14). No file has cached bytes; each gets the object with its bytes, or none.
 
 use super::*;
-use crate::extent::Extents;
+use crate::byte_map::ByteMapMut;
 use std::collections::BTreeSet;
 
 /// An object of the bucket.
@@ -61,7 +61,7 @@ impl Backing {
     pub(crate) fn rebuild_files(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         objects: &BTreeMap<String, Object>,
         moved: &BTreeMap<Ino, String>,
         stamp: Stamp,
@@ -140,13 +140,13 @@ impl Backing {
     fn take_content(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         ino: Ino,
         Object { etag, len_bytes, modified }: &Object,
         stamp: Stamp,
     ) -> Option<Loss> {
-        let is_same = extents.object(ino).is_some_and(|home| home.etag == *etag);
-        let is_newer_here = extents.has_unsent(ino);
+        let is_same = extents.view().object(ino).is_some_and(|home| home.etag == *etag);
+        let is_newer_here = extents.view().has_unsent(ino);
         extents.bytes_lost(ino);
         if is_same && !is_newer_here {
             return None;
@@ -158,13 +158,13 @@ impl Backing {
     fn found_nowhere(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         ino: Ino,
         own: Option<String>,
         stamp: Stamp,
     ) -> Option<Loss> {
         let size_bytes = namespace.attr(ino).map_or(0, |attr| attr.size_bytes);
-        let is_known = extents.is_zero_without_object(ino, size_bytes);
+        let is_known = extents.view().is_zero_without_object(ino, size_bytes);
         extents.bytes_lost(ino);
         let is_named = namespace.inode(ino).is_some_and(|inode| inode.first.is_some());
         if is_known && is_named {

@@ -2,11 +2,11 @@
 //! that the bucket never received.
 
 use super::*;
-use crate::extent::{ByteOrigin, Extents};
+use crate::byte_map::{ByteMap, ByteMapMut, ByteOrigin};
 
 impl Backing {
     /// Whether every byte of a file with an object is cached, so it can be sent without the object.
-    pub fn is_whole(&self, namespace: &Namespace, extents: &Extents, ino: Ino) -> bool {
+    pub fn is_whole(&self, namespace: &Namespace, extents: ByteMap, ino: Ino) -> bool {
         let Ok(attr) = namespace.attr(ino) else { return false };
         let plan = extents.plan_read(ino, 0..attr.size_bytes, attr.size_bytes);
         let is_named = namespace.inode(ino).is_some_and(|inode| inode.first.is_some());
@@ -18,14 +18,14 @@ impl Backing {
     pub(super) fn send_again(
         &mut self,
         namespace: &Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         ino: Ino,
         stamp: Stamp,
     ) {
         if self.dirs.contains_key(&ino) {
             self.all_entries_changed(ino);
             self.page_changed(namespace, ino, stamp.time);
-        } else if self.is_whole(namespace, extents, ino) {
+        } else if self.is_whole(namespace, extents.view(), ino) {
             // Every block becomes dirty: a clean one could be evicted before it is sent.
             extents.send_again(ino, stamp.version);
             self.change_file(ino, |file| {
@@ -43,7 +43,7 @@ impl Backing {
     pub(super) fn rolled_back(
         &mut self,
         namespace: &mut Namespace,
-        extents: &mut Extents,
+        extents: &mut ByteMapMut,
         ino: Ino,
         etag: &str,
         (len_bytes, modified): (u64, Time),

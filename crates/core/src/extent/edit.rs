@@ -1,6 +1,7 @@
 //! Changes of one file. The file's state is stored once, however many of its blocks change.
 
-use super::{Block, Extents, FileExtents, ObjectBytes};
+use super::{Block, Extents, FileExtents};
+use crate::content::ObjectMark;
 use ebb_model::{Ino, PackRange};
 use std::ops::Range;
 
@@ -20,7 +21,7 @@ impl Extents {
         if self.look(ino, |before| *before == file) {
             return;
         }
-        if file == FileExtents::default() {
+        if (file.resident, file.packed) == (0, None) {
             self.files.remove(&ino);
         } else {
             self.files.insert(&ino, &file);
@@ -30,20 +31,19 @@ impl Extents {
 
 impl Edit<'_> {
     pub fn block(&self, block: u64) -> Option<Block> {
-        self.extents.blocks.get(&(self.ino, block))
-    }
-
-    pub fn is_hole(&self, block: u64) -> bool {
-        self.extents.holes.contains(self.ino, block)
+        self.extents.block(self.ino, block)
     }
 
     /// Present blocks. A new file has none and needs no search.
     pub fn list(&self, blocks: Range<u64>) -> Vec<(u64, Block)> {
-        if self.file.resident == 0 { Vec::new() } else { self.extents.list(self.ino, blocks) }
+        if self.file.resident == 0 || blocks.is_empty() {
+            return Vec::new();
+        }
+        let range = self.extents.blocks.range((self.ino, blocks.start)..(self.ino, blocks.end));
+        range.map(|((_, block), state)| (block, state)).collect()
     }
 
     pub fn put(&mut self, block: u64, state: Block) {
-        self.fill(block..block.saturating_add(1));
         let old = self.block(block);
         self.extents.blocks.insert(&(self.ino, block), &state);
         self.count(block, old, Some(state));
@@ -60,38 +60,22 @@ impl Edit<'_> {
         }
     }
 
-    /// Replaces or removes the backing object for absent blocks.
-    pub fn set_object(&mut self, object: Option<ObjectBytes>) {
-        let (before, after) =
-            (self.file.object_blocks(), object.as_ref().map_or(0, ObjectBytes::blocks));
-        self.fill(after..u64::MAX);
-        let differs = before.min(after)..before.max(after);
-        let absent = differs.end - differs.start - self.list(differs).len() as u64;
-        self.file.object = object;
-        self.file.data =
-            if before < after { self.file.data + absent } else { self.file.data - absent };
-    }
-
-    /// Makes holes of absent blocks from block `from` on that a new object covers: they were zeros
-    /// and stay zeros.
-    pub fn keep_zeros(&mut self, from: u64) {
-        let end = self.file.object_blocks();
-        let mut at = from;
-        for (block, _) in self.list(from..end.max(from)) {
-            self.dig(at..block);
-            at = block + 1;
+    pub fn drop_clean(&mut self) {
+        for (block, state) in self.list(0..u64::MAX) {
+            if !state.dirty {
+                self.take(block);
+            }
         }
-        self.dig(at..end);
     }
 
-    /// Makes holes of absent blocks that the object covers.
-    pub fn dig(&mut self, blocks: Range<u64>) {
-        self.file.data -= self.extents.holes.insert(self.ino, blocks);
-    }
-
-    /// The object counts for these blocks again.
-    pub fn fill(&mut self, blocks: Range<u64>) {
-        self.file.data += self.extents.holes.remove(self.ino, blocks);
+    /// The clean blocks are those of this object.
+    pub fn set_object(&mut self, object: ObjectMark) {
+        let (before, after) = (self.file.object.blocks, object.blocks);
+        let differs = self.list(before.min(after)..before.max(after));
+        let clean = differs.iter().filter(|(_, state)| !state.dirty).count() as u64;
+        self.file.object = object;
+        let orphaned = self.file.orphaned;
+        self.file.orphaned = if before < after { orphaned - clean } else { orphaned + clean };
     }
 
     pub fn pack(&mut self, range: Option<PackRange>) {
@@ -122,10 +106,10 @@ impl Edit<'_> {
         let bytes = self.file.block_bytes(block);
         self.extents.resident_bytes = self.extents.resident_bytes + is * bytes - was * bytes;
         self.extents.dirty_bytes = self.extents.dirty_bytes + is_dirty * bytes - was_dirty * bytes;
-        let behind_object = u64::from(block >= self.file.object_blocks());
         let file = &mut self.file;
-        file.data = file.data + is * behind_object - was * behind_object;
+        let behind_object = u64::from(block >= file.object.blocks);
+        file.orphaned =
+            file.orphaned + (is - is_dirty) * behind_object - (was - was_dirty) * behind_object;
         file.resident = file.resident + is - was;
-        file.dirty = file.dirty + is_dirty - was_dirty;
     }
 }

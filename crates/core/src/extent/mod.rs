@@ -1,43 +1,33 @@
-//! Extents: the cached bytes of each file, and the dirty ones among them, which exist nowhere else.
+//! Extents: the blocks of each file that this node has on its disk.
 //!
 //! A store file is sparse, with bytes at their own offsets, in blocks of [`BLOCK_BYTES`]. A block
-//! is absent (the store file's bytes there must not be read), clean (the backing object has it) or
-//! dirty. The bytes of an absent block follow from the backing object: below
-//! [`ObjectBytes::valid_bytes`] they are the object's, all others are zeros. Blocks of holes are
-//! zeros.
+//! is absent (the store file's bytes there must not be read), dirty (written on this node at its
+//! version) or clean (the bytes of the object with the file's [`ObjectMark`]). Whether those are
+//! the file's bytes follows from [`crate::content`]; [`crate::byte_map`] compares the two.
 //!
 //! Laws:
-//! - The block map changes only by [`Extents::apply`], [`Extents::observe`] and the records of the
-//!   bucket ([`Extents::uploaded`] and its neighbours).
+//! - The block map changes only by commands, changes of the namespace and changes of the object.
 //! - A checksum covers all 64 KiB of a block; bytes behind the end of the file count as zeros. So a
 //!   file can grow without a change of any block. Only writes, truncations and power failures void
 //!   a checksum.
-//! - `valid_bytes` grows only with a new object, so truncated or overwritten bytes never reappear
-//!   from an old one.
+//! - All clean blocks of a file are of one object.
 //! - A packed file has no block that begins behind its pack range, and no non-zero byte behind it.
 //!   Pack ranges do not overlap.
 //! - While a file has writable mappings its block states can be outdated: a checksum proves
 //!   nothing, and a hole can have bytes. So no block is dropped because of a checksum or a lost
 //!   sync.
-//! - A file without any state has no entry. Counters equal the sums of the entries.
+//! - A file without block and pack range has no entry. Counters equal the sums of the entries.
 
 mod edit;
 mod packs;
-mod plan;
-mod seek;
-mod snapshot;
 mod unforced;
 
-use edit::Edit;
 use packs::Packs;
-pub(crate) use plan::sums_of_touched;
-pub use plan::{ByteOrigin, Edge, Fill, ResidentChunk, Segment};
-pub use snapshot::ExtentItem;
 pub use unforced::Unforced;
 
-use crate::blocks::{BlockRuns, MAX_BLOCKS, touched_blocks, whole_blocks};
-use crate::namespace::Change;
-use crate::tree::{Tree, Value, pack, remembered_wrongly, take, unpack};
+use crate::blocks::{BLOCKS_PER_CHUNK, MAX_BLOCKS, runs};
+use crate::content::ObjectMark;
+use crate::tree::{Tree, Value, pack, remembered_wrongly, take};
 use ebb_model::{BLOCK_BYTES, ExtentCommand, Ino, PackRange, Planted, Version};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -49,9 +39,6 @@ use std::ops::Range;
 pub struct Extents {
     blocks: Tree<(Ino, u64), Block>,
     files: Tree<Ino, FileExtents>,
-    /// Absent blocks that are zeros although the object can have bytes there. Holes end with the
-    /// valid part of the object: all absent blocks behind it are zeros anyway.
-    holes: BlockRuns,
     packs: Packs,
     /// Files with writable mappings, through which stores bypass the node.
     exposed: Tree<Ino, ()>,
@@ -59,8 +46,8 @@ pub struct Extents {
     dirty_bytes: u64,
 }
 
-/// A present block. It corresponds to the paper's chunk record (O-35), without a list of writes,
-/// which happen in place, and without a deleted flag: truncated blocks are absent.
+/// A block on the node's disk. It corresponds to the paper's chunk record (O-35), without a list of
+/// writes, which happen in place, and without a deleted flag: truncated blocks are absent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Block {
     /// Version of the last write to it; 0 if it came from the bucket.
@@ -72,32 +59,20 @@ pub struct Block {
 }
 
 /// State of a file as a whole.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct FileExtents {
-    object: Option<ObjectBytes>,
-    /// During an upload: its truncations as (version, length), both strictly increasing. A later,
-    /// shorter truncation replaces the longer ones before it.
-    cuts: Option<Vec<(Version, u64)>>,
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct FileExtents {
+    /// Object of the clean blocks. Without meaning if there is none.
+    object: ObjectMark,
     resident: u64,
-    dirty: u64,
-    /// Number of blocks that can be non-zero: present, or with valid bytes of the object.
-    /// Recomputed when a snapshot is read.
-    #[serde(skip)]
-    data: u64,
-    /// Restored from an item of its own.
-    #[serde(skip)]
+    /// Number of clean blocks behind the object's valid bytes: the object is gone, and they have
+    /// the only copy of its bytes.
+    orphaned: u64,
     packed: Option<PackRange>,
 }
 
-impl Value<Ino> for FileExtents {
-    fn pack(&self, _: &Ino, out: &mut Vec<u8>) {
-        let FileExtents { object, cuts, resident, dirty, data, packed } = self;
-        pack(&(object, cuts, resident, dirty, data, packed), out);
-    }
-
-    fn unpack(_: &Ino, bytes: &[u8]) -> FileExtents {
-        let (object, cuts, resident, dirty, data, packed) = unpack(bytes);
-        FileExtents { object, cuts, resident, dirty, data, packed }
+impl Default for FileExtents {
+    fn default() -> FileExtents {
+        FileExtents { object: ObjectMark::NONE, resident: 0, orphaned: 0, packed: None }
     }
 }
 
@@ -118,17 +93,45 @@ impl Value<(Ino, u64)> for Block {
     }
 }
 
+const OF_OBJECT: u8 = 1;
+const ORPHANED: u8 = 2;
+const PACKED: u8 = 4;
+
+impl Value<Ino> for FileExtents {
+    fn pack(&self, _: &Ino, out: &mut Vec<u8>) {
+        let FileExtents { object, resident, orphaned, packed } = self;
+        let flag = |is_set: bool, flag: u8| u8::from(is_set) * flag;
+        let flags = flag(*object != ObjectMark::NONE, OF_OBJECT)
+            | flag(*orphaned > 0, ORPHANED)
+            | flag(packed.is_some(), PACKED);
+        pack(&(flags, resident), out);
+        if *object != ObjectMark::NONE {
+            out.extend(object.etag_hash.to_le_bytes());
+            pack(&object.blocks, out);
+        }
+        if *orphaned > 0 {
+            pack(orphaned, out);
+        }
+        if let Some(range) = packed {
+            pack(range, out);
+        }
+    }
+
+    fn unpack(_: &Ino, mut bytes: &[u8]) -> FileExtents {
+        let bytes = &mut bytes;
+        let (flags, resident): (u8, u64) = take(bytes);
+        let object = if flags & OF_OBJECT != 0 {
+            ObjectMark { etag_hash: u64::from_le_bytes(take(bytes)), blocks: take(bytes) }
+        } else {
+            ObjectMark::NONE
+        };
+        let orphaned = if flags & ORPHANED != 0 { take(bytes) } else { 0 };
+        let packed = (flags & PACKED != 0).then(|| take(bytes));
+        FileExtents { object, resident, orphaned, packed }
+    }
+}
+
 impl FileExtents {
-    /// Leading bytes that absent blocks have from the object.
-    fn valid_bytes(&self) -> u64 {
-        self.object.as_ref().map_or(0, |object| object.valid_bytes)
-    }
-
-    /// Number of blocks with valid bytes of the object, if they are absent and not holes.
-    fn object_blocks(&self) -> u64 {
-        self.object.as_ref().map_or(0, ObjectBytes::blocks)
-    }
-
     /// Disk space of a block. In a pack file only its bytes within the range count.
     fn block_bytes(&self, block: u64) -> u64 {
         let in_range = |range: PackRange| {
@@ -138,72 +141,21 @@ impl FileExtents {
     }
 }
 
-/// The backing object, from which absent blocks are read (O-36).
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct ObjectBytes {
-    pub etag: String,
-    /// Leading bytes of the object that are still the file's.
-    pub valid_bytes: u64,
+/// A chunk with present blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ResidentChunk {
+    pub ino: Ino,
+    pub chunk: u64,
+    pub resident_bytes: u64,
+    pub dirty_bytes: u64,
 }
 
-impl ObjectBytes {
-    /// Number of blocks with valid bytes.
-    fn blocks(&self) -> u64 {
-        self.valid_bytes.div_ceil(BLOCK_BYTES)
-    }
-}
-
-/// Recomputed counts of one file.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    resident: u64,
-    dirty: u64,
-    behind_object: u64,
-}
-
+/// Changes.
 impl Extents {
-    /// Memory of the trees, in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.blocks.bytes()
-            + self.files.bytes()
-            + self.holes.memory_bytes()
-            + self.packs.memory_bytes()
-            + self.exposed.bytes()
-    }
-
-    /// Whether the bucket has all bytes of a file of this length, and no other state exists.
-    pub fn is_clean(&self, ino: Ino, len_bytes: u64) -> bool {
-        let is_whole = |object: &ObjectBytes| object.valid_bytes == len_bytes;
-        self.look(ino, |file| {
-            file.dirty == 0 && file.cuts.is_none() && file.object.as_ref().is_some_and(is_whole)
-        }) && !self.is_exposed(ino)
-            && self.holes.next(ino, 0).is_none()
-    }
-
-    /// Whether a byte of the file is on the node's disk, or space for it is allocated.
-    pub fn is_stored(&self, ino: Ino) -> bool {
-        self.look(ino, |file| file.resident > 0 || file.packed.is_some())
-    }
-
-    /// Applies a command. One that no longer matches the state is ignored, such as a `Present` for
-    /// a replaced object.
-    pub fn apply(&mut self, command: &ExtentCommand) {
+    /// Applies a command about blocks that the node has. [`Extents::fetched`] applies `Present`.
+    pub(crate) fn apply(&mut self, command: &ExtentCommand) {
         match *command {
-            ExtentCommand::Present { ino, ref etag, first, ref sums } => self.edit(ino, |edit| {
-                if edit.file.object.as_ref().is_none_or(|object| object.etag != *etag)
-                    || first >= MAX_BLOCKS
-                {
-                    return;
-                }
-                for (block, sum) in (first..MAX_BLOCKS).zip(sums) {
-                    if edit.block(block).is_none() && !edit.is_hole(block) {
-                        edit.put(
-                            block,
-                            Block { version: Version(0), dirty: false, sum: Some(*sum) },
-                        );
-                    }
-                }
-            }),
+            ExtentCommand::Present { .. } => {}
             ExtentCommand::Absent { ino, .. } | ExtentCommand::Unsynced { ino, .. }
                 if self.is_exposed(ino) => {}
             ExtentCommand::Absent { ino, first, count } => self.edit(ino, |edit| {
@@ -240,145 +192,112 @@ impl Extents {
         }
     }
 
-    /// Applies a change of the namespace.
-    pub(crate) fn observe(&mut self, change: &Change) {
-        match *change {
-            Change::Written { ino, offset, len_bytes, ref sums, packed, stamp } => {
-                self.edit(ino, |edit| {
-                    if packed.is_some() {
-                        edit.pack(packed);
-                    }
-                    for (block, sum) in touched_blocks(offset, len_bytes)
-                        .zip(sums.iter().copied().chain(repeat(None)))
-                    {
-                        // A dirty block with a void checksum gets one at its upload. So rewrites
-                        // until then need no further command that voids it.
-                        let rewritten = edit
-                            .block(block)
-                            .is_some_and(|block| block.dirty && block.sum.is_none());
-                        let sum = sum.filter(|_| !rewritten);
-                        edit.put(block, Block { version: stamp.version, dirty: true, sum });
-                    }
-                })
-            }
-            Change::Zeroed { ino, ref range, ref edges, stamp } => {
-                self.zero(ino, range, edges, stamp.version)
-            }
-            Change::Resized { ino, old_bytes, new_bytes, stamp } if new_bytes < old_bytes => {
-                self.cut(ino, new_bytes, stamp.version)
-            }
-            Change::Gone { ino, .. } | Change::Forgotten { ino } => {
-                self.holes.remove(ino, 0..u64::MAX);
-                self.edit(ino, |edit| {
-                    edit.drop_blocks(0);
-                    edit.pack(None);
-                    edit.file = FileExtents::default();
-                });
-                self.exposed.remove(&ino);
-            }
-            _ => {}
-        }
-    }
-
-    fn zero(&mut self, ino: Ino, range: &Range<u64>, edges: &[u64], version: Version) {
-        let len_bytes = range.end.saturating_sub(range.start);
-        let whole = whole_blocks(range.start, len_bytes);
+    /// Absent blocks from `first` on, except those that `is_hole`, have the bytes of `object`.
+    pub(crate) fn fetched(
+        &mut self,
+        ino: Ino,
+        object: ObjectMark,
+        first: u64,
+        sums: &[u32],
+        is_hole: impl Fn(u64) -> bool,
+    ) {
         self.edit(ino, |edit| {
-            for block in [range.start / BLOCK_BYTES, range.end / BLOCK_BYTES] {
-                if edges.contains(&block) && !whole.contains(&block) {
-                    edit.put(block, Block { version, dirty: true, sum: None });
+            if !edit.file.object.is_same_object(&object) {
+                edit.drop_clean();
+            }
+            edit.set_object(object);
+            for (block, sum) in (first..MAX_BLOCKS).zip(sums) {
+                if edit.block(block).is_none() && !is_hole(block) {
+                    edit.put(block, Block { version: Version(0), dirty: false, sum: Some(*sum) });
                 }
             }
-            for (block, _) in edit.list(whole.clone()) {
-                edit.take(block);
-            }
-            edit.dig(whole.start..whole.end.min(edit.file.object_blocks()));
         });
     }
 
-    /// Truncated blocks become absent, and the object no longer counts for them: no deleted flag is
-    /// needed (O-83).
-    fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
+    /// `blocks` were written, to the pack range `packed` if the file got one. `sums` are their
+    /// checksums in order.
+    pub(crate) fn written(
+        &mut self,
+        ino: Ino,
+        blocks: Range<u64>,
+        sums: &[Option<u32>],
+        packed: Option<PackRange>,
+        version: Version,
+    ) {
         self.edit(ino, |edit| {
-            edit.drop_blocks(len_bytes.div_ceil(BLOCK_BYTES));
+            if packed.is_some() {
+                edit.pack(packed);
+            }
+            for (block, sum) in blocks.zip(sums.iter().copied().chain(repeat(None))) {
+                // A dirty block with a void checksum gets one at its upload. So rewrites until then
+                // need no further command that voids it.
+                let rewritten =
+                    edit.block(block).is_some_and(|block| block.dirty && block.sum.is_none());
+                edit.put(block, Block { version, dirty: true, sum: sum.filter(|_| !rewritten) });
+            }
+        })
+    }
+
+    /// `whole` became a hole, and `edges` were overwritten.
+    pub(crate) fn zeroed(
+        &mut self,
+        ino: Ino,
+        whole: Range<u64>,
+        edges: impl Iterator<Item = u64>,
+        version: Version,
+    ) {
+        self.edit(ino, |edit| {
+            for block in edges {
+                edit.put(block, Block { version, dirty: true, sum: None });
+            }
+            for (block, _) in edit.list(whole) {
+                edit.take(block);
+            }
+        });
+    }
+
+    /// The file was truncated.
+    pub(crate) fn cut(&mut self, ino: Ino, len_bytes: u64, version: Version) {
+        self.edit(ino, |edit| {
+            let end = len_bytes.div_ceil(BLOCK_BYTES);
+            edit.drop_blocks(end);
             let boundary = len_bytes / BLOCK_BYTES;
             if !len_bytes.is_multiple_of(BLOCK_BYTES) && edit.block(boundary).is_some() {
                 edit.put(boundary, Block { version, dirty: true, sum: None });
             }
-            if let Some(object) =
-                edit.file.object.clone().filter(|object| object.valid_bytes > len_bytes)
-                && !Planted::CutKeepsTail.is_on()
-            {
-                edit.set_object(Some(ObjectBytes { valid_bytes: len_bytes, ..object }));
-            }
-            if let Some(cuts) = &mut edit.file.cuts {
-                cuts.retain(|&(_, shorter)| shorter < len_bytes);
-                cuts.push((version, len_bytes));
-            }
+            let object = edit.file.object;
+            edit.set_object(ObjectMark { blocks: object.blocks.min(end), ..object });
         });
     }
 
-    /// Sets the backing object of a newly loaded file.
-    pub(crate) fn set_object(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
+    /// The file has neither block nor mapping any more.
+    pub(crate) fn gone(&mut self, ino: Ino) {
+        self.exposed.remove(&ino);
         self.edit(ino, |edit| {
-            edit.fill(0..u64::MAX);
-            edit.set_object(Some(ObjectBytes { etag: etag.into(), valid_bytes: len_bytes }));
+            edit.drop_blocks(0);
+            edit.pack(None);
         });
     }
 
-    /// Equivalent to [`Extents::set_object`] of each file without any state: inode, tag and length
-    /// of the object.
-    pub(crate) fn set_objects<'a>(&mut self, homes: impl Iterator<Item = (Ino, &'a str, u64)>) {
-        self.files.extend(homes.map(|(ino, etag, len_bytes)| {
-            let object = ObjectBytes { etag: etag.into(), valid_bytes: len_bytes };
-            (
-                ino,
-                FileExtents {
-                    data: object.blocks(),
-                    object: Some(object),
-                    ..FileExtents::default()
-                },
-            )
-        }));
+    pub(crate) fn drop_blocks(&mut self, ino: Ino) {
+        self.edit(ino, |edit| edit.drop_blocks(0));
     }
 
-    /// From `version` on truncations are recorded until the upload ends. An earlier truncation
-    /// applies to an upload of older bytes. A multipart upload that gets its id later keeps its
-    /// first version.
-    pub(crate) fn upload_begun(&mut self, ino: Ino, version: Version) {
-        self.edit(ino, |Edit { file, .. }| {
-            let object = file.object.as_ref();
-            file.cuts.get_or_insert_with(|| {
-                object.map(|object| (version, object.valid_bytes)).into_iter().collect()
-            });
-        });
+    pub(crate) fn drop_clean(&mut self, ino: Ino) {
+        self.edit(ino, |edit| edit.drop_clean());
     }
 
-    pub(crate) fn upload_aborted(&mut self, ino: Ino) {
-        self.edit(ino, |edit| edit.file.cuts = None);
+    /// The clean blocks are those of this object.
+    pub(crate) fn set_object(&mut self, ino: Ino, object: ObjectMark) {
+        self.edit(ino, |edit| edit.set_object(object));
     }
 
-    /// The object is gone; absent blocks become zeros.
-    pub(crate) fn forget_object(&mut self, ino: Ino) {
-        self.edit(ino, |edit| edit.set_object(None));
-    }
-
-    /// The object `etag` holds the `len_bytes` bytes of the file at `version`. This version can
-    /// precede [`Extents::upload_begun`]: a recovered node finds a copy of the object, or the
-    /// object itself, without having sent a byte.
-    pub fn uploaded(&mut self, ino: Ino, etag: &str, len_bytes: u64, version: Version) {
+    /// The object holds the file's bytes at `version`: the blocks of that version and those that
+    /// were clean are clean and of this object.
+    pub(crate) fn cleaned(&mut self, ino: Ino, object: ObjectMark, version: Version) {
         let is_exposed = self.is_exposed(ino);
         self.edit(ino, |edit| {
-            let zeros_from = edit.file.object_blocks();
-            let mut cuts = edit.file.cuts.take().unwrap_or_default();
-            if Planted::CutForgottenByUpload.is_on() {
-                cuts.clear();
-            }
-            let since = cuts.into_iter().filter(|(cut, _)| *cut > version).map(|(_, len)| len);
-            let object =
-                ObjectBytes { etag: etag.into(), valid_bytes: since.fold(len_bytes, u64::min) };
-            edit.set_object(Some(object));
-            edit.keep_zeros(zeros_from);
+            edit.set_object(object);
             for (block, state) in edit.list(0..u64::MAX) {
                 match state.sum {
                     _ if !state.dirty || state.version > version => {}
@@ -393,77 +312,62 @@ impl Extents {
         });
     }
 
-    /// The object was copied: the same bytes under another tag.
-    pub fn moved(&mut self, ino: Ino, etag: &str) {
-        self.edit(ino, |edit| {
-            if let Some(object) = &mut edit.file.object {
-                object.etag = etag.into();
-            }
-        });
-    }
-
-    /// Another writer replaced the object. Dirty blocks and truncations stay. `keep_length`: the
-    /// file's own length takes precedence.
-    pub fn replaced(&mut self, ino: Ino, etag: &str, len_bytes: u64, keep_length: bool) {
-        self.edit(ino, |edit| {
-            for (block, state) in edit.list(0..u64::MAX) {
-                if !state.dirty {
-                    edit.take(block);
-                }
-            }
-            if !keep_length {
-                edit.fill(0..u64::MAX);
-            }
-            let limit = if keep_length { edit.file.valid_bytes() } else { u64::MAX };
-            edit.set_object(Some(ObjectBytes {
-                etag: etag.into(),
-                valid_bytes: len_bytes.min(limit),
-            }));
-        });
-    }
-
-    /// The object is gone and every block is present: all of them become dirty.
-    pub fn send_again(&mut self, ino: Ino, version: Version) {
+    /// All blocks become dirty.
+    pub(crate) fn send_again(&mut self, ino: Ino, version: Version) {
         self.edit(ino, |edit| {
             for (block, state) in edit.list(0..u64::MAX) {
                 edit.put(block, Block { version, dirty: true, ..state });
             }
         });
     }
+}
 
-    /// Drops all local state in favour of the object.
-    pub fn rolled_back(&mut self, ino: Ino, etag: &str, len_bytes: u64) {
-        self.edit(ino, |edit| edit.drop_blocks(0));
-        self.set_object(ino, etag, len_bytes);
+/// Answers.
+impl Extents {
+    /// Memory of the trees, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.blocks.bytes() + self.files.bytes() + self.packs.memory_bytes() + self.exposed.bytes()
     }
 
-    /// All local bytes of the file were lost.
-    pub(crate) fn bytes_lost(&mut self, ino: Ino) {
-        self.exposed.remove(&ino);
-        self.edit(ino, |edit| {
-            edit.drop_blocks(0);
-            edit.pack(None);
-        });
-    }
-
-    /// Whether the node has, or can have, dirty bytes.
-    pub(crate) fn has_unsent(&self, ino: Ino) -> bool {
-        self.is_exposed(ino) || self.look(ino, |file| file.dirty > 0)
-    }
-
-    /// Whether the file is all zeros without bytes of an object or the node.
-    pub(crate) fn is_zero_without_object(&self, ino: Ino, size_bytes: u64) -> bool {
-        let is_zero = !self.is_exposed(ino) && self.look(ino, |file| file.data == 0);
-        size_bytes == 0 || is_zero
-    }
-
-    pub fn object(&self, ino: Ino) -> Option<ObjectBytes> {
-        self.look(ino, |file| file.object.clone())
+    /// Whether a byte of the file is on the node's disk, or space for it is allocated.
+    pub fn is_stored(&self, ino: Ino) -> bool {
+        self.look(ino, |file| file.resident > 0 || file.packed.is_some())
     }
 
     /// State of a block; `None` if it is absent.
-    pub fn block(&self, ino: Ino, block: u64) -> Option<Block> {
+    pub(crate) fn block(&self, ino: Ino, block: u64) -> Option<Block> {
         self.blocks.get(&(ino, block))
+    }
+
+    /// Blocks of a file, in order.
+    pub(crate) fn blocks(
+        &self,
+        ino: Ino,
+        blocks: Range<u64>,
+    ) -> impl Iterator<Item = (u64, Block)> {
+        let is_any = !blocks.is_empty() && self.look(ino, |file| file.resident > 0);
+        let found = is_any.then(|| self.blocks.range((ino, blocks.start)..(ino, blocks.end)));
+        found.into_iter().flatten().map(|((_, block), state)| (block, state))
+    }
+
+    /// Object of the file's clean blocks, if there is any.
+    pub(crate) fn object_mark(&self, ino: Ino) -> ObjectMark {
+        self.look(ino, |file| file.object)
+    }
+
+    /// Number of clean blocks that have the only copy of their bytes, since their object is gone.
+    pub(crate) fn orphaned_count(&self, ino: Ino) -> u64 {
+        self.look(ino, |file| file.orphaned)
+    }
+
+    /// Runs of the clean blocks that have the only copy of their bytes.
+    pub(crate) fn orphaned_runs(&self, ino: Ino) -> Vec<Range<u64>> {
+        let (count, from) = self.look(ino, |file| (file.orphaned, file.object.blocks));
+        if count == 0 {
+            return Vec::new();
+        }
+        let clean = self.blocks(ino, from..u64::MAX).filter(|(_, state)| !state.dirty);
+        runs(clean.map(|(block, _)| block))
     }
 
     /// Whether the file has writable mappings.
@@ -485,12 +389,6 @@ impl Extents {
         self.dirty_bytes
     }
 
-    pub fn dirty_bytes_of(&self, ino: Ino) -> u64 {
-        let whole =
-            self.look(ino, |file| file.packed.is_none().then_some(file.dirty * BLOCK_BYTES));
-        whole.unwrap_or_else(|| self.sum_bytes(ino, |block| block.dirty))
-    }
-
     pub fn resident_bytes_of(&self, ino: Ino) -> u64 {
         let whole =
             self.look(ino, |file| file.packed.is_none().then_some(file.resident * BLOCK_BYTES));
@@ -498,96 +396,54 @@ impl Extents {
     }
 
     /// Sums block by block: blocks of small files differ in size.
-    fn sum_bytes(&self, ino: Ino, counts: impl Fn(&Block) -> bool) -> u64 {
-        let blocks = self.list(ino, 0..u64::MAX).into_iter().filter(|(_, state)| counts(state));
+    pub(crate) fn sum_bytes(&self, ino: Ino, counts: impl Fn(&Block) -> bool) -> u64 {
+        let blocks = self.blocks(ino, 0..u64::MAX).filter(|(_, state)| counts(state));
         blocks.map(|(block, _)| self.block_bytes(ino, block)).sum()
     }
 
-    /// Bytes of a file that are in holes for certain, in whole blocks up to its end.
-    pub fn hole_bytes(&self, ino: Ino, size_bytes: u64) -> u64 {
-        if size_bytes == 0 {
-            return 0;
-        }
-        let data = self.look(ino, |file| file.data);
-        let last = (size_bytes - 1) / BLOCK_BYTES;
-        // The last block can be partial.
-        match self.is_zero(ino, last) {
-            true => size_bytes.saturating_sub(data.saturating_mul(BLOCK_BYTES)),
-            false => (last + 1).saturating_sub(data).saturating_mul(BLOCK_BYTES),
-        }
+    /// The first block at or after `from`, in its file or a later one, with the contiguous ones
+    /// after it, at most `limit`.
+    pub fn next_resident(&self, from: (Ino, u64), limit: u64) -> Option<(Ino, Range<u64>)> {
+        let mut blocks = self.blocks.range(from..).map(|(at, _)| at);
+        let (ino, first) = blocks.next()?;
+        let more = (first + 1..first.saturating_add(limit))
+            .zip(blocks)
+            .take_while(|(block, at)| *at == (ino, *block))
+            .count();
+        Some((ino, first..first + 1 + more as u64))
     }
 
-    /// Every file with any state.
-    pub fn files(&self) -> impl Iterator<Item = (Ino, FileExtents)> {
-        self.files.iter()
+    /// Blocks with a void checksum, in order: they can be overwritten without a command.
+    pub fn void_blocks(&self) -> impl Iterator<Item = (Ino, u64)> {
+        self.blocks.iter().filter(|(_, state)| state.sum.is_none()).map(|(at, _)| at)
     }
 
-    /// Descriptions of broken laws.
-    pub fn check(&self) -> Vec<String> {
-        let mut problems = remembered_wrongly([
-            ("blocks", self.blocks.is_recent_so()),
-            ("files", self.files.is_recent_so()),
-            ("packs", self.packs.is_recent_so()),
-            ("exposed", self.exposed.is_recent_so()),
-        ]);
-        let mut sums = BTreeMap::<Ino, Sums>::new();
-        for ((ino, at), block) in self.blocks.iter() {
-            let sum = sums.entry(ino).or_default();
-            sum.resident += 1;
-            sum.dirty += u64::from(block.dirty);
-            sum.behind_object += u64::from(at >= self.object_blocks(ino));
-        }
-        let mut holes = BTreeMap::<Ino, u64>::new();
-        for (ino, run) in self.holes.iter() {
-            let sum = holes.entry(ino).or_default();
-            *sum = run.end.saturating_sub(run.start).saturating_add(*sum);
-        }
-        for (ino, file) in self.files() {
-            let Sums { resident, dirty, behind_object } = sums.remove(&ino).unwrap_or_default();
-            if (resident, dirty) != (file.resident, file.dirty) {
-                problems.push(format!(
-                    "inode {ino}: {resident} blocks, {dirty} dirty, but {} and {} are counted",
-                    file.resident, file.dirty
-                ));
+    /// Chunks with present blocks, with their resident and dirty bytes, in order. A restarted node
+    /// builds its eviction order from them.
+    pub fn chunks(&self) -> impl Iterator<Item = ResidentChunk> {
+        let mut blocks = self.blocks.iter().peekable();
+        std::iter::from_fn(move || {
+            let &((ino, block), _) = blocks.peek()?;
+            let mut chunk = ResidentChunk {
+                ino,
+                chunk: block / BLOCKS_PER_CHUNK,
+                resident_bytes: 0,
+                dirty_bytes: 0,
+            };
+            while let Some((_, state)) =
+                blocks.next_if(|(at, _)| (at.0, at.1 / BLOCKS_PER_CHUNK) == (ino, chunk.chunk))
+            {
+                let bytes = self.block_bytes(ino, block);
+                chunk.resident_bytes += bytes;
+                chunk.dirty_bytes += bytes * u64::from(state.dirty);
             }
-            let data = (self.object_blocks(ino) + behind_object)
-                .checked_sub(holes.get(&ino).copied().unwrap_or_default());
-            if data != Some(file.data) {
-                problems.push(format!(
-                    "inode {ino}: {data:?} blocks may have other bytes than \
-                    zeros, but {} are counted",
-                    file.data
-                ));
-            }
-            if file == FileExtents::default() {
-                problems.push(format!("inode {ino}: its extent map is empty and not removed"));
-            }
-        }
-        problems
-            .extend(sums.keys().map(|ino| format!("inode {ino}: blocks without an extent map")));
-        let mut counted = (0, 0);
-        for ((ino, at), block) in self.blocks.iter() {
-            let bytes = self.block_bytes(ino, at);
-            counted = (counted.0 + bytes, counted.1 + bytes * u64::from(block.dirty));
-        }
-        if counted != (self.resident_bytes, self.dirty_bytes) {
-            problems.push("bytes of all files are miscounted".into());
-        }
-        problems.extend(self.check_packs());
-        let mut before = None;
-        for (ino, run) in self.holes.iter() {
-            if run.is_empty() || run.end > self.object_blocks(ino) {
-                problems.push(format!("inode {ino}: hole {run:?} is empty or beyond the object"));
-            }
-            if before.is_some_and(|(other, end)| other == ino && end >= run.start) {
-                problems.push(format!("inode {ino}: the hole {run:?} begins in another"));
-            }
-            if self.blocks.range((ino, run.start)..(ino, run.end.max(run.start))).next().is_some() {
-                problems.push(format!("inode {ino}: a block in the hole {run:?} is present"));
-            }
-            before = Some((ino, run.end));
-        }
-        problems
+            Some(chunk)
+        })
+    }
+
+    /// Every file with a block or a pack range.
+    pub(crate) fn files(&self) -> impl Iterator<Item = Ino> {
+        self.files.iter().map(|(ino, _)| ino)
     }
 
     /// State of a file; the default for a file without any.
@@ -597,23 +453,80 @@ impl Extents {
             None => at(&FileExtents::default()),
         })
     }
-
-    fn object_blocks(&self, ino: Ino) -> u64 {
-        self.look(ino, FileExtents::object_blocks)
-    }
-
-    fn list(&self, ino: Ino, blocks: Range<u64>) -> Vec<(u64, Block)> {
-        if blocks.is_empty() {
-            return Vec::new();
-        }
-        self.blocks
-            .range((ino, blocks.start)..(ino, blocks.end))
-            .map(|((_, block), state)| (block, state))
-            .collect()
-    }
 }
 
-#[cfg(test)]
-mod naive_blocks;
-#[cfg(test)]
-mod tests;
+/// Whole states, for snapshots and proofs.
+impl Extents {
+    /// Blocks of all files, ordered by inode and block.
+    pub(crate) fn all_blocks(&self) -> impl Iterator<Item = ((Ino, u64), Block)> {
+        self.blocks.iter()
+    }
+
+    /// Number of blocks of the file.
+    pub(crate) fn resident_count(&self, ino: Ino) -> u64 {
+        self.look(ino, |file| file.resident)
+    }
+
+    /// Restores a file from a snapshot, before its blocks. The number of blocks is trusted here;
+    /// [`Extents::check`] verifies it.
+    pub(crate) fn restore_file(&mut self, ino: Ino, object: ObjectMark, resident: u64) {
+        if resident > 0 {
+            self.files.insert(&ino, &FileExtents { object, resident, ..FileExtents::default() });
+        }
+    }
+
+    /// Restores blocks of a restored file.
+    pub(crate) fn restore_blocks(&mut self, ino: Ino, first: u64, blocks: &[Block]) {
+        let border = self.object_mark(ino).blocks;
+        let mut orphaned = 0;
+        for (at, block) in (first..u64::MAX).zip(blocks) {
+            let bytes = self.block_bytes(ino, at);
+            self.resident_bytes = self.resident_bytes.saturating_add(bytes);
+            self.dirty_bytes = self.dirty_bytes.saturating_add(bytes * u64::from(block.dirty));
+            self.blocks.insert(&(ino, at), block);
+            orphaned += u64::from(!block.dirty && at >= border);
+        }
+        self.files.change(&ino, |file| file.orphaned += orphaned);
+    }
+
+    pub(crate) fn restore_exposed(&mut self, ino: Ino) {
+        self.exposed.insert(&ino, &());
+    }
+
+    /// Descriptions of broken laws.
+    pub fn check(&self) -> Vec<String> {
+        let mut problems = remembered_wrongly([
+            ("blocks", self.blocks.is_recent_so()),
+            ("extents", self.files.is_recent_so()),
+            ("packs", self.packs.is_recent_so()),
+            ("exposed", self.exposed.is_recent_so()),
+        ]);
+        let mut counts = BTreeMap::<Ino, (u64, u64)>::new();
+        let mut counted = (0, 0);
+        for ((ino, at), block) in self.blocks.iter() {
+            let (resident, orphaned) = counts.entry(ino).or_default();
+            *resident += 1;
+            let (border, bytes) = self.look(ino, |file| (file.object.blocks, file.block_bytes(at)));
+            *orphaned += u64::from(!block.dirty && at >= border);
+            counted = (counted.0 + bytes, counted.1 + bytes * u64::from(block.dirty));
+        }
+        for (ino, file) in self.files.iter() {
+            let found = counts.remove(&ino).unwrap_or_default();
+            if found != (file.resident, file.orphaned) {
+                problems.push(format!(
+                    "inode {ino}: {} blocks, {} of no object, but {} and {} are counted",
+                    found.0, found.1, file.resident, file.orphaned
+                ));
+            }
+            if (file.resident, file.packed) == (0, None) {
+                problems.push(format!("inode {ino}: its extents are empty and not removed"));
+            }
+        }
+        problems.extend(counts.keys().map(|ino| format!("inode {ino}: blocks without extents")));
+        if counted != (self.resident_bytes, self.dirty_bytes) {
+            problems.push("bytes of all files are miscounted".into());
+        }
+        problems.extend(self.check_packs());
+        problems
+    }
+}

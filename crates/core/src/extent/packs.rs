@@ -49,7 +49,7 @@ impl Extents {
     }
 
     /// Used ranges, ordered by pack file and start.
-    pub(super) fn packed_files(&self) -> impl Iterator<Item = (PackRange, Ino)> {
+    pub(crate) fn packed_files(&self) -> impl Iterator<Item = (PackRange, Ino)> {
         self.packs.ranges.iter().map(used_range)
     }
 
@@ -69,9 +69,9 @@ impl Extents {
     }
 
     /// Restores a range from a snapshot, before the file's blocks.
-    pub(super) fn restore_packed(&mut self, ino: Ino, range: PackRange) {
+    pub(crate) fn restore_packed(&mut self, ino: Ino, range: PackRange) {
         self.packs.insert(ino, range);
-        self.files.change(&ino, |file| file.packed = Some(range));
+        self.edit(ino, |edit| edit.file.packed = Some(range));
     }
 
     pub(super) fn check_packs(&self) -> Vec<String> {
@@ -118,7 +118,7 @@ impl Extents {
         if !self.packs.bytes.iter().eq(used) {
             problems.push("bytes of pack files are miscounted".into());
         }
-        for (ino, file) in self.files() {
+        for (ino, file) in self.files.iter() {
             if file
                 .packed
                 .is_some_and(|range| !self.packs.ranges.contains_key(&(range.pack, range.start)))

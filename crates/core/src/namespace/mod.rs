@@ -60,7 +60,7 @@ pub use quota::{Count, QUOTA};
 pub use readdir::FIRST_COOKIE;
 pub use trash::{TRASHED, trash_name, trashed_name};
 
-use crate::extent::sums_of_touched;
+use crate::byte_map::sums_of_touched;
 use crate::tree::Tree;
 use bytes::Bytes;
 use ebb_model::*;

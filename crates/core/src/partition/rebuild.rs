@@ -7,6 +7,7 @@
 
 use super::{Inconsistent, Partition};
 use crate::backing::{Listed, Listing, Loss, Object, Scope, keys};
+use crate::byte_map::ByteMapMut;
 use crate::namespace::Ids;
 use ebb_model::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +52,8 @@ impl Partition {
             .for_each(|ino| self.follow(Command::Backing(BackingCommand::UploadAborted { ino })));
         let stamp = self.stamp(remains);
         self.version = stamp.version;
-        let Partition { backing, namespace, extents, .. } = &mut self;
+        let Partition { backing, namespace, content, extents, .. } = &mut self;
+        let extents = &mut ByteMapMut::new(content, extents);
         backing.follow_prefixes(namespace, remains.objects, stamp.time);
         backing.keep_deletes(remains.objects);
         let losses =

@@ -2,7 +2,7 @@
 
 use super::world::{Dice, SESSION, Stored, World, names};
 use bytes::Bytes;
-use ebb_core::extent::{ByteOrigin, Edge, Fill};
+use ebb_core::byte_map::{ByteOrigin, Edge, Fill};
 use ebb_core::namespace::{trash_name, trashed_name, zero_span};
 use ebb_model::*;
 

@@ -2,7 +2,7 @@
 
 use crate::Node;
 use crate::clients::barrier::Origin;
-use ebb_core::extent::{ByteOrigin, Segment};
+use ebb_core::byte_map::{ByteOrigin, Segment};
 use ebb_model::*;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;

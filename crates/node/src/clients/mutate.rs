@@ -11,7 +11,7 @@ use crate::data::fetch::MAX_ATTEMPTS;
 use crate::replica::refusal;
 use bytes::Bytes;
 use ebb_core::blocks;
-use ebb_core::extent::Fill;
+use ebb_core::byte_map::Fill;
 use ebb_core::partition::Partition;
 use ebb_core::session::Verdict;
 use ebb_model::*;

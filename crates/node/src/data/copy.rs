@@ -4,7 +4,7 @@
 use crate::Node;
 use crate::clients::mutate::{MutationContext, Written};
 use crate::data::fetch::MAX_ATTEMPTS;
-use ebb_core::extent::ByteOrigin;
+use ebb_core::byte_map::ByteOrigin;
 use ebb_model::*;
 use ebb_store::{Guard, Latches, Mode};
 use std::ops::Range;

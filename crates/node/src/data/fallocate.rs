@@ -4,7 +4,7 @@ use crate::Node;
 use crate::clients::mutate::MutationContext;
 use crate::data::fetch::MAX_ATTEMPTS;
 use bytes::Bytes;
-use ebb_core::extent::Edge;
+use ebb_core::byte_map::Edge;
 use ebb_core::namespace::zero_span;
 use ebb_model::*;
 use ebb_store::{Mode, StoreLocation};

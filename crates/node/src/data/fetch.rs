@@ -8,7 +8,7 @@ use crate::buckets::bandwidth::BandwidthEstimator;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
 use bytes::{Bytes, BytesMut};
 use ebb_core::blocks;
-use ebb_core::extent::Fill;
+use ebb_core::byte_map::Fill;
 use ebb_format::sums::{Sums, sums_of_blocks};
 use ebb_model::*;
 use ebb_ports::{BucketError, Clock, ETag, Object};

@@ -12,7 +12,7 @@
 
 use crate::Node;
 use crate::data::fetch::MAX_ATTEMPTS;
-use ebb_core::extent::ByteOrigin;
+use ebb_core::byte_map::ByteOrigin;
 use ebb_model::*;
 use ebb_store::{Mode, StoreLocation};
 use std::collections::BTreeSet;

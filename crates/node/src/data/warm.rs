@@ -5,7 +5,7 @@
 use crate::Node;
 use crate::admin::troubles::Subject;
 use crate::readahead::streams::MAX_REQUEST_BYTES;
-use ebb_core::extent::ByteOrigin;
+use ebb_core::byte_map::ByteOrigin;
 use ebb_model::*;
 use std::ops::Range;
 use std::rc::Rc;

@@ -9,7 +9,7 @@ use crate::buckets::borders::BucketIndex;
 use bytes::{Bytes, BytesMut};
 use ebb_core::backing::FlushStep;
 use ebb_core::backing::keys::EARLY;
-use ebb_core::extent::{ByteOrigin, Segment};
+use ebb_core::byte_map::{ByteOrigin, Segment};
 use ebb_format::object::{ObjectOf, object_tag, object_tags};
 use ebb_format::sums::{self, Sums};
 use ebb_model::*;

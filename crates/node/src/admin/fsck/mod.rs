@@ -65,7 +65,7 @@ impl Node {
             let state = self.replica.view();
             let mut report = of_state(&state);
             self.locks.borrow().check().into_iter().for_each(|what| report.problem(what));
-            (report, state.extents().files().map(|(ino, _)| ino).collect::<Vec<_>>())
+            (report, state.extents().files().collect::<Vec<_>>())
         };
         for (ino, error) in self.store.failed() {
             let file = named(&self.replica.view(), ino);
@@ -196,7 +196,7 @@ pub async fn fsck(
         ));
     }
     let store = Store::found(ports.disk.clone(), serves.cluster).await?;
-    for (ino, _) in partition.extents().files() {
+    for ino in partition.extents().files() {
         let mut blocks = known_blocks(&partition, ino);
         // Bytes that were not forced may differ from the written ones.
         let unverified_runs = unverified.get(&ino).map_or(&[][..], |runs| runs);

@@ -10,7 +10,7 @@ use crate::buckets::ask::Backoff;
 use crate::buckets::ask::bucket_refusal;
 use crate::replica::refusal;
 use ebb_core::backing::Reserved;
-use ebb_core::extent::ByteOrigin;
+use ebb_core::byte_map::ByteOrigin;
 use ebb_core::partition::Partition;
 use ebb_format::object;
 use ebb_journal::Damage;

@@ -1,12 +1,12 @@
-//! Extents compared with a naive model, which records for every quarter of a block the bytes that a
-//! reader must see, those of the store file and those of the object.
+//! The byte map compared with a naive model, which records for every quarter of a block the bytes
+//! that a reader must see, those of the store file and those of the object.
 
 use super::*;
+use crate::blocks::{touched_blocks, whole_blocks};
 use crate::namespace::zero_span;
-use ebb_model::{Attr, FileKind, PACK_UNIT_BYTES, PACKED_BYTES, PackId, Stamp, Time};
+use ebb_model::{ExtentCommand, PACK_UNIT_BYTES, PACKED_BYTES, Stamp};
 use proptest::prelude::*;
 
-const INO: Ino = Ino(7);
 const CELL: u64 = BLOCK_BYTES / 4;
 const CELLS: usize = 24;
 const CELLS_PER_BLOCK: usize = 4;
@@ -16,7 +16,7 @@ const BLOCKS: u64 = (CELLS / CELLS_PER_BLOCK) as u64;
 type Cells = [u64; CELLS];
 
 struct World {
-    extents: Extents,
+    maps: Maps,
     version: u64,
     size: usize,
     truth: Cells,
@@ -26,30 +26,6 @@ struct World {
     object_version: u64,
     /// Contents, length and version of the file when the current upload began to read it.
     upload: Option<(Cells, usize, u64)>,
-}
-
-fn gone() -> Change {
-    let (time, version) = (Time::default(), Version(1));
-    let (atime, mtime, ctime, btime) = (time, time, time, time);
-    let (kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes) =
-        (FileKind::Regular, 0, 0, 0, 0, 0, 0, 0);
-    let attr = Attr {
-        ino: INO,
-        kind,
-        mode,
-        nlink,
-        uid,
-        gid,
-        rdev,
-        size_bytes,
-        hole_bytes,
-        atime,
-        mtime,
-        ctime,
-        btime,
-        version,
-    };
-    Change::Gone { ino: INO, attr }
 }
 
 #[derive(Clone, Debug)]
@@ -115,7 +91,7 @@ fn sum_of(cells: &[u64]) -> u32 {
 impl World {
     fn new() -> World {
         World {
-            extents: Extents::default(),
+            maps: Maps::default(),
             version: 0,
             size: 0,
             truth: [0; CELLS],
@@ -133,14 +109,14 @@ impl World {
 
     /// Like the node before a write.
     fn make_room(&mut self, end: u64) {
-        if self.extents.packed(INO).is_some_and(|range| range.len_bytes < end) {
-            self.extents.apply(&ExtentCommand::Packed { ino: INO, range: None });
+        if self.maps.view().packed(INO).is_some_and(|range| range.len_bytes < end) {
+            self.maps.change().apply(&ExtentCommand::Packed { ino: INO, range: None });
         }
     }
 
     /// For half of the small files without blocks the first write itself assigns the pack range.
     fn first_room(&self, end: u64) -> Option<PackRange> {
-        let is_first = self.extents.resident_bytes_of(INO) == 0
+        let is_first = self.maps.view().resident_bytes_of(INO) == 0
             && end <= PACKED_BYTES
             && self.version.is_multiple_of(2);
         let start = (self.version % 5) * PACK_UNIT_BYTES;
@@ -156,7 +132,7 @@ impl World {
         let appends = offset.max(block * BLOCK_BYTES) >= self.size as u64 * CELL;
         let has_sum = |state: Block| appends && state.sum.is_some();
         whole_blocks(offset, len_bytes).contains(&block)
-            || self.extents.block(INO, block).is_none_or(has_sum)
+            || self.maps.view().block(INO, block).is_none_or(has_sum)
     }
 
     /// The result of a fetch: the object's cells, then zeros.
@@ -178,7 +154,7 @@ impl World {
     fn read(&self) -> Vec<u64> {
         let mut seen = Vec::new();
         let end = self.size as u64 * CELL;
-        for segment in self.extents.plan_read(INO, 0..u64::MAX, end) {
+        for segment in self.maps.view().plan_read(INO, 0..u64::MAX, end) {
             assert_eq!(seen.len() as u64 * CELL, segment.range.start, "segments leave no gap");
             for cell in (segment.range.start / CELL) as usize..(segment.range.end / CELL) as usize {
                 seen.push(match segment.origin {
@@ -201,7 +177,7 @@ impl World {
                 if packed.is_none() {
                     self.make_room(offset + len_bytes);
                 }
-                for fill in self.extents.missing_for_write(INO, offset, len_bytes) {
+                for fill in self.maps.view().missing_for_write(INO, offset, len_bytes) {
                     self.fill(fill);
                 }
                 let stamp = self.stamp();
@@ -215,7 +191,7 @@ impl World {
                 let sums = sums
                     .map(|(block, known)| known.then(|| sum_of(&self.store[cells_of(block)])))
                     .collect();
-                self.extents.observe(&Change::Written {
+                self.maps.change().observe(&Change::Written {
                     ino: INO,
                     offset,
                     len_bytes,
@@ -223,12 +199,17 @@ impl World {
                     packed,
                     stamp,
                 });
-                assert!(packed.is_none_or(|range| self.extents.packed(INO) == Some(range)));
+                assert!(packed.is_none_or(|range| self.maps.view().packed(INO) == Some(range)));
             }
             Step::Resize(size) => {
                 let stamp = self.stamp();
                 let (old_bytes, new_bytes) = (self.size as u64 * CELL, size as u64 * CELL);
-                self.extents.observe(&Change::Resized { ino: INO, old_bytes, new_bytes, stamp });
+                self.maps.change().observe(&Change::Resized {
+                    ino: INO,
+                    old_bytes,
+                    new_bytes,
+                    stamp,
+                });
                 if size < self.size {
                     self.truth[size..].fill(0);
                     self.store[size..].fill(0);
@@ -240,13 +221,13 @@ impl World {
                 if at >= self.size {
                     return;
                 }
-                for edge in self.extents.edges(INO, &span) {
+                for edge in self.maps.view().edges(INO, &span) {
                     if let Edge::Missing(fill) = edge {
                         self.step(Step::Fetch(fill.block as usize));
                     }
                 }
                 let mut edges = Vec::new();
-                for edge in self.extents.edges(INO, &span) {
+                for edge in self.maps.view().edges(INO, &span) {
                     let Edge::Present { bytes, .. } = edge else { panic!("{edge:?} was fetched") };
                     edges.push(bytes.start / BLOCK_BYTES);
                     self.store[(bytes.start / CELL) as usize..(bytes.end / CELL) as usize].fill(0);
@@ -259,48 +240,54 @@ impl World {
                     // Punched later, or never if the node dies first.
                     self.store[cells_of(block)].fill(u64::MAX);
                 }
-                self.extents.observe(&Change::Zeroed { ino: INO, range: span, edges, stamp });
-                assert!(whole.into_iter().all(|block| self.extents.is_zero(INO, block)));
+                self.maps.change().observe(&Change::Zeroed { ino: INO, range: span, edges, stamp });
+                assert!(whole.into_iter().all(|block| self.maps.view().is_zero(INO, block)));
             }
             Step::Fetch(block) => {
                 let Some((etag, ..)) = self.object.clone() else { return };
                 let block = block as u64;
-                if self.extents.is_zero(INO, block) {
+                if self.maps.view().is_zero(INO, block) {
                     // A hole is never fetched, and a late reply is ignored.
                     if self
-                        .extents
+                        .maps
+                        .view()
                         .object(INO)
                         .is_some_and(|object| object.valid_bytes > block * BLOCK_BYTES)
                     {
-                        self.extents.apply(&ExtentCommand::Present {
+                        self.maps.change().apply(&ExtentCommand::Present {
                             ino: INO,
                             etag,
                             first: block,
                             sums: vec![1],
                         });
-                        assert!(self.extents.is_zero(INO, block));
+                        assert!(self.maps.view().is_zero(INO, block));
                     }
                     return;
                 }
-                for fill in self.extents.fills(INO, block..block + 1) {
+                for fill in self.maps.view().fills(INO, block..block + 1) {
                     self.fill(fill);
                 }
                 self.make_room((block + 1) * BLOCK_BYTES);
                 // A late reply for an object that was replaced changes nothing.
                 let sums = vec![sum_of(&self.store[cells_of(block)])];
-                self.extents.apply(&ExtentCommand::Present {
+                self.maps.change().apply(&ExtentCommand::Present {
                     ino: INO,
                     etag: "stale".into(),
                     first: block,
                     sums: vec![1],
                 });
-                self.extents.apply(&ExtentCommand::Present { ino: INO, etag, first: block, sums });
+                self.maps.change().apply(&ExtentCommand::Present {
+                    ino: INO,
+                    etag,
+                    first: block,
+                    sums,
+                });
             }
             Step::Evict(first, count) => {
                 let first = first as u64;
-                self.extents.apply(&ExtentCommand::Absent { ino: INO, first, count });
+                self.maps.change().apply(&ExtentCommand::Absent { ino: INO, first, count });
                 for block in (first..first + count).take_while(|block| *block < BLOCKS) {
-                    if self.extents.block(INO, block).is_none() {
+                    if self.maps.view().block(INO, block).is_none() {
                         self.store[cells_of(block)].fill(999_999);
                     }
                 }
@@ -310,15 +297,19 @@ impl World {
                 let sums = vec![(block as u64, sum)];
                 // Computed before the last write: must be rejected.
                 let before = Version(self.version.saturating_sub(1));
-                if self.extents.block(INO, block as u64).is_some_and(|state| state.version > before)
+                if self
+                    .maps
+                    .view()
+                    .block(INO, block as u64)
+                    .is_some_and(|state| state.version > before)
                 {
-                    self.extents.apply(&ExtentCommand::Summed {
+                    self.maps.change().apply(&ExtentCommand::Summed {
                         ino: INO,
                         version: before,
                         sums: vec![(block as u64, 1)],
                     });
                 }
-                self.extents.apply(&ExtentCommand::Summed {
+                self.maps.change().apply(&ExtentCommand::Summed {
                     ino: INO,
                     version: Version(self.version),
                     sums,
@@ -329,12 +320,12 @@ impl World {
                 let blocks = (first..first + count).take_while(|block| *block < BLOCKS);
                 let dirty: Vec<(u64, bool)> = blocks
                     .map(|block| {
-                        (block, self.extents.block(INO, block).is_some_and(|state| state.dirty))
+                        (block, self.maps.view().block(INO, block).is_some_and(|state| state.dirty))
                     })
                     .collect();
-                self.extents.apply(&ExtentCommand::Unsynced { ino: INO, first, count });
+                self.maps.change().apply(&ExtentCommand::Unsynced { ino: INO, first, count });
                 for (block, dirty) in dirty {
-                    match self.extents.block(INO, block) {
+                    match self.maps.view().block(INO, block) {
                         Some(state) => assert!(dirty && state.sum.is_none()),
                         None => assert!(!dirty),
                     }
@@ -344,8 +335,8 @@ impl World {
                 }
             }
             Step::LoseBytes => {
-                if self.extents.dirty_bytes_of(INO) == 0 {
-                    self.extents.bytes_lost(INO);
+                if self.maps.view().dirty_bytes_of(INO) == 0 {
+                    self.maps.change().bytes_lost(INO);
                     self.store.fill(999_999);
                 }
             }
@@ -355,18 +346,18 @@ impl World {
                 else {
                     return;
                 };
-                self.extents.rolled_back(INO, &etag, len as u64 * CELL);
+                self.maps.change().rolled_back(INO, &etag, len as u64 * CELL);
                 self.store.fill(999_999);
                 (self.truth, self.size) = (cells, len);
             }
             Step::UploadBegin => {
-                self.extents.upload_begun(INO, Version(self.version));
+                self.maps.change().upload_begun(INO, Version(self.version));
                 self.upload = Some((self.truth, self.size, self.version));
             }
             Step::UploadEnd => {
                 let Some((cells, len, version)) = self.upload.take() else { return };
                 let etag = format!("put at {}", self.version);
-                self.extents.uploaded(INO, &etag, len as u64 * CELL, Version(version));
+                self.maps.change().uploaded(INO, &etag, len as u64 * CELL, Version(version));
                 self.object = Some((etag, cells, len));
                 self.object_version = version;
                 self.version += 1;
@@ -375,23 +366,28 @@ impl World {
                 let (Some(_), Some((etag, _, len))) = (self.upload.take(), &self.object) else {
                     return;
                 };
-                self.extents.uploaded(INO, etag, *len as u64 * CELL, Version(self.object_version));
+                self.maps.change().uploaded(
+                    INO,
+                    etag,
+                    *len as u64 * CELL,
+                    Version(self.object_version),
+                );
             }
             Step::UploadAbort => {
-                self.extents.upload_aborted(INO);
+                self.maps.change().upload_aborted(INO);
                 self.upload = None;
             }
             Step::Move => {
                 if let Some((etag, ..)) = &mut self.object {
                     etag.push_str(" moved");
-                    self.extents.moved(INO, etag);
+                    self.maps.change().moved(INO, etag);
                 }
             }
             Step::Replace(len) => {
                 // A file follows an outside change in length only if it equals its object.
                 if self.object.is_none()
                     || self.upload.is_some()
-                    || self.extents.dirty_bytes_of(INO) > 0
+                    || self.maps.view().dirty_bytes_of(INO) > 0
                 {
                     return;
                 }
@@ -399,16 +395,22 @@ impl World {
                 let mut cells = [0; CELLS];
                 cells[..len].fill(self.version);
                 let etag = format!("by others at {}", self.version);
-                self.extents.replaced(INO, &etag, len as u64 * CELL, false);
+                self.maps.change().replaced(INO, &etag, len as u64 * CELL, false);
                 self.object = Some((etag, cells, len));
                 self.object_version = self.version;
                 self.truth = cells;
                 self.size = len;
             }
-            Step::Pack(0) => self.extents.apply(&ExtentCommand::Packed { ino: INO, range: None }),
+            Step::Pack(0) => {
+                self.maps.change().apply(&ExtentCommand::Packed { ino: INO, range: None })
+            }
             Step::Pack(units) => {
-                let last =
-                    self.extents.resident_runs(INO, 0..u64::MAX).last().map_or(0, |run| run.end);
+                let last = self
+                    .maps
+                    .view()
+                    .resident_runs(INO, 0..u64::MAX)
+                    .last()
+                    .map_or(0, |run| run.end);
                 let len_bytes = units * PACK_UNIT_BYTES;
                 if last <= len_bytes.div_ceil(BLOCK_BYTES) {
                     let range = PackRange {
@@ -416,14 +418,16 @@ impl World {
                         start: 7 * PACK_UNIT_BYTES,
                         len_bytes,
                     };
-                    self.extents.apply(&ExtentCommand::Packed { ino: INO, range: Some(range) });
+                    self.maps
+                        .change()
+                        .apply(&ExtentCommand::Packed { ino: INO, range: Some(range) });
                     let resident =
-                        (0..last).filter(|block| self.extents.block(INO, *block).is_some());
+                        (0..last).filter(|block| self.maps.view().block(INO, *block).is_some());
                     let bytes: u64 = resident
                         .map(|block| len_bytes.min((block + 1) * BLOCK_BYTES) - block * BLOCK_BYTES)
                         .sum();
                     assert_eq!(
-                        self.extents.resident_bytes(),
+                        self.maps.view().resident_bytes(),
                         bytes,
                         "used bytes are those of its range"
                     );
@@ -433,25 +437,27 @@ impl World {
     }
 
     fn check(&self) {
-        assert_eq!(self.extents.check(), Vec::<String>::new());
+        assert_eq!(self.maps.check(), Vec::<String>::new());
         assert_eq!(self.read(), self.truth[..self.size]);
-        let of_file = (self.extents.resident_bytes_of(INO), self.extents.dirty_bytes_of(INO));
+        let of_file =
+            (self.maps.view().resident_bytes_of(INO), self.maps.view().dirty_bytes_of(INO));
         assert_eq!(
             of_file,
-            (self.extents.resident_bytes(), self.extents.dirty_bytes()),
+            (self.maps.view().resident_bytes(), self.maps.view().dirty_bytes()),
             "there is one file"
         );
         self.check_seeks();
         self.check_holes();
         self.check_object();
         assert!(
-            self.extents
+            self.maps
+                .view()
                 .object(INO)
                 .is_none_or(|object| object.valid_bytes <= self.size as u64 * CELL)
         );
         for (block, state) in (0..).map_while(|block| {
             (block < (CELLS / CELLS_PER_BLOCK) as u64)
-                .then(|| (block, self.extents.block(INO, block)))
+                .then(|| (block, self.maps.view().block(INO, block)))
         }) {
             let Some(state) = state else { continue };
             if let Some(sum) = state.sum {
@@ -459,7 +465,8 @@ impl World {
             }
             if !state.dirty {
                 let object =
-                    self.extents.object(INO).expect("a clean block has a home").valid_bytes / CELL;
+                    self.maps.view().object(INO).expect("a clean block has a home").valid_bytes
+                        / CELL;
                 for cell in cells_of(block).filter(|cell| *cell < self.size) {
                     let (_, cells, _) = self.object.as_ref().unwrap();
                     let held = if (cell as u64) < object { cells[cell] } else { 0 };
@@ -470,12 +477,8 @@ impl World {
                 }
             }
         }
-        let restored = {
-            let mut restored = Extents::default();
-            self.extents.items().for_each(|item| restored.restore(item));
-            restored
-        };
-        assert_eq!(restored.items().collect::<Vec<_>>(), self.extents.items().collect::<Vec<_>>());
+        let restored = Maps::restored(self.maps.items());
+        assert_eq!(restored.items(), self.maps.items());
         assert_eq!(restored.check(), Vec::<String>::new());
     }
 }
@@ -484,11 +487,11 @@ impl World {
     /// Checks every block: a hole is neither in the store file nor has valid bytes of the object.
     fn check_holes(&self) {
         let size_bytes = self.size as u64 * CELL;
-        let blocks =
-            (0..size_bytes.div_ceil(BLOCK_BYTES)).filter(|block| self.extents.is_zero(INO, *block));
+        let blocks = (0..size_bytes.div_ceil(BLOCK_BYTES))
+            .filter(|block| self.maps.view().is_zero(INO, *block));
         let holes =
             blocks.map(|block| size_bytes.min((block + 1) * BLOCK_BYTES) - block * BLOCK_BYTES);
-        assert_eq!(self.extents.hole_bytes(INO, size_bytes), holes.sum::<u64>());
+        assert_eq!(self.maps.view().hole_bytes(INO, size_bytes), holes.sum::<u64>());
     }
 
     /// Bytes reported as equal to the object's equal them, now and when the current upload began.
@@ -496,7 +499,7 @@ impl World {
         for (start, end) in
             (0..self.size).flat_map(|start| (start + 1..=self.size).map(move |end| (start, end)))
         {
-            if self.extents.is_as_in_object(INO, start as u64 * CELL..end as u64 * CELL) {
+            if self.maps.view().is_as_in_object(INO, start as u64 * CELL..end as u64 * CELL) {
                 let (_, object, len) = self.object.as_ref().expect("a home has an object");
                 assert!(end <= *len);
                 assert_eq!(object[start..end], self.truth[start..end], "cells {start}..{end}");
@@ -514,7 +517,7 @@ impl World {
     /// Checks every cell against the source of reads.
     fn check_seeks(&self) {
         let size_bytes = self.size as u64 * CELL;
-        let plan = self.extents.plan_read(INO, 0..u64::MAX, size_bytes);
+        let plan = self.maps.view().plan_read(INO, 0..u64::MAX, size_bytes);
         let is_data = |cell: usize| {
             plan.iter().any(|part| {
                 part.range.contains(&(cell as u64 * CELL)) && part.origin != ByteOrigin::Zero
@@ -525,18 +528,18 @@ impl World {
             let hole =
                 (from..self.size).find(|cell| !is_data(*cell)).unwrap_or(self.size) as u64 * CELL;
             assert_eq!(
-                self.extents.seek_data(INO, from as u64 * CELL, size_bytes),
+                self.maps.view().seek_data(INO, from as u64 * CELL, size_bytes),
                 data,
                 "data from cell {from}"
             );
             assert_eq!(
-                self.extents.seek_hole(INO, from as u64 * CELL, size_bytes),
+                self.maps.view().seek_hole(INO, from as u64 * CELL, size_bytes),
                 Some(hole),
                 "a hole from cell {from}"
             );
         }
-        assert_eq!(self.extents.seek_data(INO, size_bytes, size_bytes), None);
-        assert_eq!(self.extents.seek_hole(INO, size_bytes, size_bytes), None);
+        assert_eq!(self.maps.view().seek_data(INO, size_bytes, size_bytes), None);
+        assert_eq!(self.maps.view().seek_hole(INO, size_bytes, size_bytes), None);
     }
 }
 
@@ -553,9 +556,10 @@ proptest! {
             world.step(step);
             world.check();
         }
-        world.extents.observe(&gone());
-        prop_assert_eq!(world.extents.items().count(), 0);
-        prop_assert_eq!((world.extents.resident_bytes(), world.extents.dirty_bytes()), (0, 0));
+        world.maps.change().observe(&gone());
+        prop_assert_eq!(world.maps.items().len(), 0);
+        let view = world.maps.view();
+        prop_assert_eq!((view.resident_bytes(), view.dirty_bytes()), (0, 0));
     }
 }
 
@@ -568,13 +572,13 @@ fn uploaded_blocks_match_their_object_until_changed() {
         for step in [Step::Write { at: 0, len: CELLS }, Step::UploadBegin, Step::UploadEnd] {
             world.step(step);
         }
-        assert!(world.extents.is_as_in_object(INO, range(0..BLOCKS)));
+        assert!(world.maps.view().is_as_in_object(INO, range(0..BLOCKS)));
         world
     };
     let changed = |step: Step| {
         let mut world = sent();
         world.step(step);
-        let kept = |block: &u64| world.extents.is_as_in_object(INO, range(*block..*block + 1));
+        let kept = |block: &u64| world.maps.view().is_as_in_object(INO, range(*block..*block + 1));
         (0..BLOCKS).filter(kept).collect::<Vec<_>>()
     };
     assert_eq!(changed(Step::Evict(1, 1)), [0, 1, 2, 3, 4, 5]);
@@ -582,47 +586,50 @@ fn uploaded_blocks_match_their_object_until_changed() {
     assert_eq!(changed(Step::Zero { at: 4, len: 4 }), [0, 2, 3, 4, 5]);
     assert_eq!(changed(Step::Resize(CELLS - 1)), [0, 1, 2, 3, 4]);
     let mut world = sent();
-    assert!(!world.extents.is_as_in_object(INO, range(0..BLOCKS + 1)), "the object ends before");
-    world.extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
-    assert!(!world.extents.is_as_in_object(INO, range(0..1)), "a mapping can have changed it");
+    assert!(
+        !world.maps.view().is_as_in_object(INO, range(0..BLOCKS + 1)),
+        "the object ends before"
+    );
+    world.maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    assert!(!world.maps.view().is_as_in_object(INO, range(0..1)), "a mapping can have changed it");
 }
 
 /// The log can contain anything: extreme numbers are rejected or cut.
 #[test]
 fn absurd_numbers_do_no_harm() {
-    let mut extents = Extents::default();
-    extents.set_object(INO, "e", u64::MAX);
-    extents.apply(&ExtentCommand::Present {
+    let mut maps = Maps::default();
+    maps.change().set_object(INO, "e", u64::MAX);
+    maps.change().apply(&ExtentCommand::Present {
         ino: INO,
         etag: "e".into(),
         first: u64::MAX,
         sums: vec![1, 2],
     });
-    extents.apply(&ExtentCommand::Absent { ino: INO, first: u64::MAX, count: u64::MAX });
-    extents.apply(&ExtentCommand::Unsynced { ino: INO, first: 3, count: u64::MAX });
-    assert_eq!(extents.resident_bytes(), 0);
-    assert_eq!(extents.fills(INO, 0..1), [Fill { block: 0, object_bytes: BLOCK_BYTES }]);
+    maps.change().apply(&ExtentCommand::Absent { ino: INO, first: u64::MAX, count: u64::MAX });
+    maps.change().apply(&ExtentCommand::Unsynced { ino: INO, first: 3, count: u64::MAX });
+    assert_eq!(maps.view().resident_bytes(), 0);
+    assert_eq!(maps.view().fills(INO, 0..1), [Fill { block: 0, object_bytes: BLOCK_BYTES }]);
     assert_eq!(whole_blocks(u64::MAX - 1, u64::MAX).count(), 0);
     assert_eq!(
-        (extents.hole_bytes(INO, u64::MAX), extents.hole_bytes(Ino(8), u64::MAX)),
+        (maps.view().hole_bytes(INO, u64::MAX), maps.view().hole_bytes(Ino(8), u64::MAX)),
         (0, u64::MAX)
     );
-    assert_eq!(extents.hole_bytes(Ino(8), 0), 0);
-    assert_eq!(extents.check(), Vec::<String>::new());
+    assert_eq!(maps.view().hole_bytes(Ino(8), 0), 0);
+    assert_eq!(maps.check(), Vec::<String>::new());
 }
 
 #[test]
 fn eviction_is_asked_for_runs_of_clean_blocks() {
-    let mut extents = Extents::default();
-    extents.set_object(INO, "e", 1 << 30);
-    extents.apply(&ExtentCommand::Present {
+    let mut maps = Maps::default();
+    maps.change().set_object(INO, "e", 1 << 30);
+    maps.change().apply(&ExtentCommand::Present {
         ino: INO,
         etag: "e".into(),
         first: 250,
         sums: vec![0; 10],
     });
     let stamp = Stamp { time: Time::from_secs(0), version: Version(1) };
-    extents.observe(&Change::Written {
+    maps.change().observe(&Change::Written {
         ino: INO,
         offset: 252 * BLOCK_BYTES,
         len_bytes: 1,
@@ -630,9 +637,10 @@ fn eviction_is_asked_for_runs_of_clean_blocks() {
         packed: None,
         stamp,
     });
-    assert_eq!(extents.clean_runs(INO, 0), [250..252, 253..256]);
-    assert_eq!(extents.clean_runs(INO, 1), vec![Range { start: 256, end: 260 }]);
-    let chunks: Vec<_> = extents
+    assert_eq!(maps.view().clean_runs(INO, 0), [250..252, 253..256]);
+    assert_eq!(maps.view().clean_runs(INO, 1), vec![Range { start: 256, end: 260 }]);
+    let chunks: Vec<_> = maps
+        .view()
         .chunks()
         .map(|chunk| (chunk.chunk, chunk.resident_bytes, chunk.dirty_bytes))
         .collect();
@@ -641,10 +649,10 @@ fn eviction_is_asked_for_runs_of_clean_blocks() {
 
 #[test]
 fn a_scrub_walks_over_everything_that_is_there() {
-    let mut extents = Extents::default();
+    let mut maps = Maps::default();
     for (ino, first, count) in [(Ino(3), 5, 4), (Ino(3), 100, 1), (Ino(9), 0, 2)] {
-        extents.set_object(ino, "e", 1 << 30);
-        extents.apply(&ExtentCommand::Present {
+        maps.change().set_object(ino, "e", 1 << 30);
+        maps.change().apply(&ExtentCommand::Present {
             ino,
             etag: "e".into(),
             first,
@@ -652,12 +660,12 @@ fn a_scrub_walks_over_everything_that_is_there() {
         });
     }
     let (mut at, mut walked) = ((Ino(0), 0), Vec::new());
-    while let Some((ino, blocks)) = extents.next_resident(at, 3) {
+    while let Some((ino, blocks)) = maps.view().next_resident(at, 3) {
         at = (ino, blocks.end);
         walked.push((ino.0, blocks.start, blocks.end));
     }
     assert_eq!(walked, [(3, 5, 8), (3, 8, 9), (3, 100, 101), (9, 0, 2)]);
-    assert_eq!(extents.next_resident((Ino(9), u64::MAX), 3), None);
+    assert_eq!(maps.view().next_resident((Ino(9), u64::MAX), 3), None);
 }
 
 /// Situation: a file with writable mappings has clean and dirty blocks and one with a void
@@ -665,16 +673,16 @@ fn a_scrub_walks_over_everything_that_is_there() {
 /// is dropped, a snapshot records the mappings, and stored blocks are dirty.
 #[test]
 fn of_an_exposed_file_nothing_is_let_go() {
-    let mut extents = Extents::default();
-    extents.set_object(INO, "one", 3 * BLOCK_BYTES);
-    extents.apply(&ExtentCommand::Present {
+    let mut maps = Maps::default();
+    maps.change().set_object(INO, "one", 3 * BLOCK_BYTES);
+    maps.change().apply(&ExtentCommand::Present {
         ino: INO,
         etag: "one".into(),
         first: 0,
         sums: vec![1, 2, 3],
     });
     let stamp = |version| Stamp { time: Time::default(), version: Version(version) };
-    extents.observe(&Change::Written {
+    maps.change().observe(&Change::Written {
         ino: INO,
         offset: BLOCK_BYTES,
         len_bytes: 1,
@@ -682,27 +690,23 @@ fn of_an_exposed_file_nothing_is_let_go() {
         packed: None,
         stamp: stamp(5),
     });
-    extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
-    let before = extents.items().collect::<Vec<_>>();
-    extents.apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
-    extents.apply(&ExtentCommand::Unsynced { ino: INO, first: 0, count: 3 });
-    assert_eq!(extents.items().collect::<Vec<_>>(), before);
-    let mut restored = Extents::default();
-    before.into_iter().for_each(|item| restored.restore(item));
-    assert!(restored.is_exposed(INO) && restored.exposed().eq([INO]));
+    maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    let before = maps.items();
+    maps.change().apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
+    maps.change().apply(&ExtentCommand::Unsynced { ino: INO, first: 0, count: 3 });
+    assert_eq!(maps.items(), before);
+    let restored = Maps::restored(before);
+    assert!(restored.view().is_exposed(INO) && restored.view().exposed().eq([INO]));
 
-    extents.upload_begun(INO, Version(5));
-    extents.uploaded(INO, "two", 3 * BLOCK_BYTES, Version(5));
-    let states = |extents: &Extents| {
+    maps.change().upload_begun(INO, Version(5));
+    maps.change().uploaded(INO, "two", 3 * BLOCK_BYTES, Version(5));
+    let states = |maps: &Maps| {
         (0..3)
-            .map(|block| extents.block(INO, block).map(|block| (block.dirty, block.sum)))
+            .map(|block| maps.view().block(INO, block).map(|block| (block.dirty, block.sum)))
             .collect::<Vec<_>>()
     };
-    assert_eq!(
-        states(&extents),
-        [Some((false, Some(1))), Some((true, None)), Some((false, Some(3)))]
-    );
-    extents.observe(&Change::Written {
+    assert_eq!(states(&maps), [Some((false, Some(1))), Some((true, None)), Some((false, Some(3)))]);
+    maps.change().observe(&Change::Written {
         ino: INO,
         offset: 0,
         len_bytes: BLOCK_BYTES,
@@ -710,12 +714,12 @@ fn of_an_exposed_file_nothing_is_let_go() {
         packed: None,
         stamp: stamp(6),
     });
-    assert_eq!(states(&extents)[0], Some((true, Some(7))));
-    extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: false });
-    extents.apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
-    assert_eq!(states(&extents), [Some((true, Some(7))), Some((true, None)), None]);
-    extents.apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
-    extents.observe(&gone());
-    assert!(!extents.is_exposed(INO) && extents.items().next().is_none());
-    assert_eq!(extents.check(), Vec::<String>::new());
+    assert_eq!(states(&maps)[0], Some((true, Some(7))));
+    maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: false });
+    maps.change().apply(&ExtentCommand::Absent { ino: INO, first: 0, count: 3 });
+    assert_eq!(states(&maps), [Some((true, Some(7))), Some((true, None)), None]);
+    maps.change().apply(&ExtentCommand::Exposed { ino: INO, exposed: true });
+    maps.change().observe(&gone());
+    assert!(!maps.view().is_exposed(INO) && maps.items().is_empty());
+    assert_eq!(maps.check(), Vec::<String>::new());
 }

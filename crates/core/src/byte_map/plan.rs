@@ -1,8 +1,8 @@
 //! Read-only plans for the node: sources of a read, preparations of a write, candidates of
 //! eviction.
 
-use super::{Block, Extents, FileExtents};
-use crate::blocks::{BLOCKS_PER_CHUNK, runs, touched_blocks, whole_blocks};
+use super::ByteMap;
+use crate::blocks::{runs, touched_blocks, whole_blocks};
 use ebb_model::{BLOCK_BYTES, Ino, Planted};
 use std::ops::Range;
 
@@ -60,12 +60,14 @@ pub enum Edge {
     Missing(Fill),
 }
 
-impl Extents {
+impl ByteMap<'_> {
     /// Segments of `range` in a file of `size_bytes`, in order and without gaps, cut at the end of
     /// the file. Written bytes take precedence over the object's (O-81).
-    pub fn plan_read(&self, ino: Ino, range: Range<u64>, size_bytes: u64) -> Vec<Segment> {
+    pub fn plan_read(self, ino: Ino, range: Range<u64>, size_bytes: u64) -> Vec<Segment> {
         let end = range.end.min(size_bytes);
-        let valid_bytes = self.valid_bytes(ino);
+        let valid_bytes = self.content.valid_bytes(ino);
+        let blocks = range.start / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES);
+        let mut present = self.present(ino, blocks).map(|(block, _)| block).peekable();
         let mut segments = Vec::<Segment>::new();
         let mut push = |origin, range: Range<u64>| match segments.last_mut() {
             _ if range.is_empty() => {}
@@ -74,12 +76,15 @@ impl Extents {
         };
         let mut at = range.start;
         while at < end {
-            let block_end = (at / BLOCK_BYTES + 1).saturating_mul(BLOCK_BYTES).min(end);
-            if self.blocks.contains_key(&(ino, at / BLOCK_BYTES)) {
+            let block = at / BLOCK_BYTES;
+            let block_end = (block + 1).saturating_mul(BLOCK_BYTES).min(end);
+            if present.next_if_eq(&block).is_some() {
                 push(ByteOrigin::Local, at..block_end);
-            } else if self.holes.contains(ino, at / BLOCK_BYTES)
-                && !Planted::HoleReadsObject.is_on()
-            {
+                at = block_end;
+                continue;
+            }
+            self.assert_clean(ino, block);
+            if self.is_hole(ino, block) && !Planted::HoleReadsObject.is_on() {
                 push(ByteOrigin::Zero, at..block_end);
             } else {
                 let border = valid_bytes.clamp(at, block_end);
@@ -92,23 +97,22 @@ impl Extents {
     }
 
     /// The fills of the absent blocks among `blocks`.
-    pub fn fills(&self, ino: Ino, blocks: Range<u64>) -> Vec<Fill> {
-        let absent = blocks.filter(|block| !self.blocks.contains_key(&(ino, *block)));
+    pub fn fills(self, ino: Ino, blocks: Range<u64>) -> Vec<Fill> {
+        let mut present = self.present(ino, blocks.clone()).map(|(block, _)| block).peekable();
+        let absent = blocks.filter(|block| present.next_if_eq(block).is_none());
         absent.map(|block| Fill { block, object_bytes: self.object_bytes(ino, block) }).collect()
     }
 
     /// Partly covered absent blocks, at most two, to be filled before the write: writes can start
     /// anywhere (O-40). The paper records writes beside the object and merges them (O-81); here
     /// writes happen in place. Bytes that the write replaces are not fetched.
-    pub fn missing_for_write(&self, ino: Ino, offset: u64, len_bytes: u64) -> Vec<Fill> {
+    pub fn missing_for_write(self, ino: Ino, offset: u64, len_bytes: u64) -> Vec<Fill> {
         let touched = touched_blocks(offset, len_bytes);
         let whole = whole_blocks(offset, len_bytes);
         let mut partial = vec![touched.start, touched.end.saturating_sub(1)];
         partial.dedup();
         partial.retain(|block| {
-            touched.contains(block)
-                && !whole.contains(block)
-                && !self.blocks.contains_key(&(ino, *block))
+            touched.contains(block) && !whole.contains(block) && !self.is_present(ino, *block)
         });
         let fill = |block: u64| {
             let object_bytes = self.object_bytes(ino, block);
@@ -121,7 +125,7 @@ impl Extents {
     }
 
     /// The blocks that zeroing a range changes in part, at most two.
-    pub fn edges(&self, ino: Ino, range: &Range<u64>) -> Vec<Edge> {
+    pub fn edges(self, ino: Ino, range: &Range<u64>) -> Vec<Edge> {
         let mut blocks = vec![range.start / BLOCK_BYTES, range.end / BLOCK_BYTES];
         blocks.dedup();
         let edge = |block: u64| {
@@ -141,117 +145,30 @@ impl Extents {
     }
 
     /// Runs of present blocks.
-    pub fn resident_runs(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
-        runs(self.list(ino, blocks).into_iter().map(|(block, _)| block))
-    }
-
-    /// The first present block at or after `from`, in its file or a later one, with the contiguous
-    /// ones after it, at most `limit`.
-    pub fn next_resident(&self, from: (Ino, u64), limit: u64) -> Option<(Ino, Range<u64>)> {
-        let mut blocks = self.blocks.range(from..).map(|(at, _)| at);
-        let (ino, first) = blocks.next()?;
-        let more = (first + 1..first.saturating_add(limit))
-            .zip(blocks)
-            .take_while(|(block, at)| *at == (ino, *block))
-            .count();
-        Some((ino, first..first + 1 + more as u64))
+    pub fn resident_runs(self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
+        runs(self.present(ino, blocks).map(|(block, _)| block))
     }
 
     /// Runs of dirty blocks.
-    pub fn dirty_runs(&self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
-        runs(
-            self.list(ino, blocks)
-                .into_iter()
-                .filter(|(_, state)| state.dirty)
-                .map(|(block, _)| block),
-        )
+    pub fn dirty_runs(self, ino: Ino, blocks: Range<u64>) -> Vec<Range<u64>> {
+        self.content.dirty_runs(ino, blocks)
     }
 
     /// Whether the object has exactly these bytes at the same offset, cached or not. A block with a
     /// void checksum can differ.
-    pub fn is_as_in_object(&self, ino: Ino, range: Range<u64>) -> bool {
+    pub fn is_as_in_object(self, ino: Ino, range: Range<u64>) -> bool {
         let blocks = touched_blocks(range.start, range.end - range.start);
-        range.end <= self.valid_bytes(ino)
+        let hole = self.content.next_hole(ino, blocks.start);
+        range.end <= self.content.valid_bytes(ino)
             && !self.is_exposed(ino)
-            && self.holes.next(ino, blocks.start).is_none_or(|hole| hole.start >= blocks.end)
-            && self
-                .blocks
-                .range((ino, blocks.start)..(ino, blocks.end))
-                .all(|(_, state)| !state.dirty && state.sum.is_some())
-    }
-
-    /// Blocks with a void checksum, in order: they can be overwritten without a command.
-    pub fn void_blocks(&self) -> impl Iterator<Item = (Ino, u64)> {
-        self.blocks.iter().filter(|(_, state)| state.sum.is_none()).map(|(at, _)| at)
-    }
-
-    /// Whether the block is absent and zeros.
-    pub fn is_zero(&self, ino: Ino, block: u64) -> bool {
-        !self.blocks.contains_key(&(ino, block)) && self.object_bytes(ino, block) == 0
-    }
-
-    /// Whether the block is in a hole: absent and zeros, whatever the object has there.
-    pub fn is_hole(&self, ino: Ino, block: u64) -> bool {
-        self.holes.contains(ino, block)
-    }
-
-    /// Present blocks of one chunk, for verification.
-    pub fn chunk_blocks(&self, ino: Ino, chunk: u64) -> impl Iterator<Item = (u64, Block)> {
-        let first = chunk.saturating_mul(BLOCKS_PER_CHUNK);
-        self.blocks
-            .range((ino, first)..(ino, first.saturating_add(BLOCKS_PER_CHUNK)))
-            .map(|((_, block), state)| (block, state))
+            && hole.is_none_or(|hole| hole.start >= blocks.end)
+            && self.present(ino, blocks).all(|(_, state)| !state.dirty && state.sum.is_some())
     }
 
     /// Runs of clean blocks of one chunk: its eviction makes them absent.
-    pub fn clean_runs(&self, ino: Ino, chunk: u64) -> Vec<Range<u64>> {
+    pub fn clean_runs(self, ino: Ino, chunk: u64) -> Vec<Range<u64>> {
         runs(
             self.chunk_blocks(ino, chunk).filter(|(_, state)| !state.dirty).map(|(block, _)| block),
         )
     }
-
-    /// Chunks with present blocks, with their resident and dirty bytes, in order. A restarted node
-    /// builds its eviction order from them.
-    pub fn chunks(&self) -> impl Iterator<Item = ResidentChunk> {
-        let mut blocks = self.blocks.iter().peekable();
-        std::iter::from_fn(move || {
-            let &((ino, block), _) = blocks.peek()?;
-            let mut chunk = ResidentChunk {
-                ino,
-                chunk: block / BLOCKS_PER_CHUNK,
-                resident_bytes: 0,
-                dirty_bytes: 0,
-            };
-            while let Some((_, state)) =
-                blocks.next_if(|(at, _)| (at.0, at.1 / BLOCKS_PER_CHUNK) == (ino, chunk.chunk))
-            {
-                let bytes = self.block_bytes(ino, block);
-                chunk.resident_bytes += bytes;
-                chunk.dirty_bytes += bytes * u64::from(state.dirty);
-            }
-            Some(chunk)
-        })
-    }
-
-    pub(super) fn valid_bytes(&self, ino: Ino) -> u64 {
-        self.look(ino, FileExtents::valid_bytes)
-    }
-
-    /// Leading bytes that an absent block has from the object.
-    pub(super) fn object_bytes(&self, ino: Ino, block: u64) -> u64 {
-        let object_bytes = self
-            .valid_bytes(ino)
-            .saturating_sub(block.saturating_mul(BLOCK_BYTES))
-            .min(BLOCK_BYTES);
-        if object_bytes > 0 && self.holes.contains(ino, block) { 0 } else { object_bytes }
-    }
-}
-
-/// A chunk with present blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ResidentChunk {
-    pub ino: Ino,
-    pub chunk: u64,
-    pub resident_bytes: u64,
-    pub dirty_bytes: u64,
 }

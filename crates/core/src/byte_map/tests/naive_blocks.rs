@@ -1,12 +1,11 @@
-//! Extents compared with a naive model that records each block as a whole.
+//! Content and extents, joined, compared with a naive model that records each block as a whole, as
+//! if the facts of all replicas and those of one disk were one state.
 
 use super::*;
 use crate::blocks::{touched_blocks, whole_blocks};
-use crate::namespace::Change;
-use ebb_model::{Attr, ExtentCommand, FileKind, PACK_UNIT_BYTES, PackId, Stamp, Time};
+use ebb_model::{ExtentCommand, PACK_UNIT_BYTES, PackId, Stamp};
 use proptest::prelude::*;
 
-const INO: Ino = Ino(7);
 const BLOCKS: usize = 8;
 const BYTES: u64 = BLOCKS as u64 * BLOCK_BYTES;
 
@@ -323,35 +322,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The extents of a partition.
-#[derive(Default)]
-struct Maps {
-    extents: Extents,
-}
-
 impl Maps {
-    fn view(&self) -> &Extents {
-        &self.extents
-    }
-
-    fn change(&mut self) -> &mut Extents {
-        &mut self.extents
-    }
-
-    fn items(&self) -> Vec<ExtentItem> {
-        self.extents.items().collect()
-    }
-
-    fn restored(items: Vec<ExtentItem>) -> Maps {
-        let mut maps = Maps::default();
-        items.into_iter().for_each(|item| maps.extents.restore(item));
-        maps
-    }
-
-    fn check(&self) -> Vec<String> {
-        self.extents.check()
-    }
-
     fn step(&mut self, step: &Step, version: Version) {
         let stamp = Stamp { time: Time::default(), version };
         let number = |number: usize| number as u64;
@@ -455,7 +426,7 @@ impl Maps {
         assert_eq!((view.resident_bytes(), view.dirty_bytes()), (resident, dirty));
         assert_eq!((view.resident_bytes_of(INO), view.dirty_bytes_of(INO)), (resident, dirty));
         assert_eq!(view.has_unsent(INO), naive.is_exposed || dirty > 0);
-        assert_eq!(view.look(INO, |file| file.data), naive.data_count());
+        assert_eq!(view.data_count(INO), naive.data_count());
         assert_eq!(view.is_stored(INO), resident > 0 || naive.packed.is_some());
         let is_clean = |object: &ObjectBytes| object.valid_bytes == BYTES;
         assert_eq!(
@@ -476,32 +447,8 @@ impl Maps {
         let restored = Maps::restored(self.items());
         assert_eq!((self.check(), restored.check()), (vec![], vec![]));
         assert_eq!(self.items(), restored.items());
-        assert_eq!(view.look(INO, |file| file.cuts.clone()), naive.cuts);
+        assert_eq!(self.content.cuts(INO), naive.cuts);
     }
-}
-
-fn gone() -> Change {
-    let (time, version) = (Time::default(), Version(1));
-    let (atime, mtime, ctime, btime) = (time, time, time, time);
-    let (kind, mode, nlink, uid, gid, rdev, size_bytes, hole_bytes) =
-        (FileKind::Regular, 0, 0, 0, 0, 0, 0, 0);
-    let attr = Attr {
-        ino: INO,
-        kind,
-        mode,
-        nlink,
-        uid,
-        gid,
-        rdev,
-        size_bytes,
-        hole_bytes,
-        atime,
-        mtime,
-        ctime,
-        btime,
-        version,
-    };
-    Change::Gone { ino: INO, attr }
 }
 
 proptest! {
