@@ -1,3 +1,4 @@
+mod laws;
 mod naive_blocks;
 mod reads;
 
