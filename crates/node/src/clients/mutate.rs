@@ -84,10 +84,18 @@ impl Node {
             return Err(FsError::Invalid.into());
         }
         self.under_way.borrow_mut().insert(tx, must_force);
+        let rewrites = mutation.rewrites();
         let answer = self.execute(*mutate, must_force).await;
         let forced = match &answer {
             Ok(_) => self.commit_mutation(origin, tx.session, must_force).await,
             Err(_) => Ok(()),
+        };
+        // Clients that have the file open are about to read its bytes.
+        let forced = match (forced, rewrites) {
+            (Ok(()), Some(ino)) if answer.is_ok() && self.is_open_elsewhere(ino, tx.session) => {
+                self.fsync(ino).await.map(drop)
+            }
+            (forced, _) => forced,
         };
         self.under_way.borrow_mut().remove(&tx);
         forced?;
@@ -105,6 +113,11 @@ impl Node {
             ),
         };
         Reply::Mutated(Box::new(mutated), preceding)
+    }
+
+    fn is_open_elsewhere(&self, ino: Ino, session: SessionId) -> bool {
+        self.attachments.is_shared()
+            && self.attachments.holders(ino).iter().any(|holder| *holder != session)
     }
 
     pub(crate) fn has_firm_under_way(&self) -> bool {
