@@ -233,9 +233,9 @@ fn data_directory_without_a_log_reserves_new_ids() {
 }
 
 /// Situation: release 0.1.0 has left a data directory, once with everything in the bucket and once
-/// not. Danger: changes are dropped, or ids of the earlier release are drawn again. Expectation: the
-/// clean one starts empty, as the same node, with ids of the next epoch; the other is refused with
-/// one line, and nothing is changed.
+/// not. Danger: changes are dropped, or ids of the earlier release are drawn again. Expectation:
+/// the clean one starts empty, as the same node, with ids of the next epoch; the other is refused
+/// with one line, and nothing is changed.
 #[test]
 fn data_directory_of_release_0_1_0_starts_empty_or_is_refused() {
     run(5, async |world| {
@@ -264,9 +264,9 @@ fn data_directory_of_release_0_1_0_starts_empty_or_is_refused() {
     });
 }
 
-/// Situation: a node of release 0.1.0 has died; everything is in the bucket, and its clients have not
-/// detached. Danger: they lose their sessions. Expectation: a node that they could come back to is
-/// refused, and one in whose process no client has outlived the death starts.
+/// Situation: a node of release 0.1.0 has died; everything is in the bucket, and its clients have
+/// not detached. Danger: they lose their sessions. Expectation: a node that they could come back to
+/// is refused, and one in whose process no client has outlived the death starts.
 #[test]
 fn sessions_of_release_0_1_0_are_not_dropped() {
     run(7, async |world| {

@@ -1,6 +1,6 @@
-//! A guard process for each command. The command runs as a child, since a process that is ended by a
-//! signal cannot clean up: the guard ends all processes of the run, unmounts its mounts, and removes
-//! its directories.
+//! A guard process for each command. The command runs as a child, since a process that is ended by
+//! a signal cannot clean up: the guard ends all processes of the run, unmounts its mounts, and
+//! removes its directories.
 
 use crate::{Outcome, mounts, scratch, tool};
 use ebb_cli::places::RunDir;

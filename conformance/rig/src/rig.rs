@@ -39,8 +39,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// The project's S3 server, or the one that EBB_S3_ENDPOINT names (bucket EBB_S3_BUCKET, by default
-    /// `bucket`; credentials from the environment).
+    /// The project's S3 server, or the one that EBB_S3_ENDPOINT names (bucket EBB_S3_BUCKET, by
+    /// default `bucket`; credentials from the environment).
     fn s3(binaries: &Path, prefix: &str, fill: u64) -> Outcome<Store> {
         if let Ok(endpoint) = std::env::var("EBB_S3_ENDPOINT") {
             let bucket = std::env::var("EBB_S3_BUCKET").unwrap_or_else(|_| "bucket".into());
@@ -201,7 +201,8 @@ impl Rig {
         self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
     }
 
-    /// Sets advanced settings of the node, in lines of a configuration file, from its next start on.
+    /// Sets advanced settings of the node, in lines of a configuration file, from its next start
+    /// on.
     pub fn set_advanced(&mut self, settings: &str) -> Outcome<()> {
         let file = self.dir.join("ebb.toml");
         fs::write(&file, format!("[advanced]\n{settings}"))?;
@@ -296,8 +297,8 @@ impl Rig {
         Ok(fs::OpenOptions::new().create(true).append(true).open(self.dir.join("node.log"))?)
     }
 
-    /// Starts the node's processes without waiting until they answer, so that they can be killed during
-    /// the start.
+    /// Starts the node's processes without waiting until they answer, so that they can be killed
+    /// during the start.
     pub fn begin(&self) -> Outcome<Starting> {
         let mut command = match self.shape.is_embedded() {
             true => {
@@ -364,8 +365,8 @@ impl Rig {
         self.fsck_with(&[]).map(drop)
     }
 
-    /// As [`Rig::fsck`], and checks the bucket. Loads all directories first, so that no object stays
-    /// undecided.
+    /// As [`Rig::fsck`], and checks the bucket. Loads all directories first, so that no object
+    /// stays undecided.
     pub fn fsck_bucket(&self) -> Outcome<()> {
         self.tree()?;
         let report: serde_json::Value =

@@ -211,9 +211,9 @@ const COMMAND: u8 = 1;
 const FORCED: u8 = 2;
 const START: u8 = 3;
 
-/// Reserved for a newer release, which writes them with the next version: of consensus 4 hard state,
-/// 5 configuration and 6 base after an installed snapshot, and 7 leases. To skip one would lose what
-/// its writer has promised, so a reader stops.
+/// Reserved for a newer release, which writes them with the next version: of consensus 4 hard
+/// state, 5 configuration and 6 base after an installed snapshot, and 7 leases. To skip one would
+/// lose what its writer has promised, so a reader stops.
 const RESERVED: RangeInclusive<u8> = 4..=7;
 
 #[derive(Serialize, Deserialize)]

@@ -24,8 +24,8 @@ impl IdEpoch {
     pub const READ_ONLY: IdEpoch = IdEpoch(u16::MAX);
 }
 
-/// Inode ids that can have been used: all of earlier epochs, and of `epoch` in every slot those with
-/// a counter below `below`.
+/// Inode ids that can have been used: all of earlier epochs, and of `epoch` in every slot those
+/// with a counter below `below`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct IdMark {
     pub epoch: IdEpoch,
@@ -98,8 +98,8 @@ impl fmt::Display for Ino {
     }
 }
 
-/// A named set of rules for files, such as where their bytes are kept. Each directory has one, which
-/// is inherited by everything that is made in it.
+/// A named set of rules for files, such as where their bytes are kept. Each directory has one,
+/// which is inherited by everything that is made in it.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]

@@ -1,11 +1,11 @@
 //! The bytes of files on one node's disk, by volume and inode id: their places, the unforced ones,
-//! the order in which clean ones are evicted, and the grants of files to the kernel. This crate must
-//! not know names, buckets or sessions.
+//! the order in which clean ones are evicted, and the grants of files to the kernel. This crate
+//! must not know names, buckets or sessions.
 //!
 //! A store file has the bytes of one file at natural offsets (store offset = file offset), sparse,
-//! and is named by volume and inode id. Small files are many in one pack file, each in a range of it
-//! (C-19). Store files take the place of the paper's second-level log (O-67): bytes are written here,
-//! and the log records where.
+//! and is named by volume and inode id. Small files are many in one pack file, each in a range of
+//! it (C-19). Store files take the place of the paper's second-level log (O-67): bytes are written
+//! here, and the log records where.
 //!
 //! Laws:
 //! - Bytes in a store file count only as far as the partition's extents say so.

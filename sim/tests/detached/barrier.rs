@@ -222,8 +222,8 @@ async fn durable(process: &Process, client: &Rc<Client>) -> (LogIndex, LogIndex)
     (status.durable_index, status.log_index)
 }
 
-/// Situation: the mount whose process has the node creates a file; a client on another machine looks
-/// at other ones, also in that directory. Danger: each of its requests forces the log, or the
+/// Situation: the mount whose process has the node creates a file; a client on another machine
+/// looks at other ones, also in that directory. Danger: each of its requests forces the log, or the
 /// creation does. Expectation: neither waits for the other.
 #[test]
 fn other_objects_are_not_waited_for() {
@@ -262,9 +262,9 @@ fn other_objects_are_not_waited_for() {
 }
 
 /// Situation: a client writes to a file, another one reads it and writes to another file; the power
-/// of the node is cut, and the first client is not heard of for a while, or never. Danger: everybody
-/// waits for it. Expectation: only the file waits of which the node may lack bytes, until the
-/// client has repeated them or its session has ended.
+/// of the node is cut, and the first client is not heard of for a while, or never. Danger:
+/// everybody waits for it. Expectation: only the file waits of which the node may lack bytes, until
+/// the client has repeated them or its session has ended.
 #[test]
 fn a_client_that_is_away_holds_up_its_files_only() {
     for (seed, returns) in (0..SEEDS).flat_map(|seed| [(seed, true), (seed, false)]) {

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 ///
 /// Laws:
 /// - No other data directory draws ids of `range`: the volume's head reserves them.
-/// - Ids of earlier epochs, and those below `range.from`, were drawn before this take-over or never.
+/// - Ids of earlier epochs, and those below `range.from`, were drawn before this take-over or
+///   never.
 /// - `from <= next <= upto` for each slot. All used ids of the range are below `next`.
 #[derive(Clone)]
 pub(crate) struct Ids {
@@ -114,8 +115,8 @@ impl Ids {
 }
 
 impl IdDraw<'_> {
-    /// The id of an inode in the slot, or in another one if that has no unused counter. `None` if no
-    /// slot has one.
+    /// The id of an inode in the slot, or in another one if that has no unused counter. `None` if
+    /// no slot has one.
     pub fn draw(&mut self, slot: Slot) -> Option<Ino> {
         let free = self.free(slot).or_else(|| {
             let first = self.ids.overflow.get().unwrap_or(Slot(slot.0.wrapping_add(1)));

@@ -104,8 +104,8 @@ fn what_is_wrong_is_told_apart() {
     assert!(error("[]").to_string().starts_with("volume head: invalid"));
 }
 
-/// Release 0.1.0 wrote no mark: its incarnation was the epoch of its ids, so a new owner begins with
-/// the next epoch. Its last incarnation leaves none.
+/// Release 0.1.0 wrote no mark: its incarnation was the epoch of its ids, so a new owner begins
+/// with the next epoch. Its last incarnation leaves none.
 #[test]
 fn a_head_of_release_0_1_0_leaves_the_next_epoch() {
     for (incarnation, epoch) in [("12", 13), ("65534", 65_535), ("65535", 65_535)] {

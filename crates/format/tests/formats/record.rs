@@ -132,9 +132,9 @@ fn other_records_prove_nothing() {
     assert_eq!(record::later(&log, Generation(5), Position(10)).count(), 0);
 }
 
-/// Situation: a newer release has written a record of consensus or of leases. Danger: it is skipped,
-/// or taken for damage, and what its writer has promised is forgotten. Expectation: a later version
-/// is reported.
+/// Situation: a newer release has written a record of consensus or of leases. Danger: it is
+/// skipped, or taken for damage, and what its writer has promised is forgotten. Expectation: a
+/// later version is reported.
 #[test]
 fn a_reserved_kind_is_of_a_newer_release() {
     for kind in 4..=7 {

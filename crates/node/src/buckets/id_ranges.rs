@@ -1,8 +1,8 @@
 //! The inode ids that the head of a volume reserves (decision 30).
 //!
-//! The head's mark is above all ids that any owner can have used. A take-over draws its ids from the
-//! mark on, and puts a higher one with the same conditional put. So two owners never draw the same
-//! id, however many of them there were and whenever they died.
+//! The head's mark is above all ids that any owner can have used. A take-over draws its ids from
+//! the mark on, and puts a higher one with the same conditional put. So two owners never draw the
+//! same id, however many of them there were and whenever they died.
 
 use ebb_model::{IdEpoch, IdMark, IdRange, Ino};
 

@@ -88,8 +88,9 @@ impl Node {
         }))
     }
 
-    /// Opens a session in place of the one that the client had `before`. A start that finds several in the log takes all answers for forced: those
-    /// before this command are forced with it, later ones since the client is about to enter.
+    /// Opens a session in place of the one that the client had `before`. A start that finds several
+    /// in the log takes all answers for forced: those before this command are forced with it, later
+    /// ones since the client is about to enter.
     async fn open_session(
         &self,
         client: String,

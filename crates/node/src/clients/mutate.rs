@@ -90,7 +90,8 @@ impl Node {
             Ok(_) => self.commit_mutation(origin, tx.session, must_force).await,
             Err(_) => Ok(()),
         };
-        // Clients that have the file open are about to read its bytes.
+        // Clients that have the file open are about to read its bytes. Their mappings are told of a
+        // new length meanwhile (S-107a): nothing waits for that.
         let forced = match (forced, rewrites) {
             (Ok(()), Some(ino)) if answer.is_ok() && self.is_open_elsewhere(ino, tx.session) => {
                 self.fsync(ino).await.map(drop)

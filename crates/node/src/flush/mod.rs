@@ -591,9 +591,9 @@ impl Node {
         now < since || now.secs - since.secs >= self.options.flush_interval.as_secs() as i64
     }
 
-    /// Nothing new goes to the bucket before a client that was alone, and is still to come back, has
-    /// repeated what a power cut took. Nor before all is over that a run before this one may have
-    /// asked for.
+    /// Nothing new goes to the bucket before a client that was alone, and is still to come back,
+    /// has repeated what a power cut took. Nor before all is over that a run before this one may
+    /// have asked for.
     fn may_flush(&self) -> bool {
         !self.attachments.awaits_sole()
             && self.ports.clock.monotonic() >= self.buckets.late_until()

@@ -343,8 +343,8 @@ impl Node {
         Ok(self.replica.view().namespace().inode(dir).is_some())
     }
 
-    /// A client that was alone and has yet to come back after a power cut may bring ids that the log
-    /// has lost. Clients of a read-only node have made nothing.
+    /// A client that was alone and has yet to come back after a power cut may bring ids that the
+    /// log has lost. Clients of a read-only node have made nothing.
     pub(crate) fn ids_to_skip(&self) -> u32 {
         if self.attachments.awaits_sole() && !self.read_only() { LOST_IDS } else { 0 }
     }

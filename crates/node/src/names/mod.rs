@@ -84,8 +84,8 @@ impl Names {
         self.forgetting.used(dir);
     }
 
-    /// Notes the inodes in an answer. False if the answer must not be given, because it has an inode
-    /// that is being evicted.
+    /// Notes the inodes in an answer. False if the answer must not be given, because it has an
+    /// inode that is being evicted.
     pub fn may_tell(&self, reply: &Reply) -> bool {
         self.forgetting.may_tell(reply)
     }

@@ -57,9 +57,9 @@ pub(crate) async fn give_back(head_lease: &HeadLease) {
     }
 }
 
-/// Release 0.1.0 wrote the data directory. It starts empty, as the same node, if all of it is in the
-/// bucket and no client comes back to it: its files have other names, and its ids are not those that
-/// the head reserves.
+/// Release 0.1.0 wrote the data directory. It starts empty, as the same node, if all of it is in
+/// the bucket and no client comes back to it: its files have other names, and its ids are not those
+/// that the head reserves.
 pub(super) async fn drop_old(
     ports: &Ports,
     identity: Identity,
