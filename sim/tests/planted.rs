@@ -66,8 +66,3 @@ fn finds_an_entry_that_is_left_out_between_pages() {
 fn finds_a_commit_interval_without_a_force() {
     finds(Planted::IntervalForgotten);
 }
-
-#[test]
-fn finds_an_object_of_two_versions() {
-    finds(Planted::UploadNotLatched);
-}

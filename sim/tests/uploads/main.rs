@@ -3,6 +3,7 @@
 mod copies;
 mod early;
 mod late;
+mod whole;
 
 use bytes::Bytes;
 use ebb_client::{Client, ClientPorts, LocalLink, Options as ClientOptions};
