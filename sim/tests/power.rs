@@ -691,6 +691,168 @@ fn failed_write_leaves_no_bytes_when_the_file_grows() {
     }
 }
 
+/// Situation: a block is written while its file is being forced, and the file is forced once more.
+/// Danger: the first force counts for that write, so the second one does nothing, and a power cut
+/// loses the block. Expectation: it is kept.
+#[test]
+fn fsync_forces_bytes_written_during_another_fsync() {
+    for (seed, micros) in (0..32).map(|round| (round % SEEDS, 500 * round)) {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::with_old_bytes(&world).await;
+            volume.change_end(Change::Write).await;
+            let written = async {
+                world.sleep(Duration::from_micros(micros)).await;
+                volume.fill(NEW).await;
+            };
+            join(volume.client.fsync(volume.file), written).await.0.unwrap();
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.cut_power().await;
+            let kept = volume.client.read(volume.file, 0, BLOCK_BYTES as usize).await;
+            assert!(
+                kept.is_ok_and(|bytes| bytes.iter().all(|byte| *byte == NEW)),
+                "seed {seed}, written after {micros} us: what was forced is lost"
+            );
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
+/// Situation: a forced file is removed while another one is being forced, and the power fails.
+/// Danger: its store file goes with that force, and the record of its removal is lost. Expectation:
+/// a file that is back has its bytes.
+#[test]
+fn bytes_of_a_removed_file_stay_until_its_removal_is_forced() {
+    const LEN: u64 = 3 * BLOCK_BYTES;
+    let mut back = 0;
+    for (seed, micros) in (0..64).map(|round| (round, 500 * (round % 32))) {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::new(&world).await;
+            // Too large for a pack file.
+            let old = Bytes::from(vec![OLD; LEN as usize]);
+            volume.client.write(&Caller::ROOT, volume.file, 0, old.clone(), false).await.unwrap();
+            volume.client.fsync(volume.file).await.unwrap();
+            volume.client.close(volume.file);
+            volume.write_other(0, NEW).await;
+            let name = Name::new(b"file").unwrap();
+            let removed = async {
+                world.sleep(Duration::from_micros(micros)).await;
+                volume.client.unlink(&Caller::ROOT, Ino::ROOT, &name).await.unwrap();
+            };
+            join(volume.client.fsync(volume.other), removed).await.0.unwrap();
+            volume.cut_power().await;
+            match volume.client.lookup(Ino::ROOT, &name).await {
+                Ok(there) => {
+                    let kept = volume.client.read(there.ino, 0, LEN as usize).await;
+                    assert!(
+                        kept == Ok(old),
+                        "seed {seed}, removed after {micros} us: the file is back without its bytes"
+                    );
+                    true
+                }
+                Err(error) => {
+                    assert_eq!(error, FsError::NotFound, "seed {seed}");
+                    false
+                }
+            }
+        };
+        back += u32::from(world.run(scenario).unwrap());
+    }
+    assert!(back > 4, "{back} files came back");
+}
+
+/// Situation: a file whose bytes are in the bucket alone is removed in the midst of a flush, and the
+/// power fails once its object is deleted. Danger: the record of the removal is lost, and the file
+/// is back without bytes. Expectation: it is gone for good.
+#[test]
+fn file_does_not_come_back_once_its_object_is_deleted() {
+    const KEY: &str = "dir/gone";
+    for seed in 0..4 * SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::new(&world).await;
+            let name = Name::new(b"gone").unwrap();
+            let dir = volume
+                .client
+                .make(
+                    &Caller::ROOT,
+                    Ino::ROOT,
+                    &Name::new(b"dir").unwrap(),
+                    0o755,
+                    Make::Directory,
+                    false,
+                )
+                .await
+                .unwrap()
+                .ino;
+            let gone = volume
+                .client
+                .make(&Caller::ROOT, dir, &name, 0o644, Make::Regular, false)
+                .await
+                .unwrap()
+                .ino;
+            let content = Bytes::from_static(b"content");
+            volume.client.write(&Caller::ROOT, gone, 0, content, false).await.unwrap();
+            volume.flush_and_evict().await;
+            // The flush puts this file, and then the page of another directory.
+            volume.write_other(0, NEW).await;
+            let puts = || volume.bucket.requests()["put"];
+            let before = puts();
+            let deleted = async {
+                while puts() < before + 2 {
+                    world.sleep(Duration::from_micros(100)).await;
+                }
+                volume.client.unlink(&Caller::ROOT, dir, &name).await.unwrap();
+                while volume.bucket.objects().contains_key(KEY) {
+                    world.sleep(Duration::from_micros(100)).await;
+                }
+            };
+            let flush = async {
+                volume.client.admin(AdminRequest::Flush { path: Vec::new() }).await.unwrap();
+                pending::<()>().await
+            };
+            select(pin!(deleted), pin!(flush)).await;
+            volume.cut_power().await;
+            // Without an answer of the bucket the node shows the names that it has.
+            volume.bucket.vanish_for(Duration::from_secs(3600));
+            let found = volume.client.lookup(dir, &name).await.map(|attr| attr.size_bytes);
+            assert_eq!(found, Err(FsError::NotFound), "seed {seed}");
+        };
+        world.run(scenario).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+}
+
+/// Situation: a small file is truncated, neither forced, and grows again by less; the power fails.
+/// Danger: the truncated bytes were cleared in the pack file, and a power cut takes back the
+/// truncation. Expectation: a file of its old length has its old bytes.
+#[test]
+fn truncated_bytes_of_a_small_file_are_cleared_after_the_truncation_is_forced() {
+    const OLD_BYTES: usize = 60_000;
+    const KEPT_BYTES: u64 = 10_000;
+    for seed in 0..4 * SEEDS {
+        let world = World::new(seed);
+        let scenario = async {
+            let mut volume = Mounted::new(&world).await;
+            let old = Bytes::from(vec![OLD; OLD_BYTES]);
+            volume.client.write(&Caller::ROOT, volume.other, 0, old.clone(), false).await.unwrap();
+            volume.client.fsync(volume.other).await.unwrap();
+            let set = SetAttr { size_bytes: Some(KEPT_BYTES), ..SetAttr::default() };
+            volume.client.setattr(&Caller::ROOT, volume.other, set).await.unwrap();
+            volume.write_other(KEPT_BYTES, NEW).await;
+            volume.cut_power().await;
+            let kept = volume.client.read(volume.other, 0, BLOCK_BYTES as usize).await.unwrap();
+            let is_truncated = kept.len() < OLD_BYTES;
+            assert!(
+                is_truncated && !kept[KEPT_BYTES as usize..].contains(&OLD) || kept == old,
+                "seed {seed}: {} bytes, with others than they were",
+                kept.len()
+            );
+        };
+        world.run(scenario).unwrap();
+    }
+}
+
 /// A volume with a file of one block, and another by which the log alone can be forced.
 struct Mounted {
     machine: Machine,
