@@ -61,7 +61,7 @@ impl Node {
     /// Whether this node may write to the bucket.
     pub(super) fn may_write(&self) -> bool {
         match self.buckets.head_lease() {
-            Some(head_lease) if head_lease.holds() || Planted::HeadIgnored.is_on() => {
+            Some(head_lease) if head_lease.holds() => {
                 self.trouble("head lease", None);
                 true
             }
