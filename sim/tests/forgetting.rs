@@ -6,7 +6,7 @@ use ebb_client::Client;
 use ebb_model::*;
 use ebb_node::{Node, Options, Stopped};
 use ebb_sim::volume::rig;
-use ebb_sim::{BucketFaults, FaultPlan, Process, Rate, Rng, Slowness, World};
+use ebb_sim::{BucketFaults, DiskFaults, FaultPlan, Process, Rate, Rng, Slowness, World};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -642,4 +642,78 @@ async fn write_while_asked(world: Rc<World>, len: usize) {
     assert!(read(&client).await == content, "other bytes after a power cut");
     client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
     assert!(world.bucket().objects()["w/big"].body == content, "other bytes in the bucket");
+}
+
+/// Situation: a client removes a file at each moment of the eviction of its name. Danger: the name
+/// is known when it is looked up and evicted when the removal is logged, and an existing file
+/// counts as missing. Expectation: the file is removed, here and in the bucket.
+#[test]
+fn name_evicted_during_its_removal_is_removed() {
+    for moment in 0..20 {
+        let world = Rc::new(World::new(moment));
+        let told = remove_while_evicted(world.clone(), Duration::from_micros(500 * moment));
+        world.run(told).unwrap_or_else(|failure| panic!("moment {moment}: {failure}"));
+    }
+}
+
+/// `pause`: from the reply to the reference query to the removal.
+async fn remove_while_evicted(world: Rc<World>, pause: Duration) {
+    for (dir, file) in (0..FOUND_DIRS).flat_map(|dir| (0..FOUND_FILES).map(move |file| (dir, file)))
+    {
+        world
+            .bucket()
+            .put_as_outsider(&format!("f/{dir}/{file}"), found_content(dir, file).to_vec(), vec![])
+            .unwrap();
+    }
+    let process = world.machine("node").process_on("node", "data");
+    let node =
+        rig::open(&process, &world.bucket(), &options(true, LIMIT / 3)).await.unwrap().unwrap();
+    let client = rig::attach_embedded(&process, &node).await.unwrap().unwrap();
+    let files = Rc::<RefCell<BTreeMap<Ino, (Ino, String, String)>>>::default();
+    let (begun, removed) = (Rc::<Cell<bool>>::default(), Rc::<RefCell<Option<_>>>::default());
+    let (known, result, remover) = (files.clone(), removed.clone(), client.clone());
+    let outer = world.clone();
+    client.on_recall(move |inos| {
+        let victim = inos.iter().find_map(|ino| known.borrow().get(ino).cloned());
+        if let Some((dir, text, key)) = victim.filter(|_| !begun.replace(true)) {
+            let slow = Slowness { rate: Rate::ALWAYS, limit: Duration::from_millis(5) };
+            outer.set_faults(FaultPlan {
+                disk: DiskFaults { slow, ..DiskFaults::default() },
+                ..FaultPlan::default()
+            });
+            let (outer, remover, result) = (outer.clone(), remover.clone(), result.clone());
+            process.spawn(async move {
+                outer.sleep(pause).await;
+                let done = remover.unlink(&ROOT, dir, &name(&text)).await.map(drop);
+                result.replace(Some((key, done)));
+            });
+        }
+        // Directories stay, and with them the one that the file is in.
+        let held = inos.into_iter().filter(|ino| !known.borrow().contains_key(ino)).collect();
+        Box::pin(async move { held })
+    });
+    let (key, done) = loop {
+        if let Some(done) = removed.take() {
+            break done;
+        }
+        for (dir, file) in
+            (0..FOUND_DIRS).flat_map(|dir| (0..FOUND_FILES).map(move |file| (dir, file)))
+        {
+            // There may be no room for a while.
+            let Ok(found) = client.lookup(Ino::ROOT, &name("f")).await else { continue };
+            let Ok(found) = client.lookup(found.ino, &name(&dir.to_string())).await else {
+                continue;
+            };
+            let (parent, text) = (found.ino, file.to_string());
+            if let Ok(found) = client.lookup(parent, &name(&text)).await {
+                let key = format!("f/{dir}/{file}");
+                files.borrow_mut().insert(found.ino, (parent, text, key));
+            }
+        }
+        world.sleep(Duration::from_secs(2)).await;
+    };
+    assert_eq!(done, Ok(()), "{key}");
+    world.set_faults(FaultPlan::default());
+    client.admin(AdminRequest::Flush { path: vec![] }).await.unwrap();
+    assert!(!world.bucket().objects().contains_key(&key), "{key} is in the bucket");
 }
