@@ -1,6 +1,7 @@
 //! Requests on the wire.
 
 use super::{head, last, listing, nobody, open, store, wait};
+use crate::http::base64;
 use bytes::Bytes;
 use ebb_ports::{Bucket, Condition, ETag, ListEntry, ListRequest, PartTag, UploadId};
 
@@ -69,6 +70,28 @@ fn an_upload_is_committed_and_copied() {
         "{copied}"
     );
     assert!(seen.last().unwrap().starts_with("DELETE /acc/container/.ebb%2Fuploads%2F"));
+}
+
+/// The service puts a blob together in the order of the list that commits its blocks.
+#[test]
+fn blocks_are_committed_in_the_order_of_their_parts() {
+    let script = store(|_| head("201 Created", "x-ms-copy-id: c\r\nx-ms-copy-status: success\r\n"));
+    let bucket = open(&script.address, nobody(), &[]).unwrap();
+    let upload = wait(bucket.upload_begin("k", vec![])).unwrap();
+    let send = |number| wait(bucket.upload_part("k", &upload, number, Bytes::from_static(b"x")));
+    let parts: Vec<PartTag> = [1, 2, 10].map(|number| send(number).unwrap()).into();
+    wait(bucket.upload_complete("k", &upload, parts.clone(), Condition::Absent)).unwrap();
+    let seen = script.seen.lock().unwrap();
+    let committed = seen.iter().find(|request| request.contains("comp=blocklist")).unwrap();
+    let blocks: Vec<&str> = committed
+        .split("<Latest>")
+        .skip(1)
+        .filter_map(|rest| rest.split_once("</Latest>"))
+        .map(|(block, _)| block)
+        .collect();
+    let receipts: Vec<String> =
+        parts.iter().map(|part| base64::encode(part.receipt.as_bytes())).collect();
+    assert_eq!(blocks, receipts);
 }
 
 #[test]
