@@ -19,8 +19,8 @@ use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
-use tokio::sync::oneshot;
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, oneshot};
 
 const FILE: Ino = Ino(2);
 
@@ -37,11 +37,23 @@ struct Content {
     asked: usize,
     /// How long the node waits before it answers requests for attributes.
     asking: Duration,
+    /// The mount is the only one.
+    is_sole: bool,
+    /// The file has lost its name.
+    is_removed: bool,
 }
 
 impl Content {
     fn new(bytes: Vec<u8>) -> Content {
-        Content { bytes, version: 1, reads: 0, asked: 0, asking: Duration::ZERO }
+        Content {
+            bytes,
+            version: 1,
+            reads: 0,
+            asked: 0,
+            asking: Duration::ZERO,
+            is_sole: false,
+            is_removed: false,
+        }
     }
 }
 
@@ -74,8 +86,14 @@ impl Content {
 
     fn answer(&mut self, request: Request) -> Result<Reply, RpcError> {
         match request {
-            Request::Attach { .. } => Ok(scripted::attached()),
+            Request::Attach { .. } => Ok(match scripted::attached() {
+                Reply::Attached(attached) => {
+                    Reply::Attached(Attached { sole: self.is_sole, ..attached })
+                }
+                other => other,
+            }),
             Request::GetAttr { ino } => Ok(Reply::Attr(Box::new(self.attr(ino)))),
+            Request::Lookup { .. } if self.is_removed => Err(FsError::NotFound.into()),
             Request::Lookup { .. } => Ok(Reply::Attr(Box::new(self.attr(FILE)))),
             Request::GetXattr { .. } => Err(FsError::NoAttribute.into()),
             Request::Read { offset, len_bytes, .. } => {
@@ -113,6 +131,7 @@ impl Content {
 struct Shared {
     content: Arc<Mutex<Content>>,
     notifier: Notifier,
+    notices: mpsc::UnboundedSender<Notice>,
     point: Point,
     stop: Option<oneshot::Sender<()>>,
     server: Option<std::thread::JoinHandle<()>>,
@@ -120,12 +139,17 @@ struct Shared {
 
 impl Shared {
     fn new(consistency: Consistency) -> Shared {
+        Shared::of(consistency, Content::new(vec![b'a'; 100]))
+    }
+
+    fn of(consistency: Consistency, content: Content) -> Shared {
         let point = Point::new();
-        let content = Arc::new(Mutex::new(Content::new(vec![b'a'; 100])));
+        let content = Arc::new(Mutex::new(content));
         let mount =
             Mount::new(&point.0, &MountOptions { consistency, ..MountOptions::default() }).unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let (ready, started) = std::sync::mpsc::channel();
+        let (notices, sent) = mpsc::unbounded_channel();
         let node = content.clone();
         let server = std::thread::spawn(move || {
             let runtime =
@@ -142,7 +166,7 @@ impl Shared {
                     }
                     _ => Duration::ZERO,
                 };
-                let client = scripted::slow_client(pause, move |request| {
+                let client = scripted::notified_client(sent, pause, move |request| {
                     node.lock().unwrap().answer(request)
                 })
                 .await;
@@ -170,7 +194,7 @@ impl Shared {
             tokio::task::LocalSet::new().block_on(&runtime, serving);
         });
         let notifier = started.recv().unwrap();
-        Shared { content, notifier, point, stop: Some(stop), server: Some(server) }
+        Shared { content, notifier, notices, point, stop: Some(stop), server: Some(server) }
     }
 
     fn file(&self) -> std::path::PathBuf {
@@ -244,6 +268,29 @@ fn strong_caches_nothing() {
         shared.others_write(&[expected; 100]);
         file.read_exact_at(&mut first, 50).unwrap();
         assert_eq!(first[0], expected);
+    }
+}
+
+/// Situation: the kernel of a mount that is alone has cached a name, and another program removes
+/// its object. Danger: the kernel shows the name for an hour. Expectation: the node's notice drops
+/// it.
+#[test]
+fn relinked_name_leaves_the_kernel_cache_of_a_sole_mount() {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    if !can_mount() {
+        return;
+    }
+    let content = Content { is_sole: true, ..Content::new(vec![b'a'; 100]) };
+    let shared = Shared::of(Consistency::Strong, content);
+    assert!(shared.file().exists());
+    shared.node().is_removed = true;
+    assert!(shared.file().exists(), "the kernel has no reason to ask");
+    let name = Name::new(b"file").unwrap();
+    shared.notices.send(Notice::Relinked { dir: Ino::ROOT, name }).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while shared.file().exists() {
+        assert!(Instant::now() < deadline, "the kernel keeps the name");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::future::pending;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use tokio::sync::{Mutex, mpsc};
 
 struct World(Instant, Cell<u64>);
 
@@ -63,7 +64,16 @@ pub async fn slow_client(
     pause: impl Fn(&Request) -> Duration + 'static,
     answer: impl Fn(Request) -> Result<Reply, RpcError> + 'static,
 ) -> Client {
-    let answer = Rc::new(answer);
+    notified_client(mpsc::unbounded_channel().1, pause, answer).await
+}
+
+/// The same, of a node that sends these notices.
+pub async fn notified_client(
+    notices: mpsc::UnboundedReceiver<Notice>,
+    pause: impl Fn(&Request) -> Duration + 'static,
+    answer: impl Fn(Request) -> Result<Reply, RpcError> + 'static,
+) -> Client {
+    let (notices, answer) = (Rc::new(Mutex::new(notices)), Rc::new(answer));
     let world = Rc::new(World(Instant::now(), Cell::new(0)));
     let ports = ClientPorts { clock: world.clone(), entropy: world.clone(), spawn: world };
     let link = LocalLink::new(
@@ -76,7 +86,14 @@ pub async fn slow_client(
                 answer(request)
             })
         },
-        |_| Box::pin(pending()),
+        move |_| {
+            let notices = notices.clone();
+            Box::pin(async move {
+                let next = notices.lock().await.recv().await;
+                // The session lasts beyond its last notice.
+                if next.is_none() { pending().await } else { next }
+            })
+        },
     );
     Client::attach(Rc::new(link), ports, Options::new("ebb", "scripted")).await.unwrap()
 }
